@@ -1,0 +1,1 @@
+"""The oracle: cases, recipes, numerics, bounds, verdicts and engines. It knows no model."""

@@ -1,0 +1,141 @@
+"""The operations of every model under one Numerics: kernels between two roundings.
+
+Arrays travel in the storage dtype, so that plain `a + b` between operations rounds as the engine's
+does. Each operation widens its inputs to the compute dtype, calls a kernel, rounds the result.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from refsd.golden.deviations import Deviation
+from refsd.golden.numerics import Numerics
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.kernels import activations as act
+from refsd.kernels import modulate as modulation
+from refsd.kernels import resample, rope
+from refsd.kernels import timestep_embedding as timesteps
+from refsd.kernels.attention import attention
+from refsd.kernels.conv2d import conv2d
+from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.embedding import embedding
+from refsd.kernels.group_norm import group_norm
+from refsd.kernels.layer_norm import layer_norm
+from refsd.kernels.linear import linear
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.kernels.rms_norm import rms_norm
+
+_CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d}
+
+
+class Arithmetic:
+    """
+    numerics:   what is rounded where
+    deviations: parameters that are replaced whatever the caller asks for
+
+    x, q, k, v: arrays in the storage dtype. weight, bias: arrays from `expand`.
+    """
+
+    def __init__(self, numerics: Numerics, deviations: Iterable[Deviation] = ()):
+        self.numerics = numerics
+        self.deviations = tuple(deviations)
+        self._forced: dict[str, dict[str, Any]] = {}
+        for d in self.deviations:
+            self._forced.setdefault(d.op, {}).update(d.sets)
+
+    def _param(self, op: str, name: str, value):
+        return self._forced.get(op, {}).get(name, value)
+
+    def _widen(self, x) -> np.ndarray:
+        return np.ascontiguousarray(x, self.numerics.compute_dtype)
+
+    def _round(self, y) -> np.ndarray:
+        return y.astype(self.numerics.storage_dtype, copy=False)
+
+    def store(self, x) -> np.ndarray:
+        """An input, rounded to the storage dtype."""
+        return np.asarray(x).astype(self.numerics.storage_dtype, copy=False)
+
+    def expand(self, weight: StoredTensor) -> np.ndarray:
+        """A weight as the ops below take it: dequantized, rounded to storage, in the compute dtype."""
+        return self._widen(self._round(weight.values()))
+
+    def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
+        """The values of x after a trip through a storage type; None leaves x alone."""
+        if type_name is None:
+            return x
+        if type_name in SCALAR_TYPES:
+            return x.astype(SCALAR_TYPES[type_name]).astype(x.dtype)
+        block_type = BLOCK_TYPES[type_name]
+        rows = np.ascontiguousarray(x, np.float32).reshape(-1, block_type.block)
+        return block_type.dequantize(block_type.quantize(rows)).astype(x.dtype).reshape(x.shape)
+
+    def linear(self, x, weight, bias=None, weight_type: str = "f32"):
+        """x [..., K], weight [O, K], bias [O] -> [..., O]"""
+        x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))
+        return self._round(linear(x, weight, bias))
+
+    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0)):
+        """x [N, C, H, W], weight [K, C, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]"""
+        convolve = _CONVOLUTIONS[self.numerics.convolution]
+        x = self.round_as(self._widen(x), self.numerics.conv)
+        return self._round(convolve(x, self.round_as(weight, self.numerics.conv), bias, stride, padding))
+
+    def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
+        """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
+        eps = self._param("group_norm", "eps", eps)
+        return self._round(group_norm(self._widen(x), weight, bias, num_groups, eps))
+
+    def layer_norm(self, x, weight=None, bias=None, eps=1e-5):
+        """x [..., D], weight and bias [D] or None (1 and 0) -> [..., D]"""
+        eps = self._param("layer_norm", "eps", eps)
+        D = x.shape[-1]
+        weight = np.ones(D, self.numerics.compute_dtype) if weight is None else weight
+        bias = np.zeros(D, self.numerics.compute_dtype) if bias is None else bias
+        return self._round(layer_norm(self._widen(x).reshape(-1, D), weight, bias, eps).reshape(x.shape))
+
+    def rms_norm(self, x, weight, eps=1e-6):
+        """x [..., D], weight [D] -> [..., D]"""
+        eps = self._param("rms_norm", "eps", eps)
+        return self._round(rms_norm(self._widen(x).reshape(-1, x.shape[-1]), weight, eps).reshape(x.shape))
+
+    def silu(self, x):
+        return self._round(act.silu(self._widen(x)))
+
+    def gelu(self, x, approximate="none"):
+        """approximate: "none" (erf) or "tanh" """
+        approximate = self._param("gelu", "approximate", approximate)
+        return self._gelu({"none": act.gelu, "tanh": act.gelu_tanh}[approximate], x)
+
+    def quick_gelu(self, x):
+        return self._gelu(act.quick_gelu, x)
+
+    def _gelu(self, function, x):
+        y = function(self.round_as(self._widen(x), self.numerics.gelu))
+        return self._round(self.round_as(y, self.numerics.gelu))
+
+    def attention(self, q, k, v, scale=None, mask=None):
+        """q [B, L, H, D], k and v [B, J, H, D], mask broadcastable to [B, H, L, J]; scale None: 1/sqrt(D)"""
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        q, k, v = (self.round_as(self._widen(t), self.numerics.flash) for t in (q, k, v))
+        return self._round(attention(q, k, v, scale, mask))
+
+    def timestep_embedding(self, t, dim, max_period=10000.0):
+        """t [N] -> [N, dim]"""
+        return self._round(timesteps.timestep_embedding(self._widen(t), dim, max_period))
+
+    def upsample_nearest(self, x, factor=2):
+        return resample.upsample_nearest(x, factor)
+
+    def embedding(self, ids, weight):
+        """ids [...], weight [V, D] -> [..., D]"""
+        return self._round(embedding(ids, weight))
+
+    def modulate(self, x, shift, scale):
+        """x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
+        return self._round(modulation.modulate(self._widen(x), self._widen(shift), self._widen(scale)))
+
+    def rope(self, x, angle):
+        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
+        return self._round(rope.apply_rope(self._widen(x), angle))

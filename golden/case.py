@@ -1,0 +1,41 @@
+"""A Case: one question that can be put to any engine, small enough to send by mail."""
+
+from typing import Any
+
+import msgspec
+
+from refsd.golden.recipe import Recipe, realize
+from refsd.golden.tensor import StoredTensor
+
+
+class ModelRecipe(msgspec.Struct, frozen=True):
+    """The weights of a whole model, by recipe.
+
+    family: "sd15"
+    type:   storage type of the large matrices: "f32", "f16", "q8_0", ...
+    tiny:   a small configuration of the same architecture
+    """
+
+    family: str
+    type: str = "f32"
+    tiny: bool = False
+
+
+class Case(msgspec.Struct, frozen=True):
+    """
+    name:   unique, with slashes: "conv2d/f16/n2-c33-k64-h17-w20"
+    op:     an operation of operations.py ("conv2d"), or "model/<component>" ("model/unet")
+    inputs: argument name -> recipe; realised under the key "<case name>/<argument name>"
+    params: what is not a tensor (stride, eps, ...)
+    model:  for "model/...": the weights
+    """
+
+    name: str
+    op: str
+    inputs: dict[str, Recipe]
+    params: dict[str, Any] = {}
+    model: ModelRecipe | None = None
+
+    def realize(self) -> dict[str, StoredTensor]:
+        """Every input, made from its recipe."""
+        return {arg: realize(recipe, f"{self.name}/{arg}") for arg, recipe in self.inputs.items()}

@@ -1,0 +1,47 @@
+"""What an engine does differently from the original, by name.
+
+A deviation is no rounding: it is another constant or another function. It is declared here, shown
+in every report, and applied to the reference only on request, to prove that it explains a
+difference. It never passes silently: a report says "deviates", and only a waiver with an expiry
+turns that into a pass.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Deviation(NamedTuple):
+    """
+    name:   "engine/what", as reports and waivers call it
+    op:     the operation of arithmetic.py whose parameters it replaces
+    sets:   parameter -> the value the engine uses, whatever the model asks for
+    what:   one sentence
+    source: where it can be read
+    """
+
+    name: str
+    op: str
+    sets: Mapping[str, Any]
+    what: str
+    source: str
+
+
+DEVIATIONS: dict[str, Deviation] = {
+    d.name: d
+    for d in (
+        Deviation(
+            "sdcpp/group-norm-eps",
+            "group_norm",
+            {"eps": 1e-6},
+            "every GroupNorm runs with eps 1e-6, where the UNet's ResBlocks and output norm have 1e-5",
+            "stable-diffusion.cpp src/core/ggml_extend.hpp, ggml_ext_group_norm",
+        ),
+        Deviation(
+            "sdcpp/gelu-tanh",
+            "gelu",
+            {"approximate": "tanh"},
+            "the tanh approximation stands in for GELU's erf, in GEGLU and in OpenCLIP's MLP",
+            "stable-diffusion.cpp src/model/common/block.hpp, GEGLU; src/model/te/clip.hpp, CLIPMLP",
+        ),
+    )
+}

@@ -1,0 +1,74 @@
+"""How an engine computes, as a value.
+
+The same model code runs under each of these. `float64` is the truth, `float32` the fast path;
+the others are honest engines: what they round, they round openly, and a bound is derived from it.
+What an engine does *differently* (another eps, another GELU) is not numerics: see deviations.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """
+    compute:     dtype in which an op works inside, "float64" or "float32"
+    storage:     dtype that every op's result, and every weight, is rounded to
+    activations: weight type -> what linear rounds its input to before it multiplies
+    conv:        what conv2d rounds its weight and its patches to; None leaves both alone
+    gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
+    flash:       what fused attention rounds q, k, v and its running sum to; None: no fused attention
+    convolution: "im2col" (sums in `compute`, BLAS's order) or "direct" (the definition)
+    """
+
+    name: str
+    compute: str = "float64"
+    storage: str = "float64"
+    activations: Mapping[str, str] = field(default_factory=dict)
+    conv: str | None = None
+    gelu: str | None = None
+    flash: str | None = None
+    convolution: str = "im2col"
+
+    @property
+    def compute_dtype(self) -> np.dtype:
+        return DTYPES[self.compute]
+
+    @property
+    def storage_dtype(self) -> np.dtype:
+        return DTYPES[self.storage]
+
+
+DTYPES = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+FLOAT64 = Numerics("float64")
+FLOAT32 = Numerics("float32", "float32", "float32")
+TORCH_F16 = Numerics("torch-f16", "float32", "float16")
+TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")
+
+# ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
+GGML_CPU = Numerics(
+    "ggml-cpu",
+    "float32",
+    "float32",
+    activations=MappingProxyType(
+        {"f16": "f16", "bf16": "bf16", "q4_0": "q8_0", "q8_0": "q8_0", "q4_k": "q8_k", "q6_k": "q8_k"}
+    ),
+    conv="f16",
+    gelu="f16",
+)
+# The same with ggml_flash_attn_ext in place of mul_mat, soft_max, mul_mat.
+GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
+
+PROFILES: dict[str, Numerics] = {
+    n.name: n for n in (FLOAT64, FLOAT32, TORCH_F16, TORCH_BF16, GGML_CPU, GGML_CPU_FLASH)
+}

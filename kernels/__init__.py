@@ -1,0 +1,1 @@
+"""Ground floor: arrays in, arrays out. Start at kernels/README.md."""

@@ -1,0 +1,61 @@
+"""The one place that calls numba.njit.
+
+A kernel's machine code is cached on disk under a folder whose name is a hash of every kernel
+source, Numba's version and the CPU. Numba's own cache looks only at the file that holds a
+function, so an edited callee would leave its callers serving yesterday's answer; here any edit
+opens a new folder.
+"""
+
+import functools
+import hashlib
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding
+import numba
+import numpy as np
+import platformdirs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Numba's OpenMP layer spins after each parallel region and starves BLAS, with which the kernels
+# alternate. workqueue sleeps instead. It serves one Python thread at a time: a program that calls
+# kernels from several sets NUMBA_THREADING_LAYER to omp or tbb.
+if "NUMBA_THREADING_LAYER" not in os.environ:
+    numba.config.THREADING_LAYER = "workqueue"
+
+
+@functools.cache
+def cache_dir() -> Path:
+    """The folder that holds the compiled kernels of exactly these sources on this machine."""
+    key = hashlib.sha256(f"{numba.__version__} {np.__version__} {llvmlite.binding.get_host_cpu_name()}".encode())
+    root = Path(__file__).parent
+    for source in sorted(root.rglob("*.py")):
+        key.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
+    home = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_path("refsd") / "kernels"
+    folder = Path(home) / key.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        warnings.warn(f"kernels will be compiled anew at each start: {folder}: {error.strerror}", stacklevel=2)
+    return folder
+
+
+def kernel(fn: F | None = None, *, parallel: bool = True) -> F:
+    """Compile `fn` on its first call, for the types that it is called with.
+
+    fastmath stays off: sums keep their written order, so that a result does not depend on the
+    compiler's mood. Use prange over independent outputs only: the number of threads must not
+    change a bit. Division by zero gives inf or nan, as in NumPy.
+    """
+    if fn is None:
+        return cast(F, functools.partial(kernel, parallel=parallel))
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(cache_dir())
+    try:
+        return numba.njit(cache=True, parallel=parallel, nogil=True, error_model="numpy")(fn)
+    finally:
+        numba.config.CACHE_DIR = before

@@ -1,0 +1,36 @@
+"""Layer normalisation."""
+
+import numpy as np
+from numba import prange
+
+from refsd.kernels._jit import kernel
+
+
+@kernel
+def layer_norm(x, weight, bias, eps):
+    """Normalise each row to zero mean and unit variance.
+
+        y = (x - E[x]) / sqrt(Var[x] + eps) * weight + bias
+
+    x:      [M, D]
+    weight: [D]
+    bias:   [D]
+    -> y:   [M, D], dtype of x
+
+    Variance is biased. Sums accumulate in float64.
+    Source: Ba, Kiros & Hinton 2016; torch.nn.LayerNorm.
+    """
+    M, D = x.shape
+    y = np.empty_like(x)
+    for m in prange(M):
+        mean = 0.0
+        for d in range(D):
+            mean += x[m, d]
+        mean /= D
+        var = 0.0
+        for d in range(D):
+            var += (x[m, d] - mean) ** 2
+        rstd = 1.0 / np.sqrt(var / D + eps)
+        for d in range(D):
+            y[m, d] = (x[m, d] - mean) * rstd * weight[d] + bias[d]
+    return y

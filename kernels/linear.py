@@ -1,0 +1,22 @@
+"""The linear layer."""
+
+import numpy as np
+
+
+def linear(x, weight, bias=None):
+    """Multiply by a matrix, add a bias.
+
+        y[m, o] = sum_k x[m, k] weight[o, k] + bias[o]
+
+    x:      [..., K]
+    weight: [O, K]
+    bias:   [O] or None
+    -> y:   [..., O], dtype of x
+
+    The sum accumulates in the dtype of x, in BLAS's order.
+    Source: torch.nn.Linear.
+    """
+    y = np.matmul(x.reshape(-1, x.shape[-1]), weight.T)
+    if bias is not None:
+        y += bias
+    return y.reshape(*x.shape[:-1], weight.shape[0])

@@ -1,0 +1,39 @@
+"""Softmax over the last axis."""
+
+import math
+
+import numpy as np
+from numba import prange
+
+from refsd.kernels._jit import kernel
+
+
+@kernel
+def softmax(x):
+    """Turn each row of scores into weights that sum to one.
+
+        y_j = exp(x_j - max x) / sum_k exp(x_k - max x)
+
+    x:    [M, L]; -inf masks an entry
+    -> y: [M, L], dtype of x; a row that is masked throughout gives zeros
+
+    The sum accumulates in float64.
+    Source: torch.nn.functional.softmax (which gives NaN for a row masked throughout).
+    """
+    M, L = x.shape
+    y = np.empty_like(x)
+    for m in prange(M):
+        peak = -np.inf
+        for j in range(L):
+            peak = max(peak, x[m, j])
+        if peak == -np.inf:
+            y[m] = 0.0
+            continue
+        total = 0.0
+        for j in range(L):
+            e = math.exp(x[m, j] - peak)
+            y[m, j] = e
+            total += e
+        for j in range(L):
+            y[m, j] = y[m, j] / total
+    return y

@@ -1,0 +1,47 @@
+"""The command line: a file a command. Nothing heavy is imported before a command runs."""
+
+import importlib
+import sys
+
+import typer
+
+from refsd import __version__
+
+app = typer.Typer(
+    name="refsd",
+    help="Reference implementation and test oracle for diffusion image engines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Each module has `register(app)`. Order is the order of --help.
+_COMMANDS = ("conform", "golden", "compare", "txt2img", "forward", "info", "weights", "dequant", "bench")
+
+for _name in _COMMANDS:
+    importlib.import_module(f"refsd.cli.{_name}").register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"refsd {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 pass, 1 does not conform, 2 bad usage or bad input."""
+    from refsd.golden.errors import BadInput
+
+    try:
+        app()
+    except BadInput as error:
+        typer.echo(f"refsd: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,211 @@
+"""Module: the weights under a key prefix, and every operation that a model performs on them.
+
+A model file is prose over a Module. What it must not know happens here: where weights come from,
+how they are expanded and how long they are kept, what the numerics round, and who listens.
+"""
+
+import fnmatch
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.numerics import FLOAT64
+from refsd.golden.tensor import StoredTensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Taps(dict[str, np.ndarray]):
+    """Outputs by name, in the order in which they were computed.
+
+    A block's output is called as its prefix ("input_blocks.1.0"), an operation with weights as
+    their key ("input_blocks.1.0.in_layers.2"), another operation as its block and itself
+    ("input_blocks.1.0.silu"). What comes again is numbered: "...silu.1".
+
+    pattern: a glob; what does not match is not kept
+    ops:     keep operations too, not only blocks
+    """
+
+    def __init__(self, pattern: str = "*", ops: bool = False):
+        super().__init__()
+        self.pattern = pattern
+        self.ops = ops
+        self._seen: Counter[str] = Counter()
+
+    def record(self, name: str, value: np.ndarray) -> None:
+        again = self._seen[name]
+        self._seen[name] += 1
+        name = f"{name}.{again}" if again else name
+        if fnmatch.fnmatchcase(name, self.pattern):
+            self[name] = np.array(value)
+
+
+class Kept:
+    """Expanded weights, kept until `budget` bytes are full; later ones are expanded at each use."""
+
+    def __init__(self, budget: int = 0):
+        self.budget = budget
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def get(self, key: str, expand: Callable[[], np.ndarray]) -> np.ndarray:
+        if key in self._arrays:
+            return self._arrays[key]
+        array = expand()
+        if array.nbytes <= self.budget:
+            self.budget -= array.nbytes
+            self._arrays[key] = array
+        return array
+
+
+class Module:
+    """
+    weights:    name -> StoredTensor, under the original checkpoint's key names; may be lazy
+    prefix:     "" or "input_blocks.1.0."
+    arithmetic: the numerics, and the deviations under test
+    taps:       None, or where outputs are recorded
+    kept:       which expanded weights stay in memory
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, StoredTensor],
+        arithmetic: Arithmetic | None = None,
+        prefix: str = "",
+        taps: Taps | None = None,
+        kept: Kept | None = None,
+    ):
+        self.weights = weights
+        self.arithmetic = arithmetic or Arithmetic(FLOAT64)
+        self.prefix = prefix
+        self.taps = taps
+        self.kept = kept or Kept()
+
+    def __getitem__(self, name: str | int) -> "Module":
+        """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
+        return Module(self.weights, self.arithmetic, f"{self.prefix}{name}.", self.taps, self.kept)
+
+    def __contains__(self, name: str | int) -> bool:
+        start = f"{self.prefix}{name}."
+        return any(key.startswith(start) for key in self.weights)
+
+    def count(self, name: str) -> int:
+        """How many modules stand under `name`: name.0, name.1, ..."""
+        i = 0
+        while f"{name}.{i}" in self:
+            i += 1
+        return i
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a weight, from the file's header alone."""
+        return self.weights[self.prefix + name].shape
+
+    def weight(self, name: str) -> np.ndarray:
+        """A weight, expanded to the compute dtype."""
+        key = self.prefix + name
+        return self.kept.get(key, lambda: self.arithmetic.expand(self.weights[key]))
+
+    def _bias(self, name: str) -> np.ndarray | None:
+        return self.weight(f"{name}.bias") if f"{self.prefix}{name}.bias" in self.weights else None
+
+    def _tap(self, name: str, y: np.ndarray) -> np.ndarray:
+        if self.taps is not None and self.taps.ops:
+            self.taps.record(self.prefix + name, y)
+        return y
+
+    # With weights: the first argument is the weights' name under this prefix.
+
+    def linear(self, name: str, x):
+        """x [..., K] -> [..., O]"""
+        kind = self.weights[f"{self.prefix}{name}.weight"].type
+        return self._tap(
+            name, self.arithmetic.linear(x, self.weight(f"{name}.weight"), self._bias(name), kind)
+        )
+
+    def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
+        """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
+        weight = self.weight(f"{name}.weight")
+        bias = self._bias(name)
+        if bias is None:
+            bias = np.zeros(weight.shape[0], weight.dtype)
+        sides = (padding,) * 4 if isinstance(padding, int) else padding
+        return self._tap(name, self.arithmetic.conv2d(x, weight, bias, stride, sides))
+
+    def group_norm(self, name: str, x, num_groups=32, eps=1e-5):
+        """x [N, C, H, W] -> the same"""
+        weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return self._tap(name, self.arithmetic.group_norm(x, weight, bias, num_groups, eps))
+
+    def layer_norm(self, name: str | None, x, eps=1e-5):
+        """x [..., D] -> the same. name None: no weight, no bias."""
+        if name is None:
+            return self._tap("layer_norm", self.arithmetic.layer_norm(x, eps=eps))
+        weight = self.weight(f"{name}.weight")
+        return self._tap(name, self.arithmetic.layer_norm(x, weight, self._bias(name), eps))
+
+    def rms_norm(self, name: str, x, eps=1e-6):
+        """x [..., D] -> the same; `name` is the full key of the weight ("norm.weight", "query_norm.scale")."""
+        return self._tap(name, self.arithmetic.rms_norm(x, self.weight(name), eps))
+
+    def embedding(self, name: str, ids):
+        """ids [...] -> [..., D]"""
+        return self._tap(name, self.arithmetic.embedding(ids, self.weight(f"{name}.weight")))
+
+    # Without weights.
+
+    def silu(self, x):
+        return self._tap("silu", self.arithmetic.silu(x))
+
+    def gelu(self, x):
+        return self._tap("gelu", self.arithmetic.gelu(x))
+
+    def gelu_tanh(self, x):
+        return self._tap("gelu_tanh", self.arithmetic.gelu(x, "tanh"))
+
+    def quick_gelu(self, x):
+        return self._tap("quick_gelu", self.arithmetic.quick_gelu(x))
+
+    def attention(self, q, k, v, scale=None, mask=None):
+        """q [B, L, H, D], k and v [B, J, H, D] -> [B, L, H, D]"""
+        return self._tap("attention", self.arithmetic.attention(q, k, v, scale, mask))
+
+    def timestep_embedding(self, t, dim, max_period=10000.0):
+        """t [N] -> [N, dim]"""
+        return self._tap("timestep_embedding", self.arithmetic.timestep_embedding(t, dim, max_period))
+
+    def upsample_nearest(self, x, factor=2):
+        """x [N, C, H, W] -> [N, C, H*factor, W*factor]"""
+        return self._tap("upsample_nearest", self.arithmetic.upsample_nearest(x, factor))
+
+    def modulate(self, x, shift, scale):
+        """x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
+        return self._tap("modulate", self.arithmetic.modulate(x, shift, scale))
+
+    def rope(self, x, angle):
+        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
+        return self._tap("rope", self.arithmetic.rope(x, angle))
+
+    def store(self, x) -> np.ndarray:
+        """A model's input, rounded to the storage dtype."""
+        return self.arithmetic.store(x)
+
+
+def block(fn: F) -> F:
+    """Record what a model's function returns as the output of its Module (its first argument).
+
+    A function that returns a tuple is recorded part by part: "double_blocks.0.0", "double_blocks.0.1".
+    """
+
+    @functools.wraps(fn)
+    def run(m: Module, *args, **kwargs):
+        y = fn(m, *args, **kwargs)
+        if m.taps is not None:
+            parts = y if isinstance(y, tuple) else (y,)
+            for i, part in enumerate(parts):
+                m.taps.record(f"{m.prefix}{i}" if len(parts) > 1 else m.prefix.rstrip("."), part)
+        return y
+
+    return cast(F, run)
