@@ -121,9 +121,7 @@ class Module:
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
         kind = self.weights[f"{self.prefix}{name}.weight"].type
-        return self._tap(
-            name, self.arithmetic.linear(x, self.weight(f"{name}.weight"), self._bias(name), kind)
-        )
+        return self._tap(name, self.arithmetic.linear(x, self.weight(f"{name}.weight"), self._bias(name), kind))
 
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
