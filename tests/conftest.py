@@ -1,0 +1,34 @@
+"""Which tests run when, and how hard hypothesis tries."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+hypothesis.settings.register_profile("quick", max_examples=15, deadline=None)
+hypothesis.settings.register_profile("ci", max_examples=60, deadline=None)
+hypothesis.settings.register_profile("deep", max_examples=2000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+PEERS = Path(__file__).parent / "peers"
+UNJITTED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """tests/peers imports peers at its top: a missing one fails there, and is never met elsewhere."""
+    wanted = "peer" in config.option.markexpr
+    return True if collection_path == PEERS and not wanted else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Full-size tests run when asked for by name (-m slow); unjitted runs leave out what would take hours."""
+    out = [
+        item
+        for item in items
+        if ("slow" in item.keywords and "slow" not in config.option.markexpr)
+        or ("jitted" in item.keywords and UNJITTED)
+    ]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]

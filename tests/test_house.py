@@ -1,0 +1,119 @@
+"""The house holds: imports run one way, every folder is packaged, the wheel has one name on top."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FLOORS = ("kernels", "samplers", "golden", "refsd")
+
+# What each floor may import of refsd. The ground floors know nobody.
+MAY_IMPORT = {
+    "kernels": {"kernels"},
+    "samplers": {"samplers"},
+    "golden": {"golden", "kernels"},
+    "refsd": {"refsd", "golden", "kernels", "samplers"},
+}
+# ... and of the world, where a floor is kept bare.
+BARE = {
+    "kernels": {"numpy", "numba", "ml_dtypes", "llvmlite", "platformdirs"},
+    "samplers": {"numpy", "numba"},
+}
+
+
+def floor_of(module: str) -> str:
+    """refsd.kernels.quant -> kernels; refsd.models.unet -> refsd."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "refsd"
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "refsd" else {node.module}
+    return names
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_run_one_way(floor):
+    for path in sorted((ROOT / floor).rglob("*.py")):
+        for name in imports(path):
+            if name == "refsd" or name.startswith("refsd."):
+                assert floor_of(name) in MAY_IMPORT[floor], f"{path.relative_to(ROOT)} imports {name}"
+
+
+@pytest.mark.parametrize("floor", BARE)
+def test_the_ground_floor_is_bare(floor):
+    for path in sorted((ROOT / floor).rglob("*.py")):
+        for name in imports(path):
+            top = name.split(".")[0]
+            known = top in sys.stdlib_module_names or top == "refsd" or top in BARE[floor]
+            assert known, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_every_kernel_is_jitted_in_one_place():
+    for path in sorted((ROOT / "kernels").rglob("*.py")):
+        if path.name != "_jit.py":
+            called = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
+            assert not called & {"njit", "jit", "vectorize", "guvectorize"}, path
+
+
+def packages() -> dict[str, Path]:
+    """Every folder that holds modules, under the name it is imported by."""
+    found = {}
+    for floor in FLOORS:
+        for init in (ROOT / floor).rglob("__init__.py"):
+            parts = init.parent.relative_to(ROOT).parts
+            found[".".join(parts if parts[0] == "refsd" else ("refsd", *parts))] = init.parent
+    return found
+
+
+def test_every_folder_is_packaged():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(packages())
+    for floor in FLOORS:
+        for path in (ROOT / floor).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), f"{path.parent} has no __init__.py"
+
+
+def test_dependencies_are_pinned_as_tested():
+    """constraints.txt names a version for every dependency that pyproject.toml asks for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    wanted += [d for extra in project["project"]["optional-dependencies"].values() for d in extra]
+    names = {d.split(">")[0].split(";")[0].split("[")[0].strip().lower() for d in wanted}
+    pinned = {
+        line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+    assert names <= pinned, sorted(names - pinned)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel made from the sdist, as an index would have it. No network: the build tools are installed."""
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)]
+    done = subprocess.run([*build, str(ROOT)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.mark.jitted
+def test_the_wheel_has_one_name_on_top_and_every_file(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"refsd"}
+    for package, folder in packages().items():
+        for path in folder.iterdir():
+            if path.is_file() and path.suffix in {".py", ".c", ".md", ".j2", ".json"}:
+                assert f"{package.replace('.', '/')}/{path.name}" in names
