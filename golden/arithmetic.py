@@ -25,6 +25,7 @@ from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.rms_norm import rms_norm
+from refsd.kernels.softmax import softmax
 
 _CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d}
 
@@ -114,6 +115,13 @@ class Arithmetic:
     def _gelu(self, function, x):
         y = function(self.round_as(self._widen(x), self.numerics.gelu))
         return self._round(self.round_as(y, self.numerics.gelu))
+
+    def softmax(self, x, scale=1.0, mask=None):
+        """x [..., L], mask broadcastable to x -> [..., L]: softmax(scale x + mask)"""
+        x = self._widen(x) * self.numerics.compute_dtype.type(scale)
+        if mask is not None:
+            x += self._widen(mask)
+        return self._round(softmax(x.reshape(-1, x.shape[-1])).reshape(x.shape))
 
     def attention(self, q, k, v, scale=None, mask=None):
         """q [B, L, H, D], k and v [B, J, H, D], mask broadcastable to [B, H, L, J]; scale None: 1/sqrt(D)"""
