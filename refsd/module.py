@@ -92,10 +92,11 @@ class Module:
         start = f"{self.prefix}{name}."
         return any(key.startswith(start) for key in self.weights)
 
-    def count(self, name: str) -> int:
-        """How many modules stand under `name`: name.0, name.1, ..."""
+    def count(self, name: str = "") -> int:
+        """How many modules stand under `name`: name.0, name.1, ...; without a name, under this one."""
+        start = f"{name}." if name else ""
         i = 0
-        while f"{name}.{i}" in self:
+        while f"{start}{i}" in self:
             i += 1
         return i
 
@@ -195,12 +196,13 @@ def block(fn: F) -> F:
     """Record what a model's function returns as the output of its Module (its first argument).
 
     A function that returns a tuple is recorded part by part: "double_blocks.0.0", "double_blocks.0.1".
+    What runs at the root, under no prefix, is the whole model; its output is no tap.
     """
 
     @functools.wraps(fn)
     def run(m: Module, *args, **kwargs):
         y = fn(m, *args, **kwargs)
-        if m.taps is not None:
+        if m.taps is not None and m.prefix:
             parts = y if isinstance(y, tuple) else (y,)
             for i, part in enumerate(parts):
                 m.taps.record(f"{m.prefix}{i}" if len(parts) > 1 else m.prefix.rstrip("."), part)

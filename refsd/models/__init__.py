@@ -1,0 +1,1 @@
+"""The architectures, as prose over refsd.module.Module: one file a family."""

@@ -1,0 +1,61 @@
+"""CLIP's text encoder: twelve transformer blocks that see only the past.
+
+Radford et al. 2021, section 2.4; key names as in openai/clip-vit-large-patch14.
+"""
+
+import numpy as np
+
+from refsd.kernels.attention import causal_mask
+from refsd.module import Module, block
+
+
+@block
+def clip_text(m: Module, input_ids, num_heads=12, clip_skip=1, eos=49407):
+    """Encode token ids.
+
+    input_ids: [N, L], integers
+    clip_skip: 1 takes the last layer's output, 2 the one before it, ...; the final LayerNorm follows in any case
+    eos:       the id that ends a prompt
+    -> hidden: [N, L, D]
+       pooled: [N, D], the last layer's output at the first `eos` (at 0 where there is none), final LayerNorm applied
+    """
+    m = m["text_model"]
+    x = embeddings(m["embeddings"], input_ids)
+    num_layers = m.count("encoder.layers")
+    for i in range(num_layers):
+        if i == num_layers + 1 - clip_skip:
+            skipped = x
+        x = layer(m["encoder.layers"][i], x, num_heads)
+    last = m.layer_norm("final_layer_norm", x)
+    hidden = m.layer_norm("final_layer_norm", skipped) if clip_skip > 1 else last
+    first_eos = np.argmax(np.asarray(input_ids) == eos, axis=1)
+    return hidden, last[np.arange(len(last)), first_eos]
+
+
+@block
+def embeddings(m: Module, input_ids):
+    """[N, L] -> [N, L, D]"""
+    positions = np.arange(input_ids.shape[1])
+    return m.embedding("token_embedding", input_ids) + m.embedding("position_embedding", positions)
+
+
+@block
+def layer(m: Module, x, num_heads):
+    """Pre-norm attention and MLP. [N, L, D] -> [N, L, D]"""
+    x = x + self_attention(m["self_attn"], m.layer_norm("layer_norm1", x), num_heads)
+    return x + mlp(m["mlp"], m.layer_norm("layer_norm2", x))
+
+
+@block
+def self_attention(m: Module, x, num_heads):
+    """[N, L, D] -> [N, L, D]; token l sees tokens 0..l"""
+    N, L, D = x.shape
+    q, k, v = (m.linear(name, x).reshape(N, L, num_heads, -1) for name in ("q_proj", "k_proj", "v_proj"))
+    y = m.attention(q, k, v, mask=causal_mask(L, np.float64))
+    return m.linear("out_proj", y.reshape(N, L, D))
+
+
+@block
+def mlp(m: Module, x):
+    """[N, L, D] -> [N, L, D]"""
+    return m.linear("fc2", m.quick_gelu(m.linear("fc1", x)))

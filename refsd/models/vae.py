@@ -1,0 +1,102 @@
+"""AutoencoderKL: pictures to latents of an eighth of the size, and back.
+
+Rombach et al. 2022, appendix G; key names as in CompVis/latent-diffusion, diffusionmodules/model.py.
+Every GroupNorm has eps 1e-6.
+"""
+
+import numpy as np
+
+from refsd.module import Module, block
+
+
+@block
+def encode(m: Module, x, num_groups=32):
+    """The posterior of a picture's latent.
+
+    x:         [N, 3, H, W], -1..1
+    -> mean:   [N, Z, H/8, W/8], not yet scaled by 0.18215
+       logvar: the same shape; who samples clips it to -30..20
+    """
+    h = encoder(m["encoder"], x, num_groups)
+    mean, logvar = np.split(m.conv2d("quant_conv", h), 2, axis=1)
+    return mean, logvar
+
+
+@block
+def decode(m: Module, z, num_groups=32):
+    """The picture of a latent.
+
+    z:      [N, Z, H, W], already divided by 0.18215
+    -> out: [N, 3, 8H, 8W], about -1..1, not clipped
+    """
+    return decoder(m["decoder"], m.conv2d("post_quant_conv", z), num_groups)
+
+
+@block
+def encoder(m: Module, x, num_groups):
+    """[N, 3, H, W] -> [N, 2Z, H/8, W/8]"""
+    h = m.conv2d("conv_in", x, padding=1)
+    for i in range(m.count("down")):
+        h = down(m["down"][i], h, num_groups)
+    h = mid(m["mid"], h, num_groups)
+    h = m.silu(m.group_norm("norm_out", h, num_groups, eps=1e-6))
+    return m.conv2d("conv_out", h, padding=1)
+
+
+@block
+def decoder(m: Module, z, num_groups):
+    """[N, Z, H, W] -> [N, 3, 8H, 8W]; `up` counts from the picture's side"""
+    h = m.conv2d("conv_in", z, padding=1)
+    h = mid(m["mid"], h, num_groups)
+    for i in reversed(range(m.count("up"))):
+        h = up(m["up"][i], h, num_groups)
+    h = m.silu(m.group_norm("norm_out", h, num_groups, eps=1e-6))
+    return m.conv2d("conv_out", h, padding=1)
+
+
+@block
+def down(m: Module, h, num_groups):
+    """[N, C, H, W] -> [N, K, H/2, W/2], or [N, K, H, W] on the last level"""
+    for i in range(m.count("block")):
+        h = res_block(m["block"][i], h, num_groups)
+    if "downsample" in m:
+        h = m.conv2d("downsample.conv", h, stride=2, padding=(0, 1, 0, 1))
+    return h
+
+
+@block
+def up(m: Module, h, num_groups):
+    """[N, C, H, W] -> [N, K, 2H, 2W], or [N, K, H, W] on the picture's level"""
+    for i in range(m.count("block")):
+        h = res_block(m["block"][i], h, num_groups)
+    if "upsample" in m:
+        h = m.conv2d("upsample.conv", m.upsample_nearest(h), padding=1)
+    return h
+
+
+@block
+def mid(m: Module, h, num_groups):
+    """[N, C, H, W] -> the same"""
+    h = res_block(m["block_1"], h, num_groups)
+    h = attention(m["attn_1"], h, num_groups)
+    return res_block(m["block_2"], h, num_groups)
+
+
+@block
+def res_block(m: Module, x, num_groups):
+    """[N, C, H, W] -> [N, K, H, W]"""
+    h = m.silu(m.group_norm("norm1", x, num_groups, eps=1e-6))
+    h = m.conv2d("conv1", h, padding=1)
+    h = m.silu(m.group_norm("norm2", h, num_groups, eps=1e-6))
+    h = m.conv2d("conv2", h, padding=1)
+    return h + (m.conv2d("nin_shortcut", x) if "nin_shortcut" in m else x)
+
+
+@block
+def attention(m: Module, x, num_groups):
+    """Every pixel looks at all pixels, in one head. [N, C, H, W] -> the same"""
+    N, C, H, W = x.shape
+    h = m.group_norm("norm", x, num_groups, eps=1e-6)
+    q, k, v = (m.conv2d(name, h).reshape(N, C, H * W).swapaxes(1, 2)[:, :, None] for name in "qkv")
+    h = m.attention(q, k, v)[:, :, 0].swapaxes(1, 2).reshape(N, C, H, W)
+    return x + m.conv2d("proj_out", h)
