@@ -9,6 +9,7 @@ opens a new folder.
 import functools
 import hashlib
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +30,12 @@ if "NUMBA_THREADING_LAYER" not in os.environ:
 
 
 @functools.cache
-def cache_dir() -> Path:
-    """The folder that holds the compiled kernels of exactly these sources on this machine."""
+def cache_dir() -> Path | None:
+    """The folder that holds the compiled kernels of exactly these sources on this machine.
+
+    It stands in NUMBA_CACHE_DIR, else in the user's cache. None, with one warning, where it cannot
+    be written: Numba would then fall back on a folder beside the sources, and serve stale answers.
+    """
     key = hashlib.sha256(f"{numba.__version__} {np.__version__} {llvmlite.binding.get_host_cpu_name()}".encode())
     root = Path(__file__).parent
     for source in sorted(root.rglob("*.py")):
@@ -39,23 +44,34 @@ def cache_dir() -> Path:
     folder = Path(home) / key.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         warnings.warn(f"kernels will be compiled anew at each start: {folder}: {error.strerror}", stacklevel=2)
+        return None
     return folder
 
 
-def kernel(fn: F | None = None, *, parallel: bool = True) -> F:
+def kernel(fn: F | None = None, *, parallel: bool = True, contract: bool = False) -> F:
     """Compile `fn` on its first call, for the types that it is called with.
 
     fastmath stays off: sums keep their written order, so that a result does not depend on the
     compiler's mood. Use prange over independent outputs only: the number of threads must not
     change a bit. Division by zero gives inf or nan, as in NumPy.
+
+    parallel: False for what is called inside another kernel
+    contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
     """
     if fn is None:
-        return cast(F, functools.partial(kernel, parallel=parallel))
+        return cast(F, functools.partial(kernel, parallel=parallel, contract=contract))
+    folder = cache_dir()
+    fastmath = {"contract"} if contract else False
+    compiler = numba.njit(
+        cache=folder is not None, parallel=parallel, nogil=True, error_model="numpy", fastmath=fastmath
+    )
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_dir())
+    numba.config.CACHE_DIR = str(folder or "")
     try:
-        return numba.njit(cache=True, parallel=parallel, nogil=True, error_model="numpy")(fn)
+        return compiler(fn)
     finally:
         numba.config.CACHE_DIR = before

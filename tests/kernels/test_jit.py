@@ -1,0 +1,87 @@
+"""The kernel cache: never stale, warm on the second start, harmless when it cannot be written."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refsd.kernels import _jit
+
+CALLEE = """
+from refsd.kernels._jit import kernel
+
+@kernel(parallel=False)
+def step(x):
+    return x + {}
+"""
+CALLER = """
+from refsd.kernels._jit import kernel
+from refsd.kernels.callee import step
+
+@kernel(parallel=False)
+def run(x):
+    return step(x) * 10
+"""
+# Prints the answer, cache hits, cache misses.
+SCRIPT = """
+from refsd.kernels.caller import run
+answer = run(1)
+stats = getattr(run, "stats", None)
+print(answer, sum(stats.cache_hits.values()) if stats else -1, sum(stats.cache_misses.values()) if stats else -1)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A small tree of kernels under the real _jit.py."""
+    package = tmp_path / "tree" / "refsd" / "kernels"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    shutil.copy(Path(_jit.__file__), package)
+    (package / "callee.py").write_text(CALLEE.format(1))
+    (package / "caller.py").write_text(CALLER)
+    return package
+
+
+def start(tree, script=SCRIPT, **env):
+    env = {**os.environ, "PYTHONPATH": str(tree.parent.parent), "PYTHONWARNINGS": "", **env}
+    done = subprocess.run([sys.executable, "-P", "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_an_edited_callee_gives_its_callers_new_code_and_a_second_start_is_warm(tree, tmp_path):
+    home = tmp_path / "cache"
+    env = {"NUMBA_CACHE_DIR": str(home), "NUMBA_DISABLE_JIT": "0"}
+    assert start(tree, **env).stdout.split() == ["20", "0", "1"]
+    assert start(tree, **env).stdout.split() == ["20", "1", "0"]
+    assert len(list(home.iterdir())) == 1
+    (tree / "callee.py").write_text(CALLEE.format(2))
+    assert start(tree, **env).stdout.split() == ["30", "0", "1"]
+    assert len(list(home.iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_one_warning(tree, tmp_path):
+    (tmp_path / "file").touch()
+    done = start(tree, NUMBA_CACHE_DIR=str(tmp_path / "file"), NUMBA_DISABLE_JIT="0")
+    assert done.stdout.split()[0] == "20"
+    assert done.stderr.count("kernels will be compiled anew at each start") == 1
+    assert not list(tree.glob("__pycache__/*.nb?")), "Numba fell back on a cache that can go stale"
+
+
+def test_kernels_run_as_plain_python_when_the_compiler_is_off(tree, tmp_path):
+    done = start(tree, NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.stdout.split() == ["20", "-1", "-1"]
+
+
+@pytest.mark.parametrize(("asked", "layer"), [({}, "workqueue"), ({"NUMBA_THREADING_LAYER": "omp"}, "omp")])
+def test_the_threading_layer_is_workqueue_unless_the_user_chose(tree, tmp_path, asked, layer):
+    env = {k: "" for k in os.environ if k == "NUMBA_THREADING_LAYER"}
+    script = "import os\n" + ("" if asked else "os.environ.pop('NUMBA_THREADING_LAYER', None)\n")
+    script += "import refsd.kernels._jit, numba; print(numba.config.THREADING_LAYER)"
+    done = start(tree, script, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **{**env, **asked})
+    assert done.stdout.split() == [layer]
