@@ -17,7 +17,7 @@ def clip_text(m: Module, input_ids, num_heads=12, clip_skip=1, eos=49407):
     clip_skip: 1 takes the last layer's output, 2 the one before it, ...; the final LayerNorm follows in any case
     eos:       the id that ends a prompt
     -> hidden: [N, L, D]
-       pooled: [N, D], the last layer's output at the first `eos` (at 0 where there is none), final LayerNorm applied
+       pooled: [N, D], the last layer's output at the first `eos` (else at 0), final LayerNorm applied
     """
     m = m["text_model"]
     x = embeddings(m["embeddings"], input_ids)
