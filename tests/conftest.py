@@ -1,6 +1,8 @@
 """Which tests run when, and how hard hypothesis tries."""
 
 import os
+import sys
+import types
 from pathlib import Path
 
 import hypothesis
@@ -10,6 +12,11 @@ hypothesis.settings.register_profile("quick", max_examples=15, deadline=None)
 hypothesis.settings.register_profile("ci", max_examples=60, deadline=None)
 hypothesis.settings.register_profile("deep", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# `from naive.group_norm import group_norm`: tests/ itself on sys.path would make tests/refsd shadow refsd.
+_naive = types.ModuleType("naive", "The slow, obvious second opinions.")
+_naive.__path__ = [str(Path(__file__).parent / "naive")]
+sys.modules["naive"] = _naive
 
 PEERS = Path(__file__).parent / "peers"
 UNJITTED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
