@@ -1,0 +1,31 @@
+"""The cases, small tables in a file a family. CASES holds them all by name."""
+
+import fnmatch
+import importlib
+
+from refsd.golden.case import Case
+from refsd.golden.errors import BadInput
+
+# Each module has a list CASES.
+_MODULES = ("matmul", "conv", "norms", "activations", "attention")
+
+
+def _collect() -> dict[str, Case]:
+    cases: dict[str, Case] = {}
+    for module in _MODULES:
+        for case in importlib.import_module(f"refsd.golden.cases.{module}").CASES:
+            if case.name in cases:
+                raise ValueError(f"two cases are called {case.name}")
+            cases[case.name] = case
+    return cases
+
+
+CASES = _collect()
+
+
+def select(pattern: str = "*") -> list[Case]:
+    """The cases whose names match a glob ("conv2d/*", "*q4_k*"). Raises BadInput if there is none."""
+    chosen = [case for name, case in CASES.items() if fnmatch.fnmatchcase(name, pattern)]
+    if not chosen:
+        raise BadInput(f"no case matches {pattern!r}: `refsd golden list` shows all {len(CASES)}")
+    return chosen
