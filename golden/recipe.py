@@ -1,11 +1,21 @@
 """Numbers from names: weights and inputs that forty lines in any language reproduce bit for bit.
 
-The specification is in README.md beside this file.
+The specification, with test vectors, is in README.md beside this file.
 """
 
-import msgspec
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from refsd.golden.tensor import StoredTensor
+import msgspec
+import numba
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.kernels._jit import kernel
+from refsd.kernels.philox import philox4x32_10
+from refsd.kernels.quant import BLOCK_TYPES
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -16,6 +26,7 @@ class Recipe(msgspec.Struct, frozen=True):
     exponent: values are integers times 2**exponent
     offset:   added to every value
     seed:     another draw of the same name
+    n:        "token_ids" lie in [0, n)
     """
 
     shape: tuple[int, ...]
@@ -24,8 +35,218 @@ class Recipe(msgspec.Struct, frozen=True):
     exponent: int = -15
     offset: float = 0.0
     seed: int = 0
+    n: int = 0
+
+
+# --- the data sets: words uint32 [N, 2], channel int64 [N], n -> integers [N] or (integers [N], shift [N]) ------
+
+
+@kernel
+def _bell(words):
+    integers = np.empty(words.shape[0], np.int32)
+    for e in numba.prange(words.shape[0]):
+        a, b = np.int64(words[e, 0]), np.int64(words[e, 1])
+        integers[e] = (a & 0xFFFF) + (a >> 16) + (b & 0xFFFF) + (b >> 16) - 131070
+    return integers
+
+
+def _below(word, n):
+    """The word scaled to an integer in [0, n): floor(word n / 2**32)."""
+    return (word.astype(np.uint64) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
+
+
+def _wide(words, channel, n):
+    low, high = (words[:, 0] & 0xFFFF).astype(np.int64), (words[:, 0] >> 16).astype(np.int64)
+    return low - high, _below(words[:, 1], 25) - 12
+
+
+class DataSet(NamedTuple):
+    """
+    draw:  words uint32 [N, 2], channel int64 [N], n -> integers [N], shift (one, or [N])
+    kills: the bug that it is there to find
+    """
+
+    draw: Callable
+    kills: str
+
+
+DATA_SETS: dict[str, DataSet] = {
+    "bell": DataSet(
+        lambda words, channel, n: (_bell(words), 0),
+        "anything that a typical weight shows: wrong order, wrong layout, a missing term",
+    ),
+    "integers": DataSet(
+        lambda words, channel, n: (_below(words[:, 0], 9) - 4, 0),
+        "an off-by-one that hides in rounding: sums of small integers are exact, so that every bit must agree",
+    ),
+    "outliers": DataSet(
+        lambda words, channel, n: (_bell(words), np.where(channel % 7 == 3, 6, 0)),
+        "a low-precision path taken where the activations do not allow it; a mixed-up channel",
+    ),
+    "wide": DataSet(_wide, "overflow, flushed subnormals, a scale applied at the wrong place"),
+    "positive": DataSet(
+        lambda words, channel, n: (_bell(words) + 131071, 0),
+        "biased rounding, which cancels over signed values and adds up over these",
+    ),
+    "tiny": DataSet(
+        lambda words, channel, n: (_bell(words), -9),
+        "a wrong eps: at the default exponent the variance is 5.1e-6, between 1e-6 and 1e-5",
+    ),
+    "shifted": DataSet(
+        lambda words, channel, n: (_bell(words) + (1 << 23), 0),
+        "a variance computed as E[x^2] - E[x]^2: the mean is 222 standard deviations",
+    ),
+    "constant": DataSet(
+        lambda words, channel, n: (np.zeros(len(words), np.int32), 0),
+        "a padded border, a wrong count in a mean: everything is the offset",
+    ),
+    "token_ids": DataSet(
+        lambda words, channel, n: (_below(words[:, 0], n), 0),
+        "an embedding row that is off by one, ids that pass through a float16",
+    ),
+}
+
+
+class ScaleField(NamedTuple):
+    """A float16 of a block: where it stands, and its exponent relative to the recipe's."""
+
+    offset: int
+    shift: int
+
+
+# The shifts make the standard deviation that of "bell", within a factor of sqrt(2).
+SCALE_FIELDS: dict[str, tuple[ScaleField, ...]] = {
+    "q4_0": (ScaleField(0, 12),),
+    "q4_1": (ScaleField(0, 11), ScaleField(2, 14)),
+    "q5_0": (ScaleField(0, 11),),
+    "q5_1": (ScaleField(0, 10), ScaleField(2, 14)),
+    "q8_0": (ScaleField(0, 8),),
+    "q2_k": (ScaleField(80, 10), ScaleField(82, 11)),
+    "q3_k": (ScaleField(108, 9),),
+    "q4_k": (ScaleField(0, 6), ScaleField(2, 9)),
+    "q5_k": (ScaleField(0, 5), ScaleField(2, 9)),
+    "q6_k": (ScaleField(208, 4),),
+}
+
+# Counters made at a time: 2 MiB of words, which a cache holds.
+_CHUNK = 1 << 17
+
+
+def key_of(name: str) -> int:
+    """FNV-1a, 64 bits, of the name's UTF-8 bytes."""
+    key = 0xCBF29CE484222325
+    for byte in name.encode():
+        key = (key ^ byte) * 0x100000001B3 % (1 << 64)
+    return key
+
+
+def _word_chunks(name: str, seed: int, counters: int) -> Iterator[np.ndarray]:
+    key, seed = np.uint64(key_of(name)), np.uint64(seed)
+    for first in range(0, counters, _CHUNK):
+        yield philox4x32_10(np.uint64(first), min(_CHUNK, counters - first), seed, key)
 
 
 def realize(recipe: Recipe, name: str) -> StoredTensor:
-    """Make the tensor that `recipe` describes, keyed by `name`."""
-    raise NotImplementedError
+    """Make the tensor that `recipe` describes, keyed by `name`.
+
+    Raises BadInput for a recipe that the specification does not allow.
+    """
+    problem = _problem(recipe)
+    if problem:
+        raise BadInput(f"recipe of {name!r}: {problem}")
+    make = _scalars if recipe.type in SCALAR_TYPES else _blocks
+    return StoredTensor(recipe.type, recipe.shape, make(recipe, name))
+
+
+def _problem(recipe: Recipe) -> str | None:
+    if recipe.data not in DATA_SETS:
+        return f"unknown data set {recipe.data!r}; there are {', '.join(DATA_SETS)}"
+    if any(size < 0 for size in recipe.shape) or not 0 <= recipe.seed < 1 << 64:
+        return f"shape {recipe.shape} and seed {recipe.seed} must not be negative (seed < 2**64)"
+    if not math.isfinite(recipe.offset):
+        return f"offset {recipe.offset} is not finite"
+    if recipe.data == "token_ids" and not 0 < recipe.n <= 1 << 24:
+        return f"token_ids wants n in 1..2**24, found {recipe.n}"
+    if recipe.type in SCALAR_TYPES:
+        if recipe.type == "bool":
+            return "no data set makes bool"
+        return None if -114 <= recipe.exponent <= 96 else f"exponent {recipe.exponent} is outside -114..96"
+    if recipe.type not in SCALE_FIELDS or recipe.type not in BLOCK_TYPES:
+        types = [t for t in SCALE_FIELDS if t in BLOCK_TYPES]
+        return f"unknown type {recipe.type!r}; there are {', '.join([*SCALAR_TYPES, *types])}"
+    if recipe.data != "bell" or recipe.offset != 0:
+        return f"{recipe.type} blocks are made of random bytes: data must be 'bell' and offset 0"
+    if not recipe.shape or recipe.shape[-1] % BLOCK_TYPES[recipe.type].block:
+        return f"rows of {recipe.shape} are not whole blocks of {BLOCK_TYPES[recipe.type].block}"
+    biased = [15 + recipe.exponent + field.shift for field in SCALE_FIELDS[recipe.type]]
+    if min(biased) < -9 or max(biased) > 30:
+        return f"exponent {recipe.exponent} puts a scale of {recipe.type} outside float16"
+    return None
+
+
+def _scalars(recipe: Recipe, name: str) -> np.ndarray:
+    size = math.prod(recipe.shape)
+    flat = np.empty(size, SCALAR_TYPES[recipe.type])
+    limits = np.iinfo(flat.dtype) if flat.dtype.kind in "iu" else None
+    draw = DATA_SETS[recipe.data].draw
+    done = 0
+    for words in _word_chunks(name, recipe.seed, (size + 1) // 2):
+        count = min(2 * len(words), size - done)
+        channel = _channel(recipe, done, count)
+        integers, shift = draw(words.reshape(-1, 2)[:count], channel, recipe.n)
+        values = _scale(integers, shift, recipe)
+        if limits:
+            np.rint(values, out=values)
+            if values.min() < limits.min or values.max() > limits.max:
+                raise BadInput(
+                    f"recipe of {name!r}: values {values.min()}..{values.max()} do not fit {recipe.type}"
+                )
+        try:
+            with np.errstate(over="raise"):
+                flat[done : done + count] = values
+        except FloatingPointError:
+            raise BadInput(f"recipe of {name!r}: exponent {recipe.exponent} overflows {recipe.type}") from None
+        done += count
+    return flat.reshape(recipe.shape)
+
+
+def _channel(recipe: Recipe, first: int, count: int) -> np.ndarray | None:
+    """Axis 1 of four, otherwise the last; only "outliers" asks."""
+    if recipe.data != "outliers" or not recipe.shape:
+        return np.zeros(1, np.int64)
+    axis = 1 if len(recipe.shape) == 4 else len(recipe.shape) - 1
+    return np.arange(first, first + count) // math.prod(recipe.shape[axis + 1 :]) % recipe.shape[axis]
+
+
+def _scale(integers, shift, recipe: Recipe) -> np.ndarray:
+    """integers * 2**(exponent + shift), exact, plus the offset, rounded once to float32."""
+    if np.ndim(shift):
+        values = np.ldexp(integers.astype(np.float32), (recipe.exponent + shift).astype(np.int32))
+    else:
+        values = integers.astype(np.float32) * np.float32(math.ldexp(1.0, recipe.exponent + shift))
+    return values + np.float32(recipe.offset) if recipe.offset else values
+
+
+def _blocks(recipe: Recipe, name: str) -> np.ndarray:
+    block_type = BLOCK_TYPES[recipe.type]
+    data = np.empty(math.prod(recipe.shape) // block_type.block * block_type.bytes, np.uint8)
+    done = 0
+    for words in _word_chunks(name, recipe.seed, (data.size + 15) // 16):
+        stream = words.astype("<u4", copy=False).reshape(-1).view(np.uint8)
+        count = min(stream.size, data.size - done)
+        data[done : done + count] = stream[:count]
+        done += count
+    blocks = data.reshape(-1, block_type.bytes)
+    for offset, shift in SCALE_FIELDS[recipe.type]:
+        bits = blocks[:, offset].astype(np.uint16) | blocks[:, offset + 1].astype(np.uint16) << 8
+        bits = _bounded(bits, 15 + recipe.exponent + shift)
+        blocks[:, offset], blocks[:, offset + 1] = bits & 0xFF, bits >> 8
+    return data
+
+
+def _bounded(bits: np.ndarray, biased: int) -> np.ndarray:
+    """Keep a float16's sign and mantissa, replace its exponent field; below 1 the number is subnormal."""
+    sign, mantissa = bits & 0x8000, bits & 0x03FF
+    if biased >= 1:
+        return sign | mantissa | np.uint16(biased << 10)
+    return sign | (mantissa | 0x0400) >> np.uint16(1 - biased)

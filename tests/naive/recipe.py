@@ -1,0 +1,87 @@
+"""The recipe specification (golden/README.md) in plain integers and fractions, an element at a time."""
+
+from fractions import Fraction
+
+MASK = 0xFFFFFFFF
+
+
+def philox(counter: list[int], key: list[int]) -> list[int]:
+    (x0, x1, x2, x3), (k0, k1) = counter, key
+    for _ in range(10):
+        a, b = 0xD2511F53 * x0, 0xCD9E8D57 * x2
+        x0, x1, x2, x3 = b // 2**32 ^ x1 ^ k0, b % 2**32, a // 2**32 ^ x3 ^ k1, a % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return [x0, x1, x2, x3]
+
+
+def fnv1a(name: str) -> int:
+    key = 14695981039346656037
+    for byte in name.encode("utf-8"):
+        key ^= byte
+        key = key * 1099511628211 % 2**64
+    return key
+
+
+def word(name: str, seed: int, k: int) -> int:
+    """Word k of the stream."""
+    block, key = k // 4, fnv1a(name)
+    return philox([block & MASK, block >> 32, seed & MASK, seed >> 32], [key & MASK, key >> 32])[k % 4]
+
+
+def draw(data: str, w0: int, w1: int, channel: int, n: int) -> tuple[int, int]:
+    bell = w0 % 65536 + w0 // 65536 + w1 % 65536 + w1 // 65536 - 131070
+    return {
+        "bell": (bell, 0),
+        "integers": (9 * w0 // 2**32 - 4, 0),
+        "outliers": (bell, 6 if channel % 7 == 3 else 0),
+        "wide": (w0 % 65536 - w0 // 65536, 25 * w1 // 2**32 - 12),
+        "positive": (bell + 131071, 0),
+        "tiny": (bell, -9),
+        "shifted": (bell + 2**23, 0),
+        "constant": (0, 0),
+        "token_ids": (n * w0 // 2**32, 0),
+    }[data]
+
+
+# type: bits of the significand, least exponent of a normal number
+FLOATS = {"f32": (24, -126), "f16": (11, -14), "bf16": (8, -126)}
+
+
+def rounded(x: Fraction, type_name: str) -> Fraction:
+    """The nearest number of the type; of two equally near, the one with the even significand."""
+    if type_name == "f64" or x == 0:
+        return x
+    if type_name[0] in "iu":
+        return Fraction(round(x))
+    bits, least = FLOATS[type_name]
+    exponent = least
+    while abs(x) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    ulp = Fraction(2) ** (exponent - bits + 1)
+    return round(x / ulp) * ulp
+
+
+def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, seed=0, n=0) -> Fraction:
+    """Element e of the flattened tensor of a type whose elements stand alone."""
+    index, rest = [], e
+    for size in reversed(shape):
+        index.insert(0, rest % size)
+        rest //= size
+    channel = index[1] if len(shape) == 4 else index[-1]
+    integer, shift = draw(data, word(name, seed, 2 * e), word(name, seed, 2 * e + 1), channel, n)
+    value = integer * Fraction(2) ** (exponent + shift) + rounded(Fraction(offset), "f32")
+    return rounded(rounded(value, "f32"), type)
+
+
+def block(name, b, size, fields, exponent, seed=0) -> bytes:
+    """Block b of a block type of `size` bytes; fields: (offset, shift) of each float16 scale."""
+    out = bytearray()
+    for k in range(b * size, (b + 1) * size):
+        out.append(word(name, seed, k // 4) >> 8 * (k % 4) & 0xFF)
+    for offset, shift in fields:
+        sign, mantissa = out[offset + 1] >> 7, (out[offset + 1] & 3) << 8 | out[offset]
+        field = 15 + exponent + shift
+        if field < 1:
+            field, mantissa = 0, (1024 + mantissa) // 2 ** (1 - field)
+        out[offset], out[offset + 1] = mantissa & 0xFF, sign << 7 | field << 2 | mantissa >> 8
+    return bytes(out)
