@@ -1,0 +1,86 @@
+"""AutoencoderKL against diffusers, in float64: both ways, and what every block gives."""
+
+import numpy as np
+import pytest
+import torch
+from diffusers import AutoencoderKL
+from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
+from float64_peers import distance, draw, draw_weights, float64_throughout, outputs_of
+
+from refsd.golden.tensor import stored
+from refsd.models.vae import decode, encode
+from refsd.module import Module, Taps
+from refsd.weights.architecture import VAESize, vae_shapes
+
+pytestmark = pytest.mark.peer
+
+# A size, the groups, (H, W) of the latent.
+CONFIGS = {
+    "sd15": (VAESize(channels=32), 32, (3, 5)),
+    "two-levels": (VAESize(64, (1, 2), 1, 3), 32, (6, 4)),
+    "sixteen-latents": (VAESize(24, (1, 2, 3), 3, 16), 8, (1, 7)),
+}
+
+
+def peer_vae(size: VAESize, num_groups: int) -> AutoencoderKL:
+    levels = len(size.channel_mult)
+    return AutoencoderKL(
+        down_block_types=["DownEncoderBlock2D"] * levels,
+        up_block_types=["UpDecoderBlock2D"] * levels,
+        block_out_channels=[size.channels * mult for mult in size.channel_mult],
+        layers_per_block=size.res_blocks,
+        latent_channels=size.latent_channels,
+        norm_num_groups=num_groups,
+    )
+
+
+def load(peer: AutoencoderKL, weights: dict[str, np.ndarray]) -> None:
+    """Through diffusers' own reading of the original key names."""
+    checkpoint = {f"first_stage_model.{name}": torch.from_numpy(w) for name, w in weights.items()}
+    peer.load_state_dict(convert_ldm_vae_checkpoint(checkpoint, peer.config))
+
+
+def block_names(size: VAESize, half: str) -> dict[str, str]:
+    """diffusers' name of each block -> the original's; `up` counts from the picture's side there."""
+    last = len(size.channel_mult) - 1
+    names = {half: half, f"{half}.mid_block": f"{half}.mid"}
+    names[f"{half}.mid_block.attentions.0"] = f"{half}.mid.attn_1"
+    for i in (0, 1):
+        names[f"{half}.mid_block.resnets.{i}"] = f"{half}.mid.block_{i + 1}"
+    for level in range(last + 1):
+        ours = f"encoder.down.{level}" if half == "encoder" else f"decoder.up.{last - level}"
+        theirs = f"encoder.down_blocks.{level}" if half == "encoder" else f"decoder.up_blocks.{level}"
+        names[theirs] = ours
+        for i in range(size.res_blocks + (half == "decoder")):
+            names[f"{theirs}.resnets.{i}"] = f"{ours}.block.{i}"
+    return names
+
+
+def assert_blocks_agree(taps, theirs, names):
+    for theirs_at, ours_at in names.items():
+        assert distance(taps[ours_at], theirs[theirs_at]) <= 1e-12, ours_at
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_encode_decode_and_every_block(name):
+    size, num_groups, (H, W) = CONFIGS[name]
+    weights = draw_weights(vae_shapes(size), seed=1)
+    m = Module({name: stored(w) for name, w in weights.items()})
+    factor = 2 ** (len(size.channel_mult) - 1)
+    x, z = draw((2, 3, H * factor, W * factor), 2), draw((2, size.latent_channels, H, W), 3)
+    with float64_throughout():
+        peer = peer_vae(size, num_groups)
+        load(peer, weights)
+        with outputs_of(peer) as theirs:
+            posterior = peer.encode(torch.from_numpy(x)).latent_dist
+        m.taps = Taps()
+        mean, logvar = encode(m, x, num_groups)
+        assert distance(mean, posterior.mean) <= 1e-12
+        assert distance(np.clip(logvar, -30, 20), posterior.logvar) <= 1e-12
+        assert_blocks_agree(m.taps, theirs, block_names(size, "encoder"))
+
+        with outputs_of(peer) as theirs:
+            want = peer.decode(torch.from_numpy(z)).sample
+        m.taps = Taps()
+        assert distance(decode(m, z, num_groups), want) <= 1e-12
+        assert_blocks_agree(m.taps, theirs, block_names(size, "decoder"))
