@@ -1,0 +1,141 @@
+"""ggml on its CPU backend: any shared libggml, by ctypes, in a process of its own."""
+
+import functools
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from refsd.golden import operations
+from refsd.golden.case import Case
+from refsd.golden.deviations import Deviation
+from refsd.golden.engines import EngineFailure, Found
+from refsd.golden.engines.ggml_graph import SCALAR_IDS
+from refsd.golden.engines.ggml_library import library_files
+from refsd.golden.engines.worker import Worker
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import GGML_CPU, GGML_CPU_FLASH, Numerics
+from refsd.golden.tensor import StoredTensor, stored
+from refsd.kernels.quant import BLOCK_TYPES
+
+# Packages that carry a shared libggml -> its folder inside them.
+_PACKAGES = {"ggml": "lib", "llama_cpp": "lib"}
+
+# Halfway between 1 and its neighbour in float16, towards 1: float32 sees it, float16 does not.
+_UNSEEN_BY_F16 = np.float32(1 + 2**-12)
+
+
+class GgmlLibrary:
+    """One libggml in its worker: what it offers, and what it turns out to round."""
+
+    def __init__(self, place: Path, n_threads: int, timeout: float):
+        self._worker = Worker("refsd.golden.engines.ggml_worker", [str(place), str(n_threads)], timeout)
+        described, _ = self._worker.ask({"describe": True}, {})
+        self.version: str = described["version"]
+        self.ops: dict[str, list[str]] = described["ops"]
+
+    def compute(self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False) -> np.ndarray:
+        _, results = self._worker.ask({"op": op, "params": dict(params), "flash": flash}, inputs)
+        return results["y"].data
+
+    @functools.cached_property
+    def gelu_tables(self) -> dict[str, bool]:
+        """op -> whether it reads a float16 table: a build option, so it is measured."""
+        x = stored(np.array([1, _UNSEEN_BY_F16], np.float32))
+        return {op: len(set(self.compute(op, {}, {"x": x}))) == 1 for op in ("gelu", "gelu_tanh", "quick_gelu")}
+
+    @functools.cached_property
+    def rounds_f32_patches(self) -> bool:
+        """Whether ggml_conv_2d rounds float32 patches to float16: it depends on the version, so it is measured."""
+        one = np.ones((1, 1, 1, 1), np.float32)
+        inputs = {"x": stored(one * _UNSEEN_BY_F16), "weight": stored(one)}
+        return self.compute("conv2d", {"stride": 1, "padding": (0, 0, 0, 0)}, inputs).item() == 1.0
+
+
+class GgmlEngine:
+    """
+    name: "ggml" (attention as mul_mat, soft_max, mul_mat) or "ggml-flash" (ggml_flash_attn_ext)
+    """
+
+    def __init__(self, name: str, library: GgmlLibrary):
+        self.name = name
+        self.version = library.version
+        self._library = library
+        self._flash = name == "ggml-flash"
+
+    def refuses(self, case: Case) -> str | None:
+        if case.model is not None:
+            return "ggml holds no models"
+        if case.op not in self._library.ops[self.name]:
+            return f"no {case.op} in this {self.name}"
+        return _REFUSALS.get(case.op, _never)(case)
+
+    def numerics(self, case: Case) -> Numerics:
+        """GGML_CPU, less the rounding that this op in this build does not do."""
+        library = self._library
+        if case.op in ("gelu", "gelu_tanh", "quick_gelu"):
+            return GGML_CPU if library.gelu_tables[case.op] else replace(GGML_CPU, gelu=None)
+        if case.op == "geglu":
+            return replace(GGML_CPU, gelu=None)
+        if case.op == "conv2d" and case.inputs["weight"].type == "f32" and not library.rounds_f32_patches:
+            return replace(GGML_CPU, conv=None)
+        return GGML_CPU_FLASH if self._flash else GGML_CPU
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        params = operations.complete(case.op, inputs, case.params)
+        return {"y": self._library.compute(case.op, params, inputs, self._flash)}
+
+
+def _never(case: Case) -> str | None:
+    return None
+
+
+def _no_matrix(case: Case) -> str | None:
+    kind = case.inputs["weight"].type
+    known = kind in ("f32", "f64") or kind in GGML_CPU.activations
+    return None if known else f"what ggml rounds activations to for {kind} weights is not declared"
+
+
+def _no_filter(case: Case) -> str | None:
+    kind = case.inputs["weight"].type
+    return None if kind in ("f32", "f16") else f"ggml_conv_2d takes no {kind} filter"
+
+
+def _no_table(case: Case) -> str | None:
+    name = "weight" if case.op == "embedding" else "x"
+    kind = case.inputs[name].type
+    return None if kind in SCALAR_IDS or kind in BLOCK_TYPES else f"ggml has no type {kind}"
+
+
+_REFUSALS = {"linear": _no_matrix, "conv2d": _no_filter, "embedding": _no_table, "dequantize": _no_table}
+
+
+def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[Found]:
+    """ggml at `path` (a file or a folder), in $REFSD_GGML, or in an installed package that carries it."""
+    try:
+        place = _place(path)
+        if place is None:
+            return [Found("ggml", None, "give ggml:PATH, set REFSD_GGML, or install ggml-python")]
+        library_files(place)
+        library = GgmlLibrary(place, threads, timeout)
+    except (BadInput, EngineFailure) as error:
+        return [Found("ggml", None, str(error))]
+    return [Found(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash")]
+
+
+def _place(path: str | None) -> Path | None:
+    given = path or os.environ.get("REFSD_GGML")
+    if given:
+        return Path(given)
+    for package, folder in _PACKAGES.items():
+        spec = importlib.util.find_spec(package)
+        for location in (spec.submodule_search_locations or ()) if spec else ():
+            if (Path(location) / folder).is_dir():
+                return Path(location) / folder
+    return None

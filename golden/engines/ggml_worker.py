@@ -1,0 +1,38 @@
+"""The process in which libggml runs: `python -m refsd.golden.engines.ggml_worker LIBRARY THREADS`."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from refsd.golden.engines.ggml_graph import BUILDERS, FLASH_BUILDERS, Graph
+from refsd.golden.engines.ggml_library import Library
+from refsd.golden.engines.worker import serve
+from refsd.golden.tensor import stored
+
+
+def main(place: str, n_threads: str) -> None:
+    """Answer {"describe": true} and {"op": ..., "params": ..., "flash": ...} until stdin closes."""
+    library = Library(Path(place))
+    backend = library.cpu_backend(int(n_threads))
+
+    def answer(header, inputs):
+        if "describe" in header:
+            tables = {"ggml": BUILDERS, "ggml-flash": FLASH_BUILDERS}
+            offers = {
+                name: [op for op, builder in table.items() if all(f in library for f in builder.needs)]
+                for name, table in tables.items()
+            }
+            return {"version": library.version(), "ops": offers}, {}
+        table = FLASH_BUILDERS if header["flash"] else BUILDERS
+        with Graph(library, backend) as graph:
+            y = graph.compute(table[header["op"]].build(graph, inputs, header["params"]))
+        if header["op"] == "im2col":
+            y = np.swapaxes(y, 1, 2).astype(np.float32)
+        return {}, {"y": stored(np.ascontiguousarray(y))}
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
