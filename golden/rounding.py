@@ -1,0 +1,87 @@
+"""How far a rounding may move a number: the atoms that bounds.py adds up.
+
+u is half a unit in the last place, relative: a number rounded to nearest moves by at most u |x|,
+and by half the smallest subnormal below the normal numbers.
+"""
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.numerics import DTYPES
+from refsd.golden.tensor import SCALAR_TYPES
+from refsd.kernels.quant import BLOCK_TYPES
+
+
+def unit(dtype: np.dtype) -> float:
+    """u of a floating-point dtype: 2**-24 for float32."""
+    return float(ml_dtypes.finfo(dtype).eps) / 2
+
+
+def floor(dtype: np.dtype) -> float:
+    """What flushing subnormals to zero may cost: the smallest normal number."""
+    return float(ml_dtypes.finfo(dtype).smallest_normal)
+
+
+def largest(dtype: np.dtype) -> float:
+    """The largest finite number."""
+    return float(ml_dtypes.finfo(dtype).max)
+
+
+def moved(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Bound on |round(x) - x| for numbers x: zero where x is representable, inf where it overflows.
+
+    x: float64 [...] -> float64 [...]
+    """
+    info = ml_dtypes.finfo(dtype)
+    with np.errstate(over="ignore"):
+        same = x.astype(dtype).astype(np.float64) == x
+    bound = unit(dtype) * np.abs(x) + float(info.smallest_subnormal) / 2
+    bound = np.where(np.abs(x) > largest(dtype), np.inf, bound)
+    return np.where(same, 0.0, bound)
+
+
+def _moved_q8_0(x: np.ndarray) -> np.ndarray:
+    """d = amax / 127 of 32 values, kept in float16; q = round(x / d): half a step, and 127 steps' change of d."""
+    amax = np.abs(x.reshape(-1, 32)).max(axis=1, keepdims=True)
+    d = amax / 127
+    half = np.dtype(np.float16)
+    step = d / 2 + 127 * (unit(half) * d + float(ml_dtypes.finfo(half).smallest_subnormal) / 2)
+    step = np.where(d > 65504, np.inf, step)
+    return np.broadcast_to(step, (amax.size, 32)).reshape(x.shape)
+
+
+def _moved_q8_k(x: np.ndarray) -> np.ndarray:
+    """d = amax / 127 of 256 values, in float32; the largest value may be clipped by one step: a whole step."""
+    amax = np.abs(x.reshape(-1, 256)).max(axis=1, keepdims=True)
+    return np.broadcast_to(amax / 127, (amax.size, 256)).reshape(x.shape)
+
+
+_MOVED_BLOCKS = {"q8_0": _moved_q8_0, "q8_k": _moved_q8_k}
+
+
+def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
+    """Bound on what a trip through a storage type ("f16", "q8_0", "q8_k", None) does to x.
+
+    x: float64 [...]; for a block type the last axis is whole blocks.
+    Raises NotImplementedError for a block type that no engine uses for activations.
+    """
+    if type_name is None:
+        return np.zeros_like(x)
+    if type_name in SCALAR_TYPES:
+        return moved(x, SCALAR_TYPES[type_name])
+    if type_name not in _MOVED_BLOCKS:
+        raise NotImplementedError(f"no bound for activations in {type_name}; there are {', '.join(_MOVED_BLOCKS)}")
+    assert x.shape[-1] % BLOCK_TYPES[type_name].block == 0
+    return _MOVED_BLOCKS[type_name](np.ascontiguousarray(x))
+
+
+def moved_in_turn(x: np.ndarray, storage: str, type_name: str | None = None) -> np.ndarray:
+    """Bound on rounding x to the storage dtype and then through a type."""
+    first = moved(x, DTYPES[storage])
+    stored = x.astype(DTYPES[storage]).astype(np.float64)
+    return first + moved_by_type(stored, type_name)
+
+
+def gamma(n: int, u: float) -> float:
+    """Relative bound on n roundings in a row, n u / (1 - n u); inf where that says nothing."""
+    return n * u / (1 - n * u) if n * u < 1 else np.inf
