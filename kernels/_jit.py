@@ -59,7 +59,8 @@ def kernel(fn: F | None = None, *, parallel: bool = True, contract: bool = False
     compiler's mood. Use prange over independent outputs only: the number of threads must not
     change a bit. Division by zero gives inf or nan, as in NumPy.
 
-    parallel: False for what is called inside another kernel
+    parallel: False for what is called inside another kernel: it is inlined there, for only a loop
+              without calls becomes vector instructions
     contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
     """
     if fn is None:
@@ -67,7 +68,12 @@ def kernel(fn: F | None = None, *, parallel: bool = True, contract: bool = False
     folder = cache_dir()
     fastmath = {"contract"} if contract else False
     compiler = numba.njit(
-        cache=folder is not None, parallel=parallel, nogil=True, error_model="numpy", fastmath=fastmath
+        cache=folder is not None,
+        parallel=parallel,
+        forceinline=not parallel,
+        nogil=True,
+        error_model="numpy",
+        fastmath=fastmath,
     )
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or "")

@@ -4,6 +4,7 @@ import numpy as np
 from numba import prange
 
 from refsd.kernels._jit import kernel
+from refsd.kernels.moments import mean_variance
 
 
 @kernel
@@ -23,14 +24,8 @@ def layer_norm(x, weight, bias, eps):
     M, D = x.shape
     y = np.empty_like(x)
     for m in prange(M):
-        mean = 0.0
-        for d in range(D):
-            mean += x[m, d]
-        mean /= D
-        var = 0.0
-        for d in range(D):
-            var += (x[m, d] - mean) ** 2
-        rstd = 1.0 / np.sqrt(var / D + eps)
+        mean, var = mean_variance(x[m])
+        rstd = 1.0 / np.sqrt(var + eps)
         for d in range(D):
             y[m, d] = (x[m, d] - mean) * rstd * weight[d] + bias[d]
     return y

@@ -1,11 +1,10 @@
 """Softmax over the last axis."""
 
-import math
-
 import numpy as np
 from numba import prange
 
 from refsd.kernels._jit import kernel
+from refsd.kernels.exponential import exp64
 
 
 @kernel
@@ -17,7 +16,7 @@ def softmax(x):
     x:    [M, L]; -inf masks an entry
     -> y: [M, L], dtype of x; a row that is masked throughout gives zeros
 
-    The sum accumulates in float64.
+    exp is taken, and the sum accumulates, in float64.
     Source: torch.nn.functional.softmax (which gives NaN for a row masked throughout).
     """
     M, L = x.shape
@@ -31,7 +30,7 @@ def softmax(x):
             continue
         total = 0.0
         for j in range(L):
-            e = math.exp(x[m, j] - peak)
+            e = exp64(np.float64(x[m, j] - peak))
             y[m, j] = e
             total += e
         for j in range(L):

@@ -1,0 +1,56 @@
+"""The complementary error function, from arithmetic alone (why: exponential.py)."""
+
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.exponential import exp64
+
+
+@kernel(parallel=False)
+def erfc64(z):
+    """The normal distribution's upper tail, but for scale.
+
+        erfc(z) = 2/sqrt(pi) integral from z to infinity of exp(-t^2) dt
+                = exp(-z^2) p(t) / (z + 4),  t = (z - 4) / (z + 4),  z >= 0
+        erfc(-z) = 2 - erfc(z)
+
+    z:    float64
+    -> y: float64
+
+    p is a Chebyshev fit over 0 <= z <= 28, where erfc leaves float64's range; tests/kernels/
+    test_erfc.py makes the fit anew. z^2 is taken in two parts, for its rounding alone would cost
+    z^2 / 2 ULP in the tail.
+    Error: measured <= 5 ULP.
+    Source: Schonfelder 1978, Chebyshev expansions for the error and related functions.
+    """
+    a = abs(z)
+    t = (a - 4.0) / (a + 4.0)
+    p = 8.869835514662441e-10
+    p = p * t - 6.987296169423388e-10
+    p = p * t - 1.5207509634856582e-08
+    p = p * t + 3.5500377373898268e-09
+    p = p * t + 1.2405518908333955e-07
+    p = p * t - 7.91801485675957e-08
+    p = p * t - 8.46436500770969e-07
+    p = p * t + 1.426957607991023e-06
+    p = p * t + 4.694732512871604e-06
+    p = p * t - 1.8862169511436185e-05
+    p = p * t - 3.635346607985338e-06
+    p = p * t + 0.0001768131963681377
+    p = p * t - 0.0004550526321009879
+    p = p * t - 0.0002809589358933055
+    p = p * t + 0.006112055647081209
+    p = p * t - 0.026370053332353913
+    p = p * t + 0.0763815149100838
+    p = p * t - 0.17401093724043631
+    p = p * t + 0.33085158787797825
+    p = p * t - 0.5408538313132204
+    p = p * t + 0.7732087022652376
+    p = p * t - 0.9765487290808821
+    p = p * t + 1.095995661000491
+    # a^2 = head^2 - rest, head^2 being exact in 52 bits; exp(rest) is its Taylor series to rest^3.
+    a = 28.0 if a > 28.0 else a
+    head = np.int64(np.float64(a).view(np.int64) & np.int64(~0x7FFFFFF)).view(np.float64)
+    rest = (head - a) * (head + a)
+    y = exp64(-head * head) * (1.0 + rest * (1.0 + rest * (0.5 + rest * (1 / 6)))) * p / (a + 4.0)
+    return 2.0 - y if z < 0.0 else y

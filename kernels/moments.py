@@ -1,0 +1,57 @@
+"""Mean and variance of a vector."""
+
+import numpy as np
+
+from refsd.kernels._jit import kernel
+
+_LANES = 64
+
+
+@kernel(parallel=False)
+def _fold(lanes):
+    """The sum of the lanes, halving their number. Overwrites them."""
+    width = _LANES // 2
+    while width:
+        for i in range(width):
+            lanes[i] += lanes[i + width]
+        width //= 2
+    return lanes[0]
+
+
+@kernel(parallel=False)
+def mean_variance(x):
+    """The first two moments, the variance around the mean, in a second pass.
+
+        mean = sum_i x_i / n,  variance = sum_i (x_i - mean)^2 / n
+
+    x:  [n]
+    -> (mean, variance), float64
+
+    Element i goes to partial sum i mod 64, all in float64: the order is fixed, yet the partial sums
+    are independent, so that they become vector lanes. The sum of deviations, zero but for
+    rounding, corrects the variance.
+    Source: Chan, Golub & LeVeque 1983, eq. 1.7, the corrected two-pass algorithm.
+    """
+    n = x.size
+    whole = n - n % _LANES
+    lanes = np.zeros(_LANES)
+    for start in range(0, whole, _LANES):
+        for i in range(_LANES):
+            lanes[i] += x[start + i]
+    for i in range(n - whole):
+        lanes[i] += x[whole + i]
+    mean = _fold(lanes) / n
+
+    lanes[:] = 0.0
+    drift = np.zeros(_LANES)
+    for start in range(0, whole, _LANES):
+        for i in range(_LANES):
+            deviation = x[start + i] - mean
+            drift[i] += deviation
+            lanes[i] += deviation * deviation
+    for i in range(n - whole):
+        deviation = x[whole + i] - mean
+        drift[i] += deviation
+        lanes[i] += deviation * deviation
+    left = _fold(drift)
+    return mean, (_fold(lanes) - left * left / n) / n
