@@ -1,26 +1,12 @@
 """Block types: how GGUF packs weights into blocks, a file each. This table is all that callers need."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from refsd.kernels.quant.block_type import BlockType
+from refsd.kernels.quant.q4_0 import Q4_0
+from refsd.kernels.quant.q4_k import Q4_K
+from refsd.kernels.quant.q6_k import Q6_K
+from refsd.kernels.quant.q8_0 import Q8_0
+from refsd.kernels.quant.q8_k import Q8_K
 
-import numpy as np
+BLOCK_TYPES: dict[str, BlockType] = {t.name: t for t in (Q4_0, Q8_0, Q4_K, Q6_K, Q8_K)}
 
-
-class BlockType(NamedTuple):
-    """
-    ggml_id:    the type's number in a GGUF file
-    block:      elements in a block
-    bytes:      bytes in a block
-    dequantize: uint8 [n, bytes] -> float32 [n, block]
-    quantize:   float32 [n, block] -> uint8 [n, bytes]; None where refsd cannot
-    """
-
-    name: str
-    ggml_id: int
-    block: int
-    bytes: int
-    dequantize: Callable[[np.ndarray], np.ndarray]
-    quantize: Callable[[np.ndarray], np.ndarray] | None = None
-
-
-BLOCK_TYPES: dict[str, BlockType] = {}
+__all__ = ["BLOCK_TYPES", "BlockType"]

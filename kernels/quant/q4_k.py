@@ -1,0 +1,65 @@
+"""Q4_K: 256 weights of 4 bits, in 8 groups of 32, each group with a 6-bit scale and a 6-bit minimum.
+
+byte   0 ..   1  d       float16, scale of the scales
+byte   2 ..   3  dmin    float16, scale of the minimums
+byte   4 ..  15  scales  (A .. H scales, a .. h minimums of groups 0 .. 7; a letter a bit, high bit left)
+                         4 .. 7    EEAAAAAA FFBBBBBB GGCCCCCC HHDDDDDD
+                         8 .. 11   eeaaaaaa ffbbbbbb ggcccccc hhdddddd
+                         12 .. 15  eeeeEEEE ffffFFFF ggggGGGG hhhhHHHH
+byte  16 .. 143  qs      32 bytes for two groups: low nibbles the first, high nibbles the second
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, halves
+
+BLOCK = 256
+BYTES = 144
+assert BYTES == 2 + 2 + 12 + BLOCK // 2
+
+
+@kernel(parallel=False)
+def scale_and_min(block, group):
+    """The 6-bit scale and minimum of a group, from a Q4_K or Q5_K block. -> float32, float32"""
+    if group < 4:
+        scale, minimum = block[4 + group] & 0x3F, block[8 + group] & 0x3F
+    else:
+        nibbles = block[8 + group]
+        scale = (nibbles & 0xF) | (block[group] >> 6 << 4)
+        minimum = (nibbles >> 4) | (block[4 + group] >> 6 << 4)
+    return np.float32(scale), np.float32(minimum)
+
+
+def dequantize(blocks):
+    """Expand Q4_K blocks.
+
+        y = (d scale) q - (dmin minimum)
+
+    blocks: uint8 [n, 144]
+    -> y:   float32 [n, 256]
+
+    Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
+    Source: ggml-quants.c, dequantize_row_q4_K and get_scale_min_k4.
+    """
+    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2))
+
+
+@kernel
+def _dequantize(blocks, d, dmin):
+    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+    for b in numba.prange(blocks.shape[0]):
+        for pair in range(4):
+            scale0, minimum0 = scale_and_min(blocks[b], 2 * pair)
+            scale1, minimum1 = scale_and_min(blocks[b], 2 * pair + 1)
+            d0, m0 = d[b] * scale0, dmin[b] * minimum0
+            d1, m1 = d[b] * scale1, dmin[b] * minimum1
+            for j in range(32):
+                byte = blocks[b, 16 + 32 * pair + j]
+                y[b, 64 * pair + j] = d0 * np.float32(byte & 0xF) - m0
+                y[b, 64 * pair + 32 + j] = d1 * np.float32(byte >> 4) - m1
+    return y
+
+
+Q4_K = BlockType("q4_k", 12, BLOCK, BYTES, dequantize)

@@ -1,0 +1,51 @@
+"""Q6_K: 256 weights of 6 bits, in 16 groups of 16, each group with an 8-bit scale.
+
+byte   0 .. 127  ql      low 4 bits; 64 bytes for 128 weights: low nibbles weights 0 .. 63, high 64 .. 127
+byte 128 .. 191  qh      high 2 bits; 32 bytes for 128 weights: bits 2k, 2k+1 of byte j are weight 32 k + j
+byte 192 .. 207  scales  int8
+byte 208 .. 209  d       float16, scale of the scales
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, halves
+
+BLOCK = 256
+BYTES = 210
+assert BYTES == BLOCK // 2 + BLOCK // 4 + 16 + 2
+
+
+def dequantize(blocks):
+    """Expand Q6_K blocks.
+
+        y = (d scale) (q - 32)
+
+    blocks: uint8 [n, 210]
+    -> y:   float32 [n, 256]
+
+    Both products are rounded to float32. Error: none; bit-exact with gguf-py.
+    Source: ggml-quants.c, dequantize_row_q6_K.
+    """
+    return _dequantize(frozen(blocks), halves(blocks, 208))
+
+
+@kernel
+def _dequantize(blocks, d):
+    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+    for b in numba.prange(blocks.shape[0]):
+        for half in range(2):
+            for k in range(4):
+                ql = 64 * half + 32 * (k % 2)
+                for group in range(2):
+                    scale = d[b] * np.float32(np.int8(blocks[b, 192 + 8 * half + 2 * k + group]))
+                    for j in range(16 * group, 16 * group + 16):
+                        low = blocks[b, ql + j] >> (4 * (k // 2)) & 0xF
+                        high = blocks[b, 128 + 32 * half + j] >> (2 * k) & 0x3
+                        q = np.float32(low | high << 4) - np.float32(32)
+                        y[b, 128 * half + 32 * k + j] = scale * q
+    return y
+
+
+Q6_K = BlockType("q6_k", 14, BLOCK, BYTES, dequantize)
