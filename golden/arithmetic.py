@@ -17,6 +17,7 @@ from refsd.kernels import modulate as modulation
 from refsd.kernels import resample, rope
 from refsd.kernels import timestep_embedding as timesteps
 from refsd.kernels.attention import attention
+from refsd.kernels.attention_online import attention_online_f16
 from refsd.kernels.conv2d import conv2d
 from refsd.kernels.conv2d_im2col import conv2d_im2col
 from refsd.kernels.embedding import embedding
@@ -70,7 +71,7 @@ class Arithmetic:
             return x.astype(SCALAR_TYPES[type_name]).astype(x.dtype)
         block_type = BLOCK_TYPES[type_name]
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, block_type.block)
-        return block_type.dequantize(block_type.quantize(rows)).astype(x.dtype).reshape(x.shape)
+        return block_type.dequantize(block_type.quantize_activation(rows)).astype(x.dtype).reshape(x.shape)
 
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
         """x [..., K], weight [O, K], bias [O] -> [..., O]"""
@@ -126,8 +127,15 @@ class Arithmetic:
     def attention(self, q, k, v, scale=None, mask=None):
         """q [B, L, H, D], k and v [B, J, H, D], mask broadcastable to [B, H, L, J]; scale None: 1/sqrt(D)"""
         scale = q.shape[-1] ** -0.5 if scale is None else scale
-        q, k, v = (self.round_as(self._widen(t), self.numerics.flash) for t in (q, k, v))
-        return self._round(attention(q, k, v, scale, mask))
+        if self.numerics.flash is None:
+            return self._round(attention(*(self._widen(t) for t in (q, k, v)), scale, mask))
+        mask = (
+            np.zeros((1, 1, 1, 1))
+            if mask is None
+            else np.asarray(mask).reshape((1,) * (4 - mask.ndim) + mask.shape)
+        )
+        q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))
+        return self._round(attention_online_f16(q, k, v, scale, mask))
 
     def timestep_embedding(self, t, dim, max_period=10000.0):
         """t [N] -> [N, dim]"""
