@@ -1,0 +1,187 @@
+"""What was measured of one output, apart from any judgement, so that it can be judged again.
+
+Errors are measured in units of the bound: z = (y - truth) / limit. Where no bound is derived (a whole
+model) they are measured in units of the honest run's RMS error.
+"""
+
+import math
+
+import msgspec
+import numpy as np
+
+from refsd.golden.bounds import Bound
+
+# Stands for infinity: JSON has none.
+INFINITE = 1e30
+_TILE = 8
+
+
+class Errors(msgspec.Struct, frozen=True):
+    """Statistics of z over one output.
+
+    worst:    max |z|
+    at:       its index
+    rms:      root mean square
+    bias:     mean of z
+    gain:     mean of z sign(truth): what a scale does
+    channel:  the worst channel's RMS, and which
+    tile:     the worst tile's RMS, and where it starts; it has all channels, and 8 steps of the other axes
+    """
+
+    worst: float
+    at: tuple[int, ...]
+    rms: float
+    bias: float
+    gain: float
+    channel: float
+    channel_at: int
+    tile: float
+    tile_at: tuple[int, ...]
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """
+    output:      its name
+    shape:       of the truth; found: of the engine's, None if the engine gave no such output
+    unwanted:    the engine gave an output that nobody asked for
+    not_finite:  elements that are NaN or infinite where the truth is not (or the reverse), and where the first is
+    bounded:     z is in units of a derived bound; if not, of the honest run's RMS
+    groups:      independent errors at least: rows or channels, whichever are fewer
+    engine, honest: errors of the engine, and of the reference under the engine's numerics
+    typical:     RMS, worst channel and worst tile of the bound's spread: what independent roundings give
+    error, truth, found_value, limit: at the worst element
+    relative_l2: |y - truth| / |truth|, for the reader only
+    """
+
+    output: str
+    shape: tuple[int, ...]
+    found: tuple[int, ...] | None
+    unwanted: bool = False
+    not_finite: int = 0
+    not_finite_at: tuple[int, ...] = ()
+    bounded: bool = True
+    groups: int = 1
+    engine: Errors | None = None
+    honest: Errors | None = None
+    typical: Errors | None = None
+    error: float = 0.0
+    truth: float = 0.0
+    found_value: float = 0.0
+    limit: float = 0.0
+    relative_l2: float = 0.0
+    honest_relative_l2: float = 0.0
+
+
+def measure(
+    name: str, found: np.ndarray | None, truth: np.ndarray, honest: np.ndarray, bound: Bound | None, channel: int
+) -> Metrics:
+    """Measure one output.
+
+    found:   the engine's answer, any floating dtype; None if it is missing
+    truth:   float64; honest: the reference under the engine's numerics; the same shape
+    bound:   None for a model
+    channel: the axis of channels
+    """
+    if found is None or found.shape != truth.shape:
+        return Metrics(name, truth.shape, None if found is None else found.shape)
+    found, honest = found.astype(np.float64), honest.astype(np.float64)
+    limit, spread = _scale(truth, honest, bound)
+    free = np.isinf(limit)
+    odd = ~free & ~np.isfinite(found) & (found != truth) & ~(np.isnan(found) & np.isnan(truth))
+    odd |= ~free & ~np.isfinite(truth) & np.isfinite(found)
+    skip = free | ~np.isfinite(truth)
+    z, h = _units(found, truth, limit, skip | odd), _units(honest, truth, limit, skip | ~np.isfinite(honest))
+    engine = _errors(z, truth, channel)
+    typical = np.where(limit > 0, np.divide(spread, limit, out=np.zeros_like(limit), where=limit > 0), 0.0)
+    typical[skip] = 0.0
+    at = engine.at
+    return Metrics(
+        name,
+        truth.shape,
+        found.shape,
+        not_finite=int(odd.sum()),
+        not_finite_at=_index(odd) if odd.any() else (),
+        bounded=bound is not None,
+        groups=_groups(truth.shape, channel),
+        engine=engine,
+        honest=_errors(h, truth, channel),
+        typical=_errors(typical, truth, channel),
+        error=_finite(found[at] - truth[at]) if truth.size else 0.0,
+        truth=_finite(truth[at]) if truth.size else 0.0,
+        found_value=_finite(found[at]) if truth.size else 0.0,
+        limit=_finite(limit[at]) if truth.size else 0.0,
+        relative_l2=_relative(found, truth, skip | odd),
+        honest_relative_l2=_relative(honest, truth, skip | ~np.isfinite(honest)),
+    )
+
+
+def unwanted(name: str, found: np.ndarray) -> Metrics:
+    """An output that no golden has."""
+    return Metrics(name, (), found.shape, unwanted=True)
+
+
+def _scale(truth, honest, bound: Bound | None) -> tuple[np.ndarray, np.ndarray]:
+    if bound is not None:
+        return bound.limit, bound.spread
+    error = np.where(np.isfinite(honest) & np.isfinite(truth), honest - truth, 0.0)
+    size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2))) if truth.size else 0.0
+    # An honest float64 run has no error at all: 2**-50 of the output's RMS stands in for it.
+    unit = max(math.sqrt(float(np.mean(error**2))) if error.size else 0.0, size * 2.0**-50)
+    return np.full(truth.shape, unit), np.full(truth.shape, unit)
+
+
+def _units(y, truth, limit, skip) -> np.ndarray:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        e = np.where(skip, 0.0, y - truth)
+        z = np.where(e == 0, 0.0, e / limit)
+    return np.clip(np.nan_to_num(z, nan=INFINITE, posinf=INFINITE, neginf=-INFINITE), -INFINITE, INFINITE)
+
+
+def _errors(z: np.ndarray, truth: np.ndarray, channel: int) -> Errors:
+    if z.size == 0:
+        return Errors(0.0, (), 0.0, 0.0, 0.0, 0.0, 0, 0.0, ())
+    z = np.atleast_1d(z)
+    channel %= z.ndim
+    at = _index(np.abs(z))
+    square = np.moveaxis(z**2, channel, 0)
+    channels = np.sqrt(square.reshape(square.shape[0], -1).mean(axis=1))
+    tiles = square.mean(axis=0)
+    # The two last axes that are left are cut into tiles; every step of the others is one of its own.
+    for axis in range(max(tiles.ndim - 2, 0), tiles.ndim):
+        starts = np.arange(0, tiles.shape[axis], _TILE)
+        counts = np.diff(np.append(starts, tiles.shape[axis]))
+        shape = [-1 if a == axis else 1 for a in range(tiles.ndim)]
+        tiles = np.add.reduceat(tiles, starts, axis=axis) / counts.reshape(shape)
+    first = max(tiles.ndim - 2, 0)
+    tile_at = tuple(i * _TILE if a >= first else i for a, i in enumerate(_index(tiles)))
+    return Errors(
+        worst=float(np.abs(z).max()),
+        at=at,
+        rms=math.sqrt(float(np.mean(z**2))),
+        bias=float(z.mean()),
+        gain=float((z * np.sign(np.atleast_1d(truth))).mean()),
+        channel=float(channels.max()),
+        channel_at=int(channels.argmax()),
+        tile=math.sqrt(float(tiles.max())),
+        tile_at=tile_at,
+    )
+
+
+def _groups(shape: tuple[int, ...], channel: int) -> int:
+    if not shape or 0 in shape:
+        return 1
+    channels = shape[channel]
+    return min(channels, math.prod(shape) // channels)
+
+
+def _index(x: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(x)), x.shape))
+
+
+def _finite(x) -> float:
+    return float(np.clip(np.nan_to_num(x, nan=INFINITE), -INFINITE, INFINITE))
+
+
+def _relative(y, truth, skip) -> float:
+    size = float(np.linalg.norm(np.where(skip, 0.0, truth)))
+    return _finite(np.linalg.norm(np.where(skip, 0.0, y - truth)) / size) if size else 0.0

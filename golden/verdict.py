@@ -1,0 +1,115 @@
+"""The verdict on one output, from its metrics alone: three ways, and never by one tensor-wide number.
+
+Truth is the float64 run, the honest run is the reference under the engine's declared numerics, and
+the engine stands between them. An engine that is more precise than it declares passes.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from refsd.golden.metrics import INFINITE, Errors, Metrics
+
+# How much worse than an honest run the statistics may be. Engines differ in the order of their sums, an
+# order of magnitude in RMS only if they differ in precision.
+_FACTOR = 4.0
+
+PASS, FAIL, DEVIATES, WAIVED, REFUSED, ERROR = "pass", "fail", "deviates", "waived", "refused", "error"
+
+
+class Criterion(NamedTuple):
+    """
+    name:    "element", "rms", "bias", "gain", "channel", "tile"
+    value:   what the engine has
+    allowed: what it may have
+    """
+
+    name: str
+    value: float
+    allowed: float
+
+    @property
+    def margin(self) -> float:
+        """value / allowed: above 1 it fails."""
+        if self.value == 0:
+            return 0.0
+        return min(self.value / self.allowed, INFINITE) if self.allowed > 0 else INFINITE
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """
+    passed:    the verdict on one case
+    margin:    of the criterion that came nearest to its limit, or passed it furthest; above 1 it fails
+    criterion: which, "output" where an output is missing or has no numbers
+    reason:    one line; empty if passed
+    """
+
+    passed: bool
+    margin: float
+    criterion: str
+    reason: str = ""
+
+
+def criteria(m: Metrics) -> list[Criterion]:
+    """Every criterion that applies to an output that has the right shape.
+
+    element: max |z| <= 1 where z is in units of a bound; for a model, 4 times the honest run's
+    rms, worst channel, worst tile: 4 times the honest run's, or what independent roundings give if that is more
+    bias and gain: 4 times the honest run's, or a mean over `groups` independent errors if that is more
+    """
+    e, h, t = m.engine, m.honest, m.typical
+    assert e is not None and h is not None and t is not None
+    mean = max(h.rms, t.rms) / math.sqrt(m.groups)
+    return [
+        Criterion("element", e.worst, 1.0 if m.bounded else _FACTOR * max(h.worst, t.worst)),
+        Criterion("rms", e.rms, _FACTOR * max(h.rms, t.rms)),
+        Criterion("bias", abs(e.bias), _FACTOR * max(abs(h.bias), mean)),
+        Criterion("gain", abs(e.gain), _FACTOR * max(abs(h.gain), mean)),
+        Criterion("channel", e.channel, _FACTOR * max(h.channel, t.channel)),
+        Criterion("tile", e.tile, _FACTOR * max(h.tile, t.tile)),
+    ]
+
+
+def judge_output(m: Metrics) -> Judgement:
+    """The verdict on one output."""
+    if m.unwanted:
+        return Judgement(False, INFINITE, "output", f"output {m.output!r}: not asked for")
+    if m.found is None:
+        return Judgement(False, INFINITE, "output", f"output {m.output!r} is missing")
+    if m.found != m.shape:
+        reason = f"output {m.output!r} has shape {list(m.found)}, expected {list(m.shape)}"
+        return Judgement(False, INFINITE, "output", reason)
+    if m.not_finite:
+        place = list(m.not_finite_at)
+        reason = f"{m.output}: {m.not_finite} elements are not finite where the truth is, first at {place}"
+        return Judgement(False, INFINITE, "output", reason)
+    worst = max(criteria(m), key=lambda c: c.margin)
+    if worst.margin <= 1:
+        return Judgement(True, worst.margin, worst.name)
+    assert m.engine is not None
+    return Judgement(False, worst.margin, worst.name, f"{m.output}: {_describe(worst, m, m.engine)}")
+
+
+def judge(outputs: Iterable[Metrics]) -> Judgement:
+    """The verdict on a case: that of its worst output. No output at all fails."""
+    judged = [judge_output(m) for m in outputs]
+    if not judged:
+        return Judgement(False, INFINITE, "output", "no output")
+    return max(judged, key=lambda j: (not j.passed, j.margin))
+
+
+def _describe(c: Criterion, m: Metrics, e: Errors) -> str:
+    unit = "the bound" if m.bounded else "the honest run's RMS error"
+    times = "beyond any bound" if c.margin >= INFINITE else f"{c.margin:.3g} times what is allowed"
+    element = f"element {list(e.at)} is {m.found_value:.6g}, truth {m.truth:.6g}"
+    match c.name:
+        case "element":
+            return f"{element}: error {m.error:.3g} is {times} ({unit} there: {m.limit:.3g})"
+        case "channel":
+            return f"channel {e.channel_at} has RMS {c.value:.3g} of {unit}, {times}; {element}"
+        case "tile":
+            return f"the tile at {list(e.tile_at)} has RMS {c.value:.3g} of {unit}, {times}; {element}"
+        case _:
+            return f"{c.name} is {c.value:.3g} of {unit}, {times}; {element}"
