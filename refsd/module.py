@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64
 from refsd.golden.tensor import StoredTensor
 
@@ -101,13 +102,18 @@ class Module:
         return i
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a weight, from the file's header alone."""
-        return self.weights[self.prefix + name].shape
+        """The shape of a weight."""
+        return self._stored(name).shape
 
     def weight(self, name: str) -> np.ndarray:
-        """A weight, expanded to the compute dtype."""
-        key = self.prefix + name
-        return self.kept.get(key, lambda: self.arithmetic.expand(self.weights[key]))
+        """A weight, expanded to the compute dtype. Raises BadInput where there is none."""
+        return self.kept.get(self.prefix + name, lambda: self.arithmetic.expand(self._stored(name)))
+
+    def _stored(self, name: str) -> StoredTensor:
+        try:
+            return self.weights[self.prefix + name]
+        except KeyError:
+            raise BadInput(f'the weights lack "{self.prefix}{name}"') from None
 
     def _bias(self, name: str) -> np.ndarray | None:
         return self.weight(f"{name}.bias") if f"{self.prefix}{name}.bias" in self.weights else None
@@ -121,7 +127,7 @@ class Module:
 
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
-        kind = self.weights[f"{self.prefix}{name}.weight"].type
+        kind = self._stored(f"{name}.weight").type
         return self._tap(name, self.arithmetic.linear(x, self.weight(f"{name}.weight"), self._bias(name), kind))
 
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
