@@ -1,0 +1,235 @@
+"""The GGUF format: magic, version, counts, key-value metadata, tensor infos, aligned data.
+
+Dimensions are written innermost first; here they are turned into torch's order.
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; ggml/src/gguf.cpp.
+"""
+
+import math
+import mmap
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refsd.golden.errors import BadInput
+from refsd.weights.stored import Header, Weights, map_file, shown
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_TENSORS = 2**18
+MAX_ENTRIES = 2**16  # metadata
+MAX_ARRAY = 2**24  # elements of all arrays of text or of arrays
+MAX_DEPTH = 3  # arrays in arrays
+MAX_TEXT = 2**24  # bytes of a text
+MAX_HEADER = 2**28  # bytes
+MAX_DIMS = 4
+MAX_ELEMENTS = 2**48
+KEPT_ARRAY = 16  # shorter arrays of numbers are kept, of others only the length
+
+
+class GGMLType(NamedTuple):
+    name: str
+    block: int  # elements
+    bytes: int  # a block
+
+
+# Number in the file -> type. Source: ggml.h, enum ggml_type; gguf-py constants.py.
+TYPES = {
+    0: GGMLType("f32", 1, 4),
+    1: GGMLType("f16", 1, 2),
+    2: GGMLType("q4_0", 32, 18),
+    3: GGMLType("q4_1", 32, 20),
+    6: GGMLType("q5_0", 32, 22),
+    7: GGMLType("q5_1", 32, 24),
+    8: GGMLType("q8_0", 32, 34),
+    9: GGMLType("q8_1", 32, 40),
+    10: GGMLType("q2_k", 256, 84),
+    11: GGMLType("q3_k", 256, 110),
+    12: GGMLType("q4_k", 256, 144),
+    13: GGMLType("q5_k", 256, 176),
+    14: GGMLType("q6_k", 256, 210),
+    15: GGMLType("q8_k", 256, 292),
+    16: GGMLType("iq2_xxs", 256, 66),
+    17: GGMLType("iq2_xs", 256, 74),
+    18: GGMLType("iq3_xxs", 256, 98),
+    19: GGMLType("iq1_s", 256, 50),
+    20: GGMLType("iq4_nl", 32, 18),
+    21: GGMLType("iq3_s", 256, 110),
+    22: GGMLType("iq2_s", 256, 82),
+    23: GGMLType("iq4_xs", 256, 136),
+    24: GGMLType("i8", 1, 1),
+    25: GGMLType("i16", 1, 2),
+    26: GGMLType("i32", 1, 4),
+    27: GGMLType("i64", 1, 8),
+    28: GGMLType("f64", 1, 8),
+    29: GGMLType("iq1_m", 256, 56),
+    30: GGMLType("bf16", 1, 2),
+    34: GGMLType("tq1_0", 256, 54),
+    35: GGMLType("tq2_0", 256, 66),
+    39: GGMLType("mxfp4", 32, 17),
+    40: GGMLType("nvfp4", 64, 36),
+    41: GGMLType("q1_0", 128, 18),
+}
+
+# Metadata value types: struct codes; text is 8, an array 9.
+_NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_TEXT, _ARRAY = 8, 9
+
+
+class Skipped(NamedTuple):
+    """A metadata array that was stepped over."""
+
+    length: int
+
+
+def open_gguf(path: Path) -> Weights:
+    """Read the header and check it against the file. Raises BadInput; allocates nothing that the header claims."""
+    data = map_file(path)
+    cursor = _Cursor(path, data)
+    if cursor.take(4, "the magic") != MAGIC:
+        raise BadInput(f"{path}: not GGUF: it does not begin with GGUF")
+    version = cursor.number("<I", "the version")
+    if version not in VERSIONS:
+        swapped = version in {v << 24 for v in VERSIONS}
+        found = "big-endian" if swapped else f"version {version}"
+        raise BadInput(f"{path}: GGUF {found}; refsd reads little-endian version 2 and 3: convert it with gguf-py")
+    tensors = cursor.count("tensors", MAX_TENSORS, least=8 + 4 + 4 + 8)
+    entries = cursor.count("metadata entries", MAX_ENTRIES, least=8 + 4 + 1)
+    metadata: dict[str, Any] = {}
+    for i in range(entries):
+        key = cursor.text(f"key {i} of the metadata")
+        if key in metadata:
+            raise BadInput(f"{path}: the metadata has {shown(key)} twice")
+        what = f"metadata {shown(key)}"
+        metadata[key] = cursor.value(cursor.number("<I", what), what)
+    alignment = metadata.get("general.alignment", 32)
+    if type(alignment) is not int or not 0 < alignment <= 2**20 or alignment & (alignment - 1):
+        raise BadInput(f"{path}: general.alignment is {str(alignment)[:40]}; a power of two up to 2^20 expected")
+    headers: dict[str, Header] = {}
+    for i in range(tensors):
+        name = cursor.text(f"the name of tensor {i}")
+        if name in headers:
+            raise BadInput(f"{path}: tensor {shown(name)} is there twice")
+        headers[name] = _tensor(cursor, name, metadata.get(f"comfy.gguf.orig_shape.{name}"), alignment)
+    start = _align(cursor.at, alignment)
+    headers = {name: h._replace(offset=start + h.offset) for name, h in headers.items()}
+    _in_range(path, headers, start, len(data), alignment)
+    return Weights(path, "gguf", headers, metadata, data)
+
+
+class _Cursor:
+    """Steps through the header; every step is checked against the file's end."""
+
+    def __init__(self, path: Path, data: mmap.mmap):
+        self.path = path
+        self.data = data
+        self.at = 0
+        self.elements = 0
+
+    def skip(self, n: int, what: str) -> None:
+        if n > len(self.data) - self.at:
+            raise BadInput(
+                f"{self.path}: cut short in {what}: {n} bytes expected at byte {self.at}, "
+                f"{len(self.data) - self.at} found; download it again"
+            )
+        if n > MAX_HEADER - self.at:
+            raise BadInput(f"{self.path}: the header is longer than {MAX_HEADER} bytes in {what}")
+        self.at += n
+
+    def take(self, n: int, what: str) -> bytes:
+        self.skip(n, what)
+        return self.data[self.at - n : self.at]
+
+    def number(self, code: str, what: str):
+        return struct.unpack(code, self.take(struct.calcsize(code), what))[0]
+
+    def count(self, what: str, most: int, least: int) -> int:
+        n = self.number("<Q", f"the number of {what}")
+        if n > most or n * least > len(self.data) - self.at:
+            raise BadInput(
+                f"{self.path}: the header claims {n} {what}; the file has room for fewer (at most {most})"
+            )
+        return n
+
+    def text(self, what: str) -> str:
+        length = self.number("<Q", what)
+        if length > MAX_TEXT:
+            raise BadInput(f"{self.path}: {what} claims to be {length} bytes long, at most {MAX_TEXT} expected")
+        raw = self.take(length, what)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{self.path}: {what} is not UTF-8 (byte {error.start}: {raw[:40]!r})") from None
+
+    def value(self, kind: int, what: str, depth: int = 0):
+        if kind in _NUMBERS:
+            return self.number(_NUMBERS[kind], what)
+        if kind == _TEXT:
+            return self.text(what)
+        if kind != _ARRAY or depth == MAX_DEPTH:
+            found = "too many nested arrays" if kind == _ARRAY else f"value type {kind}, 0 to 12 expected"
+            raise BadInput(f"{self.path}: {what}: {found}")
+        of = self.number("<I", what)
+        n = self.number("<Q", what)
+        if of in _NUMBERS:
+            if n <= KEPT_ARRAY:
+                return tuple(self.number(_NUMBERS[of], what) for _ in range(n))
+            self.skip(n * struct.calcsize(_NUMBERS[of]), what)
+            return Skipped(n)
+        self.elements += n
+        if self.elements > MAX_ARRAY or n * 8 > len(self.data) - self.at:
+            raise BadInput(f"{self.path}: {what}: an array claims {n} elements; the file has room for fewer")
+        for _ in range(n):
+            self.value(of, what, depth + 1)
+        return Skipped(n)
+
+
+def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header:
+    at = f"{cursor.path}: tensor {shown(name)}"
+    what = f"tensor {shown(name)}"
+    rank = cursor.number("<I", what)
+    if rank > MAX_DIMS:
+        raise BadInput(f"{at}: {rank} dimensions, at most {MAX_DIMS} expected")
+    shape = tuple(cursor.number("<Q", what) for _ in range(rank))[::-1]
+    kind = cursor.number("<I", what)
+    offset = cursor.number("<Q", what)
+    if kind not in TYPES:
+        raise BadInput(f"{at}: unknown type {kind}; the file may need a newer refsd, or is damaged")
+    elements = math.prod(shape)
+    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:
+        raise BadInput(f"{at}: shape {list(shape)} has more than 2^48 elements")
+    type = TYPES[kind]
+    if (shape[-1] if shape else 1) % type.block:
+        raise BadInput(
+            f"{at}: rows of {shape[-1] if shape else 1} elements; {type.name} needs a multiple of {type.block}"
+        )
+    if offset % alignment:
+        raise BadInput(f"{at}: offset {offset} is not a multiple of the alignment {alignment}")
+    if original is not None:
+        whole = isinstance(original, tuple) and all(type(size) is int and size >= 0 for size in original)
+        if not whole or math.prod(original) != elements:
+            raise BadInput(f"{at}: comfy.gguf.orig_shape does not fit the shape {list(shape)}")
+        shape = original
+    return Header(type.name, shape, offset, elements // type.block * type.bytes)
+
+
+def _in_range(path: Path, headers: dict[str, Header], start: int, size: int, alignment: int) -> None:
+    at = start
+    before = ""
+    for name, header in sorted(headers.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if header.offset < at:
+            raise BadInput(f"{path}: tensor {shown(name)} overlaps {shown(before)}; convert the file again")
+        if header.offset - at >= alignment:
+            raise BadInput(
+                f"{path}: tensor {shown(name)} leaves a hole: it begins at byte {header.offset}, "
+                f"{_align(at, alignment)} expected; convert the file again"
+            )
+        at, before = header.offset + header.nbytes, name
+        if at > size:
+            raise BadInput(
+                f"{path}: tensor {shown(name)} ends at byte {at} of {size}: the file is cut short; "
+                "download it again"
+            )
+
+
+def _align(at: int, alignment: int) -> int:
+    return -(-at // alignment) * alignment

@@ -1,0 +1,103 @@
+"""Weights: what lies in a file, by name; mapped, and read when asked for."""
+
+import mmap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.kernels.quant import BLOCK_TYPES
+
+
+class Header(NamedTuple):
+    """What a file says of a tensor.
+
+    type:   as StoredTensor.type; may be a type that the format knows and refsd does not
+    shape:  in torch's order
+    offset: of the first byte, from the start of the file
+    nbytes: on disk
+    """
+
+    type: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class Weights(Mapping[str, StoredTensor]):
+    """The tensors of one file, under the file's own names.
+
+    path:     the file
+    format:   "safetensors" or "gguf"
+    headers:  name -> Header; reads nothing
+    metadata: what else the header says
+    """
+
+    def __init__(
+        self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: mmap.mmap
+    ):
+        self.path = path
+        self.format = format
+        self.headers = headers
+        self.metadata = metadata
+        self._data = data
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        """A view of the mapped file. Raises BadInput for a type that refsd cannot read."""
+        header = self.headers[name]
+        dtype = SCALAR_TYPES.get(header.type)
+        if dtype is None and header.type not in BLOCK_TYPES:
+            raise BadInput(
+                f"{self.path}: tensor {shown(name)}: refsd cannot read type {header.type}; "
+                f"it reads {', '.join([*SCALAR_TYPES, *BLOCK_TYPES])}: convert the file to one of these"
+            )
+        raw = np.frombuffer(self._data, np.uint8, header.nbytes, header.offset)
+        if dtype is None:
+            return StoredTensor(header.type, header.shape, raw)
+        array = raw.view(dtype)
+        if not array.flags.aligned:
+            array = array.copy()
+        return StoredTensor(header.type, header.shape, array.reshape(header.shape))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.headers)
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.headers
+
+
+class Shards(Weights):
+    """Several files as one."""
+
+    def __init__(self, path: Path, shards: dict[str, Weights]):
+        self.path = path
+        self.format = "safetensors"
+        self.headers = {name: shard.headers[name] for name, shard in shards.items()}
+        self.metadata = {}
+        self._shards = shards
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return self._shards[name][name]
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file for reading. Raises BadInput where there is none, or nothing in it."""
+    try:
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError:
+        raise BadInput(f"{path}: the file is empty; is the download complete?") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
+
+
+def shown(name: str) -> str:
+    """A tensor's name as it may be printed: one line, no control codes, not endless."""
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return f'"{text}"' if len(text) <= 120 else f'"{text[:100]}..." ({len(text)} characters)'
