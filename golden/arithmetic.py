@@ -17,7 +17,7 @@ from refsd.kernels import modulate as modulation
 from refsd.kernels import resample, rope
 from refsd.kernels import timestep_embedding as timesteps
 from refsd.kernels.attention import attention
-from refsd.kernels.attention_online import attention_online_f16
+from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
 from refsd.kernels.conv2d_im2col import conv2d_im2col
 from refsd.kernels.embedding import embedding
@@ -129,11 +129,8 @@ class Arithmetic:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.numerics.flash is None:
             return self._round(attention(*(self._widen(t) for t in (q, k, v)), scale, mask))
-        mask = (
-            np.zeros((1, 1, 1, 1))
-            if mask is None
-            else np.asarray(mask).reshape((1,) * (4 - mask.ndim) + mask.shape)
-        )
+        mask = np.zeros(1) if mask is None else np.asarray(mask)
+        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))
         return self._round(attention_online_f16(q, k, v, scale, mask))
 

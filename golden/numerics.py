@@ -21,7 +21,7 @@ class Numerics:
     activations: weight type -> what linear rounds its input to before it multiplies
     conv:        what conv2d rounds its weight and its patches to; None leaves both alone
     gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
-    flash:       what fused attention rounds q, k, v and its running sum to; None: no fused attention
+    flash:       "f16": fused attention, q, k, v, the mask and the running sum in float16; None: not fused
     convolution: "im2col" (sums in `compute`, BLAS's order) or "direct" (the definition)
     """
 

@@ -1,4 +1,4 @@
-"""Attention in one pass over the keys: flash attention as engines do it on a CPU."""
+"""Attention in one pass over the keys with a float16 sum: flash attention as ggml does it on a CPU."""
 
 import math
 
