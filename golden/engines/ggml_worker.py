@@ -8,13 +8,17 @@ import numpy as np
 from refsd.golden.engines.ggml_graph import BUILDERS, FLASH_BUILDERS, Graph
 from refsd.golden.engines.ggml_library import Library
 from refsd.golden.engines.worker import serve
+from refsd.golden.errors import BadInput
 from refsd.golden.tensor import stored
 
 
 def main(place: str, n_threads: str) -> None:
     """Answer {"describe": true} and {"op": ..., "params": ..., "flash": ...} until stdin closes."""
-    library = Library(Path(place))
-    backend = library.cpu_backend(int(n_threads))
+    try:
+        library = Library(Path(place))
+        backend = library.cpu_backend(int(n_threads))
+    except BadInput as error:
+        sys.exit(str(error))
 
     def answer(header, inputs):
         if "describe" in header:
