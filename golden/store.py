@@ -1,0 +1,293 @@
+"""Goldens on disk: a manifest for each case, and tensors under the SHA-256 of their bytes.
+
+    <store>/cases/<case name>.json      what was asked, of whom, and the hashes of the answer
+    <store>/blobs/<sha256>.safetensors  the answer, float64
+
+Files are written beside their place, flushed to the disk and renamed, the blob before its manifest:
+whatever interrupts a run, what stands under a final name is whole. A manifest is the proof that its
+case is complete, so that a run can be taken up where it stopped.
+"""
+
+import hashlib
+import itertools
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numba
+import numpy as np
+import safetensors
+import safetensors.numpy
+import threadpoolctl
+
+from refsd.golden.case import Case
+from refsd.golden.engines import Engine
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import StoredTensor
+
+FORMAT = 1
+_HASH = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+# A manifest is a few kilobytes; what is larger is none.
+_LARGEST_MANIFEST = 1 << 20
+_temporary = itertools.count()
+
+
+class TensorNote(msgspec.Struct, frozen=True):
+    """dtype as safetensors names it ("float64"), and the SHA-256 of the tensor's bytes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """
+    format:    FORMAT
+    case:      the question, with its recipes
+    numerics:  of the answer: "float64"
+    blob:      SHA-256 of the safetensors file; bytes: its size
+    outputs:   the answer's tensors
+    inputs:    SHA-256 of each realised input's bytes
+    generator: versions of refsd, numpy and numba, the BLAS and its core, the machine
+    """
+
+    format: int
+    case: Case
+    numerics: str
+    blob: str
+    bytes: int
+    outputs: dict[str, TensorNote]
+    inputs: dict[str, str]
+    generator: dict[str, str]
+
+
+class Golden(NamedTuple):
+    manifest: Manifest
+    outputs: dict[str, np.ndarray]
+
+
+class Problem(NamedTuple):
+    """
+    kind: "missing", "corrupt", "changed", "extra", "drift"
+    what: one line
+    """
+
+    kind: str
+    what: str
+
+
+class Store:
+    """A folder of goldens; it need not exist before something is put in it."""
+
+    def __init__(self, root: Path):
+        self.root = Path(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise BadInput(f"{self.root}: not a folder, so no store of goldens")
+
+    def manifest_path(self, name: str) -> Path:
+        """Where a case's manifest stands. Raises BadInput for a name that could lead out of the store."""
+        if not _NAME.fullmatch(name):
+            raise BadInput(
+                f"{self.root}: {name!r} is no case name: expected letters, digits and . _ - between slashes"
+            )
+        return self.root / "cases" / f"{name}.json"
+
+    def blob_path(self, sha256: str) -> Path:
+        """Where a blob stands. Raises BadInput for what is no SHA-256."""
+        if not _HASH.fullmatch(sha256):
+            raise BadInput(f"{self.root}: blob {sha256[:80]!r} is no SHA-256: expected 64 hexadecimal digits")
+        return self.root / "blobs" / f"{sha256}.safetensors"
+
+    def names(self) -> list[str]:
+        """The cases that have a manifest."""
+        folder = self.root / "cases"
+        return sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.json"))
+
+    def manifest(self, name: str) -> Manifest:
+        """Read one manifest. Raises BadInput if it is missing or not one."""
+        path = self.manifest_path(name)
+        try:
+            if path.stat().st_size > _LARGEST_MANIFEST:
+                raise BadInput(f"{path}: {path.stat().st_size} bytes, a manifest has at most {_LARGEST_MANIFEST}")
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            raise BadInput(f"{self.root}: no golden of {name!r}: run `refsd golden make {self.root}`") from None
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadInput(f"{path}: not a manifest: {error}; remove it and run `refsd golden make`") from None
+        if manifest.format != FORMAT:
+            raise BadInput(f"{path}: format {manifest.format}, this refsd reads {FORMAT}")
+        if manifest.case.name != name:
+            raise BadInput(f"{path}: it is the manifest of {manifest.case.name!r}")
+        self.blob_path(manifest.blob)
+        return manifest
+
+    def get(self, name: str) -> Golden:
+        """A golden, its hashes checked. Raises BadInput if anything about it is wrong."""
+        manifest = self.manifest(name)
+        path = self.blob_path(manifest.blob)
+        try:
+            size = path.stat().st_size
+            data = path.read_bytes() if size == manifest.bytes else b""
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}, wanted by {name}") from None
+        if len(data) != manifest.bytes or hashlib.sha256(data).hexdigest() != manifest.blob:
+            raise BadInput(f"{path}: {size} bytes that do not hash to its name; run `refsd golden make` again")
+        try:
+            outputs = safetensors.numpy.load(data)
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise BadInput(f"{path}: not safetensors: {error}") from None
+        found = {key: _note(tensor) for key, tensor in outputs.items()}
+        if found != manifest.outputs:
+            raise BadInput(f"{path}: holds other tensors than the manifest of {name} says")
+        return Golden(manifest, outputs)
+
+    def has(self, case: Case) -> bool:
+        """Whether this very question, with these recipes, has a whole answer."""
+        if not self.manifest_path(case.name).exists():
+            return False
+        try:
+            return _plain(self.get(case.name).manifest.case) == _plain(case)
+        except BadInput:
+            return False
+
+    def put(
+        self, case: Case, inputs: Mapping[str, StoredTensor], outputs: Mapping[str, np.ndarray], refsd: str
+    ) -> Manifest:
+        """Keep an answer. outputs: float64; refsd: the version that computed it."""
+        arrays = {name: np.ascontiguousarray(y) for name, y in sorted(outputs.items())}
+        data = safetensors.numpy.save(arrays)
+        blob = hashlib.sha256(data).hexdigest()
+        manifest = Manifest(
+            FORMAT,
+            case,
+            "float64",
+            blob,
+            len(data),
+            {name: _note(y) for name, y in arrays.items()},
+            {
+                name: hashlib.sha256(np.ascontiguousarray(t.data).tobytes()).hexdigest()
+                for name, t in inputs.items()
+            },
+            {"refsd": refsd, **_generator()},
+        )
+        if not self.blob_path(blob).exists() or self.blob_path(blob).stat().st_size != len(data):
+            self._write(self.blob_path(blob), data)
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        self._write(self.manifest_path(case.name), text + b"\n")
+        return manifest
+
+    def _write(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self.root / "tmp"
+        folder.mkdir(exist_ok=True)
+        temporary = folder / f"{os.getpid()}-{next(_temporary)}"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        if os.name == "posix":
+            handle = os.open(path.parent, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+
+    def sweep(self) -> None:
+        """Remove what an interrupted run left half written, if that run is dead."""
+        for path in (self.root / "tmp").glob("*-*"):
+            pid = path.name.partition("-")[0]
+            if pid.isdigit() and not _alive(int(pid)):
+                path.unlink(missing_ok=True)
+
+    def verify(self, cases: Mapping[str, Case]) -> Iterator[Problem]:
+        """Look at every file: hashes, recipes against the present cases, what is missing and what is nobody's."""
+        wanted = set()
+        for name in self.names():
+            try:
+                manifest = self.get(name).manifest
+            except BadInput as error:
+                yield Problem("corrupt", str(error))
+                continue
+            wanted.add(self.blob_path(manifest.blob))
+            if name not in cases:
+                yield Problem("extra", f"{name}: this refsd has no such case")
+            elif _plain(manifest.case) != _plain(cases[name]):
+                yield Problem("changed", f"{name}: the case has changed since its golden was made")
+        for name in cases.keys() - set(self.names()):
+            yield Problem("missing", f"{name}: no golden")
+        for path in sorted(p for p in self.root.rglob("*") if p.is_file()):
+            if path not in wanted and path.parent.name == "blobs":
+                yield Problem("extra", f"{path}: no manifest wants it")
+            elif path.parent == self.root / "tmp":
+                yield Problem("extra", f"{path}: left by an interrupted run")
+
+
+def make(
+    store: Store,
+    cases: Iterable[Case],
+    reference: Engine,
+    done: Callable[[Case, bool], None] = lambda case, new: None,
+) -> int:
+    """Answer every case that the store lacks; done(case, new) is called after each. -> how many were new"""
+    store.sweep()
+    new = 0
+    for case in cases:
+        fresh = not store.has(case)
+        if fresh:
+            inputs = case.realize()
+            store.put(case, inputs, reference.run(case, inputs), reference.version)
+            new += 1
+        done(case, fresh)
+    return new
+
+
+def recompute(golden: Golden, reference: Engine) -> Problem | None:
+    """Answer the golden's case again: None if every bit agrees, or a relative L2 of 1e-13 (another BLAS core)."""
+    case = golden.manifest.case
+    again = reference.run(case, case.realize())
+    if again.keys() != golden.outputs.keys():
+        return Problem("drift", f"{case.name}: outputs {sorted(again)}, the golden has {sorted(golden.outputs)}")
+    for name, y in golden.outputs.items():
+        if np.array_equal(y, again[name], equal_nan=True):
+            continue
+        distance = np.linalg.norm(y - again[name]) / max(np.linalg.norm(y), np.finfo(np.float64).tiny)
+        if y.shape != again[name].shape or not distance <= 1e-13:
+            return Problem("drift", f"{case.name}: {name} is now {distance:.3g} away (relative L2); allowed 1e-13")
+    return None
+
+
+def _note(tensor: np.ndarray) -> TensorNote:
+    digest = hashlib.sha256(np.ascontiguousarray(tensor).tobytes()).hexdigest()
+    return TensorNote(tensor.shape, str(tensor.dtype), digest)
+
+
+def _plain(case: Case) -> bytes:
+    return msgspec.json.encode(case, order="sorted")
+
+
+def _generator() -> dict[str, str]:
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    return {
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "blas": ", ".join(
+            sorted({f"{p['internal_api']} {p['version']} {p.get('architecture', '')}" for p in pools})
+        ),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
