@@ -46,7 +46,7 @@ COMPUTED: dict[str, dict[str, tuple]] = {
         "latents_std": (None,),
         "shift_factor": (None, 0),
     },
-    "clip": {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu", "gelu")},
+    "clip": {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu",)},
 }
 
 

@@ -1,0 +1,132 @@
+"""What a checkpoint is, as plain data: for `refsd info`, and for a machine."""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.weights.checkpoint import Checkpoint, Component, Problems, problems
+from refsd.weights.finite import not_finite
+from refsd.weights.stored import Header, Weights
+
+VOCABULARIES = ("tokenizer/vocab.json", "vocab.json")
+
+
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Everything that the headers tell. Values are text, numbers, lists and dicts."""
+    headers = [header for weights in checkpoint.files for header in weights.headers.values()]
+    return {
+        "path": str(checkpoint.path),
+        "format": sorted({weights.format for weights in checkpoint.files}),
+        "family": checkpoint.family,
+        "runs": checkpoint.family == "sd15",
+        "layout": checkpoint.layout if checkpoint.components else None,
+        **_volume(headers),
+        "components": {name: _component(component) for name, component in checkpoint.components.items()},
+        "prefixes": _prefixes(checkpoint.files),
+        "unreadable_types": sorted({h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys()),
+        "tokenizer": tokenizer(checkpoint.path),
+        "unknown": checkpoint.unknown,
+        "ignored": checkpoint.extras
+        + [name for component in checkpoint.components.values() for name in component.extras],
+        "metadata": _metadata(checkpoint.files),
+    }
+
+
+def list_tensors(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """Every tensor under its name in the file, and under ours where there is one."""
+    ours = {
+        (id(component.weights.file), part): f"{component.name}: {name}"
+        for component in checkpoint.components.values()
+        for name, source in component.weights.sources.items()
+        for part in source.names
+    }
+    return [
+        {
+            "name": name,
+            "type": header.type,
+            "shape": list(header.shape),
+            "bytes": header.nbytes,
+            "is": ours.get((id(weights), name)),
+        }
+        for weights in checkpoint.files
+        for name, header in weights.headers.items()
+    ]
+
+
+def bad_values(checkpoint: Checkpoint, progress: Callable[[int], None] = lambda _: None) -> list[dict[str, Any]]:
+    """Read every tensor: those that hold NaN or infinity, and those whose type refsd cannot read.
+
+    progress: called with the bytes of each tensor once it is done
+    """
+    found: list[dict[str, Any]] = []
+    for weights in checkpoint.files:
+        for name, header in weights.headers.items():
+            try:
+                bad = not_finite(weights[name])
+            except BadInput:
+                found.append({"name": name, "not_finite": None, "type": header.type})
+            else:
+                if bad:
+                    found.append({"name": name, "not_finite": bad, "type": header.type})
+            progress(header.nbytes)
+    return found
+
+
+def tokenizer(path: Path) -> str | None:
+    """The vocabulary in a model's folder, or beside it."""
+    folder = path if path.is_dir() else path.parent
+    places = [folder, folder.parent] if path.is_dir() else [folder]
+    return next((str(at / name) for at in places for name in VOCABULARIES if (at / name).is_file()), None)
+
+
+def _component(component: Component) -> dict[str, Any]:
+    file = component.weights.file
+    headers = [file.headers[part] for source in component.weights.sources.values() for part in source.names]
+    wrong: Problems = problems(component)
+    return {
+        "file": str(file.path),
+        "layout": component.layout,
+        **_volume(headers),
+        "size": component.size._asdict(),
+        "config": component.config,
+        **wrong._asdict(),
+    }
+
+
+def _volume(headers: Iterable[Header]) -> dict[str, Any]:
+    headers = list(headers)
+    types: dict[str, dict[str, int]] = {}
+    for header in headers:
+        of_type = types.setdefault(header.type, {"tensors": 0, "bytes": 0})
+        of_type["tensors"] += 1
+        of_type["bytes"] += header.nbytes
+    return {
+        "tensors": len(headers),
+        "parameters": sum(math.prod(header.shape) for header in headers),
+        "bytes": sum(header.nbytes for header in headers),
+        "types": dict(sorted(types.items(), key=lambda item: -item[1]["bytes"])),
+    }
+
+
+def _prefixes(files: list[Weights]) -> dict[str, dict[str, Any]]:
+    """What stands before the first dot of the names, with what is under it; the largest first."""
+    groups: dict[str, list[Header]] = {}
+    for weights in files:
+        for name, header in weights.headers.items():
+            groups.setdefault(name.partition(".")[0], []).append(header)
+    volumes = {prefix: _volume(headers) for prefix, headers in groups.items()}
+    return dict(sorted(volumes.items(), key=lambda item: -item[1]["bytes"]))
+
+
+def _metadata(files: list[Weights]) -> dict[str, str]:
+    """What the headers say besides, in short."""
+    said = {}
+    for weights in files:
+        for key, value in list(weights.metadata.items())[:64]:
+            text = str(value)
+            said[key] = text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+    return said
