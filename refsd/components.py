@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
-from refsd.models.clip import clip_text
+from refsd.models.clip import ACTIVATIONS, clip_text
 from refsd.models.flux import double_stream_block, single_stream_block
 from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
-from refsd.module import Module
+from refsd.module import Kept, Module
+from refsd.weights.checkpoint import Checkpoint
 
 VALUE = "float, rounded to the storage dtype"
 POSITION = "float, never rounded"
@@ -52,6 +54,10 @@ def at_most(n: int) -> Fit:
     return Fit(n, f"at most {n}", lambda size: size <= n)
 
 
+def divisor_of(n: int) -> Fit:
+    return Fit(n, f"a divisor of {n}", lambda size: n % size == 0)
+
+
 class Component(NamedTuple):
     """
     part:      the component of a checkpoint that holds the weights; None: a case brings them
@@ -59,7 +65,7 @@ class Component(NamedTuple):
     arguments: name -> Argument, in the function's order
     outputs:   name -> shape, in the function's order
     params:    name -> default
-    fits:      letter -> Fit, read from the weights' shapes; "V" bounds the ids
+    fits:      letter or param -> Fit, read from the weights' shapes; "V" bounds the ids
     """
 
     part: str | None
@@ -72,33 +78,39 @@ class Component(NamedTuple):
 
 def _unet_fits(m: Module) -> dict[str, Fit]:
     downsamples = sum("0.op" in m["input_blocks"][i] for i in range(m.count("input_blocks")))
-    fits = {"C": exactly(m.shape("input_blocks.0.0.weight")[1])}
+    channels, C, _, _ = m.shape("input_blocks.0.0.weight")
+    fits = {"C": exactly(C), "num_heads": divisor_of(channels), "num_groups": divisor_of(channels)}
     fits["H"] = fits["W"] = multiple_of(2**downsamples)
     context = [key for key in m.weights if key.endswith("attn2.to_k.weight")]
     return fits | ({"E": exactly(m.weights[context[0]].shape[1])} if context else {})
 
 
 def _clip_fits(m: Module) -> dict[str, Fit]:
-    table = m["text_model.embeddings"]
+    positions, D = m.shape("text_model.embeddings.position_embedding.weight")
     return {
-        "L": at_most(table.shape("position_embedding.weight")[0]),
-        "V": exactly(table.shape("token_embedding.weight")[0]),
+        "L": at_most(positions),
+        "V": exactly(m.shape("text_model.embeddings.token_embedding.weight")[0]),
+        "num_heads": divisor_of(D),
+        "clip_skip": at_most(m.count("text_model.encoder.layers")),
     }
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
-    fits = {"C": exactly(m.shape("encoder.conv_in.weight")[1])}
+    channels, C, _, _ = m.shape("encoder.conv_in.weight")
+    fits = {"C": exactly(C), "num_groups": divisor_of(channels)}
     fits["H"] = fits["W"] = multiple_of(2 ** (m.count("encoder.down") - 1))
     return fits
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
-    return {"Z": exactly(m.shape("post_quant_conv.weight")[1])}
+    channels = m.shape("decoder.norm_out.weight")[0]
+    return {"Z": exactly(m.shape("post_quant_conv.weight")[1]), "num_groups": divisor_of(channels)}
 
 
 def _flux_fits(qkv: str, scale: str) -> Callable[[Module], dict[str, Fit]]:
     def fits(m: Module) -> dict[str, Fit]:
-        return {"D": exactly(m.shape(f"{qkv}.weight")[1]), "P": exactly(m.shape(scale)[0] // 2)}
+        D, head_dim = m.shape(f"{qkv}.weight")[1], m.shape(scale)[0]
+        return {"D": exactly(D), "P": exactly(head_dim // 2), "num_heads": exactly(D // head_dim)}
 
     return fits
 
@@ -121,7 +133,7 @@ COMPONENTS: dict[str, Component] = {
         clip_text,
         {"input_ids": Argument("N L", IDS, "token ids, begun and ended")},
         {"hidden": "N L D", "pooled": "N D"},
-        {"num_heads": 12, "clip_skip": 1, "eos": 49407},
+        {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407},
         _clip_fits,
     ),
     "vae-encoder": Component(
@@ -168,6 +180,19 @@ COMPONENTS: dict[str, Component] = {
 }
 
 
+def load(
+    checkpoint: Checkpoint, name: str, arithmetic: Arithmetic, kept: Kept | None = None
+) -> tuple[Module, dict[str, Any]]:
+    """A component's weights as a Module, and the params that its config sets. Raises BadInput if not there."""
+    component = COMPONENTS[name]
+    held = checkpoint.components.get(component.part or "")
+    if held is None:
+        there = ", ".join(checkpoint.components)
+        raise BadInput(f"{checkpoint.path}: {name} needs {component.part or 'a case'}; the file holds {there}")
+    params = {param: held.config[param] for param in component.params if param in held.config}
+    return Module(held.weights, arithmetic, kept=kept), params
+
+
 def forward(
     name: str,
     m: Module,
@@ -210,11 +235,18 @@ def check(
     if missing or extra:
         found = ", ".join(sorted(inputs)) or "nothing"
         raise BadInput(f"{source}: {name} takes {what}; found {found}: name the tensors so")
-    unknown = params.keys() - component.params.keys()
-    if unknown:
-        raise BadInput(f"{name}: unknown params {sorted(unknown)}; expected some of {', '.join(component.params)}")
-
     fits = component.fits(m)
+    for param, value in params.items():
+        if param not in component.params:
+            raise BadInput(f"{name} has no param {param}; it has {', '.join(component.params)}")
+        default = component.params[param]
+        if type(value) is not type(default):
+            raise BadInput(f"{name}: param {param} is {value!r}, expected something like {default!r}")
+        if isinstance(value, int) and (value < 1 or (param in fits and not fits[param].holds(value))):
+            says = fits[param].says if param in fits else "at least 1"
+            raise BadInput(f"{name}: param {param} is {value}, the model takes {says}")
+    if params.get("hidden_act", "gelu") not in ACTIVATIONS:
+        raise BadInput(f"{name}: param hidden_act is {params['hidden_act']!r}; expected {' or '.join(ACTIVATIONS)}")
     sizes: dict[str, int] = {}
     for argument, (shape, kind, _) in component.arguments.items():
         x = np.asarray(inputs[argument])

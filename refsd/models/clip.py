@@ -1,6 +1,6 @@
-"""CLIP's text encoder: twelve transformer blocks that see only the past.
+"""CLIP's text encoder: transformer blocks that see only the past.
 
-Radford et al. 2021, section 2.4; key names as in openai/clip-vit-large-patch14.
+Radford et al. 2021, section 2.4; key names as in transformers, modeling_clip.py.
 """
 
 import numpy as np
@@ -8,14 +8,17 @@ import numpy as np
 from refsd.kernels.attention import causal_mask
 from refsd.module import Module, block
 
+ACTIVATIONS = {"quick_gelu": Module.quick_gelu, "gelu": Module.gelu}
+
 
 @block
-def clip_text(m: Module, input_ids, num_heads=12, clip_skip=1, eos=49407):
+def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_skip=1, eos=49407):
     """Encode token ids.
 
-    input_ids: [N, L], integers
-    clip_skip: 1 takes the last layer's output, 2 the one before it, ...; the final LayerNorm follows in any case
-    eos:       the id that ends a prompt
+    input_ids:  [N, L], integers
+    hidden_act: a key of ACTIVATIONS: OpenAI's CLIP has quick_gelu, OpenCLIP gelu
+    clip_skip:  1 takes the last layer's output, 2 the one before it, ...; the final LayerNorm follows in any case
+    eos:        the id that ends a prompt
     -> hidden: [N, L, D]
        pooled: [N, D], the last layer's output at the first `eos` (else at 0), final LayerNorm applied
     """
@@ -25,7 +28,7 @@ def clip_text(m: Module, input_ids, num_heads=12, clip_skip=1, eos=49407):
     for i in range(num_layers):
         if i == num_layers + 1 - clip_skip:
             skipped = x
-        x = layer(m["encoder.layers"][i], x, num_heads)
+        x = layer(m["encoder.layers"][i], x, num_heads, ACTIVATIONS[hidden_act])
     last = m.layer_norm("final_layer_norm", x)
     hidden = m.layer_norm("final_layer_norm", skipped) if clip_skip > 1 else last
     first_eos = np.argmax(np.asarray(input_ids) == eos, axis=1)
@@ -40,10 +43,10 @@ def embeddings(m: Module, input_ids):
 
 
 @block
-def layer(m: Module, x, num_heads):
+def layer(m: Module, x, num_heads, activation):
     """Pre-norm attention and MLP. [N, L, D] -> [N, L, D]"""
     x = x + self_attention(m["self_attn"], m.layer_norm("layer_norm1", x), num_heads)
-    return x + mlp(m["mlp"], m.layer_norm("layer_norm2", x))
+    return x + mlp(m["mlp"], m.layer_norm("layer_norm2", x), activation)
 
 
 @block
@@ -56,6 +59,6 @@ def self_attention(m: Module, x, num_heads):
 
 
 @block
-def mlp(m: Module, x):
+def mlp(m: Module, x, activation):
     """[N, L, D] -> [N, L, D]"""
-    return m.linear("fc2", m.quick_gelu(m.linear("fc1", x)))
+    return m.linear("fc2", activation(m, m.linear("fc1", x)))
