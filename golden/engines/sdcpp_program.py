@@ -1,0 +1,104 @@
+"""sd-cli as a program: how it is called, what its log says, what the tap saw meanwhile."""
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from refsd.golden.engines import EngineFailure
+from refsd.golden.engines.sdcpp_tap import Feed, Graph, environment, read
+
+# What the log calls it -> what a report calls it, in seconds.
+_TIMINGS = {
+    "load": r"loading tensors completed, taking ([\d.]+)s",
+    "vae-encoder": r"encode_first_stage completed, taking ([\d.]+)s",
+    "clip": r"get_learned_condition completed, taking ([\d.]+)s",
+    "sampling": r"\] .*- sampling completed, taking ([\d.]+)s",
+    "vae-decoder": r"decode_first_stage completed, taking ([\d.]+)s",
+    "total": r"generate_image completed in ([\d.]+)s",
+}
+
+
+class Finished(NamedTuple):
+    """seconds: by the program's own clock, see _TIMINGS; graphs: empty unless it was tapped"""
+
+    log: str
+    seconds: dict[str, float]
+    graphs: list[Graph]
+
+
+class Program:
+    """One sd-cli. Raises EngineFailure where it cannot be started."""
+
+    def __init__(self, path: Path, timeout: float = 1800.0):
+        self.path = path
+        self.timeout = timeout
+        said = version_in(self._start(["--version"], {}))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.version = f"{said} (sha256 {digest[:12]})"
+
+    @functools.cached_property
+    def shares_ggml(self) -> bool:
+        """Whether the dynamic loader finds a libggml-base for it: only then can it be tapped."""
+        said = subprocess.run(
+            [self.path], env={"LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True, text=True, check=False
+        )
+        return "libggml-base" in said.stdout
+
+    def run(self, args: Iterable[str]) -> Finished:
+        """Run it and parse its log. Raises EngineFailure with its last words."""
+        log = self._start(["-v", *args], {})
+        return Finished(log, timings(log), [])
+
+    def run_tapped(
+        self, args: Iterable[str], feeds: Iterable[Feed] = (), nodes="", ops="", stop: tuple[int, str] | None = None
+    ) -> Finished:
+        """The same with the tap in: see sdcpp_tap.environment for what can be asked."""
+        with tempfile.TemporaryDirectory(prefix="refsd-tap-") as folder:
+            log = self._start(["-v", *args], environment(Path(folder), feeds, nodes, ops, stop))
+            return Finished(log, timings(log), read(Path(folder)))
+
+    def _start(self, args: list[str], more: dict[str, str]) -> str:
+        try:
+            done = subprocess.run(
+                [str(self.path), *args],
+                env={**os.environ, **more},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=self.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineFailure(f"{self.path.name} did not answer within {self.timeout:.0f} s") from error
+        except OSError as error:
+            raise EngineFailure(f"{self.path} cannot be started: {error.strerror}") from error
+        log = done.stdout.decode(errors="replace")
+        if done.returncode:
+            raise EngineFailure(f"{self.path.name} ended with {done.returncode}: {last_words(log)}")
+        return log
+
+
+def version_in(log: str) -> str:
+    """The version and commit that --version prints. Raises EngineFailure where the program is another one."""
+    found = re.search(r"^stable-diffusion\.cpp version (.+)$", log, re.MULTILINE)
+    if not found:
+        raise EngineFailure(f"this is no sd-cli; asked for its version it said: {last_words(log)}")
+    return found[1].strip()
+
+
+def timings(log: str) -> dict[str, float]:
+    """Seconds by stage; a stage that comes several times is summed."""
+    found = {stage: [float(s) for s in re.findall(pattern, log)] for stage, pattern in _TIMINGS.items()}
+    return {stage: sum(seconds) for stage, seconds in found.items() if seconds}
+
+
+def last_words(log: str, lines: int = 3) -> str:
+    """The last lines that are no progress bar, in one."""
+    said = [line.split("\r")[-1].strip() for line in log.splitlines()]
+    return " | ".join([line for line in said if line and "|" not in line][-lines:]) or "nothing"
