@@ -1,5 +1,49 @@
+"""refsd weights make: recipe weights in a real layout."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 
+class Type(StrEnum):
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+    q8_0 = "q8_0"
+    q4_0 = "q4_0"
+    q4_k = "q4_k"
+    q6_k = "q6_k"
+
+
+class Layout(StrEnum):
+    ldm = "ldm"
+    diffusers = "diffusers"
+
+
 def register(app: typer.Typer) -> None:
-    pass
+    weights = typer.Typer(no_args_is_help=True, help="Make the weights of a model from a recipe.")
+    weights.command()(make)
+    app.add_typer(weights, name="weights")
+
+
+def make(
+    family: Annotated[str, typer.Argument(help="Model family: sd15.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File (.safetensors, .gguf), or a folder.")],
+    type: Annotated[Type, typer.Option(help="Storage type; block types need a .gguf file.")] = Type.f16,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A small configuration of the same architecture.")] = False,
+    layout: Annotated[Layout, typer.Option(help="One file as the original, or a diffusers folder.")] = Layout.ldm,
+) -> None:
+    """Make weights from the names of the tensors: no download, and the same bytes everywhere.
+
+    The model has the real names, shapes and types; pictures made with it are noise.
+    """
+    from refsd.cli.bar import bar
+    from refsd.golden.case import ModelRecipe
+    from refsd.weights import recipes
+
+    model = ModelRecipe(family, type.value, tiny)
+    recipes.shapes(model)
+    with bar(f"{output}", recipes.size(model)) as advance:
+        recipes.make(model, output, layout.value, advance)

@@ -1,0 +1,118 @@
+"""Writing weights a tensor at a time: safetensors and GGUF. A file appears when it is whole, or not at all."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.weights.safetensors import TYPES
+
+SAFETENSORS_NAMES = {ours: theirs for theirs, (ours, _) in TYPES.items()}
+# The number of each scalar type in a GGUF file.
+GGUF_SCALARS = {"f32": 0, "f16": 1, "i8": 24, "i16": 25, "i32": 26, "i64": 27, "f64": 28, "bf16": 30}
+
+Advance = Callable[[int], None]
+
+
+class Spec(NamedTuple):
+    """What a tensor will be: a type of StoredTensor, and a shape in torch's order."""
+
+    type: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        elements = math.prod(self.shape)
+        if self.type in SCALAR_TYPES:
+            return elements * SCALAR_TYPES[self.type].itemsize
+        return elements // BLOCK_TYPES[self.type].block * BLOCK_TYPES[self.type].bytes
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to, which takes its place at the end. Raises BadInput where it cannot be."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        os.replace(part, path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot write the file: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_safetensors(
+    path: Path,
+    specs: Mapping[str, Spec],
+    tensors: Iterable[StoredTensor],
+    metadata: Mapping[str, str] | None = None,
+    advance: Advance = lambda n: None,
+) -> None:
+    """Write tensors, which come in the order of `specs`; one at a time is in memory.
+
+    advance: called with the number of bytes after each tensor
+    Raises BadInput for a type that the format lacks, or where the file cannot be written.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    end = 0
+    for name, spec in specs.items():
+        if spec.type not in SAFETENSORS_NAMES:
+            raise BadInput(f"{path}: safetensors has no {spec.type}; write a .gguf file")
+        begin, end = end, end + spec.nbytes
+        kind = SAFETENSORS_NAMES[spec.type]
+        header[name] = {"dtype": kind, "shape": list(spec.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with whole(path) as part, open(part, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, data in _checked(specs, tensors):
+            file.write(data)
+            advance(specs[name].nbytes)
+
+
+def write_gguf(
+    path: Path,
+    specs: Mapping[str, Spec],
+    tensors: Iterable[StoredTensor],
+    architecture: str,
+    advance: Advance = lambda n: None,
+) -> None:
+    """The same as GGUF, through gguf-py, which reverses the shapes."""
+    import gguf
+
+    with whole(path) as part:
+        writer = gguf.GGUFWriter(part, architecture)
+        for name, spec in specs.items():
+            if spec.type in BLOCK_TYPES:
+                block_type = BLOCK_TYPES[spec.type]
+                row = spec.shape[-1] // block_type.block * block_type.bytes
+                shape, dtype, kind = (*spec.shape[:-1], row), np.dtype(np.uint8), block_type.ggml_id
+            elif spec.type in GGUF_SCALARS:
+                shape, dtype, kind = spec.shape, SCALAR_TYPES[spec.type], GGUF_SCALARS[spec.type]
+            else:
+                raise BadInput(f"{path}: GGUF has no {spec.type}; write a .safetensors file")
+            writer.add_tensor_info(name, shape, dtype, spec.nbytes, gguf.GGMLQuantizationType(kind))
+        try:
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            for name, data in _checked(specs, tensors):
+                writer.write_tensor_data(np.frombuffer(data, np.uint8))
+                advance(specs[name].nbytes)
+        finally:
+            writer.close()
+
+
+def _checked(specs: Mapping[str, Spec], tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, memoryview]]:
+    for (name, spec), tensor in zip(specs.items(), tensors, strict=True):
+        assert (tensor.type, tensor.shape) == spec, f"{name}: {tensor.type} {tensor.shape} for {spec}"
+        yield name, np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8).data
