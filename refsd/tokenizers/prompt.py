@@ -1,0 +1,122 @@
+"""A prompt, its weights, and its chunks of 75 tokens.
+
+The syntax is A1111's (modules/prompt_parser.py): (x) weighs 1.1, (x:1.3) 1.3, [x] 1/1.1, they nest
+and multiply, a backslash takes a bracket's meaning away, BREAK ends a chunk. The chunks are
+stable-diffusion.cpp's (src/conditioner.hpp): 75 tokens each, cut wherever the 75 are full (A1111
+goes back to a comma).
+
+stable-diffusion.cpp departs from the syntax in two things: it leaves the backslash before all
+brackets but "(", and it takes no blank around a weight's number.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.tokenizers.clip_bpe import BOS, EOS
+from refsd.tokenizers.vocabulary import Tokenizer
+
+LENGTH = 77
+ROOM = LENGTH - 2
+
+_PIECE = re.compile(r"\\[()\[\]\\]|\\|\(|\[|:\s*([+-]?[.\d]+)\s*\)|\)|\]|[^\\()\[\]:]+|:")
+_BREAK = re.compile(r"\s*\bBREAK\b\s*")
+
+Part = tuple[str, float]
+
+
+class Chunk(NamedTuple):
+    """
+    ids:     [77] int64: BOS, up to 75 tokens, EOS to the end
+    weights: [77] float32, 1 where nothing was said
+    """
+
+    ids: np.ndarray
+    weights: np.ndarray
+
+
+def parse_attention(prompt: str) -> list[Part | None]:
+    """The prompt's parts and their weights; None is a BREAK.
+
+    "a (red:1.3) [[cat]]" -> [("a ", 1), ("red", 1.3), (" ", 1), ("cat", 1/1.21)]
+    Weights are products of float32, in the order in which brackets close; an unclosed one closes at the end.
+    """
+    parts: list[list] = []
+    round_brackets: list[int] = []
+    square_brackets: list[int] = []
+    more, less = np.float32(1.1), np.float32(1) / np.float32(1.1)
+
+    def weigh(start: int, weight: np.float32) -> None:
+        for part in parts[start:]:
+            part[1] = part[1] * weight
+
+    for piece in _PIECE.finditer(prompt):
+        text, number = piece[0], _number(piece[1])
+        if text == "(":
+            round_brackets.append(len(parts))
+        elif text == "[":
+            square_brackets.append(len(parts))
+        elif number is not None and round_brackets:
+            weigh(round_brackets.pop(), number)
+        elif text == ")" and round_brackets:
+            weigh(round_brackets.pop(), more)
+        elif text == "]" and square_brackets:
+            weigh(square_brackets.pop(), less)
+        elif len(text) == 2 and text[0] == "\\":
+            parts.append([text[1], np.float32(1)])
+        else:
+            for i, words in enumerate(_BREAK.split(text)):
+                parts += [[None, np.float32(1)]] if i else []
+                parts.append([words, np.float32(1)])
+    for start in round_brackets:
+        weigh(start, more)
+    for start in square_brackets:
+        weigh(start, less)
+    return _joined(parts)
+
+
+def chunks(tokenizer: Tokenizer, prompt: str) -> list[Chunk]:
+    """The prompt as the text encoder reads it, at least one chunk; an empty prompt is BOS and EOS."""
+    ids: list[int] = []
+    weights: list[float] = []
+    for part in parse_attention(prompt):
+        if part is None:
+            new = [EOS] * (-len(ids) % ROOM)
+            weight = 1.0
+        else:
+            new, weight = tokenizer.encode(part[0]), part[1]
+        ids += new
+        weights += [weight] * len(new)
+    starts = range(0, max(len(ids), 1), ROOM)
+    return [_chunk(ids[start : start + ROOM], weights[start : start + ROOM]) for start in starts]
+
+
+def _chunk(ids: list[int], weights: list[float]) -> Chunk:
+    chunk = Chunk(np.full(LENGTH, EOS, np.int64), np.ones(LENGTH, np.float32))
+    chunk.ids[0] = BOS
+    chunk.ids[1 : 1 + len(ids)] = ids
+    chunk.weights[1 : 1 + len(ids)] = weights
+    return chunk
+
+
+def _number(text: str | None) -> np.float32 | None:
+    """The weight in "(x:1.3)"; None for what is none, as "1.2.3", which then stays text."""
+    try:
+        return np.float32(text) if text else None
+    except ValueError:
+        return None
+
+
+def _joined(parts: list[list]) -> list[Part | None]:
+    """Neighbours of one weight become one part, so that a word may span brackets: "un(happy:1)"."""
+    joined: list[Part | None] = []
+    for text, weight in parts:
+        last = joined[-1] if joined else None
+        if text is None:
+            joined.append(None)
+        elif last is not None and last[1] == float(weight):
+            joined[-1] = (last[0] + text, last[1])
+        else:
+            joined.append((text, float(weight)))
+    return joined
