@@ -276,3 +276,17 @@ def _check_values(at: str, x: np.ndarray, kind: str, fits: Mapping[str, Fit]) ->
             raise BadInput(f"{at} holds ids {x.min()}..{x.max()}, the model knows 0..{fits['V'].n - 1}")
     elif not integers and not np.isfinite(np.asarray(x, np.float64)).all():
         raise BadInput(f"{at} holds NaN or infinity: expected finite numbers")
+
+
+def components_help() -> str:
+    """The tensors of every component that a checkpoint holds, a paragraph each."""
+    paragraphs = []
+    for name, component in COMPONENTS.items():
+        if component.part is not None:
+            takes = [
+                f"{argument} [{shape.replace(' ', ', ')}] ({kind.split(',')[0]}; {what})"
+                for argument, (shape, kind, what) in component.arguments.items()
+            ]
+            gives = [f"{output} [{shape.replace(' ', ', ')}]" for output, shape in component.outputs.items()]
+            paragraphs.append(f"{name}: {', '.join(takes)} -> {', '.join(gives)}")
+    return "\n\n".join(paragraphs)

@@ -1,5 +1,46 @@
+"""refsd forward: one component of a model, once, on tensors from a file."""
+
+from pathlib import Path
+from typing import Annotated
+
 import typer
+from typer.core import TyperCommand
+
+PROFILES = ("float64", "float32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash")
+
+
+class _ForwardCommand(TyperCommand):
+    """Lists each component's tensors in --help, from the table that runs them; imported only then."""
+
+    def format_help(self, ctx, formatter):
+        from refsd.components import components_help
+
+        self.epilog = components_help()
+        super().format_help(ctx, formatter)
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    app.command("forward", cls=_ForwardCommand)(forward)
+
+
+def forward(
+    model: Annotated[Path, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")],
+    component: Annotated[str, typer.Option(help="unet, clip, vae-encoder or vae-decoder.")],
+    inputs: Annotated[Path, typer.Option("--inputs", "-i", help="Safetensors file with the arguments by name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Safetensors file to write the outputs to.")],
+    numerics: Annotated[str, typer.Option(help=f"{', '.join(PROFILES)}.")] = "float64",
+    deviation: Annotated[
+        list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE: what neither tensors nor config tell, as clip_skip=2.")
+    ] = None,
+    taps: Annotated[Path | None, typer.Option(help="Safetensors file to write every block's output to.")] = None,
+    tap: Annotated[str, typer.Option(help="Glob: which taps to keep.")] = "*",
+    tap_ops: Annotated[bool, typer.Option("--tap-ops", help="Tap every operation too, not only blocks.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the outputs' shapes and statistics as JSON.")] = False,
+) -> None:
+    """Run one component of a model once, on tensors from a file."""
+    from refsd.forward import Request, run
+
+    run(Request(model, component, inputs, out, numerics, deviation or [], param or [], taps, tap, tap_ops, json))
