@@ -1,0 +1,65 @@
+"""An engine for `refsd conform "exec:python3 engine.py"`, in NumPy alone. With --bug it answers wrongly.
+
+The protocol: golden/engines/exec_protocol.md.
+"""
+
+import json
+import sys
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+BUG = "--bug" in sys.argv
+
+
+def linear(t, p):
+    y = t["x"].astype(np.float32) @ t["weight"].astype(np.float32).T
+    return y + t["bias"] if "bias" in t else y
+
+
+def gelu_tanh(t, p):
+    x = t["x"]
+    cubic = 0.0 if BUG else 0.044715
+    return 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(cubic) * x**3)))
+
+
+def silu(t, p):
+    return t["x"] / (1 + np.exp(-t["x"]))
+
+
+def softmax(t, p):
+    x = t["x"] * np.float32(p["scale"])
+    if "mask" in t:
+        x = x + t["mask"].astype(np.float32)
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def layer_norm(t, p):
+    x = t["x"]
+    x = x - x.mean(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(0 if BUG else p["eps"]))
+    return y * t.get("weight", np.float32(1)) + t.get("bias", np.float32(0))
+
+
+def upsample_nearest(t, p):
+    factor = p["factor"]
+    return t["x"].repeat(factor, -1).repeat(factor, -2)
+
+
+OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest)}
+
+request = json.load(sys.stdin)
+if request["request"] == "describe":
+    description = {
+        "protocol": 1,
+        "name": "numpy-example",
+        "version": "1.0",
+        "numerics": "float32",
+        "ops": {op: {"types": ["f32", "f16"]} for op in OPS},
+    }
+    with open(request["output"], "w") as file:
+        json.dump(description, file)
+else:
+    answer = OPS[request["op"]](load_file(request["inputs"]), request["params"])
+    save_file({"y": np.ascontiguousarray(answer, np.float32)}, request["output"])
