@@ -20,7 +20,7 @@ PROMPTS = [
     for case in json.loads((Path(__file__).parents[1] / "fixtures" / "clip_ids.json").read_text())["cases"]
 ]
 # What open_clip cleans and transformers leaves: HTML entities, mojibake, typographic quotes, ligatures, control
-# characters (ftfy); it knows the special tokens by other names; it lower-cases whole words ("ΣΑΣ" ends in a final sigma) and has no NFC step of its own.
+# characters (ftfy). It knows the special tokens by other names, and lower-cases whole words: a final sigma.
 CLEANED = ("&amp;", "<|", "“", "ﬁ", "ΣΑΣ", "\x00", "\x1c")
 
 OPEN_CLIP = importlib.util.find_spec("open_clip")
