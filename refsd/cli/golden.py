@@ -1,5 +1,169 @@
+"""refsd golden: make, list, show and verify reference answers."""
+
+from pathlib import Path
+
 import typer
+
+STORE = Path("goldens")
+_STORE = typer.Argument(STORE, help="Folder of the goldens.")
+_STORE_OPTION = typer.Option(STORE, "--store", help="Folder of the goldens.")
+_CASES = typer.Option("*", "--cases", help="Only cases whose names match this glob: 'conv2d/*', '*q4_k*'.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    golden = typer.Typer(no_args_is_help=True, help="Make, list, show and verify reference answers.")
+    golden.command()(make)
+    golden.command(name="list")(list_)
+    golden.command()(show)
+    golden.command()(verify)
+    app.add_typer(golden, name="golden")
+
+
+def make(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None:
+    """Answer every case in float64 and keep the answers.
+
+    What is there and whole is left alone: an interrupted run is taken up where it stopped.
+    """
+    from refsd.golden import cases as corpus
+    from refsd.golden.store import Store
+
+    chosen = corpus.select(cases)
+    new = make_into(Store(store), chosen)
+    if json:
+        _print_json({"store": str(store), "cases": len(chosen), "new": new})
+    else:
+        typer.echo(f"{store}: {len(chosen)} goldens, {new} of them new")
+
+
+def make_into(store, chosen) -> int:
+    """Fill a store, with progress. -> how many answers are new"""
+    from refsd.cli.model_files import model_files
+    from refsd.cli.steps import steps
+    from refsd.engine import Reference
+    from refsd.golden.store import make
+    from refsd.progress import compile_progress
+
+    with compile_progress(), steps("goldens", len(chosen)) as advance:
+        return make(store, chosen, Reference(model_files=model_files), lambda case, new: advance(case.name))
+
+
+def list_(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None:
+    """Every case that this refsd knows: what it asks, and whether the store has its answer."""
+    from refsd.golden import cases as corpus
+    from refsd.golden.store import Store
+
+    place = Store(store)
+    rows = [(case, place.has(case)) for case in corpus.select(cases)]
+    if json:
+        _print_json([{"name": case.name, "op": case.op, "made": made} for case, made in rows])
+        return
+    for case, made in rows:
+        typer.echo(f"{'made' if made else '    '}  {case.name}")
+    typer.echo(f"{len(rows)} cases, {sum(made for _, made in rows)} of them in {store}")
+
+
+def show(
+    name: str = typer.Argument(help="A case, or an operation."),
+    store: Path = _STORE_OPTION,
+    json: bool = _JSON,
+) -> None:
+    """What a case asks: operation, recipes, parameters; and what its golden holds."""
+    import msgspec
+
+    from refsd.golden.cases import CASES
+    from refsd.golden.errors import BadInput
+    from refsd.golden.operations import OPERATIONS
+    from refsd.golden.store import Store
+
+    if name in OPERATIONS:
+        _show_operation(name, json)
+        return
+    if name not in CASES:
+        raise BadInput(f"no case and no operation {name!r}: `refsd golden list` shows the cases")
+    case, place = CASES[name], Store(store)
+    manifest = place.get(name).manifest if place.has(case) else None
+    if json:
+        _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
+        return
+    what = OPERATIONS[case.op].what if case.op in OPERATIONS else "a model's component"
+    typer.echo(f"{case.name}\n  {case.op}: {what}")
+    for argument, recipe in case.inputs.items():
+        exponent = f"2**{recipe.exponent}" + (f" + {recipe.offset:g}" if recipe.offset else "")
+        typer.echo(f"  {argument:8} {recipe.type} {list(recipe.shape)}  {recipe.data}, {exponent}")
+    for parameter, value in case.params.items():
+        typer.echo(f"  {parameter} = {value}")
+    if manifest is None:
+        typer.echo(f"  no golden in {store}: `refsd golden make {store} --cases '{name}'`")
+        return
+    for output, note in manifest.outputs.items():
+        typer.echo(f"  -> {output:5} {note.dtype} {list(note.shape)}  sha256 {note.sha256}")
+    made_by = ", ".join(f"{key} {value}" for key, value in manifest.generator.items())
+    typer.echo(f"  blob {manifest.blob}.safetensors, {manifest.bytes} bytes\n  made by {made_by}")
+
+
+def _show_operation(name: str, json: bool) -> None:
+    from refsd.golden.operations import OPERATIONS, REQUIRED
+
+    entry = OPERATIONS[name]
+    params = {key: "required" if value is REQUIRED else value for key, value in entry.params.items()}
+    if json:
+        shown = {"op": name, "what": entry.what, "inputs": dict(entry.inputs), "params": params}
+        _print_json(shown | {"outputs": {"y": entry.output}})
+        return
+    typer.echo(f"{name}: {entry.what}")
+    for argument, shape in entry.inputs.items():
+        typer.echo(f"  {argument:8} {shape}")
+    for parameter, default in params.items():
+        typer.echo(f"  {parameter} = {default}")
+    typer.echo(f"  -> y     {entry.output}")
+
+
+def verify(
+    store: Path = _STORE,
+    cases: str = _CASES,
+    again: bool = typer.Option(False, "--recompute", help="Compute every answer again and compare."),
+    json: bool = _JSON,
+) -> None:
+    """Check a store: every hash, every recipe, nothing missing, nothing left over.
+
+    With --recompute every answer must come out again, bit by bit, or within a relative L2 of 1e-13 where
+    another BLAS core sums in another order. Exit code 1 if anything is wrong.
+    """
+    import fnmatch
+
+    from refsd.cli.model_files import model_files
+    from refsd.cli.steps import steps
+    from refsd.engine import Reference
+    from refsd.golden import cases as corpus
+    from refsd.golden.errors import BadInput
+    from refsd.golden.store import Store, recompute
+    from refsd.progress import compile_progress
+
+    chosen = {case.name: case for case in corpus.select(cases)}
+    place = Store(store)
+    if not store.exists():
+        raise BadInput(f"{store}: no such store: run `refsd golden make {store}`")
+    problems = list(place.verify(chosen, lambda name: fnmatch.fnmatchcase(name, cases)))
+    whole = [name for name, case in chosen.items() if place.has(case)]
+    if again:
+        reference = Reference(model_files=model_files)
+        with compile_progress(), steps("again", len(whole)) as advance:
+            for name in whole:
+                drift = recompute(place.get(name), reference)
+                problems += [drift] if drift else []
+                advance(name)
+    if json:
+        _print_json({"cases": len(chosen), "whole": len(whole), "problems": [p._asdict() for p in problems]})
+    else:
+        for problem in problems:
+            typer.echo(f"{problem.kind:8} {problem.what}")
+        typer.echo(f"{store}: {len(whole)} of {len(chosen)} goldens whole, {len(problems)} problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _print_json(what) -> None:
+    import json
+
+    typer.echo(json.dumps(what, indent=1))

@@ -1,0 +1,236 @@
+"""Conformance: every case, put to every engine, judged against the truth."""
+
+import datetime
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from refsd.golden import verdict
+from refsd.golden.bounds import Bound, bound
+from refsd.golden.case import Case
+from refsd.golden.deviations import Deviation
+from refsd.golden.engines import Engine, EngineFailure
+from refsd.golden.metrics import Metrics, measure, unwanted
+from refsd.golden.numerics import FLOAT64, Numerics
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.tensor import StoredTensor
+from refsd.golden.waivers import Waiver, apply
+
+# Makes the reference: numerics, deviations -> engine. Injected, for golden knows no model.
+MakeReference = Callable[[Numerics, Sequence[Deviation]], Engine]
+Answer = Mapping[str, np.ndarray]
+
+# Engine -> the fewest cases of the whole corpus that it has ever run: fewer is a failure of the run itself.
+FLOORS = {"gguf-py": 4, "refsd-float32": 99, "ggml": 60, "torch": 60}
+
+
+class Result(msgspec.Struct, frozen=True):
+    """
+    status:     of verdict.py: pass, fail, deviates, waived, refused, error
+    margin:     above 1 it fails; criterion: which gave it
+    reason:     one line; empty for a pass
+    deviations: those that explain the engine's answer
+    outputs:    the metrics, from which the verdict can be given again
+    seconds:    that the engine took
+    """
+
+    engine: str
+    case: str
+    op: str
+    status: str
+    numerics: str = ""
+    margin: float = 0.0
+    criterion: str = ""
+    reason: str = ""
+    deviations: tuple[str, ...] = ()
+    outputs: list[Metrics] = []
+    seconds: float = 0.0
+
+    @property
+    def conforms(self) -> bool:
+        return self.status in (verdict.PASS, verdict.WAIVED, verdict.REFUSED)
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """An engine that was not found, and how to get it."""
+
+    name: str
+    why: str
+
+
+class Report(msgspec.Struct):
+    """
+    refsd:    version
+    engines:  name -> version
+    missing:  engines that were not found
+    results:  one for each engine and case
+    shortage: engines that ran fewer cases than they must, a line each
+    """
+
+    refsd: str
+    engines: dict[str, str]
+    missing: list[Missing]
+    results: list[Result]
+    shortage: list[str] = []
+
+    @property
+    def conforms(self) -> bool:
+        return not self.shortage and all(r.conforms for r in self.results)
+
+    def of(self, engine: str) -> list[Result]:
+        return [r for r in self.results if r.engine == engine]
+
+
+class Runner(NamedTuple):
+    """
+    reference: makes the reference
+    truths:    the stored answer of a case
+    waivers:   and the day on which they are looked at
+    """
+
+    reference: MakeReference
+    truths: Callable[[Case], Answer]
+    waivers: Sequence[Waiver] = ()
+    today: datetime.date | None = None
+
+
+def run(
+    runner: Runner,
+    engines: Sequence[Engine],
+    cases: Sequence[Case],
+    done: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """Judge every engine on every case, case by case, so that engines share the honest runs."""
+    results = []
+    for case in cases:
+        asked = [engine for engine in engines if engine.refuses(case) is None]
+        inputs = case.realize() if asked else {}
+        honest = _Honest(runner.reference, case, inputs)
+        for engine in engines:
+            refusal = engine.refuses(case)
+            if refusal is not None:
+                result = Result(engine.name, case.name, case.op, verdict.REFUSED, reason=refusal)
+            else:
+                result = _ask(runner, engine, case, inputs, honest)
+            done(result)
+            results.append(result)
+    return results
+
+
+class _Honest:
+    """The reference's answers to one case under each of the numerics that engines declare."""
+
+    def __init__(self, reference: MakeReference, case: Case, inputs: Mapping[str, StoredTensor]):
+        self._reference, self._case, self._inputs = reference, case, inputs
+        self._answers: list[tuple[Numerics, tuple[Deviation, ...], Answer]] = []
+
+    def __call__(self, numerics: Numerics, deviations: tuple[Deviation, ...] = ()) -> Answer:
+        for known, with_deviations, answer in self._answers:
+            if known == numerics and with_deviations == deviations:
+                return answer
+        answer = self._reference(numerics, deviations).run(self._case, self._inputs)
+        self._answers.append((numerics, deviations, answer))
+        return answer
+
+
+def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, StoredTensor], honest: _Honest) -> Result:
+    def result(status: str, **rest) -> Result:
+        return Result(engine.name, case.name, case.op, status, **rest)
+
+    handed = {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}
+    begun = time.perf_counter()
+    try:
+        found = engine.run(case, handed)
+        seconds = time.perf_counter() - begun
+        numerics = engine.numerics(case)
+        declared = tuple(engine.deviations(case))
+    except EngineFailure as error:
+        return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error))
+    except Exception as error:  # an adapter's fault is the engine's: the other engines go on
+        return result(verdict.ERROR, margin=verdict.INFINITE, reason=f"{type(error).__name__}: {_line(error)}")
+    rest = {"numerics": numerics.name, "seconds": seconds}
+    spoiled = [name for name in inputs if handed[name].data.tobytes() != inputs[name].data.tobytes()]
+    if spoiled:
+        reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
+        return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
+    metrics = measure_case(case, inputs, found, runner.truths(case), honest(numerics), numerics)
+    judged = verdict.judge(metrics)
+    rest |= {"outputs": metrics, "margin": judged.margin, "criterion": judged.criterion}
+    if judged.passed:
+        return result(verdict.PASS, **rest)
+    explaining = _explain(case, inputs, found, honest, numerics, declared)
+    if not explaining:
+        return result(verdict.FAIL, reason=judged.reason, **rest)
+    names = tuple(d.name for d in explaining)
+    waived, said = apply(runner.waivers, names, engine.name, case.name, runner.today or datetime.date.today())
+    reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
+    return result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
+
+
+def _explain(
+    case: Case,
+    inputs: Mapping[str, StoredTensor],
+    found: Answer,
+    honest: _Honest,
+    numerics: Numerics,
+    declared: tuple[Deviation, ...],
+) -> tuple[Deviation, ...]:
+    """The fewest declared deviations under which the reference agrees with the engine; empty if none do."""
+    attempts = [(d,) for d in declared] + ([declared] if len(declared) > 1 else [])
+    for attempt in attempts:
+        changed = _with(case, attempt)
+        truth, near = honest(FLOAT64, attempt), honest(numerics, attempt)
+        if verdict.judge(measure_case(changed, inputs, found, truth, near, numerics)).passed:
+            return attempt
+    return ()
+
+
+def _with(case: Case, deviations: Iterable[Deviation]) -> Case:
+    """The case with the parameters that the deviations replace, for its bound."""
+    params = dict(case.params)
+    known = OPERATIONS[case.op].params if case.op in OPERATIONS else {}
+    for deviation in deviations:
+        params |= {k: v for k, v in deviation.sets.items() if deviation.op == case.op and k in known}
+    return msgspec.structs.replace(case, params=params)
+
+
+def measure_case(
+    case: Case,
+    inputs: Mapping[str, StoredTensor],
+    found: Answer,
+    truth: Answer,
+    honest: Answer,
+    numerics: Numerics,
+) -> list[Metrics]:
+    """Measure every output of a case: those that the truth has, and those that it has not."""
+    metrics = []
+    for name, y in truth.items():
+        channel = OPERATIONS[case.op].channel if case.op in OPERATIONS else (1 if y.ndim == 4 else -1)
+        metrics.append(measure(name, found.get(name), y, honest[name], _bound(case, inputs, numerics, y), channel))
+    return metrics + [unwanted(name, found[name]) for name in found.keys() - truth.keys()]
+
+
+def _bound(case: Case, inputs: Mapping[str, StoredTensor], numerics: Numerics, truth: np.ndarray) -> Bound | None:
+    if case.op not in OPERATIONS:
+        return None
+    return bound(case.op, numerics, inputs, case.params, truth)
+
+
+def shortages(engines: Iterable[str], results: Iterable[Result], minimum: int | None, whole: bool) -> list[str]:
+    """Engines that ran fewer cases than `minimum`, or, over the whole corpus, than FLOORS says."""
+    counts = dict.fromkeys(engines, 0)
+    for result in results:
+        counts[result.engine] += result.status != verdict.REFUSED
+    lines = []
+    for name, ran in counts.items():
+        floor = minimum if minimum is not None else max(FLOORS.get(name, 1) if whole else 1, 1)
+        if ran < floor:
+            lines.append(f"{name} ran {ran} cases, expected at least {floor}")
+    return lines
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,0 +1,178 @@
+"""A conformance report for people (a table, Markdown) and for machines (JSON, JUnit)."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+from rich.table import Table
+
+from refsd.golden import verdict
+from refsd.golden.conform import Report, Result
+from refsd.golden.errors import BadInput
+
+# Worst first: a cell shows the worst that happened in it.
+_ORDER = (verdict.FAIL, verdict.ERROR, verdict.DEVIATES, verdict.WAIVED, verdict.PASS, verdict.REFUSED)
+_STYLE = {
+    verdict.FAIL: "bold red",
+    verdict.ERROR: "bold red",
+    verdict.DEVIATES: "yellow",
+    verdict.WAIVED: "cyan",
+    verdict.PASS: "green",
+    verdict.REFUSED: "dim",
+}
+
+
+def worst(results: list[Result]) -> Result | None:
+    """The result that came nearest to its limit, or passed it furthest; None if none ran."""
+    ran = [r for r in results if r.status != verdict.REFUSED]
+    return min(ran, key=lambda r: (_ORDER.index(r.status), -r.margin)) if ran else None
+
+
+def margin_text(margin: float) -> str:
+    return "none" if margin >= verdict.INFINITE else f"{margin:.2g}"
+
+
+def cell(results: list[Result]) -> tuple[str, str]:
+    """A cell of the table, and its status: "12 pass, 0.25"; "-" where every case is refused."""
+    last = worst(results)
+    if last is None:
+        return "-", verdict.REFUSED
+    counts = Counter(r.status for r in results if r.status != verdict.REFUSED)
+    said = " ".join(f"{counts[status]} {status}" for status in reversed(_ORDER) if counts[status])
+    return f"{said}, {margin_text(last.margin)}", last.status
+
+
+def _grid(report: Report) -> tuple[list[str], list[str], dict[tuple[str, str], list[Result]]]:
+    ops = list(dict.fromkeys(r.op for r in report.results))
+    cells: dict[tuple[str, str], list[Result]] = {}
+    for r in report.results:
+        cells.setdefault((r.op, r.engine), []).append(r)
+    return ops, list(report.engines), cells
+
+
+def table(report: Report) -> Table:
+    """Operations down, engines across: how many cases came out how, and the worst margin."""
+    ops, engines, cells = _grid(report)
+    grid = Table(title="cases by outcome, and the worst margin (value / allowed: above 1 fails)", title_style="dim")
+    grid.add_column("operation")
+    for name in engines:
+        grid.add_column(f"{name}\n{report.engines[name]}", overflow="fold")
+    for op in ops:
+        row = []
+        for name in engines:
+            text, status = cell(cells.get((op, name), []))
+            row.append(f"[{_STYLE[status]}]{text}[/]")
+        grid.add_row(op, *row)
+    return grid
+
+
+def failures(report: Report) -> list[Result]:
+    """What does not conform, and what is waived, worst first."""
+    odd = [r for r in report.results if r.status not in (verdict.PASS, verdict.REFUSED)]
+    return sorted(odd, key=lambda r: (_ORDER.index(r.status), r.engine, r.case))
+
+
+def markdown(report: Report) -> str:
+    """The whole report as a Markdown page."""
+    ops, engines, cells = _grid(report)
+    lines = [
+        "# Conformance",
+        "",
+        f"refsd {report.refsd}. **{'Conforms' if report.conforms else 'Does not conform'}.**",
+    ]
+    lines += [
+        "",
+        "| engine | version | pass | waived | deviates | fail | error | refused |",
+        "|---|---|" + "---|" * 6,
+    ]
+    for name in engines:
+        counts = Counter(r.status for r in report.of(name))
+        statuses = (verdict.PASS, verdict.WAIVED, verdict.DEVIATES, verdict.FAIL, verdict.ERROR, verdict.REFUSED)
+        lines.append(f"| {name} | {report.engines[name]} | " + " | ".join(str(counts[s]) for s in statuses) + " |")
+    lines += ["", "Each cell: cases by outcome, and the worst margin (value / allowed: above 1 fails).", ""]
+    lines += ["| operation | " + " | ".join(engines) + " |", "|---|" + "---|" * len(engines)]
+    for op in ops:
+        lines.append(f"| {op} | " + " | ".join(cell(cells.get((op, name), []))[0] for name in engines) + " |")
+    if report.shortage:
+        lines += ["", "## Fewer cases than expected", "", *(f"- {line}" for line in report.shortage)]
+    odd = failures(report)
+    if odd:
+        lines += ["", "## What does not agree", ""]
+        lines += ["| engine | case | numerics | outcome | margin | why |", "|---|---|---|---|---|---|"]
+        for r in odd:
+            why = r.reason.replace("|", "\\|")
+            lines.append(f"| {r.engine} | {r.case} | {r.numerics} | {r.status} | {margin_text(r.margin)} | {why} |")
+    refused: dict[tuple[str, str], int] = Counter(
+        (r.engine, r.reason) for r in report.results if r.status == verdict.REFUSED
+    )
+    if refused:
+        lines += ["", "## Cases that an engine does not take", ""]
+        lines += [f"- {engine}: {n} cases: {why}" for (engine, why), n in sorted(refused.items())]
+    if report.missing:
+        lines += ["", "## Engines that were not found", "", *(f"- {m.name}: {m.why}" for m in report.missing)]
+    lines += ["", "## Every case", "", "| case | engine | numerics | outcome | margin | nearest limit |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for r in report.results:
+        if r.status != verdict.REFUSED:
+            row = (r.case, r.engine, r.numerics, r.status, margin_text(r.margin), r.criterion)
+            lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def junit(report: Report) -> bytes:
+    """JUnit XML: a suite an engine, a test a case; what is refused is skipped."""
+    root = ElementTree.Element("testsuites", name="refsd conform")
+    for name, version in report.engines.items():
+        results = report.of(name)
+        suite = ElementTree.SubElement(root, "testsuite", name=f"{name} {version}", tests=str(len(results)))
+        suite.set("failures", str(sum(r.status in (verdict.FAIL, verdict.DEVIATES) for r in results)))
+        suite.set("errors", str(sum(r.status == verdict.ERROR for r in results)))
+        suite.set("skipped", str(sum(r.status == verdict.REFUSED for r in results)))
+        for r in results:
+            test = ElementTree.SubElement(
+                suite, "testcase", classname=f"{name}.{r.op}", name=r.case, time=f"{r.seconds:.6f}"
+            )
+            if r.status in (verdict.FAIL, verdict.DEVIATES):
+                ElementTree.SubElement(test, "failure", type=r.status, message=_printable(r.reason))
+            elif r.status == verdict.ERROR:
+                ElementTree.SubElement(test, "error", type=r.status, message=_printable(r.reason))
+            elif r.status == verdict.REFUSED:
+                ElementTree.SubElement(test, "skipped", message=_printable(r.reason))
+            else:
+                ElementTree.SubElement(test, "system-out").text = f"margin {margin_text(r.margin)} {r.criterion}"
+    for line in report.shortage:
+        suite = ElementTree.SubElement(root, "testsuite", name="corpus", tests="1", failures="1")
+        test = ElementTree.SubElement(suite, "testcase", classname="corpus", name=line)
+        ElementTree.SubElement(test, "failure", type="fail", message=line)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def encode(report: Report) -> bytes:
+    """The report with every metric, as JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Report:
+    """Read what `encode` wrote. Raises BadInput."""
+    try:
+        return msgspec.json.decode(data, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"not a conformance report: {error}") from None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file through a temporary one. Raises BadInput if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _printable(text: str) -> str:
+    """XML 1.0 knows no control characters."""
+    return "".join(c if c >= " " and c.isprintable() else "?" for c in text)

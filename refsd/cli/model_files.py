@@ -1,0 +1,35 @@
+"""Where recipe weights are kept between runs: the user's cache folder, under the hash of their recipes."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from refsd.golden.case import ModelRecipe
+from refsd.weights import recipes
+
+
+def model_files(model: ModelRecipe, layout: str) -> Path:
+    """The file (layout "ldm") or folder ("diffusers") of a model's weights, made at the first call.
+
+    Raises BadInput for an unknown family or type.
+    """
+    names = recipes.shapes(model)
+    key = hashlib.sha256(repr(model).encode())
+    for component in names:
+        for name, shape in names[component].items():
+            key.update(f"{component} {name} {recipes.tensor_recipe(name, shape, model.type)}\n".encode())
+    cache = Path(os.environ.get("REFSD_CACHE") or platformdirs.user_cache_path("refsd")) / "models"
+    size = "tiny" if model.tiny else "full"
+    folder = cache / f"{model.family}-{size}-{model.type}-{key.hexdigest()[:16]}"
+    suffix = ".safetensors" if model.type in recipes.FLOAT_TYPES else ".gguf"
+    path = folder / ("diffusers" if layout == "diffusers" else f"model{suffix}")
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            made = Path(scratch) / path.name
+            recipes.make(model, made, layout, lambda count: None)
+            made.rename(path)
+    return path
