@@ -18,15 +18,14 @@ from refsd.golden.tensor import StoredTensor
 
 class Worker:
     """
-    module:    run as `python -m module`; it calls `serve`
-    arguments: for its command line
+    arguments: for python: what it runs calls `serve`
     timeout:   seconds that one request may take
 
     The process starts at the first request and again after each death.
     """
 
-    def __init__(self, module: str, arguments: list[str], timeout: float = 300.0):
-        self.command = [sys.executable, "-P", "-m", module, *arguments]
+    def __init__(self, arguments: list[str], timeout: float = 300.0):
+        self.command = [sys.executable, "-P", *arguments]
         self.timeout = timeout
         self._process: subprocess.Popen | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
