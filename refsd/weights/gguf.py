@@ -190,17 +190,17 @@ def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header
     if rank > MAX_DIMS:
         raise BadInput(f"{at}: {rank} dimensions, at most {MAX_DIMS} expected")
     shape = tuple(cursor.number("<Q", what) for _ in range(rank))[::-1]
-    kind = cursor.number("<I", what)
+    number = cursor.number("<I", what)
     offset = cursor.number("<Q", what)
-    if kind not in TYPES:
-        raise BadInput(f"{at}: unknown type {kind}; the file may need a newer refsd, or is damaged")
+    if number not in TYPES:
+        raise BadInput(f"{at}: unknown type {number}; the file may need a newer refsd, or is damaged")
     elements = math.prod(shape)
     if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:
         raise BadInput(f"{at}: shape {list(shape)} has more than 2^48 elements")
-    type = TYPES[kind]
-    if (shape[-1] if shape else 1) % type.block:
+    kind = TYPES[number]
+    if (shape[-1] if shape else 1) % kind.block:
         raise BadInput(
-            f"{at}: rows of {shape[-1] if shape else 1} elements; {type.name} needs a multiple of {type.block}"
+            f"{at}: rows of {shape[-1] if shape else 1} elements; {kind.name} needs a multiple of {kind.block}"
         )
     if offset % alignment:
         raise BadInput(f"{at}: offset {offset} is not a multiple of the alignment {alignment}")
@@ -209,7 +209,7 @@ def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header
         if not whole or math.prod(original) != elements:
             raise BadInput(f"{at}: comfy.gguf.orig_shape does not fit the shape {list(shape)}")
         shape = original
-    return Header(type.name, shape, offset, elements // type.block * type.bytes)
+    return Header(kind.name, shape, offset, elements // kind.block * kind.bytes)
 
 
 def _in_range(path: Path, headers: dict[str, Header], start: int, size: int, alignment: int) -> None:

@@ -103,12 +103,14 @@ def _tensor(path: Path, name: str, entry, start: int) -> Header:
     if not isinstance(kind, str) or kind not in TYPES:
         raise BadInput(f"{at}: unknown dtype {shown(str(kind)[:200])}; the format has {', '.join(TYPES)}")
     if not _whole_numbers(shape) or len(shape) > MAX_RANK:
-        raise BadInput(f"{at}: shape must be at most {MAX_RANK} whole numbers, none negative")
+        raise BadInput(
+            f"{at}: shape must be at most {MAX_RANK} whole numbers, none negative; found {ascii(shape)[:60]}"
+        )
     if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:
         raise BadInput(f"{at}: the shape has more than 2^48 elements")
     if not _whole_numbers(offsets) or len(offsets) != 2:
-        raise BadInput(f"{at}: data_offsets must be two whole numbers, none negative")
-    type, bits = TYPES[kind]
+        raise BadInput(f"{at}: data_offsets must be two whole numbers, none negative; found {ascii(offsets)[:60]}")
+    ours, bits = TYPES[kind]
     begin, end = offsets
     elements = math.prod(shape)
     if elements * bits % 8 or (end - begin) * 8 != elements * bits:
@@ -116,7 +118,7 @@ def _tensor(path: Path, name: str, entry, start: int) -> Header:
             f"{at}: {kind} {shape} takes {elements * bits // 8} bytes, data_offsets give {_short(end - begin)}; "
             "export the file again"
         )
-    return Header(type, tuple(shape), start + begin, end - begin)
+    return Header(ours, tuple(shape), start + begin, end - begin)
 
 
 def _no_holes(path: Path, headers: dict[str, Header], start: int, size: int) -> None:
