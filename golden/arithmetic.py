@@ -17,8 +17,10 @@ from refsd.kernels import modulate as modulation
 from refsd.kernels import resample, rope
 from refsd.kernels import timestep_embedding as timesteps
 from refsd.kernels.attention import attention
+from refsd.kernels.attention_online import attention_online
 from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
+from refsd.kernels.conv2d_fast import conv2d_fast
 from refsd.kernels.conv2d_im2col import conv2d_im2col
 from refsd.kernels.embedding import embedding
 from refsd.kernels.group_norm import group_norm
@@ -28,7 +30,8 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.softmax import softmax
 
-_CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d}
+_CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d, "fast": conv2d_fast}
+_ATTENTIONS = {"three-pass": attention, "online": attention_online}
 
 
 class Arithmetic:
@@ -128,7 +131,8 @@ class Arithmetic:
         """q [B, L, H, D], k and v [B, J, H, D], mask broadcastable to [B, H, L, J]; scale None: 1/sqrt(D)"""
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.numerics.flash is None:
-            return self._round(attention(*(self._widen(t) for t in (q, k, v)), scale, mask))
+            attend = _ATTENTIONS[self.numerics.attention]
+            return self._round(attend(*(self._widen(t) for t in (q, k, v)), scale, mask))
         mask = np.zeros(1) if mask is None else np.asarray(mask)
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))

@@ -22,7 +22,8 @@ class Numerics:
     conv:        what conv2d rounds its weight and its patches to; None leaves both alone
     gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
     flash:       "f16": fused attention, q, k, v, the mask and the running sum in float16; None: not fused
-    convolution: "im2col" (sums in `compute`, BLAS's order) or "direct" (the definition)
+    convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd if it pays)
+    attention:   "three-pass" or "online" (float32, no row of scores is kept)
     """
 
     name: str
@@ -33,6 +34,7 @@ class Numerics:
     gelu: str | None = None
     flash: str | None = None
     convolution: str = "im2col"
+    attention: str = "three-pass"
 
     @property
     def compute_dtype(self) -> np.dtype:
@@ -51,7 +53,8 @@ DTYPES = {
 }
 
 FLOAT64 = Numerics("float64")
-FLOAT32 = Numerics("float32", "float32", "float32")
+FLOAT32 = Numerics("float32", "float32", "float32", convolution="fast", attention="online")
+TORCH_F32 = Numerics("torch-f32", "float32", "float32")
 TORCH_F16 = Numerics("torch-f16", "float32", "float16")
 TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")
 
@@ -70,5 +73,5 @@ GGML_CPU = Numerics(
 GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
 
 PROFILES: dict[str, Numerics] = {
-    n.name: n for n in (FLOAT64, FLOAT32, TORCH_F16, TORCH_BF16, GGML_CPU, GGML_CPU_FLASH)
+    n.name: n for n in (FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, GGML_CPU, GGML_CPU_FLASH)
 }

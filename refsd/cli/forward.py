@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-PROFILES = ("float64", "float32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash")
+PROFILES = ("float64", "float32", "torch-f32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash")
 
 
 class _ForwardCommand(TyperCommand):

@@ -1,0 +1,227 @@
+"""PyTorch in process: operations by torch.nn.functional, SD 1.x by diffusers and transformers."""
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden import operations
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.deviations import Deviation
+from refsd.golden.engines import EngineFailure, Found, ModelFiles
+from refsd.golden.engines.torch_models import MODELS
+from refsd.golden.numerics import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
+from refsd.golden.tensor import StoredTensor
+
+# Name -> torch's dtype and how it says that it computes.
+_VARIANTS: dict[str, tuple[str, Numerics]] = {
+    "torch": ("float32", TORCH_F32),
+    "torch-f16": ("float16", TORCH_F16),
+    "torch-bf16": ("bfloat16", TORCH_BF16),
+}
+
+
+class TorchEngine:
+    """
+    name:        "torch", "torch-f16", "torch-bf16"; on a GPU "torch-cuda", "torch-cuda-f16", ...
+    dtype:       of every parameter and activation
+    device:      "cpu" or "cuda"
+    model_files: gives the diffusers folder of a case's model
+    """
+
+    def __init__(self, name: str, dtype: str, device: str, numerics: Numerics, model_files: ModelFiles | None):
+        import torch
+
+        self.name = name
+        self.version = torch.__version__ + ("" if device == "cpu" else f" {torch.cuda.get_device_name()}")
+        self._dtype, self._device, self._numerics = getattr(torch, dtype), device, numerics
+        self._model_files = model_files
+        self._loaded: tuple[tuple[ModelRecipe, str], Any] | None = None
+
+    def refuses(self, case: Case) -> str | None:
+        if case.op in _OPERATIONS:
+            return None
+        if case.op not in MODELS:
+            return f"torch has no {case.op}"
+        package = MODELS[case.op].package
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+        if case.model is None or self._model_files is None:
+            return "no model files"
+        return (
+            None if case.model.type in ("f32", "f16", "bf16") else f"diffusers keeps no {case.model.type} weights"
+        )
+
+    def numerics(self, case: Case) -> Numerics:
+        return self._numerics
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        import torch
+
+        with _quiet(), torch.inference_mode():
+            tensors = {name: self._tensor(tensor.values()) for name, tensor in inputs.items()}
+            try:
+                if case.op in _OPERATIONS:
+                    params = operations.complete(case.op, inputs, case.params)
+                    return {"y": _array(_OPERATIONS[case.op](torch, tensors, params))}
+                outputs = MODELS[case.op].run(self._model(case), tensors, case.params)
+            except (RuntimeError, NotImplementedError) as error:
+                raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
+            return {name: _array(y) for name, y in outputs.items()}
+
+    def _tensor(self, x: np.ndarray):
+        """Ids stay integers; anything else takes the engine's dtype."""
+        import torch
+
+        if x.dtype.kind in "iu":
+            return torch.from_numpy(x.astype(np.int64)).to(self._device)
+        return torch.from_numpy(np.array(x, np.float32)).to(self._device, self._dtype)
+
+    def _model(self, case: Case):
+        """The case's component; the last one stays loaded."""
+        assert case.model is not None and self._model_files is not None
+        kind = MODELS[case.op]
+        key = (case.model, kind.folder)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None
+            folder = self._model_files(case.model, "diffusers")
+            self._loaded = (key, kind.load(folder, self._dtype).to(self._device).eval())
+        return self._loaded[1]
+
+
+@contextmanager
+def _quiet():
+    """Neither a warning nor a progress bar: what comes out of a case is its answer."""
+    before = {name: os.environ.get(name) for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS")}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _array(y) -> np.ndarray:
+    y = y.detach().cpu()
+    if str(y.dtype) == "torch.bfloat16":
+        return y.float().numpy().astype(ml_dtypes.bfloat16)
+    return y.numpy()
+
+
+# One function an operation: torch, tensors, params -> y.
+
+
+def _linear(torch, x, params):
+    return torch.nn.functional.linear(x["x"], x["weight"], x.get("bias"))
+
+
+def _padded(torch, x, padding):
+    top, bottom, left, right = padding
+    return torch.nn.functional.pad(x, (left, right, top, bottom))
+
+
+def _conv2d(torch, x, params):
+    padded = _padded(torch, x["x"], params["padding"])
+    return torch.nn.functional.conv2d(padded, x["weight"], x.get("bias"), params["stride"])
+
+
+def _im2col(torch, x, params):
+    padded = _padded(torch, x["x"], params["padding"])
+    return torch.nn.functional.unfold(padded, tuple(params["kernel"]), stride=params["stride"])
+
+
+def _group_norm(torch, x, params):
+    return torch.nn.functional.group_norm(x["x"], params["num_groups"], x["weight"], x["bias"], params["eps"])
+
+
+def _layer_norm(torch, x, params):
+    width = x["x"].shape[-1:]
+    return torch.nn.functional.layer_norm(x["x"], width, x.get("weight"), x.get("bias"), params["eps"])
+
+
+def _rms_norm(torch, x, params):
+    return torch.nn.functional.rms_norm(x["x"], x["x"].shape[-1:], x["weight"], params["eps"])
+
+
+def _geglu(torch, x, params):
+    value, gate = x["x"].chunk(2, dim=-1)
+    return value * torch.nn.functional.gelu(gate)
+
+
+def _softmax(torch, x, params):
+    scores = x["x"] * params["scale"]
+    return torch.softmax(scores + x["mask"] if "mask" in x else scores, dim=-1)
+
+
+def _attention(torch, x, params):
+    q, k, v = (x[name].transpose(1, 2) for name in ("q", "k", "v"))
+    y = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=x.get("mask"), is_causal=params["causal"], scale=params["scale"]
+    )
+    return y.transpose(1, 2)
+
+
+def _timestep_embedding(torch, x, params):
+    """torch itself has none: diffusers'."""
+    from diffusers.models.embeddings import get_timestep_embedding
+
+    t = x["t"].float()
+    y = get_timestep_embedding(
+        t, params["dim"], flip_sin_to_cos=True, downscale_freq_shift=0, max_period=params["max_period"]
+    )
+    return y.to(x["t"].dtype)
+
+
+def _upsample_nearest(torch, x, params):
+    return torch.nn.functional.interpolate(x["x"], scale_factor=float(params["factor"]), mode="nearest")
+
+
+_OPERATIONS: dict[str, Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]] = {
+    "linear": _linear,
+    "conv2d": _conv2d,
+    "im2col": _im2col,
+    "group_norm": _group_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "silu": lambda torch, x, params: torch.nn.functional.silu(x["x"]),
+    "gelu": lambda torch, x, params: torch.nn.functional.gelu(x["x"]),
+    "gelu_tanh": lambda torch, x, params: torch.nn.functional.gelu(x["x"], approximate="tanh"),
+    "quick_gelu": lambda torch, x, params: x["x"] * torch.sigmoid(1.702 * x["x"]),
+    "geglu": _geglu,
+    "softmax": _softmax,
+    "attention": _attention,
+    "timestep_embedding": _timestep_embedding,
+    "upsample_nearest": _upsample_nearest,
+    "embedding": lambda torch, x, params: torch.nn.functional.embedding(x["ids"], x["weight"]),
+}
+
+
+def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[Found]:
+    """The installed torch. path: "cpu" (None means it) or "cuda", where TF32 is switched off."""
+    device = path or "cpu"
+    if importlib.util.find_spec("torch") is None:
+        return [Found("torch", None, "pip install 'refsd[torch]'")]
+    if device not in ("cpu", "cuda"):
+        return [Found("torch", None, f"no device {device!r}: torch:cpu or torch:cuda")]
+    import torch
+
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            return [Found("torch-cuda", None, "this torch sees no CUDA device")]
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+    names = {name: name if device == "cpu" else name.replace("torch", "torch-cuda") for name in _VARIANTS}
+    return [
+        Found(names[name], TorchEngine(names[name], dtype, device, numerics, model_files))
+        for name, (dtype, numerics) in _VARIANTS.items()
+    ]
