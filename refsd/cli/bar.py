@@ -38,4 +38,5 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     try:
         yield advance
     finally:
-        progress.stop()
+        if progress.live.is_started:
+            progress.stop()

@@ -13,11 +13,10 @@ import numpy as np
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.weights.safetensors import TYPES
+from refsd.weights import gguf, safetensors
 
-SAFETENSORS_NAMES = {ours: theirs for theirs, (ours, _) in TYPES.items()}
-# The number of each scalar type in a GGUF file.
-GGUF_SCALARS = {"f32": 0, "f16": 1, "i8": 24, "i16": 25, "i32": 26, "i64": 27, "f64": 28, "bf16": 30}
+SAFETENSORS_NAMES = {ours: theirs for theirs, (ours, _) in safetensors.TYPES.items()}
+GGUF_NUMBERS = {name: number for number, (name, _, _) in gguf.TYPES.items()}
 
 Advance = Callable[[int], None]
 
@@ -47,7 +46,8 @@ def whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise BadInput(f"{path}: cannot write the file: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        if part.exists():
+            part.unlink()
 
 
 def write_safetensors(
@@ -87,20 +87,20 @@ def write_gguf(
     advance: Advance = lambda n: None,
 ) -> None:
     """The same as GGUF, through gguf-py, which reverses the shapes."""
-    import gguf
+    from gguf import GGMLQuantizationType, GGUFWriter
 
     with whole(path) as part:
-        writer = gguf.GGUFWriter(part, architecture)
+        writer = GGUFWriter(part, architecture)
         for name, spec in specs.items():
-            if spec.type in BLOCK_TYPES:
-                block_type = BLOCK_TYPES[spec.type]
-                row = spec.shape[-1] // block_type.block * block_type.bytes
-                shape, dtype, kind = (*spec.shape[:-1], row), np.dtype(np.uint8), block_type.ggml_id
-            elif spec.type in GGUF_SCALARS:
-                shape, dtype, kind = spec.shape, SCALAR_TYPES[spec.type], GGUF_SCALARS[spec.type]
-            else:
+            if spec.type not in GGUF_NUMBERS:
                 raise BadInput(f"{path}: GGUF has no {spec.type}; write a .safetensors file")
-            writer.add_tensor_info(name, shape, dtype, spec.nbytes, gguf.GGMLQuantizationType(kind))
+            kind = GGMLQuantizationType(GGUF_NUMBERS[spec.type])
+            if spec.type in BLOCK_TYPES:
+                *rows, last = spec.shape
+                width = Spec(spec.type, (last,)).nbytes
+                writer.add_tensor_info(name, (*rows, width), np.dtype(np.uint8), spec.nbytes, kind)
+            else:
+                writer.add_tensor_info(name, spec.shape, SCALAR_TYPES[spec.type], spec.nbytes, kind)
         try:
             writer.write_header_to_file()
             writer.write_kv_data_to_file()

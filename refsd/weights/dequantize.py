@@ -1,0 +1,47 @@
+"""A file of blocks, expanded."""
+
+from pathlib import Path
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.weights.files import open_weights
+from refsd.weights.stored import shown
+from refsd.weights.writers import Advance, Spec, write_safetensors
+
+
+class Expansion:
+    """A GGUF file, or any other that refsd reads, on its way to safetensors; one tensor at a time is in memory.
+
+    type: "f32", which is exact, or "f16": what the blocks become; other tensors stay as they are
+
+    Raises BadInput for a tensor that refsd cannot read.
+    """
+
+    def __init__(self, path: Path, type: str = "f32"):
+        self.path = path
+        self.type = type
+        self._weights = open_weights(path)
+        self.specs = {name: self._spec(self._weights[name]) for name in self._weights}
+        self.nbytes = sum(spec.nbytes for spec in self.specs.values())
+
+    def _spec(self, tensor: StoredTensor) -> Spec:
+        return Spec(self.type if tensor.type in BLOCK_TYPES else tensor.type, tensor.shape)
+
+    def write(self, output: Path, advance: Advance = lambda n: None) -> None:
+        """Raises BadInput for a value that overflows f16, or where the file cannot be written."""
+        write_safetensors(output, self.specs, map(self._expanded, self._weights), advance=advance)
+
+    def _expanded(self, name: str) -> StoredTensor:
+        tensor = self._weights[name]
+        if tensor.type not in BLOCK_TYPES:
+            return tensor
+        try:
+            with np.errstate(over="raise"):
+                return stored(tensor.values().astype(SCALAR_TYPES[self.type], copy=False))
+        except FloatingPointError:
+            raise BadInput(
+                f"{self.path}: tensor {shown(name)}: values beyond 65504 do not fit f16; write --type f32"
+            ) from None

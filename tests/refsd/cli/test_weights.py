@@ -1,0 +1,40 @@
+import pytest
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.golden.case import ModelRecipe
+from refsd.golden.errors import BadInput
+from refsd.golden.recipe import SCALE_FIELDS
+from refsd.weights import recipes
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["weights", "make", *map(str, args)])
+
+
+def test_the_options_reach_the_recipe(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(recipes, "make", lambda *args: calls.append(args[:3]))
+    assert run("sd15", "-o", tmp_path / "a.gguf", "--type", "q8_0", "--tiny").exit_code == 0
+    assert run("sd15", "-o", tmp_path / "a", "--layout", "diffusers").exit_code == 0
+    assert calls == [
+        (ModelRecipe("sd15", "q8_0", True), tmp_path / "a.gguf", "ldm"),
+        (ModelRecipe("sd15", "f16", False), tmp_path / "a", "diffusers"),
+    ]
+
+
+def test_every_type_can_be_asked_for():
+    from refsd.cli.weights import Layout, Type
+
+    assert {t.value for t in Type} == set(recipes.TYPES)
+    assert {layout.value for layout in Layout} == {"ldm", "diffusers"}
+    assert set(recipes.TYPES) <= {"f32", "f16", "bf16", *SCALE_FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [(("sd9", "-o", "a.safetensors"), "family 'sd9'"), (("sd15", "-o", "a.x", "--type", "q8_0"), "GGUF only")],
+)
+def test_bad_usage(args, says):
+    result = run(*args)
+    assert isinstance(result.exception, BadInput) and says in str(result.exception)

@@ -1,0 +1,126 @@
+import hashlib
+import json
+import re
+
+import gguf
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from refsd.golden.case import ModelRecipe
+from refsd.golden.errors import BadInput
+from refsd.golden.recipe import realize
+from refsd.weights import open_checkpoint, recipes
+from refsd.weights.architecture import sd15_shapes
+
+TINY = ModelRecipe("sd15", "f16", tiny=True)
+# Of the whole file: a changed byte of any recipe weight is a line in CHANGELOG under Numerics.
+TINY_SHA256 = "ff51d4d69d9b7b158182d797fe0fb234749ca765a87c8771fec77cd4edaf7c09"
+UNET = "model.diffusion_model."
+
+pytestmark = pytest.mark.jitted
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_tiny_file_is_these_bytes(tmp_path):
+    path = recipes.make(TINY, tmp_path / "new" / "tiny.safetensors")
+    assert sha256(path) == TINY_SHA256
+    assert [p.name for p in path.parent.iterdir()] == ["tiny.safetensors"]
+    with safe_open(path, "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        assert file.get_tensor(UNET + "out.2.weight").dtype == np.float16
+    checkpoint = open_checkpoint(path)
+    assert (checkpoint.family, checkpoint.layout) == ("sd15", "ldm")
+    assert set(checkpoint.components) == {"unet", "vae", "clip"}
+
+
+@pytest.mark.parametrize("type", ["bf16", "q8_0", "q4_k"])
+def test_gguf_holds_the_recipes(tmp_path, type):
+    model = ModelRecipe("sd15", type, tiny=True)
+    path = recipes.make(model, tmp_path / "a.gguf")
+    tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
+    expected = {name: r for component in recipes.PREFIXES for name, r in recipes.recipes(model, component).items()}
+    assert list(tensors) == list(expected)
+    for name in [*list(expected)[:40], "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc2.weight"]:
+        tensor, recipe = tensors[name], expected[name]
+        assert tensor.tensor_type.name.lower() == recipe.type
+        assert tuple(tensor.shape[::-1]) == recipe.shape
+        assert np.asarray(tensor.data).tobytes() == realize(recipe, name).data.tobytes(), name
+    assert open_checkpoint(path).family == "sd15"
+    if type == "q4_k":
+        assert sha256(path) == sha256(recipes.make(model, tmp_path / "again.gguf"))
+
+
+def test_a_diffusers_folder_holds_the_same_tensors(tmp_path):
+    folder = recipes.make(TINY, tmp_path / "model", "diffusers")
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.layout == "diffusers"
+    for component, parts in checkpoint.components.items():
+        expected = recipes.recipes(TINY, component)
+        assert {recipes.PREFIXES[component] + name for name in parts.weights} == set(expected)
+        for name in list(parts.weights)[::17]:
+            full = recipes.PREFIXES[component] + name
+            made = realize(expected[full], full)
+            assert parts.weights[name].shape == made.shape
+            assert parts.weights[name].data.tobytes() == made.data.tobytes(), name
+    config = json.loads((folder / "unet" / "config.json").read_text())
+    assert config["block_out_channels"] == [32, 64, 128, 128]
+    assert config["cross_attention_dim"] == 128
+    assert json.loads((folder / "text_encoder" / "config.json").read_text())["num_attention_heads"] == 2
+
+
+def test_what_a_block_type_packs():
+    """As stable-diffusion.cpp converts: matrices of whole rows, but for embeddings and the time embedding."""
+    types = {}
+    for component in recipes.PREFIXES:
+        types |= {n: r.type for n, r in recipes.recipes(ModelRecipe("sd15", "q4_k"), component).items()}
+    block = UNET + "input_blocks.{}.1.transformer_blocks.0."
+    clip = "cond_stage_model.transformer.text_model."
+    assert types[block.format(1) + "attn1.to_q.weight"] == "f16", "320 is not a multiple of 256"
+    assert types[block.format(1) + "attn2.to_k.weight"] == "q4_k"
+    assert types[block.format(7) + "attn1.to_q.weight"] == "q4_k"
+    assert types[UNET + "input_blocks.1.0.emb_layers.1.weight"] == "q4_k"
+    assert types[UNET + "time_embed.0.weight"] == types[UNET + "time_embed.2.weight"] == "f16"
+    assert types[clip + "embeddings.token_embedding.weight"] == "f16"
+    assert types[clip + "encoder.layers.3.mlp.fc2.weight"] == "q4_k"
+    assert types[UNET + "input_blocks.0.0.weight"] == types[UNET + "input_blocks.1.1.proj_in.weight"] == "f16"
+    assert {t for n, t in types.items() if n.endswith(".bias")} == {"f32"}
+    assert types["first_stage_model.encoder.norm_out.weight"] == "f32"
+
+
+def test_every_weight_keeps_the_size_of_its_input():
+    for component, shapes in sd15_shapes().items():
+        for name, shape in shapes.items():
+            recipe = recipes.tensor_recipe(recipes.PREFIXES[component] + name, shape, "f32")
+            if len(shape) > 1 and "embedding.weight" not in name:
+                gain = 37837.2 * 2.0**recipe.exponent * np.sqrt(np.prod(shape[1:]))
+                assert 2**-0.5 <= gain <= 2**0.5, name
+
+
+def test_full_size_is_sd15s():
+    assert sum(len(s) for s in recipes.shapes(ModelRecipe("sd15")).values()) == 686 + 248 + 196
+    assert recipes.size(ModelRecipe("sd15", "f16")) == 2 * (859_520_964 + 83_653_863 + 123_060_480)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "layout", "says"),
+    [
+        (ModelRecipe("sd9"), "a.safetensors", "ldm", "no recipe for family 'sd9'"),
+        (ModelRecipe("sd15", "q1_z"), "a.gguf", "ldm", "no recipe weights of type 'q1_z'"),
+        (ModelRecipe("sd15", "q8_0", True), "a.safetensors", "ldm", "q8_0 is kept in GGUF only"),
+        (ModelRecipe("sd15", "q8_0", True), "a", "diffusers", "q8_0 is kept in GGUF only"),
+        (TINY, "a", "onnx", "unknown layout 'onnx'"),
+        (TINY, ".", "ldm", "a folder; name a file"),
+        (TINY, "file", "diffusers", "--layout diffusers writes a folder"),
+        (TINY, "file/a.safetensors", "ldm", "cannot write the file"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(tmp_path, model, name, layout, says):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(BadInput, match=re.escape(says)) as caught:
+        recipes.make(model, tmp_path / name, layout)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
