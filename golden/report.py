@@ -60,6 +60,8 @@ def table(report: Report) -> Table:
     for name in engines:
         grid.add_column(f"{name}\n{report.engines[name]}", overflow="fold")
     for op in ops:
+        if all(worst(cells.get((op, name), [])) is None for name in engines):
+            continue
         row = []
         for name in engines:
             text, status = cell(cells.get((op, name), []))

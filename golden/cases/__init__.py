@@ -6,6 +6,7 @@ import importlib
 from refsd.golden.case import Case
 from refsd.golden.errors import BadInput
 
+FULL = "full/"
 # Each module has a list CASES.
 _MODULES = ("matmul", "conv", "norms", "activations", "attention")
 
@@ -24,8 +25,14 @@ CASES = _collect()
 
 
 def select(pattern: str = "*") -> list[Case]:
-    """The cases whose names match a glob ("conv2d/*", "*q4_k*"). Raises BadInput if there is none."""
-    chosen = [case for name, case in CASES.items() if fnmatch.fnmatchcase(name, pattern)]
+    """The cases whose names match a glob ("conv2d/*", "*q4_k*"). Raises BadInput if there is none.
+
+    Full-size models ("full/...") are chosen only by a glob that begins so.
+    """
+    full = pattern.startswith(FULL)
+    chosen = [
+        c for name, c in CASES.items() if fnmatch.fnmatchcase(name, pattern) and name.startswith(FULL) <= full
+    ]
     if not chosen:
         raise BadInput(f"no case matches {pattern!r}: `refsd golden list` shows all {len(CASES)}")
     return chosen
