@@ -241,12 +241,14 @@ def check(
             raise BadInput(f"{name} has no param {param}; it has {', '.join(component.params)}")
         default = component.params[param]
         if type(value) is not type(default):
-            raise BadInput(f"{name}: param {param} is {value!r}, expected something like {default!r}")
+            raise BadInput(f"{name}: param {param} is {str(value)[:40]!r}, expected something like {default!r}")
         if isinstance(value, int) and (value < 1 or (param in fits and not fits[param].holds(value))):
             says = fits[param].says if param in fits else "at least 1"
             raise BadInput(f"{name}: param {param} is {value}, the model takes {says}")
     if params.get("hidden_act", "gelu") not in ACTIVATIONS:
-        raise BadInput(f"{name}: param hidden_act is {params['hidden_act']!r}; expected {' or '.join(ACTIVATIONS)}")
+        raise BadInput(
+            f"{name}: param hidden_act is {params['hidden_act'][:40]!r}; expected {' or '.join(ACTIVATIONS)}"
+        )
     sizes: dict[str, int] = {}
     for argument, (shape, kind, _) in component.arguments.items():
         x = np.asarray(inputs[argument])
