@@ -18,36 +18,38 @@ _KEYS = 64  # keys in a tile
 def _accumulate(c, a, b):
     """c += a b on a tile: a [M, K], b [K * lanes], c [M * lanes], b and c flat.
 
-    Two rows of c by eight terms at a time stay in registers.
+    Two rows of c by eight terms at a time stay in registers. (No range with a step: its indices
+    may be negative as far as Numba knows, and the loop is not vectorised: ten times slower.)
     """
     M, K = a.shape
-    for m in range(0, M - 1, 2):
-        c0, c1 = m * _LANES, (m + 1) * _LANES
-        for k in range(0, K - 7, 8):
+    for pair in range(M // 2):
+        m = 2 * pair
+        c0 = m * _LANES
+        for eight in range(K // 8):
+            k = 8 * eight
             p0, p1, p2, p3 = a[m, k], a[m, k + 1], a[m, k + 2], a[m, k + 3]
             p4, p5, p6, p7 = a[m, k + 4], a[m, k + 5], a[m, k + 6], a[m, k + 7]
             q0, q1, q2, q3 = a[m + 1, k], a[m + 1, k + 1], a[m + 1, k + 2], a[m + 1, k + 3]
             q4, q5, q6, q7 = a[m + 1, k + 4], a[m + 1, k + 5], a[m + 1, k + 6], a[m + 1, k + 7]
-            b0, b1, b2, b3 = k * _LANES, (k + 1) * _LANES, (k + 2) * _LANES, (k + 3) * _LANES
-            b4, b5, b6, b7 = (k + 4) * _LANES, (k + 5) * _LANES, (k + 6) * _LANES, (k + 7) * _LANES
             for l in range(_LANES):
-                r0, r1, r2, r3 = b[b0 + l], b[b1 + l], b[b2 + l], b[b3 + l]
-                r4, r5, r6, r7 = b[b4 + l], b[b5 + l], b[b6 + l], b[b7 + l]
+                i = k * _LANES + l
+                r0, r1, r2, r3 = b[i], b[i + _LANES], b[i + 2 * _LANES], b[i + 3 * _LANES]
+                i += 4 * _LANES
+                r4, r5, r6, r7 = b[i], b[i + _LANES], b[i + 2 * _LANES], b[i + 3 * _LANES]
                 u = c[c0 + l] + p0 * r0 + p1 * r1 + p2 * r2 + p3 * r3
-                v = c[c1 + l] + q0 * r0 + q1 * r1 + q2 * r2 + q3 * r3
+                v = c[c0 + _LANES + l] + q0 * r0 + q1 * r1 + q2 * r2 + q3 * r3
                 c[c0 + l] = u + p4 * r4 + p5 * r5 + p6 * r6 + p7 * r7
-                c[c1 + l] = v + q4 * r4 + q5 * r5 + q6 * r6 + q7 * r7
+                c[c0 + _LANES + l] = v + q4 * r4 + q5 * r5 + q6 * r6 + q7 * r7
         for k in range(K - K % 8, K):
-            p0, q0, b0 = a[m, k], a[m + 1, k], k * _LANES
+            p, q = a[m, k], a[m + 1, k]
             for l in range(_LANES):
-                c[c0 + l] += p0 * b[b0 + l]
-                c[c1 + l] += q0 * b[b0 + l]
+                c[c0 + l] += p * b[k * _LANES + l]
+                c[c0 + _LANES + l] += q * b[k * _LANES + l]
     if M % 2:
-        c0 = (M - 1) * _LANES
         for k in range(K):
-            p0, b0 = a[M - 1, k], k * _LANES
+            p = a[M - 1, k]
             for l in range(_LANES):
-                c[c0 + l] += p0 * b[b0 + l]
+                c[(M - 1) * _LANES + l] += p * b[k * _LANES + l]
 
 
 @kernel(contract=True)
