@@ -45,7 +45,8 @@ class TorchEngine:
 
     def refuses(self, case: Case) -> str | None:
         if case.op in _OPERATIONS:
-            return None
+            composed = self._numerics.storage != "float32" and _is_composed(case)
+            return f"torch makes {case.op} of several operations, and rounds between them" if composed else None
         if case.op not in MODELS:
             return f"torch has no {case.op}"
         package = MODELS[case.op].package
@@ -204,6 +205,12 @@ _OPERATIONS: dict[str, Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any
     "upsample_nearest": _upsample_nearest,
     "embedding": lambda torch, x, params: torch.nn.functional.embedding(x["ids"], x["weight"]),
 }
+
+
+def _is_composed(case: Case) -> bool:
+    if case.op == "softmax":
+        return "mask" in case.inputs or case.params.get("scale", 1.0) != 1.0
+    return case.op == "quick_gelu"
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[Found]:
