@@ -1,5 +1,72 @@
+"""refsd txt2img: a picture from a prompt, under sd-cli's flag names and defaults."""
+
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+PROFILES = ("float64", "float32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash")
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    app.command("txt2img")(txt2img)
+
+
+def txt2img(
+    model: Annotated[
+        Path, typer.Option("-m", "--model", help="A .safetensors or .gguf file, or a diffusers folder.")
+    ],
+    prompt: Annotated[
+        str, typer.Option("-p", "--prompt", help="What to draw; (x:1.2), [x] and BREAK as in A1111.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .png file.")] = Path("output.png"),
+    negative_prompt: Annotated[str, typer.Option("-n", "--negative-prompt", help="What not to draw.")] = "",
+    width: Annotated[int, typer.Option("-W", "--width", help="Pixels; goes up to a multiple of 64.")] = 512,
+    height: Annotated[int, typer.Option("-H", "--height", help="Pixels; goes up to a multiple of 64.")] = 512,
+    steps: Annotated[int, typer.Option("--steps", help="Number of sampling steps.")] = 20,
+    cfg_scale: Annotated[float, typer.Option("--cfg-scale", help="1 leaves the negative prompt out.")] = 7.0,
+    sampling_method: Annotated[str, typer.Option("--sampling-method", help="euler, euler_a.")] = "euler_a",
+    scheduler: Annotated[str, typer.Option("--scheduler", help="discrete, karras.")] = "discrete",
+    seed: Annotated[int, typer.Option("-s", "--seed", help="Below 0: a random one, which is shown.")] = 42,
+    rng: Annotated[
+        str, typer.Option("--rng", help="cuda (Philox, as A1111), cpu (as torch and ComfyUI).")
+    ] = "cuda",
+    clip_skip: Annotated[int, typer.Option("--clip-skip", help="2 leaves out CLIP's last layer; below 1: 1.")] = -1,
+    batch_count: Annotated[
+        int, typer.Option("-b", "--batch-count", help="Pictures, of seeds counting up: cat_0.png, cat_1.png, ...")
+    ] = 1,
+    vocab: Annotated[
+        Path | None, typer.Option(help="CLIP's tokenizer.json, merges.txt or bpe_simple_vocab_16e6.txt.gz.")
+    ] = None,
+    numerics: Annotated[str, typer.Option(help=f"{', '.join(PROFILES)}.")] = "float32",
+    deviation: Annotated[
+        list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
+    ] = None,
+    taps: Annotated[
+        Path | None,
+        typer.Option(help="Safetensors file for text encodings, noise, every step, latent and picture."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Say what is read and how long each part took.")
+    ] = False,
+) -> None:
+    """Make a picture with Stable Diffusion 1.x, in stable-diffusion.cpp's order of operations."""
+    import secrets
+
+    from refsd.pipelines.job import Job, run
+    from refsd.pipelines.settings import Settings
+
+    settings = Settings(
+        prompt,
+        negative_prompt,
+        width,
+        height,
+        steps,
+        cfg_scale,
+        sampling_method,
+        scheduler,
+        rng,
+        max(clip_skip, 1),
+    )
+    seed = seed if seed >= 0 else secrets.randbelow(2**31)
+    run(Job(model, settings, seed, batch_count, output, vocab, numerics, deviation or [], taps, verbose))

@@ -1,0 +1,1 @@
+"""Pipelines: from words to a picture."""

@@ -1,0 +1,64 @@
+"""A picture's bytes, its file's name, and the words that a PNG carries."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.pipelines.settings import Settings
+
+
+def to_bytes(image: np.ndarray) -> np.ndarray:
+    """[1, 3, H, W], -1..1 -> [H, W, 3] uint8: floor(255 * clip((image + 1) / 2, 0, 1) + 0.5), in float32.
+
+    Source: stable-diffusion.cpp src/preprocessing.hpp, preprocessing_float_to_u8.
+    """
+    unit = np.clip((image[0].astype(np.float32) + np.float32(1)) * np.float32(0.5), 0, 1)
+    return np.floor(unit * np.float32(255) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0)
+
+
+def output_paths(output: Path, count: int) -> list[Path]:
+    """sd-cli's names: cat.png, or for several cat_0.png, cat_1.png, ...; .png where there is no suffix.
+
+    Raises BadInput for another format.
+    """
+    if output.suffix.lower() not in ("", ".png"):
+        raise BadInput(f"--output {output}: refsd writes PNG; expected a name that ends in .png")
+    suffix = output.suffix or ".png"
+    numbers = [""] if count == 1 else [f"_{b}" for b in range(count)]
+    return [output.with_name(f"{output.stem}{number}{suffix}") for number in numbers]
+
+
+def parameters_text(settings: Settings, seed: int, extras: Mapping[str, str]) -> str:
+    """What A1111 and sd-cli keep in a PNG's text chunk "parameters"."""
+    fields = {
+        "Steps": settings.steps,
+        "CFG scale": settings.cfg_scale,
+        "Seed": seed,
+        "Size": f"{settings.width}x{settings.height}",
+        "RNG": settings.rng,
+        "Sampler": f"{settings.sampler} {settings.schedule}",
+        **({"Clip skip": settings.clip_skip} if settings.clip_skip > 1 else {}),
+        **extras,
+    }
+    negative = f"Negative prompt: {settings.negative_prompt}\n" if settings.negative_prompt else ""
+    return f"{settings.prompt}\n{negative}{', '.join(f'{name}: {value}' for name, value in fields.items())}"
+
+
+def write_png(path: Path, pixels: np.ndarray, parameters: str) -> None:
+    """pixels [H, W, 3] uint8; an existing file is replaced once the new one is whole."""
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_itxt("parameters", parameters) if not parameters.isascii() else info.add_text("parameters", parameters)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(part, "PNG", pnginfo=info)
+        part.replace(path)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)

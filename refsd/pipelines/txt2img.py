@@ -1,0 +1,197 @@
+"""Stable Diffusion 1.x from a prompt to a picture, in stable-diffusion.cpp's order of operations.
+
+Whose convention is what:
+- stable-diffusion.cpp: latents start as noise * sigma_0 (diffusers: * sqrt(sigma_0^2 + 1)); the noise of
+  picture b is drawn from seed + b, in one call over [C, H/8, W/8], and Euler a goes on drawing from the same
+  stream; timesteps are real numbers; cond and uncond pass through the UNet one after the other; an empty
+  negative prompt is encoded like any other; a cfg scale of 1 leaves uncond out; sizes go up to a multiple of 64.
+- A1111: prompt weights, with the mean of the hidden states restored; clip_skip n takes the n-th layer from the
+  last, then the final LayerNorm.
+- The original: last hidden state of CLIP-L, latents / 0.18215 into the decoder.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.components import forward, load
+from refsd.golden.arithmetic import Arithmetic
+from refsd.module import Kept, Module
+from refsd.pipelines.settings import Settings
+from refsd.samplers import SAMPLERS
+from refsd.samplers.noise import RNGS
+from refsd.samplers.parameterization import eps_denoiser, guide
+from refsd.samplers.schedules import SCHEDULES, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.step import Callback
+from refsd.tokenizers import Tokenizer, chunks
+from refsd.weights import Checkpoint
+
+LATENT_SCALE = 0.18215
+LEVELS = training_sigmas(scaled_linear_alphas_cumprod())
+
+Listener = Callable[[str, np.ndarray], None]
+
+
+class Part(NamedTuple):
+    """A component ready to run: its weights, and what its config sets."""
+
+    name: str
+    module: Module
+    params: Mapping[str, Any]
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], source: str, **params) -> dict[str, np.ndarray]:
+        return forward(self.name, self.module, inputs, {**self.params, **params}, source)
+
+
+class StableDiffusion(NamedTuple):
+    clip: Part
+    unet: Part
+    decoder: Part
+    tokenizer: Tokenizer
+
+    @property
+    def dtype(self) -> np.dtype:
+        """In which latents are kept and sampled: the numerics' compute dtype."""
+        return self.unet.module.arithmetic.numerics.compute_dtype
+
+
+class Conditioning(NamedTuple):
+    """cond, uncond: [1, 77 * chunks, E]; uncond is None where the cfg scale is 1"""
+
+    cond: np.ndarray
+    uncond: np.ndarray | None
+
+
+def open_pipeline(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, arithmetic: Arithmetic, budget: int = 0
+) -> StableDiffusion:
+    """
+    budget: bytes of expanded UNet weights to keep between steps
+
+    Raises BadInput where a component is missing.
+    """
+    kept = {"unet": Kept(budget)}
+    clip, unet, decoder = (
+        Part(name, *load(checkpoint, name, arithmetic, kept.get(name))) for name in ("clip", "unet", "vae-decoder")
+    )
+    return StableDiffusion(clip, unet, decoder, tokenizer)
+
+
+def pixels_per_latent(sd: StableDiffusion) -> int:
+    """8 for SD 1.x's autoencoder of four levels."""
+    return 2 ** (sd.decoder.module.count("decoder.up") - 1)
+
+
+def size_multiple(sd: StableDiffusion) -> int:
+    """What width and height must be multiples of: the autoencoder's factor times the UNet's; 64."""
+    m = sd.unet.module
+    return pixels_per_latent(sd) * 2 ** sum("0.op" in m["input_blocks"][i] for i in range(m.count("input_blocks")))
+
+
+def encode_prompt(sd: StableDiffusion, prompt: str, clip_skip: int = 1) -> np.ndarray:
+    """Hidden states of a prompt, chunk after chunk along the tokens, weights applied.
+
+        hidden <- hidden * weight;  hidden <- hidden * mean(before) / mean(after)    in each chunk
+
+    -> context: [1, 77 * chunks, E]
+    Source: A1111 modules/sd_hijack_clip.py, process_tokens; stable-diffusion.cpp apply_token_weights.
+    """
+    encoded = []
+    for ids, weights in chunks(sd.tokenizer, prompt):
+        hidden = sd.clip({"input_ids": ids[None]}, "prompt", clip_skip=clip_skip)["hidden"]
+        encoded.append(hidden if (weights == 1).all() else _weighted(hidden, weights, sd.dtype))
+    return np.concatenate(encoded, axis=1)
+
+
+def _weighted(hidden: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    wide = hidden.astype(dtype)
+    y = wide * weights[:, None].astype(dtype)
+    before, after = wide.mean(dtype=np.float64), y.mean(dtype=np.float64)
+    return (y * float(before / after)).astype(hidden.dtype) if after else y.astype(hidden.dtype)
+
+
+def encode(sd: StableDiffusion, settings: Settings) -> Conditioning:
+    """Both prompts."""
+    cond = encode_prompt(sd, settings.prompt, settings.clip_skip)
+    if settings.cfg_scale == 1:
+        return Conditioning(cond, None)
+    return Conditioning(cond, encode_prompt(sd, settings.negative_prompt, settings.clip_skip))
+
+
+def sigmas(settings: Settings) -> np.ndarray:
+    """[steps + 1], float64, falling to 0"""
+    return SCHEDULES[settings.schedule](settings.steps, LEVELS)
+
+
+def sample(
+    sd: StableDiffusion,
+    settings: Settings,
+    conditioning: Conditioning,
+    seed: int,
+    callback: Callback | None = None,
+    listener: Listener | None = None,
+) -> np.ndarray:
+    """One picture's latents, from noise.
+
+    callback: called at each step, before x moves, with (i, sigma, x, denoised)
+    listener: called with (name, array): "noise"; for UNet call n "calls.{n}.x", ".timesteps", ".cond", ".uncond";
+              for step i "steps.{i}.x", ".sigma", ".denoised", ".eps" (after guidance); "latent"
+    -> [1, C, H/8, W/8], in the compute dtype, not divided by 0.18215
+    """
+    tell = listener or (lambda name, array: None)
+    factor = pixels_per_latent(sd)
+    shape = (
+        1,
+        sd.unet.module.shape("input_blocks.0.0.weight")[1],
+        settings.height // factor,
+        settings.width // factor,
+    )
+    rng = RNGS[settings.rng](seed)
+    noise = rng.randn(shape)
+    tell("noise", noise)
+    levels = sigmas(settings)
+
+    def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
+        tell(f"steps.{i}.x", x)
+        tell(f"steps.{i}.sigma", np.array(sigma))
+        tell(f"steps.{i}.denoised", denoised)
+        tell(f"steps.{i}.eps", (x - denoised) / sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+
+    denoiser = eps_denoiser(_guided(sd, conditioning, settings.cfg_scale, tell), LEVELS)
+    x = noise.astype(sd.dtype) * float(levels[0])
+    x = SAMPLERS[settings.sampler](denoiser, x, levels, rng, on_step)
+    tell("latent", x)
+    return x
+
+
+def _guided(
+    sd: StableDiffusion, conditioning: Conditioning, cfg_scale: float, tell: Listener
+) -> Callable[[np.ndarray, float], np.ndarray]:
+    """The UNet under classifier-free guidance, as a function of (x, t)."""
+    calls = 0
+
+    def network(x: np.ndarray, t: float) -> np.ndarray:
+        nonlocal calls
+        timesteps = np.array([t])
+        tell(f"calls.{calls}.x", x)
+        tell(f"calls.{calls}.timesteps", timesteps)
+        outputs = {}
+        for which, context in conditioning._asdict().items():
+            if context is not None:
+                inputs = {"x": x, "timesteps": timesteps, "context": context}
+                outputs[which] = sd.unet(inputs, f"UNet call {calls}")["out"].astype(sd.dtype)
+                tell(f"calls.{calls}.{which}", outputs[which])
+        calls += 1
+        if "uncond" not in outputs:
+            return outputs["cond"]
+        return guide(outputs["cond"], outputs["uncond"], cfg_scale)
+
+    return network
+
+
+def decode(sd: StableDiffusion, latent: np.ndarray) -> np.ndarray:
+    """[1, C, H/8, W/8] -> picture [1, 3, H, W], about -1..1, not clipped"""
+    return sd.decoder({"z": latent / LATENT_SCALE}, "latent")["out"]
