@@ -46,8 +46,48 @@ J = np.arange(32)
 I = np.arange(256)
 
 
+def nibbles(first):
+    """Weight j of 32: low nibbles the first half, high nibbles the second."""
+    return run(8 * (first + J % 16) + 4 * (J // 16), 4)
+
+
 def q4_0(bits):
-    return affine(half(bits, 0), 1, number(bits, run(8 * (2 + J % 16) + 4 * (J // 16), 4)) - 8)
+    return affine(half(bits, 0), 1, number(bits, nibbles(2)) - 8)
+
+
+def q4_1(bits):
+    return affine(half(bits, 0), 1, number(bits, nibbles(4)), -half(bits, 2), 1)
+
+
+def q5_0(bits):
+    return affine(half(bits, 0), 1, number(bits, np.concatenate([nibbles(6), run(8 * 2 + J, 1)])) - 16)
+
+
+def q5_1(bits):
+    q = number(bits, np.concatenate([nibbles(8), run(8 * 4 + J, 1)]))
+    return affine(half(bits, 0), 1, q, -half(bits, 2), 1)
+
+
+def q2_k(bits):
+    G = np.arange(16)
+    q = number(bits, run(8 * (16 + 32 * (I // 128) + I % 32) + 2 * (I % 128 // 32), 2))
+    scale, minimum = number(bits, run(8 * G, 4)), number(bits, run(8 * G + 4, 4))
+    return affine(half(bits, 80), scale, q, half(bits, 82), minimum)
+
+
+def q3_k(bits):
+    G = np.arange(16)
+    low = run(8 * (32 + 32 * (I // 128) + I % 32) + 2 * (I % 128 // 32), 2)
+    q = number(bits, np.concatenate([low, run(8 * (I % 32) + I // 32, 1)])) - 4
+    scale = np.concatenate([run(8 * (96 + G % 8) + 4 * (G // 8), 4), run(8 * (104 + G % 4) + 2 * (G // 4), 2)])
+    return affine(half(bits, 108), number(bits, scale) - 32, q)
+
+
+def q5_k(bits):
+    scale, minimum = k_scales(bits, 4)
+    low = run(8 * (48 + 32 * (I // 64) + I % 32) + 4 * (I // 32 % 2), 4)
+    q = number(bits, np.concatenate([low, run(8 * (16 + I % 32) + I // 32, 1)]))
+    return affine(half(bits, 0), scale, q, half(bits, 2), minimum)
 
 
 def q8_0(bits):

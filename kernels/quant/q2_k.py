@@ -1,0 +1,50 @@
+"""Q2_K: 256 weights of 2 bits, in 16 groups of 16, each group with a 4-bit scale and a 4-bit minimum.
+
+byte  0 .. 15  scales  low nibble the scale of a group, high nibble its minimum
+byte 16 .. 79  qs      32 bytes for 128 weights: bits 2k, 2k+1 of byte j are weight 32 k + j
+byte 80 .. 81  d       float16, scale of the scales
+byte 82 .. 83  dmin    float16, scale of the minimums
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, halves
+
+BLOCK = 256
+BYTES = 84
+assert BYTES == 16 + BLOCK // 4 + 2 + 2
+
+
+def dequantize(blocks):
+    """Expand Q2_K blocks.
+
+        y = (d scale) q - (dmin minimum)
+
+    blocks: uint8 [n, 84]
+    -> y:   float32 [n, 256]
+
+    Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
+    Source: ggml-quants.c, dequantize_row_q2_K.
+    """
+    return _dequantize(frozen(blocks), halves(blocks, 80), halves(blocks, 82))
+
+
+@kernel
+def _dequantize(blocks, d, dmin):
+    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+    for b in numba.prange(blocks.shape[0]):
+        for half in range(2):
+            for k in range(4):
+                for group in range(2):
+                    codes = blocks[b, 8 * half + 2 * k + group]
+                    scale = d[b] * np.float32(codes & 0xF)
+                    minimum = dmin[b] * np.float32(codes >> 4)
+                    for j in range(16 * group, 16 * group + 16):
+                        q = blocks[b, 16 + 32 * half + j] >> (2 * k) & 0x3
+                        y[b, 128 * half + 32 * k + j] = scale * np.float32(q) - minimum
+    return y
+
+
+Q2_K = BlockType("q2_k", 10, BLOCK, BYTES, dequantize)

@@ -1,0 +1,54 @@
+"""Q3_K: 256 weights of 3 bits, in 16 groups of 16, each group with a 6-bit scale.
+
+byte   0 ..  31  hmask   bit i of byte j is the high bit of weight 32 i + j
+byte  32 ..  95  qs      low 2 bits; 32 bytes for 128 weights: bits 2k, 2k+1 of byte j are weight 32 k + j
+byte  96 .. 107  scales  (A .. P scales of groups 0 .. 15; a letter a bit, high bit left)
+                         96 .. 103   IIIIAAAA JJJJBBBB KKKKCCCC LLLLDDDD MMMMEEEE NNNNFFFF OOOOGGGG PPPPHHHH
+                         104 .. 107  MMIIEEAA NNJJFFBB OOKKGGCC PPLLHHDD
+byte 108 .. 109  d       float16, scale of the scales
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, halves
+
+BLOCK = 256
+BYTES = 110
+assert BYTES == BLOCK // 8 + BLOCK // 4 + 12 + 2
+
+
+def dequantize(blocks):
+    """Expand Q3_K blocks.
+
+        y = (d (scale - 32)) (q - 4)
+
+    blocks: uint8 [n, 110]
+    -> y:   float32 [n, 256]
+
+    Both products are rounded to float32. Error: none; bit-exact with gguf-py.
+    Source: ggml-quants.c, dequantize_row_q3_K.
+    """
+    return _dequantize(frozen(blocks), halves(blocks, 108))
+
+
+@kernel
+def _dequantize(blocks, d):
+    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+    for b in numba.prange(blocks.shape[0]):
+        for half in range(2):
+            for k in range(4):
+                for group in range(2):
+                    g = 8 * half + 2 * k + group
+                    low = blocks[b, 96 + g % 8] >> (4 * (g // 8)) & 0xF
+                    high = blocks[b, 104 + g % 4] >> (2 * (g // 4)) & 0x3
+                    scale = d[b] * (np.float32(low | high << 4) - np.float32(32))
+                    for j in range(16 * group, 16 * group + 16):
+                        q = blocks[b, 32 + 32 * half + j] >> (2 * k) & 0x3
+                        third = blocks[b, j] >> (4 * half + k) & 0x1
+                        y[b, 128 * half + 32 * k + j] = scale * (np.float32(q | third << 2) - np.float32(4))
+    return y
+
+
+Q3_K = BlockType("q3_k", 11, BLOCK, BYTES, dequantize)

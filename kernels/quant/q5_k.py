@@ -1,0 +1,50 @@
+"""Q5_K: 256 weights of 5 bits, in 8 groups of 32, each group with a 6-bit scale and a 6-bit minimum.
+
+byte   0 ..   1  d       float16, scale of the scales
+byte   2 ..   3  dmin    float16, scale of the minimums
+byte   4 ..  15  scales  as in Q4_K
+byte  16 ..  47  qh      bit g of byte j is the fifth bit of weight j of group g
+byte  48 .. 175  qs      32 bytes for two groups: low nibbles the first, high nibbles the second
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.q4_k import scale_and_min
+
+BLOCK = 256
+BYTES = 176
+assert BYTES == 2 + 2 + 12 + BLOCK // 8 + BLOCK // 2
+
+
+def dequantize(blocks):
+    """Expand Q5_K blocks.
+
+        y = (d scale) q - (dmin minimum)
+
+    blocks: uint8 [n, 176]
+    -> y:   float32 [n, 256]
+
+    Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
+    Source: ggml-quants.c, dequantize_row_q5_K.
+    """
+    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2))
+
+
+@kernel
+def _dequantize(blocks, d, dmin):
+    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+    for b in numba.prange(blocks.shape[0]):
+        for g in range(8):
+            code, minimum_code = scale_and_min(blocks[b], g)
+            scale, minimum = d[b] * code, dmin[b] * minimum_code
+            for j in range(32):
+                nibble = blocks[b, 48 + 32 * (g // 2) + j] >> (4 * (g % 2)) & 0xF
+                fifth = blocks[b, 16 + j] >> g & 0x1
+                y[b, 32 * g + j] = scale * np.float32(nibble | fifth << 4) - minimum
+    return y
+
+
+Q5_K = BlockType("q5_k", 13, BLOCK, BYTES, dequantize)
