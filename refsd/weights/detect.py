@@ -24,8 +24,9 @@ def _same(_: Collection[str]) -> Keymap:
 
 
 def _diffusers_unet(names: Collection[str]) -> Keymap:
+    places = {tuple(name.split(".", 3)[:3]) for name in names}
     levels = count(names, "down_blocks.", 4)
-    attention = [n for n in range(levels) if any(name.startswith(f"down_blocks.{n}.attentions.") for name in names)]
+    attention = [n for n in range(levels) if ("down_blocks", str(n), "attentions") in places]
     return keymaps.unet(levels, count(names, "down_blocks.0.resnets.", 2), attention)
 
 

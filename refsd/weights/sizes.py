@@ -8,12 +8,15 @@ Shapes = Mapping[str, Shape]
 
 
 def count(names: Iterable[str], prefix: str, default: int) -> int:
-    """One more than the highest number that follows `prefix` in a name; of up to three digits."""
+    """One more than the highest number that follows `prefix` in a name.
+
+    Numbers have up to two digits: one name must not make a large table.
+    """
     found = -1
     for name in names:
         if name.startswith(prefix):
             digits = name[len(prefix) :].partition(".")[0]
-            if digits.isascii() and digits.isdigit() and len(digits) <= 3:
+            if digits.isascii() and digits.isdigit() and len(digits) <= 2:
                 found = max(found, int(digits))
     return found + 1 or default
 

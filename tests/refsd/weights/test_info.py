@@ -1,0 +1,137 @@
+"""refsd info, as a person and as a machine call it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from refsd.cli import main
+
+
+@pytest.fixture
+def info(monkeypatch, capsys):
+    """Arguments -> exit code, stdout, stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["refsd", "info", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        return exit.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_a_single_file(info, single_file):
+    code, out, err = info(single_file)
+    assert (code, err) == (0, "")
+    assert "Stable Diffusion 1.x in the original layout, safetensors" in out
+    assert "channels 32, channel mult 1:2" in out
+    assert "alphas_cumprod" in out
+    assert "missing" not in out
+
+
+def test_json(info, single_file, parts):
+    code, out, _ = info(single_file, "--json", "--tensors")
+    said = json.loads(out)
+    assert code == 0
+    assert (said["family"], said["layout"], said["format"]) == ("sd15", "ldm", ["safetensors"])
+    for part, arrays in parts.items():
+        of = said["components"][part]
+        assert of["tensors"] == len(arrays)
+        assert of["parameters"] == sum(array.size for array in arrays.values())
+        assert of["types"] == {"f32": {"tensors": len(arrays), "bytes": 4 * of["parameters"]}}
+        assert of["missing"] == of["unused"] == of["misshapen"] == []
+    assert said["components"]["unet"]["size"]["context_dim"] == 24
+    assert said["tokenizer"] is None
+    assert len(said["tensor_list"]) == sum(map(len, parts.values())) + 3
+    by_name = {tensor["name"]: tensor for tensor in said["tensor_list"]}
+    assert by_name["model.diffusion_model.out.2.bias"]["is"] == "unet: out.2.bias"
+    assert by_name["alphas_cumprod"]["is"] is None
+
+
+def test_a_folder_with_its_tokenizer(info, folder):
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.json").write_text("{}")
+    said = json.loads(info(folder, "--json")[1])
+    assert said["layout"] == "diffusers"
+    assert said["tokenizer"] == str(folder / "tokenizer" / "vocab.json")
+    assert json.loads(info(folder / "text_encoder", "--json")[1]) is not None
+
+
+def test_what_does_not_fit_is_exit_1(info, single, as_safetensors):
+    del single["model.diffusion_model.out.2.bias"]
+    code, out, _ = info(as_safetensors(single | {"stray": np.ones(1)}))
+    assert code == 1
+    assert 'unet "out.2.bias" [4]' in out
+    assert "stray" in out
+
+
+def test_values(info, single, as_safetensors):
+    assert info(as_safetensors(single), "--check-values")[0] == 0
+    name = "first_stage_model.quant_conv.bias"
+    bad = single[name].copy()
+    bad[:3] = [np.nan, np.inf, 1]
+    path = as_safetensors(single | {name: bad})
+    assert info(path)[0] == 0
+    code, out, _ = info(path, "--check-values")
+    assert code == 1
+    assert f"{name} (2)" in out
+    said = json.loads(info(path, "--check-values", "--json")[1])
+    assert said["bad_values"] == [{"name": name, "not_finite": 2, "type": "f32"}]
+
+
+def test_any_gguf(info, as_gguf):
+    code, out, _ = info(
+        as_gguf({"blk.0.w": np.ones(8, np.float16), "blk.1.w": np.ones(8, np.float32)}), "--tensors"
+    )
+    assert code == 0
+    assert "no model that refsd knows, gguf; 2 tensors" in out
+    assert "blk" in out
+    assert "blk.1.w f32 [8]" in out
+
+
+def test_another_family(info, as_safetensors):
+    code, out, _ = info(as_safetensors({"double_blocks.0.img_attn.qkv.weight": np.ones((3, 1))}))
+    assert code == 0
+    assert "Flux, which refsd does not run yet" in out
+
+
+def test_names_are_neither_markup_nor_terminal_codes(info, as_safetensors):
+    names = ["[bold red]x[/]", "a\x1b[31mb", "c\nd", "[/]", "\u202ee"]
+    path = as_safetensors({name: np.ones(1, np.float32) for name in names})
+    code, out, _ = info(path, "--tensors")
+    assert code == 0
+    assert "[bold red]x[/]" in out
+    assert "\x1b[31mb" not in out
+    assert "c\nd" not in out
+    assert "\u202e" not in out
+
+
+HOSTILE = {
+    "cut.safetensors": b"\xff" * 8 + b"{}",
+    "deep.safetensors": (10**5).to_bytes(8, "little") + b"[" * 10**5,
+    "a.gguf": b"GGUF\3\0\0\0" + b"\xff" * 16,
+    "a.ckpt": b"\x80\x02}q\x00.",
+    "empty.safetensors": b"",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("options", [(), ("--json", "--tensors", "--check-values")])
+def test_hostile_is_one_line_and_exit_2(info, tmp_path, name, options):
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    code, out, err = info(tmp_path / name, *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"refsd: {tmp_path / name}: ")
+    assert err.count("\n") == 1
+
+
+def test_no_such_file(info, tmp_path):
+    code, _, err = info(tmp_path / "none")
+    assert code == 2
+    assert "No such file" in err
+
+
+def test_names_must_not_make_a_table_large(info, as_safetensors):
+    names = ["down_blocks.999.x", "down_blocks.0.resnets.999.y", "down_blocks.99.x", "down_blocks.0.resnets.99.y"]
+    assert info(as_safetensors({name: np.ones(1) for name in names}))[0] == 1
