@@ -44,14 +44,11 @@ def info(
 
 
 def _check(checkpoint, total: int) -> list[dict[str, Any]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from refsd.cli.bar import bar
     from refsd.weights.describe import bad_values
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("reading values", total=total)
-        return bad_values(checkpoint, lambda n: progress.advance(task, n))
+    with bar("reading values", total) as advance:
+        return bad_values(checkpoint, advance)
 
 
 def _is_wrong(found: dict[str, Any]) -> bool:
@@ -128,7 +125,10 @@ def _remarks(found: dict[str, Any]):
         readable = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES])
         yield "types", f"refsd cannot read {', '.join(found['unreadable_types'])}; it reads {readable}"
     if "clip" in found["components"]:
-        yield "tokenizer", found["tokenizer"] or "none with the model: CLIP's comes from a package or the Hub"
+        yield (
+            "tokenizer",
+            found["tokenizer"] or "none found: give one with --vocab, or install instant-clip-tokenizer",
+        )
     for key, value in list(found["metadata"].items())[:8]:
         yield "says", f"{_quoted(key)}: {_quoted(value)}"
     if "bad_values" in found:

@@ -1,5 +1,6 @@
 """What a checkpoint is, as plain data: for `refsd info`, and for a machine."""
 
+import importlib.util
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,11 +9,17 @@ from typing import Any
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import SCALAR_TYPES
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.tokenizers import vocabulary
 from refsd.weights.checkpoint import Checkpoint, Component, Problems, problems
 from refsd.weights.finite import not_finite
 from refsd.weights.stored import Header, Weights
 
-VOCABULARIES = ("tokenizer/vocab.json", "vocab.json")
+# Installed packages that have CLIP's vocabulary, or get it.
+PACKAGES = {
+    "instant_clip_tokenizer": "the package instant-clip-tokenizer",
+    "open_clip": "the package open_clip_torch",
+    "huggingface_hub": f"{vocabulary.REPO} on the Hugging Face Hub, when online",
+}
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -77,10 +84,12 @@ def bad_values(checkpoint: Checkpoint, progress: Callable[[int], None] = lambda 
 
 
 def tokenizer(path: Path) -> str | None:
-    """The vocabulary in a model's folder, or beside it."""
-    folder = path if path.is_dir() else path.parent
-    places = [folder, folder.parent] if path.is_dir() else [folder]
-    return next((str(at / name) for at in places for name in VOCABULARIES if (at / name).is_file()), None)
+    """Where CLIP's vocabulary would come from, in find_tokenizer's order, without going there."""
+    beside = path if path.is_dir() else path.parent
+    for name in vocabulary.FILES:
+        if (beside / "tokenizer" / name).is_file():
+            return str(beside / "tokenizer" / name)
+    return next((says for package, says in PACKAGES.items() if importlib.util.find_spec(package)), None)
 
 
 def _component(component: Component) -> dict[str, Any]:

@@ -42,7 +42,6 @@ def test_json(info, single_file, parts):
         assert of["types"] == {"f32": {"tensors": len(arrays), "bytes": 4 * of["parameters"]}}
         assert of["missing"] == of["unused"] == of["misshapen"] == []
     assert said["components"]["unet"]["size"]["context_dim"] == 24
-    assert said["tokenizer"] is None
     assert len(said["tensor_list"]) == sum(map(len, parts.values())) + 3
     by_name = {tensor["name"]: tensor for tensor in said["tensor_list"]}
     assert by_name["model.diffusion_model.out.2.bias"]["is"] == "unet: out.2.bias"
@@ -51,11 +50,23 @@ def test_json(info, single_file, parts):
 
 def test_a_folder_with_its_tokenizer(info, folder):
     (folder / "tokenizer").mkdir()
-    (folder / "tokenizer" / "vocab.json").write_text("{}")
+    (folder / "tokenizer" / "merges.txt").write_text("")
     said = json.loads(info(folder, "--json")[1])
     assert said["layout"] == "diffusers"
-    assert said["tokenizer"] == str(folder / "tokenizer" / "vocab.json")
-    assert json.loads(info(folder / "text_encoder", "--json")[1]) is not None
+    assert said["tokenizer"] == str(folder / "tokenizer" / "merges.txt")
+
+
+@pytest.mark.parametrize(
+    ("installed", "says"),
+    [
+        (("open_clip", "huggingface_hub"), "the package open_clip_torch"),
+        (("huggingface_hub",), "openai/clip-vit-large-patch14 on the Hugging Face Hub, when online"),
+        ((), None),
+    ],
+)
+def test_where_the_tokenizer_would_come_from(info, single_file, monkeypatch, installed, says):
+    monkeypatch.setattr("refsd.weights.describe.importlib.util.find_spec", lambda name: name in installed)
+    assert json.loads(info(single_file, "--json")[1])["tokenizer"] == says
 
 
 def test_what_does_not_fit_is_exit_1(info, single, as_safetensors):
