@@ -92,7 +92,7 @@ def measure(
     skip = free | ~np.isfinite(truth)
     z, h = _units(found, truth, limit, skip | odd), _units(honest, truth, limit, skip | ~np.isfinite(honest))
     engine = _errors(z, truth, channel)
-    typical = np.where(limit > 0, np.divide(spread, limit, out=np.zeros_like(limit), where=limit > 0), 0.0)
+    typical = np.divide(spread, limit, out=np.zeros_like(limit), where=(limit > 0) & ~free)
     typical[skip] = 0.0
     at = engine.at
     return Metrics(
