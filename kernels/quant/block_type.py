@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numba
 import numpy as np
+
+from refsd.kernels._jit import kernel
 
 
 class BlockType(NamedTuple):
@@ -34,7 +37,19 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 def halves(blocks: np.ndarray, offset: int) -> np.ndarray:
     """The float16 at a byte offset of each block. uint8 [n, bytes] -> float32 [n]"""
-    return np.ascontiguousarray(blocks[:, offset : offset + 2]).view("<f2")[:, 0].astype(np.float32)
+    return _look_up(frozen(blocks), offset, _WIDENED)
+
+
+with np.errstate(invalid="ignore"):
+    _WIDENED = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+@kernel
+def _look_up(blocks, offset, widened):
+    d = np.empty(blocks.shape[0], np.float32)
+    for b in numba.prange(blocks.shape[0]):
+        d[b] = widened[np.int64(blocks[b, offset]) | np.int64(blocks[b, offset + 1]) << 8]
+    return d
 
 
 def half_bytes(d: np.ndarray) -> np.ndarray:

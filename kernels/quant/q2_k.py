@@ -37,13 +37,13 @@ def _dequantize(blocks, d, dmin):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):
             for k in range(4):
-                for group in range(2):
-                    codes = blocks[b, 8 * half + 2 * k + group]
-                    scale = d[b] * np.float32(codes & 0xF)
-                    minimum = dmin[b] * np.float32(codes >> 4)
-                    for j in range(16 * group, 16 * group + 16):
-                        q = blocks[b, 16 + 32 * half + j] >> (2 * k) & 0x3
-                        y[b, 128 * half + 32 * k + j] = scale * np.float32(q) - minimum
+                codes0, codes1 = blocks[b, 8 * half + 2 * k], blocks[b, 8 * half + 2 * k + 1]
+                scale0, scale1 = d[b] * np.float32(codes0 & 0xF), d[b] * np.float32(codes1 & 0xF)
+                minimum0, minimum1 = dmin[b] * np.float32(codes0 >> 4), dmin[b] * np.float32(codes1 >> 4)
+                for j in range(32):
+                    q = blocks[b, 16 + 32 * half + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    scale, minimum = (scale0, minimum0) if j < 16 else (scale1, minimum1)
+                    y[b, 128 * half + 32 * k + j] = scale * np.float32(q) - minimum
     return y
 
 

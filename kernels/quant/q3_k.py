@@ -33,21 +33,26 @@ def dequantize(blocks):
     return _dequantize(frozen(blocks), halves(blocks, 108))
 
 
+@kernel(parallel=False)
+def _scale(block, group):
+    low = block[96 + group % 8] >> (4 * (group // 8)) & 0xF
+    high = block[104 + group % 4] >> (2 * (group // 4)) & 0x3
+    return np.float32(low | high << 4) - np.float32(32)
+
+
 @kernel
 def _dequantize(blocks, d):
     y = np.empty((blocks.shape[0], BLOCK), np.float32)
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):
             for k in range(4):
-                for group in range(2):
-                    g = 8 * half + 2 * k + group
-                    low = blocks[b, 96 + g % 8] >> (4 * (g // 8)) & 0xF
-                    high = blocks[b, 104 + g % 4] >> (2 * (g // 4)) & 0x3
-                    scale = d[b] * (np.float32(low | high << 4) - np.float32(32))
-                    for j in range(16 * group, 16 * group + 16):
-                        q = blocks[b, 32 + 32 * half + j] >> (2 * k) & 0x3
-                        third = blocks[b, j] >> (4 * half + k) & 0x1
-                        y[b, 128 * half + 32 * k + j] = scale * (np.float32(q | third << 2) - np.float32(4))
+                scale0 = d[b] * _scale(blocks[b], 8 * half + 2 * k)
+                scale1 = d[b] * _scale(blocks[b], 8 * half + 2 * k + 1)
+                for j in range(32):
+                    low = blocks[b, 32 + 32 * half + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    high = blocks[b, j] >> np.uint8(4 * half + k) & np.uint8(0x1)
+                    q = np.float32(low | high << np.uint8(2)) - np.float32(4)
+                    y[b, 128 * half + 32 * k + j] = (scale0 if j < 16 else scale1) * q
     return y
 
 

@@ -37,14 +37,14 @@ def _dequantize(blocks, d):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):
             for k in range(4):
-                ql = 64 * half + 32 * (k % 2)
-                for group in range(2):
-                    scale = d[b] * np.float32(np.int8(blocks[b, 192 + 8 * half + 2 * k + group]))
-                    for j in range(16 * group, 16 * group + 16):
-                        low = blocks[b, ql + j] >> (4 * (k // 2)) & 0xF
-                        high = blocks[b, 128 + 32 * half + j] >> (2 * k) & 0x3
-                        q = np.float32(low | high << 4) - np.float32(32)
-                        y[b, 128 * half + 32 * k + j] = scale * q
+                codes = 192 + 8 * half + 2 * k
+                scale0 = d[b] * np.float32(np.int8(blocks[b, codes]))
+                scale1 = d[b] * np.float32(np.int8(blocks[b, codes + 1]))
+                for j in range(32):
+                    low = blocks[b, 64 * half + 32 * (k % 2) + j] >> np.uint8(4 * (k // 2)) & np.uint8(0xF)
+                    high = blocks[b, 128 + 32 * half + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    q = np.float32(low | high << np.uint8(4)) - np.float32(32)
+                    y[b, 128 * half + 32 * k + j] = (scale0 if j < 16 else scale1) * q
     return y
 
 
