@@ -26,8 +26,8 @@ from refsd.kernels.conv2d_im2col import conv2d_im2col
 _WINOGRAD = 64.0
 # exp, erf, tanh, sin and cos of ordinary math libraries, in units of u.
 _FUNCTION = 4.0
-# erf's absolute error in units of u: Abramowitz & Stegun 7.1.26, which torch evaluates in float32, has 1.5e-7 of its
-# own (2.5 u) and was measured 8 u off.
+# erf's absolute error in units of u: Abramowitz & Stegun 7.1.26, which torch evaluates in float32, is 2.5 u off by
+# itself, and was measured 8 u off.
 _ERF = 12.0
 
 
