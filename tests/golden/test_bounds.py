@@ -1,0 +1,118 @@
+"""Bounds hold for honest engines, follow the data, and tell precisions apart."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.bounds import bound
+from refsd.golden.cases import CASES
+from refsd.golden.numerics import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_F16
+from refsd.golden.operations import OPERATIONS, complete, run
+from refsd.golden.tensor import stored
+
+_RNG = np.random.default_rng(7)
+
+
+def _tensor(*shape: int, size=1.0):
+    return stored((_RNG.standard_normal(shape) * size).astype(np.float32))
+
+
+def _truth(op, inputs, params):
+    return run(op, Arithmetic(FLOAT64), inputs, params)["y"]
+
+
+def _share(op, numerics, inputs, params, y=None):
+    """max |error| / limit of the reference (or of y)."""
+    truth = _truth(op, inputs, params)
+    y = run(op, Arithmetic(numerics), inputs, params)["y"] if y is None else y
+    error = np.abs(y.astype(np.float64) - truth)
+    limit = bound(op, numerics, inputs, params, truth).limit
+    return float(np.max(np.divide(error, limit, out=np.where(error > 0, np.inf, 0), where=limit > 0)))
+
+
+_SAMPLE = [c for i, c in enumerate(CASES.values()) if c.op in OPERATIONS and (i % 3 == 0 or "q" in c.name[:12])]
+
+
+@pytest.mark.parametrize("case", _SAMPLE, ids=lambda case: case.name)
+def test_the_reference_under_every_profile_stays_inside(case):
+    inputs = case.realize()
+    for numerics in PROFILES.values():
+        assert _share(case.op, numerics, inputs, case.params) <= 1, numerics.name
+
+
+def test_a_serial_float32_sum_stays_inside():
+    x, weight = _tensor(9, 300), _tensor(11, 300)
+    products = x.values()[:, None, :] * weight.values()
+    y = np.zeros((9, 11), np.float32)
+    for k in range(300):
+        y += products[:, :, k]
+    share = _share("linear", FLOAT32, {"x": x, "weight": weight}, {}, y)
+    assert 0 < share < 1
+
+
+def test_float16_weights_do_not():
+    x, weight = _tensor(9, 64), _tensor(11, 64)
+    y = x.values() @ weight.values().astype(np.float16).astype(np.float32).T
+    assert _share("linear", FLOAT32, {"x": x, "weight": weight}, {}, y) > 1
+
+
+def test_what_only_moves_must_be_exact():
+    x = _tensor(2, 3, 4, 5)
+    truth = _truth("upsample_nearest", {"x": x}, {})
+    assert not bound("upsample_nearest", FLOAT32, {"x": x}, {}, truth).limit.any()
+    assert bound("upsample_nearest", TORCH_F16, {"x": x}, {}, truth).limit.any()
+
+
+@pytest.mark.parametrize("power", [-40, 30])
+def test_a_bound_follows_the_size_of_the_data(power):
+    x, weight = _tensor(3, 40), _tensor(5, 40)
+    scaled = stored(np.ldexp(x.values(), power))
+    small = bound(
+        "linear", FLOAT32, {"x": x, "weight": weight}, {}, _truth("linear", {"x": x, "weight": weight}, {})
+    )
+    inputs = {"x": scaled, "weight": weight}
+    large = bound("linear", FLOAT32, inputs, {}, _truth("linear", inputs, {}))
+    np.testing.assert_allclose(large.limit, np.ldexp(small.limit, power), rtol=1e-9)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_less_precise_numerics_have_the_larger_bound(op):
+    case = next(c for c in CASES.values() if c.op == op)
+    inputs = case.realize()
+    params = complete(op, inputs, case.params)
+    truth = _truth(op, inputs, params)
+    exact = bound(op, FLOAT64, inputs, params, truth)
+    single = bound(op, FLOAT32, inputs, params, truth)
+    half = bound(op, TORCH_F16, inputs, params, truth)
+    assert exact.limit.shape == truth.shape
+    assert (exact.limit <= single.limit).all()
+    assert (single.limit <= half.limit).all()
+    assert (single.spread <= single.limit).all()
+
+
+def test_an_overflow_may_be_anything():
+    x = _tensor(3, 4, size=1e6)
+    truth = _truth("silu", {"x": x}, {})
+    limit = bound("silu", TORCH_F16, {"x": x}, {}, truth).limit
+    assert np.isinf(limit[np.abs(x.values()) > 65504]).all()
+
+
+def test_rounded_activations_widen_only_their_weight_type():
+    x, weight = _tensor(3, 64), _tensor(5, 64)
+    half = stored(weight.values().astype(np.float16))
+    plain = bound(
+        "linear", GGML_CPU, {"x": x, "weight": weight}, {}, _truth("linear", {"x": x, "weight": weight}, {})
+    )
+    rounded = bound(
+        "linear", GGML_CPU, {"x": x, "weight": half}, {}, _truth("linear", {"x": x, "weight": half}, {})
+    )
+    assert (rounded.limit > 5 * plain.limit).all()
+
+
+def test_a_block_type_without_a_bound_is_said():
+    numerics = replace(GGML_CPU, activations={"f32": "q4_0"})
+    x, weight = _tensor(3, 64), _tensor(5, 64)
+    with pytest.raises(NotImplementedError, match="q4_0"):
+        bound("linear", numerics, {"x": x, "weight": weight}, {}, np.zeros((3, 5)))
