@@ -120,6 +120,14 @@ class Arithmetic:
         y = function(self.round_as(self._widen(x), self.numerics.gelu))
         return self._round(self.round_as(y, self.numerics.gelu))
 
+    def geglu(self, x):
+        """x [..., 2D] -> [..., D]: the first half times the GELU of the second"""
+        n = self.numerics
+        if n.storage != n.compute or n.gelu is not None or "gelu" in self._forced:
+            value, gate = np.split(x, 2, axis=-1)
+            return self._round(value * self.gelu(gate))
+        return act.geglu(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+
     def softmax(self, x, scale=1.0, mask=None):
         """x [..., L], mask broadcastable to x -> [..., L]: softmax(scale x + mask)"""
         x = self._widen(x) * self.numerics.compute_dtype.type(scale)
@@ -136,7 +144,8 @@ class Arithmetic:
         mask = np.zeros(1) if mask is None else np.asarray(mask)
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))
-        return self._round(attention_online_f16(q, k, v, scale, mask))
+        attend = attention_online_f16 if self.numerics.flash_sum == "f16" else attention
+        return self._round(attend(q, k, v, scale, mask))
 
     def timestep_embedding(self, t, dim, max_period=10000.0):
         """t [N] -> [N, dim]"""

@@ -295,7 +295,7 @@ def _attention(run: _Run) -> Bound:
     """y = p v: sum p rho |v| with rho the relative error of p, p dv, and the sum over J keys.
 
     s = scale q.k + mask: scale (|q| dk + dq |k| + gamma(D) |q||k|). Fused attention in float16 rounds q, k, v and
-    the mask and sums p v in float16; an engine that stores float16 or bfloat16 may round s and p to it.
+    the mask, and may sum p v in float16; an engine that stores float16 or bfloat16 may round s and p to it.
     """
     flash = run.numerics.flash
     q, k, v = (run.inputs[name].transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
@@ -323,7 +323,8 @@ def _attention(run: _Run) -> Bound:
     if u_store > u:
         terms.add(u_store * finite)
     p, rho, rho_spread = _softmax_terms(u, scores, terms.limit, np.sqrt(terms.square))
-    u_p = max(u, u_store) if flash is None else max(u, unit(DTYPES["float16"]))
+    half_sum = flash is not None and run.numerics.flash_sum == "f16"
+    u_p = max(u, unit(DTYPES["float16"])) if half_sum else max(u, u_store)
     w, pv = np.abs(v) + dv, p @ (np.abs(v) + dv)
     total = (
         _Terms().add((p * rho) @ w, np.sqrt((p * rho_spread) ** 2 @ w**2)).add(p @ dv, np.sqrt(p**2 @ dv**2 / 3))
@@ -331,7 +332,7 @@ def _attention(run: _Run) -> Bound:
     total.add(u_p * pv)
     truth = run.truth.transpose(0, 2, 1, 3)
     # In float16 the running sum is rounded again whenever a new peak rescales it.
-    u_sum, roundings = (unit(DTYPES["float16"]), 2) if flash == "f16" else (u, 1)
+    u_sum, roundings = (unit(DTYPES["float16"]), 2) if half_sum else (u, 1)
     total.add(*_products(u_sum, roundings * p.shape[-1], pv, p**2 @ w**2, truth))
     total.limit, total.square = total.limit.transpose(0, 2, 1, 3), total.square.transpose(0, 2, 1, 3)
     return run.rounded(total)

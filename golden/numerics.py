@@ -21,7 +21,8 @@ class Numerics:
     activations: weight type -> what linear rounds its input to before it multiplies
     conv:        what conv2d rounds its weight and its patches to; None leaves both alone
     gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
-    flash:       "f16": fused attention, q, k, v, the mask and the running sum in float16; None: not fused
+    flash:       "f16": fused attention, with q, k, v and the mask in float16; None: not fused
+    flash_sum:   "f16": fused attention's running sum is in float16; None: in float32
     convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd if it pays)
     attention:   "three-pass" or "online" (float32, no row of scores is kept)
     """
@@ -33,6 +34,7 @@ class Numerics:
     conv: str | None = None
     gelu: str | None = None
     flash: str | None = None
+    flash_sum: str | None = "f16"
     convolution: str = "im2col"
     attention: str = "three-pass"
 

@@ -21,6 +21,11 @@ from refsd.golden.numerics import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.golden.tensor import StoredTensor, stored
 from refsd.kernels.quant import BLOCK_TYPES
 
+# What a build, a version or a CPU leaves unrounded.
+_EXACT_GELU = replace(GGML_CPU, name="ggml-cpu, gelu in f32", gelu=None)
+_EXACT_CONV = replace(GGML_CPU, name="ggml-cpu, conv in f32", conv=None)
+_FLASH_F32 = replace(GGML_CPU_FLASH, name="ggml-cpu-flash, sum in f32", flash_sum=None)
+
 # Packages that carry a shared libggml -> its folder inside them.
 _PACKAGES = {"ggml": "lib", "llama_cpp": "lib"}
 
@@ -36,6 +41,7 @@ class GgmlLibrary:
         described, _ = self._worker.ask({"describe": True}, {})
         self.version: str = described["version"]
         self.ops: dict[str, list[str]] = described["ops"]
+        self._flash_sums: dict[tuple[int, int, int], bool] = {}
 
     def compute(self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False) -> np.ndarray:
         _, results = self._worker.ask({"op": op, "params": dict(params), "flash": flash}, inputs)
@@ -46,6 +52,21 @@ class GgmlLibrary:
         """op -> whether it reads a float16 table: a build option, so it is measured."""
         x = stored(np.array([1, _UNSEEN_BY_F16], np.float32))
         return {op: len(set(self.compute(op, {}, {"x": x}))) == 1 for op in ("gelu", "gelu_tanh", "quick_gelu")}
+
+    def sums_flash_in_f16(self, L: int, J: int, D: int) -> bool:
+        """Whether ggml_flash_attn_ext sums L queries of J keys in float16.
+
+        It depends on the version, on the vector width of the CPU, on L and on D, so it is measured: with equal
+        scores, 1 and then J - 1 values that float16 loses beside it.
+        """
+        if (L, J, D) not in self._flash_sums:
+            q, v = np.zeros((1, L, 1, D), np.float32), np.full((1, J, 1, D), 2**-12, np.float32)
+            v[:, 0] = 1
+            inputs = {"q": stored(q), "k": stored(np.zeros_like(v)), "v": stored(v)}
+            y = self.compute("attention", {"scale": 1.0, "causal": False}, inputs, flash=True)
+            exact = (1 + (J - 1) * 2**-12) / J
+            self._flash_sums[L, J, D] = bool(np.abs(y - exact).max() > 2**-14 / J)
+        return self._flash_sums[L, J, D]
 
     @functools.cached_property
     def rounds_f32_patches(self) -> bool:
@@ -76,13 +97,16 @@ class GgmlEngine:
     def numerics(self, case: Case) -> Numerics:
         """GGML_CPU, less the rounding that this op in this build does not do."""
         library = self._library
+        if self._flash:
+            _, L, _, D = case.inputs["q"].shape
+            return GGML_CPU_FLASH if library.sums_flash_in_f16(L, case.inputs["k"].shape[1], D) else _FLASH_F32
         if case.op in ("gelu", "gelu_tanh", "quick_gelu"):
-            return GGML_CPU if library.gelu_tables[case.op] else replace(GGML_CPU, gelu=None)
+            return GGML_CPU if library.gelu_tables[case.op] else _EXACT_GELU
         if case.op == "geglu":
-            return replace(GGML_CPU, gelu=None)
+            return _EXACT_GELU
         if case.op == "conv2d" and case.inputs["weight"].type == "f32" and not library.rounds_f32_patches:
-            return replace(GGML_CPU, conv=None)
-        return GGML_CPU_FLASH if self._flash else GGML_CPU
+            return _EXACT_CONV
+        return GGML_CPU
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         return ()
