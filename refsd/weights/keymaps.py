@@ -110,7 +110,7 @@ class Keymap:
         for row in rows:
             self._ours.setdefault(row.ours, row)
             for prefix in row.theirs:
-                self._theirs.setdefault(prefix, row)
+                self._theirs[prefix] = row
 
     def theirs(self, name: str) -> Source | None:
         """Our name -> theirs."""

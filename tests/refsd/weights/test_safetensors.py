@@ -76,53 +76,57 @@ def tensor(**changes):
 
 
 HOSTILE = {
-    "header longer than the file": ({"w": ONE}, {"length": 2**40}),
-    "header longer than allowed": ({"w": ONE}, {"length": 2**63}),
-    "header cut": (b'{"w": {"dty', {}),
-    "not JSON": (b"{'w': 1}", {}),
-    "not an object": (b"[1, 2]", {}),
-    "nested too deep": (b"[" * 100_000, {}),
-    "not UTF-8": (b'{"\xff\xfe": 1}', {}),
-    "half a surrogate": (b'{"\\ud800": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}', {}),
-    "a name twice": (b'{"w": %s, "w": %s}' % ((json.dumps(ONE).encode(),) * 2), {}),
-    "a number with too many digits": (b'{"w": ' + b"9" * 5000 + b"}", {}),
-    "an entry that is no object": ({"w": 3}, {}),
-    "a field too many": (tensor(more=1), {}),
-    "a field too few": ({"w": {"dtype": "F32"}}, {}),
-    "unknown dtype": (tensor(dtype="F33"), {}),
-    "dtype of another type": (tensor(dtype=["F32"]), {}),
-    "negative size": (tensor(shape=[-2]), {}),
-    "size as a float": (tensor(shape=[2.0]), {}),
-    "size as a bool": (tensor(shape=[True, 2]), {}),
-    "shape as text": (tensor(shape="2"), {}),
-    "giant size": (tensor(shape=[2**62]), {}),
-    "sizes that overflow": (tensor(shape=[2**32, 2**32]), {}),
-    "giant but empty": (tensor(shape=[2**62, 0], data_offsets=[0, 0]), {}),
-    "too many dimensions": (tensor(shape=[2] + [1] * 40), {}),
-    "shape larger than the bytes": (tensor(shape=[3]), {}),
-    "offsets backwards": (tensor(data_offsets=[8, 0]), {}),
-    "offsets negative": (tensor(data_offsets=[-8, 0]), {}),
-    "one offset": (tensor(data_offsets=[0]), {}),
-    "offsets out of range": (tensor(data_offsets=[8, 16]), {}),
-    "offsets far out of range": (tensor(data_offsets=[2**63, 2**63 + 8]), {}),
-    "overlap": ({"a": ONE, "b": {**ONE, "data_offsets": [4, 12]}}, {"data": b"\0" * 12}),
-    "same bytes": ({"a": ONE, "b": ONE}, {}),
-    "a hole": ({"a": ONE, "b": {**ONE, "data_offsets": [12, 20]}}, {"data": b"\0" * 20}),
-    "bytes left over": ({"w": ONE}, {"data": b"\0" * 9}),
-    "bytes missing": ({"w": ONE}, {"data": b"\0" * 7}),
-    "metadata that is no text": ({"__metadata__": {"a": 1}, "w": ONE}, {}),
-    "metadata that is no object": ({"__metadata__": "a", "w": ONE}, {}),
-    "a name with control codes": ({"\x1b[31m\nred": {**ONE, "dtype": "?"}}, {}),
-    "an endless name": ({"n" * 10**6: {**ONE, "dtype": "?"}}, {}),
+    "header longer than the file": ({"w": ONE}, {"length": 2**40}, "header claims 1099511627776 bytes"),
+    "header longer than allowed": ({"w": ONE}, {"length": 2**63}, "header claims 9223372036854775808 bytes"),
+    "header cut": (b'{"w": {"dty', {}, "not JSON"),
+    "not JSON": (b"{'w': 1}", {}, "not JSON"),
+    "not an object": (b"[1, 2]", {}, "a JSON list"),
+    "nested too deep": (b"[" * 100_000, {}, "not JSON"),
+    "not UTF-8": (b'{"\xff\xfe": 1}', {}, "not UTF-8"),
+    "half a surrogate": (
+        b'{"\\ud800": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}',
+        {},
+        "not valid Unicode",
+    ),
+    "a name twice": (b'{"w": %s, "w": %s}' % ((json.dumps(ONE).encode(),) * 2), {}, '"w" twice'),
+    "a number with too many digits": (b'{"w": ' + b"9" * 5000 + b"}", {}, "not JSON"),
+    "an entry that is no object": ({"w": 3}, {}, "and nothing else"),
+    "a field too many": (tensor(more=1), {}, "and nothing else"),
+    "a field too few": ({"w": {"dtype": "F32"}}, {}, "and nothing else"),
+    "unknown dtype": (tensor(dtype="F33"), {}, "unknown dtype"),
+    "dtype of another type": (tensor(dtype=["F32"]), {}, "unknown dtype"),
+    "negative size": (tensor(shape=[-2]), {}, "none negative; found"),
+    "size as a float": (tensor(shape=[2.0]), {}, "whole numbers"),
+    "size as a bool": (tensor(shape=[True, 2]), {}, "whole numbers"),
+    "shape as text": (tensor(shape="2"), {}, "whole numbers"),
+    "giant size": (tensor(shape=[2**62]), {}, "2.48 elements"),
+    "sizes that overflow": (tensor(shape=[2**32, 2**32]), {}, "2.48 elements"),
+    "giant but empty": (tensor(shape=[2**62, 0], data_offsets=[0, 0]), {"data": b""}, "2.48 elements"),
+    "too many dimensions": (tensor(shape=[2] + [1] * 40), {}, "at most 32"),
+    "shape larger than the bytes": (tensor(shape=[3]), {}, "takes 12 bytes"),
+    "offsets backwards": (tensor(data_offsets=[8, 0]), {}, "data_offsets give -8"),
+    "offsets negative": (tensor(data_offsets=[-8, 0]), {}, "two whole numbers"),
+    "one offset": (tensor(data_offsets=[0]), {}, "two whole numbers"),
+    "offsets out of range": (tensor(data_offsets=[8, 16]), {}, "hole"),
+    "offsets far out of range": (tensor(data_offsets=[2**63, 2**63 + 8]), {}, "hole"),
+    "overlap": ({"a": ONE, "b": {**ONE, "data_offsets": [4, 12]}}, {"data": b"\0" * 12}, "overlaps"),
+    "same bytes": ({"a": ONE, "b": ONE}, {}, "overlaps"),
+    "a hole": ({"a": ONE, "b": {**ONE, "data_offsets": [12, 20]}}, {"data": b"\0" * 20}, "hole"),
+    "bytes left over": ({"w": ONE}, {"data": b"\0" * 9}, "too long"),
+    "bytes missing": ({"w": ONE}, {"data": b"\0" * 7}, "cut short"),
+    "metadata that is no text": ({"__metadata__": {"a": 1}, "w": ONE}, {}, "__metadata__"),
+    "metadata that is no object": ({"__metadata__": "a", "w": ONE}, {}, "__metadata__"),
+    "a name with control codes": ({"\x1b[31m\nred": {**ONE, "dtype": "?"}}, {}, "unknown dtype"),
+    "an endless name": ({"n" * 10**6: {**ONE, "dtype": "?"}}, {}, "1000000 characters"),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile(path, case):
-    header, how = HOSTILE[case]
+    header, how, says = HOSTILE[case]
     file_of(path, header, **how)
     tracemalloc.start()
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(BadInput, match=says) as error:
         open_weights(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
