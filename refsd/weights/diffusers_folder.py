@@ -41,6 +41,7 @@ SCHEDULER = {
     "beta_start": 0.00085,
     "num_train_timesteps": 1000,
     "prediction_type": "epsilon",
+    "steps_offset": 1,
     "timestep_spacing": "linspace",
 }
 

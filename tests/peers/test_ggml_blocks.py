@@ -1,0 +1,50 @@
+"""Block types against ggml's own C: what its CPU packs activations into, what its weights expand to.
+
+$REFSD_GGML names a folder with libggml-base and libggml-cpu.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsd.golden.engines.ggml_library import library_files
+from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
+from refsd.kernels.quant import BLOCK_TYPES
+
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    loaded = [
+        ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL) for file in library_files(Path(os.environ["REFSD_GGML"]))
+    ]
+    next(lib for lib in loaded if hasattr(lib, "ggml_cpu_init")).ggml_cpu_init()
+    return loaded
+
+
+def call(libraries, name: str, source: np.ndarray, target: np.ndarray, elements: int) -> None:
+    function = next(getattr(lib, name) for lib in libraries if hasattr(lib, name))
+    pointer = lambda array: array.ctypes.data_as(ctypes.c_void_p)
+    function(pointer(source), pointer(target), ctypes.c_int64(elements))
+
+
+@pytest.mark.parametrize(("name", "function"), [("q8_0", "quantize_row_q8_0"), ("q8_k", "quantize_row_q8_K")])
+@pytest.mark.parametrize("data", ["bell", "wide", "integers", "outliers"])
+def test_activations_are_packed_bit_for_bit(libraries, name, function, data):
+    block_type = BLOCK_TYPES[name]
+    x = realize(Recipe((2048, block_type.block), "f32", data), "activations").data
+    theirs = np.empty((len(x), block_type.bytes), np.uint8)
+    call(libraries, function, x, theirs, x.size)
+    assert (block_type.quantize_activation(x) == theirs).all()
+
+
+@pytest.mark.parametrize("name", sorted(SCALE_FIELDS))
+def test_blocks_expand_bit_for_bit(libraries, name):
+    weight = realize(Recipe((64, 1024), name, exponent=-20), "weight")
+    theirs = np.empty(weight.shape, np.float32)
+    call(libraries, f"dequantize_row_{name.replace('k', 'K')}", weight.data, theirs, theirs.size)
+    assert weight.values().tobytes() == theirs.tobytes()
