@@ -42,20 +42,7 @@ def test_clip_and_every_layer(name):
     weights = draw_weights(clip_shapes(size), seed=2)
     ids = prompts(size, tokens, eos)
     with float64_throughout():
-        peer = CLIPTextModel(
-            CLIPTextConfig(
-                vocab_size=size.vocab,
-                hidden_size=size.hidden,
-                intermediate_size=size.mlp,
-                num_hidden_layers=size.layers,
-                num_attention_heads=num_heads,
-                max_position_embeddings=size.positions,
-                hidden_act=hidden_act,
-                bos_token_id=0,
-                eos_token_id=eos,
-                pad_token_id=eos,
-            )
-        ).eval()
+        peer = peer_clip(size, num_heads, eos, hidden_act)
         load(peer, weights)
         out = peer(torch.from_numpy(ids), output_hidden_states=True)
         m = Module({name: stored(w) for name, w in weights.items()}, taps=Taps())
@@ -72,6 +59,22 @@ def test_clip_and_every_layer(name):
             )
             assert distance(hidden, norm(out.hidden_states[-clip_skip])) <= 1e-12
             assert distance(pooled, out.pooler_output) <= 1e-12
+
+
+def peer_clip(size: CLIPSize, num_heads: int, eos: int, hidden_act: str = "quick_gelu") -> CLIPTextModel:
+    config = CLIPTextConfig(
+        vocab_size=size.vocab,
+        hidden_size=size.hidden,
+        intermediate_size=size.mlp,
+        num_hidden_layers=size.layers,
+        num_attention_heads=num_heads,
+        max_position_embeddings=size.positions,
+        hidden_act=hidden_act,
+        bos_token_id=0,
+        eos_token_id=eos,
+        pad_token_id=eos,
+    )
+    return CLIPTextModel(config).eval()
 
 
 def within(peer: CLIPTextModel) -> str:
