@@ -37,6 +37,7 @@ class GgmlLibrary:
     """One libggml in its worker: what it offers, and what it turns out to round."""
 
     def __init__(self, place: Path, n_threads: int, timeout: float):
+        self.place = place
         self._worker = Worker(["-m", "refsd.golden.engines.ggml_worker", str(place), str(n_threads)], timeout)
         described, _ = self._worker.ask({"describe": True}, {})
         self.version: str = described["version"]
