@@ -106,7 +106,7 @@ def measure(
         engine=engine,
         honest=_errors(h, truth, channel),
         typical=_errors(typical, truth, channel),
-        error=_finite(found[at] - truth[at]) if truth.size else 0.0,
+        error=_finite(found[at]) - _finite(truth[at]) if truth.size else 0.0,
         truth=_finite(truth[at]) if truth.size else 0.0,
         found_value=_finite(found[at]) if truth.size else 0.0,
         limit=_finite(limit[at]) if truth.size else 0.0,
@@ -183,5 +183,6 @@ def _finite(x) -> float:
 
 
 def _relative(y, truth, skip) -> float:
-    size = float(np.linalg.norm(np.where(skip, 0.0, truth)))
-    return _finite(np.linalg.norm(np.where(skip, 0.0, y - truth)) / size) if size else 0.0
+    y, truth = np.where(skip, 0.0, y), np.where(skip, 0.0, truth)
+    size = float(np.linalg.norm(truth))
+    return _finite(np.linalg.norm(y - truth) / size) if size else 0.0
