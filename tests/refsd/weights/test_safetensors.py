@@ -77,6 +77,7 @@ def tensor(**changes):
 
 HOSTILE = {
     "header longer than the file": ({"w": ONE}, {"length": 2**40}, "header claims 1099511627776 bytes"),
+    "header a little longer": ({"w": ONE}, {"length": 1000}, "header claims 1000 bytes"),
     "header longer than allowed": ({"w": ONE}, {"length": 2**63}, "header claims 9223372036854775808 bytes"),
     "header cut": (b'{"w": {"dty', {}, "not JSON"),
     "not JSON": (b"{'w': 1}", {}, "not JSON"),
