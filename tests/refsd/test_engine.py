@@ -20,6 +20,9 @@ from refsd.golden.tensor import stored
 from refsd.module import Module, Taps
 from refsd.weights.writers import Spec, write_safetensors
 
+# Plumbing: tests/refsd/models runs the same models unjitted.
+pytestmark = pytest.mark.jitted
+
 MODEL = ModelRecipe("sd15", "f32", tiny=True)
 INPUTS = {
     component: {name: stored(x) for name, x in arguments.items()} for component, arguments in tiny.inputs().items()
@@ -169,7 +172,6 @@ print(max(blas), numba.get_num_threads(), file=sys.stderr)
 """
 
 
-@pytest.mark.jitted
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one CPU")
 @pytest.mark.parametrize("coretype", ["", "Haswell"])
 def test_float64_does_not_move_with_the_number_of_threads(coretype):

@@ -21,6 +21,9 @@ from refsd.module import Module
 from refsd.weights import open_weights
 from refsd.weights.writers import Spec, write_safetensors
 
+# Plumbing: tests/refsd/models runs the same models unjitted.
+pytestmark = pytest.mark.jitted
+
 INPUTS = tiny.inputs()
 CLIP = ("--param", "num_heads=4", "--param", "eos=99")
 

@@ -37,6 +37,7 @@ def test_the_recorded_answers_of_the_peers(component):
 AWAY = {"float32": 2e-6, "torch-f16": 4e-3, "torch-bf16": 4e-2, "ggml-cpu": 4e-3, "ggml-cpu-flash": 6e-3}
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("profile", AWAY)
 @pytest.mark.parametrize("component", tiny.PARTS)
 def test_every_profile_runs_every_model_near_the_truth(component, profile):
@@ -48,6 +49,7 @@ def test_every_profile_runs_every_model_near_the_truth(component, profile):
         assert away > 0
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("component", tiny.PARTS)
 def test_the_items_of_a_batch_do_not_meet(component):
     both = run(component)
