@@ -1,5 +1,6 @@
 """A picture's bytes, its file's name, and the words that a PNG carries."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,10 +22,16 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
 def output_paths(output: Path, count: int) -> list[Path]:
     """sd-cli's names: cat.png, or for several cat_0.png, cat_1.png, ...; .png where there is no suffix.
 
-    Raises BadInput for another format.
+    Makes the folder. Raises BadInput for another format, or a folder that cannot be written to.
     """
     if output.suffix.lower() not in ("", ".png"):
         raise BadInput(f"--output {output}: refsd writes PNG; expected a name that ends in .png")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{output.parent}: cannot be made: {error.strerror}") from error
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise BadInput(f"{output}: cannot be written there")
     suffix = output.suffix or ".png"
     numbers = [""] if count == 1 else [f"_{b}" for b in range(count)]
     return [output.with_name(f"{output.stem}{number}{suffix}") for number in numbers]
@@ -55,10 +62,8 @@ def write_png(path: Path, pixels: np.ndarray, parameters: str) -> None:
     info.add_itxt("parameters", parameters) if not parameters.isascii() else info.add_text("parameters", parameters)
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(part, "PNG", pnginfo=info)
         part.replace(path)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
         part.unlink(missing_ok=True)
+        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error

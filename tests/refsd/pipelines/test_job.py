@@ -1,0 +1,87 @@
+"""refsd txt2img as a user calls it."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from refsd.cli import app, main
+from refsd.golden.errors import BadInput
+from refsd.weights import open_weights
+
+QUICK = ["--steps", "1", "-W", "64", "-H", "64", "--sampling-method", "euler"]
+
+
+def call(*args):
+    result = CliRunner().invoke(app, ["txt2img", *map(str, args)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def pixels(path):
+    with Image.open(path) as png:
+        return np.array(png)
+
+
+def test_a_picture(tiny, tmp_path):
+    out, taps = tmp_path / "cat.png", tmp_path / "taps.safetensors"
+    result = call("-m", tiny, "-p", "a lovely cat", "-o", out, *QUICK, "--taps", taps, "-v")
+    assert result.exit_code == 0
+    with Image.open(out) as png:
+        assert "Numerics: float32" in png.text["parameters"]
+    assert pixels(out).shape == (64, 64, 3) and pixels(out).std() > 1
+    tensors = open_weights(taps)
+    assert {"cond", "uncond", "0.noise", "0.steps.0.x", "0.calls.0.cond", "0.latent", "0.image"} <= set(tensors)
+    image = tensors["0.image"].values()
+    expected = np.floor(np.clip((image[0] + 1) / 2, 0, 1) * 255 + 0.5)
+    np.testing.assert_array_equal(pixels(out), expected.transpose(1, 2, 0))
+    for said in ("vocabulary: ", "step 1/1", "s/it", f"{out}: 64x64, seed 42"):
+        assert said in result.stderr
+
+
+def test_a_batch_counts_seeds_up(tiny, tmp_path):
+    call("-m", tiny, "-p", "", "-o", tmp_path / "cat.png", *QUICK, "-b", 2, "-s", 7, "--cfg-scale", 1)
+    call("-m", tiny, "-p", "", "-o", tmp_path / "alone.png", *QUICK, "-s", 8, "--cfg-scale", 1)
+    one, two, alone = (pixels(tmp_path / name) for name in ("cat_0.png", "cat_1.png", "alone.png"))
+    assert np.array_equal(two, alone) and not np.array_equal(one, two)
+
+
+def test_sizes_go_up_to_64(tiny, tmp_path):
+    result = call(
+        "-m", tiny, "-p", "x", "-o", tmp_path / "a.png", "--steps", 1, "-W", 65, "-H", 1, "--cfg-scale", 1
+    )
+    assert "65x1 goes up to 128x64: multiples of 64" in result.stderr
+    assert pixels(tmp_path / "a.png").shape == (64, 128, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--steps", "0"], "--steps 0"),
+        (["--sampling-method", "heun"], "expected one of euler, euler_a"),
+        (["--numerics", "f8"], "--numerics f8: expected one of float64"),
+        (["--deviation", "x/y"], "--deviation x/y: expected one of"),
+        (["-o", "cat.webp"], "refsd writes PNG"),
+        (["--vocab", "nowhere.json"], "nowhere.json"),
+        (["--clip-skip", "12"], "clip_skip is 12"),
+    ],
+)
+def test_bad_flags(tiny, tmp_path, monkeypatch, flags, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=said):
+        call("-m", tiny, "-p", "a cat", *flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exit_code_2(tiny, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["refsd", "txt2img", "-m", str(tiny), "-p", "a cat", "--steps", "-3"])
+    with pytest.raises(SystemExit) as error:
+        main()
+    assert error.value.code == 2
+    assert capsys.readouterr().err == "refsd: --steps -3: expected 1 to 1000\n"
+
+
+def test_a_missing_model():
+    with pytest.raises(BadInput, match="nowhere"):
+        call("-m", "nowhere.safetensors", "-p", "a cat")

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from refsd.golden.errors import BadInput
+from refsd.pipelines.picture import output_paths, parameters_text, to_bytes, write_png
+from refsd.pipelines.settings import Settings, check
+
+
+def test_bytes_are_rounded_and_clipped():
+    values = [-3.0, -1.0, -1 + 1 / 255, -1 + 1.001 / 255, 0.0, 1.0 - 1 / 255.1, 1.0, 2.0]
+    image = np.zeros((1, 3, 2, len(values)))
+    image[0, 1, 0] = values
+    pixels = to_bytes(image)
+    assert pixels.shape == (2, len(values), 3) and pixels.dtype == np.uint8
+    assert pixels[0, :, 1].tolist() == [0, 0, 1, 1, 128, 255, 255, 255]
+    assert (pixels[1] == 128).all()
+
+
+def test_names_of_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert output_paths(Path("a/b/cat.png"), 1) == [Path("a/b/cat.png")] and Path("a/b").is_dir()
+    assert output_paths(Path("cat.v2.PNG"), 2) == [Path("cat.v2_0.PNG"), Path("cat.v2_1.PNG")]
+    assert output_paths(Path("cat"), 1) == [Path("cat.png")]
+    with pytest.raises(BadInput, match=r"cat\.jpg: refsd writes PNG"):
+        output_paths(Path("cat.jpg"), 1)
+
+
+@pytest.mark.parametrize("prompt", ["a cat", "кот, 猫"])
+def test_parameters_in_the_png(tmp_path, prompt):
+    settings = Settings(prompt, "ugly", 64, 128, steps=3, clip_skip=2)
+    path = tmp_path / "cat.png"
+    write_png(path, np.zeros((128, 64, 3), np.uint8), parameters_text(settings, 7, {"Version": "refsd"}))
+    with Image.open(path) as png:
+        assert png.size == (64, 128)
+        assert png.text["parameters"] == (
+            f"{prompt}\nNegative prompt: ugly\nSteps: 3, CFG scale: 7.0, Seed: 7, Size: 64x128, RNG: cuda, "
+            "Sampler: euler_a discrete, Clip skip: 2, Version: refsd"
+        )
+    assert [p.name for p in path.parent.iterdir()] == ["cat.png"]
+
+
+def test_a_picture_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "cat.png").mkdir()
+    with pytest.raises(BadInput, match="cannot be made"):
+        output_paths(tmp_path / "file" / "cat.png", 1)
+    with pytest.raises(BadInput, match="cannot be written there"):
+        output_paths(tmp_path / "cat.png", 1)
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_png(tmp_path / "cat.png", np.zeros((8, 8, 3), np.uint8), "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cat.png", "file"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sampler": "heun"}, "--sampling-method heun: expected one of euler, euler_a"),
+        ({"schedule": "ays"}, "--scheduler ays: expected one of discrete, karras"),
+        ({"rng": "std_default"}, "--rng std_default"),
+        ({"width": 0}, "--width 0: expected 1 to 4096"),
+        ({"height": 1 << 40}, "--height"),
+        ({"steps": 0}, "--steps 0"),
+        ({"cfg_scale": float("nan")}, "--cfg-scale nan"),
+        ({"prompt": "caf\udce9"}, "not UTF-8"),
+    ],
+)
+def test_settings_out_of_range(change, said):
+    with pytest.raises(BadInput, match=said):
+        check(Settings("a cat")._replace(**change))
+
+
+def test_batch_count():
+    check(Settings("a cat"), 2)
+    with pytest.raises(BadInput, match="--batch-count 0"):
+        check(Settings("a cat"), 0)
