@@ -210,7 +210,10 @@ def find(
     """The program `path` ("./engine", "python3 engine.py --fast"), once it has described itself."""
     if not path:
         return [Found("exec", None, "give exec:PROGRAM")]
-    program = Program(shlex.split(path), timeout)
+    try:
+        program = Program(shlex.split(path), timeout)
+    except ValueError as error:
+        return [Found("exec", None, f"{path}: {error}")]
     with tempfile.TemporaryDirectory(prefix="refsd-exec-") as name:
         folder = Path(name)
         request = {"request": "describe", "output": str(folder / "description.json")}
