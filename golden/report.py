@@ -53,19 +53,21 @@ def _grid(report: Report) -> tuple[list[str], list[str], dict[tuple[str, str], l
 
 
 def table(report: Report) -> Table:
-    """Operations down, engines across: how many cases came out how, and the worst margin."""
+    """Operations down, engines across; passes are a bare number, and the worst margin stands in brackets."""
     ops, engines, cells = _grid(report)
-    grid = Table(title="cases by outcome, and the worst margin (value / allowed: above 1 fails)", title_style="dim")
-    grid.add_column("operation")
+    grid = Table(title="cases by outcome (worst margin: value / allowed, above 1 fails)", title_style="dim")
+    grid.add_column("operation", no_wrap=True)
     for name in engines:
-        grid.add_column(f"{name}\n{report.engines[name]}", overflow="fold")
+        grid.add_column(name, overflow="fold")
     for op in ops:
         if all(worst(cells.get((op, name), [])) is None for name in engines):
             continue
         row = []
         for name in engines:
             text, status = cell(cells.get((op, name), []))
-            row.append(f"[{_STYLE[status]}]{text}[/]")
+            short = text.replace(f" {verdict.PASS}", "")
+            said, _, margin = short.partition(", ")
+            row.append(f"[{_STYLE[status]}]{said}{f' ({margin})' if margin else ''}[/]")
         grid.add_row(op, *row)
     return grid
 

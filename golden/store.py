@@ -177,8 +177,9 @@ class Store:
             },
             {"refsd": refsd, **_generator()},
         )
-        if not self.blob_path(blob).exists() or self.blob_path(blob).stat().st_size != len(data):
-            self._write(self.blob_path(blob), data)
+        path = self.blob_path(blob)
+        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != blob:
+            self._write(path, data)
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         self._write(self.manifest_path(case.name), text + b"\n")
         return manifest

@@ -124,6 +124,8 @@ def _print(outcome, report: Path) -> None:
 
     console = Console()
     console.print(pages.table(outcome))
+    for name, version in outcome.engines.items():
+        console.print(f"{name} {version}", style="dim", markup=False, highlight=False)
     shown = pages.failures(outcome)
     for r in shown[:20]:
         console.print(f"{r.status:8} {r.engine}  {r.case}  margin {pages.margin_text(r.margin)}", markup=False)

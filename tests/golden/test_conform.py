@@ -1,0 +1,230 @@
+"""Engines of every kind of fault, put to the runner."""
+
+import datetime
+from collections.abc import Mapping
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from refsd.engine import Reference
+from refsd.golden import report as pages
+from refsd.golden import verdict
+from refsd.golden.case import Case
+from refsd.golden.cases import CASES, select
+from refsd.golden.conform import Report, Result, Runner, run, shortages
+from refsd.golden.deviations import DEVIATIONS, Deviation
+from refsd.golden.engines import EngineFailure, registry
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import FLOAT32, FLOAT64, TORCH_F16
+from refsd.golden.recipe import Recipe
+from refsd.golden.waivers import Waiver
+
+_GELU = CASES["gelu/f32/bend-x33x77"]
+_NORM = CASES["group_norm/f32/tiny-n2-c64-h6-w5-g32"]
+_EPS = DEVIATIONS["sdcpp/group-norm-eps"]
+_TANH = DEVIATIONS["sdcpp/gelu-tanh"]
+
+
+class Engine:
+    """The reference in `computes`, declaring `declares`, with its answer changed."""
+
+    name = "fake"
+    version = "1"
+
+    def __init__(self, change=lambda y, inputs: y, computes=FLOAT32, declares=FLOAT32, deviations=(), known=()):
+        self._reference = Reference(computes, deviations)
+        self._change, self._declares, self._known = change, declares, tuple(known)
+
+    def refuses(self, case):
+        return "only float32 inputs" if "/f16/" in case.name else None
+
+    def numerics(self, case):
+        return self._declares
+
+    def deviations(self, case) -> tuple[Deviation, ...]:
+        return self._known
+
+    def run(self, case, inputs):
+        answer = self._change(self._reference.run(case, inputs)["y"], inputs)
+        return answer if isinstance(answer, Mapping) else {"y": answer}
+
+
+def _runner(waivers=(), today=None):
+    truth = Reference(FLOAT64)
+    return Runner(Reference, lambda case: truth.run(case, case.realize()), waivers, today)
+
+
+def _judge(engine, case=_GELU, **how) -> Result:
+    return run(_runner(**how), [engine], [case])[0]
+
+
+def _crash(y, inputs):
+    raise EngineFailure("segmentation fault\nat 0x0")
+
+
+def _surprise(y, inputs):
+    raise ZeroDivisionError("oh")
+
+
+def _spoil(y, inputs):
+    inputs["x"].data[:] = 0
+    return y
+
+
+def _stale(y, inputs):
+    """What a buffer holds that nobody wrote: poison in one place."""
+    y = y.copy()
+    y[3, 4] = np.frombuffer(b"\xff\xff\xff\xff", np.float32)[0]
+    return y
+
+
+def test_an_honest_engine_passes():
+    result = _judge(Engine())
+    assert (result.status, result.conforms) == (verdict.PASS, True)
+    assert 0 < result.margin <= 1
+    assert result.outputs
+
+
+def test_better_than_declared_passes():
+    assert _judge(Engine(computes=FLOAT32, declares=TORCH_F16)).status == verdict.PASS
+
+
+def test_worse_than_declared_fails():
+    assert _judge(Engine(computes=TORCH_F16, declares=FLOAT32)).status == verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "says"),
+    [
+        (lambda y, i: {}, verdict.FAIL, "missing"),
+        (lambda y, i: {"y": y, "z": y}, verdict.FAIL, "not asked for"),
+        (lambda y, i: y.T, verdict.FAIL, "shape"),
+        (lambda y, i: y * np.nan, verdict.FAIL, "not finite"),
+        (_stale, verdict.FAIL, "first at [3, 4]"),
+        (_spoil, verdict.FAIL, "wrote into its inputs: x"),
+        (_crash, verdict.ERROR, "segmentation fault at 0x0"),
+        (_surprise, verdict.ERROR, "ZeroDivisionError: oh"),
+        (lambda y, i: y * 1.0001, verdict.FAIL, "element"),
+    ],
+)
+def test_every_fault_fails_and_says_so(change, status, says):
+    result = _judge(Engine(change))
+    assert result.status == status
+    assert says in result.reason
+    assert not result.conforms
+    assert result.margin > 1
+
+
+def test_a_refused_case_is_no_failure():
+    case = Case("silu/f16/x", "silu", {"x": Recipe((2, 2))})
+    result = _judge(Engine(), case)
+    assert (result.status, result.reason, result.conforms) == (verdict.REFUSED, "only float32 inputs", True)
+
+
+def test_a_declared_deviation_is_named_and_is_no_pass():
+    result = _judge(Engine(deviations=[_TANH], known=[_EPS, _TANH]))
+    assert result.status == verdict.DEVIATES
+    assert result.deviations == ("sdcpp/gelu-tanh",)
+    assert not result.conforms
+    assert "tanh" in result.reason
+
+
+def test_a_deviation_of_a_constant_widens_nothing():
+    assert _judge(Engine(deviations=[_EPS], known=[_EPS]), _NORM).status == verdict.DEVIATES
+    off = Engine(lambda y, i: y * 1.001, deviations=[_EPS], known=[_EPS])
+    assert _judge(off, _NORM).status == verdict.FAIL
+
+
+def test_an_undeclared_deviation_fails():
+    assert _judge(Engine(deviations=[_TANH])).status == verdict.FAIL
+
+
+def test_a_declared_deviation_that_the_engine_has_not_is_not_held_against_it():
+    assert _judge(Engine(known=[_TANH])).status == verdict.PASS
+
+
+def test_a_waiver_turns_a_deviation_into_a_pass_until_it_expires():
+    day = datetime.date(2027, 1, 1)
+    waivers = [Waiver("sdcpp/gelu-tanh", "issue 7", day)]
+    engine = Engine(deviations=[_TANH], known=[_TANH])
+    waived = _judge(engine, waivers=waivers, today=day)
+    assert (waived.status, waived.conforms) == (verdict.WAIVED, True)
+    assert "issue 7" in waived.reason
+    expired = _judge(engine, waivers=waivers, today=day + datetime.timedelta(1))
+    assert (expired.status, expired.conforms) == (verdict.DEVIATES, False)
+    assert "expired on 2027-01-01" in expired.reason
+
+
+def test_engines_share_the_honest_runs():
+    asked = []
+
+    def reference(numerics, deviations):
+        asked.append(numerics.name)
+        return Reference(numerics, deviations)
+
+    results = run(_runner()._replace(reference=reference), [Engine(), Engine()], [_GELU])
+    assert [r.status for r in results] == [verdict.PASS] * 2
+    assert asked == ["float32"]
+
+
+def test_fewer_cases_than_expected_is_a_failure():
+    results = [Result("gguf-py", "a", "dequantize", verdict.PASS), Result("x", "a", "silu", verdict.REFUSED)]
+    assert shortages(["gguf-py"], results[:1], None, whole=False) == []
+    assert shortages(["gguf-py"], results[:1], None, whole=True) == ["gguf-py ran 1 cases, expected at least 4"]
+    assert shortages(["x"], results[1:], None, whole=False) == ["x ran 0 cases, expected at least 1"]
+    assert shortages(["gguf-py"], results[:1], 2, whole=False) == ["gguf-py ran 1 cases, expected at least 2"]
+
+
+@pytest.fixture(scope="module")
+def report():
+    engines = [Engine(), Engine(lambda y, i: y * 1.01)]
+    engines[1].name = "gain"
+    results = run(_runner(), engines, [_GELU, CASES["conv2d/f16/latent-n2-c4-k40-h12-w9"], _NORM])
+    return Report("0", {"fake": "1", "gain": "2"}, [], results, ["gain ran 2 cases, expected at least 9"])
+
+
+def test_a_report_survives_json_and_can_be_judged_again(report):
+    again = pages.decode(pages.encode(report))
+    assert again == report
+    for result in again.results:
+        if result.outputs:
+            assert verdict.judge(result.outputs).passed == (result.status == verdict.PASS)
+    with pytest.raises(BadInput):
+        pages.decode(b'{"refsd": 1}')
+
+
+def test_junit_counts(report):
+    root = ElementTree.fromstring(pages.junit(report))
+    suites = {s.get("name"): s for s in root}
+    assert suites["gain 2"].get("failures") == "2"
+    assert suites["gain 2"].get("skipped") == "1"
+    assert suites["fake 1"].get("failures") == "0"
+    assert len(root.findall(".//testcase")) == 7
+    assert "expected at least 9" in root.findall(".//failure")[-1].get("message")
+
+
+def test_the_page_names_what_fails(report):
+    text = pages.markdown(report)
+    assert "Does not conform" in text
+    assert "| gain | gelu/f32/bend-x33x77 | float32 | fail |" in text
+    assert "only float32 inputs" in text
+    assert pages.table(report).row_count == 2
+
+
+def test_junit_has_no_characters_that_xml_forbids():
+    odd = Report("0", {"e": "1"}, [], [Result("e", "c", "op", verdict.ERROR, reason="bell \x07 <&>")])
+    assert ElementTree.fromstring(pages.junit(odd)).find(".//error").get("message") == "bell ? <&>"
+
+
+def test_cases_are_chosen_by_glob():
+    assert {c.op for c in select("conv2d/*")} == {"conv2d"}
+    assert all(not c.name.startswith("full/") for c in select())
+    with pytest.raises(BadInput, match="no case matches"):
+        select("nothing/*")
+
+
+def test_engines_are_found_by_name():
+    assert registry.find("gguf-py")[0].engine is not None
+    with pytest.raises(BadInput, match="unknown engine 'gmgl'"):
+        registry.find("gmgl")

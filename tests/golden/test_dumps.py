@@ -1,0 +1,149 @@
+"""Dumps are read whole or refused in one line."""
+
+import io
+import struct
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refsd.golden.dumps import read
+from refsd.golden.errors import BadInput
+from refsd.kernels.quant import BLOCK_TYPES
+
+_X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+
+def _bin(x: np.ndarray, name=b"x", kind=0) -> bytes:
+    head = struct.pack("<3i", x.ndim, len(name), kind)
+    return head + struct.pack(f"<{x.ndim}i", *x.shape[::-1]) + name + x.tobytes()
+
+
+def _npy(x: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, x)
+    return file.getvalue()
+
+
+def _written(tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    return path
+
+
+def test_npy_is_called_as_its_file(tmp_path):
+    np.testing.assert_array_equal(read(_written(tmp_path, "out.npy", _npy(_X)))["out"], _X)
+    np.testing.assert_array_equal(read(_written(tmp_path, "out.npy", _npy(np.asfortranarray(_X))))["out"], _X)
+
+
+def test_npz(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", x=_X, y=_X[0])
+    found = read(tmp_path / "a.npz")
+    np.testing.assert_array_equal(found["x"], _X)
+    np.testing.assert_array_equal(found["y"], _X[0])
+
+
+def test_a_folder_of_npy(tmp_path):
+    (tmp_path / "deep").mkdir()
+    _written(tmp_path, "a.npy", _npy(_X))
+    _written(tmp_path / "deep", "b.npy", _npy(_X))
+    assert read(tmp_path).keys() == {"a", "deep/b"}
+
+
+def test_bin_has_the_fastest_dimension_first(tmp_path):
+    found = read(_written(tmp_path, "t.bin", _bin(_X) + _bin(_X[0].astype(np.float16), b"half", 1)))
+    np.testing.assert_array_equal(found["x"], _X)
+    np.testing.assert_array_equal(found["half"], _X[0])
+
+
+def test_bin_of_other_types(tmp_path):
+    x = _X.astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(read(_written(tmp_path, "t.bin", _bin(x, kind=30)))["x"], x)
+    q8_0 = BLOCK_TYPES["q8_0"]
+    blocks = np.zeros((2, 34), np.uint8)
+    blocks[:, 1], blocks[:, 2:] = 0x3C, 7
+    head = struct.pack("<3i", 2, 0, 8) + struct.pack("<2i", 32, 2)
+    found = read(_written(tmp_path, "t.bin", head + blocks.tobytes()))["t"]
+    np.testing.assert_array_equal(found, q8_0.dequantize(blocks).reshape(2, 32))
+    assert (found == 7).all()
+
+
+_HUGE = (
+    b"\x93NUMPY\x01\x00v\x00"
+    + b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999, 9), }".ljust(118)
+)
+_CODE = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': __import__('os').abort(), 'fortran_order': 0, 'shape': (1,)}".ljust(
+    118
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.npy", b""),
+        ("a.npy", _HUGE),
+        ("a.npy", _CODE),
+        ("a.npy", _npy(_X)[:-1]),
+        ("a.npy", _npy(_X) + b"x"),
+        ("a.npy", _npy(np.array([{}], object))[:200]),
+        ("a.npy", _npy(np.array(["text"]))),
+        ("a.npz", b"PK\x03\x04"),
+        ("a.npz", b""),
+        ("a.bin", b""),
+        ("a.bin", b"\0" * 11),
+        ("a.bin", struct.pack("<3i", 4, 0, 0) + struct.pack("<4i", *[2**31 - 1] * 4)),
+        ("a.bin", struct.pack("<3i", 2, 0, 0) + struct.pack("<2i", -1, -4)),
+        ("a.bin", struct.pack("<3i", 5, 0, 0)),
+        ("a.bin", struct.pack("<3i", 1, 2**31 - 1, 0)),
+        ("a.bin", struct.pack("<3i", -1, -1, -1)),
+        ("a.bin", struct.pack("<3i", 0, 0, 99)),
+        ("a.bin", struct.pack("<3i", 1, 0, 8) + struct.pack("<i", 31) + b"\0" * 99),
+        ("a.pt", b"PK\x03\x04"),
+    ],
+)
+def test_what_is_no_dump_is_refused(tmp_path, name, data):
+    with pytest.raises(BadInput) as error:
+        read(_written(tmp_path, name, data))
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+def test_a_zip_bomb_is_refused_before_it_unpacks(tmp_path):
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("x.npy", "w") as file,
+    ):
+        for _ in range(80):
+            file.write(bytes(1 << 20))
+    with pytest.raises(BadInput, match="says that it unpacks to"):
+        read(tmp_path / "a.npz")
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(BadInput, match=r"no \.npy file"):
+        read(tmp_path)
+
+
+@given(data=st.data(), kind=st.sampled_from(["npy", "npz", "bin"]))
+def test_any_damage_is_one_error_or_a_tensor(tmp_path_factory, data, kind):
+    if kind == "npz":
+        file = io.BytesIO()
+        np.savez(file, x=_X)
+        whole = file.getvalue()
+    else:
+        whole = _npy(_X) if kind == "npy" else _bin(_X)
+    broken = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if broken:
+            broken[data.draw(st.integers(0, min(len(broken) - 1, 150)))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("dump") / f"a.{kind}"
+    path.write_bytes(broken)
+    try:
+        found = read(path)
+    except BadInput as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(isinstance(x, np.ndarray) for x in found.values())
