@@ -63,8 +63,11 @@ class Arithmetic:
         return np.asarray(x).astype(self.numerics.storage_dtype, copy=False)
 
     def expand(self, weight: StoredTensor) -> np.ndarray:
-        """A weight as the ops below take it: dequantized, rounded to storage, in the compute dtype."""
-        return self._widen(self._round(weight.values()))
+        """A weight as the ops below take it: dequantized, rounded to storage, in the compute dtype.
+
+        Writable too: to Numba a read-only array is another type, for which it would compile anew.
+        """
+        return np.require(self._round(weight.values()), self.numerics.compute_dtype, ["C", "W"])
 
     def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
         """The values of x after a trip through a storage type; None leaves x alone."""

@@ -25,14 +25,13 @@ def softmax(x):
         peak = -np.inf
         for j in range(L):
             peak = max(peak, x[m, j])
-        if peak == -np.inf:
-            y[m] = 0.0
-            continue
+        # A row masked throughout has no maximum; any base will do, its sum is zero.
+        base = peak if peak > -np.inf else 0.0
         total = 0.0
         for j in range(L):
-            e = exp64(np.float64(x[m, j] - peak))
+            e = exp64(np.float64(x[m, j] - base))
             y[m, j] = e
             total += e
         for j in range(L):
-            y[m, j] = y[m, j] / total
+            y[m, j] = y[m, j] / total if total != 0.0 else 0.0
     return y

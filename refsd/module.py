@@ -170,6 +170,10 @@ class Module:
     def gelu_tanh(self, x):
         return self._tap("gelu_tanh", self.arithmetic.gelu(x, "tanh"))
 
+    def geglu(self, x):
+        """x [..., 2D] -> [..., D]"""
+        return self._tap("geglu", self.arithmetic.geglu(x))
+
     def quick_gelu(self, x):
         return self._tap("quick_gelu", self.arithmetic.quick_gelu(x))
 

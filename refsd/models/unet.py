@@ -117,5 +117,4 @@ def cross_attention(m: Module, x, context, num_heads):
 @block
 def feed_forward(m: Module, x):
     """GEGLU: the second half of the hidden channels gates the first. [N, L, D] -> [N, L, D]"""
-    value, gate = np.split(m.linear("net.0.proj", x), 2, axis=-1)
-    return m.linear("net.2", value * m.gelu(gate))
+    return m.linear("net.2", m.geglu(m.linear("net.0.proj", x)))

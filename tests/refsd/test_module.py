@@ -163,6 +163,7 @@ def test_every_operation_answers_in_the_storage_dtype(numerics):
         m.gelu(x),
         m.gelu_tanh(x),
         m.quick_gelu(x),
+        m.geglu(x),
         m.attention(heads, heads, heads),
         m.timestep_embedding(np.array([1.5, 999.0], m.arithmetic.numerics.compute_dtype), 33),
         m.upsample_nearest(image),

@@ -1,0 +1,39 @@
+"""The number of threads moves no bit of a Numba kernel."""
+
+import numba
+import numpy as np
+import pytest
+
+from refsd.kernels.activations import geglu, gelu, silu
+from refsd.kernels.attention_online import attention_online
+from refsd.kernels.conv2d import conv2d
+from refsd.kernels.group_norm import group_norm
+from refsd.kernels.layer_norm import layer_norm
+from refsd.kernels.rms_norm import rms_norm
+from refsd.kernels.softmax import softmax
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((33, 154))
+IMAGE, W, B = RNG.standard_normal((2, 6, 11, 7)), np.ones(6), np.zeros(6)
+QKV = RNG.standard_normal((3, 2, 70, 3, 8)).astype(np.float32)
+RUNS = {
+    "silu": lambda: silu(X),
+    "gelu": lambda: gelu(X),
+    "geglu": lambda: geglu(X),
+    "softmax": lambda: softmax(X),
+    "layer_norm": lambda: layer_norm(X, np.ones(154), np.zeros(154), 1e-5),
+    "rms_norm": lambda: rms_norm(X, np.ones(154), 1e-5),
+    "group_norm": lambda: group_norm(IMAGE, W, B, 3, 1e-5),
+    "conv2d": lambda: conv2d(IMAGE, np.ones((4, 6, 3, 3)), np.zeros(4), 1, (1, 1, 1, 1)),
+    "attention_online": lambda: attention_online(*QKV, 0.3),
+}
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_bits(run):
+    answers = []
+    for threads in (1, 2, numba.config.NUMBA_NUM_THREADS):
+        numba.set_num_threads(threads)
+        answers.append(run().tobytes())
+    assert len(set(answers)) == 1
