@@ -141,9 +141,9 @@ def key_of(name: str) -> int:
 
 
 def _word_chunks(name: str, seed: int, counters: int) -> Iterator[np.ndarray]:
-    key, seed = np.uint64(key_of(name)), np.uint64(seed)
+    key = np.uint64(key_of(name))
     for first in range(0, counters, _CHUNK):
-        yield philox4x32_10(np.uint64(first), min(_CHUNK, counters - first), seed, key)
+        yield philox4x32_10(np.uint64(first), min(_CHUNK, counters - first), np.uint64(seed), key)
 
 
 def realize(recipe: Recipe, name: str) -> StoredTensor:
