@@ -123,6 +123,16 @@ def test_values_that_are_no_numbers_are_refused_when_read(single, bad, as_safete
             weights["out.2.weight"]
 
 
+def test_values_are_looked_at_once(single_file, monkeypatch):
+    looked = []
+    monkeypatch.setattr("refsd.weights.checkpoint.not_finite", lambda tensor: looked.append(tensor.shape))
+    weights = open_checkpoint(single_file).components["unet"].weights
+    assert looked == []
+    for _ in range(3):
+        weights["out.2.bias"]
+    assert looked == [(4,)]
+
+
 @pytest.mark.parametrize(
     ("name", "family"),
     [

@@ -1,5 +1,6 @@
 """What gguf-py writes is read; what the format forbids is refused before anything is allocated."""
 
+import re
 import struct
 import tracemalloc
 
@@ -167,6 +168,7 @@ HOSTILE = {
     "a key twice": (made(kvs=[kv("a", 4, b"\0" * 4)] * 2), '"a" twice'),
     "unknown value type": (made(kvs=[kv("a", 13, b"\0" * 8)]), "value type 13"),
     "an array of 2^61": (made(kvs=[kv("a", 9, array(4, 2**61))]), "cut short"),
+    "more texts than fit": (made(kvs=[kv("a", 9, array(8, 1000))]), "room for fewer"),
     "texts of 2^61": (made(kvs=[kv("a", 9, array(8, 2**61))]), "room for fewer"),
     "arrays of unknown": (made(kvs=[kv("a", 9, array(77, 1, b"\0" * 64))]), "value type 77"),
     "arrays in arrays": (
@@ -208,14 +210,16 @@ def test_hostile(path, case):
     content, says = HOSTILE[case]
     path.write_bytes(content)
     tracemalloc.start()
-    with pytest.raises(BadInput, match=says) as error:
+    with pytest.raises(BadInput) as error:
         open_weights(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     message = str(error.value)
-    assert message.startswith(str(path))
-    assert message.isprintable()
-    assert len(message) < len(str(path)) + 400
+    assert message.startswith(f"{path}: ")
+    said = message.removeprefix(f"{path}: ")
+    assert re.search(says, said)
+    assert said.isprintable()
+    assert len(said) < 400
     assert peak < 2**23
 
 
@@ -228,6 +232,6 @@ def test_a_long_metadata_is_bounded(path, monkeypatch):
 
 def test_many_texts_are_bounded(path, monkeypatch):
     monkeypatch.setattr("refsd.weights.gguf.MAX_ARRAY", 4)
-    path.write_bytes(made(kvs=[kv("a", 9, array(8, 5, text("") * 5))]))
-    with pytest.raises(BadInput, match="claims 5 elements"):
+    path.write_bytes(made(kvs=[kv("a", 9, array(8, 2, text("") * 2)), kv("b", 9, array(8, 3, text("") * 3))]))
+    with pytest.raises(BadInput, match='"b": an array claims 3 elements'):
         open_weights(path)

@@ -1,6 +1,7 @@
 """What the library writes is read; what the format forbids is refused before anything is allocated."""
 
 import json
+import re
 import tracemalloc
 
 import ml_dtypes
@@ -127,14 +128,16 @@ def test_hostile(path, case):
     header, how, says = HOSTILE[case]
     file_of(path, header, **how)
     tracemalloc.start()
-    with pytest.raises(BadInput, match=says) as error:
+    with pytest.raises(BadInput) as error:
         open_weights(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     message = str(error.value)
-    assert message.startswith(str(path))
-    assert message.isprintable()
-    assert len(message) < len(str(path)) + 400
+    assert message.startswith(f"{path}: ")
+    said = message.removeprefix(f"{path}: ")
+    assert re.search(says, said)
+    assert said.isprintable()
+    assert len(said) < 400
     assert peak < 2**23 + 20 * path.stat().st_size
 
 
@@ -154,14 +157,14 @@ def test_a_header_of_too_many_values(path, monkeypatch):
 @pytest.mark.parametrize("name", ["a.ckpt", "a.pt", "a.pth", "a.bin"])
 def test_a_pickle_is_refused_by_name(tmp_path, name):
     (tmp_path / name).write_bytes(b"anything")
-    with pytest.raises(BadInput, match=r"pickle.*convert"):
+    with pytest.raises(BadInput, match="a pickle, which can run any code"):
         open_weights(tmp_path / name)
 
 
 @pytest.mark.parametrize("start", [b"PK\x03\x04", b"\x80\x02}q", b"\x80\x04\x95"])
 def test_a_pickle_is_refused_by_content(path, start):
     path.write_bytes(start + b"\0" * 100)
-    with pytest.raises(BadInput, match="pickle"):
+    with pytest.raises(BadInput, match="a pickle, which can run any code"):
         open_weights(path)
 
 
