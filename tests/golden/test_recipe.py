@@ -81,6 +81,25 @@ def test_scalars_are_those_of_the_specification(data, type, shape, exponent, off
         )
 
 
+@pytest.mark.parametrize("shape", [(2, 9, 2, 3), (3, 9), (2, 3, 8), (8,)])
+def test_the_channel_of_outliers(shape):
+    made = realize(Recipe(shape, data="outliers", exponent=0), "w").data
+    axis = 1 if len(shape) == 4 else len(shape) - 1
+    calm = np.delete(made, 3, axis)
+    assert abs(calm).max() < 131071 and abs(calm).std() < 40000
+    assert (
+        made.reshape(-1) == [naive.element("w", shape, e, data="outliers", exponent=0) for e in range(made.size)]
+    ).all()
+
+
+def test_integers_are_rounded_half_to_even():
+    made = realize(Recipe((64,), "i32", "integers", -1), "ids").data
+    halves = realize(Recipe((64,), "f32", "integers", -1), "ids").data
+    assert {-1.5, -0.5, 0.5, 1.5} <= set(halves.tolist())
+    assert (made == np.rint(halves)).all()
+    assert made.tolist() == [naive.element("ids", (64,), e, "i32", "integers", -1) for e in range(64)]
+
+
 @pytest.mark.parametrize("type", ["i32", "i64", "u8"])
 def test_integer_types(type):
     made = realize(Recipe((40,), type, "token_ids", 0, n=200), "ids")
