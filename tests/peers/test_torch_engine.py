@@ -1,0 +1,102 @@
+"""torch as an engine: every case that it takes passes; a wrong one does not."""
+
+import numpy as np
+import pytest
+import torch
+
+from refsd.engine import Reference
+from refsd.golden import conform
+from refsd.golden.cases import CASES, select
+from refsd.golden.engines import EngineFailure
+from refsd.golden.engines.torch import find
+from refsd.golden.numerics import TORCH_BF16, TORCH_F16, TORCH_F32
+from refsd.weights import recipes
+
+pytestmark = pytest.mark.peer
+
+MODELS = [case.name for case in select("sd15/*")]
+OPS = [name for name, case in CASES.items() if case.model is None]
+
+
+@pytest.fixture(scope="module")
+def model_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    def give(model, layout):
+        path = folder / (f"{model.type}-diffusers" if layout == "diffusers" else f"{model.type}.safetensors")
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    return give
+
+
+@pytest.fixture(scope="module")
+def engines(model_files):
+    return {found.name: found.engine for found in find(model_files=model_files)}
+
+
+@pytest.fixture(scope="module")
+def runner(model_files):
+    def reference(numerics, deviations):
+        return Reference(numerics, deviations, model_files)
+
+    truth = Reference(model_files=model_files)
+    return conform.Runner(reference, lambda case: truth.run(case, case.realize()))
+
+
+def test_each_variant_says_what_it_rounds(engines):
+    case = CASES[OPS[0]]
+    assert {name: engine.numerics(case) for name, engine in engines.items()} == {
+        "torch": TORCH_F32,
+        "torch-f16": TORCH_F16,
+        "torch-bf16": TORCH_BF16,
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(engines, runner, name):
+    results = conform.run(runner, list(engines.values()), [CASES[name]])
+    assert [(r.engine, r.status, r.reason) for r in results] == [(engine, "pass", "") for engine in engines]
+
+
+def test_float32_takes_every_operation_but_dequantize(engines):
+    refused = {CASES[name].op for name in OPS if engines["torch"].refuses(CASES[name])}
+    assert refused == {"dequantize"}
+
+
+@pytest.mark.parametrize("op", sorted({CASES[name].op for name in OPS} - {"dequantize"}))
+def test_operations_at_their_shapes(engines, model_files, op):
+    """Against the reference in float32: far below what any bug does, above what the order of sums does."""
+    for case in (CASES[name] for name in OPS if CASES[name].op == op):
+        inputs = case.realize()
+        truth = Reference(TORCH_F32).run(case, inputs)["y"]
+        found = engines["torch"].run(case, inputs)["y"]
+        assert found.shape == truth.shape
+        np.testing.assert_array_less(np.linalg.norm(found - truth), 2e-6 * np.linalg.norm(truth) + 1e-30, case.name)
+
+
+def test_half_precision_refuses_what_it_would_round_in_between(engines):
+    assert "several operations" in engines["torch-f16"].refuses(CASES["quick_gelu/f32/wide-x2x320"])
+    assert engines["torch"].refuses(CASES["quick_gelu/f32/wide-x2x320"]) is None
+
+
+def test_another_eps_is_seen(engines, runner, monkeypatch):
+    """The quiet UNet case is there to find a wrong eps."""
+    true = torch.nn.functional.group_norm
+    monkeypatch.setattr(torch.nn.functional, "group_norm", lambda x, groups, w, b, eps: true(x, groups, w, b, 1e-6))
+    results = conform.run(runner, [engines["torch"]], [CASES["sd15/unet/quiet"]])
+    assert [r.status for r in results] == ["fail"]
+
+
+def test_torchs_own_words_reach_the_report(engines, monkeypatch):
+    def out_of_memory(*args, **kwargs):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nmore lines")
+
+    monkeypatch.setattr(torch.nn.functional, "silu", out_of_memory)
+    case = next(CASES[name] for name in OPS if CASES[name].op == "silu")
+    with pytest.raises(EngineFailure, match=r"^torch: DefaultCPUAllocator: can't allocate memory$"):
+        engines["torch"].run(case, case.realize())
+
+
+def test_no_such_device():
+    (found,) = find("tpu")
+    assert found.engine is None and "no device" in found.why_not
