@@ -11,44 +11,19 @@ from refsd.golden.tensor import stored
 from refsd.kernels.rope import rope_angles
 from refsd.models.flux import double_stream_block, single_stream_block
 from refsd.module import Module
+from refsd.weights import keymaps
 
 pytestmark = pytest.mark.peer
 
-# BFL's name -> diffusers' names, stacked along the outputs.
-DOUBLE = {
-    "img_mod.lin": ["norm1.linear"],
-    "txt_mod.lin": ["norm1_context.linear"],
-    "img_attn.qkv": ["attn.to_q", "attn.to_k", "attn.to_v"],
-    "txt_attn.qkv": ["attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"],
-    "img_attn.proj": ["attn.to_out.0"],
-    "txt_attn.proj": ["attn.to_add_out"],
-    "img_mlp.0": ["ff.net.0.proj"],
-    "img_mlp.2": ["ff.net.2"],
-    "txt_mlp.0": ["ff_context.net.0.proj"],
-    "txt_mlp.2": ["ff_context.net.2"],
-}
-DOUBLE_SCALES = {
-    "img_attn.norm.query_norm.scale": "attn.norm_q.weight",
-    "img_attn.norm.key_norm.scale": "attn.norm_k.weight",
-    "txt_attn.norm.query_norm.scale": "attn.norm_added_q.weight",
-    "txt_attn.norm.key_norm.scale": "attn.norm_added_k.weight",
-}
-SINGLE = {
-    "modulation.lin": ["norm.linear"],
-    "linear1": ["attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"],
-    "linear2": ["proj_out"],
-}
-SINGLE_SCALES = {"norm.query_norm.scale": "attn.norm_q.weight", "norm.key_norm.scale": "attn.norm_k.weight"}
+KEYMAP = keymaps.flux(double_blocks=1, single_blocks=1)
 
 
-def weights_of(peer, linears, scales):
-    state = peer.state_dict()
-    weights = {ours: stored(state.pop(theirs).numpy()) for ours, theirs in scales.items()}
-    for ours, theirs in linears.items():
-        for part in ("weight", "bias"):
-            weights[f"{ours}.{part}"] = stored(torch.cat([state.pop(f"{t}.{part}") for t in theirs]).numpy())
-    assert not state, f"not compared: {list(state)}"
-    return weights
+def weights_of(peer, theirs, ours):
+    """The peer's parameters under the original names of one block."""
+    there = {f"{theirs}.0.{name}": stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
+    sources, unread = KEYMAP.sources(there)
+    assert not unread
+    return {name.removeprefix(f"{ours}.0."): source.read(there) for name, source in sources.items()}
 
 
 def tables(ids, axes_dim, theta=10000):
@@ -87,7 +62,7 @@ def test_double_stream_block(config):
         redraw(peer, 4)
         rotary = tables(torch.from_numpy(ids), config["axes"])
         want_txt, want_img = peer(torch.from_numpy(img), torch.from_numpy(txt), torch.from_numpy(vec), rotary)
-    m = Module(weights_of(peer, DOUBLE, DOUBLE_SCALES))
+    m = Module(weights_of(peer, "transformer_blocks", "double_blocks"))
     angle = rope_angles(np.stack([ids, ids]), config["axes"], 10000)
     got_img, got_txt = double_stream_block(m, img, txt, vec, angle, config["heads"])
     assert distance(got_img, want_img) <= 1e-12
@@ -106,7 +81,7 @@ def test_single_stream_block(config):
         txt, img = torch.from_numpy(x).split([config["txt"], len(ids) - config["txt"]], dim=1)
         rotary = tables(torch.from_numpy(ids), config["axes"])
         want = torch.cat(peer(img, txt, torch.from_numpy(vec), rotary), dim=1)
-    m = Module(weights_of(peer, SINGLE, SINGLE_SCALES))
+    m = Module(weights_of(peer, "single_transformer_blocks", "single_blocks"))
     angle = rope_angles(np.stack([ids, ids]), config["axes"], 10000)
     got = single_stream_block(m, x, vec, angle, config["heads"])
     assert distance(got, want) <= 1e-12

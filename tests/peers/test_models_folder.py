@@ -1,0 +1,68 @@
+"""What diffusers and transformers save in a folder, opened here: key maps and config.json tell all."""
+
+import numpy as np
+import pytest
+import torch
+from float64_peers import distance, draw, float64_throughout, redraw
+from test_models_clip import peer_clip, prompts
+from test_models_unet import peer_unet
+from test_models_vae import peer_vae
+
+from refsd.components import forward, load
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.numerics import FLOAT64
+from refsd.weights import open_checkpoint
+from refsd.weights.architecture import CLIPSize, UNetSize, VAESize
+
+pytestmark = pytest.mark.peer
+
+UNET = UNetSize(channels=48, channel_mult=(1, 2, 3), attention=(1, 2), res_blocks=2, context_dim=24)
+VAE = VAESize(channels=24, channel_mult=(1, 3), res_blocks=1)
+CLIP = CLIPSize(hidden=60, layers=3, mlp=40, vocab=90, positions=11)
+
+
+@pytest.fixture(scope="module")
+def peers():
+    with float64_throughout():
+        made = {"unet": peer_unet(UNET, 6, 16), "vae": peer_vae(VAE, 8), "text_encoder": peer_clip(CLIP, 5, 89)}
+        for seed, peer in enumerate(made.values()):
+            redraw(peer, seed)
+    return made
+
+
+@pytest.fixture(scope="module")
+def checkpoint(peers, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("folder")
+    for name, peer in peers.items():
+        peer.save_pretrained(folder / name)
+    return open_checkpoint(folder)
+
+
+def answer(checkpoint, component, inputs, **more):
+    m, params = load(checkpoint, component, Arithmetic(FLOAT64))
+    return forward(component, m, inputs, {**params, **more})
+
+
+def test_unet(peers, checkpoint):
+    inputs = {"x": draw((2, 4, 8, 12), 1), "timesteps": np.array([3.5, 800.0]), "context": draw((2, 9, 24), 2)}
+    with float64_throughout():
+        want = peers["unet"](*map(torch.from_numpy, inputs.values())).sample
+    assert distance(answer(checkpoint, "unet", inputs)["out"], want) <= 1e-12
+
+
+def test_vae(peers, checkpoint):
+    x, z = draw((2, 3, 8, 6), 3), draw((2, 4, 3, 5), 4)
+    with float64_throughout():
+        mean = peers["vae"].encode(torch.from_numpy(x)).latent_dist.mean
+        out = peers["vae"].decode(torch.from_numpy(z)).sample
+    assert distance(answer(checkpoint, "vae-encoder", {"x": x})["mean"], mean) <= 1e-12
+    assert distance(answer(checkpoint, "vae-decoder", {"z": z})["out"], out) <= 1e-12
+
+
+def test_clip(peers, checkpoint):
+    ids = prompts(CLIP, 11, 89)
+    with float64_throughout():
+        want = peers["text_encoder"](torch.from_numpy(ids))
+    got = answer(checkpoint, "clip", {"input_ids": ids}, eos=89)
+    assert distance(got["hidden"], want.last_hidden_state) <= 1e-12
+    assert distance(got["pooled"], want.pooler_output) <= 1e-12
