@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType, GGUFWriter
 
 from refsd.cli import main
 
@@ -99,6 +100,22 @@ def test_any_gguf(info, as_gguf):
     assert "no model that refsd knows, gguf; 2 tensors" in out
     assert "blk" in out
     assert "blk.1.w f32 [8]" in out
+
+
+def test_a_type_that_refsd_cannot_read(info, tmp_path):
+    writer = GGUFWriter(tmp_path / "a.gguf", "test")
+    writer.add_tensor("w", np.zeros((2, 66), np.uint8), raw_dtype=GGMLQuantizationType.IQ2_XXS)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    code, out, _ = info(tmp_path / "a.gguf", "--tensors")
+    assert code == 0
+    assert "refsd cannot read iq2_xxs" in out
+    assert "w iq2_xxs [2, 256]" in out
+    code, out, _ = info(tmp_path / "a.gguf", "--check-values")
+    assert code == 1
+    assert "w (unreadable iq2_xxs)" in out
 
 
 def test_another_family(info, as_safetensors):

@@ -1,0 +1,52 @@
+"""A size is read back from its own table; one tensor that is missing does not change it."""
+
+import pytest
+
+from refsd.weights.architecture import (
+    CLIPSize,
+    UNetSize,
+    VAESize,
+    clip_shapes,
+    sd15_shapes,
+    unet_shapes,
+    vae_shapes,
+)
+from refsd.weights.sizes import clip_size, count, unet_size, vae_size
+
+READ = {"unet": unet_size, "vae": vae_size, "clip": clip_size}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "read", "size"),
+    [
+        (unet_shapes, unet_size, UNetSize()),
+        (unet_shapes, unet_size, UNetSize(32, (1, 2), (0,), 1, 24, 9, 5)),
+        (unet_shapes, unet_size, UNetSize(48, (1, 3, 2), (1, 2), 3, 33)),
+        (vae_shapes, vae_size, VAESize()),
+        (vae_shapes, vae_size, VAESize(32, (1, 2, 2), 1, 8, 1)),
+        (clip_shapes, clip_size, CLIPSize()),
+        (clip_shapes, clip_size, CLIPSize(64, 3, 100, 51, 7)),
+    ],
+)
+def test_read_back(shapes, read, size):
+    assert read(shapes(size)) == size
+
+
+@pytest.mark.parametrize("component", READ)
+def test_one_missing_tensor_changes_nothing(component):
+    shapes = sd15_shapes()[component]
+    size = READ[component](shapes)
+    for name in shapes:
+        assert READ[component]({n: s for n, s in shapes.items() if n != name}) == size, name
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 0, 0, 0), (2**60, 2**60), (1,) * 9])
+@pytest.mark.parametrize("component", READ)
+def test_odd_shapes_are_no_error(component, shape):
+    assert READ[component](dict.fromkeys(sd15_shapes()[component], shape)) is not None
+
+
+def test_count():
+    names = ["a.0.x", "a.2.x", "a.12", "a.100.x", "a.x", "a.-3.x", "a.\u0663.x", "b.50.x"]
+    assert count(names, "a.", 7) == 13
+    assert count(names, "c.", 7) == 7
