@@ -16,7 +16,7 @@ import numpy as np
 
 from refsd.golden.numerics import DTYPES, Numerics
 from refsd.golden.operations import complete
-from refsd.golden.rounding import floor, gamma, largest, moved, moved_by_type, moved_in_turn, unit
+from refsd.golden.rounding import Bound, Terms, floor, gamma, largest, moved, moved_by_type, moved_in_turn, unit
 from refsd.golden.tensor import StoredTensor
 from refsd.kernels.attention import causal_mask
 from refsd.kernels.conv2d_im2col import conv2d_im2col
@@ -29,35 +29,6 @@ _FUNCTION = 4.0
 # erf's absolute error in units of u: Abramowitz & Stegun 7.1.26, which torch evaluates in float32, is 2.5 u off by
 # itself, and was measured 8 u off.
 _ERF = 12.0
-
-
-class Bound(NamedTuple):
-    """
-    limit:  worst case of |engine - truth|, float64, the output's shape
-    spread: its standard deviation if roundings are independent, the same shape
-    """
-
-    limit: np.ndarray
-    spread: np.ndarray
-
-
-class _Terms:
-    """A sum of error terms: worst cases add up, independent ones add up in squares."""
-
-    def __init__(self):
-        self.limit: Any = 0.0
-        self.square: Any = 0.0
-
-    def add(self, limit, spread=None) -> "_Terms":
-        spread = limit / math.sqrt(3) if spread is None else spread
-        self.limit = self.limit + limit
-        self.square = self.square + spread**2
-        return self
-
-    def bound(self, shape: tuple[int, ...]) -> Bound:
-        limit, spread = np.broadcast_to(self.limit, shape), np.sqrt(np.broadcast_to(self.square, shape))
-        limit = np.where(np.isnan(limit), np.inf, limit)
-        return Bound(limit, np.where(np.isnan(spread), np.inf, spread))
 
 
 class _Run(NamedTuple):
@@ -80,13 +51,13 @@ class _Run(NamedTuple):
         """What storing an input, and passing it through a type, does to it."""
         return moved_in_turn(self.inputs[name], self.numerics.storage, through)
 
-    def rounded(self, terms: _Terms, extra=0.0) -> Bound:
+    def rounded(self, terms: Terms, extra: Any = 0.0) -> Bound:
         """The terms, the rounding of the result, and flushed subnormals; `extra` is added to both sides."""
         storage = self.numerics.storage_dtype
         terms.add(unit(storage) * (np.abs(self.truth) + terms.limit))
         terms.add(floor(storage) + floor(self.numerics.compute_dtype) + extra)
         limit = np.where(np.abs(self.truth) + terms.limit > largest(storage), np.inf, terms.limit)
-        return _Terms().add(limit, np.sqrt(terms.square)).bound(self.truth.shape)
+        return Terms().add(limit, np.sqrt(terms.square)).bound(self.truth.shape)
 
 
 def _products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
@@ -111,7 +82,7 @@ def _linear(run: _Run) -> Bound:
     x = np.abs(run.inputs["x"])
     dx = run.moved("x", run.numerics.activations.get(run.types["weight"]))
     b, db = _bias(run)
-    terms = _Terms().add(dx @ W.T, np.sqrt(dx**2 @ (W**2).T / 3))
+    terms = Terms().add(dx @ W.T, np.sqrt(dx**2 @ (W**2).T / 3))
     terms.add((x + dx) @ dW.T, np.sqrt((x + dx) ** 2 @ (dW**2).T / 3)).add(db)
     absolute = (x + dx) @ (W + dW).T + b + db
     squares = (x + dx) ** 2 @ ((W + dW) ** 2).T + b**2
@@ -132,7 +103,7 @@ def _conv2d(run: _Run) -> Bound:
     W, dW = np.abs(weight), run.moved("weight", run.numerics.conv)
     x, dx = np.abs(run.inputs["x"]), run.moved("x", run.numerics.conv)
     b, db = (np.reshape(t, (-1, 1, 1)) for t in _bias(run))
-    terms = _Terms().add(sum_of(dx, W), np.sqrt(sum_of(dx**2, W**2) / 3))
+    terms = Terms().add(sum_of(dx, W), np.sqrt(sum_of(dx**2, W**2) / 3))
     terms.add(sum_of(x + dx, dW), np.sqrt(sum_of((x + dx) ** 2, dW**2) / 3)).add(db)
     absolute = sum_of(x + dx, W + dW) + b + db
     squares = sum_of((x + dx) ** 2, (W + dW) ** 2) + b**2
@@ -143,14 +114,24 @@ def _conv2d(run: _Run) -> Bound:
     return run.rounded(terms)
 
 
-def _norm_axis(run: _Run, x, dx, weight, dw, b, db, eps: float, centred: bool) -> _Terms:
-    """Rows [M, n] normalised over the last axis; weight and bias broadcast to rows.
+class _Affine(NamedTuple):
+    """A norm's weight and bias, and what storing them moves; each broadcasts to its rows."""
+
+    weight: np.ndarray
+    dw: np.ndarray
+    bias: np.ndarray
+    db: np.ndarray
+
+
+def _norm_axis(run: _Run, x, dx, affine: _Affine, centred: bool) -> Terms:
+    """Rows [..., n] normalised over the last axis.
 
     y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
     dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
     dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
     """
-    n, u = x.shape[-1], run.u
+    n, u, eps = x.shape[-1], run.u, run.params["eps"]
+    weight, dw, b, db = affine
 
     def mean(t):
         return t.mean(axis=-1, keepdims=True)
@@ -165,7 +146,7 @@ def _norm_axis(run: _Run, x, dx, weight, dw, b, db, eps: float, centred: bool) -
     dv = 2 * np.sqrt(v) * shift + shift**2 + gamma(n + 3, u) * v
     # A shift of the mean leaves the variance alone to first order.
     sv = 2 * np.sqrt(v * mean(dx**2) / 3 / n) + np.sqrt(n / 3) * u * v + 3 * u * v + sm**2
-    terms = _Terms().add(np.abs(weight) * r * dx)
+    terms = Terms().add(np.abs(weight) * r * dx)
     terms.add(np.abs(weight) * r * dm, np.abs(weight) * r * sm)
     terms.add(np.abs(weight * c) * r * dv / (2 * (v + eps)), np.abs(weight * c) * r * sv / (2 * (v + eps)))
     terms.add(4 * u * np.abs(weight * c) * r, 2 * u * np.abs(weight * c) * r)
@@ -182,18 +163,19 @@ def _group_norm(run: _Run) -> Bound:
     def per_channel(t):
         return np.broadcast_to(t[None, :, None, None], x.shape).reshape(rows)
 
-    given = [per_channel(t) for t in (run.inputs["weight"], run.moved("weight"))]
-    given += [per_channel(t) for t in (run.inputs["bias"], run.moved("bias"))]
-    terms = _norm_axis(run, x.reshape(rows), run.moved("x").reshape(rows), *given, run.params["eps"], True)
+    w, dw = run.inputs["weight"], run.moved("weight")
+    b, db = run.inputs["bias"], run.moved("bias")
+    affine = _Affine(per_channel(w), per_channel(dw), per_channel(b), per_channel(db))
+    terms = _norm_axis(run, x.reshape(rows), run.moved("x").reshape(rows), affine, True)
     terms.limit, terms.square = terms.limit.reshape(x.shape), terms.square.reshape(x.shape)
     return run.rounded(terms)
 
 
 def _row_norm(run: _Run, centred: bool) -> Bound:
     x = run.inputs["x"]
-    one = (run.inputs["weight"], run.moved("weight")) if "weight" in run.inputs else (np.ones(1), np.zeros(1))
-    add = (run.inputs["bias"], run.moved("bias")) if "bias" in run.inputs else (np.zeros(1), np.zeros(1))
-    return run.rounded(_norm_axis(run, x, run.moved("x"), *one, *add, run.params["eps"], centred))
+    w, dw = (run.inputs["weight"], run.moved("weight")) if "weight" in run.inputs else (np.ones(1), np.zeros(1))
+    b, db = (run.inputs["bias"], run.moved("bias")) if "bias" in run.inputs else (np.zeros(1), np.zeros(1))
+    return run.rounded(_norm_axis(run, x, run.moved("x"), _Affine(w, dw, b, db), centred))
 
 
 def _activation(slope: float, relative: Callable[[np.ndarray], Any], near: Callable[[np.ndarray], Any]):
@@ -212,10 +194,10 @@ def _activation(slope: float, relative: Callable[[np.ndarray], Any], near: Calla
     return bound
 
 
-def _activation_terms(run: _Run, x, dx, y, slope, relative, near) -> _Terms:
+def _activation_terms(run: _Run, x, dx, y, slope, relative, near) -> Terms:
     table = run.numerics.gelu if slope > _SILU_SLOPE else None
     dx = dx + moved_by_type(x, table)
-    terms = _Terms().add(slope * dx)
+    terms = Terms().add(slope * dx)
     noise = run.u * (_FUNCTION * np.abs(y) + relative(x) * np.abs(y) + near(x))
     terms.add(noise, noise / _FUNCTION)
     if table is not None:
@@ -259,7 +241,7 @@ def _geglu(run: _Run) -> Bound:
         gelu = np.where(v != 0, run.truth / v, 0.0)
     inner = _activation_terms(run, g, dg, gelu, *_GELU)
     inner.add(unit(run.numerics.storage_dtype) * np.abs(gelu))
-    terms = _Terms().add(np.abs(v) * inner.limit, np.abs(v) * np.sqrt(inner.square)).add(dv * np.abs(gelu))
+    terms = Terms().add(np.abs(v) * inner.limit, np.abs(v) * np.sqrt(inner.square)).add(dv * np.abs(gelu))
     return run.rounded(terms, extra=floor(run.numerics.storage_dtype) * np.abs(v))
 
 
@@ -288,7 +270,7 @@ def _softmax(run: _Run) -> Bound:
     scores = scale * x + mask
     ds = abs(scale) * dx + dmask + run.u * (2 * np.abs(scale * x) + np.abs(scores))
     p, limit, spread = _softmax_terms(run.u, scores, ds, ds / math.sqrt(3))
-    return run.rounded(_Terms().add(p * limit, p * spread))
+    return run.rounded(Terms().add(p * limit, p * spread))
 
 
 def _attention(run: _Run) -> Bound:
@@ -314,7 +296,7 @@ def _attention(run: _Run) -> Bound:
     scores = scale * dot(q, k) + mask
     finite = np.where(np.isneginf(scores), 0.0, np.abs(scores))
     absolute, squares = dot(np.abs(q) + dq, np.abs(k) + dk), dot((np.abs(q) + dq) ** 2, (np.abs(k) + dk) ** 2)
-    terms = _Terms().add(
+    terms = Terms().add(
         scale * (dot(dq, np.abs(k)) + dot(np.abs(q) + dq, dk)),
         scale * np.sqrt((dot(dq**2, k**2) + dot(q**2, dk**2)) / 3),
     )
@@ -326,9 +308,7 @@ def _attention(run: _Run) -> Bound:
     half_sum = flash is not None and run.numerics.flash_sum == "f16"
     u_p = max(u, unit(DTYPES["float16"])) if half_sum else max(u, u_store)
     w, pv = np.abs(v) + dv, p @ (np.abs(v) + dv)
-    total = (
-        _Terms().add((p * rho) @ w, np.sqrt((p * rho_spread) ** 2 @ w**2)).add(p @ dv, np.sqrt(p**2 @ dv**2 / 3))
-    )
+    total = Terms().add((p * rho) @ w, np.sqrt((p * rho_spread) ** 2 @ w**2)).add(p @ dv, np.sqrt(p**2 @ dv**2 / 3))
     total.add(u_p * pv)
     truth = run.truth.transpose(0, 2, 1, 3)
     # In float16 the running sum is rounded again whenever a new peak rescales it.
@@ -348,7 +328,7 @@ def _timestep_embedding(run: _Run) -> Bound:
     limit = np.minimum(angle, 2.0) + _FUNCTION * run.u
     zero = np.zeros((t.shape[0], run.params["dim"] % 2))
     limit = np.concatenate([limit, limit, zero], axis=1)
-    return run.rounded(_Terms().add(limit, limit / _FUNCTION))
+    return run.rounded(Terms().add(limit, limit / _FUNCTION))
 
 
 def _movement(of: str, conv: bool = False) -> Callable[[_Run], Bound]:
@@ -357,7 +337,7 @@ def _movement(of: str, conv: bool = False) -> Callable[[_Run], Bound]:
     def bound(run: _Run) -> Bound:
         through = run.numerics.conv if conv else None
         limit = moved_in_turn(run.truth, run.numerics.storage, through)
-        return _Terms().add(limit).bound(run.truth.shape)
+        return Terms().add(limit).bound(run.truth.shape)
 
     return bound
 

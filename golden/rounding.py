@@ -4,6 +4,9 @@ u is half a unit in the last place, relative: a number rounded to nearest moves 
 and by half the smallest subnormal below the normal numbers.
 """
 
+import math
+from typing import Any, NamedTuple
+
 import ml_dtypes
 import numpy as np
 
@@ -85,3 +88,32 @@ def moved_in_turn(x: np.ndarray, storage: str, type_name: str | None = None) -> 
 def gamma(n: int, u: float) -> float:
     """Relative bound on n roundings in a row, n u / (1 - n u); inf where that says nothing."""
     return n * u / (1 - n * u) if n * u < 1 else np.inf
+
+
+class Bound(NamedTuple):
+    """
+    limit:  worst case of |engine - truth|, float64, the output's shape
+    spread: its standard deviation if roundings are independent, the same shape
+    """
+
+    limit: np.ndarray
+    spread: np.ndarray
+
+
+class Terms:
+    """A sum of error terms: worst cases add up, independent ones add up in squares."""
+
+    def __init__(self):
+        self.limit: Any = 0.0
+        self.square: Any = 0.0
+
+    def add(self, limit, spread=None) -> "Terms":
+        spread = limit / math.sqrt(3) if spread is None else spread
+        self.limit = self.limit + limit
+        self.square = self.square + spread**2
+        return self
+
+    def bound(self, shape: tuple[int, ...]) -> Bound:
+        limit, spread = np.broadcast_to(self.limit, shape), np.sqrt(np.broadcast_to(self.square, shape))
+        limit = np.where(np.isnan(limit), np.inf, limit)
+        return Bound(limit, np.where(np.isnan(spread), np.inf, spread))
