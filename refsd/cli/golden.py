@@ -64,8 +64,11 @@ def list_(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None
 
 
 def show(
-    name: str = typer.Argument(help="A case, or an operation."),
+    name: str = typer.Argument(None, help="A case, or an operation."),
     store: Path = _STORE_OPTION,
+    mutants: bool = typer.Option(
+        False, "--mutants", help="Which known bugs the cases fail: all, or of one operation."
+    ),
     json: bool = _JSON,
 ) -> None:
     """What a case asks: operation, recipes, parameters; and what its golden holds."""
@@ -76,6 +79,9 @@ def show(
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.store import Store
 
+    if mutants:
+        _show_mutants(name, json)
+        return
     if name in OPERATIONS:
         _show_operation(name, json)
         return
@@ -117,6 +123,27 @@ def _show_operation(name: str, json: bool) -> None:
     for parameter, default in params.items():
         typer.echo(f"  {parameter} = {default}")
     typer.echo(f"  -> y     {entry.output}")
+
+
+def _show_mutants(name: str | None, json: bool) -> None:
+    from refsd.cli.steps import steps
+    from refsd.golden.cases import CASES
+    from refsd.golden.errors import BadInput
+    from refsd.golden.mutants import MUTANTS, kill_table, try_all
+    from refsd.progress import compile_progress
+
+    chosen = [case for case in CASES.values() if case.op in MUTANTS and name in (None, case.op, case.name)]
+    if not chosen:
+        raise BadInput(f"no case and no operation {name!r}: `refsd golden list` shows the cases")
+    trials = []
+    with compile_progress(), steps("mutants", len(chosen)) as advance:
+        for case in chosen:
+            trials += try_all(case)
+            advance(case.name)
+    if json:
+        _print_json([{"case": t.case, "mutant": t.mutant, "killed": t.killed} for t in trials])
+    else:
+        typer.echo(kill_table(trials))
 
 
 def verify(

@@ -45,6 +45,7 @@ def test_make_list_show_verify(tmp_path):
     assert "2 cases, 2 of them in goldens" in _ok("golden", "list", "--cases", "silu/*")
     assert "sha256" in _ok("golden", "show", _CASE)
     assert "num_groups = 32" in _ok("golden", "show", "group_norm")
+    assert "| silu | gelu | 2 | 2 |" in _ok("golden", "show", "silu", "--mutants")
     assert "2 of 2 goldens whole, 0 problems" in _ok("golden", "verify", "--cases", "silu/*", "--recompute")
     blob = next((tmp_path / "goldens" / "blobs").iterdir())
     blob.write_bytes(blob.read_bytes()[:-1])
