@@ -16,6 +16,7 @@ from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
 from refsd.module import Kept, Module
 from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.stored import shown
 
 VALUE = "float, rounded to the storage dtype"
 POSITION = "float, never rounded"
@@ -233,7 +234,7 @@ def check(
     what = ", ".join(f"{argument} {shape}" for argument, shape in expected.items())
     missing, extra = expected.keys() - inputs.keys(), inputs.keys() - expected.keys()
     if missing or extra:
-        found = ", ".join(sorted(inputs)) or "nothing"
+        found = ", ".join(shown(name).strip('"') for name in sorted(inputs)[:10]) or "nothing"
         raise BadInput(f"{source}: {name} takes {what}; found {found}: name the tensors so")
     fits = component.fits(m)
     for param, value in params.items():

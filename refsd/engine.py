@@ -80,7 +80,7 @@ class Reference:
             return forward(name, m, values, {**params, **case.params}, case.name)
 
     def _load(self, case: Case, name: str) -> tuple[Module, dict[str, Any]]:
-        """The case's component, with as much of it kept expanded as a quarter of the memory holds."""
+        """The case's component, with as much of it kept expanded as an eighth of the memory holds."""
         if case.model is None or self.model_files is None:
             raise BadInput(
                 f"{case.name}: the case needs a model: name its recipe, and give the reference model_files"
@@ -88,7 +88,7 @@ class Reference:
         if self._loaded is None or self._loaded[0] != (case.model, name):
             self._loaded = None
             checkpoint = open_checkpoint(self.model_files(case.model, "ldm"))
-            self._loaded = ((case.model, name), load(checkpoint, name, self.arithmetic, Kept(memory() // 4)))
+            self._loaded = ((case.model, name), load(checkpoint, name, self.arithmetic, Kept(memory() // 8)))
         return self._loaded[1]
 
 

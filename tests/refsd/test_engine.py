@@ -175,16 +175,21 @@ print(max(blas), numba.get_num_threads(), file=sys.stderr)
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one CPU")
 @pytest.mark.parametrize("coretype", ["", "Haswell"])
 def test_float64_does_not_move_with_the_number_of_threads(coretype):
-    answers = []
+    running = {}
     for threads in ("1", "2"):
         env = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
         env.pop("OPENBLAS_CORETYPE", None)
         if coretype:
             env["OPENBLAS_CORETYPE"] = coretype
         command = [sys.executable, "-P", "-c", ANSWER, os.path.dirname(tiny.__file__)]
-        run = subprocess.run(command, env=env, capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr
-        assert run.stderr.split()[-2:] == [threads, threads]
-        answers.append(run.stdout.split())
+        running[threads] = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    answers = []
+    for threads, process in running.items():
+        out, said = process.communicate()
+        assert process.returncode == 0, said
+        assert said.split()[-2:] == [threads, threads]
+        answers.append(out.split())
     assert len(answers[0]) == 3
     assert answers[0] == answers[1]

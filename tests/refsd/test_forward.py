@@ -123,6 +123,7 @@ NAN = np.where(np.arange(24).reshape(1, 1, 4, 6) == 7, np.nan, INPUTS["unet"]["x
 BAD = {
     "missing": ("unet", unet(context=None), r"unet takes x \[N, C, H, W\], .* found timesteps, x"),
     "extra": ("unet", unet(y=np.zeros(3)), r"found context, timesteps, x, y"),
+    "a name of two lines": ("unet", unet(**{"y\nz": np.zeros(3)}), r"found context, timesteps, x, y.nz"),
     "rank": ("unet", unet(x=np.zeros((2, 4, 4))), r"tensor x has shape \[2, 4, 4\], expected \[N, C, H, W\]"),
     "empty": ("unet", unet(x=np.zeros((2, 4, 0, 6))), r"tensor x has shape \[2, 4, 0, 6\]"),
     "channels": ("unet", unet(x=np.zeros((2, 3, 4, 6))), r"C is 3, the model takes 4"),
