@@ -1,7 +1,7 @@
 """What a program says of itself: its operations, its numerics, its deviations."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -35,9 +35,13 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     deviations: list[str | DeviationText] = []
 
 
+# Names go into reports and JUnit files.
+_Word = Annotated[str, msgspec.Meta(pattern=r"^[\w .:+()/-]{1,80}$")]
+
+
 class _Text(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    version: str
+    name: _Word
+    version: _Word
     ops: dict[str, Offer]
     protocol: int = 1
     numerics: str | dict[str, Any] = "float32"
@@ -71,7 +75,7 @@ def read_description(data: bytes) -> Description:
     """Check a description.json. Raises EngineFailure."""
     try:
         return Description(msgspec.json.decode(data, type=_Text))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineFailure(f"description.json: {error}") from None
 
 
@@ -87,7 +91,7 @@ _ALLOWED = {
 
 
 def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
-    changes = {"like": said} if isinstance(said, str) else dict(said)
+    changes: dict[str, Any] = {"like": said} if isinstance(said, str) else dict(said)
     like = PROFILES[_one_of("numerics", changes.pop("like", "float32"), tuple(PROFILES))]
     rounded = changes.pop("activations", None)
     for field, value in changes.items():

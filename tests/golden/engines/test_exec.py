@@ -13,6 +13,7 @@ from refsd.golden.case import Case
 from refsd.golden.cases import CASES
 from refsd.golden.engines import EngineFailure
 from refsd.golden.engines import exec as programs
+from refsd.golden.engines.exec_description import read_description
 from refsd.golden.numerics import FLOAT64, GGML_CPU
 from refsd.golden.recipe import Recipe
 from refsd.golden.tensor import stored
@@ -230,6 +231,8 @@ def test_declarations(program):
         ({"ops": {"silu": {"deviations": ["none"]}}}, "deviation 'none'"),
         ({"ops": 5}, "Expected `object`"),
         ({"surprise": 5}, "unknown field `surprise`"),
+        ({"name": "two\nlines"}, "$.name"),
+        ({"version": ""}, "$.version"),
     ],
 )
 def test_a_wrong_description_is_one_line(program, tmp_path, description, said):
@@ -238,6 +241,15 @@ def test_a_wrong_description_is_one_line(program, tmp_path, description, said):
     (found,) = programs.find(f"{sys.executable} {tmp_path / 'program.py'}")
     assert found.engine is None
     assert said in found.why_not and "\n" not in found.why_not
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff", b"[]", b"null", b'{"name": "x", "version": "1", "ops": {}, "numerics": ' + b"[" * 100_000],
+)
+def test_garbage_for_a_description(text):
+    with pytest.raises(EngineFailure, match=r"^description.json: "):
+        read_description(text)
 
 
 def test_programs_that_are_none():
