@@ -52,7 +52,8 @@ def add_bias(y, bias):
     bias: [K]
     """
     for k in prange(y.shape[0]):
-        y[k] += bias[k]
+        for l in range(y.shape[1]):
+            y[k, l] += bias[k]
 
 
 def conv2d_im2col(x, weight, bias, stride, padding):

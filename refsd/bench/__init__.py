@@ -1,0 +1,128 @@
+"""How fast, in how much memory: refsd beside torch and sd-cli, turn by turn in one sitting.
+
+Each contender is a process of its own (worker.py), so that its peak memory is its own. They take
+turns, A B C A B C, so that what else the machine does falls on all; the best of the turns counts.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refsd.golden.errors import BadInput
+
+WHAT = ("unet", "vae", "kernels")
+CONTENDERS = ("refsd", "torch", "sd-cli")
+
+
+class Request(NamedTuple):
+    """
+    what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels) or "kernels"
+    model:  an SD 1.x checkpoint; not needed for kernels
+    sd_cli: the program, or None: $REFSD_SD_CLI, then PATH
+    runs:   turns that each contender takes
+    """
+
+    what: str
+    model: Path | None
+    sd_cli: Path | None
+    runs: int
+
+
+class Entry(NamedTuple):
+    """
+    seconds: row -> each turn's time
+    peak:    bytes that were resident at most
+    setup:   versions, threads, BLAS
+    absent:  why the contender did not run; "" if it did
+    """
+
+    seconds: dict[str, list[float]]
+    peak: int
+    setup: dict[str, Any]
+    absent: str = ""
+
+
+class _Worker:
+    """A contender's process: a line in, a turn, a line of JSON out."""
+
+    def __init__(self, contender: str, request: Request, sd_cli: str | None):
+        self.contender = contender
+        args = [contender, request.what, str(request.model or ""), sd_cli or ""]
+        # -P: the folder `kernels` of a checkout must not hide Hugging Face's package from diffusers.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "refsd.bench.worker", *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            return {"absent": f"the process ended with {self._process.wait()}"}
+        return json.loads(line)
+
+    def turn(self) -> dict[str, Any]:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        return self.answer()
+
+    def close(self) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def bench(request: Request, progress=lambda what: None) -> dict[str, Entry]:
+    """Run every contender that is there. -> contender -> Entry. Raises BadInput for a missing or unusable file."""
+    for path in (request.model, request.sd_cli):
+        if path is not None and not path.exists():
+            raise BadInput(f"{path}: no such file")
+    program = str(request.sd_cli) if request.sd_cli else os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
+    entries: dict[str, Entry] = {}
+    workers: list[_Worker] = []
+    try:
+        for contender in CONTENDERS:
+            progress(f"{contender}: loading and warming up")
+            worker = _Worker(contender, request, program)
+            workers.append(worker)
+            setup = worker.answer()
+            if "bad input" in setup:
+                raise BadInput(setup["bad input"])
+            entries[contender] = Entry({}, 0, setup, setup.pop("absent", ""))
+        for turn in range(request.runs):
+            for worker in workers:
+                entry = entries[worker.contender]
+                if entry.absent:
+                    continue
+                progress(f"{worker.contender}: turn {turn + 1} of {request.runs}")
+                answer = worker.turn()
+                if "absent" in answer:
+                    entries[worker.contender] = entry._replace(absent=answer["absent"])
+                    continue
+                for row, seconds in answer["seconds"].items():
+                    entry.seconds.setdefault(row, []).append(seconds)
+                entries[worker.contender] = entry._replace(peak=answer["peak"])
+    finally:
+        for worker in workers:
+            worker.close()
+    return entries
+
+
+def best(entries: dict[str, Entry]) -> dict[str, dict[str, float]]:
+    """row -> contender -> the quickest turn, in seconds"""
+    rows: dict[str, dict[str, float]] = {}
+    for contender, entry in entries.items():
+        for row, seconds in entry.seconds.items():
+            rows.setdefault(row, {})[contender] = min(seconds)
+    return rows

@@ -1,0 +1,36 @@
+"""How long a stage of sd-cli takes, by its own log."""
+
+import subprocess
+import tempfile
+
+from refsd.golden.engines import EngineFailure
+from refsd.golden.engines.sdcpp_program import last_words, timings
+
+
+def seconds_of(stage: str, program: str, model: str, side: int) -> float:
+    """Start the program on one picture of side x side pixels, one step; stop it once `stage` is done.
+
+    Raises EngineFailure with its last words if the stage never ends.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        args = ["-m", model, "-p", "a cat", "--steps", "1", "--cfg-scale", "1", "-v", "-o", f"{folder}/cat.png"]
+        process = subprocess.Popen(
+            [program, *args, "-W", str(side), "-H", str(side)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        log = ""
+        assert process.stdout
+        try:
+            for line in process.stdout:
+                log += line
+                if stage in timings(line):
+                    return timings(line)[stage]
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    raise EngineFailure(f"sd-cli did not finish its {stage}: {last_words(log)}")

@@ -1,0 +1,154 @@
+"""One contender, in its own process: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI.
+
+Its first line of JSON says what it is made of, why it is absent, or what is wrong with the model; then each line on stdin is
+answered by a turn: {"seconds": {row: s}, "peak": bytes}.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from refsd.bench.kernels import CASES, TORCH
+from refsd.golden.engines import EngineFailure
+from refsd.golden.errors import BadInput
+
+# row -> what to time; it may give the seconds itself, where the contender has its own clock
+Rows = dict[str, Callable[[], Any]]
+
+LATENT = {"unet": 64, "vae": 32}
+ROWS = {"unet": "UNet step, 64x64 latents", "vae": "VAE decode, 256x256 pixels"}
+
+
+class Absent(Exception):
+    """Why a contender cannot run, in a few words."""
+
+
+def refsd_rows(what: str, model: str, _: str) -> tuple[Rows, dict[str, Any]]:
+    import numba
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    from refsd import __version__
+    from refsd.components import forward, load
+    from refsd.golden.arithmetic import Arithmetic
+    from refsd.golden.numerics import FLOAT32
+    from refsd.module import Kept
+    from refsd.weights.checkpoint import open_checkpoint
+
+    blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), {})
+    setup = {
+        "version": __version__,
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "threads": numba.get_num_threads(),
+        "blas": f"{blas.get('internal_api')} {blas.get('version')} {blas.get('architecture')}",
+        "blas threads": blas.get("num_threads"),
+    }
+    if what == "kernels":
+        return {name: case(np.random.default_rng(0)) for name, case in CASES.items()}, setup
+    component = {"unet": "unet", "vae": "vae-decoder"}[what]
+    m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), Kept(2**40))
+    values = inputs(what)
+    return {ROWS[what]: lambda: forward(component, m, values, params, component)}, setup
+
+
+def inputs(what: str) -> dict[str, Any]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    latent = rng.standard_normal((1, 4, LATENT[what], LATENT[what]), np.float32)
+    if what == "vae":
+        return {"z": latent}
+    context = rng.standard_normal((1, 77, 768), np.float32)
+    return {"x": latent, "timesteps": np.array([500.0], np.float32), "context": context}
+
+
+def torch_rows(what: str, *_: str) -> tuple[Rows, dict[str, Any]]:
+    """SD 1.5's architecture as diffusers has it; weights are its own, random: time does not look at them."""
+    try:
+        import diffusers
+        import torch
+    except ImportError as error:
+        raise Absent(f"{error.name} is not installed") from None
+
+    torch.set_grad_enabled(False)
+    torch.manual_seed(0)
+    setup = {
+        "version": torch.__version__,
+        "diffusers": diffusers.__version__,
+        "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+    if what == "kernels":
+        return {name: case(torch) for name, case in TORCH.items()}, setup
+    values = {name: torch.from_numpy(value) for name, value in inputs(what).items()}
+    if what == "unet":
+        unet = diffusers.UNet2DConditionModel(sample_size=64, cross_attention_dim=768).eval()
+        return {ROWS[what]: lambda: unet(values["x"], values["timesteps"], values["context"])}, setup
+    vae = diffusers.AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=2,
+    ).eval()
+    return {ROWS[what]: lambda: vae.decode(values["z"])}, setup
+
+
+def sd_cli_rows(what: str, model: str, program: str) -> tuple[Rows, dict[str, Any]]:
+    """One step without guidance; the times are those of the program's log."""
+    from pathlib import Path
+
+    from refsd.bench.sd_cli import seconds_of
+    from refsd.golden.engines.sdcpp_program import Program
+
+    if what == "kernels":
+        raise Absent("sd-cli runs no single operation")
+    if not program:
+        raise Absent("no sd-cli: give --sd-cli, or set REFSD_SD_CLI")
+    try:
+        version = Program(Path(program)).version
+    except EngineFailure as error:
+        raise Absent(str(error)) from None
+    stage = {"unet": "sampling", "vae": "vae-decoder"}[what]
+    return {ROWS[what]: lambda: seconds_of(stage, program, model, 8 * LATENT[what])}, {"version": version}
+
+
+CONTENDERS = {"refsd": refsd_rows, "torch": torch_rows, "sd-cli": sd_cli_rows}
+
+
+def main(contender: str, what: str, model: str, program: str) -> None:
+    def say(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), flush=True)
+
+    try:
+        rows, setup = CONTENDERS[contender](what, model, program)
+        if contender != "sd-cli":  # a program that starts anew each time has no warm-up
+            for run in rows.values():
+                run()
+    except Absent as why:
+        say({"absent": str(why)})
+        return
+    except BadInput as error:
+        say({"bad input": str(error)})
+        return
+    say(setup)
+    whose = resource.RUSAGE_CHILDREN if contender == "sd-cli" else resource.RUSAGE_SELF
+    for _ in sys.stdin:
+        seconds = {}
+        for row, run in rows.items():
+            begun = time.perf_counter()
+            try:
+                own = run()
+            except EngineFailure as error:
+                say({"absent": str(error)})
+                return
+            seconds[row] = own if isinstance(own, float) else time.perf_counter() - begun
+        peak = resource.getrusage(whose).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        say({"seconds": seconds, "peak": peak})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,117 @@
+"""refsd bench: turns, ratios, who is absent, and sd-cli's own clock."""
+
+import io
+import os
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from refsd import bench
+from refsd.bench import Entry, Request, best, table, worker
+from refsd.bench.kernels import CASES, TORCH
+from refsd.bench.sd_cli import seconds_of
+from refsd.cli import app
+from refsd.golden.engines import EngineFailure
+from refsd.golden.errors import BadInput
+
+ENTRIES = {
+    "refsd": Entry({"step": [2.5, 2.0]}, 2**30, {"version": "1"}),
+    "torch": Entry({"step": [3.0, 4.0]}, 2**31, {"version": "2"}),
+    "sd-cli": Entry({}, 0, {}, "no sd-cli"),
+}
+LOG = "[INFO ] stable-diffusion.cpp:3432 - sampling completed, taking 1.75s"
+program = pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
+
+
+def rendered(entries):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table.table(entries))
+    return console.file.getvalue()
+
+
+def stand_in(tmp_path, text):
+    path = tmp_path / "sd-cli"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_best_turn_counts_and_ratios_are_to_refsd():
+    assert best(ENTRIES) == {"step": {"refsd": 2.0, "torch": 3.0}}
+    shown = rendered(ENTRIES)
+    assert "2.00 s" in shown and "3.00 s  1.50x" in shown and "2.00 GiB" in shown
+
+
+def test_the_absent_are_named(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    lines = list(table.warnings(ENTRIES))
+    assert lines[:3] == ["refsd: version 1", "torch: version 2", "sd-cli: absent: no sd-cli"]
+    assert "OPENBLAS_CORETYPE=Haswell" in lines[3]
+
+
+def test_contenders_take_turns(monkeypatch):
+    order = []
+
+    class Worker:
+        def __init__(self, contender, request, sd_cli):
+            self.contender = contender
+
+        def answer(self):
+            return {"absent": "gone"} if self.contender == "torch" else {"version": "1"}
+
+        def turn(self):
+            order.append(self.contender)
+            return {"seconds": {"step": float(len(order))}, "peak": len(order)}
+
+        def close(self):
+            order.append(f"close {self.contender}")
+
+    monkeypatch.setattr(bench, "_Worker", Worker)
+    entries = bench.bench(Request("unet", None, None, 2))
+    assert order == ["refsd", "sd-cli", "refsd", "sd-cli", "close refsd", "close torch", "close sd-cli"]
+    assert entries["torch"].absent == "gone"
+    assert entries["refsd"] == Entry({"step": [1.0, 3.0]}, 3, {"version": "1"})
+
+
+def test_a_worker_that_dies_is_absent(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    answer = bench._Worker("refsd", Request("kernels", None, None, 1), None)
+    assert answer.answer() == {"absent": "the process ended with 1"}
+    answer.close()
+
+
+def test_a_missing_file_is_bad_input(tmp_path):
+    with pytest.raises(BadInput, match=r"none\.safetensors: no such file"):
+        bench.bench(Request("unet", tmp_path / "none.safetensors", None, 1))
+    result = CliRunner().invoke(app, ["bench", "nonsense"])
+    assert isinstance(result.exception, BadInput)
+
+
+def test_an_unusable_model_is_bad_input(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"nothing")
+    with pytest.raises(BadInput, match=r"model\.safetensors"):
+        bench.bench(Request("unet", path, None, 1))
+
+
+@program
+def test_sd_cli_is_timed_by_its_log_and_stopped(tmp_path):
+    path = stand_in(tmp_path, f"echo '{LOG}'\nexec sleep 60")
+    assert seconds_of("sampling", path, "m", 512) == 1.75
+
+
+@program
+def test_an_sd_cli_that_fails_says_why(tmp_path):
+    with pytest.raises(EngineFailure, match="out of luck"):
+        seconds_of("sampling", stand_in(tmp_path, "echo out of luck"), "m", 512)
+
+
+def test_kernels_have_a_torch_counterpart_each():
+    assert CASES.keys() == TORCH.keys()
+
+
+def test_sd_cli_without_a_program_is_absent():
+    with pytest.raises(worker.Absent, match="--sd-cli"):
+        worker.sd_cli_rows("unet", "m", "")
