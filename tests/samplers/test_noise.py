@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive import noise as naive
 
+from refsd.samplers import noise
 from refsd.samplers.noise import RNGS, Mersenne, Philox, TorchCpu, philox4x32
 
 FIXTURE = json.loads((Path(__file__).parent.parent / "fixtures" / "rng.json").read_text())
@@ -85,6 +86,13 @@ def test_published_vector():
     for call in range(2):
         exact = [naive.philox_normal(2**33 + 5, call, i) for i in range(1000)]
         np.testing.assert_allclose(rng.randn((1000,)), exact, rtol=0, atol=1e-5)
+
+
+def test_the_smallest_uniform_is_no_zero(monkeypatch):
+    """Words of zero are the centre of the first of 2^32 cells."""
+    monkeypatch.setattr(noise, "philox4x32", lambda counter, key: np.zeros((4, counter.shape[1]), np.uint32))
+    expected = np.sqrt(66 * np.log(2)) * np.sin(2 * np.pi * 2.0**-33)
+    np.testing.assert_allclose(Philox(0).randn((2,)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", RNGS)
