@@ -2,6 +2,7 @@
 
 import datetime
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -219,16 +220,25 @@ def _bound(case: Case, inputs: Mapping[str, StoredTensor], numerics: Numerics, t
     return bound(case.op, numerics, inputs, case.params, truth)
 
 
-def shortages(engines: Iterable[str], results: Iterable[Result], minimum: int | None, whole: bool) -> list[str]:
-    """Engines that ran fewer cases than `minimum`, or, over the whole corpus, than FLOORS says."""
-    counts = dict.fromkeys(engines, 0)
-    for result in results:
-        counts[result.engine] += result.status != verdict.REFUSED
+def shortages(
+    groups: Mapping[str, Sequence[str]], results: Iterable[Result], minimum: int | None, whole: bool
+) -> list[str]:
+    """Engines that ran too few cases, a line each.
+
+    groups:  what was asked for ("ggml:/path") -> the engines that it gave; one of them must have run `minimum`
+             cases, or any at all if that is None
+    whole:   the whole corpus was asked, so that every engine must have run what FLOORS says
+    """
+    ran: Counter[str] = Counter(result.engine for result in results if result.status != verdict.REFUSED)
     lines = []
-    for name, ran in counts.items():
-        floor = minimum if minimum is not None else max(FLOORS.get(name, 1) if whole else 1, 1)
-        if ran < floor:
-            lines.append(f"{name} ran {ran} cases, expected at least {floor}")
+    for name, engines in groups.items():
+        most = max((ran[engine] for engine in engines), default=0)
+        least = 1 if minimum is None else minimum
+        if most < least:
+            lines.append(f"{name} ran {most} cases, expected at least {least}")
+        for engine in engines:
+            if whole and minimum is None and ran[engine] < FLOORS.get(engine, 0):
+                lines.append(f"{engine} ran {ran[engine]} cases, expected at least {FLOORS[engine]}")
     return lines
 
 

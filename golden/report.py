@@ -1,5 +1,6 @@
 """A conformance report for people (a table, Markdown) and for machines (JSON, JUnit)."""
 
+import math
 import os
 from collections import Counter
 from pathlib import Path
@@ -31,7 +32,10 @@ def worst(results: list[Result]) -> Result | None:
 
 
 def margin_text(margin: float) -> str:
-    return "none" if margin >= verdict.INFINITE else f"{margin:.2g}"
+    """Two decimals, rounded away from 1, so that a pass never reads as 1; "inf" where nothing was allowed."""
+    if margin <= 1:
+        return f"{math.floor(margin * 100) / 100:.2f}"
+    return "inf" if margin >= verdict.INFINITE else f"{margin + 0.005:.2f}" if margin < 10 else f"{margin:.3g}"
 
 
 def cell(results: list[Result]) -> tuple[str, str]:

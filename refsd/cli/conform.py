@@ -52,7 +52,8 @@ def conform(
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
-    found, missing = _find(engines)
+    groups, missing = _find(engines)
+    found = [engine for group in groups.values() for engine in group]
     store = Store(golden)
     make_into(store, chosen)
 
@@ -66,7 +67,9 @@ def conform(
     total = len(found) * len(chosen)
     with compile_progress(), steps("conform", total) as advance:
         results = conformance.run(runner, found, chosen, lambda r: advance(f"{r.engine} {r.case}"))
-    names = [engine.name for engine in found]
+    names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
+    if not engines:
+        names = {"every engine": [name for group in names.values() for name in group]}
     short = conformance.shortages(names, results, min_cases, cases == "*")
     outcome = conformance.Report(__version__, {e.name: e.version for e in found}, missing, results, short)
 
@@ -81,25 +84,23 @@ def conform(
 
 
 def _find(arguments: list[str] | None):
-    """The engines that are there, and those that are not. What is named must be there: raises BadInput."""
+    """Argument -> its engines, and those that are not there. What is named must be: raises BadInput."""
     from refsd.cli.model_files import model_files
     from refsd.golden.conform import Missing
     from refsd.golden.engines import registry
     from refsd.golden.errors import BadInput
 
-    found, missing = [], []
+    groups, missing = {}, []
     for argument in arguments or ("refsd:float32", *registry.DEFAULT):
         if argument.partition(":")[0] == "refsd":
-            found.append(_reference(argument.partition(":")[2] or "float32"))
+            groups[argument] = [_reference(argument.partition(":")[2] or "float32")]
             continue
-        for one in registry.find(argument, model_files=model_files):
-            if one.engine is not None:
-                found.append(one.engine)
-            elif arguments:
-                raise BadInput(f"{one.name} was not found: {one.why_not}")
-            else:
-                missing.append(Missing(one.name, one.why_not))
-    return found, missing
+        looked = registry.find(argument, model_files=model_files)
+        groups[argument] = [one.engine for one in looked if one.engine is not None]
+        missing += [Missing(one.name, one.why_not) for one in looked if one.engine is None]
+        if arguments and not groups[argument]:
+            raise BadInput(f"{argument} was not found: {'; '.join(one.why_not for one in looked)}")
+    return groups, missing
 
 
 def _reference(profile: str):

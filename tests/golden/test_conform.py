@@ -170,10 +170,15 @@ def test_engines_share_the_honest_runs():
 
 def test_fewer_cases_than_expected_is_a_failure():
     results = [Result("gguf-py", "a", "dequantize", verdict.PASS), Result("x", "a", "silu", verdict.REFUSED)]
-    assert shortages(["gguf-py"], results[:1], None, whole=False) == []
-    assert shortages(["gguf-py"], results[:1], None, whole=True) == ["gguf-py ran 1 cases, expected at least 4"]
-    assert shortages(["x"], results[1:], None, whole=False) == ["x ran 0 cases, expected at least 1"]
-    assert shortages(["gguf-py"], results[:1], 2, whole=False) == ["gguf-py ran 1 cases, expected at least 2"]
+    gguf, other = {"gguf-py": ["gguf-py"]}, {"x:/path": ["x", "x-flash"]}
+    assert shortages(gguf, results, None, whole=False) == []
+    assert shortages(gguf, results, None, whole=True) == ["gguf-py ran 1 cases, expected at least 4"]
+    assert shortages(gguf, results, 2, whole=False) == ["gguf-py ran 1 cases, expected at least 2"]
+    assert shortages(gguf, results, 1, whole=True) == []
+    assert shortages(other, results, None, whole=False) == ["x:/path ran 0 cases, expected at least 1"]
+    ran = [Result("x-flash", "a", "silu", verdict.FAIL)]
+    assert shortages(other, ran, None, whole=False) == []
+    assert shortages({"all": ["gguf-py", "x"]}, results, None, whole=False) == []
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +215,14 @@ def test_the_page_names_what_fails(report):
     assert "| gain | gelu/f32/bend-x33x77 | float32 | fail |" in text
     assert "only float32 inputs" in text
     assert pages.table(report).row_count == 2
+
+
+@pytest.mark.parametrize(
+    ("margin", "text"),
+    [(0.0, "0.00"), (0.9999, "0.99"), (1.0001, "1.01"), (31.4, "31.4"), (verdict.INFINITE, "inf")],
+)
+def test_a_pass_never_reads_as_one(margin, text):
+    assert pages.margin_text(margin) == text
 
 
 def test_junit_has_no_characters_that_xml_forbids():
