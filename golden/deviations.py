@@ -34,14 +34,14 @@ DEVIATIONS: dict[str, Deviation] = {
             "group_norm",
             {"eps": 1e-6},
             "every GroupNorm runs with eps 1e-6, where the UNet's ResBlocks and output norm have 1e-5",
-            "stable-diffusion.cpp src/core/ggml_extend.hpp, ggml_ext_group_norm",
+            "stable-diffusion.cpp ggml_extend.hpp:1502-1513, ggml_ext_group_norm (GroupNorm keeps its eps)",
         ),
         Deviation(
             "sdcpp/gelu-tanh",
             "gelu",
             {"approximate": "tanh"},
             "the tanh approximation stands in for GELU's erf, in GEGLU and in OpenCLIP's MLP",
-            "stable-diffusion.cpp src/model/common/block.hpp, GEGLU; src/model/te/clip.hpp, CLIPMLP",
+            "stable-diffusion.cpp common_block.hpp:205 (later common/block.hpp), GEGLU; clip.hpp:35, CLIPMLP",
         ),
     )
 }
