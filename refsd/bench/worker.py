@@ -1,7 +1,7 @@
 """One contender, in its own process: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI.
 
-Its first line of JSON says what it is made of, why it is absent, or what is wrong with the model; then each line on stdin is
-answered by a turn: {"seconds": {row: s}, "peak": bytes}.
+Its first line of JSON says what it is made of, why it is absent, or what is wrong with the model;
+then each line on stdin is answered by a turn: {"seconds": {row: s}, "peak": bytes}.
 """
 
 import json
