@@ -22,7 +22,7 @@ class InstantClip:
         import instant_clip_tokenizer
 
         self.source = "the package instant-clip-tokenizer"
-        self._tokenizer = instant_clip_tokenizer.Tokenizer()
+        self._tokenizer = instant_clip_tokenizer.Tokenizer()  # pyright: ignore[reportAttributeAccessIssue]
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text alone: no BOS, no EOS, no padding, no limit."""
