@@ -65,6 +65,8 @@ def kernel(fn: F | None = None, *, parallel: bool = True, contract: bool = False
     """
     if fn is None:
         return cast(F, functools.partial(kernel, parallel=parallel, contract=contract))
+    if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
+        return cast(F, np.errstate(all="ignore")(fn))
     folder = cache_dir()
     fastmath = {"contract"} if contract else False
     compiler = numba.njit(
