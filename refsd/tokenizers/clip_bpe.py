@@ -38,7 +38,8 @@ class ClipBpe:
 
     Text cleaning is NFC, white space to single blanks, lower case. OpenAI's own also mends mojibake
     (ftfy) and unescapes HTML entities; who wants that does it before.
-    "<|startoftext|>" and "<|endoftext|>" in the text are the special tokens.
+    "<|startoftext|>" and "<|endoftext|>" in the text are the special tokens. stable-diffusion.cpp ends
+    a word at every character outside ASCII ("caf", "é"), and lowers ASCII only.
 
     merges: pairs, the first to be merged first
     source: where they came from, to be shown
