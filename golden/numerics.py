@@ -66,7 +66,12 @@ GGML_CPU = Numerics(
     "float32",
     "float32",
     activations=MappingProxyType(
-        {"f16": "f16", "bf16": "bf16", "q4_0": "q8_0", "q8_0": "q8_0", "q4_k": "q8_k", "q6_k": "q8_k"}
+        {
+            "f16": "f16",
+            "bf16": "bf16",
+            **dict.fromkeys(("q4_0", "q5_0", "q8_0"), "q8_0"),
+            **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"), "q8_k"),
+        }
     ),
     conv="f16",
     gelu="f16",

@@ -15,6 +15,7 @@ from refsd.golden.engines.ggml_library import Library
 from refsd.golden.numerics import FLOAT32, FLOAT64
 from refsd.golden.recipe import Recipe
 from refsd.golden.tensor import stored
+from refsd.kernels.quant import BLOCK_TYPES
 
 pytestmark = pytest.mark.peer
 
@@ -110,3 +111,16 @@ def test_unequal_padding_on_every_side(engines):
         case = Case(f"conv2d/{padding}", "conv2d", inputs, {"padding": padding, "stride": 2})
         (result,) = conform.run(runner(), [engines["ggml"]], [case])
         assert result.conforms, result.reason
+
+
+@pytest.mark.parametrize("kind", sorted(BLOCK_TYPES.keys() - {"q8_k"}))
+def test_every_block_type(engines, kind):
+    """q4_1 and q5_1 meet q8_1 activations in ggml, which refsd does not round to: linear is refused."""
+    matrix = Recipe((77, 512), kind)
+    cases = [
+        Case(f"linear/{kind}", "linear", {"x": Recipe((33, 512)), "weight": matrix}),
+        Case(f"dequantize/{kind}", "dequantize", {"x": matrix}),
+    ]
+    product, values = conform.run(runner(), [engines["ggml"]], cases)
+    assert product.status == (verdict.REFUSED if kind in ("q4_1", "q5_1") else verdict.PASS), product.reason
+    assert values.status == verdict.PASS, values.reason
