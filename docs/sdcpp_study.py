@@ -1,6 +1,7 @@
 """What stable-diffusion.cpp does differently, measured inside an unmodified sd-cli. Results: sdcpp.md.
 
     python -P docs/sdcpp_study.py functions  SD_CLI MODEL
+    python -P docs/sdcpp_study.py between    SD_CLI MODEL
     python -P docs/sdcpp_study.py components SD_CLI MODEL
     python -P docs/sdcpp_study.py picture    SD_CLI MODEL OUT_FOLDER
 
@@ -28,7 +29,12 @@ from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.softmax import softmax
 from refsd.kernels.timestep_embedding import timestep_embedding
 from refsd.pipelines.job import Job, run
+from refsd.pipelines.picture import to_bytes
 from refsd.pipelines.settings import Settings
+from refsd.pipelines.txt2img import LATENT_SCALE, sigmas
+from refsd.samplers.noise import RNGS
+from refsd.samplers.parameterization import guide
+from refsd.tokenizers import chunks, find_tokenizer
 from refsd.weights import open_checkpoint
 
 SETTINGS = Settings("a lovely cat", width=256, height=256, steps=4, sampler="euler")
@@ -200,13 +206,45 @@ def components(program: Program, model: Path) -> None:
 def effect(engine: np.ndarray, answers: dict[str, np.ndarray], label: str) -> str:
     """How much of a deviation's effect d = y_deviant - y_true is in the engine: <engine - y_true, d> / <d, d>.
 
-    1: it does so; 0: it does not. The uncertainty is what noise of the engine's size gives.
+    1: it does so; 0: it does not. The uncertainty is what white noise of the engine's size gives.
     """
     if "float64" not in answers or not label.startswith("float64, "):
         return ""
     true, d = answers["float64"], answers[label] - answers["float64"]
     noise = np.sqrt(np.mean((engine - answers["float64, both"]) ** 2)) / np.linalg.norm(d)
+    if noise > 0.5:
+        return "lost in the noise"
     return f"{np.sum((engine - true) * d) / np.sum(d * d):.2f} +- {noise:.2f}"
+
+
+# --- between: what the program does between its graphs, in float64 from the engine's own outputs -----------------
+
+
+def between(program: Program, model: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out.png"
+        graphs = program.run_tapped(arguments(model, SETTINGS, path)).graphs
+        pixels = np.asarray(Image.open(path).convert("RGB"))
+    texts, unets, (decoder,) = (
+        [g for g in graphs if component(g) == name] for name in ("clip", "unet", "vae-decoder")
+    )
+    tokenizer = find_tokenizer(None, model)
+    for graph, prompt in zip(texts, (SETTINGS.prompt, SETTINGS.negative_prompt), strict=True):
+        (ids, _), *_ = chunks(tokenizer, prompt)
+        print(f"token ids of {prompt!r} equal: {np.array_equal(inputs_of(graph)['input_ids'][0], ids)}")
+    levels = sigmas(SETTINGS)
+    x = (
+        RNGS[SETTINGS.rng](42).randn((1, 4, SETTINGS.height // 8, SETTINGS.width // 8)).astype(np.float64)
+        * levels[0]
+    )
+    for i, (cond, uncond) in enumerate(zip(unets[::2], unets[1::2], strict=True)):
+        given = inputs_of(cond)
+        scaled = x / np.sqrt(levels[i] ** 2 + 1)
+        print(f"step {i}: x {distance(given['x'], scaled):.1e}, timestep {given['timesteps'][0]:.9g}")
+        eps = guide(cond.output.astype(np.float64), uncond.output.astype(np.float64), SETTINGS.cfg_scale)
+        x = x + eps * (levels[i + 1] - levels[i])
+    print(f"latent into the decoder {distance(inputs_of(decoder)['z'], x / LATENT_SCALE):.1e}")
+    print(f"bytes of the picture that differ: {np.mean(to_bytes(decoder.output[None]) != pixels):.2%}")
 
 
 # --- picture: the same command to both ---------------------------------------------------------------------------
@@ -244,7 +282,7 @@ def picture(program: Program, model: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("functions", "components", "picture"))
+    parser.add_argument("part", choices=("functions", "between", "components", "picture"))
     parser.add_argument("sd_cli", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path, nargs="?", default=Path("sdcpp-study"))
@@ -253,7 +291,7 @@ def main() -> None:
     if given.part == "picture":
         picture(program, given.model, given.out)
     else:
-        {"functions": functions, "components": components}[given.part](program, given.model)
+        {"functions": functions, "between": between, "components": components}[given.part](program, given.model)
 
 
 if __name__ == "__main__":
