@@ -10,7 +10,7 @@ from numba import prange
 from refsd.kernels._jit import kernel
 from refsd.kernels.exponential import exp32
 
-_LANES = 64  # queries in a tile
+_LANES = 128  # queries in a tile
 _KEYS = 64  # keys in a tile
 
 
