@@ -88,7 +88,7 @@ def _block_mutants(name: str) -> tuple[Mutant, ...]:
         Mutant("nibbles in the wrong order", other_blocks(name, swapped_nibbles)),
         Mutant("scale of the neighbouring block", other_blocks(name, neighbours_scale)),
         Mutant("min added, not subtracted", other_blocks(name, added_min)),
-        Mutant("upper two bits missing", other_blocks(name, missing_high_bits)),
+        Mutant("upper bits of the quants missing", other_blocks(name, missing_high_bits)),
         Mutant("quants without their sign", other_blocks(name, unsigned)),
         Mutant("upper bits of the packed scales missing", other_blocks(name, packed_scales)),
     )

@@ -8,6 +8,7 @@ import numpy as np
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.numerics import FLOAT32
 from refsd.golden.operations import run
+from refsd.golden.recipe import SCALE_FIELDS
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.kernels.quant import BLOCK_TYPES
 
@@ -114,7 +115,7 @@ def channels_interleaved(w: np.ndarray) -> np.ndarray | None:
 
 
 def swapped_nibbles(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    quants = {"q4_0": 2, "q4_k": 16}.get(type)
+    quants = {"q4_0": 2, "q4_1": 4, "q5_0": 6, "q5_1": 8, "q4_k": 16, "q5_k": 48}.get(type)
     if quants is None:
         return None
     blocks[:, quants:] = blocks[:, quants:] << 4 | blocks[:, quants:] >> 4
@@ -122,22 +123,24 @@ def swapped_nibbles(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def neighbours_scale(type: str, blocks: np.ndarray) -> np.ndarray:
-    at = {"q4_0": 0, "q8_0": 0, "q4_k": 0, "q6_k": 208}[type]
+    at = SCALE_FIELDS[type][0].offset
     blocks[:, at : at + 2] = np.roll(blocks[:, at : at + 2], 1, axis=0)
     return blocks
 
 
 def added_min(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    if type != "q4_k":
+    """The sign of the second scale, which is that of the mins."""
+    if len(SCALE_FIELDS[type]) < 2:
         return None
-    blocks[:, 3] ^= 0x80
+    blocks[:, SCALE_FIELDS[type][1].offset + 1] ^= 0x80
     return blocks
 
 
 def missing_high_bits(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    if type != "q6_k":
+    at = {"q5_0": (2, 6), "q5_1": (4, 8), "q3_k": (0, 32), "q5_k": (16, 48), "q6_k": (128, 192)}.get(type)
+    if at is None:
         return None
-    blocks[:, 128:192] = 0
+    blocks[:, slice(*at)] = 0
     return blocks
 
 
@@ -151,7 +154,7 @@ def unsigned(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 def packed_scales(type: str, blocks: np.ndarray) -> np.ndarray | None:
     """6-bit scales 4 to 7 without their two upper bits."""
-    if type != "q4_k":
+    if type not in ("q4_k", "q5_k"):
         return None
     blocks[:, 4:12] &= 0x3F
     return blocks
