@@ -187,10 +187,10 @@ _DEVIATIONS: dict[str, tuple[str, ...]] = {
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[Found]:
-    """sd-cli at `path`, in $REFSD_SDCPP, or on the PATH."""
-    place = path or os.environ.get("REFSD_SDCPP") or shutil.which("sd-cli")
+    """sd-cli at `path`, in $REFSD_SD_CLI, or on the PATH."""
+    place = path or os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
     if place is None:
-        return [Found("sdcpp", None, "give sdcpp:/path/to/sd-cli, set REFSD_SDCPP, or put sd-cli on the PATH")]
+        return [Found("sdcpp", None, "give sdcpp:/path/to/sd-cli, set REFSD_SD_CLI, or put sd-cli on the PATH")]
     try:
         program = Program(Path(place), timeout)
     except (EngineFailure, OSError) as error:

@@ -75,11 +75,11 @@ def test_the_pipeline_opens_the_folder(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("type", ["f16", "q8_0", "q4_k"])
 def test_sd_cli_draws_with_them(tmp_path, type):
-    """$REFSD_SDCPP names sd-cli."""
+    """$REFSD_SD_CLI names sd-cli."""
     suffix = "safetensors" if type == "f16" else "gguf"
     model = recipes.make(ModelRecipe("sd15", type), tmp_path / f"sd15.{suffix}")
     options = ["-p", "a cat", "-W", "64", "-H", "64", "--steps", "1", "-o", tmp_path / "a.png", "-v"]
-    done = subprocess.run([os.environ["REFSD_SDCPP"], "-m", model, *options], capture_output=True, text=True)
+    done = subprocess.run([os.environ["REFSD_SD_CLI"], "-m", model, *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert (tmp_path / "a.png").stat().st_size > 1000
     log = done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""sd-cli, looked into. REFSD_SDCPP names one that is built with shared ggml libraries.
+"""sd-cli, looked into. REFSD_SD_CLI names one that is built with shared ggml libraries.
 
 Full-size weights: a minute to make, 2 GB on disk, then some seconds a test.
 """
@@ -33,8 +33,8 @@ UNET_INPUTS = (
 
 @pytest.fixture(scope="module")
 def program():
-    program = Program(Path(os.environ["REFSD_SDCPP"]))
-    assert program.shares_ggml, "REFSD_SDCPP must be built with SD_BUILD_SHARED_GGML_LIB=ON"
+    program = Program(Path(os.environ["REFSD_SD_CLI"]))
+    assert program.shares_ggml, "REFSD_SD_CLI must be built with SD_BUILD_SHARED_GGML_LIB=ON"
     return program
 
 

@@ -134,9 +134,9 @@ def test_a_program_that_holds_ggml_inside_is_refused(engine, program):
 
 
 def test_not_found(tmp_path, monkeypatch):
-    monkeypatch.delenv("REFSD_SDCPP", raising=False)
+    monkeypatch.delenv("REFSD_SD_CLI", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     (found,) = find()
-    assert found.engine is None and "REFSD_SDCPP" in found.why_not
+    assert found.engine is None and "REFSD_SD_CLI" in found.why_not
     (found,) = find(str(tmp_path / "absent"))
     assert found.engine is None and "cannot be started" in found.why_not
