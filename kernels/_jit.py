@@ -22,6 +22,18 @@ import platformdirs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Only a written prange is parallel: array expressions stay as they are, and compile sooner.
+_PRANGE = {
+    "prange": True,
+    "comprehension": False,
+    "reduction": False,
+    "inplace_binop": False,
+    "setitem": False,
+    "numpy": False,
+    "stencil": False,
+    "fusion": False,
+}
+
 # Numba's OpenMP layer spins after each parallel region and starves BLAS, with which the kernels
 # alternate. workqueue sleeps instead. It serves one Python thread at a time: a program that calls
 # kernels from several sets NUMBA_THREADING_LAYER to omp or tbb.
@@ -52,7 +64,7 @@ def cache_dir() -> Path | None:
     return folder
 
 
-def kernel(fn: F | None = None, *, parallel: bool = True, contract: bool = False) -> F:
+def kernel(fn: F | None = None, *, parallel: bool = True, inline: bool = True, contract: bool = False) -> F:
     """Compile `fn` on its first call, for the types that it is called with.
 
     fastmath stays off: sums keep their written order, so that a result does not depend on the
@@ -61,18 +73,19 @@ def kernel(fn: F | None = None, *, parallel: bool = True, contract: bool = False
 
     parallel: False for what is called inside another kernel: it is inlined there, for only a loop
               without calls becomes vector instructions
+    inline:   False for one that is long and holds the loops itself: its callers compile sooner
     contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
     """
     if fn is None:
-        return cast(F, functools.partial(kernel, parallel=parallel, contract=contract))
+        return cast(F, functools.partial(kernel, parallel=parallel, inline=inline, contract=contract))
     if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
         return cast(F, np.errstate(all="ignore")(fn))
     folder = cache_dir()
     fastmath = {"contract"} if contract else False
     compiler = numba.njit(
         cache=folder is not None,
-        parallel=parallel,
-        forceinline=not parallel,
+        parallel=_PRANGE if parallel else False,
+        forceinline=inline and not parallel,
         nogil=True,
         error_model="numpy",
         fastmath=fastmath,

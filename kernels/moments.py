@@ -7,7 +7,7 @@ from refsd.kernels._jit import kernel
 _LANES = 64
 
 
-@kernel(parallel=False)
+@kernel(parallel=False, inline=False)
 def _fold(lanes):
     """The sum of the lanes, halving their number. Overwrites them."""
     width = _LANES // 2
@@ -18,7 +18,7 @@ def _fold(lanes):
     return lanes[0]
 
 
-@kernel(parallel=False)
+@kernel(parallel=False, inline=False)
 def mean_variance(x):
     """The first two moments, the variance around the mean, in a second pass.
 
