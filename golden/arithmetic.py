@@ -4,7 +4,7 @@ Arrays travel in the storage dtype, so that plain `a + b` between operations rou
 does. Each operation widens its inputs to the compute dtype, calls a kernel, rounds the result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.softmax import softmax
 
 _CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d, "fast": conv2d_fast}
-_ATTENTIONS = {"three-pass": attention, "online": attention_online}
+_ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
 
 class Arithmetic:
@@ -76,8 +76,10 @@ class Arithmetic:
         if type_name in SCALAR_TYPES:
             return x.astype(SCALAR_TYPES[type_name]).astype(x.dtype)
         block_type = BLOCK_TYPES[type_name]
+        pack = block_type.quantize_activation
+        assert pack is not None, f"no numerics rounds activations to {type_name}"
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, block_type.block)
-        return block_type.dequantize(block_type.quantize_activation(rows)).astype(x.dtype).reshape(x.shape)
+        return block_type.dequantize(pack(rows)).astype(x.dtype).reshape(x.shape)
 
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
         """x [..., K], weight [O, K], bias [O] -> [..., O]"""

@@ -133,7 +133,7 @@ COMPONENTS: dict[str, Component] = {
         "clip",
         clip_text,
         {"input_ids": Argument("N L", IDS, "token ids, begun and ended")},
-        {"hidden": "N L D", "pooled": "N D"},
+        {"last_hidden_state": "N L D", "pooled": "N D"},
         {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407},
         _clip_fits,
     ),

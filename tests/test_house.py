@@ -39,7 +39,9 @@ def imports(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "refsd" else {node.module}
+            names |= (
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "refsd" else {node.module}
+            )
     return names
 
 

@@ -86,7 +86,7 @@ def _clip(program: Program, args: list[str], inputs: Mapping[str, np.ndarray], p
     hidden = _outputs(program, [*args, "-p", prompt, "-W", "64", "-H", "64"], [(row, mask) for row in ids], fed=1)
     # SD 1.x asks it for no pooled vector; in its words that is one row of the hidden states.
     first_eos = np.argmax(ids == params.get("eos", _EOS), axis=1)
-    return {"hidden": hidden, "pooled": hidden[np.arange(len(ids)), first_eos]}
+    return {"last_hidden_state": hidden, "pooled": hidden[np.arange(len(ids)), first_eos]}
 
 
 def _vae_decoder(program: Program, args: list[str], inputs: Mapping[str, np.ndarray], params: Mapping[str, Any]):

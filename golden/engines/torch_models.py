@@ -56,7 +56,7 @@ def _clip(model, x, params):
     out = model(x["input_ids"], output_hidden_states=True)
     skip = params.get("clip_skip", 1)
     hidden = out.last_hidden_state if skip == 1 else model.final_layer_norm(out.hidden_states[-skip])
-    return {"hidden": hidden, "pooled": out.pooler_output}
+    return {"last_hidden_state": hidden, "pooled": out.pooler_output}
 
 
 MODELS = {

@@ -99,7 +99,7 @@ def encode_prompt(sd: StableDiffusion, prompt: str, clip_skip: int = 1) -> np.nd
     """
     encoded = []
     for ids, weights in chunks(sd.tokenizer, prompt):
-        hidden = sd.clip({"input_ids": ids[None]}, "prompt", clip_skip=clip_skip)["hidden"]
+        hidden = sd.clip({"input_ids": ids[None]}, "prompt", clip_skip=clip_skip)["last_hidden_state"]
         encoded.append(hidden if (weights == 1).all() else _weighted(hidden, weights, sd.dtype))
     return np.concatenate(encoded, axis=1)
 

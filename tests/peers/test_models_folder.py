@@ -64,5 +64,5 @@ def test_clip(peers, checkpoint):
     with float64_throughout():
         want = peers["text_encoder"](torch.from_numpy(ids))
     got = answer(checkpoint, "clip", {"input_ids": ids}, eos=89)
-    assert distance(got["hidden"], want.last_hidden_state) <= 1e-12
+    assert distance(got["last_hidden_state"], want.last_hidden_state) <= 1e-12
     assert distance(got["pooled"], want.pooler_output) <= 1e-12

@@ -80,9 +80,9 @@ def test_numerics_set_the_output_type_and_deviations_are_written_down(run):
 
 def test_params_reach_the_model(run):
     plain, _ = run("clip", INPUTS["clip"], *CLIP)
-    plain = plain["hidden"].values().copy()
+    plain = plain["last_hidden_state"].values().copy()
     skipped, _ = run("clip", INPUTS["clip"], *CLIP, "--param", "clip_skip=2")
-    assert np.abs(skipped["hidden"].values() - plain).max() > 1e-3
+    assert np.abs(skipped["last_hidden_state"].values() - plain).max() > 1e-3
     assert json.loads(skipped.metadata["params"])["clip_skip"] == 2
 
 

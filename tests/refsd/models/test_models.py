@@ -107,7 +107,7 @@ def test_a_token_sees_only_the_past():
     ids = INPUTS["clip"]["input_ids"]
     changed = ids.copy()
     changed[:, 4] = 50
-    before, after = run("clip")["hidden"], run("clip", {"input_ids": changed})["hidden"]
+    before, after = run("clip")["last_hidden_state"], run("clip", {"input_ids": changed})["last_hidden_state"]
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert (before[:, 4:] != after[:, 4:]).any(axis=-1).all()
 
@@ -116,7 +116,7 @@ def test_clip_pools_at_the_first_end():
     """Ids above eos, as textual inversion appends them, do not draw the pooling to themselves."""
     ids = np.array([[98, 5, 60, 60, 60, 99, 60]])
     y = run("clip", {"input_ids": ids}, eos=60)
-    np.testing.assert_array_equal(y["pooled"], y["hidden"][:, 2])
+    np.testing.assert_array_equal(y["pooled"], y["last_hidden_state"][:, 2])
 
 
 def test_clip_skip_leaves_layers_out_and_not_the_norm():
@@ -126,7 +126,7 @@ def test_clip_skip_leaves_layers_out_and_not_the_norm():
         if not name.startswith("text_model.encoder.layers.1")
     }
     skipped = run("clip", clip_skip=2)
-    np.testing.assert_array_equal(skipped["hidden"], run("clip", weights=shallow)["hidden"])
+    np.testing.assert_array_equal(skipped["last_hidden_state"], run("clip", weights=shallow)["last_hidden_state"])
     np.testing.assert_array_equal(skipped["pooled"], run("clip")["pooled"])
 
 

@@ -31,7 +31,7 @@ def encoded(sd, prompt):
     ids = np.full((1, 77), 49407)
     words = find_tokenizer().encode(prompt)
     ids[0, : 1 + len(words)] = [49406, *words]
-    return forward("clip", sd.clip.module, {"input_ids": ids}, sd.clip.params)["hidden"]
+    return forward("clip", sd.clip.module, {"input_ids": ids}, sd.clip.params)["last_hidden_state"]
 
 
 def test_against_naive(sd, run):
