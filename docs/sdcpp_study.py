@@ -252,8 +252,6 @@ def between(program: Program, model: Path) -> None:
 RUNS = {
     "ggml-cpu with deviations": ("ggml-cpu", list(DEVIATIONS)),
     "ggml-cpu": ("ggml-cpu", []),
-    "float64 with deviations": ("float64", list(DEVIATIONS)),
-    "float64": ("float64", []),
     "float32": ("float32", []),
 }
 
@@ -277,7 +275,7 @@ def picture(program: Program, model: Path, out: Path) -> None:
     beside = Image.new("RGB", (2 * SETTINGS.width, SETTINGS.height))
     beside.paste(Image.fromarray(sd), (0, 0))
     beside.paste(Image.open(out / "ggml-cpu-with-deviations.png"), (SETTINGS.width, 0))
-    beside.save(out / "side-by-side.png")
+    beside.quantize(256).save(out / "side-by-side.png", optimize=True)
 
 
 def main() -> None:
