@@ -5,6 +5,9 @@ source, Numba's version and the CPU. Numba's own cache looks only at the file th
 function, so an edited callee would leave its callers serving yesterday's answer; here any edit
 opens a new folder.
 """
+# Numba exports neither its settings nor its dispatchers' types.
+# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false, reportArgumentType=false
+# pyright: reportReturnType=false
 
 import functools
 import hashlib
