@@ -1,0 +1,21 @@
+"""Memory that a kernel writes over at every call.
+
+A large array that is made anew costs a page fault for every page, often more time than the
+arithmetic on it. What is kept here is bounded by the largest blocks that the kernels ask for.
+"""
+
+import math
+import threading
+
+import numpy as np
+
+_kept = threading.local()
+
+
+def scratch(name, shape, dtype):
+    """An uninitialised array, valid until the same thread asks for `name` again. -> [shape], contiguous"""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    buffers = _kept.__dict__
+    if name not in buffers or buffers[name].size < size:
+        buffers[name] = np.empty(size, np.uint8)
+    return buffers[name][:size].view(dtype).reshape(shape)
