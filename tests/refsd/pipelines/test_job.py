@@ -10,6 +10,8 @@ from refsd.golden.errors import BadInput
 from refsd.samplers.noise import Philox
 from refsd.weights import open_weights
 
+pytestmark = pytest.mark.jitted  # whole models
+
 QUICK = ["--steps", "1", "-W", "64", "-H", "64", "--sampling-method", "euler"]
 
 

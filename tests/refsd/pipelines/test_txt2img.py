@@ -13,6 +13,8 @@ from refsd.samplers.noise import Philox
 from refsd.samplers.schedules import discrete, sigma_to_t
 from refsd.tokenizers import find_tokenizer
 
+pytestmark = pytest.mark.jitted  # whole models
+
 RECORDED = json.loads((Path(__file__).parents[2] / "fixtures" / "txt2img_tiny.json").read_text())
 SETTINGS = Settings("a lovely cat", "ugly", 64, 64, steps=2, sampler="euler", cfg_scale=3.0)
 
