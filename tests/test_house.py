@@ -90,8 +90,8 @@ def test_every_folder_is_packaged():
 def test_dependencies_are_pinned_as_tested():
     """constraints.txt names a version for every dependency that pyproject.toml asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
-    wanted += [d for extra in project["project"]["optional-dependencies"].values() for d in extra]
+    optional = [*project["dependency-groups"].values(), *project["project"]["optional-dependencies"].values()]
+    wanted = project["project"]["dependencies"] + [d for group in optional for d in group]
     names = {d.split(">")[0].split(";")[0].split("[")[0].strip().lower() for d in wanted}
     pinned = {
         line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
