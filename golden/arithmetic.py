@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from refsd.golden.deviations import Deviation
-from refsd.golden.numerics import Numerics
+from refsd.golden.deviations import DEVIATIONS, Deviation
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import PROFILES, Numerics
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels import activations as act
 from refsd.kernels import modulate as modulation
@@ -170,3 +171,13 @@ class Arithmetic:
     def rope(self, x, angle):
         """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
         return self._round(rope.apply_rope(self._widen(x), angle))
+
+
+def named(numerics: str, deviations: Iterable[str] = ()) -> Arithmetic:
+    """The arithmetic that a command line asks for. Raises BadInput for a name that is not in the tables."""
+    if numerics not in PROFILES:
+        raise BadInput(f"--numerics {numerics}: expected one of {', '.join(PROFILES)}")
+    for name in deviations:
+        if name not in DEVIATIONS:
+            raise BadInput(f"--deviation {name}: expected one of {', '.join(DEVIATIONS)}")
+    return Arithmetic(PROFILES[numerics], [DEVIATIONS[name] for name in deviations])

@@ -14,10 +14,8 @@ from rich.console import Console
 from refsd import __version__
 from refsd.components import COMPONENTS, check, forward, load
 from refsd.engine import one_answer
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.deviations import DEVIATIONS
+from refsd.golden.arithmetic import named
 from refsd.golden.errors import BadInput
-from refsd.golden.numerics import PROFILES
 from refsd.golden.tensor import SCALAR_TYPES, stored
 from refsd.module import Module, Taps
 from refsd.progress import compile_progress
@@ -64,7 +62,7 @@ def run(request: Request) -> None:
     """Raises BadInput, in one line, before anything is computed or written."""
     if request.component not in offered():
         raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
-    arithmetic = _arithmetic(request)
+    arithmetic = named(request.numerics, request.deviations)
     checkpoint = open_checkpoint(request.model)
     m, params = load(checkpoint, request.component, arithmetic)
     params |= _params(request)
@@ -91,15 +89,6 @@ def run(request: Request) -> None:
 def offered() -> list[str]:
     """The components that a checkpoint holds."""
     return [name for name, component in COMPONENTS.items() if component.part is not None]
-
-
-def _arithmetic(request: Request) -> Arithmetic:
-    if request.numerics not in PROFILES:
-        raise BadInput(f"--numerics {request.numerics}: expected one of {', '.join(PROFILES)}")
-    for name in request.deviations:
-        if name not in DEVIATIONS:
-            raise BadInput(f"--deviation {name}: expected one of {', '.join(DEVIATIONS)}")
-    return Arithmetic(PROFILES[request.numerics], [DEVIATIONS[name] for name in request.deviations])
 
 
 def _params(request: Request) -> dict[str, Any]:

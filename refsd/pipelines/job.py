@@ -11,10 +11,8 @@ from rich.console import Console
 from refsd import __version__
 from refsd.engine import memory, one_answer
 from refsd.forward import write
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.deviations import DEVIATIONS
+from refsd.golden.arithmetic import named
 from refsd.golden.errors import BadInput
-from refsd.golden.numerics import PROFILES
 from refsd.pipelines import txt2img
 from refsd.pipelines.picture import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.settings import Settings, check
@@ -70,7 +68,7 @@ def run(job: Job) -> list[Path]:
     """Returns the pictures' paths. Raises BadInput, in one line, before anything is computed."""
     report = Report(job.verbose)
     check(job.settings, job.batch_count)
-    arithmetic = _arithmetic(job)
+    arithmetic = named(job.numerics, job.deviations)
     checkpoint = open_checkpoint(job.model)
     tokenizer = find_tokenizer(job.vocab, job.model)
     paths = output_paths(job.output, job.batch_count)
@@ -132,12 +130,3 @@ def _aligned(settings: Settings, multiple: int, report: Report) -> Settings:
     if (width, height) != (settings.width, settings.height):
         report.say(f"{settings.width}x{settings.height} goes up to {width}x{height}: multiples of {multiple}")
     return settings._replace(width=width, height=height)
-
-
-def _arithmetic(job: Job) -> Arithmetic:
-    if job.numerics not in PROFILES:
-        raise BadInput(f"--numerics {job.numerics}: expected one of {', '.join(PROFILES)}")
-    for name in job.deviations:
-        if name not in DEVIATIONS:
-            raise BadInput(f"--deviation {name}: expected one of {', '.join(DEVIATIONS)}")
-    return Arithmetic(PROFILES[job.numerics], [DEVIATIONS[name] for name in job.deviations])
