@@ -79,6 +79,6 @@ def test_clip(checkpoint):
     with float64_throughout():
         want = peer.double()(torch.from_numpy(ids))
     got = answer(checkpoint, "clip", {"input_ids": ids})
-    print(f"hidden: {distance(got['hidden'], want.last_hidden_state):.2e}")
+    print(f"hidden: {distance(got['last_hidden_state'], want.last_hidden_state):.2e}")
     assert distance(got["last_hidden_state"], want.last_hidden_state) <= 1e-12
     assert distance(got["pooled"], want.pooler_output) <= 1e-12
