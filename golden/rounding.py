@@ -1,4 +1,4 @@
-"""How far a rounding may move a number: the atoms that bounds.py adds up.
+"""How far a rounding may move a number: the atoms that bounds/ adds up.
 
 u is half a unit in the last place, relative: a number rounded to nearest moves by at most u |x|,
 and by half the smallest subnormal below the normal numbers.

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.engines.ggml_graph import BUILDERS, FLASH_BUILDERS, Graph
+from refsd.golden.engines.ggml_graph import Graph
 from refsd.golden.engines.ggml_library import Library
+from refsd.golden.engines.ggml_ops import BUILDERS, FLASH_BUILDERS
 from refsd.golden.engines.worker import serve
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import stored

@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.deviations import Deviation
 from refsd.golden.engines import EngineFailure, Found, ModelFiles
 from refsd.golden.engines.torch_models import MODELS
+from refsd.golden.engines.torch_ops import FUNCTIONS
 from refsd.golden.numerics import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
 from refsd.golden.tensor import StoredTensor
 
@@ -44,7 +45,7 @@ class TorchEngine:
         self._loaded: tuple[tuple[ModelRecipe, str], Any] | None = None
 
     def refuses(self, case: Case) -> str | None:
-        if case.op in _OPERATIONS:
+        if case.op in FUNCTIONS:
             composed = self._numerics.storage != "float32" and _is_composed(case)
             return f"torch makes {case.op} of several operations, and rounds between them" if composed else None
         if case.op not in MODELS:
@@ -70,9 +71,9 @@ class TorchEngine:
         with _quiet(), torch.inference_mode():
             tensors = {name: self._tensor(tensor.values()) for name, tensor in inputs.items()}
             try:
-                if case.op in _OPERATIONS:
+                if case.op in FUNCTIONS:
                     params = operations.complete(case.op, inputs, case.params)
-                    return {"y": _array(_OPERATIONS[case.op](torch, tensors, params))}
+                    return {"y": _array(FUNCTIONS[case.op](torch, tensors, params))}
                 outputs = MODELS[case.op].run(self._model(case), tensors, case.params)
             except (RuntimeError, NotImplementedError) as error:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
@@ -117,94 +118,6 @@ def _array(y) -> np.ndarray:
     if str(y.dtype) == "torch.bfloat16":
         return y.float().numpy().astype(ml_dtypes.bfloat16)
     return y.numpy()
-
-
-# One function an operation: torch, tensors, params -> y.
-
-
-def _linear(torch, x, params):
-    return torch.nn.functional.linear(x["x"], x["weight"], x.get("bias"))
-
-
-def _padded(torch, x, padding):
-    top, bottom, left, right = padding
-    return torch.nn.functional.pad(x, (left, right, top, bottom))
-
-
-def _conv2d(torch, x, params):
-    padded = _padded(torch, x["x"], params["padding"])
-    return torch.nn.functional.conv2d(padded, x["weight"], x.get("bias"), params["stride"])
-
-
-def _im2col(torch, x, params):
-    padded = _padded(torch, x["x"], params["padding"])
-    return torch.nn.functional.unfold(padded, tuple(params["kernel"]), stride=params["stride"])
-
-
-def _group_norm(torch, x, params):
-    return torch.nn.functional.group_norm(x["x"], params["num_groups"], x["weight"], x["bias"], params["eps"])
-
-
-def _layer_norm(torch, x, params):
-    width = x["x"].shape[-1:]
-    return torch.nn.functional.layer_norm(x["x"], width, x.get("weight"), x.get("bias"), params["eps"])
-
-
-def _rms_norm(torch, x, params):
-    return torch.nn.functional.rms_norm(x["x"], x["x"].shape[-1:], x["weight"], params["eps"])
-
-
-def _geglu(torch, x, params):
-    value, gate = x["x"].chunk(2, dim=-1)
-    return value * torch.nn.functional.gelu(gate)
-
-
-def _softmax(torch, x, params):
-    scores = x["x"] * params["scale"]
-    return torch.softmax(scores + x["mask"] if "mask" in x else scores, dim=-1)
-
-
-def _attention(torch, x, params):
-    q, k, v = (x[name].transpose(1, 2) for name in ("q", "k", "v"))
-    y = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=x.get("mask"), is_causal=params["causal"], scale=params["scale"]
-    )
-    return y.transpose(1, 2)
-
-
-def _timestep_embedding(torch, x, params):
-    """torch itself has none: diffusers'."""
-    from diffusers.models.embeddings import get_timestep_embedding
-
-    t = x["t"].float()
-    y = get_timestep_embedding(
-        t, params["dim"], flip_sin_to_cos=True, downscale_freq_shift=0, max_period=params["max_period"]
-    )
-    return y.to(x["t"].dtype)
-
-
-def _upsample_nearest(torch, x, params):
-    return torch.nn.functional.interpolate(x["x"], scale_factor=float(params["factor"]), mode="nearest")
-
-
-_OPERATIONS: dict[str, Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]] = {
-    "linear": _linear,
-    "conv2d": _conv2d,
-    "im2col": _im2col,
-    "group_norm": _group_norm,
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "silu": lambda torch, x, params: torch.nn.functional.silu(x["x"]),
-    "gelu": lambda torch, x, params: torch.nn.functional.gelu(x["x"]),
-    "gelu_tanh": lambda torch, x, params: torch.nn.functional.gelu(x["x"], approximate="tanh"),
-    "quick_gelu": lambda torch, x, params: x["x"] * torch.sigmoid(1.702 * x["x"]),
-    "geglu": _geglu,
-    "softmax": _softmax,
-    "attention": _attention,
-    "timestep_embedding": _timestep_embedding,
-    "upsample_nearest": _upsample_nearest,
-    "embedding": lambda torch, x, params: torch.nn.functional.embedding(x["ids"], x["weight"]),
-}
 
 
 def _is_composed(case: Case) -> bool:

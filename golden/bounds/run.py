@@ -1,0 +1,68 @@
+"""What every bound is given, and the terms that several of them add up."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.numerics import Numerics
+from refsd.golden.rounding import Bound, Terms, floor, gamma, largest, moved_in_turn, unit
+
+# exp, erf, tanh, sin and cos of ordinary math libraries, in units of u.
+FUNCTION = 4.0
+
+
+class Run(NamedTuple):
+    """What every bound below is given: all arrays float64.
+
+    inputs: the tensors' values; types: their storage types; truth: the float64 answer
+    """
+
+    numerics: Numerics
+    inputs: Mapping[str, np.ndarray]
+    types: Mapping[str, str]
+    params: Mapping[str, Any]
+    truth: np.ndarray
+
+    @property
+    def u(self) -> float:
+        return unit(self.numerics.compute_dtype)
+
+    def moved(self, name: str, through: str | None = None) -> np.ndarray:
+        """What storing an input, and passing it through a type, does to it."""
+        return moved_in_turn(self.inputs[name], self.numerics.storage, through)
+
+    def rounded(self, terms: Terms, extra: Any = 0.0) -> Bound:
+        """The terms, the rounding of the result, and flushed subnormals; `extra` is added to both sides."""
+        storage = self.numerics.storage_dtype
+        terms.add(unit(storage) * (np.abs(self.truth) + terms.limit))
+        terms.add(floor(storage) + floor(self.numerics.compute_dtype) + extra)
+        limit = np.where(np.abs(self.truth) + terms.limit > largest(storage), np.inf, terms.limit)
+        return Terms().add(limit, np.sqrt(terms.square)).bound(self.truth.shape)
+
+
+def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
+    """Limit and spread of a sum of n products.
+
+    limit:  gamma(n + 1) sum |w x|
+    spread: step k rounds a partial sum s_k, E[s_k^2] <= sum t^2 k/n + result^2 (k/n)^2 for terms t in random
+            order; the sum over k of u^2/3 E[s_k^2] is u^2 n/3 (sum t^2 / 2 + result^2 / 3)
+    """
+    return gamma(n + 1, u) * absolute, u * np.sqrt((n + 1) / 3 * (squares / 2 + result**2 / 3) + squares / 3)
+
+
+def bias_of(run: Run) -> tuple[Any, Any]:
+    if "bias" not in run.inputs:
+        return 0.0, 0.0
+    return np.abs(run.inputs["bias"]), run.moved("bias")
+
+
+def movement(of: str, conv: bool = False) -> Callable[[Run], Bound]:
+    """Numbers change their place only: exact, but for a storage type that cannot hold them."""
+
+    def bound(run: Run) -> Bound:
+        through = run.numerics.conv if conv else None
+        limit = moved_in_turn(run.truth, run.numerics.storage, through)
+        return Terms().add(limit).bound(run.truth.shape)
+
+    return bound

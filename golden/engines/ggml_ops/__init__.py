@@ -1,0 +1,25 @@
+"""The operations of golden/operations/ as ggml graphs, a file a family."""
+
+from refsd.golden.engines.ggml_ops import (
+    activations,
+    attention,
+    blocks,
+    convolution,
+    norms,
+    positions,
+    products,
+    resampling,
+)
+from refsd.golden.engines.ggml_ops.builder import Builder
+
+BUILDERS: dict[str, Builder] = {
+    **products.BUILDERS,
+    **convolution.BUILDERS,
+    **norms.BUILDERS,
+    **activations.BUILDERS,
+    **attention.BUILDERS,
+    **positions.BUILDERS,
+    **resampling.BUILDERS,
+    **blocks.BUILDERS,
+}
+FLASH_BUILDERS: dict[str, Builder] = attention.FLASH_BUILDERS

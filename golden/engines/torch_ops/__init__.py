@@ -1,0 +1,24 @@
+"""The operations of golden/operations/ by torch, a file a family."""
+
+from refsd.golden.engines.torch_ops import (
+    activations,
+    attention,
+    blocks,
+    convolution,
+    norms,
+    positions,
+    products,
+    resampling,
+)
+from refsd.golden.engines.torch_ops.function import Function
+
+FUNCTIONS: dict[str, Function] = {
+    **products.FUNCTIONS,
+    **convolution.FUNCTIONS,
+    **norms.FUNCTIONS,
+    **activations.FUNCTIONS,
+    **attention.FUNCTIONS,
+    **positions.FUNCTIONS,
+    **resampling.FUNCTIONS,
+    **blocks.FUNCTIONS,
+}
