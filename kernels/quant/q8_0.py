@@ -49,7 +49,7 @@ def quantize(x):
     x / d is x times the float32 reciprocal of the unrounded d. Bit-exact with gguf-py.
     Source: ggml-quants.c, quantize_row_q8_0_ref.
     """
-    return _pack(*_quantize(frozen(x)))
+    return _pack(*codes(x))
 
 
 def quantize_activation(x):
@@ -64,7 +64,17 @@ def quantize_activation(x):
     rounds half to even too but multiplies by 1 / d; a codeword differs by one, rarely.
     Source: ggml-cpu/arch/x86/quants.c, quantize_row_q8_0.
     """
-    return _pack(*_quantize_activation(frozen(x)))
+    return _pack(*activation_codes(x))
+
+
+def codes(x):
+    """The scale before its rounding to float16, and the codes, of `quantize`. -> float32 [n], int8 [n, 32]"""
+    return _quantize(frozen(x))
+
+
+def activation_codes(x):
+    """The same of `quantize_activation`."""
+    return _quantize_activation(frozen(x))
 
 
 def _pack(d, qs):

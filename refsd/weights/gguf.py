@@ -32,7 +32,7 @@ class GGMLType(NamedTuple):
     bytes: int  # a block
 
 
-# Number in the file -> type. Source: ggml.h, enum ggml_type; gguf-py constants.py.
+# Number in the file -> type. Source: ggml.h, enum ggml_type; ggml-common.h for q8_1, of which gguf-py counts 40 bytes.
 TYPES = {
     0: GGMLType("f32", 1, 4),
     1: GGMLType("f16", 1, 2),
@@ -41,7 +41,7 @@ TYPES = {
     6: GGMLType("q5_0", 32, 22),
     7: GGMLType("q5_1", 32, 24),
     8: GGMLType("q8_0", 32, 34),
-    9: GGMLType("q8_1", 32, 40),
+    9: GGMLType("q8_1", 32, 36),
     10: GGMLType("q2_k", 256, 84),
     11: GGMLType("q3_k", 256, 110),
     12: GGMLType("q4_k", 256, 144),

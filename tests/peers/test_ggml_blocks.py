@@ -32,10 +32,10 @@ def call(libraries, name: str, source: np.ndarray, target: np.ndarray, elements:
     function(pointer(source), pointer(target), ctypes.c_int64(elements))
 
 
-@pytest.mark.parametrize(("name", "function"), [("q8_0", "quantize_row_q8_0"), ("q8_k", "quantize_row_q8_K")])
+@pytest.mark.parametrize("name", ["q8_0", "q8_1", "q8_k"])
 @pytest.mark.parametrize("data", ["bell", "wide", "integers", "outliers"])
-def test_activations_are_packed_bit_for_bit(libraries, name, function, data):
-    block_type = BLOCK_TYPES[name]
+def test_activations_are_packed_bit_for_bit(libraries, name, data):
+    block_type, function = BLOCK_TYPES[name], f"quantize_row_{name.replace('k', 'K')}"
     x = realize(Recipe((2048, block_type.block), "f32", data), "activations").data
     theirs = np.empty((len(x), block_type.bytes), np.uint8)
     call(libraries, function, x, theirs, x.size)

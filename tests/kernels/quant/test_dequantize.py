@@ -8,7 +8,8 @@ from naive.quant import formats as naive
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
 
-IN_FILES = sorted(set(BLOCK_TYPES) - {"q8_k"})
+ACTIVATIONS = {"q8_1", "q8_k"}
+IN_FILES = sorted(set(BLOCK_TYPES) - ACTIVATIONS)
 # Byte offsets of each format's float16 scales.
 SCALES = {
     "q4_0": (0,),
@@ -55,7 +56,7 @@ def assert_same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 def test_every_type_is_tested():
-    assert {*SCALES, "q8_k"} >= set(BLOCK_TYPES)
+    assert {*SCALES, *ACTIVATIONS} >= set(BLOCK_TYPES)
     assert all(hasattr(naive, name) for name in BLOCK_TYPES)
 
 
@@ -88,8 +89,8 @@ def test_every_scale_code(name):
 
 @pytest.mark.parametrize("name", sorted(BLOCK_TYPES))
 def test_as_the_bits_say(name):
-    if name == "q8_k":
-        x = np.random.default_rng(3).standard_normal((9, 256)).astype(np.float32)
+    if name in ACTIVATIONS:
+        x = np.random.default_rng(3).standard_normal((9, BLOCK_TYPES[name].block)).astype(np.float32)
         blocks = BLOCK_TYPES[name].quantize(x)
     else:
         blocks = random_blocks(name, 64)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from refsd.kernels.quant import BLOCK_TYPES
 
-PACKED = [name for name, t in BLOCK_TYPES.items() if t.quantize and name != "q8_k"]
+PACKED = [name for name, t in BLOCK_TYPES.items() if t.quantize and name not in ("q8_1", "q8_k")]
 
 
 def awkward_rows(block: int) -> np.ndarray:
@@ -57,6 +57,17 @@ def test_q8_0_activation_is_not_the_files_rounding():
     assert codes(BLOCK_TYPES["q8_0"].quantize_activation) == [127, 0, 2, -2]
 
 
+@pytest.mark.parametrize("way", ["quantize", "quantize_activation"])
+def test_q8_1_is_q8_0_with_the_sum_of_its_codes(way):
+    x = awkward_rows(32)
+    blocks, plain = getattr(BLOCK_TYPES["q8_1"], way)(x), getattr(BLOCK_TYPES["q8_0"], way)(x)
+    assert (blocks[:, :2] == plain[:, :2]).all() and (blocks[:, 4:] == plain[:, 2:]).all()
+    unrounded = abs(x).max(axis=1) / np.float32(127)
+    sums = unrounded * plain[:, 2:].view(np.int8).sum(axis=1).astype(np.float32)
+    assert (blocks[:, 2:4].copy().view("<f2")[:, 0] == sums.astype(np.float16)).all()
+    assert (blocks[:2] == 0).all()
+
+
 def test_q8_k():
     x = awkward_rows(256)[:, :256]
     blocks = BLOCK_TYPES["q8_k"].quantize_activation(x)
@@ -73,7 +84,7 @@ def test_q8_k():
     assert (error <= 0.5001 * abs(d)).all()
 
 
-@pytest.mark.parametrize("name", ["q8_0", "q8_k"])
+@pytest.mark.parametrize("name", ["q8_0", "q8_1", "q8_k"])
 def test_rows_may_be_read_only_and_strided(name):
     x = awkward_rows(BLOCK_TYPES[name].block)
     expected = BLOCK_TYPES[name].quantize_activation(x)

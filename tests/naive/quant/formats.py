@@ -94,6 +94,10 @@ def q8_0(bits):
     return affine(half(bits, 0), 1, signed8(number(bits, run(8 * (2 + J), 8))))
 
 
+def q8_1(bits):
+    return affine(half(bits, 0), 1, signed8(number(bits, run(8 * (4 + J), 8))))
+
+
 def q4_k(bits):
     scale, minimum = k_scales(bits, 4)
     q = number(bits, run(8 * (16 + 32 * (I // 64) + I % 32) + 4 * (I // 32 % 2), 4))
