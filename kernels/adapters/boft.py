@@ -1,0 +1,52 @@
+"""BOFT: several block-diagonal rotations in a row, channels shuffled between them like the wings of an FFT."""
+
+import numpy as np
+
+from refsd.kernels.adapters.oft import Stage
+from refsd.kernels.adapters.rotation import cayley, cayley_inverse, limited, skew
+
+
+def wings(channels, distance):
+    """The order that brings channels `distance` apart side by side: (c, 2, distance) -> (c, distance, 2).
+
+    -> [channels] indices
+    """
+    return np.arange(channels).reshape(-1, 2, distance).swapaxes(1, 2).ravel()
+
+
+def butterfly(blocks, limit=0.0) -> tuple[Stage, ...]:
+    """LyCORIS's stages, for OutputRotation: stage m brings channels 2^m b/2 apart together.
+
+    blocks: [m, n, b, b], free parameters
+    limit:  see `limited`; LyCORIS's is alpha O, its norm over all stages
+
+    Source: Liu et al. 2023 (BOFT), section 4; LyCORIS boft.py.
+    """
+    r = cayley(limited(skew(blocks), limit))
+    channels, half = blocks.shape[1] * blocks.shape[2], blocks.shape[2] // 2
+    # LyCORIS multiplies columns by the block, a Stage rows.
+    return tuple(Stage(np.swapaxes(r[m], -1, -2), wings(channels, 2**m * half)) for m in range(len(r)))
+
+
+def butterfly_inputs(blocks) -> tuple[Stage, ...]:
+    """PEFT's stages, for InputRotation, of x (M_{m-1} ... M_1 M_0), M_m = P_m blocks_m P_m^T.
+
+    P_m sorts each group of 2^m b channels in chunks of b/2: even chunks, then odd ones. One stage: no order.
+
+    blocks: [m, n, b, b], free parameters
+
+    Source: PEFT tuners/boft/layer.py, cayley_batch (half the skew part, the inverse sign), block_butterfly_perm.
+    """
+    r = cayley_inverse(0.5 * skew(blocks))
+    channels, b = blocks.shape[1] * blocks.shape[2], blocks.shape[2]
+    stages = []
+    for m in reversed(range(len(r))):
+        order = None if len(r) == 1 else np.argsort(_even_then_odd(channels, 2**m * b, b // 2))
+        stages.append(Stage(r[m], order))
+    return tuple(stages)
+
+
+def _even_then_odd(channels, group, chunk):
+    """In each group: its even chunks, then its odd ones."""
+    order = np.arange(channels).reshape(-1, group // chunk, chunk)
+    return np.concatenate([order[:, ::2], order[:, 1::2]], axis=1).ravel()

@@ -1,0 +1,131 @@
+"""LoKr: a Kronecker product of two small matrices, applied without ever being formed."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.kernels.adapters.layer import Conv2d, Layer, Linear
+from refsd.kernels.adapters.lokr_conv2d import Sliding, add_conv2d
+
+# All buffers of a block together take at most this share of the delta's bytes (or one token, one output row).
+_SHARE = 1 / 28
+
+
+class LoKr(NamedTuple):
+    """
+        delta = scale kron(W1, W2):
+        delta[o1 O2 + o2, i1 I2 + i2, r, s] = scale W1[o1, i1] W2[o2, i2, r, s]
+
+    W1, the slow one, is w1 or w1_a w1_b; W2, the fast one, is w2, or w2_a w2_b, or with a Tucker core
+    W2[o2, i2, r, s] = sum_{k, l} t2[k, l, r, s] w2_a[k, o2] w2_b[l, i2].
+
+    w1:   [O1, I1], or (w1_a [O1, K], w1_b [K, I1])
+    w2:   [O2, I2] (a convolution's: [O2, I2, R, S]), or (w2_a [O2, K], w2_b [K, I2 R S]),
+          or (w2_a [K, O2], w2_b [K, I2], t2 [K, K, R, S])
+    scale: see scales.py: every trainer has its rule
+
+    Sums accumulate in the dtype of x, in BLAS's order.
+    Source: Yeh et al. 2023 (LyCORIS), section 3.3; Edalati et al. 2022, section 3.2; LyCORIS lokr.py.
+    """
+
+    w1: np.ndarray | tuple[np.ndarray, np.ndarray]
+    w2: np.ndarray | tuple[np.ndarray, ...]
+    scale: float = 1.0
+
+    def full_w1(self):
+        """[O1, I1]"""
+        return self.w1 if isinstance(self.w1, np.ndarray) else self.w1[0] @ self.w1[1]
+
+    def full_w2(self, kernel=()):
+        """[O2, I2] or [O2, I2, R, S]. kernel: (R, S), where the parts do not tell"""
+        if isinstance(self.w2, np.ndarray):
+            return self.w2.reshape(*self.w2.shape[:2], *kernel)
+        if len(self.w2) == 3:
+            a, b, t = self.w2
+            return np.tensordot(np.tensordot(a.T, t, 1), b, ((1,), (0,))).transpose(0, 3, 1, 2)
+        a, b = self.w2
+        return (a @ b.reshape(len(b), -1)).reshape(len(a), -1, *kernel)
+
+    def rows(self, shape, which: slice):
+        """The delta's rows `which` alone. shape: of the weight -> [rows, ...]"""
+        w1, w2 = self.full_w1(), self.full_w2(shape[2:])
+        o1, o2 = np.divmod(np.arange(shape[0])[which], len(w2))
+        ones = (1,) * (w2.ndim - 2)
+        product = w1[o1].reshape(len(o1), -1, 1, *ones) * w2[o2][:, None]
+        product *= self.scale
+        return product.reshape(-1, *shape[1:])
+
+    def delta(self, weight, strength=1.0):
+        """The definition, in full. weight: [O, I] or [O, I, R, S], only its shape counts -> the same shape"""
+        return strength * self.rows(weight.shape, slice(None))
+
+    def forward(self, x, base, layer: Layer, out, strength=1.0):
+        """Add delta's output to `out`, through the factors. base is not read.
+
+            Y = W1 X W2^T          X [I1, I2] is one token's input, folded; Y [O1, O2] its output
+
+        In the order that multiplies less: (X W2^T) takes I1 I2 O2 products and leaves O1 I1 O2, (W1 X) takes
+        O1 I1 I2 and leaves O1 I2 O2; the delta takes O1 O2 I1 I2. For a convolution W2 slides over I1 images of I2
+        channels, and W1 mixes them. Blocks of tokens, or of output rows, keep what is held below 1/24 of the delta.
+        """
+        if isinstance(layer, Linear):
+            self._linear(x, layer, out, self.scale * strength)
+        else:
+            self._conv2d(x, layer, out, self.scale * strength)
+
+    def _linear(self, x, layer: Linear, out, scale):
+        w1, w2 = _chain(self.w1), _chain(self.w2)
+        O1, I1 = len(w1[-1]), w1[0].shape[1]
+        O2, I2 = len(w2[-1]), w2[0].shape[1]
+        w1 = (*w1[:-1], w1[-1] * w1[-1].dtype.type(scale))
+        x, y = x.reshape(-1, I1, I2), out.reshape(-1, O1, O2)
+        assert np.shares_memory(y, out) or not out.size, "out must be contiguous"
+        w2_first = I1 * _cost(w2) + O2 * _cost(w1) <= O1 * _cost(w2) + I2 * _cost(w1)
+        token = max(I1, O1) * (max(I2, O2) + max(map(len, w2)))
+        step = max(1, int(_SHARE * layer.weight.size) // token)
+        for first in range(0, len(x), step):
+            h = x[first : first + step]
+            if w2_first:
+                h = _left(w1, _right(h, w2, layer), layer)
+            else:
+                h = _right(_left(w1, h, layer), w2, layer)
+            y[first : first + step] += h
+
+    def _conv2d(self, x, layer: Conv2d, out, scale):
+        w1 = self.full_w1()
+        add_conv2d(x, w1 * w1.dtype.type(scale), self._sliding(layer.weight.shape[2:]), layer, out, _SHARE)
+
+    def _sliding(self, kernel):
+        if isinstance(self.w2, np.ndarray):
+            return Sliding((self.full_w2(kernel),), 0)
+        if len(self.w2) == 3:
+            a, b, t = self.w2
+            return Sliding((b, t, np.ascontiguousarray(a.T)), 1)
+        a, b = self.w2
+        return Sliding((b.reshape(len(b), -1, *kernel), a), 0)
+
+
+def _chain(w) -> tuple[np.ndarray, ...]:
+    """A factor as the matrices that it applies, in turn: the parts, or their product where that is cheaper."""
+    if isinstance(w, np.ndarray):
+        return (w.reshape(w.shape[:2]),)
+    a, b = w
+    return (b, a) if b.size + a.size < len(a) * b.shape[1] else (a @ b,)
+
+
+def _cost(chain) -> int:
+    return sum(w.size for w in chain)
+
+
+def _right(h, chain, layer: Linear):
+    """h [T, A, I2] -> h W2^T [T, A, O2]: one product over all rows."""
+    for w in chain:
+        h = layer.apply(h, w)
+    return h
+
+
+def _left(chain, h, layer: Linear):
+    """h [T, I1, B] -> W1 h [T, O1, B]: a product a token."""
+    for w in chain:
+        h = np.matmul(w, layer.activation(h))
+    return h
