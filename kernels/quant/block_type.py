@@ -14,7 +14,7 @@ class BlockType(NamedTuple):
     ggml_id:    the type's number in a GGUF file
     block:      elements in a block
     bytes:      bytes in a block
-    dequantize: uint8 [n, bytes] -> float32 [n, block]
+    dequantize: uint8 [n, bytes], out float32 [n, block] or None -> float32 [n, block]
     quantize:   float32 [n, block] -> uint8 [n, bytes], as files are made; None where refsd cannot
     quantize_activation: the same as ggml's CPU does it to activations; None where it never does
     """
@@ -23,7 +23,7 @@ class BlockType(NamedTuple):
     ggml_id: int
     block: int
     bytes: int
-    dequantize: Callable[[np.ndarray], np.ndarray]
+    dequantize: Callable[..., np.ndarray]
     quantize: Callable[[np.ndarray], np.ndarray] | None = None
     quantize_activation: Callable[[np.ndarray], np.ndarray] | None = None
 
@@ -33,6 +33,46 @@ def frozen(array: np.ndarray) -> np.ndarray:
     array = np.ascontiguousarray(array).view()
     array.flags.writeable = False
     return array
+
+
+def room(blocks: np.ndarray, block: int, out: np.ndarray | None) -> np.ndarray:
+    """Where n blocks are expanded to: `out`, or memory of its own. -> float32 [n, block], contiguous"""
+    if out is None:
+        return np.empty((len(blocks), block), np.float32)
+    assert out.shape == (len(blocks), block) and out.dtype == np.float32 and out.flags.c_contiguous
+    return out
+
+
+@kernel(parallel=False)
+def word16(blocks, b, at):
+    """The little-endian uint16 at byte `at` of block b. -> uint32"""
+    return np.uint32(blocks[b, at]) | np.uint32(blocks[b, at + 1]) << np.uint32(8)
+
+
+@kernel(parallel=False)
+def word32(blocks, b, at):
+    """The little-endian uint32 at byte `at` of block b."""
+    return word16(blocks, b, at) | word16(blocks, b, at + 2) << np.uint32(16)
+
+
+@kernel(parallel=False)
+def half_of(bits):
+    """A float16 from its 16 bits. uint32 -> float32
+
+    Moved to float32's place, exponent and mantissa read as 2^-112 times the number, subnormals too.
+    """
+    h = np.int32(bits)
+    number = np.int32((h & np.int32(0x7FFF)) << np.int32(13)).view(np.float32) * np.float32(2.0**112)
+    wide = np.float32(number).view(np.int32) | (h & np.int32(0x8000)) << np.int32(16)
+    if h & np.int32(0x7C00) == np.int32(0x7C00):
+        wide |= np.int32(0x7F800000)
+    return np.int32(wide).view(np.float32)
+
+
+@kernel(parallel=False)
+def half(blocks, b, at):
+    """The float16 at byte `at` of block b. -> float32"""
+    return half_of(word16(blocks, b, at))
 
 
 def halves(blocks: np.ndarray, offset: int) -> np.ndarray:

@@ -10,30 +10,30 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
 
 BLOCK = 256
 BYTES = 84
 assert BYTES == 16 + BLOCK // 4 + 2 + 2
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q2_K blocks.
 
         y = (d scale) q - (dmin minimum)
 
     blocks: uint8 [n, 84]
+    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q2_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 80), halves(blocks, 82))
+    return _dequantize(frozen(blocks), halves(blocks, 80), halves(blocks, 82), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, dmin):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, dmin, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):
             for k in range(4):

@@ -12,25 +12,26 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
 
 BLOCK = 256
 BYTES = 110
 assert BYTES == BLOCK // 8 + BLOCK // 4 + 12 + 2
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q3_K blocks.
 
         y = (d (scale - 32)) (q - 4)
 
     blocks: uint8 [n, 110]
+    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q3_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 108))
+    return _dequantize(frozen(blocks), halves(blocks, 108), room(blocks, BLOCK, out))
 
 
 @kernel(parallel=False)
@@ -41,8 +42,7 @@ def _scale(block, group):
 
 
 @kernel
-def _dequantize(blocks, d):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):
             for k in range(4):

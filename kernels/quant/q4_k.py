@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
 
 BLOCK = 256
 BYTES = 144
@@ -32,23 +32,23 @@ def scale_and_min(block, group):
     return np.float32(scale), np.float32(minimum)
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q4_K blocks.
 
         y = (d scale) q - (dmin minimum)
 
     blocks: uint8 [n, 144]
+    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q4_K and get_scale_min_k4.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2))
+    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, dmin):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, dmin, y):
     for b in numba.prange(blocks.shape[0]):
         for pair in range(4):
             scale0, minimum0 = scale_and_min(blocks[b], 2 * pair)

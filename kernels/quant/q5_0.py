@@ -9,30 +9,30 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
 
 BLOCK = 32
 BYTES = 22
 assert BYTES == 2 + BLOCK // 8 + BLOCK // 2
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q5_0 blocks.
 
         y = d (q - 16)
 
     blocks: uint8 [n, 22]
+    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q5_0.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0))
+    return _dequantize(frozen(blocks), halves(blocks, 0), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(16):
             byte = blocks[b, 6 + j]

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
 from refsd.kernels.quant.q4_k import scale_and_min
 
 BLOCK = 256
@@ -19,23 +19,23 @@ BYTES = 176
 assert BYTES == 2 + 2 + 12 + BLOCK // 8 + BLOCK // 2
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q5_K blocks.
 
         y = (d scale) q - (dmin minimum)
 
     blocks: uint8 [n, 176]
+    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q5_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2))
+    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, dmin):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, dmin, y):
     for b in numba.prange(blocks.shape[0]):
         for g in range(8):
             code, minimum_code = scale_and_min(blocks[b], g)

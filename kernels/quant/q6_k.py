@@ -10,30 +10,30 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
 
 BLOCK = 256
 BYTES = 210
 assert BYTES == BLOCK // 2 + BLOCK // 4 + 16 + 2
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q6_K blocks.
 
         y = (d scale) (q - 32)
 
     blocks: uint8 [n, 210]
+    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Both products are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q6_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 208))
+    return _dequantize(frozen(blocks), halves(blocks, 208), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):
             for k in range(4):

@@ -8,30 +8,30 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves, room
 
 BLOCK = 32
 BYTES = 34
 assert BYTES == 2 + BLOCK
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q8_0 blocks.
 
         y = d q
 
     blocks: uint8 [n, 34]
+    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q8_0.
     """
-    return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0))
+    return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(BLOCK):
             y[b, j] = d[b] * np.float32(blocks[b, 2 + j])

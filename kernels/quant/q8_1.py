@@ -12,30 +12,30 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant import q8_0
-from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves
+from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves, room
 
 BLOCK = 32
 BYTES = 36
 assert BYTES == 2 + 2 + BLOCK
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q8_1 blocks.
 
         y = d q
 
     blocks: uint8 [n, 36]
+    out:    float32 [n, 32], or None
     -> y:   float32 [n, 32]
 
     Error: none. ggml has no such function: it only multiplies with these blocks.
     Source: ggml-common.h, block_q8_1.
     """
-    return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0))
+    return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(BLOCK):
             y[b, j] = d[b] * np.float32(blocks[b, 4 + j])

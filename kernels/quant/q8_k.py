@@ -9,31 +9,32 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen
+from refsd.kernels.quant.block_type import BlockType, frozen, room
 
 BLOCK = 256
 BYTES = 292
 assert BYTES == 4 + BLOCK + 2 * (BLOCK // 16)
 
 
-def dequantize(blocks):
+def dequantize(blocks, out=None):
     """Expand Q8_K blocks.
 
         y = d q
 
     blocks: uint8 [n, 292]
+    out:    float32 [n, 256], or None
     -> y:   float32 [n, 256]
 
     Error: none.
     Source: ggml-quants.c, dequantize_row_q8_K.
     """
     blocks = frozen(blocks)
-    return _dequantize(blocks.view(np.int8), np.ascontiguousarray(blocks[:, :4]).view("<f4")[:, 0])
+    d = np.ascontiguousarray(blocks[:, :4]).view("<f4")[:, 0]
+    return _dequantize(blocks.view(np.int8), d, room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d):
-    y = np.empty((blocks.shape[0], BLOCK), np.float32)
+def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(BLOCK):
             y[b, j] = d[b] * np.float32(blocks[b, 4 + j])

@@ -32,7 +32,7 @@ class GGMLType(NamedTuple):
     bytes: int  # a block
 
 
-# Number in the file -> type. Source: ggml.h, enum ggml_type; ggml-common.h for q8_1, of which gguf-py counts 40 bytes.
+# Number in the file -> type. Source: ggml.h, enum ggml_type; ggml-common.h for q8_1: gguf-py counts 40 bytes.
 TYPES = {
     0: GGMLType("f32", 1, 4),
     1: GGMLType("f16", 1, 2),
@@ -68,6 +68,7 @@ TYPES = {
     39: GGMLType("mxfp4", 32, 17),
     40: GGMLType("nvfp4", 64, 36),
     41: GGMLType("q1_0", 128, 18),
+    42: GGMLType("q2_0", 64, 18),
 }
 
 # Metadata value types: struct codes; text is 8, an array 9.

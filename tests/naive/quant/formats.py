@@ -1,28 +1,10 @@
 """Every block format as positions of bits in a block, and its formula in float64."""
 
+import sys
+
 import numpy as np
-
-
-def number(bits, positions):
-    """bits [n, B], positions [k, w] (bit k of w numbers, lowest first) -> integers [n, w]"""
-    return sum(bits[:, p].astype(np.int64) << k for k, p in enumerate(np.atleast_2d(positions)))
-
-
-def half(bits, byte):
-    mantissa, exponent = number(bits, run(8 * byte, 10)), number(bits, run(8 * byte + 10, 5))
-    sign = 1 - 2 * number(bits, run(8 * byte + 15, 1)).astype(np.float64)
-    normal = np.ldexp(1024.0 + mantissa, exponent - 25)
-    special = np.where(mantissa == 0, np.inf, np.nan)
-    return sign * np.where(exponent == 0, np.ldexp(mantissa * 1.0, -24), np.where(exponent == 31, special, normal))
-
-
-def run(first, width):
-    """`width` bits in a row from bit `first` (one number, or one for each entry). -> [width, ...]"""
-    return np.add.outer(np.arange(width), np.atleast_1d(first))
-
-
-def signed8(x):
-    return np.where(x < 128, x, x - 256)
+from naive.quant import few_bits, iq
+from naive.quant.bits import I, J, affine, half, nibbles, number, run, signed8
 
 
 def k_scales(bits, first):
@@ -32,23 +14,6 @@ def k_scales(bits, first):
     scales = [run(at(low), 6), np.concatenate([run(at(8 + high), 4), run(at(high, 6), 2)])]
     minimums = [run(at(4 + low), 6), np.concatenate([run(at(8 + high, 4), 4), run(at(4 + high, 6), 2)])]
     return tuple(np.concatenate([number(bits, p) for p in six], axis=1) for six in (scales, minimums))
-
-
-def affine(d, scale, q, dmin=0.0, minimum=0.0):
-    """d scale q - dmin minimum, and the sum of the two magnitudes, from which a rounding error is judged."""
-    size = q.shape[1] // np.shape(scale)[1] if np.ndim(scale) else 1
-    spread = lambda x: np.repeat(x, size, axis=1) if np.ndim(x) else x
-    a, b = d * spread(scale) * q, dmin * spread(minimum)
-    return a - b, abs(a) + abs(b)
-
-
-J = np.arange(32)
-I = np.arange(256)
-
-
-def nibbles(first):
-    """Weight j of 32: low nibbles the first half, high nibbles the second."""
-    return run(8 * (first + J % 16) + 4 * (J // 16), 4)
 
 
 def q4_0(bits):
@@ -116,8 +81,11 @@ def q8_k(bits):
     return affine(d, 1, signed8(number(bits, run(8 * (4 + I), 8))))
 
 
+MODULES = (sys.modules[__name__], iq, few_bits)
+
+
 def dequantize(name, blocks):
     """uint8 [n, bytes] -> float64 [n, block], magnitude [n, block]"""
     bits = np.unpackbits(blocks, axis=1, bitorder="little")
     with np.errstate(invalid="ignore"):
-        return globals()[name](bits)
+        return next(getattr(module, name) for module in MODULES if hasattr(module, name))(bits)

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter
 
 from refsd.cli import main
 
@@ -103,19 +102,15 @@ def test_any_gguf(info, as_gguf):
 
 
 def test_a_type_that_refsd_cannot_read(info, tmp_path):
-    writer = GGUFWriter(tmp_path / "a.gguf", "test")
-    writer.add_tensor("w", np.zeros((2, 66), np.uint8), raw_dtype=GGMLQuantizationType.IQ2_XXS)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    code, out, _ = info(tmp_path / "a.gguf", "--tensors")
+    header = b'{"w":{"dtype":"F4","shape":[2,256],"data_offsets":[0,256]}}'
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(256))
+    code, out, _ = info(tmp_path / "a.safetensors", "--tensors")
     assert code == 0
-    assert "refsd cannot read iq2_xxs" in out
-    assert "w iq2_xxs [2, 256]" in out
-    code, out, _ = info(tmp_path / "a.gguf", "--check-values")
+    assert "refsd cannot read f4" in out
+    assert "w f4 [2, 256]" in out
+    code, out, _ = info(tmp_path / "a.safetensors", "--check-values")
     assert code == 1
-    assert "w (unreadable iq2_xxs)" in out
+    assert "w (unreadable f4)" in out
 
 
 def test_another_family(info, as_safetensors):

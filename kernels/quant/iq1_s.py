@@ -1,0 +1,52 @@
+"""IQ1_S: 256 weights in 1.56 bits each: 32 rows of a ternary grid of 8; each 32 weights have a scale and a shift.
+
+byte  0 ..  1  d   float16
+byte  2 .. 33  qs  low 8 bits of the grid row, a byte for 8 weights
+byte 34 .. 49  qh  little-endian words of 16 bits, one for 32 weights: bits 3 l .. 3 l + 2 the high bits of row l,
+                   bits 12 .. 14 the scale, bit 15 the sign of the shift
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word16
+from refsd.kernels.quant.grids import IQ1 as GRID
+
+BLOCK = 256
+BYTES = 50
+assert BYTES == 2 + BLOCK // 8 + 2 * BLOCK // 32
+
+
+def dequantize(blocks, out=None):
+    """Expand IQ1_S blocks.
+
+        y = (d (2 scale + 1)) (grid +- 1/8)
+
+    blocks: uint8 [n, 50]
+    out:    float32 [n, 256], or None
+    -> y:   float32 [n, 256]
+
+    Error: none; bit-exact with ggml and gguf-py.
+    Source: ggml-quants.c, dequantize_row_iq1_s.
+    """
+    return _dequantize(frozen(blocks), GRID, room(blocks, BLOCK, out))
+
+
+@kernel
+def _dequantize(blocks, grid, y):
+    for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 0)
+        for g in range(8):
+            word = word16(blocks, b, 34 + 2 * g)
+            scale = d * (np.float32(2) * np.float32(word >> np.uint32(12) & np.uint32(0x7)) + np.float32(1))
+            shift = np.float32(-0.125) if word & np.uint32(0x8000) else np.float32(0.125)
+            for l in range(4):
+                high = word >> np.uint32(3 * l) & np.uint32(0x7)
+                row = np.uint32(blocks[b, 2 + 4 * g + l]) | high << np.uint32(8)
+                for j in range(8):
+                    y[b, 32 * g + 8 * l + j] = scale * (np.float32(grid[row, j]) + shift)
+    return y
+
+
+IQ1_S = BlockType("iq1_s", 19, BLOCK, BYTES, dequantize)

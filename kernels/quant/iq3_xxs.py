@@ -1,0 +1,53 @@
+"""IQ3_XXS: 256 weights in 3.06 bits each: 64 rows of a grid of 4, signs, a 4-bit scale for each 32 weights.
+
+byte  0 ..  1  d      float16
+byte  2 .. 65  qs     the grid row, a byte for 4 weights
+byte 66 .. 97  signs  a little-endian word for 32 weights: bits 7 l .. 7 l + 6 the signs of weights 8 l .. 8 l + 7
+                      (the eighth sign makes the minuses even), bits 28 .. 31 the scale
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word32
+from refsd.kernels.quant.grids import EVEN_SIGNS
+from refsd.kernels.quant.grids import IQ3_XXS as GRID
+
+BLOCK = 256
+BYTES = 98
+assert BYTES == 2 + BLOCK // 4 + 4 * BLOCK // 32
+
+
+def dequantize(blocks, out=None):
+    """Expand IQ3_XXS blocks.
+
+        y = (d (scale + 1/2) / 2) sign grid
+
+    blocks: uint8 [n, 98]
+    out:    float32 [n, 256], or None
+    -> y:   float32 [n, 256]
+
+    Error: none; bit-exact with ggml and gguf-py.
+    Source: ggml-quants.c, dequantize_row_iq3_xxs.
+    """
+    return _dequantize(frozen(blocks), GRID, EVEN_SIGNS, room(blocks, BLOCK, out))
+
+
+@kernel
+def _dequantize(blocks, grid, signs, y):
+    for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 0)
+        for g in range(8):
+            word = word32(blocks, b, 66 + 4 * g)
+            scale = d * (np.float32(word >> np.uint32(28)) + np.float32(0.5)) * np.float32(0.5)
+            for l in range(4):
+                sign = word >> np.uint32(7 * l) & np.uint32(0x7F)
+                row0, row1 = blocks[b, 2 + 8 * g + 2 * l], blocks[b, 3 + 8 * g + 2 * l]
+                for j in range(4):
+                    y[b, 32 * g + 8 * l + j] = scale * np.float32(grid[row0, j] * signs[sign, j])
+                    y[b, 32 * g + 8 * l + 4 + j] = scale * np.float32(grid[row1, j] * signs[sign, 4 + j])
+    return y
+
+
+IQ3_XXS = BlockType("iq3_xxs", 18, BLOCK, BYTES, dequantize)

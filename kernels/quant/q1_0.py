@@ -1,0 +1,45 @@
+"""Q1_0: 128 weights of one bit under one scale.
+
+byte  0 ..  1  d   float16
+byte  2 .. 17  qs  bit i of byte j is weight 8 j + i: set d, clear -d
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.grids import SIGNS
+
+BLOCK = 128
+BYTES = 18
+assert BYTES == 2 + BLOCK // 8
+
+
+def dequantize(blocks, out=None):
+    """Expand Q1_0 blocks.
+
+        y = d (2 q - 1)
+
+    blocks: uint8 [n, 18]
+    out:    float32 [n, 128], or None
+    -> y:   float32 [n, 128]
+
+    Error: none; bit-exact with ggml.
+    Source: ggml-quants.c, dequantize_row_q1_0.
+    """
+    return _dequantize(frozen(blocks), SIGNS, room(blocks, BLOCK, out))
+
+
+@kernel
+def _dequantize(blocks, signs, y):
+    for b in numba.prange(blocks.shape[0]):
+        minus_d = -half(blocks, b, 0)
+        for j in range(16):
+            byte = blocks[b, 2 + j]
+            for i in range(8):
+                y[b, 8 * j + i] = minus_d * np.float32(signs[byte, i])
+    return y
+
+
+Q1_0 = BlockType("q1_0", 41, BLOCK, BYTES, dequantize)

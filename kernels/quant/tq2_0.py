@@ -1,0 +1,45 @@
+"""TQ2_0: 256 weights of 2 bits under one scale, made for ternary ones: -1, 0, 1 (the code 3 is 2).
+
+byte  0 .. 63  qs  32 bytes for 128 weights: bits 2k, 2k+1 of byte j are weight 32 k + j
+byte 64 .. 65  d   float16
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+
+BLOCK = 256
+BYTES = 66
+assert BYTES == BLOCK // 4 + 2
+
+
+def dequantize(blocks, out=None):
+    """Expand TQ2_0 blocks.
+
+        y = d (q - 1)
+
+    blocks: uint8 [n, 66]
+    out:    float32 [n, 256], or None
+    -> y:   float32 [n, 256]
+
+    Error: none; bit-exact with ggml and gguf-py.
+    Source: ggml-quants.c, dequantize_row_tq2_0.
+    """
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
+
+
+@kernel
+def _dequantize(blocks, y):
+    for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 64)
+        for h in range(2):
+            for k in range(4):
+                for j in range(32):
+                    q = blocks[b, 32 * h + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    y[b, 128 * h + 32 * k + j] = d * (np.float32(q) - np.float32(1))
+    return y
+
+
+TQ2_0 = BlockType("tq2_0", 35, BLOCK, BYTES, dequantize)
