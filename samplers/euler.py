@@ -1,27 +1,34 @@
 import numpy as np
 
-from refsd.samplers.noise import Noise
+from refsd.samplers.churn import NO_CHURN, Churn, churned
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback
+from refsd.samplers.step import Callback, StepNoise, no_noise
 
 
 def euler(
-    model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: Noise | None = None, callback: Callback | None = None
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    churn: Churn = NO_CHURN,
 ) -> np.ndarray:
     """Euler steps on the probability flow ODE  dx/dsigma = (x - denoised(x, sigma)) / sigma.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling, last one 0
-    noise:  never drawn from: the ODE is deterministic
+    sigmas: [n + 1], falling
+    noise:  drawn from where `churn` says so
     -> latents at sigmas[-1], dtype of x
-    Source: Karras et al. 2022, algorithm 2 with S_churn 0 and without its correction; k-diffusion sample_euler.
+    Source: Karras et al. 2022, algorithm 2 without its correction; k-diffusion sample_euler.
     """
-    for i in range(len(sigmas) - 1):
+    steps = len(sigmas) - 1
+    for i in range(steps):
         sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
-        denoised = model(x, sigma)
+        x, sigma_hat = churned(x, sigma, steps, noise, churn)
+        denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma
-        dt = sigma_next - sigma
+        d = (x - denoised) / sigma_hat
+        dt = sigma_next - sigma_hat
         x = x + d * dt
     return x

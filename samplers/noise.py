@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from refsd.samplers.step import StepNoise
+
 TWO_PI = np.float32(2 * np.pi)
 
 
@@ -18,6 +20,11 @@ class Noise(Protocol):
     def randn(self, shape: tuple[int, ...]) -> np.ndarray:
         """Standard normals of this shape, float32, filled in C order."""
         ...
+
+
+def independent(rng: Noise, shape: tuple[int, ...]) -> StepNoise:
+    """Fresh normals at every step, in the order of the steps: what k-diffusion's default noise sampler draws."""
+    return lambda sigma, sigma_next: rng.randn(shape)
 
 
 def philox4x32(counter: np.ndarray, key: tuple[int, int], rounds: int = 10) -> np.ndarray:
@@ -109,13 +116,13 @@ class Mersenne:
 
 
 class TorchCpu:
-    """What torch.randn draws on a CPU in float32; stable-diffusion.cpp's RNG `cpu`, ComfyUI's noise.
+    """What torch.randn draws on a CPU; stable-diffusion.cpp's RNG `cpu`, ComfyUI's noise.
 
-    From 16 elements on, in blocks of 16 uniforms d of 24 bits, for j in 0..7:
+    From 16 elements on, in blocks of 16 uniforms d of 24 bits (float64: of 53), for j in 0..7:
 
         r = sqrt(-2 ln(1 - d_j)),  theta = 2 pi d_{j+8};  y_j = r cos theta,  y_{j+8} = r sin theta
 
-    each rounded to float32; a tail shorter than 16 redraws the last 16 elements. Fewer than 16
+    each rounded to the dtype; a tail shorter than 16 redraws the last 16 elements. Fewer than 16
     come one by one from 53-bit uniforms in float64, the sine half kept for the next element or call.
 
     Error: measured <= 3 ULP against torch 2.13 (its AVX2 log, sin, cos), <= 2 ULP against
@@ -131,6 +138,10 @@ class TorchCpu:
     def _uniform24(self, n: int) -> np.ndarray:
         return (self.engine.draw(n) & np.uint32(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24)
 
+    def _uniforms53(self, n: int) -> np.ndarray:
+        words = self.engine.draw(2 * n).astype(np.uint64)
+        return ((words[::2] << np.uint64(32) | words[1::2]) & np.uint64(2**53 - 1)) * 2.0**-53
+
     def _uniform53(self) -> float:
         high, low = (int(word) for word in self.engine.draw(2))
         return ((high << 32 | low) & (2**53 - 1)) * 2.0**-53
@@ -144,15 +155,20 @@ class TorchCpu:
         self.kept = float(r * np.sin(theta))
         return float(r * np.cos(theta))
 
-    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+    def randn(self, shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+        """dtype: float32 or float64; which changes the stream, not only its precision"""
         n = int(np.prod(shape))
         if n < 16:
-            return np.array([self._one() for _ in range(n)], np.float32).reshape(shape)
-        d = self._uniform24(n)
-        y = np.empty(n, np.float32)
-        y[: n // 16 * 16] = _box_muller_16(d[: n // 16 * 16])
+            return np.array([self._one() for _ in range(n)], dtype).reshape(shape)
+        uniform, transform = {
+            "float32": (self._uniform24, _box_muller_16),
+            "float64": (self._uniforms53, _box_muller_16_f64),
+        }[np.dtype(dtype).name]
+        d = uniform(n)
+        y = np.empty(n, dtype)
+        y[: n // 16 * 16] = transform(d[: n // 16 * 16])
         if n % 16:
-            y[-16:] = _box_muller_16(self._uniform24(16))
+            y[-16:] = transform(uniform(16))
         return y.reshape(shape)
 
 
@@ -164,6 +180,13 @@ def _box_muller_16(d: np.ndarray) -> np.ndarray:
     r = np.sqrt(np.float32(-2) * log)
     y = np.stack([r * np.cos(theta).astype(np.float32), r * np.sin(theta).astype(np.float32)], axis=1)
     return y.reshape(-1)
+
+
+def _box_muller_16_f64(d: np.ndarray) -> np.ndarray:
+    """The same in float64."""
+    u1, u2 = 1 - d.reshape(-1, 2, 8)[:, 0], d.reshape(-1, 2, 8)[:, 1]
+    r, theta = np.sqrt(-2 * np.log(u1)), 2 * np.pi * u2
+    return np.stack([r * np.cos(theta), r * np.sin(theta)], axis=1).reshape(-1)
 
 
 RNGS: dict[str, Callable[[int], Noise]] = {"cuda": Philox, "cpu": TorchCpu}

@@ -1,11 +1,20 @@
-"""What a sampler tells whoever listens, at each step, before it moves x."""
+"""What a sampler is handed beside the model: where fresh noise comes from, and who listens."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+
+# Noise for the step from sigma to sigma_next: standard normals of the latents' shape.
+StepNoise = Callable[[float, float], np.ndarray]
 
 
 class Callback(Protocol):
     def __call__(self, i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
         """Step i, at noise level sigma: the latents x as the model saw them, and its answer."""
         ...
+
+
+def no_noise(sigma: float, sigma_next: float) -> np.ndarray:
+    """For a sampler whose settings leave nothing to draw; raises if it draws all the same."""
+    raise ValueError(f"a deterministic sampler asked for noise between sigma {sigma} and {sigma_next}")

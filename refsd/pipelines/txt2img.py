@@ -20,7 +20,7 @@ from refsd.golden.arithmetic import Arithmetic
 from refsd.module import Kept, Module
 from refsd.pipelines.settings import Settings
 from refsd.samplers import SAMPLERS
-from refsd.samplers.noise import RNGS
+from refsd.samplers.noise import RNGS, independent
 from refsd.samplers.parameterization import eps_denoiser, guide
 from refsd.samplers.schedules import SCHEDULES, scaled_linear_alphas_cumprod, training_sigmas
 from refsd.samplers.step import Callback
@@ -162,7 +162,7 @@ def sample(
 
     denoiser = eps_denoiser(_guided(sd, conditioning, settings.cfg_scale, tell), LEVELS)
     x = noise.astype(sd.dtype) * float(levels[0])
-    x = SAMPLERS[settings.sampler](denoiser, x, levels, rng, on_step)
+    x = SAMPLERS[settings.sampler](denoiser, x, levels, independent(rng, shape), on_step)
     tell("latent", x)
     return x
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
-UNUSED = ("torchvision", "torchvision.transforms", "torchdiffeq", "torchsde")
+UNUSED = ("torchvision", "torchvision.transforms", "torchdiffeq")
 
 
 def load(name: str) -> ModuleType:

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 from naive import euler_ancestral as naive
 
+from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.euler import euler
-from refsd.samplers.euler_ancestral import ancestral_step, euler_ancestral
-from refsd.samplers.noise import Philox
+from refsd.samplers.euler_ancestral import euler_ancestral
+from refsd.samplers.noise import Philox, independent
 from refsd.samplers.schedules import discrete, karras, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.step import no_noise
 
 LEVELS = training_sigmas(scaled_linear_alphas_cumprod())
 
@@ -18,7 +20,7 @@ def denoiser(x, sigma):
 def test_against_naive(schedule):
     x = np.random.default_rng(1).standard_normal((2, 4, 3, 5)) * LEVELS[-1]
     sigmas = schedule(20, LEVELS)
-    y = euler_ancestral(denoiser, x, sigmas, Philox(3))
+    y = euler_ancestral(denoiser, x, sigmas, independent(Philox(3), x.shape))
     np.testing.assert_allclose(
         y, naive.euler_ancestral(denoiser, x, sigmas, Philox(3).randn), rtol=1e-11, atol=1e-14
     )
@@ -40,11 +42,11 @@ def test_no_noise_is_drawn_in_the_last_step():
             return super().randn(shape)
 
     x = np.ones((1, 4, 2, 2), np.float32)
-    y = euler_ancestral(denoiser, x, discrete(4, LEVELS), Counting(0))
+    y = euler_ancestral(denoiser, x, discrete(4, LEVELS), independent(Counting(0), x.shape))
     assert drawn == [x.shape] * 3 and y.dtype == np.float32
 
 
 def test_one_step_is_euler():
     x = np.full((1, 4, 2, 2), 9.0)
     sigmas = discrete(1, LEVELS)
-    np.testing.assert_array_equal(euler_ancestral(denoiser, x, sigmas, Philox(0)), euler(denoiser, x, sigmas))
+    np.testing.assert_array_equal(euler_ancestral(denoiser, x, sigmas, no_noise), euler(denoiser, x, sigmas))

@@ -60,7 +60,7 @@ def test_a_batch_counts_seeds_up_and_sizes_go_up_to_64(tiny, tmp_path):
     ("flags", "said"),
     [
         (["--steps", "0"], "--steps 0"),
-        (["--sampling-method", "heun"], "expected one of euler, euler_a"),
+        (["--sampling-method", "heum"], "expected one of euler, euler_a"),
         (["--numerics", "f8"], "--numerics f8: expected one of float64"),
         (["--deviation", "x/y"], "--deviation x/y: expected one of"),
         (["-o", "cat.webp"], "refsd writes PNG"),

@@ -57,7 +57,7 @@ def test_a_picture_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"sampler": "heun"}, "--sampling-method heun: expected one of euler, euler_a"),
+        ({"sampler": "heum"}, "--sampling-method heum: expected one of euler, euler_a"),
         ({"schedule": "ays"}, "--scheduler ays: expected one of discrete, karras"),
         ({"rng": "std_default"}, "--rng std_default"),
         ({"width": 0}, "--width 0: expected 1 to 4096"),

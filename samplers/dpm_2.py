@@ -1,0 +1,75 @@
+"""DPM-Solver-2 in k-diffusion's form: the slope at the geometric midpoint of a step."""
+
+import math
+
+import numpy as np
+
+from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def dpm_2(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    churn: Churn = NO_CHURN,
+) -> np.ndarray:
+    """The midpoint rule in log sigma: sigma_mid = sqrt(sigma sigma_next). Order 2, two calls a step.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 is an Euler step
+    noise:  drawn from where `churn` says so
+    -> latents at sigmas[-1], dtype of x
+    Source: Lu et al. 2022 (DPM-Solver), algorithm 1 with r1 1/2; k-diffusion sample_dpm_2.
+    """
+    steps = len(sigmas) - 1
+    for i in range(steps):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        x, sigma_hat = churned(x, sigma, steps, noise, churn)
+        denoised = model(x, sigma_hat)
+        if callback:
+            callback(i, sigma, x, denoised)
+        x = _midpoint_step(model, x, denoised, sigma_hat, sigma_next)
+    return x
+
+
+def dpm_2_ancestral(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """dpm_2's step to sigma_down, then fresh noise up to the next sigma.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 is an Euler step
+    noise:  drawn from once a step, not where sigma_down is 0
+    -> latents at sigmas[-1], dtype of x
+    Source: k-diffusion sample_dpm_2_ancestral.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
+        x = _midpoint_step(model, x, denoised, sigma, sigma_down)
+        if sigma_down > 0:
+            x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+    return x
+
+
+def _midpoint_step(model: Denoiser, x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
+    d = (x - denoised) / sigma
+    if sigma_next > 0:
+        sigma_mid = math.sqrt(sigma * sigma_next)
+        x_2 = x + d * (sigma_mid - sigma)
+        d = (x_2 - model(x_2, sigma_mid)) / sigma_mid
+    return x + d * (sigma_next - sigma)

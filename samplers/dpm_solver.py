@@ -1,0 +1,138 @@
+"""DPM-Solver with steps of orders 1 to 3 in t = -ln sigma: a fixed number of calls, or steps as errors allow."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+# The noise prediction at sigma.
+Eps = Callable[[np.ndarray, float], np.ndarray]
+
+
+def step_1(x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float) -> np.ndarray:
+    """x - sigma_next (e^h - 1) eps, with sigma_next e^h = sigma. Source: DPM-Solver, eq. 3.7."""
+    return x - (sigma - sigma_next) * eps
+
+
+def step_2(model: Eps, x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float, r1: float = 0.5):
+    """One more call, at sigma e^(-r1 h). Source: Lu et al. 2022 (DPM-Solver), algorithm 4."""
+    sigma_1 = sigma * (sigma_next / sigma) ** r1
+    eps_r1 = model(step_1(x, eps, sigma, sigma_1), sigma_1)
+    return x - (sigma - sigma_next) * (eps + (eps_r1 - eps) / (2 * r1))
+
+
+def step_3(model: Eps, x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float):
+    """Two more calls, a third and two thirds of the way. Source: Lu et al. 2022 (DPM-Solver), algorithm 5."""
+    h = math.log(sigma / sigma_next)
+    sigma_1, sigma_2 = sigma * math.exp(-h / 3), sigma * math.exp(-2 * h / 3)
+    difference = model(step_1(x, eps, sigma, sigma_1), sigma_1) - eps
+    phi = math.expm1(2 * h / 3) / (2 * h / 3) - 1
+    u_2 = step_1(x, eps, sigma, sigma_2) - sigma_2 * 2 * phi * difference
+    difference = model(u_2, sigma_2) - eps
+    return step_1(x, eps, sigma, sigma_next) - sigma_next * 1.5 * (math.expm1(h) / h - 1) * difference
+
+
+def dpm_fast(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    eta: float = 0.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """DPM-Solver-fast: n calls in all, spent on steps of order 3, evenly spaced in ln sigma, and a shorter rest.
+
+    sigmas: [n + 1]; only n, the first and the last that is not 0 count
+    noise:  drawn from once a step where eta is not 0
+    -> latents at the last sigma that is not 0, dtype of x
+    Source: Lu et al. 2022 (DPM-Solver), section 3.4; k-diffusion sample_dpm_fast.
+    """
+    n, start, end = _range(sigmas)
+    m = n // 3 + 1
+    orders = [3] * (m - 2) + [2, 1] if n % 3 == 0 else [3] * (m - 1) + [n % 3]
+    levels = np.exp(np.linspace(math.log(start), math.log(end), m + 1))
+    eps = _eps(model)
+    for i, order in enumerate(orders):
+        sigma, sigma_next = float(levels[i]), float(levels[i + 1])
+        sigma_down, sigma_up = _down(sigma, sigma_next, end, eta)
+        e = eps(x, sigma)
+        if callback:
+            callback(i, sigma, x, x - sigma * e)
+        if order == 1:
+            x = step_1(x, e, sigma, sigma_down)
+        elif order == 2:
+            x = step_2(eps, x, e, sigma, sigma_down)
+        else:
+            x = step_3(eps, x, e, sigma, sigma_down)
+        if eta:
+            x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+    return x
+
+
+def dpm_adaptive(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    eta: float = 0.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """DPM-Solver-23: steps of order 3, as long as their difference from order 2 allows.
+
+        error = rms((x_low - x_high) / max(atol, rtol max(|x_low|, |x_previous|))),  atol 0.0078, rtol 0.05
+        h <- h (1 + atan(error^(-1/p) - 1)),  p = 3, with eta 1.5; the step is kept where that factor is >= 0.81
+
+    sigmas: only the first and the last that is not 0 count
+    noise:  drawn from at each step that is kept, where eta is not 0
+    -> latents at the last sigma that is not 0, dtype of x
+    Source: Lu et al. 2022 (DPM-Solver), appendix C.3; k-diffusion sample_dpm_adaptive with its default controller.
+    """
+    _, start, end = _range(sigmas)
+    atol, rtol, power = 0.0078, 0.05, 1 / (1.5 if eta else 3)
+    eps = _eps(model)
+    t, t_end, h = -math.log(start), -math.log(end), 0.05
+    previous, tried = x, 0
+    while t < t_end - 1e-5:
+        t_next = min(t_end, t + h)
+        sigma, sigma_next = math.exp(-t), math.exp(-t_next)
+        sigma_down, sigma_up = _down(sigma, sigma_next, end, eta)
+        e = eps(x, sigma)
+        if callback:
+            callback(tried, sigma, x, x - sigma * e)
+        low = step_2(eps, x, e, sigma, sigma_down, 1 / 3)
+        high = step_3(eps, x, e, sigma, sigma_down)
+        delta = np.maximum(atol, rtol * np.maximum(abs(low), abs(previous)))
+        error = float(np.sqrt(np.mean(((low - high) / delta) ** 2, dtype=np.float64)))
+        factor = 1 + math.atan((1 / (error + 1e-8)) ** power - 1)
+        if factor >= 0.81:
+            previous, x, t = low, high, t_next
+            if eta:
+                x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+        h, tried = h * factor, tried + 1
+    return x
+
+
+def _range(sigmas: np.ndarray) -> tuple[int, float, float]:
+    """Steps, the first sigma, and the last that is not 0. Raises ValueError where that is no range."""
+    positive = sigmas[sigmas > 0]
+    if len(positive) < 2:
+        raise ValueError("DPM-Solver steps in ln sigma: it needs two sigmas above 0, so two steps")
+    return len(sigmas) - 1, float(positive[0]), float(positive[-1])
+
+
+def _eps(model: Denoiser) -> Eps:
+    return lambda x, sigma: (x - model(x, sigma)) / sigma
+
+
+def _down(sigma: float, sigma_next: float, end: float, eta: float) -> tuple[float, float]:
+    """ancestral_step, not below the end of the range."""
+    if not eta:
+        return sigma_next, 0.0
+    down = max(end, ancestral_step(sigma, sigma_next, eta)[0])
+    return down, math.sqrt(sigma_next**2 - down**2)

@@ -1,0 +1,41 @@
+import math
+
+import numpy as np
+
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def dpmpp_2m(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """DPM-Solver++(2M): the exponential integrator in t = -ln sigma, denoised extrapolated from two values.
+
+        x <- sigma_next / sigma x + (1 - e^-h) ((1 + 1 / 2r) denoised - 1 / 2r denoised_last),  r = h_last / h
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; the first step, and one to 0, is of order 1
+    noise:  never drawn from
+    -> latents at sigmas[-1], dtype of x
+    Source: Lu et al. 2022 (DPM-Solver++), algorithm 2; k-diffusion sample_dpmpp_2m.
+    """
+    last, h_last = None, 0.0
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        h = math.log(sigma / sigma_next)
+        d = denoised
+        if last is not None:
+            r = h_last / h
+            d = (1 + 1 / (2 * r)) * denoised - 1 / (2 * r) * last
+        x = sigma_next / sigma * x - math.expm1(-h) * d
+        last, h_last = denoised, h
+    return x

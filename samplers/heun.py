@@ -1,0 +1,38 @@
+import numpy as np
+
+from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def heun(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    churn: Churn = NO_CHURN,
+) -> np.ndarray:
+    """Heun's method: an Euler step, then the mean of the slopes at both its ends. Order 2, two calls a step.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 is an Euler step
+    noise:  drawn from where `churn` says so
+    -> latents at sigmas[-1], dtype of x
+    Source: Karras et al. 2022, algorithm 2; k-diffusion sample_heun.
+    """
+    steps = len(sigmas) - 1
+    for i in range(steps):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        x, sigma_hat = churned(x, sigma, steps, noise, churn)
+        denoised = model(x, sigma_hat)
+        if callback:
+            callback(i, sigma, x, denoised)
+        d = (x - denoised) / sigma_hat
+        dt = sigma_next - sigma_hat
+        if sigma_next > 0:
+            x_2 = x + d * dt
+            d_2 = (x_2 - model(x_2, sigma_next)) / sigma_next
+            d = (d + d_2) / 2
+        x = x + d * dt
+    return x

@@ -1,0 +1,123 @@
+"""Every sampler on data whose denoiser is known: a Gaussian of mean m and standard deviation s, point by point.
+
+denoised = (s^2 x + sigma^2 m) / (s^2 + sigma^2)
+the ODE's solution: (x - m) / sqrt(s^2 + sigma^2) is constant
+"""
+
+import numpy as np
+import pytest
+
+from refsd.samplers import SAMPLERS
+from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
+from refsd.samplers.lms import adams_bashforth
+from refsd.samplers.noise import Philox, independent
+
+MEAN, SPREAD = 0.7, 0.5
+# A multistep sampler begins with a step of order 1, whose error, of h^2, stays the largest.
+ORDERS = {"euler": 1, "heun": 2, "dpm2": 2, "lms": 2, "dpm++2m": 2}
+SDE_ORDERS = {
+    "euler_a": 1,
+    "dpm2_a": 2,
+    "dpm++2s_a": 2,
+    "dpm++sde": 2,
+    "dpm++2m_sde": 2,
+    "dpm++2m_sde_heun": 2,
+    "dpm++3m_sde": 2,
+}
+
+
+def gaussian(x, sigma):
+    return (SPREAD**2 * x + sigma**2 * MEAN) / (SPREAD**2 + sigma**2)
+
+
+def solution(x, sigma, sigma_next):
+    return MEAN + (x - MEAN) * np.sqrt((SPREAD**2 + sigma_next**2) / (SPREAD**2 + sigma**2))
+
+
+def error(name: str, n: int, **options) -> float:
+    """Of n steps from sigma 3 to 0.3, evenly spaced in ln sigma."""
+    sigmas = np.exp(np.linspace(np.log(3.0), np.log(0.3), n + 1))
+    x = np.linspace(-4, 5, 7)
+    y = SAMPLERS[name](gaussian, x, sigmas, lambda *_: np.zeros(7), **options)
+    return float(abs(y - solution(x, 3.0, 0.3)).max())
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_order(name):
+    """Twice the steps, 2^order times less error."""
+    measured = np.log2(error(name, 320) / error(name, 640))
+    assert abs(measured - ORDERS[name]) < 0.06
+
+
+@pytest.mark.parametrize("name", SDE_ORDERS)
+def test_order_without_noise(name):
+    """At eta 0 an ancestral or SDE sampler solves the ODE; what some still draw is multiplied by 0."""
+    measured = np.log2(error(name, 320, eta=0.0) / error(name, 640, eta=0.0))
+    assert abs(measured - SDE_ORDERS[name]) < 0.06
+
+
+def test_lms_is_of_order_4_once_it_has_its_history():
+    """The last of many steps: its own error, the others' taken away, falls by 2^5."""
+
+    def last_step(h):
+        sigmas = 1.0 - h * np.arange(5)
+        slopes = [(x - gaussian(x, s)) / s for s in sigmas[3::-1] for x in [solution(4.0, 3.0, s)]]
+        moved = adams_bashforth(sigmas[3::-1], sigmas[3], sigmas[4]) @ np.array(slopes)
+        return abs(solution(4.0, 3.0, sigmas[3]) + moved - solution(4.0, 3.0, sigmas[4]))
+
+    assert abs(np.log2(last_step(0.02) / last_step(0.01)) - 5) < 0.3
+
+
+def test_dpm_fast_takes_three_calls_a_step():
+    calls = []
+
+    def counting(x, sigma):
+        calls.append(sigma)
+        return gaussian(x, sigma)
+
+    for n in (2, 3, 10, 11, 12):
+        calls.clear()
+        y = dpm_fast(counting, np.array([4.0]), np.geomspace(3.0, 0.3, n + 1))
+        assert len(calls) == n
+    assert abs(y - solution(4.0, 3.0, 0.3))[0] < 0.02
+
+
+def test_dpm_adaptive_spends_calls_where_they_are_needed():
+    calls = []
+
+    def counting(x, sigma):
+        calls.append(sigma)
+        return gaussian(x, sigma)
+
+    x = np.linspace(-40, 40, 9)
+    y = dpm_adaptive(counting, x, np.array([14.0, 1.0, 0.03, 0.0]))
+    assert abs(y - solution(x, 14.0, 0.03)).max() < 0.1
+    assert len(calls) < 200
+
+
+@pytest.mark.parametrize("name", SDE_ORDERS)
+def test_the_noise_restores_the_data(name):
+    """20000 points, 200 steps: mean and standard deviation of the Gaussian, within five standard errors."""
+    sigmas = np.append(np.geomspace(20.0, 0.02, 200), 0.0)
+    x = Philox(1).randn((20000,)).astype(np.float64) * np.hypot(sigmas[0], SPREAD) + MEAN
+    y = SAMPLERS[name](gaussian, x, sigmas, independent(Philox(2), x.shape))
+    assert abs(y.mean() - MEAN) < 5 * SPREAD / np.sqrt(len(y))
+    assert abs(y.std() / SPREAD - 1) < 5 / np.sqrt(2 * len(y)) + 0.02
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_dtype_and_input_are_kept(name):
+    sigmas = np.append(np.geomspace(14.0, 0.03, 6), 0.0)
+    x = Philox(1).randn((2, 4, 3, 5)) * np.float32(14)
+    before = x.copy()
+    seen = []
+    y = SAMPLERS[name](
+        lambda x, sigma: gaussian(x, sigma).astype(x.dtype),
+        x,
+        sigmas,
+        independent(Philox(2), x.shape),
+        lambda i, sigma, x, denoised: seen.append((i, x.dtype, denoised.dtype)),
+    )
+    assert y.dtype == np.float32 and y.shape == x.shape and np.isfinite(y).all()
+    assert (x == before).all()
+    assert seen == [(i, np.float32, np.float32) for i in range(len(seen))]
