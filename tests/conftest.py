@@ -18,14 +18,15 @@ _naive = types.ModuleType("naive", "The slow, obvious second opinions.")
 _naive.__path__ = [str(Path(__file__).parent / "naive")]
 sys.modules["naive"] = _naive
 
-PEERS = Path(__file__).parent / "peers"
+# Folders whose tests import what a plain installation lacks, and the marker that asks for them.
+ASKED_FOR = {Path(__file__).parent / "peers": "peer", Path(__file__).parent / "notebooks": "notebook"}
 UNJITTED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """tests/peers imports peers at its top: a missing one fails there, and is never met elsewhere."""
-    wanted = "peer" in config.option.markexpr
-    return True if collection_path == PEERS and not wanted else None
+    marker = ASKED_FOR.get(collection_path)
+    return True if marker and marker not in config.option.markexpr else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
