@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from refsd.samplers.noise import TorchCpu
 from refsd.samplers.step import StepNoise
@@ -19,7 +20,9 @@ _POOL = 24
 class _Interval:
     """A node of the tree of halved intervals; its increment follows from its parent's and the parent's seed."""
 
-    __slots__ = ("depth", "end", "is_left", "key", "left", "mid", "parent", "right", "seed", "start")
+    left: "_Interval"
+    right: "_Interval"
+    seed: int
 
     def __init__(self, start: float, end: float, parent: "_Interval | None", is_left: bool):
         self.start, self.end = round(start, _DIGITS), round(end, _DIGITS)
@@ -42,7 +45,9 @@ class BrownianTree:
     Source: Li et al. 2020 (Scalable gradients for SDEs), section 4; torchsde BrownianTree.
     """
 
-    def __init__(self, start: float, end: float, entropy: int, shape: tuple[int, ...], dtype=np.float32):
+    def __init__(
+        self, start: float, end: float, entropy: int, shape: tuple[int, ...], dtype: DTypeLike = np.float32
+    ):
         self.entropy, self.shape, self.dtype = entropy, shape, np.dtype(dtype)
         self.root = _Interval(start, end, None, False)
         self.total = self._normal(self._seed()) * math.sqrt(end - start)
@@ -118,18 +123,18 @@ def brownian_noise(
     transform: sigma -> the motion's time
     Source: k-diffusion sampling.py, BrownianTreeNoiseSampler.
     """
-    ends = sorted((transform(float(sigmas[sigmas > 0].min())), transform(float(sigmas.max()))))
+    first, last = transform(float(sigmas[sigmas > 0].min())), transform(float(sigmas.max()))
+    start, end = min(first, last), max(first, last)
     if isinstance(seed, int):
-        trees = [BrownianTree(*ends, seed, x.shape, x.dtype)]
+        trees = [BrownianTree(start, end, seed, x.shape, x.dtype)]
     else:
-        trees = [BrownianTree(*ends, s, x.shape[1:], x.dtype) for s in seed]
-    ascending = transform(float(sigmas[sigmas > 0].min())) == ends[0]
+        trees = [BrownianTree(start, end, s, x.shape[1:], x.dtype) for s in seed]
 
     def noise(sigma: float, sigma_next: float) -> np.ndarray:
-        begin, end = transform(sigma), transform(sigma_next)
-        low, high = min(begin, end), max(begin, end)
+        t, t_next = transform(sigma), transform(sigma_next)
+        low, high = min(t, t_next), max(t, t_next)
         w = [tree(low, high) for tree in trees]
-        sign = (1 if begin < end else -1) * (1 if ascending else -1)
+        sign = (1 if t < t_next else -1) * (1 if first < last else -1)
         y = (w[0] if isinstance(seed, int) else np.stack(w)) * sign
         return y / math.sqrt(high - low)
 

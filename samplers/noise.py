@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from refsd.samplers.step import StepNoise
 
@@ -155,7 +156,7 @@ class TorchCpu:
         self.kept = float(r * np.sin(theta))
         return float(r * np.cos(theta))
 
-    def randn(self, shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+    def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
         """dtype: float32 or float64; which changes the stream, not only its precision"""
         n = int(np.prod(shape))
         if n < 16:
