@@ -1,12 +1,21 @@
 """What a block format tells its callers, and how every format reads its input."""
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
+
+
+class Importance(Enum):
+    """What a quantizer does with an importance matrix: `quantize(x)`, or `quantize(x, importance=None)`."""
+
+    UNUSED = "unused"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
 
 
 class BlockType(NamedTuple):
@@ -17,6 +26,7 @@ class BlockType(NamedTuple):
     dequantize: uint8 [n, bytes], out float32 [n, block] or None -> float32 [n, block]
     quantize:   float32 [n, block] -> uint8 [n, bytes], as files are made; None where refsd cannot
     quantize_activation: the same as ggml's CPU does it to activations; None where it never does
+    importance: whether `quantize` takes an importance, float32 [width of a row], and can do without
     """
 
     name: str
@@ -24,8 +34,9 @@ class BlockType(NamedTuple):
     block: int
     bytes: int
     dequantize: Callable[..., np.ndarray]
-    quantize: Callable[[np.ndarray], np.ndarray] | None = None
+    quantize: Callable[..., np.ndarray] | None = None
     quantize_activation: Callable[[np.ndarray], np.ndarray] | None = None
+    importance: Importance = Importance.UNUSED
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -96,3 +107,9 @@ def half_bytes(d: np.ndarray) -> np.ndarray:
     """A scale for each block as float16, infinite where it overflows. float32 [n] -> uint8 [n, 2]"""
     with np.errstate(over="ignore"):
         return d.astype("<f2").view(np.uint8).reshape(-1, 2)
+
+
+def read_back(d: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """The scales of groups as dequantizing finds them: float16 d times its codes. [n], [n, k] -> float32 [n, k]"""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return d.astype(np.float16).astype(np.float32)[:, None] * codes.astype(np.float32)

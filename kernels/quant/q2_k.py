@@ -10,7 +10,9 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
+from refsd.kernels.quant.affine_search import Steps
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, two_bit_planes, weighted_affine_blocks
 
 BLOCK = 256
 BYTES = 84
@@ -47,4 +49,29 @@ def _dequantize(blocks, d, dmin, y):
     return y
 
 
-Q2_K = BlockType("q2_k", 10, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into Q2_K blocks.
+
+        minimise sum_j |x_j| |y_j - x_j| over a group's scale and minimum; then round both to 4 bits, then x anew
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 84]
+
+    With importance: sum_j w_j (y_j - x_j)^2 with w = importance sqrt(mean(x^2) + x^2), the mean over the block, and
+    the scales of groups are searched for too. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q2_K_ref and quantize_row_q2_K_impl.
+    """
+    x = frozen(x)
+    if importance is None:
+        weights = magnitudes(x.reshape(-1, 16), False)
+        found = affine_blocks(x, weights, 3, 15, Steps(-0.5, 0.1, 16), absolute=True)
+    else:
+        found = weighted_affine_blocks(x, importance, 16, 1, 3, 15)
+    scales = found.scales | found.minimums << 4
+    return np.concatenate(
+        [scales, two_bit_planes(found.codes), half_bytes(found.d), half_bytes(found.dmin)], axis=1
+    )
+
+
+Q2_K = BlockType("q2_k", 10, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

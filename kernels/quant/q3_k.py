@@ -12,7 +12,10 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, read_back, room
+from refsd.kernels.quant.group_scales import signed_scale, two_bit_planes
+from refsd.kernels.quant.importance import columns, error_weights, row_sums
+from refsd.kernels.quant.symmetric_search import restate_symmetric, symmetric_descent, symmetric_search
 
 BLOCK = 256
 BYTES = 110
@@ -56,4 +59,39 @@ def _dequantize(blocks, d, y):
     return y
 
 
-Q3_K = BlockType("q3_k", 11, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into Q3_K blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale; then round the scales to 6 bits, then x anew
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 110]
+
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block, and the scales of
+    groups are searched for too. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q3_K_ref and quantize_row_q3_K_impl.
+    """
+    x = frozen(x)
+    groups = x.reshape(-1, 16)
+    if importance is None:
+        fit = symmetric_descent(groups, 4)
+        d, scales = signed_scale(fit.scale.reshape(-1, 16), 32)
+    else:
+        weights = error_weights(x, columns(importance, x), BLOCK, 2).reshape(-1, 16)
+        fit = symmetric_search(groups, weights, 4)
+        d, scales = symmetric_search(fit.scale.reshape(-1, 16), row_sums(weights).reshape(-1, 16), 32)
+    stored = read_back(d, scales.view(np.int8) - np.int8(32))
+    codes = restate_symmetric(groups, stored, fit, 4).reshape(-1, BLOCK)
+    hmask = np.packbits(codes.reshape(-1, 8, 32) >> 2, axis=1, bitorder="little").reshape(-1, 32)
+    return np.concatenate([hmask, two_bit_planes(codes & 3), _pack_scales(scales), half_bytes(d)], axis=1)
+
+
+def _pack_scales(scales):
+    low, high = scales & 0xF, (scales >> 4).reshape(-1, 4, 4)
+    nibbles = low[:, :8] | low[:, 8:] << 4
+    pairs = high[:, 0] | high[:, 1] << 2 | high[:, 2] << 4 | high[:, 3] << 6
+    return np.concatenate([nibbles, pairs], axis=1)
+
+
+Q3_K = BlockType("q3_k", 11, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -13,7 +13,15 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
+from refsd.kernels.quant.affine_search import Steps
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.group_scales import (
+    affine_blocks,
+    magnitudes,
+    nibble_pairs,
+    six_bit_pairs,
+    weighted_affine_blocks,
+)
 
 BLOCK = 256
 BYTES = 144
@@ -62,4 +70,26 @@ def _dequantize(blocks, d, dmin, y):
     return y
 
 
-Q4_K = BlockType("q4_k", 12, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into Q4_K blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale and minimum; then round both to 6 bits, then x anew
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 144]
+
+    w = |x| + rms(x) of the group; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block,
+    and the scales of groups are searched for too. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q4_K_ref and quantize_row_q4_K_impl.
+    """
+    x = frozen(x)
+    if importance is None:
+        found = affine_blocks(x, magnitudes(x.reshape(-1, 32), True), 15, 63, Steps(-1.0, 0.1, 21))
+    else:
+        found = weighted_affine_blocks(x, importance, 32, 2, 15, 63)
+    packed = six_bit_pairs(found.scales, found.minimums)
+    return np.concatenate([half_bytes(found.d), half_bytes(found.dmin), packed, nibble_pairs(found.codes)], axis=1)
+
+
+Q4_K = BlockType("q4_k", 12, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -11,7 +11,15 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
+from refsd.kernels.quant.affine_search import Steps
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.group_scales import (
+    affine_blocks,
+    magnitudes,
+    nibble_pairs,
+    six_bit_pairs,
+    weighted_affine_blocks,
+)
 from refsd.kernels.quant.q4_k import scale_and_min
 
 BLOCK = 256
@@ -47,4 +55,24 @@ def _dequantize(blocks, d, dmin, y):
     return y
 
 
-Q5_K = BlockType("q5_k", 13, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into Q5_K blocks: as Q4_K, with codes 0 .. 31 and other trial scales.
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 176]
+
+    Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q5_K_ref and quantize_row_q5_K_impl.
+    """
+    x = frozen(x)
+    if importance is None:
+        found = affine_blocks(x, magnitudes(x.reshape(-1, 32), True), 31, 63, Steps(-0.5, 0.1, 16))
+    else:
+        found = weighted_affine_blocks(x, importance, 32, 2, 31, 63)
+    fifths = np.packbits(found.codes.reshape(-1, 8, 32) >> 4, axis=1, bitorder="little").reshape(-1, 32)
+    parts = half_bytes(found.d), half_bytes(found.dmin), six_bit_pairs(found.scales, found.minimums)
+    return np.concatenate([*parts, fifths, nibble_pairs(found.codes & 0xF)], axis=1)
+
+
+Q5_K = BlockType("q5_k", 13, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -10,11 +10,15 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, read_back, room
+from refsd.kernels.quant.group_scales import signed_scale, two_bit_planes
+from refsd.kernels.quant.importance import columns, every_row
+from refsd.kernels.quant.symmetric_search import restate_symmetric, squares, symmetric_search
 
 BLOCK = 256
 BYTES = 210
 assert BYTES == BLOCK // 2 + BLOCK // 4 + 16 + 2
+_NOTHING = np.float32(1e-15)
 
 
 def dequantize(blocks, out=None):
@@ -48,4 +52,31 @@ def _dequantize(blocks, d, y):
     return y
 
 
-Q6_K = BlockType("q6_k", 14, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into Q6_K blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale; then round the scales to 8 bits, then x anew
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 210]
+
+    w = x^2; with importance, w = importance. A block with all scales below 1e-15 is 0.
+    Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q6_K_ref and quantize_row_q6_K_impl.
+    """
+    x = frozen(x)
+    groups = x.reshape(-1, 16)
+    weights = squares(groups) if importance is None else every_row(columns(importance, x), x).reshape(-1, 16)
+    fit = symmetric_search(groups, weights, 32)
+    d, scales = signed_scale(fit.scale.reshape(-1, 16), 128)
+    scales = (scales ^ 0x80).view(np.int8)
+    codes = restate_symmetric(groups, read_back(d, scales), fit, 32).reshape(-1, 2, 4, 32)
+    low = codes[:, :, :2] & 0xF | codes[:, :, 2:] << 4
+    high = two_bit_planes(codes >> 4)
+    blocks = np.concatenate([low.reshape(-1, 128), high, scales.view(np.uint8), half_bytes(d)], axis=1)
+    blocks[~(abs(fit.scale.reshape(-1, 16)) >= _NOTHING).any(axis=1)] = 0
+    return blocks
+
+
+Q6_K = BlockType("q6_k", 14, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -10,6 +10,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.block_type import BlockType, frozen, room
+from refsd.kernels.quant.rounding import nearest
 
 BLOCK = 256
 BYTES = 292
@@ -69,7 +70,7 @@ def _quantize(x):
         scale = np.float32(-127) / largest if largest != 0 else np.float32(0)
         d[b] = np.float32(1) / scale if largest != 0 else np.float32(0)
         for j in range(BLOCK):
-            qs[b, j] = np.int8(min(np.float32(127), np.rint(scale * x[b, j])))
+            qs[b, j] = np.int8(min(np.int32(127), nearest(scale * x[b, j])))
     return d, qs
 
 

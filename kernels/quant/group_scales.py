@@ -1,0 +1,150 @@
+"""Super-blocks of 256 weights: groups with a scale each, and the scales again as codes under one scale."""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.affine_search import WEIGHTED_STEPS, affine_search, restate_affine
+from refsd.kernels.quant.block_type import read_back
+from refsd.kernels.quant.importance import columns, error_weights, row_sums
+from refsd.kernels.quant.positive_search import positive_search
+from refsd.kernels.quant.rounding import clipped, nearest
+
+
+class AffineBlocks(NamedTuple):
+    """n super-blocks of k groups. d, dmin: float32 [n]; scales, minimums: uint8 [n, k]; codes: uint8 [n, 256]"""
+
+    d: np.ndarray
+    dmin: np.ndarray
+    scales: np.ndarray
+    minimums: np.ndarray
+    codes: np.ndarray
+
+
+def affine_blocks(x, weights, top, scale_top, steps, absolute=False):
+    """Quantize without importance.
+
+    x:         float32 [n, 256]
+    weights:   float32 [m, size], of the error of each element of m groups
+    top:       the largest code of a weight
+    scale_top: the largest code of a scale or minimum
+    steps, absolute: see `affine_search`
+
+    The largest scale of a super-block gets the code scale_top, the others are rounded; so the minimums.
+    """
+    groups = x.reshape(weights.shape)
+    fit = affine_search(groups, weights, top, steps, absolute)
+    d, scales = _shared_scale(fit.scale.reshape(x.shape[0], -1), scale_top)
+    dmin, minimums = _shared_scale(-fit.low.reshape(x.shape[0], -1), scale_top)
+    return _restated(groups, fit, top, AffineBlocks(d, dmin, scales, minimums, fit.codes))
+
+
+def weighted_affine_blocks(x, importance, size, factor, top, scale_top):
+    """Quantize with importance.
+
+    x:          float32 [n, 256]
+    importance: [width], one number a column
+    size:       elements in a group
+    factor:     see `error_weights`
+
+    A group's weight in the choice of the super-block's scale is the sum of its elements' weights.
+    """
+    weights = error_weights(x, columns(importance, x), 256, factor).reshape(-1, size)
+    groups = x.reshape(weights.shape)
+    fit = affine_search(groups, weights, top, WEIGHTED_STEPS)
+    sums = row_sums(weights).reshape(x.shape[0], -1)
+    d, scales = positive_search(fit.scale.reshape(sums.shape), sums, scale_top)
+    dmin, minimums = positive_search(-fit.low.reshape(sums.shape), sums, scale_top)
+    return _restated(groups, fit, top, AffineBlocks(d, dmin, scales, minimums, fit.codes))
+
+
+def _restated(groups, fit, top, blocks):
+    scale, minimum = read_back(blocks.d, blocks.scales), read_back(blocks.dmin, blocks.minimums)
+    codes = restate_affine(groups, scale, minimum, fit, top)
+    return blocks._replace(codes=codes.reshape(-1, 256))
+
+
+@kernel
+def _shared_scale(values, top):
+    """d = max / top, and codes round(top / max values); nothing above 0 gives 0. -> float32 [n], uint8 [n, k]"""
+    d = np.empty(values.shape[0], np.float32)
+    codes = np.empty(values.shape, np.uint8)
+    for b in numba.prange(values.shape[0]):
+        largest = np.float32(0)
+        for g in range(values.shape[1]):
+            largest = values[b, g] if values[b, g] > largest else largest
+        inverse = np.float32(top) / largest if largest > 0 else np.float32(0)
+        d[b] = largest / np.float32(top)
+        for g in range(values.shape[1]):
+            codes[b, g] = min(np.uint8(nearest(inverse * values[b, g])), np.uint8(top))
+    return d, codes
+
+
+@kernel
+def signed_scale(values, top):
+    """The same for values of both signs: the first of largest magnitude gets the code 0, which means -top.
+
+        d = -largest / top    code = round(value / d) + top, kept within 0 .. 2 top - 1
+
+    values: float32 [n, k] -> float32 [n], uint8 [n, k]; all is 0 where nothing is not 0
+    """
+    d = np.empty(values.shape[0], np.float32)
+    codes = np.empty(values.shape, np.uint8)
+    for b in numba.prange(values.shape[0]):
+        largest = np.float32(0)
+        for g in range(values.shape[1]):
+            largest = values[b, g] if abs(values[b, g]) > abs(largest) else largest
+        inverse = np.float32(-top) / largest
+        d[b] = np.float32(1) / inverse if largest != 0 else np.float32(0)
+        for g in range(values.shape[1]):
+            code = clipped(inverse * values[b, g], -top, top - 1) + np.float32(top)
+            codes[b, g] = np.uint8(code) if largest != 0 else np.uint8(0)
+    return d, codes
+
+
+@kernel
+def magnitudes(x, rms):
+    """The weight of an error where no importance is given: |x|, or |x| + the group's root mean square.
+
+    x: float32 [m, size] -> float32 [m, size]
+    """
+    weights = np.empty(x.shape, np.float32)
+    for g in numba.prange(x.shape[0]):
+        total = np.float32(0)
+        for j in range(x.shape[1]):
+            total += x[g, j] * x[g, j]
+        base = np.sqrt(total / np.float32(x.shape[1])) if rms else np.float32(0)
+        for j in range(x.shape[1]):
+            weights[g, j] = base + abs(x[g, j])
+    return weights
+
+
+def two_bit_planes(codes):
+    """2-bit codes as Q2_K and Q3_K store them: bits 2k, 2k+1 of byte j of 32 are code 32 k + j of 128.
+
+    uint8 [n, 256] -> [n, 64]
+    """
+    planes = codes.reshape(-1, 2, 4, 32)
+    return (planes[:, :, 0] | planes[:, :, 1] << 2 | planes[:, :, 2] << 4 | planes[:, :, 3] << 6).reshape(-1, 64)
+
+
+def nibble_pairs(codes):
+    """4-bit codes as Q4_K and Q5_K store them: of 64, the first 32 are low nibbles. uint8 [n, 256] -> [n, 128]"""
+    pairs = codes.reshape(-1, 4, 2, 32)
+    return (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)
+
+
+def six_bit_pairs(scales, minimums):
+    """Eight 6-bit scales and minimums in 12 bytes, as the map in q4_k.py shows. uint8 [n, 8] twice -> [n, 12]"""
+    low_scales, high_scales, low_minimums, high_minimums = (
+        scales[:, :4],
+        scales[:, 4:],
+        minimums[:, :4],
+        minimums[:, 4:],
+    )
+    first = low_scales | high_scales >> 4 << 6
+    second = low_minimums | high_minimums >> 4 << 6
+    third = high_scales & 0xF | high_minimums << 4
+    return np.concatenate([first, second, third], axis=1)

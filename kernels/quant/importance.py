@@ -1,0 +1,72 @@
+"""What a column's importance makes of a weight's error.
+
+An importance matrix holds a number for each column of a weight matrix: the mean square of the activations that
+met it.
+"""
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import frozen
+
+
+def columns(importance, x):
+    """One number for each column of the matrix whose blocks x holds. -> float32 [width]
+
+    importance: [width]
+    x:          [n, block]
+
+    Raises ValueError where rows of `width` are not whole blocks, or the blocks not whole rows.
+    """
+    importance = frozen(np.asarray(importance, np.float32).reshape(-1))
+    if not importance.size or importance.size % x.shape[1] or x.size % importance.size:
+        raise ValueError(
+            f"importance of {importance.size} columns does not fit {x.shape[0]} blocks of {x.shape[1]}"
+        )
+    return importance
+
+
+def every_row(importance, x):
+    """The importance of each element of x. float32 [width], [n, block] -> [n, block]"""
+    return np.broadcast_to(importance, (x.size // importance.size, importance.size)).reshape(x.shape)
+
+
+def error_weights(x, importance, span, factor):
+    """How much an error of each element counts.
+
+        w = importance sqrt(factor mean(x^2) + x^2),    the mean over each `span` elements
+
+    x:          float32 [n, block]
+    importance: float32 [width], a multiple of span
+    -> w:       float32 [n, block]
+
+    The sum runs in float32, one element after the other.
+    """
+    return _error_weights(x.reshape(-1, span), importance, np.float32(factor)).reshape(x.shape)
+
+
+@kernel
+def _error_weights(x, importance, factor):
+    weights = np.empty(x.shape, np.float32)
+    for row in numba.prange(x.shape[0]):
+        total = np.float32(0)
+        for j in range(x.shape[1]):
+            total += x[row, j] * x[row, j]
+        variance = factor * total / np.float32(x.shape[1])
+        column = row * x.shape[1] % importance.shape[0]
+        for j in range(x.shape[1]):
+            weights[row, j] = importance[column + j] * np.sqrt(variance + x[row, j] * x[row, j])
+    return weights
+
+
+@kernel
+def row_sums(weights):
+    """The sum of each row, one element after the other. float32 [m, size] -> [m]"""
+    sums = np.empty(weights.shape[0], np.float32)
+    for row in numba.prange(weights.shape[0]):
+        total = np.float32(0)
+        for j in range(weights.shape[1]):
+            total += weights[row, j]
+        sums[row] = total
+    return sums
