@@ -1,0 +1,86 @@
+"""Weights times Q8_0 activations, as ggml's CPU multiplies: whole blocks of integers, then two scales."""
+
+from collections.abc import Callable
+
+import numba
+import numpy as np
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.quant.block_type import halves
+from refsd.kernels.quant.integers import integer_dot, integers
+
+Scales = Callable[[np.ndarray], np.ndarray]
+
+
+def _opened(activations, parts):
+    """The scales and the codes of Q8_0 blocks, cut into `parts` equal parts a row.
+
+    activations: uint8 [M, n, 34] -> e float32 [M, parts], p int8 [M, parts, 32 n / parts]
+    """
+    M, n, size = activations.shape
+    e = halves(activations.reshape(-1, size), 0).reshape(M, n)
+    p = np.ascontiguousarray(activations[:, :, 2:]).view(np.int8)
+    return np.repeat(e, parts // n, axis=1), p.reshape(M, parts, -1)
+
+
+def dot_q4_0(weights, activations):
+    """Multiply Q4_0 weights with Q8_0 activations.
+
+        y = sum_b (s_b d_b) e_b        s_b = sum_j q_bj p_bj
+
+    weights:     uint8 [O, n, 18], of which d and q
+    activations: uint8 [M, n, 34], of which e and p
+    -> y:        float32 [M, O]
+
+    s is exact. Both products are rounded, in this order: no other type rounds twice. The sum over the blocks is in
+    float32. Bit-exact with ggml's C.
+    Source: ggml-cpu/quants.c, ggml_vec_dot_q4_0_q8_0_generic.
+    """
+    O, n, size = weights.shape
+    d = halves(weights.reshape(-1, size), 0).reshape(O, n)
+    return _dot_twice_rounded(integers("q4_0", weights), d, *_opened(activations, n))
+
+
+@kernel
+def _dot_twice_rounded(q, d, e, p):
+    y = np.empty((p.shape[0], q.shape[0]), np.float32)
+    for o in numba.prange(q.shape[0]):
+        for m in range(p.shape[0]):
+            total = np.float32(0)
+            for b in range(q.shape[1]):
+                total += np.float32(integer_dot(q[o, b], p[m, b])) * d[o, b] * e[m, b]
+            y[m, o] = total
+    return y
+
+
+def dot_scaled(name: str, scales: Scales):
+    """The product for a type whose scale meets the activations' before the integers do.
+
+        y = sum_b s_b (d_b e_b)        s_b = sum_j q_bj p_bj
+
+    name:   the weight's type
+    scales: uint8 [n, bytes] -> float32 [n, g]: a scale for each of a block's g equal parts, over which b runs
+
+    Rounds and sums as `dot_q4_0` does, but d e is exact unless it leaves float32's normal numbers.
+    Source: ggml-cpu/quants.c, ggml_vec_dot_q5_0_q8_0_generic and the others with Q8_0.
+    """
+
+    def dot(weights, activations):
+        O, _, size = weights.shape
+        d = scales(weights.reshape(-1, size)).reshape(O, -1)
+        q = integers(name, weights).reshape(*d.shape, -1)
+        return _dot(q, d, *_opened(activations, d.shape[1]))
+
+    return dot
+
+
+@kernel
+def _dot(q, d, e, p):
+    y = np.empty((p.shape[0], q.shape[0]), np.float32)
+    for o in numba.prange(q.shape[0]):
+        for m in range(p.shape[0]):
+            total = np.float32(0)
+            for b in range(q.shape[1]):
+                total += np.float32(integer_dot(q[o, b], p[m, b])) * (d[o, b] * e[m, b])
+            y[m, o] = total
+    return y
