@@ -67,7 +67,9 @@ def cache_dir() -> Path | None:
     return folder
 
 
-def kernel(fn: F | None = None, *, parallel: bool = True, inline: bool = True, contract: bool = False) -> F:
+def kernel(
+    fn: F | None = None, *, parallel: bool = True, inline: bool = True, contract: bool = False, slp: bool = False
+) -> F:
     """Compile `fn` on its first call, for the types that it is called with.
 
     fastmath stays off: sums keep their written order, so that a result does not depend on the
@@ -78,9 +80,10 @@ def kernel(fn: F | None = None, *, parallel: bool = True, inline: bool = True, c
               without calls becomes vector instructions
     inline:   False for one that is long and holds the loops itself: its callers compile sooner
     contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
+    slp:      vectorise straight code too: LLVM unrolls a loop of fixed length 8 or 16, and then sees no loop
     """
     if fn is None:
-        return cast(F, functools.partial(kernel, parallel=parallel, inline=inline, contract=contract))
+        return cast(F, functools.partial(kernel, parallel=parallel, inline=inline, contract=contract, slp=slp))
     if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
         return cast(F, np.errstate(all="ignore")(fn))
     folder = cache_dir()
@@ -96,6 +99,23 @@ def kernel(fn: F | None = None, *, parallel: bool = True, inline: bool = True, c
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or "")
     try:
-        return compiler(fn)
+        compiled = compiler(fn)
     finally:
         numba.config.CACHE_DIR = before
+    if slp:
+        compiled.compile = _with_slp(compiled.compile)
+    return compiled
+
+
+def _with_slp(compile: Callable) -> Callable:
+    """Numba has the switch for all kernels only; here it is on while one compiles."""
+
+    def compile_one(signature):
+        before = numba.config.SLP_VECTORIZE
+        numba.config.SLP_VECTORIZE = 1
+        try:
+            return compile(signature)
+        finally:
+            numba.config.SLP_VECTORIZE = before
+
+    return compile_one
