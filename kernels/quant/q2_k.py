@@ -34,7 +34,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), halves(blocks, 80), halves(blocks, 82), room(blocks, BLOCK, out))
 
 
-@kernel
+@kernel(slp=True)
 def _dequantize(blocks, d, dmin, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):

@@ -30,7 +30,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), halves(blocks, 0), room(blocks, BLOCK, out))
 
 
-@kernel
+@kernel(slp=True)
 def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(16):
@@ -56,7 +56,7 @@ def quantize(x):
     return np.concatenate([half_bytes(d), qs], axis=1)
 
 
-@kernel
+@kernel(slp=True)
 def _quantize(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty((x.shape[0], 16), np.uint8)

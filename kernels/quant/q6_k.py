@@ -36,7 +36,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), halves(blocks, 208), room(blocks, BLOCK, out))
 
 
-@kernel
+@kernel(slp=True)
 def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):

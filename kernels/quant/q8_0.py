@@ -30,7 +30,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0), room(blocks, BLOCK, out))
 
 
-@kernel
+@kernel(slp=True)
 def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(BLOCK):
@@ -89,7 +89,7 @@ def _largest(row):
     return largest
 
 
-@kernel
+@kernel(slp=True)
 def _quantize(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty(x.shape, np.int8)
@@ -105,7 +105,7 @@ def _quantize(x):
     return d, qs
 
 
-@kernel
+@kernel(slp=True)
 def _quantize_activation(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty(x.shape, np.int8)

@@ -41,7 +41,7 @@ def _digit(byte, power):
     return np.float32(np.uint16(fraction) * np.uint16(3) >> np.uint16(8)) - np.float32(1)
 
 
-@kernel
+@kernel(slp=True)
 def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 52)

@@ -30,7 +30,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
-@kernel
+@kernel(slp=True)
 def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 64)
