@@ -20,6 +20,7 @@ class DoRA(NamedTuple):
     inner:     LoRA, LoHa or LoKr
     magnitude: [O] or [I]
     eps:       PEFT 0; LyCORIS and ComfyUI the machine epsilon of the weight's type
+    of_base:   lengths of the weight's rows, without the delta: what ComfyUI divides by on rows, and nobody trains
 
     With a strength s: weight + s (merged - weight), as ComfyUI. LyCORIS instead rescales weight + delta, whatever
     its multiplier, by 1 + s (magnitude / length - 1): at 0 its delta is still there.
@@ -30,6 +31,7 @@ class DoRA(NamedTuple):
     magnitude: np.ndarray
     on_input: bool = False
     eps: float = 0.0
+    of_base: bool = False
 
     def lengths(self, weight):
         """|weight + delta| without the delta: [O] or [I].
@@ -37,6 +39,8 @@ class DoRA(NamedTuple):
         LoRA's rows from Gram products, K (O I + K I + K O) of them; the others, and columns, a block of rows at a
         time, for the price of making the delta once and never holding more than 1 MB of it.
         """
+        if self.of_base:
+            return np.sqrt(np.einsum("oi,oi->o", *(weight.reshape(len(weight), -1),) * 2))
         if isinstance(self.inner, LoRA) and self.inner.mid is None and not self.on_input:
             return _row_lengths(weight, self.inner)
         square = np.zeros(weight.shape[1] if self.on_input else weight.shape[0], weight.dtype)
@@ -56,7 +60,7 @@ class DoRA(NamedTuple):
         """The definition. weight: [O, I] or [O, I, R, S] -> the same shape"""
         merged = weight + self.inner.delta(weight)
         axes = (0, *range(2, weight.ndim)) if self.on_input else tuple(range(1, weight.ndim))
-        length = np.sqrt(np.sum(merged**2, axis=axes, keepdims=True))
+        length = np.sqrt(np.sum((weight if self.of_base else merged) ** 2, axis=axes, keepdims=True))
         return strength * (self.magnitude.reshape(length.shape) / (length + self.eps) * merged - weight)
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):

@@ -23,6 +23,7 @@ class LoKr(NamedTuple):
     w2:   [O2, I2] (a convolution's: [O2, I2, R, S]), or (w2_a [O2, K], w2_b [K, I2 R S]),
           or (w2_a [K, O2], w2_b [K, I2], t2 [K, K, R, S])
     scale: see scales.py: every trainer has its rule
+    rank:  K, or None where both factors are in full; forward does not read it
 
     Sums accumulate in the dtype of x, in BLAS's order.
     Source: Yeh et al. 2023 (LyCORIS), section 3.3; Edalati et al. 2022, section 3.2; LyCORIS lokr.py.
@@ -31,6 +32,7 @@ class LoKr(NamedTuple):
     w1: np.ndarray | tuple[np.ndarray, np.ndarray]
     w2: np.ndarray | tuple[np.ndarray, ...]
     scale: float = 1.0
+    rank: int | None = None
 
     def full_w1(self):
         """[O1, I1]"""

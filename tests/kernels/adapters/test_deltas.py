@@ -165,6 +165,19 @@ def test_biases():
     np.testing.assert_allclose(IA3(gain, on_bias=True).bias_delta(bias), gain * bias - bias)
 
 
+def test_dora_over_the_bases_lengths():
+    """ComfyUI's rows: |weight| where everybody else has |weight + delta|."""
+    n = draws(9)
+    weight, inner, gain = n(O, I), LoRA(n(2, I), n(O, 2)), abs(n(O))
+    adapter = DoRA(inner, gain, of_base=True)
+    rows = [gain[o] * (weight + inner.delta(weight))[o] / np.linalg.norm(weight[o]) for o in range(O)]
+    assert distance(weight + adapter.delta(weight), np.array(rows)) < 1e-13
+    x, layer = n(3, I), Linear(weight)
+    base = x @ weight.T
+    adapter.forward(x, base, layer, out := base.copy())
+    assert distance(out, x @ np.array(rows).T) < 1e-13
+
+
 def test_kronecker_is_not_commutative():
     """W1 is the slow factor: out row o1 O2 + o2, in column i1 I2 + i2."""
     w1, w2 = np.zeros((2, 3)), np.zeros((4, 4))

@@ -1,0 +1,140 @@
+"""Adapter files: from whatever a trainer calls a layer to the layer of the original checkpoint."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import StoredTensor
+from refsd.kernels.adapters import Adapter
+from refsd.weights.adapter_kinds import Misfit, Parts, build
+from refsd.weights.adapter_names import Target, aliases, split
+from refsd.weights.checkpoint import NO_WEIGHTS, Checkpoint
+from refsd.weights.files import open_weights, read_json
+from refsd.weights.finite import not_finite
+from refsd.weights.stored import Weights, shown
+
+_PEFT = ("LORA", "LOHA", "LOKR", "OFT", "BOFT", "IA3")
+# Settings of adapter_config.json that change the arithmetic in a way that refsd does not know.
+_UNREAD = ("alpha_pattern", "fan_in_fan_out", "use_qalora")
+_INTEGERS = ("on_input", "alpha")
+# Numbers among them, and what they stay below.
+_LARGEST = {"lora_alpha": 1e9, "alpha": 1e9, "r": 1e6, "num_cayley_neumann_terms": 100}
+
+
+class AdapterFile(NamedTuple):
+    """
+    targets:  layer -> part -> name in the file
+    settings: PEFT's adapter_config.json, or diffusers' metadata: component -> settings
+    """
+
+    weights: Weights
+    targets: dict[Target, dict[str, str]]
+    settings: dict[str, dict[str, Any]]
+
+
+def open_adapters(path: str | Path, checkpoint: Checkpoint) -> AdapterFile:
+    """Read an adapter file's header, and find each name's layer in the checkpoint.
+
+    Raises BadInput, in one line that lists all of them, for names that are no part of an adapter, or of no layer.
+    """
+    weights = open_weights(path)
+    held = {name: component for name, component in checkpoint.components.items() if name in ("unet", "clip")}
+    layers = aliases(
+        {name: c.size for name, c in held.items()},  # pyright: ignore[reportArgumentType]
+        {name: c.weights.shapes for name, c in held.items()},
+    )
+    targets: dict[Target, dict[str, str]] = {}
+    unknown, twice = [], []
+    for name in weights:
+        module, part = split(name) or ("", "")
+        target = layers.get(module)
+        if target is None:
+            unknown.append(shown(name))
+        elif targets.setdefault(target, {}).setdefault(part, name) != name:
+            twice.append(shown(name))
+    for what, names in (
+        ("name no layer of Stable Diffusion 1.x, or no part of an adapter", unknown),
+        ("come twice", twice),
+    ):
+        if names:
+            raise BadInput(f"{path}: {len(names)} of {len(weights)} tensors {what}: {', '.join(names)}")
+    if not targets:
+        raise BadInput(f"{path}: no tensors; an adapter of Stable Diffusion 1.x expected")
+    return AdapterFile(weights, targets, _settings(Path(path), weights))
+
+
+def build_adapters(
+    file: AdapterFile,
+    component: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    expand: Callable[[StoredTensor], np.ndarray],
+) -> dict[str, Adapter]:
+    """The adapters of one component: the layer's key -> adapter, its arrays from `expand`.
+
+    Raises BadInput, in one line that lists all of them, for parts that do not fit their layers or are not finite.
+    """
+    found: dict[str, Adapter] = {}
+    misfits = []
+    for (of, key), names in file.targets.items():
+        if of != component:
+            continue
+        try:
+            tensors = {part: _read(file.weights, part, name) for part, name in names.items()}
+            if f"{key}.weight" not in shapes:
+                raise Misfit("a layer that this checkpoint does not have")
+            parts = Parts(tensors, shapes[f"{key}.weight"], file.settings.get(component, {}), expand)
+            found[key] = build(parts)
+        except Misfit as misfit:
+            misfits.append(f"{component} {key}: {misfit}")
+    if misfits:
+        raise BadInput(f"{file.weights.path}: {len(misfits)} adapters do not fit: {'; '.join(misfits)}")
+    return found
+
+
+def _read(weights: Weights, part: str, name: str) -> StoredTensor:
+    header = weights.headers[name]
+    if header.type in NO_WEIGHTS and part not in _INTEGERS:
+        raise Misfit(f"{part} is {header.type}")
+    tensor = weights[name]
+    bad = not_finite(tensor)
+    if bad:
+        raise Misfit(f"{bad} values of {part} are NaN or infinite")
+    return tensor
+
+
+def _settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
+    """PEFT keeps alpha and its variants beside the file, diffusers in the file's metadata."""
+    config = path.with_name("adapter_config.json")
+    metadata = weights.metadata.get("lora_adapter_metadata")
+    if isinstance(metadata, str):
+        try:
+            flat = json.loads(metadata)
+        except (ValueError, RecursionError):
+            raise BadInput(
+                f"{path}: lora_adapter_metadata in the header is not JSON; export the file again"
+            ) from None
+        names = {"unet": "unet", "text_encoder": "clip"}
+        found: dict[str, dict[str, Any]] = {}
+        for name, value in flat.items() if isinstance(flat, dict) else ():
+            component, _, setting = name.partition(".")
+            found.setdefault(names.get(component, component), {})[setting] = value
+    elif config.is_file():
+        read = read_json(config)
+        found = {"unet": read, "clip": read} if read.get("peft_type") in _PEFT else {}
+    else:
+        return {}
+    for settings in found.values():
+        for setting in _UNREAD:
+            if settings.get(setting):
+                raise BadInput(
+                    f"{path}: {setting} in its PEFT settings: refsd does not read that; merge it with PEFT"
+                )
+        for setting in _LARGEST:
+            value = settings.get(setting, 1)
+            if type(value) not in (int, float) or not 0 < value < _LARGEST[setting]:
+                raise BadInput(f"{path}: {setting} in its PEFT settings is {str(value)[:40]!r}, a number expected")
+    return found
