@@ -8,14 +8,18 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.nonlinear_search import LEVELS, nonlinear_codes, nonlinear_search
+from refsd.kernels.quant.packing import split_nibbles
+from refsd.kernels.quant.symmetric_search import squares
 
 BLOCK = 32
 BYTES = 18
 assert BYTES == 2 + BLOCK // 2
 
-# What the 16 codes stand for. Source: ggml-common.h, kvalues_iq4nl.
-VALUES = frozen(np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8))
+# What the 16 codes stand for.
+VALUES = frozen(np.array(LEVELS, np.int8))
 
 
 def dequantize(blocks, out=None):
@@ -44,4 +48,23 @@ def _dequantize(blocks, values, y):
     return y
 
 
-IQ4_NL = BlockType("iq4_nl", 20, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ4_NL blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2
+
+    x:          float32 [n, 32], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 18]
+
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block.
+    Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_iq4_nl, as files are made; quantize_row_iq4_nl_ref only takes the first trial.
+    """
+    x = frozen(x)
+    weights = squares(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    d = nonlinear_search(x, weights)
+    return np.concatenate([half_bytes(d), split_nibbles(nonlinear_codes(x, d))], axis=1)
+
+
+IQ4_NL = BlockType("iq4_nl", 20, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -10,8 +10,13 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word16
+from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.iq4_nl import VALUES
+from refsd.kernels.quant.nonlinear_search import nonlinear_codes, nonlinear_search
+from refsd.kernels.quant.packing import split_nibbles
+from refsd.kernels.quant.rounding import clipped
+from refsd.kernels.quant.symmetric_search import squares
 
 BLOCK = 256
 BYTES = 136
@@ -49,4 +54,44 @@ def _dequantize(blocks, values, y):
     return y
 
 
-IQ4_XS = BlockType("iq4_xs", 23, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ4_XS blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale; then round the scales to 6 bits, then x anew
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 136]
+
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. x is rounded anew under
+    the scale before d is rounded to float16. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_iq4_xs.
+    """
+    x = frozen(x)
+    groups = x.reshape(-1, 32)
+    weights = squares(groups) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    d, scales = _scales(nonlinear_search(groups, weights.reshape(-1, 32)).reshape(-1, 8))
+    codes = split_nibbles(nonlinear_codes(groups, (d[:, None] * scales.astype(np.float32)).reshape(-1)))
+    stored = (scales + 32).view(np.uint8)
+    low = stored[:, ::2] & 0xF | stored[:, 1::2] << 4
+    high = np.bitwise_or.reduce((stored >> 4).astype("<u2") << np.arange(0, 16, 2, dtype="<u2"), axis=1)
+    return np.concatenate([half_bytes(d), high[:, None].view(np.uint8), low, codes.reshape(-1, 128)], axis=1)
+
+
+@kernel
+def _scales(values):
+    """d = -largest / 32, and value / d rounded, kept within -32 .. 31. float32 [n, 8] -> float32 [n], int8 [n, 8]"""
+    d = np.empty(values.shape[0], np.float32)
+    codes = np.empty(values.shape, np.int8)
+    for b in numba.prange(values.shape[0]):
+        largest = np.float32(0)
+        for g in range(values.shape[1]):
+            largest = values[b, g] if abs(values[b, g]) > abs(largest) else largest
+        d[b] = -largest / np.float32(32)
+        inverse = np.float32(1) / d[b] if d[b] != 0 else np.float32(0)
+        for g in range(values.shape[1]):
+            codes[b, g] = np.int8(clipped(inverse * values[b, g], -32, 31))
+    return d, codes
+
+
+IQ4_XS = BlockType("iq4_xs", 23, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

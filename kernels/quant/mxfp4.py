@@ -9,13 +9,15 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.block_type import BlockType, frozen, room
+from refsd.kernels.quant.packing import split_nibbles
 
 BLOCK = 32
 BYTES = 17
 assert BYTES == 1 + BLOCK // 2
 
 # Twice what the 16 codes stand for, which makes them whole. -0 is 0. Source: ggml-common.h, kvalues_fp4.
-VALUES = frozen(np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8))
+_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+VALUES = frozen(np.array(_DOUBLED, np.int8))
 # Half the scale, to go with them: 2^(e - 128); the code 255, a NaN in the standard, is 2^127 to ggml.
 HALF_SCALES = frozen(np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32))
 
@@ -46,4 +48,40 @@ def _dequantize(blocks, values, scales, y):
     return y
 
 
-MXFP4 = BlockType("mxfp4", 39, BLOCK, BYTES, dequantize)
+def quantize(x):
+    """Pack into MXFP4 blocks.
+
+        e = floor(log2(max |x|)) + 125        q = argmin |2^(e - 128) VALUES[q] - x|, the first of equals
+
+    x:         float32 [n, 32], finite
+    -> blocks: uint8 [n, 17]
+
+    The largest |x| thus lies in [4, 8) times the scale, and beyond 6 it is cut off. log2 is rounded to float32 before
+    the floor: just below a power of two it is that power. Where the largest |x| is below 2^-125, e is taken modulo 256
+    and the block decodes to 0. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_mxfp4_ref.
+    """
+    x = frozen(x)
+    largest = abs(x).max(axis=1)
+    with np.errstate(divide="ignore"):
+        exponent = np.floor(np.log2(largest.astype(np.float64)).astype(np.float32)) + 125
+    e = np.where(largest > 0, exponent, 0).astype(np.int32).astype(np.uint8)
+    return np.concatenate([e[:, None], split_nibbles(nearest_values(x, HALF_SCALES[e]))], axis=1)
+
+
+@kernel
+def nearest_values(x, scale):
+    """The code whose value times the scale is nearest to x. float32 [m, size], [m] -> uint8 [m, size]"""
+    codes = np.empty(x.shape, np.uint8)
+    for g in numba.prange(x.shape[0]):
+        for j in range(x.shape[1]):
+            best, least = np.uint8(0), abs(np.float32(_DOUBLED[0]) * scale[g] - x[g, j])
+            for k in range(1, 16):
+                error = abs(np.float32(_DOUBLED[k]) * scale[g] - x[g, j])
+                best = np.uint8(k) if error < least else best
+                least = error if error < least else least
+            codes[g, j] = best
+    return codes
+
+
+MXFP4 = BlockType("mxfp4", 39, BLOCK, BYTES, dequantize, quantize)

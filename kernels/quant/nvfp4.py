@@ -9,7 +9,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.block_type import BlockType, frozen, room
-from refsd.kernels.quant.mxfp4 import VALUES
+from refsd.kernels.quant.mxfp4 import VALUES, nearest_values
 
 BLOCK = 64
 BYTES = 36
@@ -55,4 +55,30 @@ def _dequantize(blocks, values, scales, y):
     return y
 
 
-NVFP4 = BlockType("nvfp4", 40, BLOCK, BYTES, dequantize)
+def quantize(x):
+    """Pack into NVFP4 blocks.
+
+        d = max |x| / 6 in UE4M3        q = argmin |(d / 2) VALUES[q] - x|, the first of equals
+
+    x:         float32 [n, 64], finite
+    -> blocks: uint8 [n, 36]
+
+    d is rounded half up; below 2^-10 it is 0, and from 248 on always 448, as ggml has it. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_nvfp4_ref; ggml-impl.h, ggml_fp32_to_ue4m3.
+    """
+    groups = frozen(x).reshape(-1, 16)
+    d = _ue4m3(abs(groups).max(axis=1) / np.float32(6))
+    codes = nearest_values(groups, HALF_SCALES[d])
+    return np.concatenate([d.reshape(-1, 4), (codes[:, :8] | codes[:, 8:] << 4).reshape(-1, 32)], axis=1)
+
+
+def _ue4m3(scale: np.ndarray) -> np.ndarray:
+    """A scale >= 0 as an unsigned 8-bit float, rounded half up. float32 [m] -> uint8 [m]"""
+    scale = np.minimum(scale, np.float32(448))
+    code = (scale.view(np.int32) + (1 << 19) >> 20) - (120 << 3)
+    code = np.where(code >= 0x78, 0x7E, code)
+    subnormal = np.minimum((scale * np.float32(512) + np.float32(0.5)).astype(np.int32), 7)
+    return np.where(scale < np.float32(2.0**-6), subnormal, code).astype(np.uint8)
+
+
+NVFP4 = BlockType("nvfp4", 40, BLOCK, BYTES, dequantize, quantize)

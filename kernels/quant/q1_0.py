@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
 from refsd.kernels.quant.grids import SIGNS
 
 BLOCK = 128
@@ -42,4 +42,30 @@ def _dequantize(blocks, signs, y):
     return y
 
 
-Q1_0 = BlockType("q1_0", 41, BLOCK, BYTES, dequantize)
+def quantize(x):
+    """Pack into Q1_0 blocks.
+
+        d = mean |x|        q = 1 where x >= 0
+
+    x:         float32 [n, 128], finite
+    -> blocks: uint8 [n, 18]
+
+    The sum runs in float32, one element after the other. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q1_0_ref.
+    """
+    x = frozen(x)
+    return np.concatenate([half_bytes(_mean_magnitude(x)), np.packbits(x >= 0, axis=1, bitorder="little")], axis=1)
+
+
+@kernel
+def _mean_magnitude(x):
+    d = np.empty(x.shape[0], np.float32)
+    for b in numba.prange(x.shape[0]):
+        total = np.float32(0)
+        for j in range(BLOCK):
+            total += abs(x[b, j])
+        d[b] = total / np.float32(BLOCK)
+    return d
+
+
+Q1_0 = BlockType("q1_0", 41, BLOCK, BYTES, dequantize, quantize)

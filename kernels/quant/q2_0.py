@@ -8,7 +8,8 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.rounding import half_away
 
 BLOCK = 64
 BYTES = 18
@@ -42,4 +43,35 @@ def _dequantize(blocks, y):
     return y
 
 
-Q2_0 = BlockType("q2_0", 42, BLOCK, BYTES, dequantize)
+def quantize(x):
+    """Pack into Q2_0 blocks.
+
+        d = max |x|        q = x / d + 1, rounded half away from zero
+
+    x:         float32 [n, 64], finite
+    -> blocks: uint8 [n, 18]
+
+    x / d is x times the float32 reciprocal of d. The code 3, for 2 d, is never used. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q2_0_ref.
+    """
+    d, qs = _quantize(frozen(x))
+    return np.concatenate([half_bytes(d), qs], axis=1)
+
+
+@kernel
+def _quantize(x):
+    d = np.empty(x.shape[0], np.float32)
+    qs = np.zeros((x.shape[0], BLOCK // 4), np.uint8)
+    for b in numba.prange(x.shape[0]):
+        largest = np.float32(0)
+        for j in range(BLOCK):
+            largest = abs(x[b, j]) if abs(x[b, j]) > largest else largest
+        d[b] = largest
+        inverse = np.float32(1) / largest if largest > 0 else np.float32(0)
+        for j in range(BLOCK):
+            q = np.uint8(min(max(int(half_away(x[b, j] * inverse)) + 1, 0), 3))
+            qs[b, j // 4] |= q << np.uint8(j % 4 * 2)
+    return d, qs
+
+
+Q2_0 = BlockType("q2_0", 42, BLOCK, BYTES, dequantize, quantize)

@@ -12,7 +12,8 @@ import numpy as np
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
 from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
-from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, two_bit_planes, weighted_affine_blocks
+from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
+from refsd.kernels.quant.packing import two_bit_planes
 
 BLOCK = 256
 BYTES = 84

@@ -13,8 +13,9 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, read_back, room
-from refsd.kernels.quant.group_scales import signed_scale, two_bit_planes
+from refsd.kernels.quant.group_scales import signed_scale
 from refsd.kernels.quant.importance import columns, error_weights, row_sums
+from refsd.kernels.quant.packing import two_bit_planes
 from refsd.kernels.quant.symmetric_search import restate_symmetric, symmetric_descent, symmetric_search
 
 BLOCK = 256

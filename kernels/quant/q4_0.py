@@ -8,7 +8,10 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.packing import split_nibbles
+from refsd.kernels.quant.symmetric_search import symmetric_search
 
 BLOCK = 32
 BYTES = 18
@@ -40,20 +43,27 @@ def _dequantize(blocks, d, y):
     return y
 
 
-def quantize(x):
+def quantize(x, importance=None):
     """Pack into Q4_0 blocks.
 
         d = x[argmax |x|] / -8        q = min(15, trunc(x / d + 8.5))
 
-    x:         float32 [n, 32], finite
-    -> blocks: uint8 [n, 18]
+    x:          float32 [n, 32], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 18]
 
+    With importance: minimise sum_j w_j (y_j - x_j)^2, w = importance sqrt(mean(x^2) + x^2), the mean over the row.
     x / d is x times the float32 reciprocal of the unrounded d. Bit-exact with gguf-py, but for a block of nothing
     but -0: there d is -0, as in ggml, where gguf-py writes +0.
-    Source: ggml-quants.c, quantize_row_q4_0_ref.
+    Source: ggml-quants.c, quantize_row_q4_0_ref and quantize_row_q4_0_impl.
     """
-    d, qs = _quantize(frozen(x))
-    return np.concatenate([half_bytes(d), qs], axis=1)
+    x = frozen(x)
+    if importance is None:
+        d, qs = _quantize(x)
+        return np.concatenate([half_bytes(d), qs], axis=1)
+    importance = columns(importance, x)
+    fit = symmetric_search(x, error_weights(x, importance, importance.size, 1), 8)
+    return np.concatenate([half_bytes(fit.scale), split_nibbles(fit.codes)], axis=1)
 
 
 @kernel(slp=True)
@@ -74,4 +84,4 @@ def _quantize(x):
     return d, qs
 
 
-Q4_0 = BlockType("q4_0", 2, BLOCK, BYTES, dequantize, quantize)
+Q4_0 = BlockType("q4_0", 2, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

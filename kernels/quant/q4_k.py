@@ -15,13 +15,8 @@ import numpy as np
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
 from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
-from refsd.kernels.quant.group_scales import (
-    affine_blocks,
-    magnitudes,
-    nibble_pairs,
-    six_bit_pairs,
-    weighted_affine_blocks,
-)
+from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
+from refsd.kernels.quant.packing import nibble_pairs, six_bit_pairs
 
 BLOCK = 256
 BYTES = 144

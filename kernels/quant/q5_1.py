@@ -10,7 +10,11 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, halves, room
+from refsd.kernels.quant.affine_search import WEIGHTED_STEPS, affine_search
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.packing import bits, split_nibbles
+from refsd.kernels.quant.q4_1 import spread
 
 BLOCK = 32
 BYTES = 24
@@ -44,4 +48,28 @@ def _dequantize(blocks, d, m, y):
     return y
 
 
-Q5_1 = BlockType("q5_1", 7, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into Q5_1 blocks.
+
+        d = (max x - min x) / 31        m = min x        q = trunc((x - m) / d + 0.5)
+
+    x:          float32 [n, 32], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 24]
+
+    The quotient is (x - m) times the float32 reciprocal of the unrounded d.
+    With importance: minimise sum_j w_j (y_j - x_j)^2, w = importance sqrt(mean(x^2) + x^2), the mean over the row.
+    Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_q5_1_ref and quantize_row_q5_1_impl.
+    """
+    x = frozen(x)
+    if importance is None:
+        d, m, codes = spread(x, 31)
+    else:
+        importance = columns(importance, x)
+        weights = error_weights(x, importance, importance.size, 1)
+        d, m, codes = affine_search(x, weights, 31, WEIGHTED_STEPS)
+    return np.concatenate([half_bytes(d), half_bytes(m), bits(codes, 4), split_nibbles(codes)], axis=1)
+
+
+Q5_1 = BlockType("q5_1", 7, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -11,8 +11,9 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, read_back, room
-from refsd.kernels.quant.group_scales import signed_scale, two_bit_planes
+from refsd.kernels.quant.group_scales import signed_scale
 from refsd.kernels.quant.importance import columns, every_row
+from refsd.kernels.quant.packing import two_bit_planes
 from refsd.kernels.quant.symmetric_search import restate_symmetric, squares, symmetric_search
 
 BLOCK = 256

@@ -24,3 +24,12 @@ def nearest(x):
 def clipped(x, low, high):
     """`nearest`, kept within low .. high. -> float32"""
     return np.float32(min(max(nearest(x), np.int32(low)), np.int32(high)))
+
+
+@kernel(parallel=False)
+def half_away(x):
+    """The whole number nearest to x, half away from zero, as C's roundf. float32 -> float32"""
+    whole = np.floor(abs(x))
+    if abs(x) - whole >= np.float32(0.5):
+        whole += np.float32(1)
+    return np.copysign(whole, x)

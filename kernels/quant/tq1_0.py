@@ -13,7 +13,8 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.rounding import half_away
 
 BLOCK = 256
 BYTES = 54
@@ -58,4 +59,39 @@ def _dequantize(blocks, y):
     return y
 
 
-TQ1_0 = BlockType("tq1_0", 34, BLOCK, BYTES, dequantize)
+def quantize(x):
+    """Pack into TQ1_0 blocks.
+
+        d = max |x|        q = x / d + 1, rounded half away from zero
+
+    x:         float32 [n, 256], finite
+    -> blocks: uint8 [n, 54]
+
+    x / d is x times the float32 reciprocal of d. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_tq1_0_ref.
+    """
+    d, q = ternary(frozen(x))
+    powers = np.array([81, 27, 9, 3, 1], np.uint16)
+    parts = q[:, :160].reshape(-1, 5, 32), q[:, 160:240].reshape(-1, 5, 16), q[:, 240:].reshape(-1, 4, 4)
+    numbers = [np.einsum("bnm,n->bm", p, powers[: p.shape[1]], dtype=np.uint16) for p in parts]
+    fractions = (np.concatenate(numbers, axis=1) * 256 + 242) // 243
+    return np.concatenate([fractions.astype(np.uint8), half_bytes(d)], axis=1)
+
+
+@kernel
+def ternary(x):
+    """Each block's largest magnitude, and its elements rounded to -1, 0 or 1 times that, plus 1."""
+    d = np.empty(x.shape[0], np.float32)
+    q = np.empty(x.shape, np.uint8)
+    for b in numba.prange(x.shape[0]):
+        largest = np.float32(0)
+        for j in range(x.shape[1]):
+            largest = abs(x[b, j]) if abs(x[b, j]) > largest else largest
+        d[b] = largest
+        inverse = np.float32(1) / largest if largest != 0 else np.float32(0)
+        for j in range(x.shape[1]):
+            q[b, j] = np.uint8(int(half_away(x[b, j] * inverse)) + 1)
+    return d, q
+
+
+TQ1_0 = BlockType("tq1_0", 34, BLOCK, BYTES, dequantize, quantize)

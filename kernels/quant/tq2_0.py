@@ -8,7 +8,9 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
+from refsd.kernels.quant.packing import two_bit_planes
+from refsd.kernels.quant.tq1_0 import ternary
 
 BLOCK = 256
 BYTES = 66
@@ -42,4 +44,19 @@ def _dequantize(blocks, y):
     return y
 
 
-TQ2_0 = BlockType("tq2_0", 35, BLOCK, BYTES, dequantize)
+def quantize(x):
+    """Pack into TQ2_0 blocks.
+
+        d = max |x|        q = x / d + 1, rounded half away from zero
+
+    x:         float32 [n, 256], finite
+    -> blocks: uint8 [n, 66]
+
+    d and q are those of TQ1_0. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_tq2_0_ref.
+    """
+    d, q = ternary(frozen(x))
+    return np.concatenate([two_bit_planes(q & 3), half_bytes(d)], axis=1)
+
+
+TQ2_0 = BlockType("tq2_0", 35, BLOCK, BYTES, dequantize, quantize)
