@@ -68,7 +68,13 @@ def cache_dir() -> Path | None:
 
 
 def kernel(
-    fn: F | None = None, *, parallel: bool = True, inline: bool = True, contract: bool = False, slp: bool = False
+    fn: F | None = None,
+    *,
+    parallel: bool = True,
+    inline: bool = True,
+    contract: bool = False,
+    reassociate: bool = False,
+    slp: bool = False,
 ) -> F:
     """Compile `fn` on its first call, for the types that it is called with.
 
@@ -81,13 +87,21 @@ def kernel(
     inline:   False for one that is long and holds the loops itself: its callers compile sooner
     contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
     slp:      vectorise straight code too: LLVM unrolls a loop of fixed length 8 or 16, and then sees no loop
+    reassociate: let a sum take the order that the CPU's vectors like. Changes bits as contract does.
     """
     if fn is None:
-        return cast(F, functools.partial(kernel, parallel=parallel, inline=inline, contract=contract, slp=slp))
+        options = {
+            "parallel": parallel,
+            "inline": inline,
+            "contract": contract,
+            "reassociate": reassociate,
+            "slp": slp,
+        }
+        return cast(F, functools.partial(kernel, **options))
     if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
         return cast(F, np.errstate(all="ignore")(fn))
     folder = cache_dir()
-    fastmath = {"contract"} if contract else False
+    fastmath = {name for name, wanted in (("contract", contract), ("reassoc", reassociate)) if wanted} or False
     compiler = numba.njit(
         cache=folder is not None,
         parallel=_PRANGE if parallel else False,

@@ -1,6 +1,9 @@
-"""Change of image size."""
+"""Change of image size by taking pixels."""
 
 import numpy as np
+from numba import prange
+
+from refsd.kernels._jit import kernel
 
 
 def upsample_nearest(x, factor):
@@ -8,9 +11,55 @@ def upsample_nearest(x, factor):
 
         y[n, c, h, w] = x[n, c, h // factor, w // factor]
 
-    x:    [N, C, H, W]
+    x:    [N, C, H, W], contiguous
     -> y: [N, C, H*factor, W*factor], dtype of x
 
     Source: torch.nn.functional.interpolate(mode="nearest").
     """
-    return np.repeat(np.repeat(x, factor, axis=2), factor, axis=3)
+    N, C, H, W = x.shape
+    y = np.empty((N, C, H * factor, W * factor), x.dtype)
+    if x.dtype in (np.float32, np.float64):
+        repeat = _double if factor == 2 else _repeat
+        repeat(np.ascontiguousarray(x).reshape(-1, W), factor, y.reshape(-1, factor, W * factor))
+    else:
+        y.reshape(N, C, H, factor, W, factor)[...] = x[:, :, :, None, :, None]
+    return y
+
+
+def resize_nearest(x, height, width):
+    """Take for each pixel of the new size the one of the old that stands at or before its place.
+
+        y[n, c, p, q] = x[n, c, floor(p H / height), floor(q W / width)]
+
+    x:    [N, C, H, W]
+    -> y: [N, C, height, width], dtype of x
+
+    The fractions are exact: whole numbers are divided. Engines that divide floats may take a neighbour where the
+    quotient is whole (torch and ggml in float32: 29 pixels from 41, say).
+    Source: torch.nn.functional.interpolate(mode="nearest").
+    """
+    H, W = x.shape[2:]
+    return x[:, :, (np.arange(height) * H // height)[:, None], np.arange(width) * W // width]
+
+
+@kernel
+def _double(rows, factor, out):
+    M, W = rows.shape
+    for m in prange(M):
+        for w in range(W):
+            out[m, 0, 2 * w] = rows[m, w]
+            out[m, 0, 2 * w + 1] = rows[m, w]
+        for w in range(2 * W):
+            out[m, 1, w] = out[m, 0, w]
+
+
+@kernel
+def _repeat(rows, factor, out):
+    M, W = rows.shape
+    for m in prange(M):
+        for w in range(W):
+            for i in range(factor):
+                out[m, 0, w * factor + i] = rows[m, w]
+        for i in range(1, factor):
+            for w in range(W * factor):
+                out[m, i, w] = out[m, 0, w]

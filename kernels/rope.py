@@ -1,6 +1,10 @@
-"""Rotary position embedding, several axes, interleaved pairs."""
+"""Rotary position embedding, one axis or several, over neighbouring channels or over halves."""
 
 import numpy as np
+from numba import prange
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.sine import cos_sin64
 
 
 def rope_angles(ids, axes_dim, theta):
@@ -14,6 +18,8 @@ def rope_angles(ids, axes_dim, theta):
     axes_dim: channels given to each axis, all even
     -> angle: [N, L, sum(axes_dim) / 2], float64
 
+    FLUX.1 has axes_dim 16, 56, 56 and theta 10000, FLUX.2 four times 32 and 2000, Z-Image 32, 48, 48 and 256; Qwen3
+    has one axis of 128 and 1000000.
     Source: Su et al. 2021, eq. 15; black-forest-labs/flux math.py, rope.
     """
     ids = np.asarray(ids, np.float64)
@@ -26,21 +32,92 @@ def rope_angles(ids, axes_dim, theta):
     )
 
 
+def rope_angles_float32(ids, axes_dim, theta):
+    """`rope_angles` as an engine makes them that calls powf and never leaves float32.
+
+        s_i = i * ((dim - 2) / dim / (dim / 2 - 1)),  angle = ids * (1 / theta^s_i)
+
+    ids:      [N, L, A]
+    axes_dim: channels given to each axis, all even
+    -> angle: [N, L, sum(axes_dim) / 2], float64 that holds float32 numbers
+
+    Error: an angle of 1000 radians is off by up to 2e-4.
+    Source: stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope.
+    """
+    ids = np.asarray(ids, np.float32)
+    parts = []
+    for a, dim in enumerate(axes_dim):
+        half = dim // 2
+        step = (np.float32(dim) - np.float32(2)) / np.float32(dim) / np.float32(max(half - 1, 1))
+        scale = np.arange(half, dtype=np.float32) * step
+        parts.append(ids[..., a, None] * (np.float32(1) / np.float32(theta) ** scale))
+    return np.concatenate(parts, axis=-1).astype(np.float64)
+
+
 def apply_rope(x, angle):
     """Turn each pair of neighbouring channels (2i, 2i+1) by its angle.
 
         [y_2i, y_2i+1] = [[cos, -sin], [sin, cos]] [x_2i, x_2i+1]
 
-    x:     [N, L, H, D]
-    angle: [N, L, D/2], radians
+    x:     [N, L, H, D], contiguous
+    angle: [N or 1, L, D/2], radians, float64
     -> y:  [N, L, H, D], dtype of x
 
+    Cosine and sine are taken in float64 and rounded once to the dtype of x.
     Source: Su et al. 2021, eq. 34; black-forest-labs/flux math.py, apply_rope.
     """
-    cos = np.cos(angle)[:, :, None].astype(x.dtype)
-    sin = np.sin(angle)[:, :, None].astype(x.dtype)
-    even, odd = x[..., 0::2], x[..., 1::2]
     y = np.empty_like(x)
-    y[..., 0::2] = cos * even - sin * odd
-    y[..., 1::2] = sin * even + cos * odd
+    _turn_neighbours(x, np.ascontiguousarray(angle, np.float64), y)
     return y
+
+
+def apply_rope_halves(x, angle):
+    """Turn each pair of channels half a head apart, (i, D/2 + i), by its angle.
+
+        [y_i, y_D/2+i] = [[cos, -sin], [sin, cos]] [x_i, x_D/2+i]
+
+    x:     [N, L, H, D], contiguous
+    angle: [N or 1, L, D/2], radians, float64
+    -> y:  [N, L, H, D], dtype of x
+
+    `apply_rope` on other channels: weights of one are weights of the other with the rows of q and k reordered.
+    Source: Black et al. 2022 (GPT-NeoX); transformers modeling_qwen3.py, rotate_half.
+    """
+    y = np.empty_like(x)
+    _turn_halves(x, np.ascontiguousarray(angle, np.float64), y)
+    return y
+
+
+@kernel(parallel=False)
+def _turns(angle, cos, sin):
+    """Fill cos and sin, in their dtype."""
+    for i in range(angle.size):
+        cos[i], sin[i] = cos_sin64(angle[i])
+
+
+@kernel
+def _turn_neighbours(x, angle, y):
+    N, L, H, D = x.shape
+    for token in prange(N * L):
+        n, l = token // L, token % L
+        cos, sin = np.empty(D // 2, x.dtype), np.empty(D // 2, x.dtype)
+        _turns(angle[n % angle.shape[0], l], cos, sin)
+        for h in range(H):
+            for i in range(D // 2):
+                even, odd = x[n, l, h, 2 * i], x[n, l, h, 2 * i + 1]
+                y[n, l, h, 2 * i] = cos[i] * even - sin[i] * odd
+                y[n, l, h, 2 * i + 1] = sin[i] * even + cos[i] * odd
+
+
+@kernel
+def _turn_halves(x, angle, y):
+    N, L, H, D = x.shape
+    for token in prange(N * L):
+        n, l = token // L, token % L
+        cos, sin = np.empty(D // 2, x.dtype), np.empty(D // 2, x.dtype)
+        _turns(angle[n % angle.shape[0], l], cos, sin)
+        for h in range(H):
+            for i in range(D // 2):
+                first, second = x[n, l, h, i], x[n, l, h, D // 2 + i]
+                y[n, l, h, i] = cos[i] * first - sin[i] * second
+                y[n, l, h, D // 2 + i] = sin[i] * first + cos[i] * second

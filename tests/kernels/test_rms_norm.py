@@ -16,3 +16,8 @@ def test_shapes(M, D):
     y = rms_norm(x.astype(np.float32), weight.astype(np.float32), 1e-6)
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, naive(x, weight, 1e-6), rtol=5e-7)
+
+
+def test_without_a_weight():
+    x = np.random.default_rng(0).standard_normal((3, 40))
+    np.testing.assert_array_equal(rms_norm(x, None, 1e-6), rms_norm(x, np.ones(40), 1e-6))
