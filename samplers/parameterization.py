@@ -1,38 +1,79 @@
-"""What a network predicts, turned into what a sampler wants: the denoised latent."""
+"""What a network predicts, turned into what a sampler wants: the denoised latent.
 
+denoised = c_skip x + c_out network(c_in x, t)
+"""
+
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from refsd.samplers.schedules import sigma_to_t
+from refsd.samplers.levels import Levels
 
 Denoiser = Callable[[np.ndarray, float], np.ndarray]
+Network = Callable[[np.ndarray, float], np.ndarray]
 
 
-def eps_denoiser(network: Callable[[np.ndarray, float], np.ndarray], levels: np.ndarray) -> Denoiser:
-    """A network that predicts the noise, as model(x, sigma) -> denoised.
+class Prediction(NamedTuple):
+    """
+    name:     as engines and configs call it
+    scalings: sigma -> c_skip, c_out, c_in
+    """
 
-        denoised = x - sigma * network(x / sqrt(sigma^2 + 1), sigma_to_t(sigma))
+    name: str
+    scalings: Callable[[float], tuple[float, float, float]]
 
-    network: (x of unit variance, t in 0..T-1) -> noise, the shape of x
-    levels:  [T], the noise levels it was trained on
+
+def _eps(sigma: float):
+    return 1.0, -sigma, 1 / math.sqrt(sigma**2 + 1)
+
+
+def _v(sigma: float):
+    return 1 / (sigma**2 + 1), -sigma / math.sqrt(sigma**2 + 1), 1 / math.sqrt(sigma**2 + 1)
+
+
+def _x0(sigma: float):
+    return 0.0, 1.0, 1 / math.sqrt(sigma**2 + 1)
+
+
+def edm(sigma_data: float) -> Prediction:
+    """Karras et al.'s preconditioning, for data of that standard deviation (Playground 2.5: 0.5).
+
+    Source: Karras et al. 2022, table 1, column Ours.
+    """
+
+    def scalings(sigma: float):
+        variance = sigma**2 + sigma_data**2
+        root = math.sqrt(variance)
+        return sigma_data**2 / variance, sigma * sigma_data / root, 1 / root
+
+    return Prediction("edm", scalings)
+
+
+# SD 1.x, SDXL. Source: Karras et al. 2022, table 1, column iDDPM + DDIM.
+EPS = Prediction("eps", _eps)
+# SD 2.x at 768. Source: Salimans & Ho 2022, section 4. EDM v (CosXL) is the same at its continuous levels.
+V = Prediction("v", _v)
+# Source: Ho et al. 2020, section 3.2; diffusers prediction_type "sample".
+X0 = Prediction("x0", _x0)
+# Rectified flow: the network gives noise - data. Source: Esser et al. 2024, eq. 13.
+FLOW = Prediction("flow", lambda sigma: (1.0, -sigma, 1.0))
+
+PREDICTIONS: dict[str, Prediction] = {p.name: p for p in (EPS, V, X0, FLOW)}
+
+
+def denoiser(network: Network, levels: Levels, prediction: Prediction = EPS) -> Denoiser:
+    """A network as model(x, sigma) -> denoised.
+
+    network: (x as it was trained to see it, what it is told of the noise level) -> prediction, the shape of x
+    levels:  what it is told at a sigma
     Computes in the dtype of x.
-    Source: Karras et al. 2022, table 1, column iDDPM + DDIM (c_skip 1, c_out -sigma);
-    k-diffusion external.py, DiscreteEpsDDPMDenoiser.
     """
 
     def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
-        c_in = 1.0 / float(np.sqrt(sigma**2 + 1.0))
-        return x - sigma * network(x * c_in, sigma_to_t(sigma, levels))
+        c_skip, c_out, c_in = prediction.scalings(sigma)
+        y = network(x * c_in if c_in != 1 else x, levels.to_t(sigma)) * c_out
+        return y if c_skip == 0 else y + (x * c_skip if c_skip != 1 else x)
 
     return denoised
-
-
-def guide(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
-    """Classifier-free guidance: uncond + scale * (cond - uncond).
-
-    Linear, so that it may act on the noise (as stable-diffusion.cpp does) or on denoised alike.
-    scale 1 is cond; the paper's w is scale - 1.
-    Source: Ho & Salimans 2022, eq. 6.
-    """
-    return uncond + scale * (cond - uncond)

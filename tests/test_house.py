@@ -22,7 +22,7 @@ MAY_IMPORT = {
 # ... and of the world, where a floor is kept bare.
 BARE = {
     "kernels": {"numpy", "numba", "ml_dtypes", "llvmlite", "platformdirs"},
-    "samplers": {"numpy", "numba"},
+    "samplers": {"numpy", "numba", "scipy"},
 }
 
 

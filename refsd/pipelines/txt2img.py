@@ -20,15 +20,17 @@ from refsd.golden.arithmetic import Arithmetic
 from refsd.module import Kept, Module
 from refsd.pipelines.settings import Settings
 from refsd.samplers import SAMPLERS
+from refsd.samplers.guidance import guide
+from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
 from refsd.samplers.noise import RNGS, independent
-from refsd.samplers.parameterization import eps_denoiser, guide
-from refsd.samplers.schedules import SCHEDULES, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.parameterization import denoiser
+from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.step import Callback
 from refsd.tokenizers import Tokenizer, chunks
 from refsd.weights import Checkpoint
 
 LATENT_SCALE = 0.18215
-LEVELS = training_sigmas(scaled_linear_alphas_cumprod())
+LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
 
 Listener = Callable[[str, np.ndarray], None]
 
@@ -160,9 +162,9 @@ def sample(
         if callback:
             callback(i, sigma, x, denoised)
 
-    denoiser = eps_denoiser(_guided(sd, conditioning, settings.cfg_scale, tell), LEVELS)
+    model = denoiser(_guided(sd, conditioning, settings.cfg_scale, tell), LEVELS)
     x = noise.astype(sd.dtype) * float(levels[0])
-    x = SAMPLERS[settings.sampler](denoiser, x, levels, independent(rng, shape), on_step)
+    x = SAMPLERS[settings.sampler](model, x, levels, independent(rng, shape), on_step)
     tell("latent", x)
     return x
 

@@ -12,16 +12,15 @@ from refsd.samplers import SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.churn import Churn
 from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
-from refsd.samplers.noise import Philox, independent
-from refsd.samplers.parameterization import eps_denoiser
-from refsd.samplers.schedules import (
-    discrete,
-    karras,
+from refsd.samplers.levels import (
+    DiscreteLevels,
+    NearestLevels,
     scaled_linear_alphas_cumprod,
-    sigma_to_t,
-    t_to_sigma,
     training_sigmas,
 )
+from refsd.samplers.noise import Philox, independent
+from refsd.samplers.parameterization import V, denoiser
+from refsd.samplers.schedules import SCHEDULES, discrete, karras
 
 external = k_diffusion_alone.load("external")
 sampling = k_diffusion_alone.load("sampling")
@@ -29,7 +28,7 @@ sampling = k_diffusion_alone.load("sampling")
 pytestmark = pytest.mark.peer
 
 ALPHAS = scaled_linear_alphas_cumprod()
-LEVELS = training_sigmas(ALPHAS)
+LEVELS = DiscreteLevels(training_sigmas(ALPHAS))
 S = sampling
 # Name -> k-diffusion's function, and what it is told besides.
 THEIRS = {
@@ -63,19 +62,35 @@ def model():
 
 
 def test_levels_and_both_maps(model):
-    np.testing.assert_allclose(LEVELS, model.sigmas.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(LEVELS.sigmas, model.sigmas.numpy(), rtol=1e-12)
     t = np.array([0.0, 0.5, 1.0, 417.3, 998.9, 999.0])
-    sigmas = t_to_sigma(t, LEVELS)
+    sigmas = LEVELS.to_sigma(t)
     np.testing.assert_allclose(sigmas, model.t_to_sigma(torch.from_numpy(t)).numpy(), rtol=1e-12)
     theirs = model.sigma_to_t(torch.from_numpy(sigmas)).numpy()
-    np.testing.assert_allclose([sigma_to_t(s, LEVELS) for s in sigmas], theirs, rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose([LEVELS.to_t(s) for s in sigmas], theirs, rtol=1e-12, atol=1e-10)
+    near = model.sigma_to_t(torch.from_numpy(sigmas), quantize=True).numpy()
+    np.testing.assert_array_equal([NearestLevels(LEVELS.sigmas).to_t(s) for s in sigmas], near)
 
 
 @pytest.mark.parametrize("n", [1, 2, 20, 33, 1000])
 def test_schedules(model, n):
     np.testing.assert_allclose(discrete(n, LEVELS), model.get_sigmas(n).numpy(), rtol=1e-12)
-    theirs = sampling.get_sigmas_karras(n, float(LEVELS[0]), float(LEVELS[-1])).numpy()
-    np.testing.assert_allclose(karras(n, LEVELS), theirs, rtol=1e-12)
+    ends = float(LEVELS.sigmas[0]), float(LEVELS.sigmas[-1])
+    for name in ("karras", "exponential", "polyexponential"):
+        theirs = getattr(sampling, f"get_sigmas_{name}")(n, *ends).numpy()
+        np.testing.assert_allclose(SCHEDULES[name](n, LEVELS), theirs, rtol=1e-12)
+    np.testing.assert_allclose(SCHEDULES["vp"](n, LEVELS), sampling.get_sigmas_vp(n).numpy(), rtol=1e-12)
+
+
+def test_v_prediction():
+    """At the levels and between them, float64."""
+    with float64_throughout():
+        theirs = external.DiscreteVDDPMDenoiser(network, torch.from_numpy(ALPHAS), quantize=False)
+        ours = denoiser(network, LEVELS, V)
+        for sigma in (0.03, 0.7, 14.0):
+            x = start(sigma)
+            z = theirs(torch.from_numpy(x), torch.full((len(x),), sigma)).numpy()
+            np.testing.assert_allclose(ours(x, sigma), z, rtol=1e-12, atol=1e-13)
 
 
 class Trajectory:
@@ -116,8 +131,7 @@ def test_trajectories(model, name, schedule, options):
     sigmas = schedule(20, LEVELS)
     x = start(sigmas[0])
     mine, theirs = Trajectory(), Trajectory()
-    denoiser = eps_denoiser(network, LEVELS)
-    y = SAMPLERS[name](denoiser, x, sigmas, independent(Philox(7), x.shape), mine.ours, **options)
+    y = SAMPLERS[name](denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape), mine.ours, **options)
     function, told = THEIRS[name]
     fresh = {"noise_sampler": tensor_noise(independent(Philox(7), x.shape))} if name in STOCHASTIC else {}
     z = function(
@@ -140,7 +154,7 @@ def test_few_steps(model, name, steps):
         pytest.skip("k-diffusion reads a step length that it has not computed yet")
     sigmas = karras(steps, LEVELS)
     x = start(sigmas[0])
-    y = SAMPLERS[name](eps_denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape))
+    y = SAMPLERS[name](denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape))
     function, told = THEIRS[name]
     fresh = {"noise_sampler": tensor_noise(independent(Philox(7), x.shape))} if name in STOCHASTIC else {}
     z = function(model, torch.from_numpy(x), torch.from_numpy(sigmas), disable=True, **fresh, **told).numpy()
@@ -155,7 +169,7 @@ def test_churn(model, name, monkeypatch):
     churn = Churn(s_churn=3.0, s_tmin=0.1, s_tmax=10.0, s_noise=1.003)
     drawn = [Philox(seed).randn(x.shape) for seed in range(8)]
     hot = iter(n for n, sigma in zip(drawn, sigmas, strict=False) if 0.1 <= sigma <= 10)
-    y = SAMPLERS[name](eps_denoiser(network, LEVELS), x, sigmas, lambda *_: next(hot), churn=churn)
+    y = SAMPLERS[name](denoiser(network, LEVELS), x, sigmas, lambda *_: next(hot), churn=churn)
     all_of_it = iter(drawn)
     monkeypatch.setattr(torch, "randn_like", lambda x: torch.from_numpy(next(all_of_it)).double())
     function, _ = THEIRS[name]
@@ -169,7 +183,7 @@ def test_dpm_fast(model, n, eta):
     sigmas = karras(n, LEVELS)
     x = start(sigmas[0])
     options = {"eta": eta, "s_noise": 1.05}
-    y = dpm_fast(eps_denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape), **options)
+    y = dpm_fast(denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape), **options)
     smin, smax = float(sigmas[n - 1]), float(sigmas[0])
     fresh = tensor_noise(independent(Philox(7), x.shape))
     z = S.sample_dpm_fast(model, torch.from_numpy(x), smin, smax, n, disable=True, noise_sampler=fresh, **options)
@@ -182,9 +196,7 @@ def test_dpm_adaptive(model, eta):
     x = start(sigmas[0])
     mine, theirs = Trajectory(), Trajectory()
     options = {"eta": eta, "s_noise": 1.05}
-    y = dpm_adaptive(
-        eps_denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape), mine.ours, **options
-    )
+    y = dpm_adaptive(denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape), mine.ours, **options)
     smin, smax = float(sigmas[-2]), float(sigmas[0])
     draw = independent(Philox(7), x.shape)
     z = S.sample_dpm_adaptive(

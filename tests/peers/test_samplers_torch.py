@@ -5,8 +5,9 @@ import pytest
 import torch
 from diffusers import EulerDiscreteScheduler
 
+from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
 from refsd.samplers.noise import TorchCpu
-from refsd.samplers.schedules import discrete, karras, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.schedules import discrete, karras
 
 pytestmark = [
     pytest.mark.peer,
@@ -36,6 +37,6 @@ def test_diffusers_sigmas(n, use_karras):
         use_karras_sigmas=use_karras,
     )
     theirs.set_timesteps(n)
-    levels = training_sigmas(scaled_linear_alphas_cumprod())
+    levels = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
     mine = (karras if use_karras else discrete)(n, levels)
     np.testing.assert_allclose(mine, theirs.sigmas.numpy(), rtol=2e-5)  # its alphas_cumprod are float32

@@ -2,9 +2,10 @@ import numpy as np
 from naive import euler as naive
 
 from refsd.samplers.euler import euler
-from refsd.samplers.schedules import discrete, karras, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.schedules import discrete, karras
 
-LEVELS = training_sigmas(scaled_linear_alphas_cumprod())
+LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
 MU, S = 0.4, 0.7
 
 
@@ -14,7 +15,7 @@ def gaussian(x, sigma):
 
 
 def test_against_naive():
-    x = np.random.default_rng(1).standard_normal((2, 4, 3, 5)) * LEVELS[-1]
+    x = np.random.default_rng(1).standard_normal((2, 4, 3, 5)) * LEVELS.sigmas[-1]
     for sigmas in (discrete(20, LEVELS), karras(20, LEVELS)):
         np.testing.assert_allclose(euler(gaussian, x, sigmas), naive.euler(gaussian, x, sigmas), rtol=1e-12)
 
@@ -22,7 +23,7 @@ def test_against_naive():
 def test_converges_to_the_exact_solution_in_first_order():
     """The flow of gaussian data is known: x - MU shrinks as sqrt(S^2 + sigma^2)."""
     x = np.array([20.0])
-    exact = MU + (x - MU) * S / np.sqrt(S**2 + LEVELS[-1] ** 2)
+    exact = MU + (x - MU) * S / np.sqrt(S**2 + LEVELS.sigmas[-1] ** 2)
     errors = [abs(euler(gaussian, x, karras(n, LEVELS)) - exact).item() for n in (50, 100, 200)]
     assert errors[2] < 2e-2
     assert 1.7 < errors[0] / errors[1] < 2.3 and 1.7 < errors[1] / errors[2] < 2.3

@@ -5,11 +5,12 @@ from naive import euler_ancestral as naive
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.euler import euler
 from refsd.samplers.euler_ancestral import euler_ancestral
+from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
 from refsd.samplers.noise import Philox, independent
-from refsd.samplers.schedules import discrete, karras, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.schedules import discrete, karras
 from refsd.samplers.step import no_noise
 
-LEVELS = training_sigmas(scaled_linear_alphas_cumprod())
+LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
 
 
 def denoiser(x, sigma):
@@ -18,7 +19,7 @@ def denoiser(x, sigma):
 
 @pytest.mark.parametrize("schedule", [discrete, karras])
 def test_against_naive(schedule):
-    x = np.random.default_rng(1).standard_normal((2, 4, 3, 5)) * LEVELS[-1]
+    x = np.random.default_rng(1).standard_normal((2, 4, 3, 5)) * LEVELS.sigmas[-1]
     sigmas = schedule(20, LEVELS)
     y = euler_ancestral(denoiser, x, sigmas, independent(Philox(3), x.shape))
     np.testing.assert_allclose(

@@ -10,7 +10,7 @@ from refsd.golden.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.settings import Settings
 from refsd.samplers.noise import Philox
-from refsd.samplers.schedules import discrete, sigma_to_t
+from refsd.samplers.schedules import discrete
 from refsd.tokenizers import find_tokenizer
 
 pytestmark = pytest.mark.jitted  # whole models
@@ -47,7 +47,7 @@ def test_against_naive(sd, run):
         for context in (cond, uncond):
             inputs = {
                 "x": x / np.sqrt(1 + sigma**2),
-                "timesteps": np.array([sigma_to_t(sigma, txt2img.LEVELS)]),
+                "timesteps": np.array([txt2img.LEVELS.to_t(sigma)]),
                 "context": context,
             }
             answers.append(x - sigma * forward("unet", sd.unet.module, inputs, sd.unet.params)["out"])

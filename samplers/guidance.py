@@ -1,0 +1,97 @@
+"""Guidance: one prediction from several, each with other conditions.
+
+All act on denoised or, being linear in the predictions, on noise or velocity alike, unless they say otherwise.
+"""
+
+import numpy as np
+
+
+def guide(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
+    """Classifier-free guidance: uncond + scale * (cond - uncond).
+
+    scale 1 is cond; the paper's w is scale - 1, and so is Z-Image's guidance g: pos + g (pos - neg).
+    Source: Ho & Salimans 2022, eq. 6.
+    """
+    return uncond + scale * (cond - uncond)
+
+
+def guide_image(cond: np.ndarray, image: np.ndarray, uncond: np.ndarray, scale: float, image_scale: float):
+    """Guidance by text and by image, apart: uncond + image_scale (image - uncond) + scale (cond - image).
+
+    cond: text and image; image: the image alone; uncond: neither
+    Source: Brooks et al. 2023 (InstructPix2Pix), eq. 3.
+    """
+    return uncond + image_scale * (image - uncond) + scale * (cond - image)
+
+
+def rescale(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
+    """Give each picture back the standard deviation that guidance took away, by the share phi.
+
+        guided (phi std(cond) / std(guided) + 1 - phi)
+
+    guided, cond: [N, ...], noise or velocity; standard deviations of a picture, with n - 1
+    Source: Lin et al. 2023, eq. 15 and 16; diffusers rescale_noise_cfg.
+    """
+    axes = tuple(range(1, cond.ndim))
+    ratio = cond.std(axis=axes, ddof=1, keepdims=True) / guided.std(axis=axes, ddof=1, keepdims=True)
+    return guided * (phi * ratio + (1 - phi))
+
+
+def project(v: np.ndarray, onto: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """v's parts along and across another vector, picture by picture, in float64. [N, ...] twice -> twice"""
+    axes = tuple(range(1, v.ndim))
+    v, onto = v.astype(np.float64), onto.astype(np.float64)
+    unit = onto / np.maximum(np.sqrt((onto**2).sum(axis=axes, keepdims=True)), 1e-12)
+    along = (v * unit).sum(axis=axes, keepdims=True) * unit
+    return along, v - along
+
+
+def adaptive_projected(
+    cond: np.ndarray,
+    uncond: np.ndarray,
+    scale: float,
+    eta: float = 0.0,
+    norm_threshold: float = 0.0,
+    momentum: float = 0.0,
+    average: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """APG: guidance whose part along cond, which oversaturates, is weighed down by eta.
+
+        average <- cond - uncond + momentum * average;  its norm is held below norm_threshold (0: not)
+        cond + (scale - 1) (across + eta along)
+
+    cond, uncond: [N, ...], denoised
+    average:      of the step before; None in the first
+    -> guided, and the average for the next step
+    Source: Sadat et al. 2024 (Eliminating oversaturation), algorithm 1.
+    """
+    difference = cond - uncond
+    if average is not None and momentum:
+        difference = difference + momentum * average
+    average = difference
+    if norm_threshold > 0:
+        axes = tuple(range(1, cond.ndim))
+        norm = np.sqrt((difference.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
+        difference = difference * np.minimum(1.0, norm_threshold / norm)
+    along, across = project(difference, cond)
+    return (cond + (scale - 1) * (across + eta * along)).astype(cond.dtype), average
+
+
+def skip_layer(guided: np.ndarray, cond: np.ndarray, skipped: np.ndarray, scale: float) -> np.ndarray:
+    """Skip-layer guidance: guided + scale * (cond - skipped), skipped predicted without some of the layers.
+
+    Source: Stability-AI/sd3.5 sd3_impls.py, SkipLayerCFGDenoiser.
+    """
+    return guided + scale * (cond - skipped)
+
+
+def dynamic_threshold(denoised: np.ndarray, percentile: float = 0.995, maximum: float = 1.0) -> np.ndarray:
+    """Clip each picture at a percentile of its magnitudes, and divide by it: pixels stay within -1 .. 1.
+
+    percentile: 0 .. 1; the threshold is kept between 1 and `maximum`
+    Source: Saharia et al. 2022 (Imagen), section 2.3; diffusers DDIMScheduler._threshold_sample.
+    """
+    flat = np.abs(denoised.reshape(len(denoised), -1))
+    s = np.clip(np.quantile(flat, percentile, axis=1), 1.0, maximum)
+    s = s.astype(denoised.dtype).reshape(-1, *(1,) * (denoised.ndim - 1))
+    return np.clip(denoised, -s, s) / s

@@ -1,0 +1,162 @@
+"""The noise levels that a model was trained on, and the map between sigma and timestep.
+
+A model trained on 1000 noise levels knows a timestep t in 0..999; a sampler works with sigma, the
+standard deviation of the noise over that of the data. Both maps run through log sigma, linearly
+between the levels, so that t is a real number (k-diffusion's quantize=False, which stable-diffusion.cpp
+follows), or to the nearest level, so that it is an integer (ComfyUI and Forge). A flow model's sigma is
+the share of noise in x, 0 .. 1, and its map a formula.
+
+Everything here is float64. stable-diffusion.cpp computes alphas_cumprod, sigmas and t in float32:
+its sigmas differ from these by up to 1.3e-5 relative, at the largest by 1e-6.
+"""
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+
+class Levels(Protocol):
+    """
+    sigmas: [T], rising: the noise level of each timestep 0 .. T-1
+    """
+
+    sigmas: np.ndarray
+
+    def to_sigma(self, t):
+        """The noise level of a timestep: scalar or [N], 0 .. T-1 -> float64 of that shape."""
+        ...
+
+    def to_t(self, sigma: float) -> float:
+        """What the network is told at this noise level."""
+        ...
+
+
+def scaled_linear_alphas_cumprod(
+    beta_start: float = 0.00085, beta_end: float = 0.012, steps: int = 1000
+) -> np.ndarray:
+    """Signal kept after each step of Stable Diffusion's forward process.
+
+        beta_t = (sqrt(beta_start) + t / (steps - 1) * (sqrt(beta_end) - sqrt(beta_start)))^2
+        alphas_cumprod_t = prod_{s <= t} (1 - beta_s)
+
+    -> [steps], float64, falling from 0.99915 to 0.00466
+    Source: CompVis latent-diffusion, ldm/modules/diffusionmodules/util.py, make_beta_schedule("linear").
+    """
+    betas = np.linspace(np.sqrt(beta_start), np.sqrt(beta_end), steps) ** 2
+    return np.cumprod(1.0 - betas)
+
+
+def training_sigmas(alphas_cumprod: np.ndarray) -> np.ndarray:
+    """Noise levels the model was trained on: sigma_t = sqrt((1 - abar_t) / abar_t).
+
+    alphas_cumprod: [T] -> [T], float64, rising (SD 1.x: 0.0292 .. 14.6146)
+    Source: Karras et al. 2022, appendix C.3.2 (DDIM's sigma); k-diffusion external.py, DiscreteEpsDDPMDenoiser.
+    """
+    return np.sqrt((1.0 - alphas_cumprod) / alphas_cumprod)
+
+
+def sigma_to_t(sigma: float, levels: np.ndarray) -> float:
+    """The real timestep whose noise level is sigma: linear in log sigma, clamped to 0 .. T-1.
+
+    levels: [T], rising
+    Source: k-diffusion external.py, DiscreteSchedule.sigma_to_t(quantize=False).
+    """
+    return float(np.interp(np.log(sigma), np.log(levels), np.arange(len(levels))))
+
+
+def t_to_sigma(t: float | np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The noise level of a real timestep: exp of log sigma, linear between neighbours.
+
+    t: scalar or [N], 0 .. T-1; levels: [T], rising -> the shape of t, float64
+    Source: k-diffusion external.py, DiscreteSchedule.t_to_sigma.
+    """
+    return np.exp(np.interp(t, np.arange(len(levels)), np.log(levels)))
+
+
+def nearest_t(sigma: float, levels: np.ndarray) -> float:
+    """The trained timestep whose level is next to sigma, in log sigma; of two as near, the lower.
+
+    levels: [T], rising
+    Source: k-diffusion external.py, DiscreteSchedule.sigma_to_t(quantize=True); ComfyUI model_sampling.py.
+    """
+    return float(np.argmin(np.abs(np.log(sigma) - np.log(levels))))
+
+
+def zero_terminal_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
+    """The levels shifted and stretched so that nothing of the signal is left at the last one.
+
+        s_t = sqrt(abar_t);  s_t <- (s_t - s_{T-1}) s_0 / (s_0 - s_{T-1});  abar_t = s_t^2
+
+    alphas_cumprod: [T] -> [T], the last one 0: its sigma is infinite, and engines put another value there
+    Source: Lin et al. 2023 (Common diffusion noise schedules are flawed), algorithm 1.
+    """
+    s = np.sqrt(alphas_cumprod)
+    return ((s - s[-1]) * s[0] / (s[0] - s[-1])) ** 2
+
+
+class DiscreteLevels:
+    """A discrete-time model's levels, with real timesteps between them."""
+
+    def __init__(self, sigmas: np.ndarray):
+        self.sigmas = sigmas
+
+    def to_sigma(self, t):
+        return t_to_sigma(t, self.sigmas)
+
+    def to_t(self, sigma: float) -> float:
+        return sigma_to_t(sigma, self.sigmas)
+
+
+class NearestLevels(DiscreteLevels):
+    """The same, but the network is only ever told a trained timestep."""
+
+    def to_t(self, sigma: float) -> float:
+        return nearest_t(sigma, self.sigmas)
+
+
+def shift_snr(t, shift: float):
+    """Move a flow's time towards noise: shift t / (1 + (shift - 1) t). Source: Esser et al. 2024 (SD3), eq. 23."""
+    return shift * t / (1 + (shift - 1) * t)
+
+
+def shift_exponential(t, mu: float):
+    """The same with shift = e^mu: e^mu / (e^mu + 1 / t - 1), t > 0. Source: black-forest-labs/flux, time_shift."""
+    return math.exp(mu) / (math.exp(mu) + 1 / t - 1)
+
+
+class FlowLevels:
+    """Rectified flow's levels: sigma = shift_snr((t + 1) / 1000), the share of noise in x.
+
+    shift:      3 for SD3 and Z-Image; e^mu for Flux
+    multiplier: what the network is told is sigma * multiplier: 1000 for SD3, 1 for Flux
+
+    Source: Esser et al. 2024; stable-diffusion.cpp DiscreteFlowDenoiser; ComfyUI ModelSamplingDiscreteFlow.
+    """
+
+    def __init__(self, shift: float = 3.0, multiplier: float = 1000.0, steps: int = 1000):
+        self.shift, self.multiplier, self.steps = shift, multiplier, steps
+        self.sigmas = self.to_sigma(np.arange(steps))
+
+    def to_sigma(self, t):
+        return shift_snr((np.asarray(t, np.float64) + 1) / self.steps, self.shift)
+
+    def to_t(self, sigma: float) -> float:
+        return sigma * self.multiplier
+
+
+class EdmLevels:
+    """Continuous levels of a model conditioned on ln(sigma) / 4 (EDM v-prediction: Playground 2.5, CosXL).
+
+    sigmas: a table over the range, evenly spaced in ln sigma
+    Source: Karras et al. 2022, table 1, c_noise; ComfyUI ModelSamplingContinuousEDM.
+    """
+
+    def __init__(self, sigma_min: float = 0.002, sigma_max: float = 120.0, steps: int = 1000):
+        self.sigmas = np.exp(np.linspace(math.log(sigma_min), math.log(sigma_max), steps))
+
+    def to_sigma(self, t):
+        return t_to_sigma(t, self.sigmas)
+
+    def to_t(self, sigma: float) -> float:
+        return 0.25 * math.log(sigma)

@@ -1,0 +1,94 @@
+"""Schedules of rectified flow models: sigma is the share of noise, 1 .. 0. All are [n + 1] float64, falling to 0.
+
+tokens: of the packed latent: (height / 16) (width / 16) for Flux
+"""
+
+import math
+
+import numpy as np
+from scipy import special
+
+from refsd.samplers.levels import shift_exponential, shift_snr
+
+
+def _shifted(n: int, shift) -> np.ndarray:
+    """1 - i / n, each moved by `shift`, and 0."""
+    return np.append([shift(1 - i / n) for i in range(n)], 0.0)
+
+
+def flow_uniform(n: int, shift: float = 1.0) -> np.ndarray:
+    """shift_snr(1 - i / n): Z-Image's own schedule with shift 3, schnell's with 1.
+
+    Source: Tongyi-MAI/Z-Image src/zimage/scheduler.py; black-forest-labs/flux sampling.py, get_schedule.
+    """
+    return _shifted(n, lambda t: shift_snr(t, shift))
+
+
+def line_through(x: float, first: tuple[float, float], second: tuple[float, float]) -> float:
+    """The ordinate at x of the straight line through two points."""
+    (x0, y0), (x1, y1) = first, second
+    return y0 + (y1 - y0) / (x1 - x0) * (x - x0)
+
+
+def flux_mu(tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> float:
+    """Flux's shift: a line through (256, base_shift) and (4096, max_shift).
+
+    Source: black-forest-labs/flux sampling.py, get_lin_function; diffusers calculate_shift.
+    """
+    return line_through(tokens, (256, base_shift), (4096, max_shift))
+
+
+def flux(n: int, tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> np.ndarray:
+    """shift_exponential(1 - i / n, flux_mu(tokens)).
+
+    Source: black-forest-labs/flux sampling.py, get_schedule with shift; stable-diffusion.cpp FluxScheduler.
+    """
+    mu = flux_mu(tokens, base_shift, max_shift)
+    return _shifted(n, lambda t: shift_exponential(t, mu))
+
+
+def flux2_mu(tokens: int, n: int) -> float:
+    """Flux.2's shift: fitted lines in the tokens at 10 and at 200 steps, and a line in the steps between them.
+
+        m10 = 8.73809524e-5 tokens + 1.89833333,  m200 = 1.6927e-4 tokens + 0.45666666;  tokens > 4300: m200
+
+    Source: black-forest-labs/flux2 sampling.py, compute_empirical_mu.
+    """
+    m10, m200 = 8.73809524e-05 * tokens + 1.89833333, 0.00016927 * tokens + 0.45666666
+    return m200 if tokens > 4300 else line_through(n, (10, m10), (200, m200))
+
+
+def flux2(n: int, tokens: int) -> np.ndarray:
+    """shift_exponential(1 - i / n, flux2_mu(tokens, n)). Source: black-forest-labs/flux2 sampling.py."""
+    mu = flux2_mu(tokens, n)
+    return _shifted(n, lambda t: shift_exponential(t, mu))
+
+
+def ltx2(n: int, tokens: int = 4096, terminal: float | None = 0.1) -> np.ndarray:
+    """LTX's: a shift through (1024, 0.95) and (4096, 2.05), then stretched so that the last level is `terminal`.
+
+        sigma <- 1 - (1 - sigma) (1 - terminal) / (1 - sigma_{n-1})
+
+    terminal: None does not stretch
+    Source: Lightricks/LTX-Video schedulers; stable-diffusion.cpp LTX2Scheduler; ComfyUI LTXVScheduler.
+    """
+    mu = line_through(tokens, (1024, 0.95), (4096, 2.05))
+    sigmas = _shifted(n, lambda t: shift_exponential(t, mu))
+    if terminal is not None and n > 1:
+        sigmas[:n] = 1 - (1 - sigmas[:n]) * (1 - terminal) / (1 - sigmas[n - 1])
+    return sigmas
+
+
+def logit_normal(
+    n: int, tokens: int = 1024, mean: float = 0.0, std: float = 1.75, logsnr: tuple[float, float] = (-15.0, 18.0)
+) -> np.ndarray:
+    """Quantiles of a logit-normal distribution, within a range of log SNR.
+
+        sigma_i = sigmoid(mean + ln(tokens / 1024) / 2 - std Phi^-1(i / n)), clipped to sigmoid(logsnr / 2)
+
+    Source: ideogram4 scheduler.py; stable-diffusion.cpp LogitNormalScheduler (Acklam's quantile: 1e-9).
+    """
+    low, high = special.expit(0.5 * np.asarray(logsnr))
+    z = special.ndtri(np.arange(n) / n)
+    y = special.expit(mean + 0.5 * math.log(tokens / 1024) - std * z)
+    return np.append(np.clip(y, low, high), 0.0)

@@ -1,0 +1,73 @@
+"""Schedules that were searched for, and published as tables: Align Your Steps, GITS."""
+
+import functools
+import json
+from importlib import resources
+
+import numpy as np
+
+from refsd.samplers.levels import Levels
+
+# Sabour et al. 2024, 10 steps; as published with the paper, three decimals.
+AYS_SD1 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
+AYS_SDXL = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
+AYS_SVD = (700.0, 54.5, 15.886, 7.977, 4.248, 1.789, 0.981, 0.403, 0.173, 0.034, 0.002)
+# The same timesteps' levels in full, as stable-diffusion.cpp has them.
+AYS_SD1_LEVELS = (
+    *(14.6146412293, 6.4745760956, 3.8636745985, 2.6946151520, 1.8841921177, 1.3943805092),
+    *(0.9642583904, 0.6523686016, 0.3977456272, 0.1515232662, 0.0291671582),
+)
+AYS_SDXL_LEVELS = (
+    *(14.6146412293, 6.3184485287, 3.7681790315, 2.1811480769, 1.3405244945, 0.8620721141),
+    *(0.5550693289, 0.3798540708, 0.2332364134, 0.1114188177, 0.0291671582),
+)
+
+
+def stretched(sigmas: tuple[float, ...] | np.ndarray, count: int) -> np.ndarray:
+    """A falling table at another length, linear in ln sigma. -> [count]"""
+    places = np.linspace(0, 1, len(sigmas))
+    return np.exp(np.interp(np.linspace(0, 1, count), places, np.log(sigmas)))
+
+
+def align_your_steps(n: int, table: tuple[float, ...]) -> np.ndarray:
+    """The table's eleven levels stretched to n + 1, the last of them replaced by 0. -> [n + 1]
+
+    Source: the authors' howto; stable-diffusion.cpp AYSScheduler; ComfyUI AlignYourStepsScheduler. A1111 and
+    Forge stretch to n and append 0: align_your_steps_appended.
+    """
+    sigmas = np.array(table) if n + 1 == len(table) else stretched(table, n + 1)
+    return np.append(sigmas[:-1], 0.0)
+
+
+def align_your_steps_appended(n: int, table: tuple[float, ...]) -> np.ndarray:
+    """The table's eleven levels stretched to n, then 0; at n = 11 the table itself. -> [n + 1]
+
+    Source: A1111 and Forge modules/sd_schedulers.py, get_align_your_steps_sigmas.
+    """
+    sigmas = np.array(table) if n == len(table) else stretched(table, n)
+    return np.append(sigmas, 0.0)
+
+
+@functools.cache
+def _gits() -> dict:
+    return json.loads(resources.files(__package__).joinpath("gits.json").read_text())
+
+
+def gits(n: int, levels: Levels | None = None, coefficient: float = 1.2) -> np.ndarray:
+    """The levels that the geometry of SD 1.5's trajectories asks for, 2 to 20 steps; beyond, 20's stretched.
+
+    levels:      do not count: the table is of SD 1.5
+    coefficient: 0.80 .. 1.50, to the nearest 0.05; 0.80 lacks 16, 18 and 20 steps, 1.15 lacks 19
+    Raises ValueError for 1 step, and for one that the table lacks.
+    Source: Chen et al. 2024 (On the trajectory regularity of ODE-based diffusion sampling), with the authors'
+    diff-sampler; the table's figures are stable-diffusion.cpp's.
+    """
+    data = _gits()
+    rows = data["places"][f"{round(coefficient * 20) / 20:.2f}"]
+    key = str(min(n, 20))
+    if key not in rows:
+        raise ValueError(f"GITS has no table of {n} steps at coefficient {coefficient}")
+    sigmas = np.array(data["sigmas"])[rows[key]]
+    if n > 20:
+        sigmas = stretched(sigmas, n + 1)
+    return np.append(sigmas[:-1], 0.0)

@@ -1,0 +1,129 @@
+"""Schedules that choose timesteps, and look their noise levels up.
+
+Each ends with 0. All take the number of steps and the model's levels, and give [n + 1] float64, falling,
+unless the docstring says otherwise.
+"""
+
+import numpy as np
+from scipy import special
+
+from refsd.samplers.levels import Levels
+
+
+def _with_zero(sigmas) -> np.ndarray:
+    return np.append(np.asarray(sigmas, np.float64), 0.0)
+
+
+def discrete(n: int, levels: Levels) -> np.ndarray:
+    """Timesteps spread evenly from T-1 to 0, both ends taken.
+
+    ComfyUI and A1111 call it normal, A1111 also uniform.
+    Source: k-diffusion external.py, DiscreteSchedule.get_sigmas.
+    """
+    return _with_zero(levels.to_sigma(np.linspace(len(levels.sigmas) - 1, 0, n)))
+
+
+def sgm_uniform(n: int, levels: Levels) -> np.ndarray:
+    """Timesteps spread evenly from T-1 to 0, the lowest left out: the spacing of Stability's generative-models.
+
+    Source: A1111 modules/sd_schedulers.py, sgm_uniform; stable-diffusion.cpp SGMUniformScheduler.
+    """
+    return _with_zero(levels.to_sigma(np.linspace(len(levels.sigmas) - 1, 0, n + 1)[:-1]))
+
+
+def simple(n: int, levels: Levels) -> np.ndarray:
+    """Every (T/n)-th level from the top: index T - 1 - floor(i T / n).
+
+    Source: ComfyUI comfy/samplers.py, simple_scheduler.
+    """
+    T = len(levels.sigmas)
+    return _with_zero(levels.sigmas[[T - 1 - int(i * (T / n)) for i in range(n)]])
+
+
+def ddim_uniform(n: int, levels: Levels) -> np.ndarray:
+    """Levels 1, 1 + k, 1 + 2k, ..., k = max(T // n, 1), from the top: often another number of steps than n.
+
+    -> [m + 1], m = ceil((T - 1) / k)
+    Source: ComfyUI comfy/samplers.py, ddim_scheduler; Forge modules/sd_schedulers.py.
+    """
+    T = len(levels.sigmas)
+    return _with_zero(levels.sigmas[1 :: max(T // n, 1)][::-1])
+
+
+def lcm(n: int, levels: Levels) -> np.ndarray:
+    """Some of the 50 timesteps that LCM was distilled on: t = (50 - floor(50 i / n)) T / 50 - 1.
+
+    Source: Luo et al. 2023 (LCM); stable-diffusion.cpp LCMScheduler.
+    """
+    T = len(levels.sigmas)
+    return _with_zero(levels.to_sigma(np.array([(50 - i * 50 // n) * (T // 50) - 1 for i in range(n)])))
+
+
+def turbo(n: int, levels: Levels) -> np.ndarray:
+    """Timesteps round(k 1000 / n) - 1, k = n .. 1: for one to four steps of a distilled model.
+
+    Source: Forge modules/sd_schedulers.py, turbo_scheduler.
+    """
+    T = len(levels.sigmas)
+    t = np.clip(np.rint(np.arange(1, n + 1)[::-1] * (T / n) - 1), 0, T - 1)
+    return _with_zero(levels.sigmas[t.astype(int)])
+
+
+def smoothstep(n: int, levels: Levels) -> np.ndarray:
+    """Timesteps (T - 1) u^2 (3 - 2 u) to the nearest integer, u = 1 - i / n.
+
+    Source: stable-diffusion.cpp SmoothStepScheduler.
+    """
+    T = len(levels.sigmas)
+    u = 1 - np.arange(n) / n
+    t = u * u * (3 - 2 * u) * (T - 1)
+    return _with_zero(levels.to_sigma(np.floor(t + 0.5)))
+
+
+def beta(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) -> np.ndarray:
+    """Timesteps at the quantiles of a beta distribution: (T - 1) F^-1(1 - i / n) to the nearest integer.
+
+    A timestep that comes twice is left out, so that there may be fewer than n steps.
+    Source: Lee et al. 2024 (Beta sampling is all you need); ComfyUI comfy/samplers.py, beta_scheduler.
+    """
+    T = len(levels.sigmas)
+    u = 1 - np.linspace(0, 1, n, endpoint=False)
+    t = np.rint(special.betaincinv(alpha, b, u) * (T - 1)).astype(int)
+    return _with_zero(levels.sigmas[t[np.append(True, t[1:] != t[:-1])]])
+
+
+def beta_of_sigma(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) -> np.ndarray:
+    """Sigmas, not timesteps, at the quantiles: smin + (smax - smin) F^-1(1 - i / (n - 1)).
+
+    Source: A1111 and Forge modules/sd_schedulers.py, beta_scheduler; diffusers use_beta_sigmas.
+    """
+    smin, smax = levels.sigmas[0], levels.sigmas[-1]
+    return _with_zero(smin + special.betaincinv(alpha, b, 1 - np.linspace(0, 1, n)) * (smax - smin))
+
+
+def leading(n: int, levels: Levels, offset: int = 1) -> np.ndarray:
+    """diffusers' spacing "leading": t = floor(T / n) i + offset, from the top; the highest levels are not reached.
+
+    Source: diffusers EulerDiscreteScheduler.set_timesteps; Lin et al. 2023, table 2.
+    """
+    T = len(levels.sigmas)
+    return _with_zero(levels.to_sigma((np.arange(n) * (T // n))[::-1] + offset))
+
+
+def linspace(n: int, levels: Levels) -> np.ndarray:
+    """diffusers' spacing "linspace": discrete's timesteps, their sigmas interpolated in sigma, not ln sigma.
+
+    Source: diffusers EulerDiscreteScheduler.set_timesteps with interpolation_type "linear".
+    """
+    T = len(levels.sigmas)
+    return _with_zero(np.interp(np.linspace(T - 1, 0, n), np.arange(T), levels.sigmas))
+
+
+def trailing(n: int, levels: Levels) -> np.ndarray:
+    """diffusers' spacing "trailing": t = round(T - i T / n) - 1; the highest level is reached, the lowest not.
+
+    Source: diffusers EulerDiscreteScheduler.set_timesteps; Lin et al. 2023, table 2.
+    """
+    T = len(levels.sigmas)
+    t = np.rint(np.arange(T, 0, -T / n)) - 1
+    return _with_zero(np.interp(t, np.arange(T), levels.sigmas))
