@@ -22,6 +22,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 import platformdirs
+from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,3 +134,23 @@ def _with_slp(compile: Callable) -> Callable:
             numba.config.SLP_VECTORIZE = before
 
     return compile_one
+
+
+def by_dtype(single: F, double: F) -> F:
+    """One name for two kernels: a float32 goes to `single`, any other number to `double`.
+
+    The choice is made while its caller is compiled, so that one loop serves both dtypes at full speed.
+    Both are kernels of one scalar, with parallel=False.
+    """
+
+    def choose(x):
+        return single(x) if isinstance(x, np.float32) else double(x)
+
+    if not numba.config.DISABLE_JIT:
+
+        @overload(choose, inline="always")
+        def _(x):
+            chosen = single if x == numba.float32 else double
+            return lambda x: chosen(x)
+
+    return cast(F, choose)

@@ -1,9 +1,9 @@
-"""The complementary error function, from arithmetic alone (why: exponential.py)."""
+"""The normal distribution's tail, from arithmetic alone (why: exponential.py)."""
 
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.exponential import exp64
+from refsd.kernels.exponential import exp32_of_sum, exp64
 
 
 @kernel(parallel=False)
@@ -54,3 +54,38 @@ def erfc64(z):
     rest = (head - a) * (head + a)
     y = exp64(-head * head) * (1.0 + rest * (1.0 + rest * (0.5 + rest * (1 / 6)))) * p / (a + 4.0)
     return 2.0 - y if z < 0.0 else y
+
+
+@kernel(parallel=False, contract=True)
+def normal_tail32(a):
+    """The probability that a normal variable exceeds a, in float32.
+
+        Q(a) = erfc(a / sqrt(2)) / 2 = exp(-a^2 / 2) p(t) / (a + 3),  t = (a - 3) / (a + 3) = 1 - 6 / (a + 3)
+
+    a:    float32 in 0 .. 15; beyond 13.2, where Q leaves the range of normal numbers, it gives 0
+    -> y: float32
+
+    p is a Chebyshev fit over 0 <= a <= 14.5; tests/kernels/test_erfc.py makes it anew. a^2 is taken in two parts,
+    for its rounding alone would cost a^2 / 4 ULP.
+    Error: measured <= 4 ULP over all arguments with a normal result (tests/kernels/test_every_float32.py).
+    Source: Schonfelder 1978, Chebyshev expansions for the error and related functions.
+    """
+    inverse = np.float32(1.0) / (a + np.float32(3.0))
+    t = np.float32(1.0) - np.float32(6.0) * inverse
+    p = np.float32(5.535596574191004e-05)
+    p = p * t + np.float32(0.0001331259118160233)
+    p = p * t - np.float32(0.00024458265397697687)
+    p = p * t - np.float32(0.0010342220775783062)
+    p = p * t + np.float32(0.0010241357376798987)
+    p = p * t + np.float32(0.006969813257455826)
+    p = p * t - np.float32(0.010462293401360512)
+    p = p * t - np.float32(0.04726274684071541)
+    p = p * t + np.float32(0.23001767694950104)
+    p = p * t - np.float32(0.509332001209259)
+    p = p * t + np.float32(0.7290837168693542)
+    # -a^2 / 2 = whole + rest, whole being exact for head has 12 bits; then high + low, no digit lost.
+    head = np.int32(np.float32(a).view(np.int32) & np.int32(~0xFFF)).view(np.float32)
+    whole = head * head * np.float32(-0.5)
+    rest = (head - a) * (head + a) * np.float32(0.5)
+    high = whole + rest
+    return exp32_of_sum(high, (whole - high) + rest) * p * inverse

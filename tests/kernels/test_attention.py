@@ -1,39 +1,89 @@
 """Both attentions against the naive one: float64 to 1e-13, online float32 to 1e-6 relative L2."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from naive.attention import attention as naive
 
-from refsd.kernels.attention import attention, causal_mask
+from refsd.kernels import attention as three_pass
+from refsd.kernels.attention import attention, boolean_mask, causal_mask
 from refsd.kernels.attention_online import attention_online
 
 
-def qkv(B, L, J, H, D, E=None, seed=0):
+def qkv(B, L, J, H, D, E=None, G=None, seed=0):
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(shape) for shape in ((B, L, H, D), (B, J, H, D), (B, J, H, E or D))]
+    return [rng.standard_normal(shape) for shape in ((B, L, H, D), (B, J, G or H, D), (B, J, G or H, E or D))]
 
 
-def check(q, k, v, scale, mask=None):
-    expected = naive(q, k, v, scale, mask)
+def check(q, k, v, scale, *how):
+    expected = naive(q, k, v, scale, *how)
     norm = max(np.linalg.norm(expected), 1e-30)
-    assert np.linalg.norm(attention(q, k, v, scale, mask) - expected) <= 1e-13 * norm
-    y = attention_online(*(t.astype(np.float32) for t in (q, k, v)), scale, mask)
+    assert np.linalg.norm(attention(q, k, v, scale, *how) - expected) <= 1e-13 * norm
+    assert np.linalg.norm(attention_online(q, k, v, scale, *how) - expected) <= 1e-13 * norm
+    y = attention_online(*(t.astype(np.float32) for t in (q, k, v)), scale, *how)
     assert y.dtype == np.float32 and y.shape == expected.shape
     assert np.linalg.norm(y - expected) <= 1e-6 * norm
 
 
-@given(B=st.integers(1, 2), L=st.integers(1, 70), J=st.integers(1, 140), H=st.integers(1, 3), D=st.integers(1, 20))
-@example(B=2, L=33, J=77, H=2, D=40)
-@example(B=1, L=1, J=1, H=1, D=1)
-@example(B=1, L=65, J=129, H=2, D=8)
-def test_shapes(B, L, J, H, D):
-    check(*qkv(B, L, J, H, D), D**-0.5)
+@given(
+    B=st.integers(1, 2),
+    L=st.integers(1, 70),
+    J=st.integers(1, 140),
+    G=st.integers(1, 2),
+    share=st.integers(1, 3),
+    D=st.integers(1, 20),
+    E=st.integers(1, 20),
+    diagonal=st.none() | st.integers(-80, 150),
+    sink=st.booleans(),
+)
+@example(B=2, L=33, J=77, G=2, share=1, D=40, E=40, diagonal=None, sink=False)
+@example(B=1, L=1, J=1, G=1, share=1, D=1, E=1, diagonal=0, sink=True)
+@example(B=1, L=129, J=65, G=1, share=4, D=8, E=5, diagonal=-64, sink=False)
+@example(B=1, L=20, J=140, G=1, share=1, D=8, E=8, diagonal=120, sink=True)
+def test_shapes(B, L, J, G, share, D, E, diagonal, sink):
+    sinks = np.random.default_rng(L).standard_normal(G * share) if sink else None
+    check(*qkv(B, L, J, G * share, D, E, G), D**-0.5, None, diagonal, sinks)
 
 
-def test_values_may_be_wider_than_keys():
-    check(*qkv(2, 33, 20, 2, 8, E=13), 0.3)
+def test_heads_in_groups_read_neighbouring_keys():
+    q, k, v = qkv(1, 5, 7, 6, 8, G=2)
+    y = attention(q, k, v, 0.3)
+    for h in range(6):
+        np.testing.assert_array_equal(
+            y[:, :, [h]], attention(q[:, :, [h]], k[:, :, [h // 3]], v[:, :, [h // 3]], 0.3)
+        )
+
+
+def test_long_rows_are_taken_in_blocks(monkeypatch):
+    q, k, v = qkv(2, 33, 20, 2, 8)
+    whole = attention(q, k, v, 0.3, None, 3)
+    monkeypatch.setattr(three_pass, "_SCORES", 100)
+    np.testing.assert_allclose(attention(q, k, v, 0.3, None, 3), whole, rtol=1e-13, atol=1e-15)
+
+
+_PEAK = """
+import resource
+import numpy as np
+from refsd.kernels.attention_online import attention_online
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+q = np.ones((1, {L}, 1, 8), np.float32)
+attention_online(q[:, :1], q[:, :1], q[:, :1], 1.0)
+before = peak()
+y = attention_online(q, q, q, 1.0)
+print(peak() - before - y.nbytes)
+"""
+
+
+@pytest.mark.jitted
+def test_memory_does_not_grow_with_the_keys():
+    """32768 keys: a row of scores for each query would be 4.3 GB; a tile is 64 KB."""
+    ran = subprocess.run([sys.executable, "-c", _PEAK.format(L=32768)], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 4 << 20
 
 
 MASKS = {
@@ -52,10 +102,17 @@ def test_masks_broadcast(shape):
     check(*qkv(2, 33, 77, 3, 5), 0.4, mask)
 
 
-def test_causal():
-    mask = causal_mask(77, np.float64)
-    assert mask[5, 5] == 0 and mask[5, 6] == -np.inf
-    check(*qkv(1, 77, 77, 2, 16), 0.25, mask)
+@pytest.mark.parametrize(("L", "J", "diagonal"), [(77, 77, 0), (20, 77, 0), (20, 77, 57), (77, 20, -57)])
+def test_causal_is_a_mask(L, J, diagonal):
+    mask = causal_mask(L, np.float64, J, diagonal)
+    assert mask[-1, min(J - 1, L - 1 + diagonal)] == 0 and (diagonal != 0 or mask[5, 6] == -np.inf)
+    q, k, v = qkv(1, L, J, 2, 16)
+    check(q, k, v, 0.25, mask)
+    np.testing.assert_array_equal(attention(q, k, v, 0.25, mask), attention(q, k, v, 0.25, None, diagonal))
+
+
+def test_a_boolean_mask_says_what_is_seen():
+    np.testing.assert_array_equal(boolean_mask(np.array([True, False]), np.float32), [0, -np.inf])
 
 
 def test_a_query_that_sees_no_key_gives_zeros_and_troubles_no_other():
@@ -66,6 +123,21 @@ def test_a_query_that_sees_no_key_gives_zeros_and_troubles_no_other():
     check(q, k, v, 0.3, mask)
     assert (attention_online(*(t.astype(np.float32) for t in (q, k, v)), 0.3, mask)[0, 3] == 0).all()
     assert (attention(q, k, v, 0.3, mask)[0, 3] == 0).all()
+    check(q, k, v, 0.3, mask, None, np.array([0.5, -np.inf]))
+
+
+def test_a_query_above_the_diagonal_sees_nothing():
+    q, k, v = qkv(1, 20, 9, 1, 8)
+    for attend in (attention, attention_online):
+        y = attend(q, k, v, 0.3, None, -11)
+        assert (y[0, :11] == 0).all() and (y[0, 11:] != 0).all()
+
+
+def test_the_sink_takes_its_share():
+    q, k, v = np.zeros((1, 3, 2, 4)), np.zeros((1, 3, 2, 4)), np.ones((1, 3, 2, 4))
+    y = attention(q, k, v, 1.0, None, None, np.array([0.0, -np.inf]))
+    np.testing.assert_allclose(y[:, :, 0], 0.75, rtol=1e-15)
+    np.testing.assert_allclose(y[:, :, 1], 1.0, rtol=1e-15)
 
 
 def test_large_scores_do_not_overflow():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.exponential import exp32, exp64
+from refsd.kernels.exponential import exp, exp32, exp32_flushed, exp64
 
 
 @kernel(parallel=False)
@@ -20,6 +20,22 @@ def each32(x):
     y = np.empty_like(x)
     for i in range(x.size):
         y[i] = exp32(x[i])
+    return y
+
+
+@kernel(parallel=False)
+def each_flushed(x):
+    y = np.empty_like(x)
+    for i in range(x.size):
+        y[i] = exp32_flushed(x[i])
+    return y
+
+
+@kernel(parallel=False)
+def each(x):
+    y = np.empty_like(x)
+    for i in range(x.size):
+        y[i] = exp(x[i])
     return y
 
 
@@ -39,12 +55,27 @@ def test_exp64_at_the_ends():
     np.testing.assert_allclose(each64(x), [0, 0, 5e-324, 1, np.exp(709.0), np.nan], rtol=4e-16)
 
 
-def test_exp32_errs_by_two_ulp_at_most():
-    x = -np.concatenate([np.linspace(0, 87, 4001), np.geomspace(1e-9, 1, 500)]).astype(np.float32)
-    assert ulps(each32(x), np.exp(x.astype(np.float64))) <= 2.0
+# Found by test_every_float32.py: the arguments that err most.
+WORST = (-5.8779, 26.728634, 1.7497677)
+
+
+def test_exp32_errs_by_little_more_than_one_ulp():
+    x = np.concatenate([np.linspace(-103.9, 88.7, 4001), np.geomspace(1e-9, 1, 500), WORST]).astype(np.float32)
+    exact = np.exp(x.astype(np.float64))
+    assert ulps(each32(x), exact) <= 1.02
+    below = x[(x <= 0) & (x >= -87.3)]
+    assert ulps(each_flushed(below), np.exp(below.astype(np.float64))) <= 1.02
 
 
 def test_exp32_at_the_ends():
-    x = np.array([-np.inf, -1e30, -88.0, 0.0, np.nan], np.float32)
-    with np.errstate(invalid="ignore"):
-        np.testing.assert_array_equal(each32(x), np.array([0, 0, 0, 1, np.nan], np.float32))
+    x = np.array([-np.inf, -1e30, -104.0, 0.0, 89.0, np.inf, np.nan], np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.testing.assert_array_equal(each32(x), np.array([0, 0, 0, 1, np.inf, np.inf, np.nan], np.float32))
+        np.testing.assert_array_equal(each_flushed(x[[0, 1, 2, 3, 6]]), np.array([0, 0, 0, 1, np.nan], np.float32))
+
+
+def test_by_dtype_each_number_meets_its_own():
+    for dtype in (np.float32, np.float64):
+        x = np.linspace(-3, 3, 7).astype(dtype)
+        y = each(x)
+        np.testing.assert_array_equal(y, each32(x) if dtype == np.float32 else each64(x))
