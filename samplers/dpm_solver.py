@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
 
 # The noise prediction at sigma.
 Eps = Callable[[np.ndarray, float], np.ndarray]
@@ -119,10 +119,10 @@ def dpm_adaptive(
 
 
 def _range(sigmas: np.ndarray) -> tuple[int, float, float]:
-    """Steps, the first sigma, and the last that is not 0. Raises ValueError where that is no range."""
+    """Steps, the first sigma, and the last that is not 0. Raises StepsError where that is no range."""
     positive = sigmas[sigmas > 0]
     if len(positive) < 2:
-        raise ValueError("DPM-Solver steps in ln sigma: it needs two sigmas above 0, so two steps")
+        raise StepsError("DPM-Solver steps in ln sigma: it needs two sigmas above 0, so two steps")
     return len(sigmas) - 1, float(positive[0]), float(positive[-1])
 
 

@@ -11,7 +11,7 @@ its sigmas differ from these by up to 1.3e-5 relative, at the largest by 1e-6.
 """
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Levels(Protocol):
 
     sigmas: np.ndarray
 
-    def to_sigma(self, t):
+    def to_sigma(self, t: Any) -> Any:
         """The noise level of a timestep: scalar or [N], 0 .. T-1 -> float64 of that shape."""
         ...
 

@@ -18,3 +18,7 @@ class Callback(Protocol):
 def no_noise(sigma: float, sigma_next: float) -> np.ndarray:
     """For a sampler whose settings leave nothing to draw; raises if it draws all the same."""
     raise ValueError(f"a deterministic sampler asked for noise between sigma {sigma} and {sigma_next}")
+
+
+class StepsError(ValueError):
+    """A sampler cannot do with these sigmas."""

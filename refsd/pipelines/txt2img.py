@@ -17,6 +17,7 @@ import numpy as np
 
 from refsd.components import forward, load
 from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
 from refsd.module import Kept, Module
 from refsd.pipelines.settings import Settings
 from refsd.samplers import SAMPLERS
@@ -25,7 +26,7 @@ from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, 
 from refsd.samplers.noise import RNGS, independent
 from refsd.samplers.parameterization import denoiser
 from refsd.samplers.schedules import SCHEDULES
-from refsd.samplers.step import Callback
+from refsd.samplers.step import Callback, StepsError
 from refsd.tokenizers import Tokenizer, chunks
 from refsd.weights import Checkpoint
 
@@ -122,8 +123,11 @@ def encode(sd: StableDiffusion, settings: Settings) -> Conditioning:
 
 
 def sigmas(settings: Settings) -> np.ndarray:
-    """[steps + 1], float64, falling to 0"""
-    return SCHEDULES[settings.schedule](settings.steps, LEVELS)
+    """[steps + 1], float64, falling to 0. Raises BadInput for steps that the schedule does not have."""
+    try:
+        return SCHEDULES[settings.schedule](settings.steps, LEVELS)
+    except ValueError as error:
+        raise BadInput(f"--scheduler {settings.schedule}, --steps {settings.steps}: {error}") from None
 
 
 def sample(
@@ -164,7 +168,10 @@ def sample(
 
     model = denoiser(_guided(sd, conditioning, settings.cfg_scale, tell), LEVELS)
     x = noise.astype(sd.dtype) * float(levels[0])
-    x = SAMPLERS[settings.sampler](model, x, levels, independent(rng, shape), on_step)
+    try:
+        x = SAMPLERS[settings.sampler](model, x, levels, independent(rng, shape), on_step)
+    except StepsError as error:
+        raise BadInput(f"--sampling-method {settings.sampler}, --steps {settings.steps}: {error}") from None
     tell("latent", x)
     return x
 

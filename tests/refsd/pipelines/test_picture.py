@@ -58,7 +58,7 @@ def test_a_picture_that_cannot_be_written(tmp_path):
     ("change", "said"),
     [
         ({"sampler": "heum"}, "--sampling-method heum: expected one of euler, euler_a"),
-        ({"schedule": "ays"}, "--scheduler ays: expected one of discrete, karras"),
+        ({"schedule": "sai"}, "--scheduler sai: expected one of discrete, karras"),
         ({"rng": "std_default"}, "--rng std_default"),
         ({"width": 0}, "--width 0: expected 1 to 4096"),
         ({"height": 1 << 40}, "--height"),

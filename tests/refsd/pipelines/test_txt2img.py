@@ -131,3 +131,23 @@ def test_clip_skip(sd):
 
 def test_sizes(sd):
     assert txt2img.size_multiple(sd) == 64 and txt2img.pixels_per_latent(sd) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schedule": "gits", "steps": 1}, "--scheduler gits, --steps 1: GITS has no table"),
+        ({"sampler": "dpm_fast", "steps": 1}, "--sampling-method dpm_fast, --steps 1: .*two steps"),
+    ],
+)
+def test_steps_that_cannot_be(sd, run, change, said):
+    conditioning, _, _ = run
+    with pytest.raises(BadInput, match=said):
+        txt2img.sample(sd, SETTINGS._replace(**change), conditioning, 42)
+
+
+@pytest.mark.parametrize("sampler", ["dpm++2m", "dpm++2s_a", "lms"])
+def test_other_samplers_end_in_a_picture(sd, run, sampler):
+    conditioning, latent, _ = run
+    other = txt2img.sample(sd, SETTINGS._replace(sampler=sampler, schedule="karras", steps=3), conditioning, 42)
+    assert other.shape == latent.shape and np.isfinite(other).all()
