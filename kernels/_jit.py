@@ -76,6 +76,7 @@ def kernel(
     contract: bool = False,
     reassociate: bool = False,
     slp: bool = False,
+    loops: bool = True,
 ) -> F:
     """Compile `fn` on its first call, for the types that it is called with.
 
@@ -88,6 +89,7 @@ def kernel(
     inline:   False for one that is long and holds the loops itself: its callers compile sooner
     contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
     slp:      vectorise straight code too: LLVM unrolls a loop of fixed length 8 or 16, and then sees no loop
+    loops:    False where it would then vectorise the loop around that one, and gather
     reassociate: let a sum take the order that the CPU's vectors like. Changes bits as contract does.
     """
     if fn is None:
@@ -97,6 +99,7 @@ def kernel(
             "contract": contract,
             "reassociate": reassociate,
             "slp": slp,
+            "loops": loops,
         }
         return cast(F, functools.partial(kernel, **options))
     if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
@@ -117,21 +120,21 @@ def kernel(
         compiled = compiler(fn)
     finally:
         numba.config.CACHE_DIR = before
-    if slp:
-        compiled.compile = _with_slp(compiled.compile)
+    if slp or not loops:
+        compiled.compile = _switched(compiled.compile, int(slp), int(loops))
     return compiled
 
 
-def _with_slp(compile: Callable) -> Callable:
-    """Numba has the switch for all kernels only; here it is on while one compiles."""
+def _switched(compile: Callable, slp: int, loops: int) -> Callable:
+    """Numba has these two switches for all kernels only; here they are set while one compiles."""
 
     def compile_one(signature):
-        before = numba.config.SLP_VECTORIZE
-        numba.config.SLP_VECTORIZE = 1
+        before = numba.config.SLP_VECTORIZE, numba.config.LOOP_VECTORIZE
+        numba.config.SLP_VECTORIZE, numba.config.LOOP_VECTORIZE = slp, loops
         try:
             return compile(signature)
         finally:
-            numba.config.SLP_VECTORIZE = before
+            numba.config.SLP_VECTORIZE, numba.config.LOOP_VECTORIZE = before
 
     return compile_one
 

@@ -49,7 +49,7 @@ def affine_search(x, weights, top, steps, absolute=False):
     return AffineFit(*_search(x, weights, np.float32(top), first, step, steps.count, absolute))
 
 
-@kernel(slp=True)
+@kernel
 def _search(x, weights, top, first, step, count, absolute):
     scale, low = np.empty(x.shape[0], np.float32), np.empty(x.shape[0], np.float32)
     codes = np.empty(x.shape, np.uint8)
@@ -161,7 +161,7 @@ def restate_affine(x, scale, minimum, fit, top):
     return _restate(x, scale.reshape(-1), minimum.reshape(-1), fit.codes, top)
 
 
-@kernel(slp=True)
+@kernel
 def _restate(x, scale, minimum, searched, top):
     codes = np.empty(x.shape, np.uint8)
     for g in numba.prange(x.shape[0]):

@@ -95,7 +95,7 @@ with np.errstate(invalid="ignore"):
     _WIDENED = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
-@kernel(slp=True)
+@kernel
 def _look_up(blocks, offset, widened):
     d = np.empty(blocks.shape[0], np.float32)
     for b in numba.prange(blocks.shape[0]):

@@ -41,7 +41,7 @@ def dot_q4_0(weights, activations):
     return _dot_twice_rounded(integers("q4_0", weights), d, *_opened(activations, n))
 
 
-@kernel(slp=True)
+@kernel
 def _dot_twice_rounded(q, d, e, p):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)
     for o in numba.prange(q.shape[0]):
@@ -74,7 +74,7 @@ def dot_scaled(name: str, scales: Scales):
     return dot
 
 
-@kernel(slp=True)
+@kernel
 def _dot(q, d, e, p):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)
     for o in numba.prange(q.shape[0]):

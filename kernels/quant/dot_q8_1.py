@@ -32,7 +32,7 @@ def dot_with_minimum(name: str):
     return dot
 
 
-@kernel(slp=True)
+@kernel
 def _dot(q, d, minimum, e, t, p):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)
     for o in numba.prange(q.shape[0]):

@@ -45,7 +45,7 @@ def dot_whole(name: str, offset: int):
     return dot
 
 
-@kernel(slp=True)
+@kernel
 def _dot_whole(q, d, e, p):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)
     for o in numba.prange(q.shape[0]):
@@ -71,7 +71,7 @@ def dot_q2_k(weights, activations):
     return _dot_q2_k(integers("q2_k", weights), minimums, _halves(weights, 80), _halves(weights, 82), e, p, bsums)
 
 
-@kernel(slp=True)
+@kernel
 def _dot_q2_k(q, minimums, d, dmin, e, p, bsums):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)
     for o in numba.prange(q.shape[0]):
@@ -114,7 +114,7 @@ def dot_in_lanes(
     return dot
 
 
-@kernel(slp=True)
+@kernel
 def _dot_in_lanes(q, minimums, d, dmin, e, p, bsums):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)
     for o in numba.prange(q.shape[0]):

@@ -66,7 +66,7 @@ def _restated(groups, fit, top, blocks):
     return blocks._replace(codes=codes.reshape(-1, 256))
 
 
-@kernel(slp=True)
+@kernel
 def _shared_scale(values, top):
     """d = max / top, and codes round(top / max values); nothing above 0 gives 0. -> float32 [n], uint8 [n, k]"""
     d = np.empty(values.shape[0], np.float32)
@@ -82,7 +82,7 @@ def _shared_scale(values, top):
     return d, codes
 
 
-@kernel(slp=True)
+@kernel
 def signed_scale(values, top):
     """The same for values of both signs: the first of largest magnitude gets the code 0, which means -top.
 
@@ -104,7 +104,7 @@ def signed_scale(values, top):
     return d, codes
 
 
-@kernel(slp=True)
+@kernel
 def magnitudes(x, rms):
     """The weight of an error where no importance is given: |x|, or |x| + the group's root mean square.
 

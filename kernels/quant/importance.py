@@ -46,7 +46,7 @@ def error_weights(x, importance, span, factor):
     return _error_weights(x.reshape(-1, span), importance, np.float32(factor)).reshape(x.shape)
 
 
-@kernel(slp=True)
+@kernel
 def _error_weights(x, importance, factor):
     weights = np.empty(x.shape, np.float32)
     for row in numba.prange(x.shape[0]):
@@ -60,7 +60,7 @@ def _error_weights(x, importance, factor):
     return weights
 
 
-@kernel(slp=True)
+@kernel
 def row_sums(weights):
     """The sum of each row, one element after the other. float32 [m, size] -> [m]"""
     sums = np.empty(weights.shape[0], np.float32)

@@ -34,7 +34,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), GRID, EVEN_SIGNS, room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel(slp=True, loops=False)
 def _dequantize(blocks, grid, signs, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)

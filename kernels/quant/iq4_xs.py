@@ -38,7 +38,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), VALUES, room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel(slp=True, loops=False)
 def _dequantize(blocks, values, y):
     for b in numba.prange(blocks.shape[0]):
         d = half(blocks, b, 0)

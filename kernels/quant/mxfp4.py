@@ -37,7 +37,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), VALUES, HALF_SCALES, room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel(slp=True, loops=False)
 def _dequantize(blocks, values, scales, y):
     for b in numba.prange(blocks.shape[0]):
         d = scales[blocks[b, 0]]

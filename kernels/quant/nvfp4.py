@@ -44,7 +44,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), VALUES, HALF_SCALES, room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel(slp=True, loops=False)
 def _dequantize(blocks, values, scales, y):
     for b in numba.prange(blocks.shape[0]):
         for g in range(4):

@@ -29,7 +29,7 @@ def positive_search(x, weights, top):
     return _search(x, weights, np.float32(top))
 
 
-@kernel(slp=True)
+@kernel
 def _search(x, weights, top):
     scale = np.empty(x.shape[0], np.float32)
     codes = np.empty(x.shape, np.uint8)

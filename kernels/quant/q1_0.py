@@ -31,7 +31,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), SIGNS, room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel(slp=True, loops=False)
 def _dequantize(blocks, signs, y):
     for b in numba.prange(blocks.shape[0]):
         minus_d = -half(blocks, b, 0)

@@ -35,7 +35,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), halves(blocks, 80), halves(blocks, 82), room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel
 def _dequantize(blocks, d, dmin, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):

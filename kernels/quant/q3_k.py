@@ -45,7 +45,7 @@ def _scale(block, group):
     return np.float32(low | high << 4) - np.float32(32)
 
 
-@kernel(slp=True)
+@kernel
 def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for half in range(2):

@@ -66,7 +66,7 @@ def quantize(x, importance=None):
     return np.concatenate([half_bytes(fit.scale), split_nibbles(fit.codes)], axis=1)
 
 
-@kernel(slp=True)
+@kernel
 def _quantize(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty((x.shape[0], 16), np.uint8)

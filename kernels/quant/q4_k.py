@@ -50,7 +50,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel
 def _dequantize(blocks, d, dmin, y):
     for b in numba.prange(blocks.shape[0]):
         for pair in range(4):

@@ -36,7 +36,7 @@ def dequantize(blocks, out=None):
     return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel
 def _dequantize(blocks, d, m, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(16):

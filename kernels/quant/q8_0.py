@@ -89,7 +89,7 @@ def _largest(row):
     return largest
 
 
-@kernel(slp=True)
+@kernel
 def _quantize(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty(x.shape, np.int8)
@@ -105,7 +105,7 @@ def _quantize(x):
     return d, qs
 
 
-@kernel(slp=True)
+@kernel
 def _quantize_activation(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty(x.shape, np.int8)

@@ -34,7 +34,7 @@ def dequantize(blocks, out=None):
     return _dequantize(blocks.view(np.int8), d, room(blocks, BLOCK, out))
 
 
-@kernel(slp=True)
+@kernel
 def _dequantize(blocks, d, y):
     for b in numba.prange(blocks.shape[0]):
         for j in range(BLOCK):
@@ -58,7 +58,7 @@ def quantize(x):
     return np.concatenate([p.view(np.uint8) for p in parts], axis=1)
 
 
-@kernel(slp=True)
+@kernel
 def _quantize(x):
     d = np.empty(x.shape[0], np.float32)
     qs = np.empty(x.shape, np.int8)

@@ -47,7 +47,7 @@ def symmetric_descent(x, top):
     return SymmetricFit(*_search(x, squares(x), np.float32(top), True))
 
 
-@kernel(slp=True)
+@kernel
 def squares(x):
     """x^2, the weight of an error where no importance is given. float32 [m, size] -> [m, size]"""
     y = np.empty(x.shape, np.float32)
@@ -57,7 +57,7 @@ def squares(x):
     return y
 
 
-@kernel(slp=True)
+@kernel
 def _search(x, weights, top, descend):
     scale = np.empty(x.shape[0], np.float32)
     codes = np.empty(x.shape, np.uint8)
@@ -183,7 +183,7 @@ def restate_symmetric(x, scale, fit, top):
     return _restate(x, scale.reshape(-1), fit.codes, np.float32(top))
 
 
-@kernel(slp=True)
+@kernel
 def _restate(x, scale, searched, top):
     codes = np.empty(x.shape, np.uint8)
     for g in numba.prange(x.shape[0]):
