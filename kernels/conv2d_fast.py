@@ -1,17 +1,86 @@
-"""The quickest convolution for a shape."""
+"""The quickest convolution for a shape, and why it is."""
 
+from typing import NamedTuple
+
+from refsd.kernels.conv2d_depthwise import conv2d_depthwise
 from refsd.kernels.conv2d_im2col import conv2d_im2col
-from refsd.kernels.conv2d_winograd import conv2d_winograd
+from refsd.kernels.conv2d_winograd import Filters, conv2d_winograd, conv2d_winograd_once, transform_filters
+from refsd.kernels.convolution_geometry import each, positions
+
+_CHANNELS = 32
+_TILES, _TILES_ONCE = 36, 64  # from how many on Winograd pays, and pays for its filters too
 
 
-def conv2d_fast(x, weight, bias, stride, padding):
-    """Winograd for 3x3 filters over images of 32x32 pixels and more, else im2col.
-
-    On smaller images there are too few tiles to repay the transformation of the filters.
-    Arguments, result: conv2d.py's.
+class Choice(NamedTuple):
     """
-    C, H, W = x.shape[1:]
-    K, _, R, S = weight.shape
-    if R == S == 3 and stride == 1 and H * W >= 1024 and min(C, K) >= 16:
+    name: "winograd4", "winograd2", "im2col", "matmul" (a 1x1 filter) or "depthwise"
+    why:  in a few words
+    tile: Winograd's: 4, 2, or 0
+    """
+
+    name: str
+    why: str
+    tile: int = 0
+
+
+def choose(x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1, kept=True):
+    """Which algorithm is quickest for these shapes. -> Choice
+
+    kept: whether transformed filters are kept from call to call; if not, transforming them is part of the work
+
+    Winograd repays itself by the number of tiles; measured on two cores with AVX-512, C = K, one image, in ms:
+
+        C     side  F(4x4)  F(2x2)  im2col  F(4x4) and its filters
+        64    32    0.44    0.73    0.59    0.57
+        320   8     1.3     0.91    0.83    3.2
+        320   16    1.4     1.5     1.8     2.9
+        320   64    5.8     11      20      6.6
+        640   12    2.4     2.4     3.1     12
+        640   32    4.8     8.5     18      9.2
+        1280  16    8.3     7.7     19      28
+        1280  32    18      31      70      41
+    """
+    stride, dilation = each(stride, 2), each(dilation, 2)
+    N, C, H, W = x_shape
+    K, _, R, S = weight_shape
+    if groups == C > 1:
+        return Choice("depthwise", "a group a channel: no matrix")
+    if (R, S) == (1, 1) and stride == (1, 1) and not any(padding):
+        return Choice("matmul", "1x1 filter of stride 1: the image is its own columns")
+    if (R, S) != (3, 3):
+        return Choice("im2col", f"{R}x{S} filter")
+    if stride != (1, 1) or dilation != (1, 1) or groups != 1:
+        return Choice("im2col", "stride, dilation or groups")
+    if min(C, K) < _CHANNELS:
+        return Choice("im2col", f"fewer than {_CHANNELS} channels")
+    P, Q = positions((H, W), padding, (R, S), stride, dilation)
+    tiles4, tiles2 = (N * -(-P // tile) * -(-Q // tile) for tile in (4, 2))
+    if tiles4 >= (_TILES if kept else _TILES_ONCE):
+        return Choice("winograd4", f"{tiles4} tiles of 4x4", 4)
+    if kept and tiles2 >= _TILES:
+        return Choice("winograd2", f"{tiles2} tiles of 2x2, only {tiles4} of 4x4", 2)
+    return Choice("im2col", f"only {tiles4} tiles of 4x4" + ("" if kept else " to transform filters for"))
+
+
+def prepare(weight, choice):
+    """The weight as `choice` uses it best: Winograd's filters transformed, once for all calls."""
+    return transform_filters(weight, choice.tile) if choice.tile else weight
+
+
+def conv2d_fast(x, weight, bias, stride, padding, dilation=1, groups=1):
+    """The convolution of conv2d.py by the algorithm that `choose` names.
+
+    weight: [K, C/groups, R, S], or what `prepare` made of it: then its algorithm is settled
+
+    Sums accumulate in the dtype of x.
+    Error (float32): relative L2 <= 5e-6 against float64; the algorithms' files say how much each.
+    Other arguments, result: conv2d.py's.
+    """
+    if isinstance(weight, Filters):
         return conv2d_winograd(x, weight, bias, padding)
-    return conv2d_im2col(x, weight, bias, stride, padding)
+    choice = choose(x.shape, weight.shape, stride, padding, dilation, groups, kept=False)
+    if choice.tile:
+        return conv2d_winograd_once(x, weight, bias, padding, choice.tile)
+    if choice.name == "depthwise":
+        return conv2d_depthwise(x, weight, bias, stride, padding, dilation)
+    return conv2d_im2col(x, weight, bias, stride, padding, dilation, groups)

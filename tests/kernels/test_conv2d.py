@@ -1,7 +1,6 @@
-"""Every convolution against the naive one.
+"""Every convolution that is not Winograd's against the naive one; the choice between all of them.
 
-Relative L2, measured: direct float64 3e-16, im2col float64 4e-16 and float32 3e-7, Winograd float64
-2e-15 and float32 3e-6.
+Relative L2, measured: direct float64 3e-16, im2col float64 4e-16 and float32 3e-7, depthwise the same.
 """
 
 import numpy as np
@@ -11,18 +10,18 @@ from hypothesis import strategies as st
 from naive.conv2d import conv2d as naive
 
 from refsd.kernels import conv2d_im2col as im2col_module
-from refsd.kernels import conv2d_winograd as winograd_module
 from refsd.kernels.conv2d import conv2d
-from refsd.kernels.conv2d_fast import conv2d_fast
+from refsd.kernels.conv2d_depthwise import conv2d_depthwise
+from refsd.kernels.conv2d_fast import choose, conv2d_fast, prepare
 from refsd.kernels.conv2d_im2col import conv2d_im2col
-from refsd.kernels.conv2d_winograd import conv2d_winograd
 
 PADDINGS = st.sampled_from([(0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (2, 0, 1, 3)])
+PAIRS = st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 3), st.integers(1, 3)))
 
 
-def image(N, C, H, W, K, R, S):
+def image(N, C, H, W, K, R, S, groups=1):
     rng = np.random.default_rng(H * W)
-    return rng.standard_normal((N, C, H, W)), rng.standard_normal((K, C, R, S)), rng.standard_normal(K)
+    return rng.standard_normal((N, C, H, W)), rng.standard_normal((K, C // groups, R, S)), rng.standard_normal(K)
 
 
 def error(y, expected):
@@ -36,64 +35,85 @@ def single(*arrays):
 
 @given(
     N=st.integers(1, 2),
-    C=st.integers(1, 4),
-    H=st.integers(3, 9),
-    W=st.integers(3, 33),
-    K=st.integers(1, 5),
-    filter=st.sampled_from([(1, 1), (3, 3), (2, 3), (3, 1)]),
-    stride=st.integers(1, 3),
+    per_group=st.integers(1, 3),
+    filters=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    H=st.integers(5, 9),
+    W=st.integers(5, 33),
+    taps=st.sampled_from([(1, 1), (3, 3), (2, 3), (3, 1)]),
+    stride=PAIRS,
+    dilation=st.sampled_from([1, 2, (1, 2), (2, 1)]),
     padding=PADDINGS,
 )
-@example(N=2, C=3, H=5, W=8, K=4, filter=(3, 3), stride=2, padding=(0, 1, 0, 1))
-@example(N=1, C=1, H=3, W=3, K=1, filter=(3, 3), stride=1, padding=(0, 0, 0, 0))
-def test_direct_and_im2col(N, C, H, W, K, filter, stride, padding):
-    x, weight, bias = image(N, C, H, W, K, *filter)
-    expected = naive(x, weight, bias, stride, padding)
-    assert error(conv2d(x, weight, bias, stride, padding), expected) <= 1e-14
-    assert error(conv2d_im2col(x, weight, bias, stride, padding), expected) <= 1e-14
-    y = conv2d_im2col(*single(x, weight, bias), stride, padding)
+@example(2, 3, 4, 1, 5, 8, (3, 3), 2, 1, (0, 1, 0, 1))
+@example(1, 1, 1, 1, 5, 5, (3, 3), 1, 2, (0, 0, 0, 0))
+@example(2, 2, 2, 3, 6, 9, (1, 1), 1, 1, (0, 0, 0, 0))
+def test_direct_and_im2col(N, per_group, filters, groups, H, W, taps, stride, dilation, padding):
+    x, weight, bias = image(N, per_group * groups, H, W, filters * groups, *taps, groups)
+    how = (stride, padding, dilation, groups)
+    expected = naive(x, weight, bias, *how)
+    assert error(conv2d(x, weight, bias, *how), expected) <= 1e-14
+    assert error(conv2d_im2col(x, weight, bias, *how), expected) <= 1e-14
+    y = conv2d_im2col(*single(x, weight, bias), *how)
     assert y.dtype == np.float32
     assert error(y, expected) <= 1e-6
 
 
 @given(
     N=st.integers(1, 2),
-    C=st.integers(1, 5),
-    H=st.integers(3, 14),
-    W=st.integers(3, 33),
-    K=st.integers(1, 5),
+    C=st.integers(1, 4),
+    multiplier=st.integers(1, 2),
+    size=st.tuples(st.integers(9, 12), st.integers(5, 20)),
+    taps=st.sampled_from([(3, 3), (5, 2), (1, 1)]),
+    stride=PAIRS,
+    dilation=st.sampled_from([1, (1, 2), (2, 1)]),
     padding=PADDINGS,
 )
-@example(N=2, C=4, H=4, W=7, K=3, padding=(1, 1, 1, 1))
-@example(N=1, C=1, H=3, W=3, K=1, padding=(0, 0, 0, 0))
-def test_winograd(N, C, H, W, K, padding):
-    x, weight, bias = image(N, C, H, W, K, 3, 3)
-    expected = naive(x, weight, bias, 1, padding)
-    assert error(conv2d_winograd(x, weight, bias, padding), expected) <= 1e-13
-    y = conv2d_winograd(*single(x, weight, bias), padding)
-    assert y.dtype == np.float32
-    assert error(y, expected) <= 5e-6
+def test_depthwise(N, C, multiplier, size, taps, stride, dilation, padding):
+    x, weight, bias = image(N, C, *size, C * multiplier, *taps, C)
+    expected = naive(x, weight, bias, stride, padding, dilation, C)
+    assert error(conv2d_depthwise(x, weight, bias, stride, padding, dilation), expected) <= 1e-14
+    assert error(conv2d_depthwise(*single(x, weight, bias), stride, padding, dilation), expected) <= 1e-6
 
 
 @pytest.mark.parametrize("budget", [1, 5000])
 def test_blocks_join_without_a_seam(budget, monkeypatch):
-    x, weight, bias = image(2, 3, 13, 18, 5, 3, 3)
-    expected = naive(x, weight, bias, 1, (1, 1, 1, 1))
+    x, weight, bias = image(2, 4, 13, 18, 6, 3, 3, 2)
     monkeypatch.setattr(im2col_module, "_BUDGET", budget)
-    monkeypatch.setattr(winograd_module, "_BUDGET", budget)
-    assert error(conv2d_im2col(x, weight, bias, 1, (1, 1, 1, 1)), expected) <= 1e-14
-    assert error(conv2d_winograd(x, weight, bias, (1, 1, 1, 1)), expected) <= 1e-13
+    y = conv2d_im2col(x, weight, bias, 1, (1, 1, 1, 1), 2, 2)
+    assert error(y, naive(x, weight, bias, 1, (1, 1, 1, 1), 2, 2)) <= 1e-14
 
 
-@pytest.mark.parametrize(
-    ("C", "K", "size", "side", "stride"),
-    [(16, 16, 32, 3, 1), (16, 17, 20, 3, 1), (16, 16, 33, 3, 2), (16, 16, 32, 1, 1)],
-)
-def test_fast_is_right_whichever_it_takes(C, K, size, side, stride):
-    x, weight, bias = image(1, C, size, size + 1, K, side, side)
+# C, K, size, side, stride, dilation, groups -> kept, not kept
+CHOICES = [
+    ((32, 33, 21, 3, 1, 1, 1), "winograd4", "im2col"),
+    ((32, 33, 11, 3, 1, 1, 1), "winograd2", "im2col"),
+    ((33, 32, 33, 3, 1, 1, 1), "winograd4", "winograd4"),
+    ((32, 32, 8, 3, 1, 1, 1), "im2col", "im2col"),
+    ((4, 32, 40, 3, 1, 1, 1), "im2col", "im2col"),
+    ((32, 32, 33, 3, 2, 1, 1), "im2col", "im2col"),
+    ((32, 32, 33, 3, 1, 2, 1), "im2col", "im2col"),
+    ((64, 64, 33, 3, 1, 1, 2), "im2col", "im2col"),
+    ((32, 32, 9, 1, 1, 1, 1), "matmul", "matmul"),
+    ((32, 32, 9, 1, 2, 1, 1), "im2col", "im2col"),
+    ((16, 16, 9, 3, 1, 1, 16), "depthwise", "depthwise"),
+    ((8, 9, 12, 5, 1, 1, 1), "im2col", "im2col"),
+]
+
+
+@pytest.mark.parametrize(("shape", "kept", "once"), CHOICES)
+def test_fast_says_what_it_takes_and_is_right(shape, kept, once):
+    C, K, size, side, stride, dilation, groups = shape
+    x, weight, bias = image(1, C, size, size + 1, K, side, side, groups)
     padding = (side // 2,) * 4
-    y = conv2d_fast(*single(x, weight, bias), stride, padding)
-    assert error(y, naive(x, weight, bias, stride, padding)) <= 5e-6
+    expected = naive(x, weight, bias, stride, padding, dilation, groups)
+    x, weight, bias = single(x, weight, bias)
+    assert choose(x.shape, weight.shape, stride, padding, dilation, groups, kept=False).name == once
+    assert error(conv2d_fast(x, weight, bias, stride, padding, dilation, groups), expected) <= 5e-6
+    choice = choose(x.shape, weight.shape, stride, padding, dilation, groups)
+    assert choice.name == kept and choice.why
+    prepared = prepare(weight, choice)
+    assert error(conv2d_fast(x, prepared, bias, stride, padding, dilation, groups), expected) <= 5e-6
 
 
 def test_columns_stay_within_their_budget(monkeypatch):

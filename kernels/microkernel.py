@@ -1,0 +1,109 @@
+"""The block of a matrix product that never leaves the registers.
+
+Numba has no vector type, so the loop is written here in LLVM's own language: a row of vectors as
+accumulators, one multiply-add for each of them at every step.
+"""
+# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+
+from collections.abc import Callable
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+_VECTOR = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx") else 16  # bytes
+_VECTORS = 2  # in a row of accumulators
+# The left operand comes from main memory, once. How far ahead of its use a line is asked for, in bytes:
+# measured on 59 to 236 MB of filters, 267 to 369 GF/s without, 530 with.
+_AHEAD = 4096
+# Accumulators fill the registers: 32 of them, or 16 on x86 before AVX-512.
+ROWS = 6 if _VECTOR == 32 else 12
+_BLOCK = [(i, j) for i in range(ROWS) for j in range(_VECTORS)]
+_TERMS = 64  # summed by themselves, then added to the total: the error grows with their root, not with n's
+
+
+def lanes(dtype) -> int:
+    """Columns of the block."""
+    return _VECTORS * _VECTOR // np.dtype(dtype).itemsize
+
+
+def _product(a, b, y):
+    """y = A^T B
+
+    a:   [n, ROWS], contiguous
+    b:   [n or more, lanes], contiguous
+    y:   [ROWS, lanes], written; its rows may lie apart
+
+    The sum over n accumulates in the dtype of y, 64 terms at a time, each step one FMA where the CPU has it.
+    Source: Goto & van de Geijn 2008; Van Zee & van de Geijn 2015 (the microkernel of BLIS).
+    """
+    y[...] = a.T @ b[: len(a)]
+
+
+@intrinsic
+def _product_in_registers(typingctx, a, b, y):
+    real = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[y.dtype]
+    size = y.dtype.bitwidth // 8
+    count = _VECTOR // size
+    vector = ir.VectorType(real, count)
+    index, small, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+
+    def generate(context, builder, _, arguments):
+        arrays = [context.make_array(t)(context, builder, v) for t, v in zip((a, b, y), arguments, strict=True)]
+        left, right, out = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
+        (n, _) = cgutils.unpack_tuple(builder, arrays[0].shape, 2)
+        (stride, _) = cgutils.unpack_tuple(builder, arrays[2].strides, 2)
+        apart = builder.udiv(stride, index(size))
+
+        def at(pointer, offset):
+            return builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
+
+        def accumulators():
+            zero = ir.Constant(vector, [0.0] * count)
+            return [[cgutils.alloca_once_value(builder, zero) for _ in range(_VECTORS)] for _ in range(ROWS)]
+
+        def declare(name, result, *arguments):
+            return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
+
+        multiply_add = declare(f"llvm.fmuladd.v{count}f{8 * size}", vector, vector, vector, vector)
+        prefetch = declare("llvm.prefetch.p0", ir.VoidType(), byte, small, small, small)
+        zeros = ir.Constant(ir.VectorType(small, count), [0] * count)
+        nothing = ir.Constant(vector, ir.Undefined)
+        totals, sums = accumulators(), accumulators()
+        with cgutils.for_range_slice(builder, index(0), n, index(_TERMS)) as (start, _):
+            for i, j in _BLOCK:
+                builder.store(ir.Constant(vector, [0.0] * count), sums[i][j])
+            left_over = builder.sub(n, start)
+            terms = builder.select(builder.icmp_unsigned("<", left_over, index(_TERMS)), left_over, index(_TERMS))
+            with cgutils.for_range(builder, terms) as loop:
+                step = builder.add(start, loop.index)
+                first, row = builder.mul(step, index(ROWS)), builder.mul(step, index(_VECTORS * count))
+                ahead = builder.gep(left, [builder.add(first, index(_AHEAD // size))])
+                builder.call(prefetch, [builder.bitcast(ahead, byte), small(0), small(3), small(1)])
+                columns = [
+                    builder.load(at(right, builder.add(row, index(j * count))), align=size) for j in range(_VECTORS)
+                ]
+                for i in range(ROWS):
+                    scalar = builder.load(builder.gep(left, [builder.add(first, index(i))]), align=size)
+                    all_lanes = builder.shuffle_vector(
+                        builder.insert_element(nothing, scalar, small(0)), nothing, zeros
+                    )
+                    for j in range(_VECTORS):
+                        term = builder.call(multiply_add, [all_lanes, columns[j], builder.load(sums[i][j])])
+                        builder.store(term, sums[i][j])
+            for i, j in _BLOCK:
+                builder.store(builder.fadd(builder.load(totals[i][j]), builder.load(sums[i][j])), totals[i][j])
+        for i, j in _BLOCK:
+            offset = builder.add(builder.mul(apart, index(i)), index(j * count))
+            builder.store(builder.load(totals[i][j]), at(out, offset), align=size)
+        return context.get_dummy_value()
+
+    return types.void(a, b, y), generate
+
+
+product: Callable[..., None] = _product if numba.config.DISABLE_JIT else _product_in_registers
