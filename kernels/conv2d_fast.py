@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from refsd.kernels.conv2d_depthwise import conv2d_depthwise
 from refsd.kernels.conv2d_im2col import conv2d_im2col
-from refsd.kernels.conv2d_winograd import Filters, conv2d_winograd, conv2d_winograd_once, transform_filters
+from refsd.kernels.conv2d_winograd import Filters, conv2d_winograd, transform_filters
 from refsd.kernels.convolution_geometry import each, positions
 
 _CHANNELS = 32
@@ -80,7 +80,7 @@ def conv2d_fast(x, weight, bias, stride, padding, dilation=1, groups=1):
         return conv2d_winograd(x, weight, bias, padding)
     choice = choose(x.shape, weight.shape, stride, padding, dilation, groups, kept=False)
     if choice.tile:
-        return conv2d_winograd_once(x, weight, bias, padding, choice.tile)
+        return conv2d_winograd(x, weight, bias, padding, choice.tile)
     if choice.name == "depthwise":
         return conv2d_depthwise(x, weight, bias, stride, padding, dilation)
     return conv2d_im2col(x, weight, bias, stride, padding, dilation, groups)

@@ -88,7 +88,7 @@ def transform_filters(weight, tile):
     return Filters(u)
 
 
-def conv2d_winograd(x, filters, bias, padding):
+def conv2d_winograd(x, weight, bias, padding, tile=4):
     """The convolution of conv2d.py for 3x3 filters at stride 1.
 
         Y = A^T [sum_c (G g G^T) * (B^T d B)] A
@@ -97,39 +97,30 @@ def conv2d_winograd(x, filters, bias, padding):
     so that the sum over channels is a matrix product for each element of a patch.
 
     x:       [N, C, H, W], float32 or float64
-    filters: from transform_filters, in the dtype of x
+    weight:  from transform_filters; or [K, C, 3, 3], which is transformed at each call, 64 MB at a time, for `tile`
     bias:    [K]
     padding: (top, bottom, left, right), in pixels
     -> y:    [N, K, P, Q], dtype of x
 
     Sums accumulate in the dtype of x. Tiles at the edge reach over it and are cut off. Rows of tiles are taken in
-    blocks: 24 MB beside y (or two rows), kept.
+    blocks: 24 MB beside y (or two rows), kept. No bit depends on the number of threads.
     Error: in the files of the tiles, conv2d_winograd2.py and conv2d_winograd4.py.
     Source: Lavin & Gray 2015, section 4.1; algorithm 1.
     """
-    y = _empty(x, bias, padding)
-    _convolve(x, filters, bias, padding, y)
-    return y
-
-
-def conv2d_winograd_once(x, weight, bias, padding, tile):
-    """conv2d_winograd for a weight [K, C, 3, 3] that is not kept transformed: 64 MB of it at a time."""
-    y = _empty(x, bias, padding)
-    K, C = weight.shape[:2]
+    N, C, H, W = x.shape
+    K = bias.shape[0]
+    top, bottom, left, right = padding
+    y = np.empty((N, K, H + top + bottom - 2, W + left + right - 2), x.dtype)
+    if isinstance(weight, Filters):
+        _convolve(x, weight, bias, padding, y)
+        return y
     step = max(ROWS, _FILTERS // bytes_of_filters(1, C, tile, x.dtype) * ROWS)
     for k in range(0, K, step):
         some = weight[k : k + step]
         u = scratch("winograd u", _shape_of_filters(len(some), C, tile), x.dtype)
-        u[:, -1] = 0
         _OF_TILE[tile].weight(some, u.reshape(*u.shape[:2], C * ROWS))
         _convolve(x, Filters(u), bias[k : k + step], padding, y[:, k : k + step])
     return y
-
-
-def _empty(x, bias, padding):
-    N, _, H, W = x.shape
-    top, bottom, left, right = padding
-    return np.empty((N, bias.shape[0], H + top + bottom - 2, W + left + right - 2), x.dtype)
 
 
 def _convolve(x, filters, bias, padding, y):

@@ -7,6 +7,9 @@ import pytest
 from refsd.kernels.activations import geglu, gelu, silu
 from refsd.kernels.attention_online import attention_online
 from refsd.kernels.conv2d import conv2d
+from refsd.kernels.conv2d_depthwise import conv2d_depthwise
+from refsd.kernels.conv2d_winograd import conv2d_winograd
+from refsd.kernels.conv3d import conv3d
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.rms_norm import rms_norm
@@ -25,6 +28,10 @@ RUNS = {
     "rms_norm": lambda: rms_norm(X, np.ones(154), 1e-5),
     "group_norm": lambda: group_norm(IMAGE, W, B, 3, 1e-5),
     "conv2d": lambda: conv2d(IMAGE, np.ones((4, 6, 3, 3)), np.zeros(4), 1, (1, 1, 1, 1)),
+    "conv2d_depthwise": lambda: conv2d_depthwise(IMAGE, np.ones((6, 1, 3, 3)), np.zeros(6), 1, (1, 1, 1, 1)),
+    "conv2d_winograd2": lambda: conv2d_winograd(IMAGE, np.ones((40, 6, 3, 3)), np.zeros(40), (1, 1, 1, 1), 2),
+    "conv2d_winograd4": lambda: conv2d_winograd(IMAGE, np.ones((40, 6, 3, 3)), np.zeros(40), (1, 1, 1, 1), 4),
+    "conv3d": lambda: conv3d(IMAGE[None], np.ones((4, 2, 3, 3, 3)), np.zeros(4), 1, (1, 1, 1, 1, 1, 1)),
     "attention_online": lambda: attention_online(*QKV, 0.3),
 }
 
