@@ -74,6 +74,45 @@ def dot_scaled(name: str, scales: Scales):
     return dot
 
 
+def dot_nested(name: str):
+    """The product for Q1_0 and Q2_0, whose block spans several of the activations'.
+
+        y = sum_b d_b (sum_i e_bi s_bi)        s_bi = sum_j q_bij p_bij
+
+    weights:     uint8 [O, n, bytes], of which d, a float16 at byte 0, and q
+    activations: uint8 [M, n i, 34], of which e and p
+    -> y:        float32 [M, O]
+
+    s is exact; each product and both sums are rounded to float32. Bit-exact with ggml's C.
+    Source: ggml-cpu/quants.c, ggml_vec_dot_q1_0_q8_0_generic and ggml_vec_dot_q2_0_q8_0_generic.
+    """
+
+    def dot(weights, activations):
+        O, n, size = weights.shape
+        M, parts, _ = activations.shape
+        d = halves(weights.reshape(-1, size), 0).reshape(O, n)
+        e, p = _opened(activations, parts)
+        q = integers(name, weights).reshape(O, n, parts // n, -1)
+        return _dot_nested(q, d, e.reshape(M, n, -1), p.reshape(M, n, parts // n, -1))
+
+    return dot
+
+
+@kernel
+def _dot_nested(q, d, e, p):
+    y = np.empty((p.shape[0], q.shape[0]), np.float32)
+    for o in numba.prange(q.shape[0]):
+        for m in range(p.shape[0]):
+            total = np.float32(0)
+            for b in range(q.shape[1]):
+                part = np.float32(0)
+                for i in range(q.shape[2]):
+                    part += e[m, b, i] * np.float32(integer_dot(q[o, b, i], p[m, b, i]))
+                total += d[o, b] * part
+            y[m, o] = total
+    return y
+
+
 @kernel
 def _dot(q, d, e, p):
     y = np.empty((p.shape[0], q.shape[0]), np.float32)

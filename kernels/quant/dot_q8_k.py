@@ -1,4 +1,4 @@
-"""Weights in blocks of 256 times Q8_K activations, as ggml's CPU multiplies: three shapes of the same sum."""
+"""Weights in blocks of 256 times Q8_K activations, as ggml's CPU multiplies: four shapes of the same sum."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,8 @@ from refsd.kernels.quant.block_type import halves
 from refsd.kernels.quant.integers import UNITS, integer_dot, integers
 
 LANES = 8
+
+Scales = Callable[[np.ndarray], np.ndarray]
 
 
 def _opened(activations):
@@ -24,23 +26,26 @@ def _halves(blocks, offset):
     return halves(blocks.reshape(-1, blocks.shape[2]), offset).reshape(blocks.shape[:2])
 
 
-def dot_whole(name: str, offset: int):
+def dot_whole(name: str, scales: Scales):
     """The product for a type whose block is one sum of integers: IQ2, IQ3, IQ1 and the ternary ones.
 
         y = f sum_b (d_b e_b) s_b        s_b = sum_j q_bj p_bj
 
-    weights:     uint8 [O, n, bytes], of which d, a float16 at `offset`, and q, integers over f
+    scales:      uint8 [n, bytes] -> d, float32 [n]
+    weights:     uint8 [O, n, bytes], of which d and q
     activations: uint8 [M, n, 292], of which e and p
     -> y:        float32 [M, O]
 
-    s is exact; each product and the sum over the blocks are rounded to float32. f is a power of two.
+    s is exact; each product and the sum over the blocks are rounded to float32. 1 / f is a power of two, of which
+    the fractions in q need one. Bit-exact with ggml's C.
     Source: ggml-cpu/quants.c, ggml_vec_dot_iq2_xxs_q8_K_generic and its like.
     """
     factor = np.float32(UNITS[name].factor)
 
     def dot(weights, activations):
         e, p, _ = _opened(activations)
-        return _dot_whole(integers(name, weights), _halves(weights, offset), e, p) / factor
+        d = scales(weights.reshape(-1, weights.shape[2])).reshape(weights.shape[:2])
+        return _dot_whole(integers(name, weights), d, e, p) / factor
 
     return dot
 
@@ -53,6 +58,38 @@ def _dot_whole(q, d, e, p):
             total = np.float32(0)
             for b in range(q.shape[1]):
                 total += (d[o, b] * e[m, b]) * np.float32(integer_dot(q[o, b], p[m, b]))
+            y[m, o] = total
+    return y
+
+
+def dot_iq4_xs(weights, activations):
+    """Multiply IQ4_XS weights with Q8_K activations.
+
+        y = sum_b sum_g ((d_b e_b) (scale_bg - 32)) s_bg        s_bg = sum_j q_bgj p_bgj
+
+    s is exact; all else is rounded to float32, the groups' scales too, which no other type counts among the floats.
+    Bit-exact with ggml's C.
+    Source: ggml-cpu/quants.c, ggml_vec_dot_iq4_xs_q8_K_generic.
+    """
+    e, p, _ = _opened(activations)
+    O, n, _ = weights.shape
+    high = weights[:, :, 2:4, None] >> np.array([0, 2, 4, 6], np.uint8) & 0x3
+    low = weights[:, :, 4:8, None] >> np.array([0, 4], np.uint8) & 0xF
+    scales = (high.reshape(O, n, 8) << 4 | low.reshape(O, n, 8)).astype(np.float32) - np.float32(32)
+    q = integers("iq4_xs", weights).reshape(O, n, 8, 32)
+    return _dot_groups(q, scales, _halves(weights, 0), e, p.reshape(-1, n, 8, 32))
+
+
+@kernel
+def _dot_groups(q, scales, d, e, p):
+    y = np.empty((p.shape[0], q.shape[0]), np.float32)
+    for o in numba.prange(q.shape[0]):
+        for m in range(p.shape[0]):
+            total = np.float32(0)
+            for b in range(q.shape[1]):
+                both = d[o, b] * e[m, b]
+                for g in range(q.shape[2]):
+                    total += (both * scales[o, b, g]) * np.float32(integer_dot(q[o, b, g], p[m, b, g]))
             y[m, o] = total
     return y
 

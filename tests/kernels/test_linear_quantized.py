@@ -8,28 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from naive.linear_quantized import linear_quantized as naive
+from quantized_factors import factors
 
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.numerics import GGML_CPU
-from refsd.golden.recipe import Recipe, realize
 from refsd.kernels.linear_quantized import DOTS, linear_quantized
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.integers import UNITS, integers
 
 RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "ggml_dots.json").read_text())["bits"]
 EPS = 2.0**-24
-
-
-def factors(name: str, M: int, O: int, K: int, seed=0, **recipe):
-    """The recipes of tests/peers/ggml_dots.py: x float32 [M, K], weights uint8 [O, n, bytes]."""
-    blocks = realize(Recipe((O, K), name, exponent=-19, seed=seed), name).data
-    x = realize(Recipe((M, K), seed=seed, **recipe), "x").data
-    return x, blocks.reshape(O, -1, BLOCK_TYPES[name].bytes)
-
-
-def packed(name: str, x: np.ndarray) -> np.ndarray:
-    activation = BLOCK_TYPES[DOTS[name].activation]
-    return activation.quantize_activation(x.reshape(-1, activation.block)).reshape(len(x), -1, activation.bytes)
 
 
 def test_every_type_has_its_integers_and_a_record():
@@ -39,7 +27,8 @@ def test_every_type_has_its_integers_and_a_record():
 @pytest.mark.parametrize("name", DOTS)
 def test_ggmls_bits(name):
     """Recorded: each type's order of float32 products and sums."""
-    y = linear_quantized(*factors(name, 3, 4, 768), name)
+    x, _, blocks = factors(name, 3, 4, 768)
+    y = linear_quantized(x, blocks, name)
     np.testing.assert_array_equal(y.view(np.uint32), np.array(RECORDED[name], np.uint32))
 
 
@@ -48,14 +37,14 @@ def test_ggmls_bits(name):
     seed=st.integers(0, 2**32 - 1), M=st.integers(1, 3), n=st.integers(1, 3), data=st.sampled_from(["bell", "wide"])
 )
 def test_within_float32_of_the_expanded_product(name, seed, M, n, data):
-    x, blocks = factors(name, M, 3, 256 * n, seed, data=data)
-    y, magnitude = naive(DOTS[name].activation, packed(name, x), name, blocks)
+    x, packed, blocks = factors(name, M, 3, 256 * n, seed, data=data)
+    y, magnitude = naive(DOTS[name].activation, packed, name, blocks)
     assert (abs(linear_quantized(x, blocks, name) - y) <= (12 + 8 * n) * EPS * magnitude).all()
 
 
 @pytest.mark.parametrize("name", DOTS)
 def test_integers_are_whole_and_fit_a_product_in_int32(name):
-    _, blocks = factors(name, 1, 8, 512)
+    _, _, blocks = factors(name, 1, 8, 512)
     q = integers(name, blocks)
     assert q.shape == (*blocks.shape[:2], BLOCK_TYPES[name].block)
     assert (q == np.rint(q)).all() and 0 < abs(q).max() <= 2**13
@@ -66,16 +55,18 @@ def test_integers_are_whole_and_fit_a_product_in_int32(name):
 def test_one_code_finds_one_weight(name):
     """A row with a single activation of 127 multiplies by one weight, minimum included."""
     block = 256
-    _, blocks = factors(name, 1, 3, block)
+    _, _, blocks = factors(name, 1, 3, block)
     x = 127 * np.eye(block, dtype=np.float32)
+    activation = BLOCK_TYPES[DOTS[name].activation]
+    packed = activation.quantize_activation(x.reshape(-1, activation.block)).reshape(block, -1, activation.bytes)
     w = BLOCK_TYPES[name].dequantize(blocks.reshape(-1, blocks.shape[2])).reshape(3, block)
-    _, magnitude = naive(DOTS[name].activation, packed(name, x), name, blocks)
+    _, magnitude = naive(DOTS[name].activation, packed, name, blocks)
     assert (abs(linear_quantized(x, blocks, name) - 127 * w.T.astype(np.float64)) <= 4 * EPS * magnitude).all()
 
 
 @pytest.mark.parametrize("name", DOTS)
 def test_layout_leading_axes_and_chunks_do_not_matter(name, monkeypatch):
-    x, blocks = factors(name, 4, 7, 256)
+    x, _, blocks = factors(name, 4, 7, 256)
     expected = linear_quantized(x, blocks, name)
     mapped = np.frombuffer(blocks.tobytes(), np.uint8).reshape(blocks.shape)
     np.testing.assert_array_equal(linear_quantized(np.asfortranarray(x), mapped, name), expected)
@@ -92,10 +83,10 @@ def test_the_oracles_emulation_is_the_same_product(name):
 
     Q8_1's sums are float16: half a unit of that times the minimum comes on top.
     """
-    x, blocks = factors(name, 5, 6, 512)
+    x, packed, blocks = factors(name, 5, 6, 512)
     a = Arithmetic(GGML_CPU)
     w = BLOCK_TYPES[name].dequantize(blocks.reshape(-1, blocks.shape[2])).reshape(6, -1)
     emulated = a.linear(x, w, weight_type=name).astype(np.float64)
-    _, magnitude = naive(DOTS[name].activation, packed(name, x), name, blocks)
+    _, magnitude = naive(DOTS[name].activation, packed, name, blocks)
     allowed = 2.0**-11 if DOTS[name].activation == "q8_1" else 16 * EPS
     assert (abs(linear_quantized(x, blocks, name) - emulated) <= allowed * magnitude).all()

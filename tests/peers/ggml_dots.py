@@ -4,7 +4,7 @@ $REFSD_GGML_QUANTS names the first: a library of ggml-quants.c and ggml-cpu/quan
 -DGGML_CPU_GENERIC and -ffp-contract=off (.ci/peers builds it). The `_generic` symbols of a usual build are no
 substitute: its compiler may round a product and a sum once, and GCC 12 with AVX-512 VNNI takes Q5_0's signed
 weights for unsigned ones.
-$REFSD_GGML is a folder with libggml-base and libggml-cpu.
+$REFSD_GGML_NEWEST is a folder with libggml-base and libggml-cpu.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from refsd.golden.engines.ggml_library import library_files
-from refsd.golden.recipe import Recipe, realize
 from refsd.kernels.linear_quantized import DOTS
 from refsd.kernels.quant import BLOCK_TYPES
 
@@ -28,20 +27,11 @@ def portable() -> ctypes.CDLL:
 
 
 def vectorised() -> ctypes.CDLL:
-    files = library_files(Path(os.environ["REFSD_GGML"]))
+    files = library_files(Path(os.environ["REFSD_GGML_NEWEST"]))
     loaded = [ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL) for file in files]
     library = next(one for one in loaded if hasattr(one, "ggml_vec_dot_q4_0_q8_0"))
     library.ggml_cpu_init()
     return library
-
-
-def factors(name: str, M: int, O: int, K: int, **recipe) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x float32 [M, K], its blocks uint8 [M, n', bytes'], and a type's weights uint8 [O, n, bytes]."""
-    weight, activation = BLOCK_TYPES[name], BLOCK_TYPES[DOTS[name].activation]
-    x = realize(Recipe((M, K), **recipe), "x").data
-    blocks = realize(Recipe((O, K), name, exponent=-19), name).data.reshape(O, -1, weight.bytes)
-    packed = activation.quantize_activation(x.reshape(-1, activation.block))
-    return x, packed.reshape(M, -1, activation.bytes), blocks
 
 
 def product(library: ctypes.CDLL, name: str, packed: np.ndarray, blocks: np.ndarray) -> np.ndarray:
