@@ -34,7 +34,12 @@ def execute(path: Path, timeout: float = 60) -> nbformat.NotebookNode:
             kernel_name="python3", kernel_spec_manager=specs, transport="ipc", ip=str(Path(folder) / "socket")
         )
         client = NotebookClient(
-            notebook, km=manager, timeout=timeout, record_timing=False, resources={"metadata": {"path": folder}}
+            notebook,
+            km=manager,
+            timeout=timeout,
+            record_timing=False,
+            coalesce_streams=True,
+            resources={"metadata": {"path": folder}},
         )
         client.execute(cleanup_kc=True)
     return notebook
