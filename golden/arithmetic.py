@@ -50,7 +50,8 @@ class Arithmetic:
         for d in self.deviations:
             self._forced.setdefault(d.op, {}).update(d.sets)
 
-    def _param(self, op: str, name: str, value):
+    def parameter(self, op: str, name: str, value):
+        """The value, or what a deviation puts in its place."""
         return self._forced.get(op, {}).get(name, value)
 
     def _widen(self, x) -> np.ndarray:
@@ -95,12 +96,12 @@ class Arithmetic:
 
     def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
         """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
-        eps = self._param("group_norm", "eps", eps)
+        eps = self.parameter("group_norm", "eps", eps)
         return self._round(group_norm(self._widen(x), weight, bias, num_groups, eps))
 
     def layer_norm(self, x, weight=None, bias=None, eps=1e-5):
         """x [..., D], weight and bias [D] or None (1 and 0) -> [..., D]"""
-        eps = self._param("layer_norm", "eps", eps)
+        eps = self.parameter("layer_norm", "eps", eps)
         D = x.shape[-1]
         weight = np.ones(D, self.numerics.compute_dtype) if weight is None else weight
         bias = np.zeros(D, self.numerics.compute_dtype) if bias is None else bias
@@ -108,7 +109,7 @@ class Arithmetic:
 
     def rms_norm(self, x, weight, eps=1e-6):
         """x [..., D], weight [D] -> [..., D]"""
-        eps = self._param("rms_norm", "eps", eps)
+        eps = self.parameter("rms_norm", "eps", eps)
         return self._round(rms_norm(self._widen(x).reshape(-1, x.shape[-1]), weight, eps).reshape(x.shape))
 
     def silu(self, x):
@@ -116,7 +117,7 @@ class Arithmetic:
 
     def gelu(self, x, approximate="none"):
         """approximate: "none" (erf) or "tanh" """
-        approximate = self._param("gelu", "approximate", approximate)
+        approximate = self.parameter("gelu", "approximate", approximate)
         return self._gelu({"none": act.gelu, "tanh": act.gelu_tanh}[approximate], x)
 
     def quick_gelu(self, x):

@@ -43,5 +43,12 @@ DEVIATIONS: dict[str, Deviation] = {
             "the tanh approximation stands in for GELU's erf, in GEGLU and in OpenCLIP's MLP",
             "stable-diffusion.cpp common_block.hpp:205 (later common/block.hpp), GEGLU; clip.hpp:35, CLIPMLP",
         ),
+        Deviation(
+            "sdcpp/lokr-rank-one",
+            "lokr",
+            {"rank_one_scale": 1.0},
+            "a LoKr of rank 1 is scaled by 1, whatever its alpha says",
+            "stable-diffusion.cpp lora.hpp, get_lokr_weight_diff and get_out_diff: if (rank == 1)",
+        ),
     )
 }

@@ -3,11 +3,12 @@
 Argument names are those of the original's forward.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.adapters import load as load_adapters
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.models.clip import ACTIVATIONS, clip_text
@@ -15,6 +16,7 @@ from refsd.models.flux import double_stream_block, single_stream_block
 from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
 from refsd.module import Kept, Module
+from refsd.weights.adapters import AdapterFile
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.stored import shown
 
@@ -182,7 +184,11 @@ COMPONENTS: dict[str, Component] = {
 
 
 def load(
-    checkpoint: Checkpoint, name: str, arithmetic: Arithmetic, kept: Kept | None = None
+    checkpoint: Checkpoint,
+    name: str,
+    arithmetic: Arithmetic,
+    kept: Kept | None = None,
+    loras: Sequence[tuple[AdapterFile, float]] = (),
 ) -> tuple[Module, dict[str, Any]]:
     """A component's weights as a Module, and the params that its config sets. Raises BadInput if not there."""
     component = COMPONENTS[name]
@@ -191,7 +197,8 @@ def load(
         there = ", ".join(checkpoint.components)
         raise BadInput(f"{checkpoint.path}: {name} needs {component.part or 'a case'}; the file holds {there}")
     params = {param: held.config[param] for param in component.params if param in held.config}
-    return Module(held.weights, arithmetic, kept=kept), params
+    adapters = load_adapters(loras, component.part or "", held.weights, arithmetic)
+    return Module(held.weights, arithmetic, kept=kept, adapters=adapters), params
 
 
 def forward(

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from refsd import __version__
+from refsd.adapters import open_loras
 from refsd.components import COMPONENTS, check, forward, load
 from refsd.engine import one_answer
 from refsd.golden.arithmetic import named
@@ -39,6 +40,7 @@ class Request(NamedTuple):
     tap: str
     tap_ops: bool
     json: bool
+    loras: list[str]
 
 
 class _Progress(Taps):
@@ -64,7 +66,7 @@ def run(request: Request) -> None:
         raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
     arithmetic = named(request.numerics, request.deviations)
     checkpoint = open_checkpoint(request.model)
-    m, params = load(checkpoint, request.component, arithmetic)
+    m, params = load(checkpoint, request.component, arithmetic, loras=open_loras(request.loras, checkpoint))
     params |= _params(request)
     inputs = {name: _values(request.inputs, name, tensor) for name, tensor in open_weights(request.inputs).items()}
     check(request.component, m, inputs, params, str(request.inputs))
@@ -77,6 +79,7 @@ def run(request: Request) -> None:
         "numerics": request.numerics,
         "deviations": ", ".join(request.deviations),
         "params": json.dumps(params),
+        "loras": ", ".join(Path(lora).name for lora in request.loras),
         "model": request.model.name,
         "model_header_sha256": header_sha256(checkpoint, request.component),
     }

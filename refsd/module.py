@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from refsd.adapters import Adapters
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64
@@ -69,6 +70,7 @@ class Module:
     arithmetic: the numerics, and the deviations under test
     taps:       None, or where outputs are recorded
     kept:       which expanded weights stay in memory
+    adapters:   None, or what is added to which layers
     """
 
     def __init__(
@@ -78,16 +80,18 @@ class Module:
         prefix: str = "",
         taps: Taps | None = None,
         kept: Kept | None = None,
+        adapters: Adapters | None = None,
     ):
         self.weights = weights
         self.arithmetic = arithmetic or Arithmetic(FLOAT64)
         self.prefix = prefix
         self.taps = taps
         self.kept = kept or Kept()
+        self.adapters = adapters or Adapters({}, self.arithmetic)
 
     def __getitem__(self, name: str | int) -> "Module":
         """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
-        return Module(self.weights, self.arithmetic, f"{self.prefix}{name}.", self.taps, self.kept)
+        return Module(self.weights, self.arithmetic, f"{self.prefix}{name}.", self.taps, self.kept, self.adapters)
 
     def __contains__(self, name: str | int) -> bool:
         start = f"{self.prefix}{name}."
@@ -128,7 +132,9 @@ class Module:
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
         kind = self._stored(f"{name}.weight").type
-        return self._tap(name, self.arithmetic.linear(x, self.weight(f"{name}.weight"), self._bias(name), kind))
+        weight, bias = self.weight(f"{name}.weight"), self._bias(name)
+        y = self.arithmetic.linear(x, weight, bias, kind)
+        return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, bias))
 
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
@@ -137,19 +143,21 @@ class Module:
         if bias is None:
             bias = np.zeros(weight.shape[0], weight.dtype)
         sides = (padding,) * 4 if isinstance(padding, int) else padding
-        return self._tap(name, self.arithmetic.conv2d(x, weight, bias, stride, sides))
+        y = self.arithmetic.conv2d(x, weight, bias, stride, sides)
+        return self._tap(name, self.adapters.conv2d(self.prefix + name, x, y, weight, bias, stride, sides))
 
     def group_norm(self, name: str, x, num_groups=32, eps=1e-5):
         """x [N, C, H, W] -> the same"""
         weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        weight, bias = self.adapters.norm(self.prefix + name, weight, bias)
         return self._tap(name, self.arithmetic.group_norm(x, weight, bias, num_groups, eps))
 
     def layer_norm(self, name: str | None, x, eps=1e-5):
         """x [..., D] -> the same. name None: no weight, no bias."""
         if name is None:
             return self._tap("layer_norm", self.arithmetic.layer_norm(x, eps=eps))
-        weight = self.weight(f"{name}.weight")
-        return self._tap(name, self.arithmetic.layer_norm(x, weight, self._bias(name), eps))
+        weight, bias = self.adapters.norm(self.prefix + name, self.weight(f"{name}.weight"), self._bias(name))
+        return self._tap(name, self.arithmetic.layer_norm(x, weight, bias, eps))
 
     def rms_norm(self, name: str, x, eps=1e-6):
         """x [..., D] -> the same; `name` is the full key of the weight ("norm.weight", "query_norm.scale")."""

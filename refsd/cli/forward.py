@@ -35,6 +35,10 @@ def forward(
     param: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: what neither tensors nor config tell, as clip_skip=2.")
     ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(help="FILE[:STRENGTH]: an adapter to apply as the model runs; may be repeated."),
+    ] = None,
     taps: Annotated[Path | None, typer.Option(help="Safetensors file to write every block's output to.")] = None,
     tap: Annotated[str, typer.Option(help="Glob: which taps to keep.")] = "*",
     tap_ops: Annotated[bool, typer.Option("--tap-ops", help="Tap every operation too, not only blocks.")] = False,
@@ -43,4 +47,5 @@ def forward(
     """Run one component of a model once, on tensors from a file."""
     from refsd.forward import Request, run
 
-    run(Request(model, component, inputs, out, numerics, deviation or [], param or [], taps, tap, tap_ops, json))
+    settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [])
+    run(Request(model, component, inputs, out, *settings))

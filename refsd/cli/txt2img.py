@@ -42,6 +42,10 @@ def txt2img(
     deviation: Annotated[
         list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
     ] = None,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(help="FILE[:STRENGTH]: an adapter to apply as the model runs; may be repeated."),
+    ] = None,
     taps: Annotated[
         Path | None,
         typer.Option(help="Safetensors file for text encodings, noise, every step, latent and picture."),
@@ -69,4 +73,5 @@ def txt2img(
         max(clip_skip, 1),
     )
     seed = seed if seed >= 0 else secrets.randbelow(2**31)
-    run(Job(model, settings, seed, batch_count, output, vocab, numerics, deviation or [], taps, verbose))
+    files = (model, settings, seed, batch_count, output, vocab)
+    run(Job(*files, numerics, deviation or [], taps, verbose, tuple(lora or ())))

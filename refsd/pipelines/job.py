@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from refsd import __version__
+from refsd.adapters import open_loras
 from refsd.engine import memory, one_answer
 from refsd.forward import write
 from refsd.golden.arithmetic import named
@@ -34,6 +35,7 @@ class Job(NamedTuple):
     deviations: list[str]
     taps: Path | None
     verbose: bool
+    loras: tuple[str, ...] = ()
 
 
 class Report:
@@ -73,7 +75,8 @@ def run(job: Job) -> list[Path]:
     tokenizer = find_tokenizer(job.vocab, job.model)
     paths = output_paths(job.output, job.batch_count)
     report.detail(f"vocabulary: {tokenizer.source}")
-    sd = txt2img.open_pipeline(checkpoint, tokenizer, arithmetic, memory() // 4)
+    loras = open_loras(job.loras, checkpoint)
+    sd = txt2img.open_pipeline(checkpoint, tokenizer, arithmetic, memory() // 4, loras)
     settings = _aligned(job.settings, txt2img.size_multiple(sd), report)
 
     tapped: dict[str, np.ndarray] = {}
@@ -88,6 +91,11 @@ def run(job: Job) -> list[Path]:
                 image = _picture(sd, settings, conditioning, seed, f"{b + 1}/{len(paths)}", report, tapped, f"{b}.")
                 extras = {"Model": job.model.name, "Numerics": job.numerics}
                 extras |= {"Deviations": " ".join(job.deviations)} if job.deviations else {}
+                extras |= (
+                    {"Lora": " ".join(f"{file.weights.path.name}:{strength:g}" for file, strength in loras)}
+                    if loras
+                    else {}
+                )
                 extras |= {"Version": f"refsd {__version__}"}
                 write_png(path, to_bytes(image), parameters_text(settings, seed, extras))
                 report.say(f"{path}: {settings.width}x{settings.height}, seed {seed}")

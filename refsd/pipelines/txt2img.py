@@ -10,7 +10,7 @@ Whose convention is what:
 - The original: last hidden state of CLIP-L, latents / 0.18215 into the decoder.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.step import Callback, StepsError
 from refsd.tokenizers import Tokenizer, chunks
 from refsd.weights import Checkpoint
+from refsd.weights.adapters import AdapterFile
 
 LATENT_SCALE = 0.18215
 LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
@@ -67,16 +68,22 @@ class Conditioning(NamedTuple):
 
 
 def open_pipeline(
-    checkpoint: Checkpoint, tokenizer: Tokenizer, arithmetic: Arithmetic, budget: int = 0
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    arithmetic: Arithmetic,
+    budget: int = 0,
+    loras: Sequence[tuple[AdapterFile, float]] = (),
 ) -> StableDiffusion:
     """
     budget: bytes of expanded UNet weights to keep between steps
+    loras:  adapter files and their strengths, for the UNet and the text encoder
 
     Raises BadInput where a component is missing.
     """
     kept = {"unet": Kept(budget)}
     clip, unet, decoder = (
-        Part(name, *load(checkpoint, name, arithmetic, kept.get(name))) for name in ("clip", "unet", "vae-decoder")
+        Part(name, *load(checkpoint, name, arithmetic, kept.get(name), loras))
+        for name in ("clip", "unet", "vae-decoder")
     )
     return StableDiffusion(clip, unet, decoder, tokenizer)
 

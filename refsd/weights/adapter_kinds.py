@@ -87,7 +87,7 @@ class Parts:
             if math.prod(self.tensors["alpha"].shape) != 1:
                 raise Misfit(f"alpha {list(self.tensors['alpha'].shape)} for one number")
             return float(np.asarray(self.tensors["alpha"].values(), np.float64).reshape(()))
-        alpha = self.settings.get("lora_alpha", self.settings.get("alpha"))
+        alpha = self.settings.get("lora_alpha") or self.settings.get("alpha")
         return None if alpha is None else float(alpha)
 
     def scale(self, rank: int) -> float:
@@ -153,7 +153,7 @@ def _lokr(p: Parts) -> LoKr:
         else:
             w2 = p.get("lokr_w2_a", O2, w2_rank), p.get("lokr_w2_b", w2_rank, I2 * p.taps)
     rank = lokr_rank(w1_rank, w2_rank)
-    if "alpha" not in p and "r" in p.settings and p.alpha is not None:
+    if "alpha" not in p and p.settings.get("r") and p.alpha is not None:
         return LoKr(w1, w2, lokr_scale_peft(p.alpha, int(p.settings["r"])), rank)
     return LoKr(w1, w2, lokr_scale(p.alpha, rank), rank)
 
@@ -169,6 +169,7 @@ def _oft(p: Parts) -> OutputRotation:
     """diag_oft [n, b, b], boft [m, n, b, b]. alpha is LyCORIS's constraint, a share of the number of outputs."""
     O = p.shape[0]
     shape = p.tensors["oft_blocks"].shape
+    p.rank("oft_blocks")
     if len(shape) not in (3, 4) or shape[-1] != shape[-2] or shape[-3] * shape[-1] != O:
         raise Misfit(f"oft_blocks {list(shape)} for blocks of {O} outputs")
     if len(shape) == 4 and (
@@ -191,7 +192,7 @@ def _oft_input(p: Parts) -> InputRotation:
     if p.settings.get("coft"):
         raise Misfit("oft_R with coft, which refsd does not read")
     q = skew_from_upper(p.get("oft_r", n, values), size)
-    terms = int(p.settings.get("num_cayley_neumann_terms", 5))
+    terms = int(p.settings.get("num_cayley_neumann_terms") or 5)
     blocks = cayley_neumann(q, terms) if p.settings.get("use_cayley_neumann", True) else cayley_inverse(q)
     return InputRotation((Stage(np.repeat(blocks, inputs // size, axis=0) if shared else blocks),))
 

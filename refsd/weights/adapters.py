@@ -86,13 +86,20 @@ def build_adapters(
             tensors = {part: _read(file.weights, part, name) for part, name in names.items()}
             if f"{key}.weight" not in shapes:
                 raise Misfit("a layer that this checkpoint does not have")
-            parts = Parts(tensors, shapes[f"{key}.weight"], file.settings.get(component, {}), expand)
-            found[key] = build(parts)
+            settings = _of_module(file.settings.get(component, {}), next(iter(names.values())))
+            found[key] = build(Parts(tensors, shapes[f"{key}.weight"], settings, expand))
         except Misfit as misfit:
             misfits.append(f"{component} {key}: {misfit}")
     if misfits:
         raise BadInput(f"{file.weights.path}: {len(misfits)} adapters do not fit: {'; '.join(misfits)}")
     return found
+
+
+def _of_module(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    """IA3's list of modules that scale their input, as a yes or no."""
+    modules = settings.get("feedforward_modules")
+    listed = isinstance(modules, list) and any(f"{name}.".find(f".{m}.") >= 0 for m in modules)
+    return {**settings, "feedforward": listed} if settings else settings
 
 
 def _read(weights: Weights, part: str, name: str) -> StoredTensor:
@@ -121,8 +128,8 @@ def _settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for name, value in flat.items() if isinstance(flat, dict) else ():
             component, _, setting = name.partition(".")
-            found.setdefault(names.get(component, component), {})[setting] = value
-    elif config.is_file():
+            found.setdefault(names.get(component, str(component)), {})[setting] = value
+    elif config.is_file() and any(name.startswith("base_model.model.") for name in weights):
         read = read_json(config)
         found = {"unet": read, "clip": read} if read.get("peft_type") in _PEFT else {}
     else:
@@ -134,7 +141,7 @@ def _settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
                     f"{path}: {setting} in its PEFT settings: refsd does not read that; merge it with PEFT"
                 )
         for setting in _LARGEST:
-            value = settings.get(setting, 1)
-            if type(value) not in (int, float) or not 0 < value < _LARGEST[setting]:
+            value = settings.get(setting)
+            if value is not None and (type(value) not in (int, float) or not 0 < value < _LARGEST[setting]):
                 raise BadInput(f"{path}: {setting} in its PEFT settings is {str(value)[:40]!r}, a number expected")
     return found

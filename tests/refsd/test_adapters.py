@@ -1,0 +1,189 @@
+"""Adapters on a whole small model: as it runs, and merged."""
+
+import numpy as np
+import pytest
+import tiny_adapters
+import tiny_models as tiny
+from typer.testing import CliRunner
+
+from refsd.adapters import Merged, load, open_loras, parse
+from refsd.cli import app
+from refsd.components import forward
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.deviations import DEVIATIONS
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import FLOAT64, GGML_CPU, TORCH_BF16
+from refsd.golden.tensor import stored
+from refsd.kernels.adapters import DoRA, LoKr
+from refsd.module import Module, Taps
+from refsd.weights import open_checkpoint, open_weights
+from refsd.weights.adapter_kinds import KINDS, kind_of
+
+INPUTS = tiny.inputs()
+F64 = Arithmetic(FLOAT64)
+KINDS_IN_TURN = list(tiny_adapters.LAYER_KINDS)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny.safetensors"
+    tiny_adapters.save(path, {name: tensor.data for name, tensor in tiny.checkpoint().items()})
+    return path
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """Every layer of the UNet and of CLIP has an adapter, kinds in turn."""
+    tensors, seen, turn = {}, set(), 0
+    for part, prefix in (("unet", "diffusion_model."), ("clip", "text_encoder.")):
+        shapes = tiny.SHAPES[part]
+        for name, shape in shapes.items():
+            key, _, leaf = name.rpartition(".")
+            if leaf != "weight" or "embedding" in key:
+                continue
+            turn += 1
+            kind = KINDS_IN_TURN[turn % len(KINDS_IN_TURN)]
+            if min(shape) % 4 and kind in ("oft", "boft", "oft_peft", "boft_peft"):
+                kind = "lokr"
+            parts = tiny_adapters.parts(kind, shape, turn)
+            if "diff_b" in parts and f"{key}.bias" not in shapes:
+                del parts["diff_b"]
+            seen.add(kind_of({tiny_part(p): stored(np.asarray(a)) for p, a in parts.items()}))
+            tensors |= {f"{prefix}{key}.{p}": array for p, array in parts.items()}
+    assert seen == set(KINDS)
+    path = tmp_path_factory.mktemp("loras") / "everything.safetensors"
+    tiny_adapters.save(path, tensors)
+    return path
+
+
+def tiny_part(name):
+    from refsd.weights.adapter_names import split
+
+    return split(f"x.{name}")[1]
+
+
+def distance(got, want):
+    return np.linalg.norm(got - want) / np.linalg.norm(want)
+
+
+def run(part, weights, adapters=None, arithmetic=F64):
+    m = Module(weights, arithmetic, adapters=adapters)
+    component = {"unet": "unet", "clip": "clip"}[part]
+    return next(iter(forward(component, m, INPUTS[component], tiny.PARAMS.get(component)).values()))
+
+
+@pytest.mark.parametrize("part", ["unet", "clip"])
+@pytest.mark.parametrize("strength", [1.0, 0.3])
+def test_running_is_merging(part, strength, model, everything):
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components[part].weights
+    adapters = load([(file, strength) for file, _ in open_loras([str(everything)], checkpoint)], part, weights, F64)
+    running, merged = run(part, weights, adapters), run(part, Merged(weights, adapters))
+    assert distance(running, merged) < 1e-12
+    assert distance(running, run(part, weights)) > 1e-2
+
+
+def test_several_adapters_on_a_layer_refer_to_its_own_weight(model, everything):
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["unet"].weights
+    twice = [(file, s) for s in (0.4, 0.3) for file, _ in open_loras([str(everything)], checkpoint)]
+    adapters = load(twice, "unet", weights, F64)
+    assert {len(applied) for applied in adapters.layers.values()} == {2}
+    assert distance(run("unet", weights, adapters), run("unet", Merged(weights, adapters))) < 1e-12
+
+
+def test_a_tap_sees_the_adapted_output(model, everything):
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["clip"].weights
+    adapters = load(open_loras([str(everything)], checkpoint), "clip", weights, F64)
+    seen = []
+    for of, applied in ((weights, adapters), (Merged(weights, adapters), None)):
+        taps = Taps(ops=True)
+        forward("clip", Module(of, F64, taps=taps, adapters=applied), INPUTS["clip"], tiny.PARAMS["clip"])
+        seen.append(taps)
+    assert list(seen[0]) == list(seen[1]) and len(seen[0]) > 20
+    assert all(distance(seen[0][name], seen[1][name]) < 1e-12 for name in seen[0])
+
+
+@pytest.mark.parametrize(("numerics", "limit"), [(TORCH_BF16, 0.05), (GGML_CPU, 0.01)])
+def test_engines_round_inside_an_adapter(numerics, limit, model, everything):
+    """Near the truth, not at it; and in the storage dtype."""
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["clip"].weights
+    files = open_loras([str(everything) + ":0.3"], checkpoint)
+    truth = run("clip", weights, load(files, "clip", weights, F64))
+    arithmetic = Arithmetic(numerics)
+    got = run("clip", weights, load(files, "clip", weights, arithmetic), arithmetic)
+    assert got.dtype == numerics.storage_dtype
+    assert 1e-9 < distance(got.astype(np.float64), truth) < limit
+
+
+def test_the_rank_one_deviation(model, tmp_path):
+    """stable-diffusion.cpp: alpha is lost where a LoKr has the rank 1."""
+    rng = np.random.default_rng(0)
+    tensors = {"alpha": np.float32(3), "lokr_w1": rng.standard_normal((4, 4), np.float32)}
+    tensors |= {"lokr_w2_a": rng.standard_normal((8, 1), np.float32)}
+    tensors |= {"lokr_w2_b": rng.standard_normal((1, 8), np.float32)}
+    at = "lora_unet_input_blocks_1_1_transformer_blocks_0_attn1_to_q"
+    tiny_adapters.save(tmp_path / "a.safetensors", {f"{at}.{part}": array for part, array in tensors.items()})
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["unet"].weights
+    scales = []
+    for deviations in ((), (DEVIATIONS["sdcpp/lokr-rank-one"],)):
+        files = open_loras([str(tmp_path / "a.safetensors")], checkpoint)
+        adapters = load(files, "unet", weights, Arithmetic(FLOAT64, deviations))
+        ((applied,),) = adapters.layers.values()
+        assert isinstance(applied.adapter, LoKr)
+        scales.append(applied.adapter.scale)
+    assert scales == [3.0, 1.0]
+
+
+def test_lycoris_adds_its_epsilon_in_the_compute_type(model, everything):
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["unet"].weights
+    adapters = load(open_loras([str(everything)], checkpoint), "unet", weights, F64)
+    found = [applied.adapter for (applied,) in adapters.layers.values() if isinstance(applied.adapter, DoRA)]
+    assert {a.eps for a in found} == {np.finfo(np.float64).eps} and {a.on_input for a in found} == {True, False}
+
+
+def test_a_command_lines_words():
+    assert parse("a.safetensors") == ("a.safetensors", 1.0) or parse("a.safetensors").strength == 1.0
+    assert parse("a.safetensors:0.5").strength == 0.5 and str(parse("a.safetensors:0.5").path) == "a.safetensors"
+    assert parse("a:-1").strength == -1
+    assert str(parse("C:/a.safetensors").path) == "C:/a.safetensors"
+    for wrong in ("a.safetensors:much", "a.safetensors:", "a.safetensors:nan"):
+        with pytest.raises(BadInput, match="expected FILE or FILE:STRENGTH"):
+            parse(wrong)
+
+
+@pytest.mark.jitted
+def test_refsd_forward_applies_them(model, everything, tmp_path):
+    tiny_adapters.save(tmp_path / "in.safetensors", INPUTS["unet"])
+    outputs = {}
+    for name, options in {
+        "plain": [],
+        "once": ["--lora", f"{everything}:0.6"],
+        "twice": ["--lora", f"{everything}:0.6", "--lora", f"{everything}:-0.6"],
+    }.items():
+        out = tmp_path / f"{name}.safetensors"
+        arguments = [
+            "forward",
+            model,
+            "--component",
+            "unet",
+            "-i",
+            tmp_path / "in.safetensors",
+            "-o",
+            out,
+            *options,
+        ]
+        result = CliRunner().invoke(app, [str(a) for a in arguments])
+        assert result.exit_code == 0, result.output
+        outputs[name] = open_weights(out)
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["unet"].weights
+    adapters = load(open_loras([f"{everything}:0.6"], checkpoint), "unet", weights, F64)
+    expected = run("unet", weights, adapters)
+    np.testing.assert_allclose(outputs["once"]["out"].values(), expected, rtol=0, atol=1e-11)
+    assert outputs["once"].metadata["loras"] == "everything.safetensors:0.6"
+    assert distance(outputs["once"]["out"].values(), outputs["plain"]["out"].values()) > 1e-2

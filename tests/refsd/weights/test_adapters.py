@@ -1,0 +1,279 @@
+"""Adapter files: every naming finds its layer, and what does not fit is said, all of it, in one line."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_adapters
+from safetensors.numpy import save_file
+
+from refsd.golden.errors import BadInput
+from refsd.kernels.adapters import DoRA, InputRotation, LoKr, LoRA
+from refsd.weights import keymaps, open_checkpoint
+from refsd.weights.adapter_names import NAMINGS, PARTS, Target, aliases, split
+from refsd.weights.adapters import build_adapters, open_adapters
+from refsd.weights.architecture import CLIPSize, UNetSize, clip_shapes, unet_shapes
+
+TO_Q = "input_blocks.1.1.transformer_blocks.0.attn1.to_q"
+SHAPE = (32, 32)
+
+
+@pytest.fixture
+def checkpoint(single_file):
+    return open_checkpoint(single_file)
+
+
+@pytest.fixture
+def read(checkpoint, tmp_path):
+    def read(tensors, component="unet", metadata=None):
+        path = tmp_path / "adapter.safetensors"
+        tiny_adapters.save(path, tensors, metadata)
+        file = open_adapters(path, checkpoint)
+        shapes = checkpoint.components[component].weights.shapes
+        return build_adapters(file, component, shapes, lambda t: np.array(t.values(), np.float64))
+
+    return read
+
+
+def lora(module, seed=0, shape=SHAPE):
+    return {f"{module}.{part}": a for part, a in tiny_adapters.parts("lora", shape, seed).items()}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q",
+        "lora_unet_input_blocks_1_1_transformer_blocks_0_attn1_to_q",
+        "lycoris_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q",
+        "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q",
+        "base_model.model.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q",
+        "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn1.to_q",
+    ],
+)
+def test_namings_of_a_unet(module, read):
+    adapters = read(lora(module))
+    assert list(adapters) == [TO_Q]
+    adapter = adapters[TO_Q]
+    expected = tiny_adapters.parts("lora", SHAPE, 0)
+    assert isinstance(adapter, LoRA) and adapter.scale == 1.5 / 2
+    np.testing.assert_array_equal(adapter.down, expected["lora_down.weight"])
+    np.testing.assert_array_equal(adapter.up, expected["lora_up.weight"])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "lora_te_text_model_encoder_layers_1_mlp_fc1",
+        "lora_te1_text_model_encoder_layers_1_mlp_fc1",
+        "text_encoder.text_model.encoder.layers.1.mlp.fc1",
+        "base_model.model.encoder.layers.1.mlp.fc1",
+        "text_encoders.clip_l.transformer.text_model.encoder.layers.1.mlp.fc1",
+    ],
+)
+def test_namings_of_clip(module, read):
+    assert list(read(lora(module, shape=(96, 64)), "clip")) == ["text_model.encoder.layers.1.mlp.fc1"]
+
+
+@pytest.mark.parametrize(
+    ("down", "up"),
+    [
+        (".lora_down.weight", ".lora_up.weight"),
+        (".lora_A.weight", ".lora_B.weight"),
+        (".lora_A.default.weight", ".lora_B.default.weight"),
+        (".lora.down.weight", ".lora.up.weight"),
+        (".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight"),
+    ],
+)
+def test_names_of_parts(down, up, read):
+    """Without an alpha the scale is 1."""
+    module = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    adapter = read({module + down: parts["lora_down.weight"], module + up: parts["lora_up.weight"]})[TO_Q]
+    assert adapter.scale == 1 and np.array_equal(adapter.up, parts["lora_up.weight"])
+
+
+@pytest.mark.parametrize(("layer", "key"), [("to_q", "to_q"), ("to_out", "to_out.0")])
+def test_diffusers_processors(layer, key, read):
+    at = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1"
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    names = {f"{at}.processor.{layer}_lora.{side}.weight": parts[f"lora_{side}.weight"] for side in ("down", "up")}
+    assert list(read(names)) == [f"input_blocks.1.1.transformer_blocks.0.attn1.{key}"]
+
+
+SIZES = {"unet": UNetSize(), "clip": CLIPSize()}
+SHAPES = {"unet": unet_shapes(UNetSize()), "clip": clip_shapes(CLIPSize())}
+MODULES = {component: {name.rpartition(".")[0] for name in names} for component, names in SHAPES.items()}
+
+
+@pytest.mark.parametrize("component", NAMINGS)
+def test_every_layer_of_sd15_comes_back_from_every_naming(component):
+    """Round trip; and no two layers share a name, underscores and all."""
+    found = aliases(SIZES, SHAPES)
+    layouts = {"original": lambda key: key, "headless": lambda key: key.removeprefix("text_model.")}
+    unet = keymaps.unet()
+    layouts["diffusers"] = lambda key: unet.theirs(key).names[0]
+    for naming in NAMINGS[component]:
+        names = {
+            key: naming.prefix + layouts[naming.layout](key).replace(".", naming.dot) for key in MODULES[component]
+        }
+        assert len(set(names.values())) == len(names)
+        for key, name in names.items():
+            assert found[name] == Target(component, key), naming
+
+
+def test_every_part_of_a_name_is_split_off():
+    for end, part in PARTS.items():
+        assert split(f"lora_unet_x{end}") == ("lora_unet_x", part)
+    assert split("lora_unet_x.lora_sideways.weight") == ("lora_unet_x.lora_sideways", "weight")
+    assert split("nothing") is None
+
+
+def test_unknown_names_are_all_listed(read):
+    unknown = [f"lora_unet_up_blocks_{i}_nowhere.alpha" for i in range(40)]
+    with pytest.raises(BadInput) as refused:
+        read(lora(f"diffusion_model.{TO_Q}") | {name: np.float32(1) for name in unknown})
+    said = str(refused.value)
+    assert "40 of 43 tensors" in said and all(name in said for name in unknown) and "\n" not in said
+
+
+def test_misfits_are_all_listed(read):
+    good = lora(f"diffusion_model.{TO_Q}")
+    to_k = "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn1.to_k"
+    tensors = good | {f"{to_k}.lora_down.weight": good[f"diffusion_model.{TO_Q}.lora_down.weight"]}
+    tensors |= lora("diffusion_model.input_blocks.1.1.transformer_blocks.0.attn1.to_v", shape=(32, 31))
+    tensors |= {"diffusion_model.input_blocks.1.1.proj_in.w_norm": np.ones(32, np.float32)}
+    with pytest.raises(BadInput, match="3 adapters do not fit") as refused:
+        read(tensors)
+    said = str(refused.value)
+    assert "attn1.to_k: down make no adapter" in said and "attn1.to_v: down [2, 31] for [2, 32]" in said
+    assert "proj_in: norm for a weight [32, 32, 1, 1]" in said and "\n" not in said
+
+
+def test_a_layer_named_twice(read):
+    diffusers = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    with pytest.raises(BadInput, match="3 of 6 tensors come twice"):
+        read(lora(f"diffusion_model.{TO_Q}") | lora(diffusers))
+
+
+def test_what_is_no_number_or_no_weight(read):
+    tensors = lora(f"diffusion_model.{TO_Q}")
+    tensors[f"diffusion_model.{TO_Q}.lora_up.weight"][3, 1] = np.nan
+    with pytest.raises(BadInput, match="1 values of up are NaN or infinite"):
+        read(tensors)
+    tensors[f"diffusion_model.{TO_Q}.lora_up.weight"] = np.ones((32, 2), np.int32)
+    with pytest.raises(BadInput, match="up is i32"):
+        read(tensors)
+
+
+@pytest.mark.parametrize("kind", tiny_adapters.LAYER_KINDS)
+@pytest.mark.parametrize("layer", [TO_Q, "input_blocks.1.0.in_layers.2", "input_blocks.1.1.proj_in"])
+def test_any_part_of_another_shape_is_refused_in_one_line(kind, layer, read, checkpoint):
+    """An empty, a scalar, a transposed or a longer part: BadInput, never a traceback or another adapter."""
+    shape = checkpoint.components["unet"].weights.shapes[f"{layer}.weight"]
+    good = {f"diffusion_model.{layer}.{part}": array for part, array in tiny_adapters.parts(kind, shape, 3).items()}
+    assert list(read(good)) == [layer]
+    for name, array in good.items():
+        for bad in (
+            np.zeros((0, *array.shape[1:])),
+            np.zeros(()),
+            np.zeros((3, 5, 7)),
+            np.zeros((*array.shape, 3)),
+        ):
+            if bad.size == array.size:
+                continue
+            with pytest.raises(BadInput) as refused:
+                read(good | {name: bad.astype(array.dtype)})
+            assert "\n" not in str(refused.value)
+        without = {other: value for other, value in good.items() if other != name}
+        if not name.endswith(("alpha", "dora_scale", "rescale", "mid.weight", "diff", "diff_b")):
+            with pytest.raises(BadInput):
+                read(without)
+
+
+PEFT = "base_model.model.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+
+
+def peft_file(tmp_path, tensors, settings):
+    save_file(
+        {name: np.ascontiguousarray(a) for name, a in tensors.items()}, tmp_path / "adapter_model.safetensors"
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    return tmp_path / "adapter_model.safetensors"
+
+
+def build(path, checkpoint):
+    shapes = checkpoint.components["unet"].weights.shapes
+    return build_adapters(
+        open_adapters(path, checkpoint), "unet", shapes, lambda t: np.array(t.values(), np.float64)
+    )
+
+
+def test_peft_keeps_alpha_beside_the_file(checkpoint, tmp_path):
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    tensors = {f"{PEFT}.lora_A.weight": parts["lora_down.weight"], f"{PEFT}.lora_B.weight": parts["lora_up.weight"]}
+    tensors[f"{PEFT}.lora_magnitude_vector"] = np.ones(32, np.float32)
+    for settings, scale in (
+        ({"lora_alpha": 6, "r": 2}, 3),
+        ({"lora_alpha": 6, "r": 2, "use_rslora": True}, 6 / np.sqrt(2)),
+    ):
+        path = peft_file(tmp_path, tensors, {"peft_type": "LORA", **settings})
+        adapter = build(path, checkpoint)[TO_Q]
+        assert isinstance(adapter, DoRA) and adapter.inner.scale == pytest.approx(scale) and adapter.eps == 0
+    for settings, said in (
+        ({"alpha_pattern": {"to_q": 3}}, "alpha_pattern"),
+        ({"lora_alpha": "many"}, "lora_alpha .* 'many', a number expected"),
+        ({"lora_alpha": float("inf")}, "lora_alpha"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            build(peft_file(tmp_path, tensors, {"peft_type": "LORA", **settings}), checkpoint)
+
+
+def test_pefts_lokr_and_oft_follow_their_settings(checkpoint, tmp_path):
+    parts = tiny_adapters.parts("lokr", SHAPE, 1)
+    tensors = {f"{PEFT}.{part}": parts[part] for part in ("lokr_w1", "lokr_w2")}
+    settings = {"peft_type": "LOKR", "alpha": 6, "r": 8}
+    adapter = build(peft_file(tmp_path, tensors, settings), checkpoint)[TO_Q]
+    assert isinstance(adapter, LoKr) and adapter.scale == 0.75
+    tensors = {f"{PEFT}.{part}": a for part, a in tiny_adapters.parts("oft_peft", SHAPE, 1).items()}
+    turned = []
+    for settings in (
+        {"use_cayley_neumann": False},
+        {"num_cayley_neumann_terms": 5},
+        {"num_cayley_neumann_terms": 30},
+    ):
+        adapter = build(peft_file(tmp_path, tensors, {"peft_type": "OFT", **settings}), checkpoint)[TO_Q]
+        assert isinstance(adapter, InputRotation)
+        turned.append(adapter.stages[0].blocks)
+    assert np.abs(turned[1] - turned[2]).max() > 1e-3
+    np.testing.assert_allclose(turned[0], turned[2].swapaxes(1, 2), atol=1e-3)
+    with pytest.raises(BadInput, match="coft"):
+        build(peft_file(tmp_path, tensors, {"peft_type": "OFT", "coft": True}), checkpoint)
+
+
+def test_pefts_ia3_says_which_modules_scale_their_input(checkpoint, tmp_path):
+    conv = "base_model.model.down_blocks.0.attentions.0.proj_in"
+    tensors = {f"{conv}.ia3_l": np.full((1, 32, 1, 1), 2, np.float32)}
+    for modules, on_input in (([], False), (["proj_in"], True), (["proj"], False)):
+        path = peft_file(tmp_path, tensors, {"peft_type": "IA3", "feedforward_modules": modules})
+        adapter = build(path, checkpoint)["input_blocks.1.1.proj_in"]
+        assert adapter.on_input == on_input and adapter.on_bias != on_input
+
+
+def test_diffusers_keeps_alpha_in_the_metadata(read):
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    module = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    tensors = {
+        f"{module}.lora_A.weight": parts["lora_down.weight"],
+        f"{module}.lora_B.weight": parts["lora_up.weight"],
+    }
+    metadata = {
+        "lora_adapter_metadata": json.dumps({"unet.r": 2, "unet.lora_alpha": 8, "text_encoder.lora_alpha": 5})
+    }
+    assert read(tensors, metadata=metadata)[TO_Q].scale == 4
+    with pytest.raises(BadInput, match="not JSON"):
+        read(tensors, metadata={"lora_adapter_metadata": "{"})
+
+
+def test_a_checkpoint_where_an_adapter_is_meant(checkpoint, single_file):
+    with pytest.raises(BadInput, match="no part of an adapter"):
+        open_adapters(single_file, checkpoint)
