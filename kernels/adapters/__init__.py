@@ -13,7 +13,7 @@ from refsd.kernels.adapters.dora import DoRA
 from refsd.kernels.adapters.full import Full
 from refsd.kernels.adapters.glora import GLoRA
 from refsd.kernels.adapters.ia3 import IA3
-from refsd.kernels.adapters.layer import Conv2d, Linear
+from refsd.kernels.adapters.layer import Conv2d, Layer, Linear
 from refsd.kernels.adapters.loha import LoHa
 from refsd.kernels.adapters.lokr import LoKr
 from refsd.kernels.adapters.lora import LoRA
@@ -42,6 +42,7 @@ __all__ = [
     "Full",
     "GLoRA",
     "InputRotation",
+    "Layer",
     "Linear",
     "LoHa",
     "LoKr",
