@@ -12,6 +12,8 @@ from types import MappingProxyType
 import ml_dtypes
 import numpy as np
 
+from refsd.kernels.linear_quantized import DOTS
+
 
 @dataclass(frozen=True)
 class Numerics:
@@ -69,8 +71,7 @@ GGML_CPU = Numerics(
         {
             "f16": "f16",
             "bf16": "bf16",
-            **dict.fromkeys(("q4_0", "q5_0", "q8_0"), "q8_0"),
-            **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"), "q8_k"),
+            **{weight: dot.activation for weight, dot in DOTS.items()},
         }
     ),
     conv="f16",

@@ -59,11 +59,11 @@ def _moved_q8_k(x: np.ndarray) -> np.ndarray:
     return np.broadcast_to(amax / 127, (amax.size, 256)).reshape(x.shape)
 
 
-_MOVED_BLOCKS = {"q8_0": _moved_q8_0, "q8_k": _moved_q8_k}
+_MOVED_BLOCKS = {"q8_0": _moved_q8_0, "q8_1": _moved_q8_0, "q8_k": _moved_q8_k}
 
 
 def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
-    """Bound on what a trip through a storage type ("f16", "q8_0", "q8_k", None) does to x.
+    """Bound on what a trip through a storage type ("f16", "q8_0", "q8_1", "q8_k", None) does to x.
 
     x: float64 [...]; for a block type the last axis is whole blocks.
     Raises NotImplementedError for a block type that no engine uses for activations.

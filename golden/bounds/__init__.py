@@ -52,7 +52,7 @@ def bound(
     values = {name: np.asarray(tensor.values(), np.float64) for name, tensor in inputs.items()}
     types = {name: tensor.type for name, tensor in inputs.items()}
     with np.errstate(over="ignore", invalid="ignore"):
-        return BOUNDS[op](Run(numerics, values, types, full, np.asarray(truth, np.float64)))
+        return BOUNDS[op](Run(numerics, values, types, full, np.asarray(truth, np.float64), inputs))
 
 
 __all__ = ["BOUNDS", "Bound", "bound"]

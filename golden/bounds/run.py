@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.golden.numerics import Numerics
 from refsd.golden.rounding import Bound, Terms, floor, gamma, largest, moved_in_turn, unit
+from refsd.golden.tensor import StoredTensor
 
 # exp, erf, tanh, sin and cos of ordinary math libraries, in units of u.
 FUNCTION = 4.0
@@ -15,7 +16,7 @@ FUNCTION = 4.0
 class Run(NamedTuple):
     """What every bound below is given: all arrays float64.
 
-    inputs: the tensors' values; types: their storage types; truth: the float64 answer
+    inputs: the tensors' values; stored: the tensors; types: their storage types; truth: the float64 answer
     """
 
     numerics: Numerics
@@ -23,6 +24,7 @@ class Run(NamedTuple):
     types: Mapping[str, str]
     params: Mapping[str, Any]
     truth: np.ndarray
+    stored: Mapping[str, StoredTensor]
 
     @property
     def u(self) -> float:

@@ -8,6 +8,15 @@ from refsd.kernels.quant.block_type import halves
 from refsd.kernels.quant.integers import integer_dot, integers
 
 
+def minimums(weights):
+    """m of Q4_1 or Q5_1 blocks. uint8 [..., bytes] -> float32 [...]"""
+    return _half(weights, 2)
+
+
+def _half(blocks, offset):
+    return halves(blocks.reshape(-1, blocks.shape[-1]), offset).reshape(blocks.shape[:-1])
+
+
 def dot_with_minimum(name: str):
     """The product for Q4_1 and Q5_1: the minimum meets the sum of the activations, which their block brings along.
 
@@ -23,9 +32,8 @@ def dot_with_minimum(name: str):
     """
 
     def dot(weights, activations):
-        w, a = weights.reshape(-1, weights.shape[2]), activations.reshape(-1, activations.shape[2])
-        d, m = (halves(w, offset).reshape(weights.shape[:2]) for offset in (0, 2))
-        e, t = (halves(a, offset).reshape(activations.shape[:2]) for offset in (0, 2))
+        d, m = _half(weights, 0), minimums(weights)
+        e, t = _half(activations, 0), _half(activations, 2)
         p = np.ascontiguousarray(activations[:, :, 4:]).view(np.int8)
         return _dot(integers(name, weights), d, m, e, t, p)
 

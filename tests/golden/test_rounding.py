@@ -28,7 +28,7 @@ def test_what_is_representable_does_not_move():
     assert moved(np.array([2**-26]), np.dtype(np.float16))[0] >= 2**-26
 
 
-@pytest.mark.parametrize(("kind", "block"), [("q8_0", 32), ("q8_k", 256)])
+@pytest.mark.parametrize(("kind", "block"), [("q8_0", 32), ("q8_1", 32), ("q8_k", 256)])
 @given(data=st.data())
 def test_packing_activations_into_blocks(kind, block, data):
     x = data.draw(hnp.arrays(np.float32, (2, block), elements=_FLOATS))

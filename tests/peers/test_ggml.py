@@ -13,9 +13,8 @@ from refsd.golden.engines import EngineFailure, ggml
 from refsd.golden.engines.ggml_graph import Graph, Result
 from refsd.golden.engines.ggml_library import Library
 from refsd.golden.numerics import FLOAT32, FLOAT64
-from refsd.golden.recipe import Recipe
+from refsd.golden.recipe import SCALE_FIELDS, Recipe
 from refsd.golden.tensor import stored
-from refsd.kernels.quant import BLOCK_TYPES
 
 pytestmark = pytest.mark.peer
 
@@ -113,14 +112,13 @@ def test_unequal_padding_on_every_side(engines):
         assert result.conforms, result.reason
 
 
-@pytest.mark.parametrize("kind", sorted(BLOCK_TYPES.keys() - {"q8_k"}))
+@pytest.mark.parametrize("kind", SCALE_FIELDS)
 def test_every_block_type(engines, kind):
-    """q4_1 and q5_1 meet q8_1 activations in ggml, which refsd does not round to: linear is refused."""
     matrix = Recipe((77, 512), kind)
     cases = [
         Case(f"linear/{kind}", "linear", {"x": Recipe((33, 512)), "weight": matrix}),
         Case(f"dequantize/{kind}", "dequantize", {"x": matrix}),
     ]
     product, values = conform.run(runner(), [engines["ggml"]], cases)
-    assert product.status == (verdict.REFUSED if kind in ("q4_1", "q5_1") else verdict.PASS), product.reason
+    assert product.status == verdict.PASS, product.reason
     assert values.status == verdict.PASS, values.reason
