@@ -1,17 +1,65 @@
 """The step down and the noise back up, which all ancestral samplers share."""
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.samplers.step import StepNoise
 
 
-def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> tuple[float, float]:
-    """How far down to step, and how much fresh noise brings back up: sigma_down^2 + sigma_up^2 = sigma_next^2.
+class Ancestral(NamedTuple):
+    """
+    down:  the sigma that the solver steps to
+    up:    standard deviation of the fresh noise
+    scale: of x, before the noise is added
+    """
 
-        sigma_up = min(sigma_next, eta * sqrt(sigma_next^2 (sigma^2 - sigma_next^2) / sigma^2))
+    down: float
+    up: float
+    scale: float = 1.0
+
+
+# sigma, sigma_next, eta -> Ancestral
+AncestralStep = Callable[[float, float, float], Ancestral]
+
+
+def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
+    """How far down to step, and how much fresh noise brings back up: down^2 + up^2 = sigma_next^2.
+
+        up = min(sigma_next, eta * sqrt(sigma_next^2 (sigma^2 - sigma_next^2) / sigma^2))
 
     eta: 0 is deterministic, 1 the posterior of DDPM
     Source: k-diffusion sampling.py, get_ancestral_step.
     """
     if eta == 0:
-        return sigma_next, 0.0
-    sigma_up = min(sigma_next, eta * math.sqrt(sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2))
-    return math.sqrt(sigma_next**2 - sigma_up**2), sigma_up
+        return Ancestral(sigma_next, 0.0)
+    up = min(sigma_next, eta * math.sqrt(sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2))
+    return Ancestral(math.sqrt(sigma_next**2 - up**2), up)
+
+
+def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
+    """The same for a rectified flow, whose signal has the weight 1 - sigma.
+
+        down = sigma_next (1 + (sigma_next / sigma - 1) eta)
+        scale = (1 - sigma_next) / (1 - down),  up^2 = sigma_next^2 - (scale down)^2
+
+    Source: ComfyUI sample_euler_ancestral_RF; stable-diffusion.cpp get_ancestral_step_flow.
+    """
+    if eta == 0 or sigma_next == 0:
+        return Ancestral(sigma_next, 0.0)
+    down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
+    scale = (1 - sigma_next) / (1 - down)
+    return Ancestral(down, math.sqrt(max(sigma_next**2 - (scale * down) ** 2, 0.0)), scale)
+
+
+def renoised(
+    x: np.ndarray, step: Ancestral, sigma: float, sigma_next: float, noise: StepNoise, s_noise: float = 1.0
+) -> np.ndarray:
+    """x scale + up s_noise n; a step to 0 draws nothing."""
+    if sigma_next == 0:
+        return x
+    if step.scale != 1:
+        x = x * step.scale
+    return x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * step.up)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.ancestral import ancestral_step, renoised
 from refsd.samplers.churn import NO_CHURN, Churn, churned
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, no_noise
@@ -50,7 +50,7 @@ def dpm_2_ancestral(
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
-    noise:  drawn from once a step, not where sigma_down is 0
+    noise:  drawn from once a step, not where the next sigma is 0
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpm_2_ancestral.
     """
@@ -59,10 +59,9 @@ def dpm_2_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
-        x = _midpoint_step(model, x, denoised, sigma, sigma_down)
-        if sigma_down > 0:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+        step = ancestral_step(sigma, sigma_next, eta)
+        x = _midpoint_step(model, x, denoised, sigma, step.down)
+        x = renoised(x, step, sigma, sigma_next, noise, s_noise)
     return x
 
 

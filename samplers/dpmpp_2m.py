@@ -39,3 +39,41 @@ def dpmpp_2m(
         x = sigma_next / sigma * x - math.expm1(-h) * d
         last, h_last = denoised, h
     return x
+
+
+def dpmpp_2m_v2(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """dpmpp_2m with other weights: r = max / min of the two steps, and 1 - e^-h with h their mean.
+
+    x decays by this step's sigma_next / sigma, denoised enters by the mean step's weight: on an uneven schedule
+    the two no longer add up to 1, and it is no consistent solver. A published variant of A1111's time, kept by
+    stable-diffusion.cpp as dpm++2mv2.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; the first step, and one to 0, is of order 1
+    noise:  never drawn from
+    -> latents at sigmas[-1], dtype of x
+    Source: stable-diffusion.cpp sample_dpmpp_2m_v2.
+    """
+    last, h_last = None, 0.0
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        h = math.log(sigma / sigma_next)
+        if last is None:
+            x = sigma_next / sigma * x - math.expm1(-h) * denoised
+        else:
+            r = max(h_last, h) / min(h_last, h)
+            d = (1 + 1 / (2 * r)) * denoised - 1 / (2 * r) * last
+            x = sigma_next / sigma * x - math.expm1(-(h_last + h) / 2) * d
+        last, h_last = denoised, h
+    return x

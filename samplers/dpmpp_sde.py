@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.ancestral import ancestral_step, renoised
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise
 
@@ -46,10 +46,9 @@ def dpmpp_sde(
 
 
 def _noisy_step(x, denoised, sigma: float, sigma_next: float, noise: StepNoise, eta: float, s_noise: float):
-    sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
-    ratio = sigma_down / sigma
-    x = ratio * x + (1 - ratio) * denoised
-    return x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+    step = ancestral_step(sigma, sigma_next, eta)
+    ratio = step.down / sigma
+    return renoised(ratio * x + (1 - ratio) * denoised, step, sigma, sigma_next, noise, s_noise)
 
 
 def dpmpp_2m_sde(

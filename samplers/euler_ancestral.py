@@ -1,6 +1,6 @@
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.ancestral import AncestralStep, ancestral_step, renoised
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise
 
@@ -13,14 +13,16 @@ def euler_ancestral(
     callback: Callback | None = None,
     eta: float = 1.0,
     s_noise: float = 1.0,
+    ancestral: AncestralStep = ancestral_step,
 ) -> np.ndarray:
-    """Euler steps to sigma_down, each followed by fresh noise up to the next sigma.
+    """Euler steps down, each followed by fresh noise up to the next sigma.
 
-        x <- x + (x - denoised) / sigma * (sigma_down - sigma) + sigma_up * noise
+        x <- x + (x - denoised) / sigma * (down - sigma) + up * noise
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
     noise:  drawn from once a step, not where the next sigma is 0
+    ancestral: flow_ancestral_step for a rectified flow
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_euler_ancestral.
     """
@@ -29,10 +31,8 @@ def euler_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
+        step = ancestral(sigma, sigma_next, eta)
         d = (x - denoised) / sigma
-        dt = sigma_down - sigma
-        x = x + d * dt
-        if sigma_next > 0:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+        dt = step.down - sigma
+        x = renoised(x + d * dt, step, sigma, sigma_next, noise, s_noise)
     return x

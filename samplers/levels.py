@@ -108,6 +108,10 @@ class DiscreteLevels:
         return sigma_to_t(sigma, self.sigmas)
 
 
+# Stable Diffusion 1.x, 2.x and SDXL.
+SD_LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
+
+
 class NearestLevels(DiscreteLevels):
     """The same, but the network is only ever told a trained timestep."""
 

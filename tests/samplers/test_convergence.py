@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 
 from refsd.samplers import SAMPLERS
+from refsd.samplers.ancestral import flow_ancestral_step
+from refsd.samplers.cfg_pp import euler_ancestral_cfg_pp, euler_cfg_pp
+from refsd.samplers.distilled import lcm_flow
 from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
+from refsd.samplers.dpmpp_2s_ancestral import dpmpp_2s_ancestral_flow
+from refsd.samplers.euler_ancestral import euler_ancestral
+from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.lms import adams_bashforth
 from refsd.samplers.noise import Philox, independent
+from refsd.samplers.res import res_multistep
 
 MEAN, SPREAD = 0.7, 0.5
 # A multistep sampler begins with a step of order 1, whose error, of h^2, stays the largest.
-ORDERS = {"euler": 1, "heun": 2, "dpm2": 2, "lms": 2, "dpm++2m": 2}
+ORDERS = {"euler": 1, "heun": 2, "dpm2": 2, "lms": 2, "dpm++2m": 2, "dpm++2mv2": 2}
 SDE_ORDERS = {
     "euler_a": 1,
     "dpm2_a": 2,
@@ -23,6 +30,8 @@ SDE_ORDERS = {
     "dpm++2m_sde": 2,
     "dpm++2m_sde_heun": 2,
     "dpm++3m_sde": 2,
+    "res_multistep": 2,
+    "res_2s": 2,
 }
 
 
@@ -95,12 +104,13 @@ def test_dpm_adaptive_spends_calls_where_they_are_needed():
     assert len(calls) < 200
 
 
-@pytest.mark.parametrize("name", SDE_ORDERS)
+@pytest.mark.parametrize("name", [*SDE_ORDERS, "er_sde"])
 def test_the_noise_restores_the_data(name):
     """20000 points, 200 steps: mean and standard deviation of the Gaussian, within five standard errors."""
     sigmas = np.append(np.geomspace(20.0, 0.02, 200), 0.0)
     x = Philox(1).randn((20000,)).astype(np.float64) * np.hypot(sigmas[0], SPREAD) + MEAN
-    y = SAMPLERS[name](gaussian, x, sigmas, independent(Philox(2), x.shape))
+    options = {"eta": 1.0} if name in SDE_ORDERS else {}
+    y = SAMPLERS[name](gaussian, x, sigmas, independent(Philox(2), x.shape), **options)
     assert abs(y.mean() - MEAN) < 5 * SPREAD / np.sqrt(len(y))
     assert abs(y.std() / SPREAD - 1) < 5 / np.sqrt(2 * len(y)) + 0.02
 
@@ -121,3 +131,69 @@ def test_dtype_and_input_are_kept(name):
     assert y.dtype == np.float32 and y.shape == x.shape and np.isfinite(y).all()
     assert (x == before).all()
     assert seen == [(i, np.float32, np.float32) for i in range(len(seen))]
+
+
+@pytest.mark.parametrize(("name", "order"), [("ipndm", 2), ("ipndm_v", 2), ("euler_ge", 1)])
+def test_order_on_even_steps_in_sigma(name, order):
+    """iPNDM's weights are those of even steps; gradient estimation at gamma 2 is no second-order rule."""
+
+    def of(n):
+        sigmas = np.linspace(3.0, 0.3, n + 1)
+        return abs(SAMPLERS[name](gaussian, np.array([4.0]), sigmas) - solution(4.0, 3.0, 0.3))[0]
+
+    assert abs(np.log2(of(320) / of(640)) - order) < 0.1
+
+
+def test_dpmpp_2m_v2_is_no_solver_on_uneven_steps():
+    """Its error stops falling where steps keep their ratio; dpmpp_2m's goes on."""
+
+    def of(name, n):
+        t = np.linspace(0, 1, n + 1)
+        sigmas = 3.0 * (0.1 ** (t + 0.02 * np.sin(np.pi * n * t / 2)))
+        return abs(SAMPLERS[name](gaussian, np.array([4.0]), sigmas) - solution(4.0, 3.0, 0.3))[0]
+
+    assert of("dpm++2m", 80) < of("dpm++2m", 20) / 3
+
+
+def test_distilled_samplers_by_hand():
+    """One step of three: denoised, and what is noised anew."""
+    x, n = np.array([4.0]), np.array([0.3])
+    sigmas = np.array([3.0, 1.0])
+    denoised = gaussian(x, 3.0)
+    np.testing.assert_allclose(SAMPLERS["lcm"](gaussian, x, sigmas, lambda *_: n), denoised + n)
+    np.testing.assert_allclose(lcm_flow(gaussian, x, sigmas / 4, lambda *_: n), 0.75 * gaussian(x, 0.75) + 0.25 * n)
+    s = SD_LEVELS.sigmas[int(0.7 * np.argmin(abs(SD_LEVELS.sigmas - 1)))]
+    expected = denoised + s * (x - denoised) / 3 + np.sqrt(1 - s**2) * n
+    np.testing.assert_allclose(SAMPLERS["tcd"](gaussian, x, sigmas, lambda *_: n), expected)
+
+
+def guided(x, sigma):
+    return gaussian(x, sigma), gaussian(x, sigma) - 0.1
+
+
+def test_cfg_pp_without_guidance_is_euler():
+    sigmas = np.append(np.geomspace(14.0, 0.03, 6), 0.0)
+    x = np.linspace(-4, 5, 7)
+    y = euler_cfg_pp(lambda x, sigma: (gaussian(x, sigma),) * 2, x, sigmas)
+    np.testing.assert_allclose(y, SAMPLERS["euler"](gaussian, x, sigmas), atol=1e-13)
+    other = euler_ancestral_cfg_pp(guided, x, sigmas, lambda *_: np.zeros(7), eta=0.0)
+    np.testing.assert_allclose(other, euler_cfg_pp(guided, x, sigmas), atol=1e-14)
+
+
+def test_flow_ancestral_noise_restores_the_data():
+    """A rectified flow of the same Gaussian: x = (1 - sigma) data + sigma n."""
+
+    def denoised(x, sigma):
+        signal = (1 - sigma) ** 2 * SPREAD**2
+        return MEAN + (1 - sigma) * SPREAD**2 / (signal + sigma**2) * (x - (1 - sigma) * MEAN)
+
+    sigmas = np.linspace(1.0, 0.0, 201)
+    x = Philox(1).randn((20000,)).astype(np.float64)
+    noise = independent(Philox(2), x.shape)
+    for y in (
+        euler_ancestral(denoised, x, sigmas, noise, ancestral=flow_ancestral_step),
+        dpmpp_2s_ancestral_flow(denoised, x, sigmas, noise),
+        res_multistep(denoised, x, sigmas, noise, eta=1.0, ancestral=flow_ancestral_step),
+    ):
+        assert abs(y.mean() - MEAN) < 5 * SPREAD / np.sqrt(len(y))
+        assert abs(y.std() / SPREAD - 1) < 0.05

@@ -28,10 +28,10 @@ def test_against_naive(schedule):
 
 
 def test_step_keeps_the_variance():
-    down, up = ancestral_step(3.0, 2.0)
+    down, up, _ = ancestral_step(3.0, 2.0)
     assert abs(down**2 + up**2 - 4) < 1e-12 and up > 0
-    assert ancestral_step(3.0, 2.0, eta=0.0) == (2.0, 0.0)
-    assert ancestral_step(3.0, 0.0) == (0.0, 0.0)
+    assert ancestral_step(3.0, 2.0, eta=0.0) == (2.0, 0.0, 1.0)
+    assert ancestral_step(3.0, 0.0) == (0.0, 0.0, 1.0)
 
 
 def test_no_noise_is_drawn_in_the_last_step():

@@ -1,0 +1,62 @@
+"""CFG++: guided denoised, but the noise put back is the unguided one's."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from refsd.samplers.ancestral import ancestral_step, renoised
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+# x, sigma -> denoised under guidance, and without the prompt
+GuidedDenoiser = Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
+
+
+def euler_cfg_pp(
+    model: GuidedDenoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """x <- denoised + sigma_next (x - uncond_denoised) / sigma.
+
+    model:  gives both; the paper's lambda, 0 .. 1, is its guidance scale
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling
+    noise:  never drawn from
+    -> latents at sigmas[-1], dtype of x
+    Source: Chung et al. 2024 (CFG++), algorithm 2; ComfyUI sample_euler_cfg_pp.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised, uncond = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        d = (x - uncond) / sigma
+        x = denoised + d * sigma_next
+    return x
+
+
+def euler_ancestral_cfg_pp(
+    model: GuidedDenoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """The same to the ancestral step's lower sigma, and fresh noise up to the next.
+
+    Arguments: euler_cfg_pp's. noise: drawn from once a step, not where the next sigma is 0
+    Source: ComfyUI sample_euler_ancestral_cfg_pp.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised, uncond = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        step = ancestral_step(sigma, sigma_next, eta)
+        d = (x - uncond) / sigma
+        x = renoised(denoised + d * step.down, step, sigma, sigma_next, noise, s_noise)
+    return x

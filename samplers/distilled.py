@@ -1,0 +1,88 @@
+"""Samplers of distilled models, which jump to denoised and noise it anew."""
+
+import math
+
+import numpy as np
+
+from refsd.samplers.levels import SD_LEVELS, Levels
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise
+
+
+def lcm(
+    model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
+) -> np.ndarray:
+    """x <- denoised + sigma_next n.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling
+    noise:  drawn from once a step, not where the next sigma is 0
+    -> latents at sigmas[-1], dtype of x
+    Source: Luo et al. 2023 (LCM), algorithm 3; k-diffusion's form in ComfyUI, sample_lcm.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        x = denoised
+        if sigma_next > 0:
+            x = x + noise(sigma, sigma_next).astype(x.dtype) * sigma_next
+    return x
+
+
+def lcm_flow(
+    model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
+) -> np.ndarray:
+    """lcm for a rectified flow: x <- (1 - sigma_next) denoised + sigma_next n.
+
+    Arguments: lcm's. Source: ComfyUI model_sampling.py, CONST.noise_scaling; stable-diffusion.cpp sample_lcm.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        x = denoised
+        if sigma_next > 0:
+            x = x * (1 - sigma_next) + noise(sigma, sigma_next).astype(x.dtype) * sigma_next
+    return x
+
+
+def tcd(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 0.3,
+    levels: Levels = SD_LEVELS,
+) -> np.ndarray:
+    """Trajectory consistency: a jump to the lower timestep s = floor((1 - eta) t_next), and noise up to t_next.
+
+        x <- denoised + sigma_s d + sqrt(sigma_next^2 - sigma_s^2) n
+
+    The last step has t_next 0: what it leaves is still noisy, and of unit variance: (denoised + sigma_s d) times
+    sqrt(abar_s). At eta 0 it is Euler's method, but for that last step.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling
+    noise:  drawn from once a step where eta is not 0, not where the next sigma is 0
+    levels: the model's
+    -> latents at sigmas[-1], dtype of x
+    Source: Zheng et al. 2024 (TCD), algorithm 2; diffusers TCDScheduler; stable-diffusion.cpp sample_tcd.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        d = (x - denoised) / sigma
+        t_next = int(np.argmin(np.abs(levels.sigmas - sigma_next)))
+        sigma_s = float(levels.sigmas[math.floor((1 - eta) * t_next)])
+        x = denoised + sigma_s * d
+        if sigma_next == 0:
+            x = x / math.sqrt(1 + sigma_s**2)
+        elif eta > 0:
+            x = x + noise(sigma, sigma_next).astype(x.dtype) * math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
+    return x

@@ -1,0 +1,37 @@
+import numpy as np
+
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def gradient_estimation(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    gamma: float = 2.0,
+) -> np.ndarray:
+    """Euler steps along gamma d + (1 - gamma) d_last: the slope, extrapolated.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 takes denoised
+    noise:  never drawn from
+    gamma:  1 is Euler's method
+    -> latents at sigmas[-1], dtype of x
+    Source: Permenter & Yuan 2024 (Interpreting and improving diffusion models from an optimization
+    perspective), algorithm 2; ComfyUI sample_gradient_estimation; stable-diffusion.cpp's euler_ge.
+    """
+    d_last = None
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        d = (x - denoised) / sigma
+        d_bar = d if d_last is None else gamma * d + (1 - gamma) * d_last
+        x = x + d_bar * (sigma_next - sigma)
+        d_last = d
+    return x

@@ -1,0 +1,74 @@
+"""Improved PNDM: Adams-Bashforth on the slope, with the weights of evenly spaced steps."""
+
+import numpy as np
+
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+# Weights of the newest slope, the one before it, ... for 1 to 4 slopes.
+ADAMS_BASHFORTH = (
+    (1.0,),
+    (3 / 2, -1 / 2),
+    (23 / 12, -16 / 12, 5 / 12),
+    (55 / 24, -59 / 24, 37 / 24, -9 / 24),
+)
+
+
+def ipndm(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """x <- x + dt (55 d - 59 d_1 + 37 d_2 - 9 d_3) / 24, fewer slopes in the first steps. One call a step.
+
+    The weights are those of even steps in sigma whatever the schedule: lms has the right ones.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling
+    noise:  never drawn from
+    -> latents at sigmas[-1], dtype of x
+    Source: Zhang & Chen 2023 (DEIS), appendix, iPNDM; ComfyUI sample_ipndm.
+    """
+    ds: list[np.ndarray] = []
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        ds = [(x - denoised) / sigma, *ds[:3]]
+        for weight, d in zip(ADAMS_BASHFORTH[len(ds) - 1], ds, strict=True):
+            x = x + d * (weight * (sigma_next - sigma))
+    return x
+
+
+def ipndm_v_sdcpp(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """ipndm whose second step alone knows the step before it: (1 + r / 2) d - r / 2 d_1, r = h / h_1.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling
+    noise:  never drawn from
+    -> latents at sigmas[-1], dtype of x
+    Source: stable-diffusion.cpp sample_ipndm_v; ComfyUI's ipndm_v takes uneven steps at every order.
+    """
+    ds: list[np.ndarray] = []
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        ds = [(x - denoised) / sigma, *ds[:3]]
+        h, weights = sigma_next - sigma, ADAMS_BASHFORTH[len(ds) - 1]
+        if len(ds) == 2:
+            r = h / (sigma - float(sigmas[i - 1]))
+            weights = 1 + r / 2, -r / 2
+        for weight, d in zip(weights, ds, strict=True):
+            x = x + d * (weight * h)
+    return x
