@@ -105,6 +105,26 @@ def signed_scale(values, top):
 
 
 @kernel
+def odd_scales(values, divisor, top):
+    """d = max / divisor, and the codes l for which d (2 l + 1) is nearest to the values, kept within 0 .. top.
+
+    values: float32 [n, k], >= 0 -> float32 [n], uint8 [n, k]; nothing above 0 gives 0
+    """
+    d = np.zeros(values.shape[0], np.float32)
+    codes = np.zeros(values.shape, np.uint8)
+    for b in numba.prange(values.shape[0]):
+        largest = np.float32(0)
+        for g in range(values.shape[1]):
+            largest = largest if largest > values[b, g] else values[b, g]
+        if largest != 0:
+            d[b] = largest / np.float32(divisor)
+            inverse = np.float32(1) / d[b]
+            for g in range(values.shape[1]):
+                codes[b, g] = np.uint8(clipped(np.float32(0.5) * (inverse * values[b, g] - np.float32(1)), 0, top))
+    return d, codes
+
+
+@kernel
 def magnitudes(x, rms):
     """The weight of an error where no importance is given: |x|, or |x| + the group's root mean square.
 

@@ -17,8 +17,10 @@ def columns(importance, x):
     importance: [width]
     x:          [n, block]
 
-    Raises ValueError where rows of `width` are not whole blocks, or the blocks not whole rows.
+    Raises ValueError where there is none, where rows of `width` are not whole blocks, or the blocks not whole rows.
     """
+    if importance is None:
+        raise ValueError("this block type needs an importance, one number for each column of the matrix")
     importance = frozen(np.asarray(importance, np.float32).reshape(-1))
     if not importance.size or importance.size % x.shape[1] or x.size % importance.size:
         raise ValueError(
@@ -57,6 +59,20 @@ def _error_weights(x, importance, factor):
         column = row * x.shape[1] % importance.shape[0]
         for j in range(x.shape[1]):
             weights[row, j] = importance[column + j] * np.sqrt(variance + x[row, j] * x[row, j])
+    return weights
+
+
+@kernel
+def spread_weights(x):
+    """w = x^2 + mean(x^2) / 2 over each row, where no importance is given. float32 [n, block] -> [n, block]"""
+    weights = np.empty(x.shape, np.float32)
+    for row in numba.prange(x.shape[0]):
+        total = np.float32(0)
+        for j in range(x.shape[1]):
+            total += x[row, j] * x[row, j]
+        base = np.float32(0.25) * (np.float32(2) * total / np.float32(x.shape[1]))
+        for j in range(x.shape[1]):
+            weights[row, j] = base + x[row, j] * x[row, j]
     return weights
 
 

@@ -7,12 +7,19 @@ byte 48 .. 55  scales  four little-endian words of 16 bits: bits 3 k .. 3 k + 2 
                        64 w + 16 k and on; bits 12 .. 15 of word w are bits 4 w .. 4 w + 3 of d, a float16
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half_of, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, half_of, room, word16
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import IQ1 as GRID
+from refsd.kernels.quant.group_scales import odd_scales
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.symmetric_search import squares
+from refsd.kernels.quant.ternary_split import split_by_halves, value
 
 BLOCK = 256
 BYTES = 56
@@ -52,4 +59,52 @@ def _dequantize(blocks, grid, y):
     return y
 
 
-IQ1_M = BlockType("iq1_m", 29, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ1_M blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, shifts and rows; round the scales; then over d
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 56]
+
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. At the end d is
+    multiplied by 1.1125. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_iq1_m_impl.
+    """
+    x = frozen(x)
+    weights = squares(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    scale, up, rows = split_by_halves(x.reshape(-1, 16), weights.reshape(-1, 16), 1e-7, _table())
+    d, scales = odd_scales(scale.reshape(-1, 16), 15, 7)
+    up, rows = up.reshape(-1, 32), rows.reshape(-1, 32)
+    d = _refit(x, weights, d, scales, up, rows, _table().levels)
+    nibbles = (rows >> 8).astype(np.uint8) | (~up).view(np.uint8) << 3
+    qh = nibbles[:, ::2] | nibbles[:, 1::2] << 4
+    words = np.bitwise_or.reduce(scales.reshape(-1, 4, 4).astype("<u2") << np.arange(0, 12, 3, dtype="<u2"), axis=2)
+    half = half_bytes(d * np.float32(1.1125)).view("<u2")
+    words |= (half >> np.arange(0, 16, 4, dtype="<u2") & 0xF) << 12
+    return np.concatenate([rows.astype(np.uint8), qh, words.astype("<u2").view(np.uint8)], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 3)
+
+
+@kernel
+def _refit(x, weights, d, scales, up, rows, levels):
+    """The best d for codes that stand; where all scales are 0, 0. -> float32 [n]"""
+    fitted = np.zeros(d.shape[0], np.float32)
+    for b in numba.prange(x.shape[0]):
+        if d[b] != 0:
+            sum_vx, sum_v2 = np.float32(0), np.float32(0)
+            for j in range(BLOCK):
+                odd = np.float32(2) * np.float32(scales[b, j // 16]) + np.float32(1)
+                v = value(levels[rows[b, j // 8], j % 8], up[b, j // 8]) * odd
+                sum_vx += weights[b, j] * v * x[b, j]
+                sum_v2 += weights[b, j] * v * v
+            fitted[b] = sum_vx / sum_v2 if sum_v2 > 0 else d[b]
+    return fitted
+
+
+IQ1_M = BlockType("iq1_m", 29, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -6,12 +6,18 @@ byte 34 .. 49  qh  little-endian words of 16 bits, one for 32 weights: bits 3 l 
                    bits 12 .. 14 the scale, bit 15 the sign of the shift
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word16
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import IQ1 as GRID
+from refsd.kernels.quant.group_scales import odd_scales
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.ternary_split import split_together
 
 BLOCK = 256
 BYTES = 50
@@ -49,4 +55,33 @@ def _dequantize(blocks, grid, y):
     return y
 
 
-IQ1_S = BlockType("iq1_s", 19, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ1_S blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, shift and rows of the grid; then round the scales
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 50]
+
+    w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. At the end d is multiplied by 1.125.
+    Bit-exact with ggml's C, which has no way without importance.
+    Source: ggml-quants.c, quantize_row_iq1_s_impl.
+    """
+    x = frozen(x)
+    weights = error_weights(x, columns(importance, x), BLOCK, 2).reshape(-1, 32)
+    scale, up, rows = split_together(x.reshape(-1, 32), weights, 1e-12, _table())
+    d, scales = odd_scales(scale.reshape(-1, 8), 15, 7)
+    high = (rows >> 8) << np.arange(0, 12, 3)
+    qh = np.bitwise_or.reduce(high, axis=1).reshape(-1, 8) | scales.astype(np.int32) << 12
+    qh |= (~up[:, 0]).astype(np.int32).reshape(-1, 8) << 15
+    qs = rows.astype(np.uint8).reshape(-1, 32)
+    return np.concatenate([half_bytes(d * np.float32(1.125)), qs, qh.astype("<u2").view(np.uint8)], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 3)
+
+
+IQ1_S = BlockType("iq1_s", 19, BLOCK, BYTES, dequantize, quantize, importance=Importance.REQUIRED)

@@ -7,13 +7,19 @@ byte 66 .. 73  qh      high 2 bits of the grid row: bits 2l, 2l+1 of byte g are 
 byte 74 .. 81  scales  low nibble: the first 16 of 32 weights; high nibble: the others
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.grid_blocks import grid_blocks, nibbles
+from refsd.kernels.quant.grid_search import GridRule
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import IQ2_S as GRID
 from refsd.kernels.quant.grids import SIGNS
+from refsd.kernels.quant.importance import columns, error_weights, spread_weights
 
 BLOCK = 256
 BYTES = 82
@@ -50,4 +56,31 @@ def _dequantize(blocks, grid, signs, y):
     return y
 
 
-IQ2_S = BlockType("iq2_s", 22, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ2_S blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 82]
+
+    w = x^2 + mean(x^2) / 2; with importance, w = importance sqrt(2 mean(x^2) + x^2); the mean over the block. At
+    the end d is multiplied by 0.9875. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_iq2_s_impl.
+    """
+    x = frozen(x)
+    weights = spread_weights(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    found = grid_blocks(x, weights.reshape(-1, 16), False, 1e-8, _table(), GridRule(9, 0.1))
+    high = (found.rows >> 8).astype(np.uint8).reshape(-1, 8, 4)
+    qh = high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6
+    parts = half_bytes(found.d * np.float32(0.9875)), found.rows.astype(np.uint8), found.signs
+    return np.concatenate([*parts, qh, nibbles(found.scales)], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 1)
+
+
+IQ2_S = BlockType("iq2_s", 22, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

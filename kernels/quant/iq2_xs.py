@@ -6,13 +6,19 @@ byte  2 .. 65  qs      little-endian words of 16 bits, one for 8 weights: bits 0
 byte 66 .. 73  scales  low nibble: the first 16 of 32 weights; high nibble: the others
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word16
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word16
+from refsd.kernels.quant.grid_blocks import grid_blocks, nibbles
+from refsd.kernels.quant.grid_search import GridRule
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import EVEN_SIGNS
 from refsd.kernels.quant.grids import IQ2_XS as GRID
+from refsd.kernels.quant.importance import columns, error_weights
 
 BLOCK = 256
 BYTES = 74
@@ -48,4 +54,29 @@ def _dequantize(blocks, grid, signs, y):
     return y
 
 
-IQ2_XS = BlockType("iq2_xs", 17, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ2_XS blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 74]
+
+    w = importance sqrt(mean(x^2) + x^2), the mean over the block. Bit-exact with ggml's C, which has no way without
+    importance.
+    Source: ggml-quants.c, quantize_row_iq2_xs_impl.
+    """
+    x = frozen(x)
+    weights = error_weights(x, columns(importance, x), BLOCK, 1).reshape(-1, 16)
+    found = grid_blocks(x, weights, True, 1e-15, _table(), GridRule(9, 0.1))
+    qs = (found.rows | found.signs.astype(np.int32) << 9).astype("<u2").view(np.uint8)
+    return np.concatenate([half_bytes(found.d), qs, nibbles(found.scales)], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 2)
+
+
+IQ2_XS = BlockType("iq2_xs", 17, BLOCK, BYTES, dequantize, quantize, importance=Importance.REQUIRED)

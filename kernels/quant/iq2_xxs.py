@@ -6,13 +6,21 @@ byte  2 .. 65  qs  8 bytes for 32 weights: 4 bytes, each the grid row of 8 weigh
                    bits 28 .. 31 the scale
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word32
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word32
+from refsd.kernels.quant.grid_blocks import assembled, sign_words
+from refsd.kernels.quant.grid_search import GridRule, grid_search
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import EVEN_SIGNS
 from refsd.kernels.quant.grids import IQ2_XXS as GRID
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.positive_search import positive_search
+from refsd.kernels.quant.signs import split_signs
 
 BLOCK = 256
 BYTES = 66
@@ -48,4 +56,34 @@ def _dequantize(blocks, grid, signs, y):
     return y
 
 
-IQ2_XXS = BlockType("iq2_xxs", 16, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ2_XXS blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 66]
+
+    w = importance sqrt(mean(x^2) + x^2), the mean over the block. The first scale is that of levels 0 .. 4 without
+    a grid. Bit-exact with ggml's C, which has no way without importance.
+    Source: ggml-quants.c, quantize_row_iq2_xxs_impl.
+    """
+    x = frozen(x)
+    weights = error_weights(x, columns(importance, x), BLOCK, 1).reshape(-1, 32)
+    magnitudes, signs = split_signs(x.reshape(-1, 32), weights, True)
+    start, _ = positive_search(magnitudes, weights, 4)
+    largest = np.maximum(start, 0) * np.float32(3)
+    rule = GridRule(6, 0.1, every=True, always=True)
+    found = assembled(x, grid_search(magnitudes, weights, largest, start, _table(), rule), signs, largest, True)
+    rows, words = found.rows.astype(np.uint8), sign_words(found.signs, found.scales)
+    qs = np.concatenate([rows.reshape(-1, 8, 4), words.reshape(-1, 8, 4)], axis=2)
+    return np.concatenate([half_bytes(found.d), qs.reshape(-1, 64)], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 2)
+
+
+IQ2_XXS = BlockType("iq2_xxs", 16, BLOCK, BYTES, dequantize, quantize, importance=Importance.REQUIRED)

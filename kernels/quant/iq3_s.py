@@ -7,13 +7,21 @@ byte  74 .. 105  signs   bit j makes weight j of 8 negative
 byte 106 .. 109  scales  low nibble: the first 32 of 64 weights; high nibble: the others
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
+from refsd.kernels.quant.grid_blocks import grid_blocks, nibbles
+from refsd.kernels.quant.grid_search import GridRule
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import IQ3_S as GRID
 from refsd.kernels.quant.grids import SIGNS
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.packing import bits
+from refsd.kernels.quant.symmetric_search import squares
 
 BLOCK = 256
 BYTES = 110
@@ -53,4 +61,30 @@ def _dequantize(blocks, grid, signs, y):
     return y
 
 
-IQ3_S = BlockType("iq3_s", 21, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ3_S blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 110]
+
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. At the end d is
+    multiplied by 1.033. Bit-exact with ggml's C, but for blocks where a group of zeros stands before another group:
+    there ggml forgets to step over the zeros' rows and signs, and its block decodes to other weights.
+    Source: ggml-quants.c, quantize_row_iq3_s_impl.
+    """
+    x = frozen(x)
+    weights = squares(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    found = grid_blocks(x, weights.reshape(-1, 32), False, 0, _table(), GridRule(9, 0.2, every=True))
+    parts = half_bytes(found.d * np.float32(1.033)), found.rows.astype(np.uint8), bits(found.rows, 8)
+    return np.concatenate([*parts, found.signs, nibbles(found.scales)], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 3)
+
+
+IQ3_S = BlockType("iq3_s", 21, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -6,13 +6,20 @@ byte 66 .. 97  signs  a little-endian word for 32 weights: bits 7 l .. 7 l + 6 t
                       (the eighth sign makes the minuses even), bits 28 .. 31 the scale
 """
 
+import functools
+
 import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half, room, word32
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room, word32
+from refsd.kernels.quant.grid_blocks import grid_blocks, sign_words
+from refsd.kernels.quant.grid_search import GridRule
+from refsd.kernels.quant.grid_table import grid_table
 from refsd.kernels.quant.grids import EVEN_SIGNS
 from refsd.kernels.quant.grids import IQ3_XXS as GRID
+from refsd.kernels.quant.importance import columns, error_weights
+from refsd.kernels.quant.symmetric_search import squares
 
 BLOCK = 256
 BYTES = 98
@@ -50,4 +57,29 @@ def _dequantize(blocks, grid, signs, y):
     return y
 
 
-IQ3_XXS = BlockType("iq3_xxs", 18, BLOCK, BYTES, dequantize)
+def quantize(x, importance=None):
+    """Pack into IQ3_XXS blocks.
+
+        minimise sum_j w_j (y_j - x_j)^2 over a group's scale, signs and rows of the grid; then round the scales
+
+    x:          float32 [n, 256], finite
+    importance: [width], one number a column of the matrix whose rows x holds
+    -> blocks:  uint8 [n, 98]
+
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. At the end d is
+    multiplied by 1.0125. Bit-exact with ggml's C.
+    Source: ggml-quants.c, quantize_row_iq3_xxs_impl.
+    """
+    x = frozen(x)
+    weights = squares(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    found = grid_blocks(x, weights.reshape(-1, 32), True, 1e-8, _table(), GridRule(15, 0.2))
+    words = sign_words(found.signs, found.scales)
+    return np.concatenate([half_bytes(found.d * np.float32(1.0125)), found.rows.astype(np.uint8), words], axis=1)
+
+
+@functools.cache
+def _table():
+    return grid_table(GRID, 2)
+
+
+IQ3_XXS = BlockType("iq3_xxs", 18, BLOCK, BYTES, dequantize, quantize, importance=Importance.OPTIONAL)

@@ -63,8 +63,8 @@ def quantize(x, importance=None):
     importance: [width], one number a column of the matrix whose rows x holds
     -> blocks:  uint8 [n, 136]
 
-    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. x is rounded anew under
-    the scale before d is rounded to float16. Bit-exact with ggml's C.
+    w = x^2; with importance, w = importance sqrt(2 mean(x^2) + x^2), the mean over the block. x is rounded anew
+    under the scale before d is rounded to float16. Bit-exact with ggml's C.
     Source: ggml-quants.c, quantize_iq4_xs.
     """
     x = frozen(x)
@@ -80,7 +80,7 @@ def quantize(x, importance=None):
 
 @kernel
 def _scales(values):
-    """d = -largest / 32, and value / d rounded, kept within -32 .. 31. float32 [n, 8] -> float32 [n], int8 [n, 8]"""
+    """d = -largest / 32, and value / d in -32 .. 31. float32 [n, 8] -> float32 [n], int8 [n, 8]"""
     d = np.empty(values.shape[0], np.float32)
     codes = np.empty(values.shape, np.int8)
     for b in numba.prange(values.shape[0]):

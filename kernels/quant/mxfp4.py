@@ -56,9 +56,9 @@ def quantize(x):
     x:         float32 [n, 32], finite
     -> blocks: uint8 [n, 17]
 
-    The largest |x| thus lies in [4, 8) times the scale, and beyond 6 it is cut off. log2 is rounded to float32 before
-    the floor: just below a power of two it is that power. Where the largest |x| is below 2^-125, e is taken modulo 256
-    and the block decodes to 0. Bit-exact with ggml's C.
+    The largest |x| thus lies in [4, 8) times the scale, and beyond 6 it is cut off. log2 is rounded to float32
+    before the floor: just below a power of two it is that power. Where the largest |x| is below 2^-125, e is taken
+    modulo 256 and the block decodes to 0. Bit-exact with ggml's C.
     Source: ggml-quants.c, quantize_row_mxfp4_ref.
     """
     x = frozen(x)

@@ -1,0 +1,55 @@
+"""Super-blocks of 256 weights as rows of a grid, signs apart, and a 4-bit scale a group: IQ2 and IQ3."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.kernels.quant.grid_search import grid_search
+from refsd.kernels.quant.group_scales import odd_scales
+from refsd.kernels.quant.signs import split_signs
+
+
+class GridBlocks(NamedTuple):
+    """n blocks. d: float32 [n]; scales: uint8 [n, groups]; rows: int32 [n, parts]; signs: uint8 [n, 32]"""
+
+    d: np.ndarray
+    scales: np.ndarray
+    rows: np.ndarray
+    signs: np.ndarray
+
+
+def grid_blocks(x, weights, even, nothing, table, rule):
+    """Quantize x.
+
+    x:       float32 [n, 256]
+    weights: float32 [m, size], of the error of each element of m groups
+    even:    see `split_signs`; the eighth sign, which the others tell, is cleared
+    nothing: a group whose largest magnitude is below has scale 0
+    table, rule: see `grid_search`
+    """
+    magnitudes, signs = split_signs(x.reshape(weights.shape), weights, even)
+    largest = magnitudes.max(axis=1)
+    largest[largest < np.float32(nothing)] = 0
+    start = largest / np.float32(2 * table.base - 1)
+    return assembled(x, grid_search(magnitudes, weights, largest, start, table, rule), signs, largest, even)
+
+
+def assembled(x, found, signs, largest, even):
+    """The blocks of what a search found. A negative scale turns all signs of its group instead."""
+    scale, rows = found
+    signs = np.where(scale[:, None] < 0, ~signs, signs) & (0x7F if even else 0xFF)
+    signs[~(largest > 0)] = 0
+    d, scales = odd_scales(abs(scale).reshape(x.shape[0], -1), 31, 15)
+    return GridBlocks(d, scales, rows.reshape(x.shape[0], -1), signs.reshape(x.shape[0], -1))
+
+
+def sign_words(signs, scales):
+    """Four times 7 signs and a 4-bit scale in little-endian words of 32 bits. uint8 [n, 32], [n, 8] -> [n, 32]"""
+    quads = signs.reshape(-1, 8, 4).astype("<u4")
+    words = quads[:, :, 0] | quads[:, :, 1] << 7 | quads[:, :, 2] << 14 | quads[:, :, 3] << 21
+    return (words | scales.astype("<u4") << 28).view(np.uint8)
+
+
+def nibbles(codes):
+    """Pairs of 4-bit codes, the first in the low nibble. uint8 [n, k] -> [n, k / 2]"""
+    return codes[:, ::2] | codes[:, 1::2] << 4
