@@ -17,7 +17,7 @@ from refsd.kernels import activations as act
 from refsd.kernels import modulate as modulation
 from refsd.kernels import resample, rope
 from refsd.kernels import timestep_embedding as timesteps
-from refsd.kernels.attention import attention
+from refsd.kernels.attention import attention, causal_mask
 from refsd.kernels.attention_online import attention_online
 from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
@@ -29,7 +29,7 @@ from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.rms_norm import rms_norm
-from refsd.kernels.softmax import softmax
+from refsd.kernels.softmax import softmax, softmax_sinks
 
 _CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d, "fast": conv2d_fast}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
@@ -135,24 +135,35 @@ class Arithmetic:
             return self._round(value * self.gelu(gate))
         return act.geglu(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
-    def softmax(self, x, scale=1.0, mask=None):
-        """x [..., L], mask broadcastable to x -> [..., L]: softmax(scale x + mask)"""
+    def softmax(self, x, scale=1.0, mask=None, sinks=None):
+        """x [..., L], mask broadcastable to x, sinks [H] with x [B, H, L, J] -> as x: softmax(scale x + mask)"""
         x = self._widen(x) * self.numerics.compute_dtype.type(scale)
         if mask is not None:
             x += self._widen(mask)
-        return self._round(softmax(x.reshape(-1, x.shape[-1])).reshape(x.shape))
+        rows = x.reshape(-1, x.shape[-1])
+        if sinks is None:
+            return self._round(softmax(rows).reshape(x.shape))
+        each = np.broadcast_to(self._widen(sinks)[:, None], x.shape[:-1]).ravel()
+        return self._round(softmax_sinks(rows, each).reshape(x.shape))
 
-    def attention(self, q, k, v, scale=None, mask=None):
-        """q [B, L, H, D], k and v [B, J, H, D], mask broadcastable to [B, H, L, J]; scale None: 1/sqrt(D)"""
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        """q [B, L, H, D], k [B, J, G, D], v [B, J, G, E] -> [B, L, H, E]; see kernels/attention.py.
+
+        scale: None is 1/sqrt(D)
+        """
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.numerics.flash is None:
             attend = _ATTENTIONS[self.numerics.attention]
-            return self._round(attend(*(self._widen(t) for t in (q, k, v)), scale, mask))
+            return self._round(attend(*(self._widen(t) for t in (q, k, v)), scale, mask, diagonal, sinks))
         mask = np.zeros(1) if mask is None else np.asarray(mask)
+        if diagonal is not None:
+            mask = mask + causal_mask(q.shape[1], np.float32, k.shape[1], diagonal)
         mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))
-        attend = attention_online_f16 if self.numerics.flash_sum == "f16" else attention
-        return self._round(attend(q, k, v, scale, mask))
+        sinks = np.full(q.shape[2], -np.inf, np.float32) if sinks is None else np.array(sinks, np.float32)
+        if self.numerics.flash_sum == "f16":
+            return self._round(attention_online_f16(q, k, v, scale, mask, sinks))
+        return self._round(attention(q, k, v, scale, mask, None, sinks))
 
     def timestep_embedding(self, t, dim, max_period=10000.0):
         """t [N] -> [N, dim]"""

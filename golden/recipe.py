@@ -26,7 +26,7 @@ class Recipe(msgspec.Struct, frozen=True):
     exponent: values are integers times 2**exponent
     offset:   added to every value
     seed:     another draw of the same name
-    n:        "token_ids" lie in [0, n)
+    n:        "token_ids" lie in [0, n); every n-th row of "masked" is -inf throughout, none if n is 0
     """
 
     shape: tuple[int, ...]
@@ -100,6 +100,10 @@ DATA_SETS: dict[str, DataSet] = {
         lambda words, channel, n: (np.zeros(len(words), np.int32), 0),
         "a padded border, a wrong count in a mean: everything is the offset",
     ),
+    "masked": DataSet(
+        lambda words, channel, n: (_bell(words), 0),
+        "a mask whose -inf is a large number, or makes NaN; a row that hides everything",
+    ),
     "token_ids": DataSet(
         lambda words, channel, n: (_below(words[:, 0], n), 0),
         "an embedding row that is off by one, ids that pass through a float16",
@@ -167,6 +171,8 @@ def _problem(recipe: Recipe) -> str | None:
         return f"offset {recipe.offset} is not finite"
     if recipe.data == "token_ids" and not 0 < recipe.n <= 1 << 24:
         return f"token_ids wants n in 1..2**24, found {recipe.n}"
+    if recipe.data == "masked" and (recipe.type not in ("f64", "f32", "f16", "bf16") or recipe.n < 0):
+        return f"masked wants a floating type and n >= 0, found {recipe.type} and {recipe.n}"
     if recipe.type in SCALAR_TYPES:
         if recipe.type == "bool":
             return "no data set makes bool"
@@ -195,6 +201,8 @@ def _scalars(recipe: Recipe, name: str) -> np.ndarray:
         channel = _channel(recipe, done, count)
         integers, shift = draw(words.reshape(-1, 2)[:count], channel, recipe.n)
         values = _scale(integers, shift, recipe)
+        if recipe.data == "masked":
+            values[_hidden(recipe, words.reshape(-1, 2)[:count, 0], done)] = -np.inf
         if limits:
             np.rint(values, out=values)
             if values.min() < limits.min or values.max() > limits.max:
@@ -216,6 +224,14 @@ def _channel(recipe: Recipe, first: int, count: int) -> np.ndarray | None:
         return np.zeros(1, np.int64)
     axis = 1 if len(recipe.shape) == 4 else len(recipe.shape) - 1
     return np.arange(first, first + count) // math.prod(recipe.shape[axis + 1 :]) % recipe.shape[axis]
+
+
+def _hidden(recipe: Recipe, words: np.ndarray, first: int) -> np.ndarray:
+    """Which elements of "masked" are -inf: three of eight, but one of a row never, and whole rows. -> bool [N]"""
+    width = recipe.shape[-1] if recipe.shape else 1
+    row, column = np.divmod(np.arange(first, first + len(words)), width)
+    some = (words & 7 < 3) & (column != row % width)
+    return some | (row % recipe.n == recipe.n - 1) if recipe.n else some
 
 
 def _scale(integers, shift, recipe: Recipe) -> np.ndarray:

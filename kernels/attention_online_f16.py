@@ -28,35 +28,37 @@ def round_to_f16(x):
 
 
 @kernel
-def attention_online_f16(q, k, v, scale, mask):
+def attention_online_f16(q, k, v, scale, mask, sinks):
     """Attention whose weighted sum runs along with the softmax, in float16.
 
         s_j = scale q . k_j + mask_j          m_j = max(m_{j-1}, s_j)
         S_j = S_{j-1} exp(m_{j-1} - m_j) + exp(s_j - m_j)
         V_j = f16(f16(V_{j-1} exp(m_{j-1} - m_j)) + v_j exp(s_j - m_j)),   y = V_J / S_J
 
-    q:    [B, L, H, D], float32
-    k, v: [B, J, H, D], float32
-    mask: [1 or B, 1 or H, 1 or L, 1 or J], float32, added to the scores; -inf masks
-    -> y: [B, L, H, D], float32; a query that sees no key gives zeros
+    q:     [B, L, H, D], float32
+    k, v:  [B, J, G, D] and [B, J, G, E], float32, G a divisor of H: see attention.py
+    mask:  [1 or B, 1 or H, 1 or L, 1 or J], float32, added to the scores; -inf masks
+    sinks: [H], float32, in S after the last key; -inf is no sink
+    -> y:  [B, L, H, E], float32; a query that sees no key gives zeros
 
     Scores and S accumulate in float32, V in float16.
     Source: Milakov & Gimelshein 2018, algorithm 3; ggml 0.9.8 src/ggml-cpu/ops.cpp,
     ggml_compute_forward_flash_attn_ext_f16_one_chunk.
     """
     B, L, H, D = q.shape
-    J = k.shape[1]
+    J, G, E = v.shape[1:]
     mB, mH, mL, mJ = mask.shape
-    y = np.empty((B, L, H, D), np.float32)
+    y = np.empty((B, L, H, E), np.float32)
     for row in prange(B * L * H):
         b, l, h = row // (L * H), row // H % L, row % H
-        total = np.zeros(D, np.float32)
+        g = h // (H // G)
+        total = np.zeros(E, np.float32)
         highest = np.float32(-math.inf)
         weights = np.float32(0.0)
         for j in range(J):
             s = np.float32(0.0)
             for d in range(D):
-                s += q[b, l, h, d] * k[b, j, h, d]
+                s += q[b, l, h, d] * k[b, j, g, d]
             s = s * np.float32(scale) + mask[b % mB, h % mH, l % mL, j % mJ]
             if s == -math.inf:
                 continue
@@ -65,13 +67,19 @@ def attention_online_f16(q, k, v, scale, mask):
                 shrink = np.float32(math.exp(highest - s))
                 highest = s
                 weights *= shrink
-                for d in range(D):
+                for d in range(E):
                     total[d] = round_to_f16(total[d] * shrink)
             else:
                 weight = np.float32(math.exp(s - highest))
             weights += weight
-            for d in range(D):
-                total[d] = round_to_f16(total[d] + v[b, j, h, d] * weight)
-        for d in range(D):
+            for d in range(E):
+                total[d] = round_to_f16(total[d] + v[b, j, g, d] * weight)
+        if sinks[h] > -math.inf:
+            top = max(highest, sinks[h])
+            shrink = np.float32(math.exp(highest - top))
+            for d in range(E):
+                total[d] *= shrink
+            weights = weights * shrink + np.float32(math.exp(sinks[h] - top))
+        for d in range(E):
             y[b, l, h, d] = total[d] / weights if weights > 0 else np.float32(0.0)
     return y

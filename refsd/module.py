@@ -185,9 +185,9 @@ class Module:
     def quick_gelu(self, x):
         return self._tap("quick_gelu", self.arithmetic.quick_gelu(x))
 
-    def attention(self, q, k, v, scale=None, mask=None):
-        """q [B, L, H, D], k and v [B, J, H, D] -> [B, L, H, D]"""
-        return self._tap("attention", self.arithmetic.attention(q, k, v, scale, mask))
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        """q [B, L, H, D], k [B, J, G, D], v [B, J, G, E], G a divisor of H -> [B, L, H, E]"""
+        return self._tap("attention", self.arithmetic.attention(q, k, v, scale, mask, diagonal, sinks))
 
     def timestep_embedding(self, t, dim, max_period=10000.0):
         """t [N] -> [N, dim]"""

@@ -31,8 +31,11 @@ def softmax(t, p):
     x = t["x"] * np.float32(p["scale"])
     if "mask" in t:
         x = x + t["mask"].astype(np.float32)
+    if "sinks" in t:
+        x = np.concatenate([x, np.broadcast_to(t["sinks"][:, None, None], (*x.shape[:-1], 1))], -1)
     e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+    y = e / e.sum(-1, keepdims=True)
+    return y[..., :-1] if "sinks" in t else y
 
 
 def layer_norm(t, p):

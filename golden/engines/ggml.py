@@ -42,7 +42,7 @@ class GgmlLibrary:
         described, _ = self._worker.ask({"describe": True}, {})
         self.version: str = described["version"]
         self.ops: dict[str, list[str]] = described["ops"]
-        self._flash_sums: dict[tuple[int, int, int], bool] = {}
+        self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
 
     def compute(self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False) -> np.ndarray:
         _, results = self._worker.ask({"op": op, "params": dict(params), "flash": flash}, inputs)
@@ -54,20 +54,21 @@ class GgmlLibrary:
         x = stored(np.array([1, _UNSEEN_BY_F16], np.float32))
         return {op: len(set(self.compute(op, {}, {"x": x}))) == 1 for op in ("gelu", "gelu_tanh", "quick_gelu")}
 
-    def sums_flash_in_f16(self, L: int, J: int, D: int) -> bool:
+    def sums_flash_in_f16(self, L: int, J: int, D: int, E: int) -> bool:
         """Whether ggml_flash_attn_ext sums L queries of J keys in float16.
 
-        It depends on the version, on the vector width of the CPU, on L and on D, so it is measured: with equal
-        scores, 1 and then J - 1 values that float16 loses beside it.
+        It depends on the version, on the vector width of the CPU, on L and on the widths D of the keys and E of the
+        values, so it is measured: with equal scores, 1 and then J - 1 values that float16 loses beside it.
         """
-        if (L, J, D) not in self._flash_sums:
-            q, v = np.zeros((1, L, 1, D), np.float32), np.full((1, J, 1, D), 2**-12, np.float32)
+        if (L, J, D, E) not in self._flash_sums:
+            q, k = np.zeros((1, L, 1, D), np.float32), np.zeros((1, J, 1, D), np.float32)
+            v = np.full((1, J, 1, E), 2**-12, np.float32)
             v[:, 0] = 1
-            inputs = {"q": stored(q), "k": stored(np.zeros_like(v)), "v": stored(v)}
+            inputs = {"q": stored(q), "k": stored(k), "v": stored(v)}
             y = self.compute("attention", {"scale": 1.0, "causal": False}, inputs, flash=True)
             exact = (1 + (J - 1) * 2**-12) / J
-            self._flash_sums[L, J, D] = bool(np.abs(y - exact).max() > 2**-14 / J)
-        return self._flash_sums[L, J, D]
+            self._flash_sums[L, J, D, E] = bool(np.abs(y - exact).max() > 2**-14 / J)
+        return self._flash_sums[L, J, D, E]
 
     @functools.cached_property
     def rounds_f32_patches(self) -> bool:
@@ -93,6 +94,8 @@ class GgmlEngine:
             return "ggml holds no models"
         if case.op not in self._library.ops[self.name]:
             return f"no {case.op} in this {self.name}"
+        if case.op == "attention" and not self._flash and _hides_rows(case):
+            return "ggml_soft_max makes NaN of a query that sees no key"
         return _REFUSALS.get(case.op, _never)(case)
 
     def numerics(self, case: Case) -> Numerics:
@@ -100,7 +103,8 @@ class GgmlEngine:
         library = self._library
         if self._flash:
             _, L, _, D = case.inputs["q"].shape
-            return GGML_CPU_FLASH if library.sums_flash_in_f16(L, case.inputs["k"].shape[1], D) else _FLASH_F32
+            _, J, _, E = case.inputs["v"].shape
+            return GGML_CPU_FLASH if library.sums_flash_in_f16(L, J, D, E) else _FLASH_F32
         if case.op in ("gelu", "gelu_tanh", "quick_gelu"):
             return GGML_CPU if library.gelu_tables[case.op] else _EXACT_GELU
         if case.op == "geglu":
@@ -115,6 +119,14 @@ class GgmlEngine:
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         params = operations.complete(case.op, inputs, case.params)
         return {"y": self._library.compute(case.op, params, inputs, self._flash)}
+
+
+def _hides_rows(case: Case) -> bool:
+    """Whether some query sees no key, nor a sink."""
+    mask = case.inputs.get("mask")
+    if "sinks" in case.inputs or mask is None or mask.data != "masked":
+        return False
+    return mask.n > 0
 
 
 def _never(case: Case) -> str | None:

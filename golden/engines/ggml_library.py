@@ -67,6 +67,8 @@ _SIGNATURES: dict[str, tuple] = {
     "ggml_gelu_quick": (_T, (_C, _T)),
     "ggml_geglu_erf_swapped": (_T, (_C, _T)),
     "ggml_soft_max_ext": (_T, (_C, _T, _T, c_float, c_float)),
+    "ggml_soft_max_add_sinks": (None, (_T, _T)),
+    "ggml_flash_attn_ext_add_sinks": (None, (_T, _T)),
     "ggml_flash_attn_ext": (_T, (_C, _T, _T, _T, _T, c_float, c_float, c_float)),
     "ggml_timestep_embedding": (_T, (_C, _T, c_int, c_int)),
     "ggml_upscale": (_T, (_C, _T, c_int, c_int)),

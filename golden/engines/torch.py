@@ -122,7 +122,9 @@ def _array(y) -> np.ndarray:
 
 def _is_composed(case: Case) -> bool:
     if case.op == "softmax":
-        return "mask" in case.inputs or case.params.get("scale", 1.0) != 1.0
+        return {"mask", "sinks"} & case.inputs.keys() or case.params.get("scale", 1.0) != 1.0
+    if case.op == "attention":
+        return "sinks" in case.inputs
     return case.op == "quick_gelu"
 
 

@@ -81,6 +81,21 @@ def test_scalars_are_those_of_the_specification(data, type, shape, exponent, off
         )
 
 
+@pytest.mark.parametrize(("type", "n"), [("f32", 0), ("f16", 1), ("f64", 3)])
+def test_masked_rows(type, n):
+    made = realize(Recipe((2, 7, 5), type, "masked", n=n), "w").data
+    expected = [float(naive.element("w", (2, 7, 5), e, type, "masked", n=n)) for e in range(70)]
+    np.testing.assert_array_equal(made.reshape(-1).astype(np.float64), expected)
+    unseen = np.isneginf(made).all(axis=-1).reshape(-1)
+    np.testing.assert_array_equal(unseen, [n > 0 and row % n == n - 1 for row in range(14)])
+    assert n == 1 or 0.2 < np.isneginf(made[~unseen.reshape(2, 7)]).mean() < 0.5
+
+
+def test_masked_is_no_integer():
+    with pytest.raises(BadInput, match="masked wants a floating type"):
+        realize(Recipe((3, 4), "i32", "masked"), "w")
+
+
 @pytest.mark.parametrize("shape", [(2, 9, 2, 3), (3, 9), (2, 3, 8), (8,)])
 def test_the_channel_of_outliers(shape):
     made = realize(Recipe(shape, data="outliers", exponent=0), "w").data

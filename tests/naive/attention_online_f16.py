@@ -3,13 +3,15 @@
 import numpy as np
 
 
-def attention_online_f16(q, k, v, scale, mask):
-    """q [B, L, H, D], k and v [B, J, H, D], mask [B, H, L, J] -> [B, L, H, D]"""
-    B, L, H, D = q.shape
-    y = np.zeros((B, L, H, D))
+def attention_online_f16(q, k, v, scale, mask, sinks):
+    """q [B, L, H, D], k [B, J, G, D], v [B, J, G, E], mask [B, H, L, J], sinks [H] -> [B, L, H, E]"""
+    B, L, H, _ = q.shape
+    E = v.shape[3]
+    k, v = (np.repeat(t, H // t.shape[2], axis=2) for t in (k, v))
+    y = np.zeros((B, L, H, E))
     for b, l, h in np.ndindex(B, L, H):
         scores = scale * np.einsum("d,jd->j", q[b, l, h], k[b, :, h]) + mask[b, h, l]
-        total, weights, highest = np.zeros(D, np.float16), 0.0, -np.inf
+        total, weights, highest = np.zeros(E, np.float16), 0.0, -np.inf
         for j in np.flatnonzero(np.isfinite(scores)):
             new = max(highest, scores[j])
             if new > highest:
@@ -18,6 +20,6 @@ def attention_online_f16(q, k, v, scale, mask):
             highest = new
             total = (total + v[b, j, h] * np.exp(scores[j] - new)).astype(np.float16)
             weights += np.exp(scores[j] - new)
-        if weights:
-            y[b, l, h] = total / weights
+        if weights + np.exp(sinks[h]) > 0:
+            y[b, l, h] = total / (weights + np.exp(sinks[h] - highest)) if weights else 0
     return y

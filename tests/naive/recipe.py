@@ -39,6 +39,7 @@ def draw(data: str, w0: int, w1: int, channel: int, n: int) -> tuple[int, int]:
         "tiny": (bell, -9),
         "shifted": (bell + 2**23, 0),
         "constant": (0, 0),
+        "masked": (bell, 0),
         "token_ids": (n * w0 // 2**32, 0),
     }[data]
 
@@ -61,8 +62,18 @@ def rounded(x: Fraction, type_name: str) -> Fraction:
     return round(x / ulp) * ulp
 
 
-def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, seed=0, n=0) -> Fraction:
+def hidden(name, shape, e, seed, n) -> bool:
+    """Whether element e of a "masked" tensor is -infinity."""
+    row, column = e // shape[-1], e % shape[-1]
+    return (bool(n) and (row + 1) % n == 0) or (
+        column != row % shape[-1] and word(name, seed, 2 * e) % 8 in (0, 1, 2)
+    )
+
+
+def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, seed=0, n=0) -> Fraction | float:
     """Element e of the flattened tensor of a type whose elements stand alone."""
+    if data == "masked" and hidden(name, shape, e, seed, n):
+        return float("-inf")
     index, rest = [], e
     for size in reversed(shape):
         index.insert(0, rest % size)

@@ -17,14 +17,14 @@ class Stub:
 
     version = "0"
 
-    def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=()):
-        self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize"], "ggml-flash": ["attention"]}
+    def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=(), ops=()):
+        self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize", *ops], "ggml-flash": ["attention"]}
         self.gelu_tables = {op: op in tables for op in ("gelu", "gelu_tanh", "quick_gelu")}
         self.rounds_f32_patches = rounds_f32_patches
         self.f16_sums = f16_sums
 
-    def sums_flash_in_f16(self, L, J, D):
-        return (L, J, D) in self.f16_sums
+    def sums_flash_in_f16(self, L, J, D, E):
+        return (L, J, D, E) in self.f16_sums
 
 
 def case(op, **inputs):
@@ -79,6 +79,9 @@ def test_refusals():
     assert "bf16 filter" in engine.refuses(conv("bf16"))
     assert engine.refuses(case("dequantize", x=((1, 32), "q8_0"))) is None
     assert "no type i16" in engine.refuses(case("embedding", ids=((1,), "i64"), weight=((1, 2), "i16")))
+    unseen = Case("a", "attention", {"mask": Recipe((3, 4), "f16", "masked", n=2)})
+    assert "sees no key" in ggml.GgmlEngine("ggml", Stub(ops=("attention",))).refuses(unseen)
+    assert ggml.GgmlEngine("ggml-flash", Stub()).refuses(unseen) is None
     assert "no linear in this ggml-flash" in ggml.GgmlEngine("ggml-flash", Stub()).refuses(taken)
 
 
@@ -91,8 +94,8 @@ def test_declared_is_what_was_measured():
     assert engine.numerics(conv("f32")).conv is None
     assert ggml.GgmlEngine("ggml", Stub(rounds_f32_patches=True)).numerics(conv("f32")) is GGML_CPU
 
-    flash = ggml.GgmlEngine("ggml-flash", Stub(f16_sums=[(5, 7, 40)]))
-    shapes = {"q": ((1, 5, 1, 40), "f32"), "k": ((1, 7, 1, 40), "f32")}
+    flash = ggml.GgmlEngine("ggml-flash", Stub(f16_sums=[(5, 7, 40, 8)]))
+    shapes = {"q": ((1, 5, 1, 40), "f32"), "k": ((1, 7, 1, 40), "f32"), "v": ((1, 7, 1, 8), "f32")}
     assert flash.numerics(case("attention", **shapes)) is GGML_CPU_FLASH
     assert flash.numerics(case("attention", **{**shapes, "q": ((1, 64, 1, 40), "f32")})).flash_sum is None
 
