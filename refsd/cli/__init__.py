@@ -17,7 +17,19 @@ app = typer.Typer(
 )
 
 # Each module has `register(app)`. Order is the order of --help.
-_COMMANDS = ("conform", "golden", "compare", "txt2img", "forward", "info", "weights", "dequant", "bench")
+_COMMANDS = (
+    "conform",
+    "golden",
+    "compare",
+    "txt2img",
+    "forward",
+    "info",
+    "weights",
+    "dequant",
+    "sigmas",
+    "noise",
+    "bench",
+)
 
 for _name in _COMMANDS:
     importlib.import_module(f"refsd.cli.{_name}").register(app)

@@ -50,7 +50,7 @@ def align_your_steps_appended(n: int, table: tuple[float, ...]) -> np.ndarray:
 
 @functools.cache
 def _gits() -> dict:
-    return json.loads(resources.files(__package__).joinpath("gits.json").read_text())
+    return json.loads(resources.files("refsd.samplers.schedules").joinpath("gits.json").read_text())
 
 
 def gits(n: int, levels: Levels | None = None, coefficient: float = 1.2) -> np.ndarray:

@@ -1,0 +1,60 @@
+"""refsd noise: the first noise that an engine would draw."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refsd.cli.sigmas import Like
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(noise)
+
+
+def noise(
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The picture's seed.")] = 42,
+    like: Annotated[Like, typer.Option(help="Whose conventions.")] = Like.sdcpp,
+    shape: Annotated[str, typer.Option(help="N x C x H x W of the latents.")] = "1x4x64x64",
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .safetensors file for `noise`.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Draw an engine's first noise: print its beginning and its hash, or write it to a file.
+
+    The integers behind the normals are exact; their last bits depend on an engine's log and cos, so that two
+    engines that must agree bit for bit are handed the noise in a file.
+    """
+    import hashlib
+
+    import numpy as np
+
+    from refsd.golden.errors import BadInput
+    from refsd.samplers.conventions import CARDS
+
+    if not re.fullmatch(r"\d{1,4}x\d{1,4}x\d{1,5}x\d{1,5}", shape):
+        raise BadInput(f"--shape {shape}: expected four sizes, as 1x4x64x64")
+    size = tuple(map(int, shape.split("x")))
+    if not 0 < np.prod(size, dtype=object) <= 1 << 26:
+        raise BadInput(f"--shape {shape}: expected 1 to 2^26 elements")
+    card = CARDS[like.value]
+    y = np.ascontiguousarray(card.noise(seed, size), np.float32)
+    digest = hashlib.sha256(y.tobytes()).hexdigest()
+    first = [float(v) for v in y.reshape(-1)[:6]]
+    if output:
+        from safetensors.numpy import save_file
+
+        try:
+            save_file({"noise": y}, output, {"seed": str(seed), "like": like.value})
+        except OSError as error:
+            raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from None
+    if json:
+        import json as encoder
+
+        typer.echo(
+            encoder.dumps({"like": like.value, "seed": seed, "shape": size, "first": first, "sha256": digest})
+        )
+        return
+    typer.echo(f"{like.value}: {card.rng}, seed {seed}, {shape}")
+    typer.echo("first   " + "  ".join(f"{v:.7f}" for v in first))
+    typer.echo(f"sha256  {digest}")

@@ -1,0 +1,59 @@
+"""refsd sigmas: the noise levels that an engine would step through."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Like(StrEnum):
+    sdcpp = "sdcpp"
+    comfyui = "comfyui"
+    a1111 = "a1111"
+    forge = "forge"
+    diffusers = "diffusers"
+    k_diffusion = "k-diffusion"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(sigmas)
+
+
+def sigmas(
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="Sampling steps.")] = 20,
+    like: Annotated[Like, typer.Option(help="Whose conventions.")] = Like.sdcpp,
+    scheduler: Annotated[str | None, typer.Option(help="By the engine's own name; its default without.")] = None,
+    sampler: Annotated[str, typer.Option(help="Some leave the last sigma above 0 out.")] = "euler",
+    strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="img2img: the share that is denoised.")] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Print the sigmas of a schedule, and what the network is told at each, for SD 1.x, 2.x and SDXL.
+
+    Two engines that call a schedule by one name need not mean one schedule: compare --like comfyui --scheduler
+    kl_optimal with --like forge.
+    """
+    from refsd.golden.errors import BadInput
+    from refsd.samplers.conventions import CARDS
+    from refsd.samplers.levels import SD_LEVELS
+
+    card = CARDS[like.value]
+    name = scheduler or card.schedule
+    if name not in card.schedules:
+        raise BadInput(f"--scheduler {name}: {like.value} has {', '.join(card.schedules)}")
+    try:
+        values = card.sigmas(steps, name, sampler, SD_LEVELS, strength)
+    except ValueError as error:
+        raise BadInput(f"--scheduler {name}, --steps {steps}: {error}") from None
+    levels = card.levels(SD_LEVELS.sigmas)
+    told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
+    first = card.first(float(values[0]), float(SD_LEVELS.sigmas[-1]))
+    if json:
+        import json as encoder
+
+        record = {"like": like.value, "scheduler": name, "sigmas": values.tolist(), "timesteps": told}
+        typer.echo(encoder.dumps({**record, "first_noise_times": first}))
+        return
+    typer.echo(f"{like.value}, {name}: {len(values) - 1} steps; noise * {first:.7g} at first")
+    typer.echo("step         sigma   timestep")
+    for i, (sigma, t) in enumerate(zip(values, told, strict=True)):
+        typer.echo(f"{i:4}  {sigma:12.8f}  {'' if t is None else f'{t:9.4f}'}".rstrip())

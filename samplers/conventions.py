@@ -1,0 +1,224 @@
+"""Convention cards: what each engine does where nobody tells it otherwise, so that two can be compared at all.
+
+A card is data and small functions; every line of it is a test in tests/samplers/test_conventions.py.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.samplers.levels import DiscreteLevels, Levels, NearestLevels
+from refsd.samplers.noise import Philox, TorchCpu
+from refsd.samplers.schedules import SCHEDULES, Schedule, tables, timesteps
+
+# seed, [N, C, H, W] -> standard normals, float32
+BatchNoise = Callable[[int, tuple[int, ...]], np.ndarray]
+# steps, share of the trajectory to run (0 .. 1), schedule of n steps -> the sigmas that are run
+Truncation = Callable[[int, float, Callable[[int], np.ndarray]], np.ndarray]
+
+
+def stream_for_each(rng: Callable) -> BatchNoise:
+    """Picture b has its own generator, seeded with seed + b: a picture does not depend on its batch."""
+    return lambda seed, shape: np.stack([rng(seed + b).randn(shape[1:]) for b in range(shape[0])])
+
+
+def one_stream(rng: Callable) -> BatchNoise:
+    """One generator draws the whole batch: the first picture is the same for each batch size, the others are not."""
+    return lambda seed, shape: rng(seed).randn(shape)
+
+
+def from_the_end(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """A1111, Forge, stable-diffusion.cpp: the last int(steps * min(strength, 0.999)) + 1 steps of `steps`.
+
+    Source: A1111 modules/sd_samplers_common.py, setup_img2img_steps; stable-diffusion.cpp's t_enc.
+    """
+    run = int(min(strength, 0.999) * steps)
+    return schedule(steps)[steps - run - 1 :]
+
+
+def stretched(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """ComfyUI: the last `steps` steps of a schedule of int(steps / strength).
+
+    Source: ComfyUI comfy/samplers.py, KSampler.set_steps.
+    """
+    if strength > 0.9999:
+        return schedule(steps)
+    return schedule(int(steps / strength))[-(steps + 1) :]
+
+
+def fewer(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """diffusers: the last int(steps * strength) steps of a schedule of `steps`.
+
+    Source: diffusers StableDiffusionImg2ImgPipeline.get_timesteps.
+    """
+    return schedule(steps)[steps - min(int(steps * strength), steps) :]
+
+
+def times_sigma(sigma: float, sigma_max: float) -> float:
+    """The noise alone: its share in the first latents is sigma_0."""
+    return sigma
+
+
+def unit_data_at_the_top(sigma: float, sigma_max: float) -> float:
+    """From the highest level, noise and data of unit variance: sqrt(sigma_0^2 + 1); below it, sigma_0.
+
+    Source: ComfyUI comfy/samplers.py, Sampler.max_denoise.
+    """
+    return math.sqrt(sigma**2 + 1) if sigma > sigma_max * (1 - 1e-5) else sigma
+
+
+def unit_data(sigma: float, sigma_max: float) -> float:
+    """Noise and data of unit variance, wherever it begins: sqrt(sigma_0^2 + 1).
+
+    Source: diffusers EulerDiscreteScheduler.init_noise_sigma, for its spacing "leading".
+    """
+    return math.sqrt(sigma**2 + 1)
+
+
+def without_penultimate(schedule: Schedule) -> Schedule:
+    """A schedule of one step more, whose last sigma above 0 is left out."""
+
+    def discarded(n: int, levels: Levels) -> np.ndarray:
+        sigmas = schedule(n + 1, levels)
+        return np.append(sigmas[:-2], sigmas[-1])
+
+    return discarded
+
+
+class Card(NamedTuple):
+    """
+    engine:      its name
+    rng:         of the first noise
+    noise:       the first noise of a batch
+    levels:      sigmas -> how it tells the network a noise level
+    schedules:   its names -> schedules
+    schedule:    its default
+    first:       sigma_0, the highest level -> what the first noise is multiplied by
+    truncation:  img2img
+    discarding:  samplers for which the last sigma above 0 is left out
+    eta:         of ancestral samplers
+    clip_skip:   1 is the last layer
+    source:      where this can be read
+    """
+
+    engine: str
+    rng: str
+    noise: BatchNoise
+    levels: Callable[[np.ndarray], Levels]
+    schedules: Mapping[str, Schedule]
+    schedule: str
+    first: Callable[[float, float], float]
+    truncation: Truncation
+    discarding: frozenset[str] = frozenset()
+    eta: float = 1.0
+    clip_skip: int = 1
+    source: str = ""
+
+    def sigmas(self, steps: int, schedule: str, sampler: str, levels: Levels, strength: float = 1.0) -> np.ndarray:
+        """The sigmas that are run, falling."""
+        rule = self.schedules[schedule]
+        if sampler in self.discarding:
+            rule = without_penultimate(rule)
+        if strength == 1.0:
+            return rule(steps, levels)
+        return self.truncation(steps, strength, lambda n: rule(n, levels))
+
+
+def _named(*names: str, **renamed: Schedule) -> dict[str, Schedule]:
+    return {**{name: SCHEDULES[name] for name in names}, **renamed}
+
+
+_WEBUI = _named(
+    *("karras", "exponential", "polyexponential", "sgm_uniform", "simple"),
+    uniform=timesteps.discrete,
+    normal=timesteps.discrete,
+    kl_optimal=SCHEDULES["kl_optimal_to_smin"],
+    align_your_steps=lambda n, levels: tables.align_your_steps_appended(n, tables.AYS_SD1),
+    ddim=timesteps.ddim_uniform,
+    beta=timesteps.beta_of_sigma,
+)
+_COMFYUI = _named(
+    *("karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal"),
+    normal=timesteps.discrete,
+)
+_SDCPP = _named(
+    *("discrete", "karras", "exponential", "ays", "gits", "sgm_uniform", "simple", "smoothstep", "kl_optimal"),
+    *("lcm", "bong_tangent", "beta"),
+)
+
+CARDS: dict[str, Card] = {
+    card.engine: card
+    for card in (
+        Card(
+            "sdcpp",
+            "cuda (Philox)",
+            stream_for_each(Philox),
+            DiscreteLevels,
+            _SDCPP,
+            "discrete",
+            times_sigma,
+            from_the_end,
+            source="stable-diffusion.cpp src/runtime/denoiser.hpp, src/stable-diffusion.cpp",
+        ),
+        Card(
+            "comfyui",
+            "torch's CPU generator",
+            one_stream(TorchCpu),
+            NearestLevels,
+            _COMFYUI,
+            "normal",
+            unit_data_at_the_top,
+            stretched,
+            frozenset({"dpm2", "dpm2_a", "uni_pc", "uni_pc_bh2"}),
+            source="ComfyUI comfy/samplers.py, comfy/sample.py, comfy/model_sampling.py",
+        ),
+        Card(
+            "a1111",
+            "torch on the GPU (Philox)",
+            stream_for_each(Philox),
+            DiscreteLevels,
+            _WEBUI,
+            "uniform",
+            times_sigma,
+            from_the_end,
+            frozenset({"dpm2", "dpm2_a", "dpm++3m_sde"}),
+            source="A1111 modules/sd_samplers_kdiffusion.py, modules/rng.py",
+        ),
+        Card(
+            "forge",
+            "torch on the GPU (Philox)",
+            stream_for_each(Philox),
+            NearestLevels,
+            {**_WEBUI, "turbo": timesteps.turbo},
+            "uniform",
+            times_sigma,
+            from_the_end,
+            frozenset({"dpm2", "dpm2_a", "dpm++3m_sde"}),
+            source="Forge modules/sd_samplers_kdiffusion.py, modules/rng.py, backend/modules/k_prediction.py",
+        ),
+        Card(
+            "diffusers",
+            "torch's CPU generator",
+            one_stream(TorchCpu),
+            DiscreteLevels,
+            _named("leading", "linspace", "trailing", "karras", "exponential", beta=timesteps.beta_of_sigma),
+            "leading",
+            unit_data,
+            fewer,
+            source="diffusers schedulers/scheduling_euler_discrete.py; SD 1.5's and SDXL's scheduler configs",
+        ),
+        Card(
+            "k-diffusion",
+            "torch's CPU generator",
+            one_stream(TorchCpu),
+            DiscreteLevels,
+            _named("karras", "exponential", "polyexponential", "vp", discrete=timesteps.discrete),
+            "discrete",
+            times_sigma,
+            from_the_end,
+            source="k-diffusion external.py, sampling.py",
+        ),
+    )
+}

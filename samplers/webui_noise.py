@@ -1,0 +1,53 @@
+"""The first noise of A1111 and Forge: variation seeds, and noise of another size."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from refsd.samplers.noise import Noise, Philox
+
+
+def slerp(share: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Spherical interpolation, column by column: the angle is taken over the rows (axis 1) of each channel.
+
+        sin((1 - share) w) / sin(w) low + sin(share w) / sin(w) high,  cos(w) = low . high / |low| |high|
+
+    low, high: [C, H, W]; where the mean of cos(w) is over 0.9995: low * share + high * (1 - share), as A1111 has it
+    Source: A1111 modules/rng.py, slerp.
+    """
+    unit = [x / np.sqrt((x * x).sum(axis=1, keepdims=True)) for x in (low, high)]
+    dot = (unit[0] * unit[1]).sum(axis=1)
+    if dot.mean() > 0.9995:
+        return low * np.float32(share) + high * np.float32(1 - share)
+    omega = np.arccos(dot)
+    weights = (np.sin((1 - share) * omega) / np.sin(omega), np.sin(share * omega) / np.sin(omega))
+    return (weights[0][:, None] * low + weights[1][:, None] * high).astype(low.dtype)
+
+
+def first_noise(
+    seed: int,
+    shape: tuple[int, int, int],
+    subseed: int | None = None,
+    strength: float = 0.0,
+    resize_from: tuple[int, int] | None = None,
+    rng: Callable[[int], Noise] = Philox,
+) -> np.ndarray:
+    """One picture's noise. -> [C, H, W], float32
+
+    shape:       of the latent
+    subseed:     the variation's seed, mixed in by slerp with `strength`, 0 .. 1
+    resize_from: height and width in pixels of the picture whose noise stands in the middle of this one's
+    Source: A1111 modules/rng.py, ImageRNG.first.
+    """
+    inner = shape if resize_from is None else (shape[0], resize_from[0] // 8, resize_from[1] // 8)
+    noise = rng(seed).randn(inner)
+    if subseed is not None and strength:
+        noise = slerp(strength, noise, rng(subseed).randn(inner))
+    if inner == shape:
+        return noise
+    y = rng(seed).randn(shape)
+    top, left = (shape[1] - inner[1]) // 2, (shape[2] - inner[2]) // 2
+    h, w = (n if d >= 0 else n + 2 * d for n, d in ((inner[1], top), (inner[2], left)))
+    from_top, from_left, top, left = max(-top, 0), max(-left, 0), max(top, 0), max(left, 0)
+    y[:, top : top + h, left : left + w] = noise[:, from_top : from_top + h, from_left : from_left + w]
+    return y

@@ -1,0 +1,55 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.golden.errors import BadInput
+from refsd.samplers.conventions import CARDS
+from refsd.samplers.levels import SD_LEVELS
+
+run = CliRunner()
+
+
+@pytest.mark.parametrize("like", CARDS)
+def test_sigmas(like):
+    shown = run.invoke(app, ["sigmas", "--like", like, "--steps", "4"]).output.splitlines()
+    assert shown[0].startswith(f"{like}, {CARDS[like].schedule}: 4 steps") and len(shown) == 7
+    record = json.loads(run.invoke(app, ["sigmas", "--like", like, "--steps", "4", "--json"]).output)
+    expected = CARDS[like].sigmas(4, CARDS[like].schedule, "euler", SD_LEVELS)
+    np.testing.assert_array_equal(record["sigmas"], expected)
+    assert record["timesteps"][-1] is None and record["first_noise_times"] > 7
+
+
+def test_img2img():
+    record = json.loads(run.invoke(app, ["sigmas", "--steps", "8", "--strength", "0.5", "--json"]).output)
+    assert len(record["sigmas"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["sigmas", "--scheduler", "nothing"], "sdcpp has discrete, karras"),
+        (["sigmas", "--scheduler", "gits", "--steps", "1"], "--scheduler gits, --steps 1: GITS has no table"),
+        (["noise", "--shape", "4x64x64"], "expected four sizes"),
+        (["noise", "--shape", "9999x9999x9x9"], "expected 1 to"),
+        (["noise", "--shape", "1x0x9x9"], "expected 1 to"),
+        (["noise", "--output", "/no/such/folder/x.safetensors"], "cannot be written"),
+    ],
+)
+def test_bad_flags(flags, said):
+    result = run.invoke(app, flags)
+    assert isinstance(result.exception, BadInput) and said in str(result.exception)
+
+
+@pytest.mark.parametrize("like", CARDS)
+def test_noise(like, tmp_path):
+    path = tmp_path / "noise.safetensors"
+    shown = run.invoke(app, ["noise", "--like", like, "--shape", "2x4x3x5", "-o", str(path)]).output
+    expected = CARDS[like].noise(42, (2, 4, 3, 5))
+    np.testing.assert_array_equal(load_file(path)["noise"], expected)
+    assert f"{expected.flat[0]:.7f}" in shown
+    record = json.loads(run.invoke(app, ["noise", "--like", like, "--shape", "2x4x3x5", "--json"]).output)
+    assert record["sha256"] in shown
