@@ -21,8 +21,12 @@ from refsd.kernels.attention import attention, causal_mask
 from refsd.kernels.attention_online import attention_online
 from refsd.kernels.attention_online_f16 import attention_online_f16
 from refsd.kernels.conv2d import conv2d
-from refsd.kernels.conv2d_fast import conv2d_fast
+from refsd.kernels.conv2d_fast import Choice, choose, conv2d_fast, prepare
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.conv2d_winograd import Filters
+from refsd.kernels.conv2d_winograd_f16 import applies, conv2d_winograd_f16
+from refsd.kernels.conv3d import conv3d
+from refsd.kernels.conv3d_frames import conv3d_frames
 from refsd.kernels.embedding import embedding
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.layer_norm import layer_norm
@@ -31,7 +35,12 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.softmax import softmax, softmax_sinks
 
-_CONVOLUTIONS = {"im2col": conv2d_im2col, "direct": conv2d, "fast": conv2d_fast}
+_CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "im2col": conv2d_im2col,
+    "direct": conv2d,
+    "fast": conv2d_fast,
+    "winograd-f16": conv2d_im2col,  # where Winograd does not apply
+}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
 
@@ -88,11 +97,40 @@ class Arithmetic:
         x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))
         return self._round(linear(x, weight, bias))
 
-    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0)):
-        """x [N, C, H, W], weight [K, C, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]"""
-        convolve = _CONVOLUTIONS[self.numerics.convolution]
-        x = self.round_as(self._widen(x), self.numerics.conv)
-        return self._round(convolve(x, self.round_as(weight, self.numerics.conv), bias, stride, padding))
+    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+        """x [N, C, H, W], weight [K, C/groups, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]
+
+        weight: or what `filters` made of it; stride, dilation: a number, or (down, across)
+        """
+        n = self.numerics
+        if isinstance(weight, Filters):
+            return self._round(conv2d_fast(self._widen(x), weight, bias, stride, padding))
+        if n.convolution == "winograd-f16" and applies(weight.shape, stride, padding, dilation, groups):
+            return self._round(conv2d_winograd_f16(self._widen(x), self.round_as(weight, n.conv), bias, padding))
+        x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
+        return self._round(_CONVOLUTIONS[n.convolution](x, weight, bias, stride, padding, dilation, groups))
+
+    def choose(self, x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0)) -> Choice:
+        """Which algorithm conv2d takes, if filters can be kept."""
+        if self.numerics.convolution == "fast":
+            return choose(x_shape, weight_shape, stride, padding)
+        return Choice(self.numerics.convolution, f"as {self.numerics.name} has it")
+
+    def filters(self, weight: StoredTensor, choice: Choice) -> np.ndarray | Filters:
+        """A weight as `choice` uses it best, to be kept."""
+        return prepare(self.expand(weight), choice)
+
+    def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
+        """x [N, C, D, H, W], weight [K, C/groups, T, R, S], bias [K] -> [N, K, F, P, Q]
+
+        padding: (front, back, top, bottom, left, right); stride, dilation: a number, or (frames, down, across)
+        """
+        n = self.numerics
+        x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
+        if n.convolution == "direct":
+            return self._round(conv3d(x, weight, bias, stride, padding, dilation, groups))
+        convolve = _CONVOLUTIONS[n.convolution]
+        return self._round(conv3d_frames(x, weight, bias, stride, padding, dilation, groups, convolve))
 
     def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
         """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""

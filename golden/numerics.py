@@ -25,7 +25,8 @@ class Numerics:
     gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
     flash:       "f16": fused attention, with q, k, v and the mask in float16; None: not fused
     flash_sum:   "f16": fused attention's running sum is in float16; None: in float32
-    convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd if it pays)
+    convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd if it
+                 pays), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers that it applies to)
     attention:   "three-pass" or "online" (float32, no row of scores is kept)
     """
 
@@ -79,7 +80,9 @@ GGML_CPU = Numerics(
 )
 # The same with ggml_flash_attn_ext in place of mul_mat, soft_max, mul_mat.
 GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
+# The fork of stable-diffusion.cpp that takes F(2x2, 3x3) where it can: the filter, U, V and M in float16.
+WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")
 
 PROFILES: dict[str, Numerics] = {
-    n.name: n for n in (FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, GGML_CPU, GGML_CPU_FLASH)
+    n.name: n for n in (FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16)
 }

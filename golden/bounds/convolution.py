@@ -5,39 +5,102 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.golden.bounds.run import Run, bias_of, movement, products
-from refsd.golden.rounding import Bound, Terms
+from refsd.golden.numerics import DTYPES
+from refsd.golden.rounding import Bound, Terms, gamma, largest, unit
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.conv2d_winograd_f16 import A, B, G, applies, patches, untile
+from refsd.kernels.conv3d_frames import conv3d_frames
 
 # Winograd F(4x4, 3x3), which an engine may choose for a 3x3 filter, magnifies a float32 rounding: measured 58 u
 # relative to the norm of the output on a 64-channel layer (conv2d's limit must leave room for it).
 _WINOGRAD = 64.0
+_SUBNORMAL = 2.0**-25  # half of float16's smallest number
 
 
-def _conv2d(run: Run) -> Bound:
+def _convolution(run: Run) -> Bound:
     """linear's bound with patches for rows; a 3x3 filter of stride 1 may be Winograd's."""
-    stride, padding = run.params["stride"], tuple(run.params["padding"])
+    how = (run.params["stride"], tuple(run.params["padding"]), run.params["dilation"], run.params["groups"])
     weight = run.inputs["weight"]
-    K, C, R, S = weight.shape
-    none = np.zeros(K)
+    if run.numerics.convolution == "winograd-f16" and weight.ndim == 4 and applies(weight.shape, *how):
+        return _winograd_f16(run)
+    convolve = conv2d_im2col if weight.ndim == 4 else conv3d_frames
+    none = np.zeros(len(weight))
 
     def sum_of(x, w):
-        return conv2d_im2col(np.ascontiguousarray(x), np.ascontiguousarray(w), none, stride, padding)
+        return convolve(np.ascontiguousarray(x), np.ascontiguousarray(w), none, *how)
 
     W, dW = np.abs(weight), run.moved("weight", run.numerics.conv)
     x, dx = np.abs(run.inputs["x"]), run.moved("x", run.numerics.conv)
-    b, db = (np.reshape(t, (-1, 1, 1)) for t in bias_of(run))
+    b, db = _bias(run)
     terms = Terms().add(sum_of(dx, W), np.sqrt(sum_of(dx**2, W**2) / 3))
     terms.add(sum_of(x + dx, dW), np.sqrt(sum_of((x + dx) ** 2, dW**2) / 3)).add(db)
     absolute = sum_of(x + dx, W + dW) + b + db
     squares = sum_of((x + dx) ** 2, (W + dW) ** 2) + b**2
-    terms.add(*products(run.u, C * R * S, absolute, squares, run.truth))
-    if R == S == 3 and stride == 1:
-        typical = _WINOGRAD * run.u * np.sqrt(squares.max(axis=(2, 3), keepdims=True))
+    terms.add(*products(run.u, weight[0].size, absolute, squares, run.truth))
+    # Frame by frame, or all of it, an engine may take Winograd.
+    if weight.shape[-2:] == (3, 3) and np.all(np.equal(how[0], 1)) and np.all(np.equal(how[2], 1)):
+        pixels = tuple(range(2, weight.ndim))
+        typical = _WINOGRAD * run.u * np.sqrt(squares.max(axis=pixels, keepdims=True))
         terms.add(8 * typical, typical)
     return run.rounded(terms)
 
 
+def _bias(run: Run):
+    return (np.reshape(t, (-1,) + (1,) * (run.truth.ndim - 2)) for t in bias_of(run))
+
+
+def _winograd_f16(run: Run) -> Bound:
+    """F(2x2, 3x3): what is rounded to float16 between the steps, carried through the steps that follow.
+
+        U = G g G^T:   dU = |G| dg |G^T| + gamma(6) |G||g||G^T| + u16 |U|;   V = B^T d B likewise
+        M = sum_c U V: dM = dU |V| + |U| dV + dU dV + gamma(C + 1) (|U| + dU)(|V| + dV) + u16 |M|
+        Y = A^T M A:   dY = |A^T| dM |A| + gamma(6) |A^T| |M| |A|
+
+    The sums of |A^T| (3 in a row, 9 in a tile) and of |B^T| (4) are the amplification that the transforms bring.
+    """
+    u, half = run.u, DTYPES["float16"]
+    weight = run.inputs["weight"]
+    K, C = weight.shape[:2]
+    padding = tuple(run.params["padding"])
+
+    def through(matrix, values, errors):
+        """matrix values matrix^T stored in float16. -> values [16, ...], limit, square of the spread"""
+        exact = matrix @ values @ matrix.T
+        absolute = np.abs(matrix) @ (np.abs(values) + errors) @ np.abs(matrix.T)
+        before = np.abs(matrix) @ errors @ np.abs(matrix.T) + gamma(6, u) * absolute
+        stored = unit(half) * (np.abs(exact) + before) + _SUBNORMAL
+        limit = np.where(np.abs(exact) + before > largest(half), np.inf, before + stored)
+        square = (matrix**2) @ (errors**2) @ (matrix.T**2) / 3 + (u * absolute) ** 2 + stored**2 / 3
+        return exact, limit, square
+
+    U, dU, sU = through(G, weight, run.moved("weight", run.numerics.conv))
+    d, dd = patches(run.inputs["x"], padding), patches(run.moved("x"), padding)
+    V, dV, sV = through(B, d, dd)
+
+    def sum_of(u, v):
+        """-> [N, K, rows, columns, 4, 4]"""
+        N, _, rows, columns = v.shape[:4]
+        left = u.transpose(2, 3, 0, 1).reshape(16, K, C)
+        right = v.transpose(4, 5, 1, 0, 2, 3).reshape(16, C, -1)
+        return (left @ right).reshape(4, 4, K, N, rows, columns).transpose(3, 2, 4, 5, 0, 1)
+
+    M = sum_of(U, V)
+    aU, aV = np.abs(U), np.abs(V)
+    absolute = sum_of(aU + dU, aV + dV)
+    limit, spread = products(u, C, absolute, sum_of((aU + dU) ** 2, (aV + dV) ** 2), M)
+    before = sum_of(dU, aV + dV) + sum_of(aU, dV) + limit
+    stored = unit(half) * (np.abs(M) + before) + _SUBNORMAL
+    dM = np.where(np.abs(M) + before > largest(half), np.inf, before + stored)
+    sM = sum_of(sU, V**2 + sV) + sum_of(U**2, sV) + spread**2 + stored**2 / 3
+    dY = np.abs(A) @ dM @ np.abs(A.T) + gamma(6, u) * (np.abs(A) @ (np.abs(M) + dM) @ np.abs(A.T))
+    P, Q = run.truth.shape[2:]
+    terms = Terms().add(untile(dY, P, Q), np.sqrt(untile(A**2 @ sM @ A.T**2, P, Q)))
+    b, db = _bias(run)
+    return run.rounded(terms.add(db).add(u * (b + np.abs(run.truth))))
+
+
 BOUNDS: dict[str, Callable[[Run], Bound]] = {
-    "conv2d": _conv2d,
+    "conv2d": _convolution,
+    "conv3d": _convolution,
     "im2col": movement("x", conv=True),
 }

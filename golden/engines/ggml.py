@@ -109,8 +109,9 @@ class GgmlEngine:
             return GGML_CPU if library.gelu_tables[case.op] else _EXACT_GELU
         if case.op == "geglu":
             return _EXACT_GELU
-        if case.op == "conv2d" and case.inputs["weight"].type == "f32" and not library.rounds_f32_patches:
-            return _EXACT_CONV
+        if case.op in ("conv2d", "conv3d") and case.inputs["weight"].type == "f32":
+            direct = case.op == "conv3d" or _groups(case) > 1
+            return _EXACT_CONV if direct or not library.rounds_f32_patches else GGML_CPU
         return GGML_CPU
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
@@ -139,9 +140,19 @@ def _no_matrix(case: Case) -> str | None:
     return None if known else f"what ggml rounds activations to for {kind} weights is not declared"
 
 
+def _groups(case: Case) -> int:
+    return case.params.get("groups", 1)
+
+
 def _no_filter(case: Case) -> str | None:
-    kind = case.inputs["weight"].type
-    return None if kind in ("f32", "f16") else f"ggml_conv_2d takes no {kind} filter"
+    weight = case.inputs["weight"]
+    if weight.type not in ("f32", "f16"):
+        return f"ggml_conv_2d takes no {weight.type} filter"
+    if _groups(case) > 1 and (
+        case.op == "conv3d" or not weight.shape[0] == _groups(case) == case.inputs["x"].shape[1]
+    ):
+        return "ggml's convolutions know no groups but a channel each"
+    return None
 
 
 def _no_table(case: Case) -> str | None:
@@ -150,7 +161,13 @@ def _no_table(case: Case) -> str | None:
     return None if kind in SCALAR_IDS or kind in BLOCK_TYPES else f"ggml has no type {kind}"
 
 
-_REFUSALS = {"linear": _no_matrix, "conv2d": _no_filter, "embedding": _no_table, "dequantize": _no_table}
+_REFUSALS = {
+    "linear": _no_matrix,
+    "conv2d": _no_filter,
+    "conv3d": _no_filter,
+    "embedding": _no_table,
+    "dequantize": _no_table,
+}
 
 
 def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[Found]:

@@ -49,7 +49,7 @@ def _serial_linear(inputs, params):
 def _winograd_conv2d(inputs, params):
     """F(4x4, 3x3) throughout in float32: Lavin & Gray 2015, section 4.3."""
     x, weight = inputs["x"].values(), inputs["weight"].values().astype(np.float32)
-    if weight.shape[2:] != (3, 3) or params["stride"] != 1:
+    if weight.shape[2:] != (3, 3) or (params["stride"], params["dilation"], params["groups"]) != (1, 1, 1):
         return None
     B = np.array(
         [

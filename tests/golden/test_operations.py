@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_said(op, inputs, params, says):
 
 def test_defaults_are_filled_in():
     params = complete("conv2d", {"x": _a(1), "weight": _a(1)}, {"stride": 2})
-    assert params == {"stride": 2, "padding": (0, 0, 0, 0)}
+    assert params == {"stride": 2, "padding": (0, 0, 0, 0), "dilation": 1, "groups": 1}
 
 
 def test_im2col_times_filters_is_conv2d():

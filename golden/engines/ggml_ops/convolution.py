@@ -1,10 +1,13 @@
 """Convolutions and their patches as ggml graphs."""
 
+import math
+
 import numpy as np
 
 from refsd.golden.engines.ggml_graph import SCALAR_IDS, Graph, Result
 from refsd.golden.engines.ggml_ops.builder import Builder, Inputs, Params
 from refsd.golden.tensor import stored
+from refsd.kernels.convolution_geometry import each, positions
 
 
 def _padded(g: Graph, x: int, padding) -> tuple[int, int, int]:
@@ -17,36 +20,61 @@ def _padded(g: Graph, x: int, padding) -> tuple[int, int, int]:
     return g.pad_ext(x, left, right, top, bottom, 0, 0, 0, 0), 0, 0
 
 
-def _positions(size: int, before: int, after: int, taps: int, stride: int) -> int:
-    return (size + before + after - taps) // stride + 1
-
-
 def _conv2d(g: Graph, inputs: Inputs, params: Params) -> Result:
-    x, weight, stride = inputs["x"], inputs["weight"], params["stride"]
-    N, _, H, W = x.shape
-    K, _, R, S = weight.shape
-    top, bottom, left, right = params["padding"]
+    """Depthwise filters: ggml_conv_2d_dw multiplies float16 patches, ggml_conv_2d_dw_direct takes float32."""
+    x, weight = inputs["x"], inputs["weight"]
+    (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
     image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
-    y = g.conv_2d(g.put(weight), image, stride, stride, pad_w, pad_h, 1, 1)
+    function = g.conv_2d
+    if params["groups"] > 1:
+        function = g.conv_2d_dw if weight.type == "f16" else g.conv_2d_dw_direct
+    y = function(g.put(weight), image, across, down, pad_w, pad_h, wide, high)
+    return _biased(g, y, inputs, (x.shape[0], weight.shape[0], *_positions(inputs, params, 2)))
+
+
+def _conv3d(g: Graph, inputs: Inputs, params: Params) -> Result:
+    """Channels and batch share ggml's fourth axis; its result has filters and batch in it."""
+    x, weight = inputs["x"], inputs["weight"]
+    (N, C), K = x.shape[:2], weight.shape[0]
+    stride, dilation = each(params["stride"], 3), each(params["dilation"], 3)
+    front, back, top, bottom, left, right = params["padding"]
+    image, pads = g.floats(x, (N * C, *x.shape[2:])), (left, top, front)
+    if (front, top, left) != (back, bottom, right):
+        image, pads = g.pad_ext(image, left, right, top, bottom, front, back, 0, 0), (0, 0, 0)
+    filters = g.put(weight, (K * C, *weight.shape[2:]))
+    y = g.conv_3d(filters, image, C, *reversed(stride), *pads, *reversed(dilation))
+    return _biased(g, y, inputs, (N, K, *_positions(inputs, params, 3)))
+
+
+def _biased(g: Graph, y: int, inputs: Inputs, shape: tuple[int, ...]) -> Result:
     if "bias" in inputs:
-        y = g.add(y, g.floats(inputs["bias"], (1, K, 1, 1)))
-    return Result(y, (N, K, _positions(H, top, bottom, R, stride), _positions(W, left, right, S, stride)))
+        N, K = shape[:2]
+        rest = math.prod(shape[2:])
+        y = g.add(g.reshape_4d(y, rest, K, N, 1), g.floats(inputs["bias"], (1, K, 1)))
+    return Result(y, shape)
+
+
+def _positions(inputs: Inputs, params: Params, axes: int) -> tuple[int, ...]:
+    taps = inputs["weight"].shape[2:] if "weight" in inputs else params["kernel"]
+    stride, dilation = each(params["stride"], axes), each(params["dilation"], axes)
+    return positions(inputs["x"].shape[2:], params["padding"], taps, stride, dilation)
 
 
 def _im2col(g: Graph, inputs: Inputs, params: Params) -> Result:
-    x, stride = inputs["x"], params["stride"]
-    N, C, H, W = x.shape
+    x = inputs["x"]
+    N, C = x.shape[:2]
     R, S = params["kernel"]
-    top, bottom, left, right = params["padding"]
+    (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
     image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
     # The filter gives only its shape.
     filter_shape = g.put(stored(np.zeros((1, C, R, S), np.float16)))
-    cols = g.im2col(filter_shape, image, stride, stride, pad_w, pad_h, 1, 1, True, SCALAR_IDS["f16"])
-    P, Q = _positions(H, top, bottom, R, stride), _positions(W, left, right, S, stride)
+    cols = g.im2col(filter_shape, image, across, down, pad_w, pad_h, wide, high, True, SCALAR_IDS["f16"])
+    P, Q = _positions(inputs, params, 2)
     return Result(cols, (N, P * Q, C * R * S), np.float16)
 
 
 BUILDERS: dict[str, Builder] = {
     "conv2d": Builder(_conv2d, ("ggml_conv_2d",)),
+    "conv3d": Builder(_conv3d, ("ggml_conv_3d", "ggml_pad_ext")),
     "im2col": Builder(_im2col, ("ggml_im2col",)),
 }

@@ -4,21 +4,29 @@ from refsd.golden.engines.torch_ops.function import Function
 
 
 def _padded(torch, x, padding):
-    top, bottom, left, right = padding
-    return torch.nn.functional.pad(x, (left, right, top, bottom))
+    """padding: before and after each axis in turn; torch counts from the last axis."""
+    axes = [padding[i : i + 2] for i in range(0, len(padding), 2)]
+    return torch.nn.functional.pad(x, [side for axis in reversed(axes) for side in axis])
 
 
-def _conv2d(torch, x, params):
-    padded = _padded(torch, x["x"], params["padding"])
-    return torch.nn.functional.conv2d(padded, x["weight"], x.get("bias"), params["stride"])
+def _convolution(axes: int) -> Function:
+    def convolve(torch, x, params):
+        function = getattr(torch.nn.functional, f"conv{axes}d")
+        padded = _padded(torch, x["x"], params["padding"])
+        how = {name: params[name] for name in ("stride", "dilation", "groups")}
+        return function(padded, x["weight"], x.get("bias"), **how)
+
+    return convolve
 
 
 def _im2col(torch, x, params):
     padded = _padded(torch, x["x"], params["padding"])
-    return torch.nn.functional.unfold(padded, tuple(params["kernel"]), stride=params["stride"])
+    how = {name: params[name] for name in ("stride", "dilation")}
+    return torch.nn.functional.unfold(padded, tuple(params["kernel"]), **how)
 
 
 FUNCTIONS: dict[str, Function] = {
-    "conv2d": _conv2d,
+    "conv2d": _convolution(2),
+    "conv3d": _convolution(3),
     "im2col": _im2col,
 }

@@ -1,0 +1,96 @@
+"""The bound of float16 Winograd: an honest engine stays inside, a bug or another rounding does not."""
+
+import numpy as np
+import pytest
+
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.bounds import bound
+from refsd.golden.case import Case
+from refsd.golden.cases import CASES
+from refsd.golden.metrics import measure
+from refsd.golden.mutants import MUTANTS
+from refsd.golden.numerics import FLOAT32, FLOAT64, GGML_CPU, WINOGRAD_F16
+from refsd.golden.operations import OPERATIONS, complete, run
+from refsd.golden.recipe import Recipe
+from refsd.golden.verdict import judge
+from refsd.kernels.conv2d_winograd_f16 import applies
+
+WINOGRADS = [
+    case
+    for case in CASES.values()
+    if case.op == "conv2d"
+    and applies(case.inputs["weight"].shape, *complete("conv2d", case.inputs, case.params).values())
+]
+
+
+def judged(case, y):
+    """The verdict on an answer of an engine that declares winograd-f16."""
+    inputs = case.realize()
+    params = complete(case.op, inputs, case.params)
+    truth, honest = (run(case.op, Arithmetic(n), inputs, params)["y"] for n in (FLOAT64, WINOGRAD_F16))
+    limits = bound(case.op, WINOGRAD_F16, inputs, params, truth)
+    return judge([measure("y", y(inputs, params), truth, honest, limits, OPERATIONS[case.op].channel)])
+
+
+def answer(numerics):
+    return lambda inputs, params: run("conv2d", Arithmetic(numerics), inputs, params)["y"]
+
+
+@pytest.mark.parametrize("case", WINOGRADS, ids=lambda case: case.name)
+def test_honest_engines_pass(case):
+    assert len(WINOGRADS) >= 8
+    for numerics in (WINOGRAD_F16, GGML_CPU, FLOAT32):
+        result = judged(case, answer(numerics))
+        assert result.passed, f"{numerics.name}: {result.reason}"
+
+
+@pytest.mark.parametrize("case", WINOGRADS, ids=lambda case: case.name)
+def test_plain_bugs_fail(case):
+    """All but what float16 does by itself."""
+    inputs = case.realize()
+    params = complete(case.op, inputs, case.params)
+    for mutant in MUTANTS["conv2d"]:
+        wrong = mutant.wrong(case.op, inputs, params)
+        if wrong is None or "float16" in mutant.name or np.array_equal(wrong, answer(FLOAT32)(inputs, params)):
+            continue
+        assert not judged(case, lambda *_, wrong=wrong: wrong).passed, mutant.name
+
+
+def wider(x, weight, tile):
+    """The same by matrices of another tile, everything between the steps in float16."""
+    from naive.winograd import POINTS, cook_toom
+
+    AT, G, BT = (np.array(M, np.float32) for M in cook_toom(tile, 3, POINTS[tile]))
+    half = lambda v: v.astype(np.float16).astype(np.float32)
+    x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    N, _, H, W = x.shape
+    U = half(G @ half(weight) @ G.T)
+    y = np.empty((N, len(weight), H - 2, W - 2), np.float32)
+    for p in range(0, H - 2, tile):
+        for q in range(0, W - 2, tile):
+            V = half(BT @ x[:, :, p : p + tile + 2, q : q + tile + 2] @ BT.T)
+            M = half(np.einsum("kcij,ncij->nkij", U, V))
+            y[:, :, p : p + tile, q : q + tile] = AT @ M @ AT.T
+    return y
+
+
+def test_the_tile_matters():
+    """F(4x4) in float16 magnifies more than F(2x2): it does not pass for it."""
+    case = Case(
+        "conv2d/f16/four",
+        "conv2d",
+        {"x": Recipe((1, 64, 16, 16)), "weight": Recipe((8, 64, 3, 3), "f16", exponent=-19)},
+        {"padding": (1, 1, 1, 1)},
+    )
+    for tile, passes in ((2, True), (4, False)):
+        result = judged(case, lambda i, _, tile=tile: wider(i["x"].values(), i["weight"].values(), tile))
+        assert result.passed == passes, result.reason
+
+
+def test_what_overflows_float16_may_be_anything():
+    inputs = {"x": Recipe((1, 3, 4, 4), exponent=0), "weight": Recipe((2, 3, 3, 3), "f16", exponent=-15)}
+    case = Case("conv2d/f16/huge", "conv2d", inputs, {"padding": (1, 1, 1, 1)})
+    realized = case.realize()
+    params = complete("conv2d", realized, case.params)
+    truth = answer(FLOAT64)(realized, params)
+    assert np.isinf(bound("conv2d", WINOGRAD_F16, realized, params, truth).limit).any()
