@@ -25,7 +25,7 @@ def stream_for_each(rng: Callable) -> BatchNoise:
 
 
 def one_stream(rng: Callable) -> BatchNoise:
-    """One generator draws the whole batch: the first picture is the same for each batch size, the others are not."""
+    """One generator draws the whole batch: the first picture is the same in any batch, the others are not."""
     return lambda seed, shape: rng(seed).randn(shape)
 
 

@@ -42,12 +42,13 @@ def noise(
     digest = hashlib.sha256(y.tobytes()).hexdigest()
     first = [float(v) for v in y.reshape(-1)[:6]]
     if output:
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         try:
             save_file({"noise": y}, output, {"seed": str(seed), "like": like.value})
-        except OSError as error:
-            raise BadInput(f"{output}: cannot be written: {error.strerror or error}") from None
+        except (OSError, SafetensorError) as error:
+            raise BadInput(f"{output}: cannot be written: {error}") from None
     if json:
         import json as encoder
 

@@ -168,4 +168,6 @@ def test_noise_of_another_size_stands_in_the_middle(size):
     rows, columns = min(h, 8), min(w, 8)
     middle = y[:, (8 - rows) // 2 :, (8 - columns) // 2 :][:, :rows, :columns]
     np.testing.assert_array_equal(middle, inner[:, (h - rows) // 2 :, (w - columns) // 2 :][:, :rows, :columns])
-    assert (y == Philox(5).randn((4, 8, 8))).sum() == 4 * (64 - rows * columns)
+    around = np.ones_like(y, bool)
+    around[:, (8 - rows) // 2 :, (8 - columns) // 2 :][:, :rows, :columns] = False
+    np.testing.assert_array_equal(y[around], Philox(5).randn((4, 8, 8))[around])
