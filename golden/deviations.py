@@ -44,11 +44,11 @@ DEVIATIONS: dict[str, Deviation] = {
             "stable-diffusion.cpp common_block.hpp:205 (later common/block.hpp), GEGLU; clip.hpp:35, CLIPMLP",
         ),
         Deviation(
-            "sdcpp/lokr-rank-one",
-            "lokr",
-            {"rank_one_scale": 1.0},
-            "a LoKr of rank 1 is scaled by 1, whatever its alpha says",
-            "stable-diffusion.cpp lora.hpp, get_lokr_weight_diff and get_out_diff: if (rank == 1)",
+            "sdcpp/rank-one",
+            "adapter",
+            {"rank_one_is_columns": True},
+            "a LoRA, LoHa or LoKr of rank 1 is scaled by alpha over its number of inputs, not over 1",
+            "stable-diffusion.cpp lora.hpp: rank = ne[ggml_n_dims(t) - 1], of a tensor whose last axis is 1",
         ),
     )
 }

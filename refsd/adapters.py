@@ -9,8 +9,9 @@ import numpy as np
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import StoredTensor, stored
-from refsd.kernels.adapters import Adapter, Conv2d, Full, Layer, Linear, LoKr
+from refsd.kernels.adapters import Adapter, Conv2d, Full, Layer, Linear, LoHa, LoKr, LoRA
 from refsd.kernels.adapters.layer import as_it_is, convolve
+from refsd.kernels.adapters.scales import alpha_over_rank, lokr_scale_sdcpp, rank_sdcpp
 from refsd.weights.adapters import AdapterFile, build_adapters, open_adapters
 from refsd.weights.checkpoint import Checkpoint
 
@@ -135,10 +136,27 @@ def _shapes(weights: Mapping[str, StoredTensor]) -> Iterator[tuple[str, tuple[in
 
 
 def _deviating(adapter: Adapter, arithmetic: Arithmetic) -> Adapter:
-    """An engine's own rule for LoKr's scale, where one is declared."""
+    """An engine's own rule for the scale, where one is declared."""
+    columns = _columns_of_one_row(adapter)
+    if columns is None or not arithmetic.parameter("adapter", "rank_one_is_columns", False):
+        return adapter
+    counted = rank_sdcpp(1, columns)
+    if isinstance(adapter, LoKr):
+        return adapter._replace(scale=lokr_scale_sdcpp(adapter.scale, counted))
+    assert isinstance(adapter, LoRA | LoHa)
+    return adapter._replace(scale=alpha_over_rank(adapter.scale, counted or 1))
+
+
+def _columns_of_one_row(adapter: Adapter) -> int | None:
+    """How wide the part that tells the rank is, where the rank is 1 (and the scale so alpha); else None."""
+    if isinstance(adapter, LoRA) and len(adapter.down) == 1:
+        return adapter.down.shape[1]
+    if isinstance(adapter, LoHa) and len(adapter.w1_b) == 1:
+        return adapter.w1_b.shape[1]
     if isinstance(adapter, LoKr) and adapter.rank == 1:
-        return adapter._replace(scale=arithmetic.parameter("lokr", "rank_one_scale", adapter.scale))
-    return adapter
+        factored = adapter.w1 if isinstance(adapter.w2, np.ndarray) else adapter.w2
+        return factored[1].shape[1]
+    return None
 
 
 class Merged(Mapping[str, StoredTensor]):

@@ -37,8 +37,19 @@ def lokr_scale_peft(alpha: float, rank: int) -> float:
     return alpha / rank
 
 
+def rank_sdcpp(rank: int | None, columns: int) -> int | None:
+    """What stable-diffusion.cpp takes for the rank: of a part of one row, [1, columns], the columns.
+
+    ggml's number of axes leaves out the 1s of its last axes, which are torch's first: the last one that is then
+    found is not the rank's. LoRA (lora_down), LoHa (hada_w1_b) and LoKr (lokr_w2_b, else lokr_w1_b) alike.
+
+    Source: stable-diffusion.cpp lora.hpp, ne[ggml_n_dims(t) - 1]. Seen in runs: tests/peers/test_adapters_sdcpp.py.
+    """
+    return columns if rank == 1 else rank
+
+
 def lokr_scale_sdcpp(alpha: float | None, rank: int | None) -> float:
-    """stable-diffusion.cpp: a rank of 1 counts as no rank, so that a true one loses its alpha.
+    """stable-diffusion.cpp: no rank, and one of 1, both make the scale 1. rank: from rank_sdcpp.
 
     Source: stable-diffusion.cpp lora.hpp, get_lokr_weight_diff and get_out_diff ("if (rank == 1)").
     """

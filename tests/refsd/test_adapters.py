@@ -14,7 +14,7 @@ from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64, GGML_CPU, TORCH_BF16
 from refsd.golden.tensor import stored
-from refsd.kernels.adapters import DoRA, LoKr
+from refsd.kernels.adapters import DoRA
 from refsd.module import Module, Taps
 from refsd.weights import open_checkpoint, open_weights
 from refsd.weights.adapter_kinds import KINDS, kind_of
@@ -118,24 +118,32 @@ def test_engines_round_inside_an_adapter(numerics, limit, model, everything):
     assert 1e-9 < distance(got.astype(np.float64), truth) < limit
 
 
-def test_the_rank_one_deviation(model, tmp_path):
-    """stable-diffusion.cpp: alpha is lost where a LoKr has the rank 1."""
+SHAPES_OF_RANK_ONE = {
+    "lora": ({"lora_down.weight": (1, 32), "lora_up.weight": (32, 1)}, 32),
+    "loha": ({f"hada_w{h}_{side}": (32, 1) if side == "a" else (1, 32) for h in (1, 2) for side in "ab"}, 32),
+    "lokr-w2": ({"lokr_w1": (4, 4), "lokr_w2_a": (8, 1), "lokr_w2_b": (1, 8)}, 8),
+    "lokr-w1": ({"lokr_w1_a": (4, 1), "lokr_w1_b": (1, 4), "lokr_w2": (8, 8)}, 4),
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES_OF_RANK_ONE)
+def test_the_rank_one_deviation(kind, model, tmp_path):
+    """stable-diffusion.cpp divides alpha by the columns where the rank is 1."""
     rng = np.random.default_rng(0)
-    tensors = {"alpha": np.float32(3), "lokr_w1": rng.standard_normal((4, 4), np.float32)}
-    tensors |= {"lokr_w2_a": rng.standard_normal((8, 1), np.float32)}
-    tensors |= {"lokr_w2_b": rng.standard_normal((1, 8), np.float32)}
+    shapes, columns = SHAPES_OF_RANK_ONE[kind]
+    tensors = {part: rng.standard_normal(shape, np.float32) for part, shape in shapes.items()}
     at = "lora_unet_input_blocks_1_1_transformer_blocks_0_attn1_to_q"
-    tiny_adapters.save(tmp_path / "a.safetensors", {f"{at}.{part}": array for part, array in tensors.items()})
+    tensors = {f"{at}.{part}": array for part, array in (tensors | {"alpha": np.float32(3)}).items()}
+    tiny_adapters.save(tmp_path / "a.safetensors", tensors)
     checkpoint = open_checkpoint(model)
     weights = checkpoint.components["unet"].weights
     scales = []
-    for deviations in ((), (DEVIATIONS["sdcpp/lokr-rank-one"],)):
+    for deviations in ((), (DEVIATIONS["sdcpp/rank-one"],)):
         files = open_loras([str(tmp_path / "a.safetensors")], checkpoint)
         adapters = load(files, "unet", weights, Arithmetic(FLOAT64, deviations))
         ((applied,),) = adapters.layers.values()
-        assert isinstance(applied.adapter, LoKr)
         scales.append(applied.adapter.scale)
-    assert scales == [3.0, 1.0]
+    assert scales == [3.0, 3.0 / columns]
 
 
 def test_lycoris_adds_its_epsilon_in_the_compute_type(model, everything):

@@ -19,15 +19,16 @@ def test_alpha():
         (None, 4, 0.75, 0.75, 0.75),
         (4, None, 0.75, 0.75, 0.75),
         (4, 4, 0.75, 0.75, 0.75),
-        (None, 1, 3.0, 0.75, 1.0),
+        (None, 1, 3.0, 0.75, 3 / 40),
+        (1, None, 3.0, 0.75, 3 / 40),
     ],
 )
 def test_lokr(w1_rank, w2_rank, lycoris, peft, sdcpp):
-    """alpha 3; PEFT's configuration says r = 4."""
+    """alpha 3; PEFT's configuration says r = 4; a part of one row has 40 columns."""
     rank = scales.lokr_rank(w1_rank, w2_rank)
     assert scales.lokr_scale(3.0, rank) == lycoris
     assert scales.lokr_scale_peft(3.0, 4) == peft
-    assert scales.lokr_scale_sdcpp(3.0, rank) == sdcpp
+    assert scales.lokr_scale_sdcpp(3.0, scales.rank_sdcpp(rank, 40)) == sdcpp
     assert scales.lokr_scale_lycoris_diff(3.0, rank) == lycoris**2
 
 
