@@ -5,7 +5,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.kernels.quant import BLOCK_TYPES
+from refsd.kernels.quant import BLOCK_TYPES, convrot, f8_e4m3, f8_e5m2, int8_scaled
 
 # Types whose elements stand alone. Block types are in refsd.kernels.quant.
 SCALAR_TYPES: dict[str, np.dtype] = {
@@ -13,6 +13,8 @@ SCALAR_TYPES: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "i16": np.dtype(np.int16),
@@ -22,6 +24,20 @@ SCALAR_TYPES: dict[str, np.dtype] = {
 }
 
 
+_WIDEN = {"f8_e4m3": f8_e4m3.dequantize, "f8_e5m2": f8_e5m2.dequantize}
+
+
+class Scaling(NamedTuple):
+    """What a tensor of small numbers is multiplied by, as ComfyUI keeps it in a second tensor.
+
+    scale:    float32 [1], or [rows] for int8
+    rotation: elements in a group that ConvRot has rotated (int8); 0 where none is
+    """
+
+    scale: np.ndarray
+    rotation: int = 0
+
+
 class StoredTensor(NamedTuple):
     """A tensor in its storage type, not yet expanded.
 
@@ -29,14 +45,24 @@ class StoredTensor(NamedTuple):
     shape: in torch's order, outermost first
     data:  scalar types: an array of `shape`; block types: uint8 [shape[0] * ... * row bytes], flat.
            It may be a read-only view of a mapped file.
+    scaling: of f8_e4m3, f8_e5m2 and i8; None where the numbers are the values
     """
 
     type: str
     shape: tuple[int, ...]
     data: np.ndarray
+    scaling: Scaling | None = None
 
     def values(self) -> np.ndarray:
-        """The numbers: scalar types as they are (no copy), block types dequantized to float32. -> [shape]"""
+        """The numbers: scalar types as they are (no copy), 8-bit floats, scaled and block types in float32."""
+        if self.type in _WIDEN:
+            scale = 1.0 if self.scaling is None else self.scaling.scale[0]
+            return _WIDEN[self.type](self.data.reshape(-1).view(np.uint8), scale).reshape(self.shape)
+        if self.scaling is not None:
+            rows = self.data.reshape(self.shape[0], -1)
+            if self.scaling.rotation:
+                return convrot.dequantize(rows, *self.scaling).reshape(self.shape)
+            return int8_scaled.dequantize(rows, self.scaling.scale).reshape(self.shape)
         if self.type in SCALAR_TYPES:
             return self.data.reshape(self.shape)
         block_type = BLOCK_TYPES[self.type]

@@ -164,7 +164,8 @@ def problems(component: Component) -> Problems:
     ]
     misshapen = []
     for name, shape in weights.shapes.items():
-        kinds = {weights.file.headers[part].type for part in weights.sources[name].names}
+        parts = [part for part in weights.sources[name].names if part not in weights.file.scalings]
+        kinds = {weights.file.headers[part].type for part in parts}
         if name in expected and shape != expected[name]:
             misshapen.append(f"{component.name} {shown(name)} {list(shape)} for {list(expected[name])}")
         elif name in expected and kinds & NO_WEIGHTS:

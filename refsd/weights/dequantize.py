@@ -15,7 +15,7 @@ from refsd.weights.writers import Advance, Spec, write_safetensors
 class Expansion:
     """A GGUF file, or any other that refsd reads, on its way to safetensors; one tensor at a time is in memory.
 
-    type: "f32", which is exact, or "f16": what the blocks become; other tensors stay as they are
+    type: "f32", which is exact, or "f16": what blocks, 8-bit floats and scaled int8 become; others stay as they are
 
     Raises BadInput for a tensor that refsd cannot read.
     """
@@ -28,7 +28,7 @@ class Expansion:
         self.nbytes = sum(spec.nbytes for spec in self.specs.values())
 
     def _spec(self, tensor: StoredTensor) -> Spec:
-        return Spec(self.type if tensor.type in BLOCK_TYPES else tensor.type, tensor.shape)
+        return Spec(self.type if _is_packed(tensor) else tensor.type, tensor.shape)
 
     def write(self, output: Path, advance: Advance = lambda n: None) -> None:
         """Raises BadInput for a value that overflows f16, or where the file cannot be written."""
@@ -36,7 +36,7 @@ class Expansion:
 
     def _expanded(self, name: str) -> StoredTensor:
         tensor = self._weights[name]
-        if tensor.type not in BLOCK_TYPES:
+        if not _is_packed(tensor):
             return tensor
         try:
             with np.errstate(over="raise"):
@@ -45,3 +45,7 @@ class Expansion:
             raise BadInput(
                 f"{self.path}: tensor {shown(name)}: values beyond 65504 do not fit f16; write --type f32"
             ) from None
+
+
+def _is_packed(tensor: StoredTensor) -> bool:
+    return tensor.type in BLOCK_TYPES or tensor.type.startswith("f8_") or tensor.scaling is not None

@@ -67,6 +67,7 @@ def _open_shards(path: Path) -> Shards:
         if Path(file).name != file or not file.endswith(".safetensors"):
             raise BadInput(f"{path}: shard {shown(file)}: a .safetensors file in the same folder expected")
         opened[file] = open_safetensors(path.parent / file)
+    where = {name: file for name, file in where.items() if name not in opened[file].helpers}
     absent = [name for name, file in where.items() if name not in opened[file]]
     if absent:
         raise BadInput(

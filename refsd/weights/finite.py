@@ -21,6 +21,8 @@ EXPONENTS = {
 
 def not_finite(tensor: StoredTensor) -> int:
     """How many values of a tensor are NaN or infinite. Packed types are dequantized a chunk at a time."""
+    if tensor.scaling is not None or tensor.type in ("f8_e4m3", "f8_e5m2"):
+        return sum(_bad(chunk, "f32") for chunk in _chunks(tensor.values().reshape(-1), CHUNK))
     if tensor.type in EXPONENTS:
         return sum(_bad(chunk, tensor.type) for chunk in _chunks(tensor.data.reshape(-1), CHUNK))
     if tensor.type in SCALAR_TYPES:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.tensor import StoredTensor
+from refsd.golden.tensor import StoredTensor, stored
 from refsd.weights.architecture import Shape
 
 
@@ -48,7 +48,7 @@ class Source(NamedTuple):
 def _concat(parts: Sequence[StoredTensor]) -> StoredTensor:
     """Stack on the first axis. Rows are whole blocks, so that packed types are stacked as bytes."""
     shape = _concat_shape([part.shape for part in parts])
-    if len({part.type for part in parts}) > 1:
+    if len({part.type for part in parts}) > 1 or any(part.scaling for part in parts):
         arrays = [np.asarray(part.values(), np.float32) for part in parts]
         return StoredTensor("f32", shape, np.concatenate(arrays))
     data = np.concatenate([part.data for part in parts])
@@ -60,6 +60,8 @@ def _concat_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def _split_rows(tensor: StoredTensor, rows: Sequence[int]) -> list[StoredTensor]:
+    if tensor.scaling:
+        tensor = stored(tensor.values())
     per_row = len(tensor.data) // tensor.shape[0]
     ends = np.cumsum(rows)
     return [
@@ -70,7 +72,7 @@ def _split_rows(tensor: StoredTensor, rows: Sequence[int]) -> list[StoredTensor]
 
 def _reshaped(tensor: StoredTensor, shape: Shape) -> StoredTensor:
     data = tensor.data if tensor.data.ndim == 1 else tensor.data.reshape(shape)
-    return StoredTensor(tensor.type, shape, data)
+    return tensor._replace(shape=shape, data=data)
 
 
 def _pointwise_shape(shapes: Sequence[Shape]) -> Shape:

@@ -9,7 +9,10 @@ import mmap
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from refsd.golden.errors import BadInput
+from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Header, Weights, map_file, shown
 
 MAX_HEADER = 100_000_000  # bytes, as in the library
@@ -64,7 +67,13 @@ def open_safetensors(path: Path) -> Weights:
     start = 8 + length
     headers = {name: _tensor(path, name, entry, start) for name, entry in header.items()}
     _no_holes(path, headers, start, len(data))
-    return Weights(path, "safetensors", headers, metadata, data)
+    found = find_scalings(
+        path, headers, metadata, lambda header: np.frombuffer(data, np.uint8, header.nbytes, header.offset)
+    )
+    headers = {name: header for name, header in headers.items() if name not in found.helpers}
+    weights = Weights(path, "safetensors", headers, metadata, data)
+    weights.scalings, weights.helpers = found
+    return weights
 
 
 def _json_header(path: Path, data: mmap.mmap, length: int) -> dict:

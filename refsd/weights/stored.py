@@ -1,14 +1,14 @@
 """Weights: what lies in a file, by name; mapped, and read when asked for."""
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.golden.tensor import SCALAR_TYPES, Scaling, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
 
 
@@ -34,7 +34,12 @@ class Weights(Mapping[str, StoredTensor]):
     format:   "safetensors" or "gguf"
     headers:  name -> Header; reads nothing
     metadata: what else the header says
+    scalings: name -> what its values are multiplied by
+    helpers:  names in the file that hold these scales: no tensors of their own
     """
+
+    scalings: Mapping[str, Scaling] = {}
+    helpers: Set[str] = frozenset()
 
     def __init__(
         self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: mmap.mmap
@@ -60,7 +65,7 @@ class Weights(Mapping[str, StoredTensor]):
         array = raw.view(dtype)
         if not array.flags.aligned:
             array = array.copy()
-        return StoredTensor(header.type, header.shape, array.reshape(header.shape))
+        return StoredTensor(header.type, header.shape, array.reshape(header.shape), self.scalings.get(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.headers)
@@ -79,6 +84,7 @@ class Shards(Weights):
         self.path = path
         self.format = "safetensors"
         self.headers = {name: shard.headers[name] for name, shard in shards.items()}
+        self.scalings = {name: s.scalings[name] for name, s in shards.items() if name in s.scalings}
         self.metadata = {}
         self._shards = shards
 

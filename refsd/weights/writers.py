@@ -115,4 +115,5 @@ def write_gguf(
 def _checked(specs: Mapping[str, Spec], tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, memoryview]]:
     for (name, spec), tensor in zip(specs.items(), tensors, strict=True):
         assert (tensor.type, tensor.shape) == spec, f"{name}: {tensor.type} {tensor.shape} for {spec}"
+        assert tensor.scaling is None, f"{name}: its scale would be lost"
         yield name, np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8).data

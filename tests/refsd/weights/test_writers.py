@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from safetensors.numpy import load_file
+from safetensors import deserialize
 
 from refsd.golden.errors import BadInput
 from refsd.golden.recipe import Recipe, realize
@@ -25,17 +25,18 @@ def test_safetensors_of_every_scalar_type(tmp_path):
     done = []
     path = tmp_path / "a.safetensors"
     write_safetensors(path, specs_of(tensors), tensors.values(), {"made": "here"}, done.append)
-    theirs = load_file(path)
+    theirs = dict(deserialize(path.read_bytes()))
     ours = open_weights(path)
     assert ours.metadata == {"format": "pt", "made": "here"}
     assert sum(done) == sum(t.data.nbytes for t in tensors.values())
     for name, tensor in tensors.items():
-        assert theirs[name].tobytes() == ours[name].data.tobytes() == tensor.data.tobytes()
-        assert theirs[name].shape == tensor.shape
+        assert bytes(theirs[name]["data"]) == ours[name].data.tobytes() == tensor.data.tobytes()
+        assert tuple(theirs[name]["shape"]) == tensor.shape
 
 
 def test_gguf_of_scalars_and_blocks(tmp_path):
-    tensors = {n: t for n, t in scalars().items() if t.type not in ("u8", "bool") and t.data.size}
+    tensors = {n: t for n, t in scalars().items() if t.data.size}
+    tensors = {n: t for n, t in tensors.items() if t.type not in ("u8", "bool", "f8_e4m3", "f8_e5m2")}
     tensors["q"] = realize(Recipe((3, 64), "q8_0"), "q")
     path = tmp_path / "a.gguf"
     write_gguf(path, specs_of(tensors), tensors.values(), "sd1")

@@ -1,0 +1,140 @@
+"""Weights that ComfyUI scales: 8-bit floats and int8, their scale in a tensor beside them.
+
+<layer>.weight        F8_E4M3, F8_E5M2 or I8
+<layer>.weight_scale  F32 [], [1], or [rows, 1] for I8; <layer>.scale_weight in the older files, which say so by
+                      a tensor named scaled_fp8
+<layer>.comfy_quant   U8, a JSON text: {"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 256}; or
+                      one entry a layer in the metadata, under _quantization_metadata
+<layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
+
+A scale joins its weight here, and these helpers are no tensors of the file any more.
+Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES, Scaling
+from refsd.kernels.quant import convrot
+from refsd.weights.stored import Header, shown
+
+SCALES = ("weight_scale", "scale_weight")
+UNUSED = ("input_scale", "scale_input")  # only who computes in 8 bits reads them
+MARKER = "scaled_fp8"
+# What ComfyUI calls a format -> the type of its weight.
+FORMATS = {"float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2", "int8_tensorwise": "i8"}
+TYPES = frozenset(FORMATS.values())
+SCALE_TYPES = ("f32", "f16", "bf16")
+MAX_CONFIG = 4096  # bytes of JSON
+
+Read = Callable[[Header], np.ndarray]
+
+
+class Found(NamedTuple):
+    """
+    scalings: name of a weight -> its scale
+    helpers:  names that have done their duty
+    """
+
+    scalings: dict[str, Scaling]
+    helpers: set[str]
+
+
+def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Found:
+    """Join scales and weights. read: header -> the bytes of a tensor, uint8.
+
+    Raises BadInput for a scale that is missing, is there twice or does not fit, and for a format that refsd lacks.
+    """
+    configs = _layers(path, metadata)
+    markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
+    found = Found({}, set(markers))
+    for name, header in headers.items():
+        layer, dot, last = name.rpartition(".")
+        if last != "weight" or header.type not in TYPES:
+            continue
+        names = [f"{layer}{dot}{part}" for part in SCALES if f"{layer}{dot}{part}" in headers]
+        at = f"{path}: tensor {shown(name)}"
+        config_name = f"{layer}{dot}comfy_quant"
+        if config_name in headers:
+            configs[layer] = _config(at, headers[config_name], read)
+            found.helpers.add(config_name)
+        config = configs.get(layer)
+        rotation = 0 if config is None else _rotation(at, header, config)
+        if not names:
+            if config is not None or (markers and header.type != "i8" and len(header.shape) > 1):
+                raise BadInput(
+                    f"{at}: {header.type} without its scale: {shown(f'{layer}{dot}{SCALES[0]}')} is missing"
+                )
+            continue
+        if len(names) > 1:
+            raise BadInput(f"{at}: two scales, {' and '.join(map(shown, names))}; one expected")
+        found.scalings[name] = Scaling(_scale(at, header, headers[names[0]], names[0], read), rotation)
+        found.helpers.update(names, (n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers))
+    return found
+
+
+def _layers(path: Path, metadata: Mapping[str, Any]) -> dict[str, dict]:
+    text = metadata.get("_quantization_metadata")
+    if text is None:
+        return {}
+    content = _json(f"{path}: _quantization_metadata", text)
+    layers = content.get("layers", {})
+    if not isinstance(layers, dict) or not all(isinstance(config, dict) for config in layers.values()):
+        raise BadInput(f"{path}: _quantization_metadata: layers must map names to objects")
+    return dict(layers)
+
+
+def _config(at: str, header: Header, read: Read) -> dict:
+    if header.type != "u8" or header.nbytes > MAX_CONFIG:
+        raise BadInput(
+            f"{at}: its comfy_quant is {header.type} of {header.nbytes} bytes; a short JSON text expected"
+        )
+    return _json(f"{at}: its comfy_quant", read(header).tobytes())
+
+
+def _json(what: str, text: str | bytes) -> dict:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise BadInput(f"{what} is not a JSON object")
+    return content
+
+
+def _rotation(at: str, header: Header, config: dict) -> int:
+    kind = config.get("format")
+    if not isinstance(kind, str) or FORMATS.get(kind) != header.type:
+        raise BadInput(
+            f"{at}: {header.type} in the format {shown(str(kind)[:60])}; refsd reads "
+            f"{', '.join(f'{name} ({type})' for name, type in FORMATS.items())}"
+        )
+    if not config.get("convrot"):
+        return 0
+    group = config.get("convrot_groupsize", convrot.GROUP)
+    power = type(group) is int and 4 <= group <= 4**10 and group == 4 ** (group.bit_length() // 2)
+    if header.type != "i8" or len(header.shape) != 2 or not power or header.shape[1] % group:
+        raise BadInput(
+            f"{at}: ConvRot in groups of {str(group)[:20]}, shape {list(header.shape)}; an i8 matrix expected, "
+            "and a power of 4 that divides its rows"
+        )
+    return group
+
+
+def _scale(at: str, header: Header, scale: Header, name: str, read: Read) -> np.ndarray:
+    if not math.prod(header.shape) or not header.shape:
+        raise BadInput(f"{at}: shape {list(header.shape)} has a scale; a matrix expected")
+    rows = header.shape[0]
+    fits = math.prod(scale.shape) == 1 or (header.type == "i8" and scale.shape in ((rows,), (rows, 1)))
+    if scale.type not in SCALE_TYPES or not fits:
+        wanted = f"one number, or {[rows, 1]}" if header.type == "i8" else "one number"
+        raise BadInput(
+            f"{at}: its scale {shown(name)} is {scale.type} {list(scale.shape)}; f32, {wanted}, expected"
+        )
+    return read(scale).view(SCALAR_TYPES[scale.type]).astype(np.float32).reshape(-1)
