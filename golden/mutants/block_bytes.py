@@ -35,14 +35,16 @@ def swapped_nibbles(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def neighbours_scale(type: str, blocks: np.ndarray) -> np.ndarray:
-    at = SCALE_FIELDS[type][0].offset
-    blocks[:, at : at + 2] = np.roll(blocks[:, at : at + 2], 1, axis=0)
+    field = SCALE_FIELDS[type][0]
+    size = {"f16": 2, "f16 in pieces": 8}.get(field.kind, 1)
+    scale = blocks[:, field.offset : field.offset + size]
+    scale[:] = np.roll(scale, 1, axis=0)
     return blocks
 
 
 def added_min(type: str, blocks: np.ndarray) -> np.ndarray | None:
     """The sign of the second scale, which is that of the mins."""
-    if len(SCALE_FIELDS[type]) < 2:
+    if len(SCALE_FIELDS[type]) != 2:
         return None
     blocks[:, SCALE_FIELDS[type][1].offset + 1] ^= 0x80
     return blocks

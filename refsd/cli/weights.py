@@ -21,6 +21,19 @@ class Type(StrEnum):
     q4_k = "q4_k"
     q5_k = "q5_k"
     q6_k = "q6_k"
+    iq2_xxs = "iq2_xxs"
+    iq2_xs = "iq2_xs"
+    iq3_xxs = "iq3_xxs"
+    iq1_s = "iq1_s"
+    iq4_nl = "iq4_nl"
+    iq3_s = "iq3_s"
+    iq2_s = "iq2_s"
+    iq4_xs = "iq4_xs"
+    iq1_m = "iq1_m"
+    tq1_0 = "tq1_0"
+    tq2_0 = "tq2_0"
+    mxfp4 = "mxfp4"
+    q1_0 = "q1_0"
 
 
 class Layout(StrEnum):

@@ -23,7 +23,8 @@ PREFIXES = {"unet": "model.diffusion_model.", "vae": "first_stage_model.", "clip
 FOLDERS = {"unet": "unet", "vae": "vae", "clip": "text_encoder"}
 KEYMAPS = {"unet": keymaps.unet, "vae": keymaps.vae, "clip": keymaps.clip}
 FLOAT_TYPES = ("f32", "f16", "bf16")
-TYPES = (*FLOAT_TYPES, *(t for t in SCALE_FIELDS if t in BLOCK_TYPES))
+# nvfp4's scales span too few powers of two for a model's matrices; gguf-py does not write q2_0.
+TYPES = (*FLOAT_TYPES, *(t for t in SCALE_FIELDS if t in BLOCK_TYPES and t not in ("nvfp4", "q2_0")))
 
 # log2 of the standard deviation of "bell" at exponent 0
 _BELL = math.log2(37837.2)

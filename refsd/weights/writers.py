@@ -92,8 +92,8 @@ def write_gguf(
     with whole(path) as part:
         writer = GGUFWriter(part, architecture)
         for name, spec in specs.items():
-            if spec.type not in GGUF_NUMBERS:
-                raise BadInput(f"{path}: GGUF has no {spec.type}; write a .safetensors file")
+            if GGUF_NUMBERS.get(spec.type) not in set(GGMLQuantizationType):
+                raise BadInput(f"{path}: gguf-py cannot write {spec.type}; write a .safetensors file")
             kind = GGMLQuantizationType(GGUF_NUMBERS[spec.type])
             if spec.type in BLOCK_TYPES:
                 *rows, last = spec.shape

@@ -84,15 +84,30 @@ def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, see
     return rounded(rounded(value, "f32"), type)
 
 
+def half(bits, field):
+    """A float16's sign and mantissa with another exponent field."""
+    sign, mantissa = bits >> 15, bits & 0x3FF
+    if field < 1:
+        field, mantissa = 0, (1024 + mantissa) // 2 ** (1 - field)
+    return sign << 15 | field << 10 | mantissa
+
+
 def block(name, b, size, fields, exponent, seed=0) -> bytes:
-    """Block b of a block type of `size` bytes; fields: (offset, shift) of each float16 scale."""
+    """Block b of a block type of `size` bytes; fields: (offset, shift, kind) of each scale."""
     out = bytearray()
     for k in range(b * size, (b + 1) * size):
         out.append(word(name, seed, k // 4) >> 8 * (k % 4) & 0xFF)
-    for offset, shift in fields:
-        sign, mantissa = out[offset + 1] >> 7, (out[offset + 1] & 3) << 8 | out[offset]
-        field = 15 + exponent + shift
-        if field < 1:
-            field, mantissa = 0, (1024 + mantissa) // 2 ** (1 - field)
-        out[offset], out[offset + 1] = mantissa & 0xFF, sign << 7 | field << 2 | mantissa >> 8
+    for at, shift, kind in fields:
+        shift += exponent
+        if kind == "f16":
+            bits = half(int.from_bytes(out[at : at + 2], "little"), 15 + shift)
+            out[at : at + 2] = bits.to_bytes(2, "little")
+        elif kind == "f16 in pieces":
+            bits = half(sum((out[at + 1 + 2 * k] // 16) << 4 * k for k in range(4)), 15 + shift)
+            for k in range(4):
+                out[at + 1 + 2 * k] = out[at + 1 + 2 * k] % 16 + (bits >> 4 * k) % 16 * 16
+        elif kind == "e8m0":
+            out[at] = 127 + shift - out[at] % 2
+        else:
+            out[at] = 8 * (7 + shift) + out[at] % 8
     return bytes(out)
