@@ -24,8 +24,12 @@ METADATA = {
 }
 
 
-def execute(path: Path, timeout: float = 60) -> nbformat.NotebookNode:
-    """The notebook with the outputs of a fresh run. Raises nbclient.exceptions.CellExecutionError."""
+def execute(path: Path, timeout: float = 300) -> nbformat.NotebookNode:
+    """The notebook with the outputs of a fresh run.
+
+    timeout: seconds for a cell, which may compile kernels
+    Raises nbclient.exceptions.CellExecutionError, CellTimeoutError.
+    """
     notebook = nbformat.read(path, 4)
     with tempfile.TemporaryDirectory() as folder:
         # No installed kernelspec: it could name another interpreter. No port: anybody could listen.
