@@ -44,8 +44,12 @@ class GgmlLibrary:
         self.ops: dict[str, list[str]] = described["ops"]
         self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
 
-    def compute(self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False) -> np.ndarray:
-        _, results = self._worker.ask({"op": op, "params": dict(params), "flash": flash}, inputs)
+    def compute(
+        self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False, direct=False
+    ) -> np.ndarray:
+        """flash, direct: by the graph of "ggml-flash" or "ggml-direct"."""
+        engine = "ggml-flash" if flash else "ggml-direct" if direct else "ggml"
+        _, results = self._worker.ask({"op": op, "params": dict(params), "engine": engine}, inputs)
         return results["y"].data
 
     @functools.cached_property
@@ -71,16 +75,22 @@ class GgmlLibrary:
         return self._flash_sums[L, J, D, E]
 
     @functools.cached_property
-    def rounds_f32_patches(self) -> bool:
-        """Whether ggml_conv_2d rounds float32 patches to float16: it depends on the version, so it is measured."""
-        one = np.ones((1, 1, 1, 1), np.float32)
-        inputs = {"x": stored(one * _UNSEEN_BY_F16), "weight": stored(one)}
-        return self.compute("conv2d", {"stride": 1, "padding": (0, 0, 0, 0)}, inputs).item() == 1.0
+    def rounds_f32_patches(self) -> dict[str, bool]:
+        """Whether ggml_conv_2d and ggml_conv_3d round float32 patches to float16: measured, as versions differ."""
+        rounds = {}
+        for op, axes in (("conv2d", 4), ("conv3d", 5)):
+            if op in self.ops["ggml"]:
+                one = np.ones((1,) * axes, np.float32)
+                inputs = {"x": stored(one * _UNSEEN_BY_F16), "weight": stored(one)}
+                params = operations.complete(op, inputs, {})
+                rounds[op] = self.compute(op, params, inputs).item() == 1.0
+        return rounds
 
 
 class GgmlEngine:
     """
-    name: "ggml" (attention as mul_mat, soft_max, mul_mat) or "ggml-flash" (ggml_flash_attn_ext)
+    name: "ggml" (attention as mul_mat, soft_max, mul_mat; convolution as im2col, mul_mat), "ggml-flash"
+          (ggml_flash_attn_ext) or "ggml-direct" (ggml_conv_2d_direct, ggml_conv_3d_direct)
     """
 
     def __init__(self, name: str, library: GgmlLibrary):
@@ -88,6 +98,7 @@ class GgmlEngine:
         self.version = library.version
         self._library = library
         self._flash = name == "ggml-flash"
+        self._direct = name == "ggml-direct"
 
     def refuses(self, case: Case) -> str | None:
         if case.model is not None:
@@ -96,6 +107,8 @@ class GgmlEngine:
             return f"no {case.op} in this {self.name}"
         if case.op == "attention" and not self._flash and _hides_rows(case):
             return "ggml_soft_max makes NaN of a query that sees no key"
+        if self._direct and _groups(case) > 1:
+            return "a direct convolution of ggml knows no groups"
         return _REFUSALS.get(case.op, _never)(case)
 
     def numerics(self, case: Case) -> Numerics:
@@ -110,8 +123,9 @@ class GgmlEngine:
         if case.op == "geglu":
             return _EXACT_GELU
         if case.op in ("conv2d", "conv3d") and case.inputs["weight"].type == "f32":
-            direct = case.op == "conv3d" or _groups(case) > 1
-            return _EXACT_CONV if direct or not library.rounds_f32_patches else GGML_CPU
+            # ggml's direct convolutions round patches to the type of the filter, and no further.
+            direct = self._direct or _groups(case) > 1
+            return _EXACT_CONV if direct or not library.rounds_f32_patches[case.op] else GGML_CPU
         return GGML_CPU
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
@@ -119,7 +133,7 @@ class GgmlEngine:
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         params = operations.complete(case.op, inputs, case.params)
-        return {"y": self._library.compute(case.op, params, inputs, self._flash)}
+        return {"y": self._library.compute(case.op, params, inputs, self._flash, self._direct)}
 
 
 def _hides_rows(case: Case) -> bool:
@@ -180,7 +194,7 @@ def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_)
         library = GgmlLibrary(place, threads, timeout)
     except (BadInput, EngineFailure) as error:
         return [Found("ggml", None, str(error))]
-    return [Found(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash")]
+    return [Found(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash", "ggml-direct")]
 
 
 def _place(path: str | None) -> Path | None:

@@ -59,6 +59,7 @@ _SIGNATURES: dict[str, tuple] = {
     "ggml_conv_2d_direct": (_T, (_C, _T, _T, *(c_int,) * 6)),
     "ggml_conv_2d_dw": (_T, (_C, _T, _T, *(c_int,) * 6)),
     "ggml_conv_2d_dw_direct": (_T, (_C, _T, _T, *(c_int,) * 6)),
+    "ggml_conv_3d_direct": (_T, (_C, _T, _T, *(c_int,) * 12)),
     "ggml_conv_3d": (_T, (_C, _T, _T, c_int64, *(c_int,) * 9)),
     "ggml_im2col": (_T, (_C, _T, _T, *(c_int,) * 6, c_bool, c_int)),
     "ggml_pad": (_T, (_C, _T, *(c_int,) * 4)),

@@ -7,14 +7,16 @@ import numpy as np
 
 from refsd.golden.engines.ggml_graph import Graph
 from refsd.golden.engines.ggml_library import Library
-from refsd.golden.engines.ggml_ops import BUILDERS, FLASH_BUILDERS
+from refsd.golden.engines.ggml_ops import BUILDERS, DIRECT_BUILDERS, FLASH_BUILDERS
 from refsd.golden.engines.worker import serve
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import stored
 
+_TABLES = {"ggml": BUILDERS, "ggml-flash": FLASH_BUILDERS, "ggml-direct": DIRECT_BUILDERS}
+
 
 def main(place: str, n_threads: str) -> None:
-    """Answer {"describe": true} and {"op": ..., "params": ..., "flash": ...} until stdin closes."""
+    """Answer {"describe": true} and {"op": ..., "params": ..., "engine": ...} until stdin closes."""
     try:
         library = Library(Path(place))
         backend = library.cpu_backend(int(n_threads))
@@ -23,13 +25,12 @@ def main(place: str, n_threads: str) -> None:
 
     def answer(header, inputs):
         if "describe" in header:
-            tables = {"ggml": BUILDERS, "ggml-flash": FLASH_BUILDERS}
             offers = {
                 name: [op for op, builder in table.items() if all(f in library for f in builder.needs)]
-                for name, table in tables.items()
+                for name, table in _TABLES.items()
             }
             return {"version": library.version(), "ops": offers}, {}
-        table = FLASH_BUILDERS if header["flash"] else BUILDERS
+        table = _TABLES[header["engine"]]
         with Graph(library, backend) as graph:
             y = graph.compute(table[header["op"]].build(graph, inputs, header["params"]))
         if header["op"] == "im2col":

@@ -23,3 +23,4 @@ BUILDERS: dict[str, Builder] = {
     **blocks.BUILDERS,
 }
 FLASH_BUILDERS: dict[str, Builder] = attention.FLASH_BUILDERS
+DIRECT_BUILDERS: dict[str, Builder] = convolution.DIRECT_BUILDERS

@@ -32,17 +32,40 @@ def _conv2d(g: Graph, inputs: Inputs, params: Params) -> Result:
     return _biased(g, y, inputs, (x.shape[0], weight.shape[0], *_positions(inputs, params, 2)))
 
 
-def _conv3d(g: Graph, inputs: Inputs, params: Params) -> Result:
-    """Channels and batch share ggml's fourth axis; its result has filters and batch in it."""
+def _volume(g: Graph, inputs: Inputs, params: Params) -> tuple[int, tuple[int, int, int], int]:
+    """The image, the padding in W, H and D that is left to the convolution, the filters."""
     x, weight = inputs["x"], inputs["weight"]
-    (N, C), K = x.shape[:2], weight.shape[0]
-    stride, dilation = each(params["stride"], 3), each(params["dilation"], 3)
     front, back, top, bottom, left, right = params["padding"]
-    image, pads = g.floats(x, (N * C, *x.shape[2:])), (left, top, front)
+    image, pads = g.floats(x, (x.shape[0] * x.shape[1], *x.shape[2:])), (left, top, front)
     if (front, top, left) != (back, bottom, right):
         image, pads = g.pad_ext(image, left, right, top, bottom, front, back, 0, 0), (0, 0, 0)
-    filters = g.put(weight, (K * C, *weight.shape[2:]))
+    return image, pads, g.put(weight, (weight.shape[0] * weight.shape[1], *weight.shape[2:]))
+
+
+def _conv3d(g: Graph, inputs: Inputs, params: Params) -> Result:
+    """Channels and batch share ggml's fourth axis; its result has filters and batch in it."""
+    N, C = inputs["x"].shape[:2]
+    K = inputs["weight"].shape[0]
+    image, pads, filters = _volume(g, inputs, params)
+    stride, dilation = each(params["stride"], 3), each(params["dilation"], 3)
     y = g.conv_3d(filters, image, C, *reversed(stride), *pads, *reversed(dilation))
+    return _biased(g, y, inputs, (N, K, *_positions(inputs, params, 3)))
+
+
+def _conv2d_direct(g: Graph, inputs: Inputs, params: Params) -> Result:
+    x, weight = inputs["x"], inputs["weight"]
+    (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
+    image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
+    y = g.conv_2d_direct(g.put(weight), image, across, down, pad_w, pad_h, wide, high)
+    return _biased(g, y, inputs, (x.shape[0], weight.shape[0], *_positions(inputs, params, 2)))
+
+
+def _conv3d_direct(g: Graph, inputs: Inputs, params: Params) -> Result:
+    N, C = inputs["x"].shape[:2]
+    K = inputs["weight"].shape[0]
+    image, pads, filters = _volume(g, inputs, params)
+    stride, dilation = each(params["stride"], 3), each(params["dilation"], 3)
+    y = g.conv_3d_direct(filters, image, *reversed(stride), *pads, *reversed(dilation), C, N, K)
     return _biased(g, y, inputs, (N, K, *_positions(inputs, params, 3)))
 
 
@@ -77,4 +100,8 @@ BUILDERS: dict[str, Builder] = {
     "conv2d": Builder(_conv2d, ("ggml_conv_2d",)),
     "conv3d": Builder(_conv3d, ("ggml_conv_3d", "ggml_pad_ext")),
     "im2col": Builder(_im2col, ("ggml_im2col",)),
+}
+DIRECT_BUILDERS: dict[str, Builder] = {
+    "conv2d": Builder(_conv2d_direct, ("ggml_conv_2d_direct",)),
+    "conv3d": Builder(_conv3d_direct, ("ggml_conv_3d_direct", "ggml_pad_ext")),
 }

@@ -18,9 +18,10 @@ class Stub:
     version = "0"
 
     def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=(), ops=()):
-        self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize", *ops], "ggml-flash": ["attention"]}
+        self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize", *ops]}
+        self.ops |= {"ggml-flash": ["attention"], "ggml-direct": ["conv2d"]}
         self.gelu_tables = {op: op in tables for op in ("gelu", "gelu_tanh", "quick_gelu")}
-        self.rounds_f32_patches = rounds_f32_patches
+        self.rounds_f32_patches = {"conv2d": rounds_f32_patches}
         self.f16_sums = f16_sums
 
     def sums_flash_in_f16(self, L, J, D, E):
@@ -82,6 +83,11 @@ def test_refusals():
     unseen = Case("a", "attention", {"mask": Recipe((3, 4), "f16", "masked", n=2)})
     assert "sees no key" in ggml.GgmlEngine("ggml", Stub(ops=("attention",))).refuses(unseen)
     assert ggml.GgmlEngine("ggml-flash", Stub()).refuses(unseen) is None
+    depthwise = Case("a", "conv2d", {"x": Recipe((1, 2, 4, 4)), "weight": Recipe((2, 1, 3, 3))}, {"groups": 2})
+    grouped = Case("a", "conv2d", {"x": Recipe((1, 4, 4, 4)), "weight": Recipe((4, 2, 3, 3))}, {"groups": 2})
+    assert engine.refuses(depthwise) is None
+    assert "know no groups" in engine.refuses(grouped)
+    assert "knows no groups" in ggml.GgmlEngine("ggml-direct", Stub()).refuses(depthwise)
     assert "no linear in this ggml-flash" in ggml.GgmlEngine("ggml-flash", Stub()).refuses(taken)
 
 
@@ -93,6 +99,10 @@ def test_declared_is_what_was_measured():
     assert engine.numerics(conv("f16")) is GGML_CPU
     assert engine.numerics(conv("f32")).conv is None
     assert ggml.GgmlEngine("ggml", Stub(rounds_f32_patches=True)).numerics(conv("f32")) is GGML_CPU
+
+    direct = ggml.GgmlEngine("ggml-direct", Stub(rounds_f32_patches=True))
+    assert direct.numerics(conv("f32")).conv is None
+    assert direct.numerics(conv("f16")) is GGML_CPU
 
     flash = ggml.GgmlEngine("ggml-flash", Stub(f16_sums=[(5, 7, 40, 8)]))
     shapes = {"q": ((1, 5, 1, 40), "f32"), "k": ((1, 7, 1, 40), "f32"), "v": ((1, 7, 1, 8), "f32")}
