@@ -15,7 +15,7 @@ from refsd.golden.numerics import PROFILES, Numerics
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels import activations as act
 from refsd.kernels import modulate as modulation
-from refsd.kernels import resample, rope
+from refsd.kernels import resample, rope, swiglu
 from refsd.kernels import timestep_embedding as timesteps
 from refsd.kernels.attention import attention, causal_mask
 from refsd.kernels.attention_online import attention_online
@@ -29,6 +29,7 @@ from refsd.kernels.conv3d import conv3d
 from refsd.kernels.conv3d_frames import conv3d_frames
 from refsd.kernels.embedding import embedding
 from refsd.kernels.group_norm import group_norm
+from refsd.kernels.group_norm_silu import group_norm_silu
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
 from refsd.kernels.quant import BLOCK_TYPES
@@ -41,6 +42,7 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "fast": conv2d_fast,
     "winograd-f16": conv2d_im2col,  # where Winograd does not apply
 }
+_ANGLES = {"float64": rope.rope_angles, "float32": rope.rope_angles_float32}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
 
@@ -92,6 +94,15 @@ class Arithmetic:
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, block_type.block)
         return block_type.dequantize(pack(rows)).astype(x.dtype).reshape(x.shape)
 
+    @property
+    def _fuses(self) -> bool:
+        """Whether two kernels in one give what they give one after the other: nothing is rounded between them."""
+        return self.numerics.storage == self.numerics.compute
+
+    def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
+        """A kernel that asks no more than its arrays widened and its result rounded."""
+        return self._round(kernel(*(self._widen(a) for a in arrays), **params))
+
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
         """x [..., K], weight [O, K], bias [O] -> [..., O]"""
         x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))
@@ -137,6 +148,13 @@ class Arithmetic:
         eps = self.parameter("group_norm", "eps", eps)
         return self._round(group_norm(self._widen(x), weight, bias, num_groups, eps))
 
+    def group_norm_silu(self, x, weight, bias, num_groups=32, eps=1e-5):
+        """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
+        if not self._fuses:
+            return self.silu(self.group_norm(x, weight, bias, num_groups, eps))
+        eps = self.parameter("group_norm", "eps", eps)
+        return group_norm_silu(self._widen(x), weight, bias, num_groups, eps)
+
     def layer_norm(self, x, weight=None, bias=None, eps=1e-5):
         """x [..., D], weight and bias [D] or None (1 and 0) -> [..., D]"""
         eps = self.parameter("layer_norm", "eps", eps)
@@ -145,8 +163,16 @@ class Arithmetic:
         bias = np.zeros(D, self.numerics.compute_dtype) if bias is None else bias
         return self._round(layer_norm(self._widen(x).reshape(-1, D), weight, bias, eps).reshape(x.shape))
 
+    def adaptive_layer_norm(self, x, shift, scale, eps=1e-6):
+        """x [N, L, D], shift and scale [N, D] -> [N, L, D]: layer_norm, then modulate"""
+        if not self._fuses:
+            return self.modulate(self.layer_norm(x, eps=eps), shift, scale)
+        eps = self.parameter("layer_norm", "eps", eps)
+        x, shift, scale = (self._widen(t) for t in (x, shift, scale))
+        return modulation.adaptive_layer_norm(x, shift, scale, eps)
+
     def rms_norm(self, x, weight, eps=1e-6):
-        """x [..., D], weight [D] -> [..., D]"""
+        """x [..., D], weight [D] or None (1) -> [..., D]"""
         eps = self.parameter("rms_norm", "eps", eps)
         return self._round(rms_norm(self._widen(x).reshape(-1, x.shape[-1]), weight, eps).reshape(x.shape))
 
@@ -172,6 +198,14 @@ class Arithmetic:
             value, gate = np.split(x, 2, axis=-1)
             return self._round(value * self.gelu(gate))
         return act.geglu(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+
+    def swiglu(self, x, second_gates=False):
+        """x [..., 2D] -> [..., D]: the SiLU of the first half times the second, or the other way round"""
+        if self._fuses:
+            gate = swiglu.swiglu_second_gates if second_gates else swiglu.swiglu
+            return gate(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        first, second = np.split(x, 2, axis=-1)
+        return first * self.silu(second) if second_gates else self.silu(first) * second
 
     def softmax(self, x, scale=1.0, mask=None, sinks=None):
         """x [..., L], mask broadcastable to x, sinks [H] with x [B, H, L, J] -> as x: softmax(scale x + mask)"""
@@ -203,9 +237,10 @@ class Arithmetic:
             return self._round(attention_online_f16(q, k, v, scale, mask, sinks))
         return self._round(attention(q, k, v, scale, mask, None, sinks))
 
-    def timestep_embedding(self, t, dim, max_period=10000.0):
+    def timestep_embedding(self, t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0, sin_first=False):
         """t [N] -> [N, dim]"""
-        return self._round(timesteps.timestep_embedding(self._widen(t), dim, max_period))
+        embed = timesteps.timestep_embedding_sin_first if sin_first else timesteps.timestep_embedding
+        return self._round(embed(self._widen(t), dim, max_period, freq_shift, scale))
 
     def upsample_nearest(self, x, factor=2):
         return resample.upsample_nearest(x, factor)
@@ -218,9 +253,21 @@ class Arithmetic:
         """x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
         return self._round(modulation.modulate(self._widen(x), self._widen(shift), self._widen(scale)))
 
+    def gated_add(self, x, h, gate):
+        """x and h [N, L, D], gate [N, D] -> [N, L, D]: x + gate h"""
+        return self._round(modulation.gated_add(*(self._widen(t) for t in (x, h, gate))))
+
+    def rope_angles(self, ids, axes_dim, theta):
+        """ids [N, L, A] -> radians [N, L, sum(axes_dim) / 2], float64, whatever the numerics"""
+        return _ANGLES[self.parameter("rope_angles", "precision", "float64")](ids, axes_dim, theta)
+
     def rope(self, x, angle):
-        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
+        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: channels 2i and 2i + 1"""
         return self._round(rope.apply_rope(self._widen(x), angle))
+
+    def rope_halves(self, x, angle):
+        """The same on channels i and D/2 + i."""
+        return self._round(rope.apply_rope_halves(self._widen(x), angle))
 
 
 def named(numerics: str, deviations: Iterable[str] = ()) -> Arithmetic:

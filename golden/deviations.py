@@ -50,5 +50,12 @@ DEVIATIONS: dict[str, Deviation] = {
             "a LoRA, LoHa or LoKr of rank 1 is scaled by alpha over its number of inputs, not over 1",
             "stable-diffusion.cpp lora.hpp: rank = ne[ggml_n_dims(t) - 1], of a tensor whose last axis is 1",
         ),
+        Deviation(
+            "sdcpp/rope-f32-angles",
+            "rope_angles",
+            {"precision": "float32"},
+            "RoPE's angles are made by powf in float32, up to 2e-5 radians off at token 127; theirs are float64",
+            "stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope",
+        ),
     )
 }

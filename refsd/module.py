@@ -152,6 +152,13 @@ class Module:
         weight, bias = self.adapters.norm(self.prefix + name, weight, bias)
         return self._tap(name, self.arithmetic.group_norm(x, weight, bias, num_groups, eps))
 
+    def group_norm_silu(self, name: str, x, num_groups=32, eps=1e-5):
+        """silu(group_norm(x)), one kernel for both; two where somebody listens to operations"""
+        if self.taps is not None and self.taps.ops:
+            return self.silu(self.group_norm(name, x, num_groups, eps))
+        weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return self.arithmetic.group_norm_silu(x, weight, bias, num_groups, eps)
+
     def layer_norm(self, name: str | None, x, eps=1e-5):
         """x [..., D] -> the same. name None: no weight, no bias."""
         if name is None:
@@ -189,13 +196,31 @@ class Module:
         """q [B, L, H, D], k [B, J, G, D], v [B, J, G, E], G a divisor of H -> [B, L, H, E]"""
         return self._tap("attention", self.arithmetic.attention(q, k, v, scale, mask, diagonal, sinks))
 
-    def timestep_embedding(self, t, dim, max_period=10000.0):
+    def timestep_embedding(self, t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0, sin_first=False):
         """t [N] -> [N, dim]"""
-        return self._tap("timestep_embedding", self.arithmetic.timestep_embedding(t, dim, max_period))
+        y = self.arithmetic.timestep_embedding(t, dim, max_period, freq_shift, scale, sin_first)
+        return self._tap("timestep_embedding", y)
 
     def upsample_nearest(self, x, factor=2):
         """x [N, C, H, W] -> [N, C, H*factor, W*factor]"""
         return self._tap("upsample_nearest", self.arithmetic.upsample_nearest(x, factor))
+
+    def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
+        """Any kernel without numerics of its own, recorded under its name: m.apply(tanh, x)"""
+        return self._tap(kernel.__name__, self.arithmetic.apply(kernel, *arrays, **params))
+
+    def swiglu(self, x, second_gates=False):
+        """x [..., 2D] -> [..., D]"""
+        return self._tap("swiglu", self.arithmetic.swiglu(x, second_gates))
+
+    def adaptive_layer_norm(self, x, shift, scale, eps=1e-6):
+        """x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
+        y = self.arithmetic.adaptive_layer_norm(x, shift, scale, eps)
+        return self._tap("adaptive_layer_norm", y)
+
+    def gated_add(self, x, h, gate):
+        """x and h [N, L, D], gate [N, D] -> [N, L, D]"""
+        return self._tap("gated_add", self.arithmetic.gated_add(x, h, gate))
 
     def modulate(self, x, shift, scale):
         """x [N, L, D], shift and scale [N, D] -> [N, L, D]"""
@@ -204,6 +229,14 @@ class Module:
     def rope(self, x, angle):
         """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]"""
         return self._tap("rope", self.arithmetic.rope(x, angle))
+
+    def rope_halves(self, x, angle):
+        """The same on channels i and D/2 + i."""
+        return self._tap("rope", self.arithmetic.rope_halves(x, angle))
+
+    def rope_angles(self, ids, axes_dim, theta):
+        """ids [N, L, A] -> radians [N, L, sum(axes_dim) / 2], float64"""
+        return self.arithmetic.rope_angles(ids, axes_dim, theta)
 
     def store(self, x) -> np.ndarray:
         """A model's input, rounded to the storage dtype."""

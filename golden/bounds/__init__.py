@@ -18,6 +18,7 @@ from refsd.golden.bounds import (
     attention,
     blocks,
     convolution,
+    layout,
     norms,
     positions,
     products,
@@ -37,6 +38,7 @@ BOUNDS: dict[str, Callable[[Run], Bound]] = {
     **attention.BOUNDS,
     **positions.BOUNDS,
     **resampling.BOUNDS,
+    **layout.BOUNDS,
     **blocks.BOUNDS,
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from refsd.golden.bounds.run import FUNCTION, Run
+from refsd.golden.bounds.run import FUNCTION, Run, movement
 from refsd.golden.numerics import DTYPES
 from refsd.golden.rounding import Bound, Terms, floor, moved, moved_by_type, unit
 
@@ -87,10 +87,60 @@ def _geglu(run: Run) -> Bound:
     return run.rounded(terms, extra=floor(run.numerics.storage_dtype) * np.abs(v))
 
 
+def _sigmoid(run: Run) -> Bound:
+    """|y'| = y (1 - y) <= 1/4; exp(-x) and the quotient 4 u + 2 u"""
+    noise = run.u * (FUNCTION + 2) * np.abs(run.truth)
+    return run.rounded(Terms().add(run.moved("x") / 4).add(noise, noise / FUNCTION))
+
+
+def _tanh(run: Run) -> Bound:
+    """|y'| <= 1; from an exp near 0, where 1 cancels, a library's tanh keeps its digits all the same"""
+    noise = run.u * 2 * FUNCTION * np.abs(run.truth)
+    return run.rounded(Terms().add(run.moved("x")).add(noise, noise / FUNCTION))
+
+
+def _leaky_relu(run: Run) -> Bound:
+    """slope x below zero: the slope and the product are rounded"""
+    below = run.inputs["x"] < 0
+    terms = Terms().add(run.moved("x") * np.where(below, abs(run.params["slope"]), 1.0))
+    return run.rounded(terms.add(2 * run.u * np.abs(run.truth) * below))
+
+
+def _gated(run: Run, gate, dgate, value, dvalue, activated, kind) -> Bound:
+    """y = v a(g): |v| da + dv |a|, and the product's rounding"""
+    inner = _activation_terms(run, gate, dgate, activated, *kind)
+    inner.add((unit(run.numerics.storage_dtype) + run.u) * np.abs(activated))
+    terms = Terms().add(np.abs(value) * inner.limit, np.abs(value) * np.sqrt(inner.square))
+    terms.add(dvalue * np.abs(activated))
+    return run.rounded(terms, extra=floor(run.numerics.storage_dtype) * np.abs(value))
+
+
+def _swiglu(run: Run) -> Bound:
+    (g, v), (dg, dv) = (np.split(t, 2, axis=-1) for t in (run.inputs["x"], run.moved("x")))
+    if run.params["second_gates"]:
+        g, v, dg, dv = v, g, dv, dg
+    return _gated(run, g, dg, v, dv, g / (1 + np.exp(-g)), _SILU)
+
+
+def _swiglu_oai(run: Run) -> Bound:
+    """The gate's slope is that of x sigmoid(x); alpha g loses what quick_gelu's does, v + 1 u of itself."""
+    alpha, limit = run.params["alpha"], run.params["limit"]
+    g, v = np.minimum(run.inputs["gate"], limit), np.clip(run.inputs["value"], -limit, limit) + 1
+    kind = (1.1, lambda x: 2 + 2 * alpha * np.abs(x) / (1 + np.exp(np.clip(alpha * x, -60, 60))), _SILU[2])
+    dv = run.moved("value") + run.u * np.abs(v)
+    return _gated(run, g, run.moved("gate"), v, dv, g / (1 + np.exp(-alpha * g)), kind)
+
+
 BOUNDS: dict[str, Callable[[Run], Bound]] = {
     "silu": _activation(*_SILU),
     "gelu": _activation(*_GELU),
     "gelu_tanh": _activation(*_GELU_TANH),
     "quick_gelu": _activation(*_QUICK_GELU),
     "geglu": _geglu,
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+    "relu": movement("x"),
+    "leaky_relu": _leaky_relu,
+    "swiglu": _swiglu,
+    "swiglu_oai": _swiglu_oai,
 }

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.bounds.run import Run
-from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.golden.bounds.run import FUNCTION, Run
+from refsd.golden.rounding import Bound, Terms, gamma, unit
 
 
 class _Affine(NamedTuple):
@@ -73,8 +73,84 @@ def _row_norm(run: Run, centred: bool) -> Bound:
     return run.rounded(_norm_axis(run, x, run.moved("x"), _Affine(w, dw, b, db), centred))
 
 
+def _group_norm_silu(run: Run) -> Bound:
+    """|silu'| <= 1.1 times what the normalised z loses, its rounding between the two included; then SiLU's own."""
+    x, G, eps = run.inputs["x"], run.params["num_groups"], run.params["eps"]
+    rows = x.reshape(x.shape[0], G, -1)
+    mean = rows.mean(axis=2, keepdims=True)
+    z = ((rows - mean) / np.sqrt(rows.var(axis=2, keepdims=True) + eps)).reshape(x.shape)
+    z = z * run.inputs["weight"][:, None, None] + run.inputs["bias"][:, None, None]
+    inner = _group_norm(run._replace(truth=z))
+    terms = Terms().add(1.1 * inner.limit, 1.1 * inner.spread)
+    noise = run.u * (FUNCTION + 2 + 2 * np.abs(z)) * np.abs(run.truth)
+    return run.rounded(terms.add(noise, noise / FUNCTION))
+
+
+def _l2_norm(run: Run) -> Bound:
+    """y = x / m, m = max(|x|, eps): dx / m + |y| dm / m + 2 u |y|, dm <= |dx| + (gamma(n + 1) / 2 + u) |x|"""
+    x, dx = run.inputs["x"], run.moved("x")
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    m = np.maximum(length, run.params["eps"])
+    y = np.abs(run.truth)
+    dm = np.linalg.norm(dx, axis=-1, keepdims=True) + (gamma(x.shape[-1] + 1, run.u) / 2 + run.u) * length
+    return run.rounded(Terms().add(dx / m).add(y * dm / m).add(2 * run.u * y))
+
+
+def _batch_norm(run: Run) -> Bound:
+    """y = (x - m) r, r = (v + eps)^(-1/2), or x r - m r.
+
+    r (dx + dm) + |x - m| r dv / (2 (v + eps)) + 4 u (|x| + |m|) r
+    """
+    x, dx = run.inputs["x"], run.moved("x")
+    m, dm, v, dv = (
+        t[:, None, None] for t in (run.inputs["mean"], run.moved("mean"), run.inputs["var"], run.moved("var"))
+    )
+    square = v + run.params["eps"]
+    r = 1 / np.sqrt(square)
+    terms = Terms().add(r * dx).add(r * dm).add(np.abs(x - m) * r * dv / (2 * square))
+    return run.rounded(terms.add(4 * run.u * (np.abs(x) + np.abs(m)) * r))
+
+
+def _per_item(run: Run, name: str):
+    """An item's [N, D] and what storing it moves, for every token."""
+    return np.abs(run.inputs[name])[:, None], run.moved(name)[:, None]
+
+
+def _modulate(run: Run) -> Bound:
+    """y = x (1 + s) + b, or x + x s + b: |1 + s| dx + |x| ds + db, and 2 u of each term"""
+    x, dx = np.abs(run.inputs["x"]), run.moved("x")
+    (s, ds), (b, db) = _per_item(run, "scale"), _per_item(run, "shift")
+    terms = Terms().add((1 + s) * dx).add(x * ds).add(db)
+    return run.rounded(terms.add(2 * run.u * (x * (1 + s) + b)))
+
+
+def _adaptive_layer_norm(run: Run) -> Bound:
+    """_norm_axis with 1 + scale for its weight and shift for its bias; an engine may round between the two."""
+    x, scale = run.inputs["x"], run.inputs["scale"][:, None]
+    (_, ds), (b, db) = _per_item(run, "scale"), _per_item(run, "shift")
+    affine = _Affine(1 + scale, ds + run.u * np.abs(1 + scale), run.inputs["shift"][:, None], db)
+    terms = _norm_axis(run, x, run.moved("x"), affine, True)
+    between = unit(run.numerics.storage_dtype) * (1 + np.abs(scale)) * np.abs(x - x.mean(axis=-1, keepdims=True))
+    terms.add(between / np.sqrt(x.var(axis=-1, keepdims=True) + run.params["eps"]))
+    return run.rounded(terms.add(run.u * b))
+
+
+def _gated_add(run: Run) -> Bound:
+    """y = x + g h: dx + |g| dh + |h| dg, and u of the product and the sum"""
+    x, h = np.abs(run.inputs["x"]), np.abs(run.inputs["h"])
+    g, dg = _per_item(run, "gate")
+    terms = Terms().add(run.moved("x")).add(g * run.moved("h")).add(h * dg)
+    return run.rounded(terms.add(2 * run.u * (x + g * h)))
+
+
 BOUNDS: dict[str, Callable[[Run], Bound]] = {
     "group_norm": _group_norm,
     "layer_norm": lambda run: _row_norm(run, True),
     "rms_norm": lambda run: _row_norm(run, False),
+    "l2_norm": _l2_norm,
+    "batch_norm": _batch_norm,
+    "group_norm_silu": _group_norm_silu,
+    "modulate": _modulate,
+    "adaptive_layer_norm": _adaptive_layer_norm,
+    "gated_add": _gated_add,
 }

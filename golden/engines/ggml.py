@@ -15,6 +15,7 @@ from refsd.golden.deviations import Deviation
 from refsd.golden.engines import EngineFailure, Found
 from refsd.golden.engines.ggml_graph import SCALAR_IDS
 from refsd.golden.engines.ggml_library import library_files
+from refsd.golden.engines.ggml_ops import REFUSALS
 from refsd.golden.engines.worker import Worker
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import GGML_CPU, GGML_CPU_FLASH, Numerics
@@ -109,7 +110,7 @@ class GgmlEngine:
             return "ggml_soft_max makes NaN of a query that sees no key"
         if self._direct and _groups(case) > 1:
             return "a direct convolution of ggml knows no groups"
-        return _REFUSALS.get(case.op, _never)(case)
+        return (_REFUSALS.get(case.op) or REFUSALS.get(case.op, _never))(case)
 
     def numerics(self, case: Case) -> Numerics:
         """GGML_CPU, less the rounding that this op in this build does not do."""

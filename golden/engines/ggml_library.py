@@ -5,7 +5,7 @@ The one struct is ggml_init_params, which goes by value and has not changed sinc
 
 import ctypes
 import hashlib
-from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint8, c_void_p
+from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_void_p
 from pathlib import Path
 
 from refsd.golden.errors import BadInput
@@ -78,6 +78,20 @@ _SIGNATURES: dict[str, tuple] = {
     "ggml_flash_attn_ext": (_T, (_C, _T, _T, _T, _T, c_float, c_float, c_float)),
     "ggml_timestep_embedding": (_T, (_C, _T, c_int, c_int)),
     "ggml_upscale": (_T, (_C, _T, c_int, c_int)),
+    "ggml_l2_norm": (_T, (_C, _T, c_float)),
+    "ggml_sigmoid": (_T, (_C, _T)),
+    "ggml_tanh": (_T, (_C, _T)),
+    "ggml_relu": (_T, (_C, _T)),
+    "ggml_leaky_relu": (_T, (_C, _T, c_float, c_bool)),
+    "ggml_swiglu": (_T, (_C, _T)),
+    "ggml_swiglu_swapped": (_T, (_C, _T)),
+    "ggml_swiglu_oai": (_T, (_C, _T, _T, c_float, c_float)),
+    "ggml_rope_ext": (_T, (_C, _T, _T, _T, *(c_int,) * 3, *(c_float,) * 6)),
+    "ggml_interpolate": (_T, (_C, _T, *(c_int64,) * 4, c_uint32)),
+    "ggml_pool_2d": (_T, (_C, _T, *(c_int,) * 5, c_float, c_float)),
+    "ggml_pad_ext_circular": (_T, (_C, _T, *(c_int,) * 8)),
+    "ggml_roll": (_T, (_C, _T, *(c_int,) * 4)),
+    "ggml_concat": (_T, (_C, _T, _T, c_int)),
     "ggml_get_rows": (_T, (_C, _T, _T)),
 }
 

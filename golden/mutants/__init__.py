@@ -17,6 +17,7 @@ from refsd.golden.mutants import (
     attention,
     blocks,
     convolution,
+    layout,
     norms,
     positions,
     products,
@@ -35,6 +36,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     **attention.MUTANTS,
     **positions.MUTANTS,
     **resampling.MUTANTS,
+    **layout.MUTANTS,
     **blocks.MUTANTS,
 }
 

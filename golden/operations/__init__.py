@@ -16,6 +16,7 @@ from refsd.golden.operations import (
     attention,
     blocks,
     convolution,
+    layout,
     norms,
     positions,
     products,
@@ -31,6 +32,7 @@ OPERATIONS: dict[str, Operation] = {
     **attention.OPERATIONS,
     **positions.OPERATIONS,
     **resampling.OPERATIONS,
+    **layout.OPERATIONS,
     **blocks.OPERATIONS,
 }
 

@@ -5,12 +5,13 @@ from refsd.golden.engines.ggml_ops import (
     attention,
     blocks,
     convolution,
+    layout,
     norms,
     positions,
     products,
     resampling,
 )
-from refsd.golden.engines.ggml_ops.builder import Builder
+from refsd.golden.engines.ggml_ops.builder import Builder, Refusal
 
 BUILDERS: dict[str, Builder] = {
     **products.BUILDERS,
@@ -20,7 +21,9 @@ BUILDERS: dict[str, Builder] = {
     **attention.BUILDERS,
     **positions.BUILDERS,
     **resampling.BUILDERS,
+    **layout.BUILDERS,
     **blocks.BUILDERS,
 }
+REFUSALS: dict[str, Refusal] = {**positions.REFUSALS, **resampling.REFUSALS, **layout.REFUSALS}
 FLASH_BUILDERS: dict[str, Builder] = attention.FLASH_BUILDERS
 DIRECT_BUILDERS: dict[str, Builder] = convolution.DIRECT_BUILDERS

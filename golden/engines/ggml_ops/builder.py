@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from refsd.golden.case import Case
 from refsd.golden.engines.ggml_graph import Graph, Result
 from refsd.golden.tensor import StoredTensor
 
 Inputs = Mapping[str, StoredTensor]
 Params = Mapping[str, Any]
+# Why ggml's function cannot answer a case; None where it can.
+Refusal = Callable[[Case], str | None]
 
 
 class Builder(NamedTuple):

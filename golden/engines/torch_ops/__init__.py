@@ -5,6 +5,7 @@ from refsd.golden.engines.torch_ops import (
     attention,
     blocks,
     convolution,
+    layout,
     norms,
     positions,
     products,
@@ -20,5 +21,6 @@ FUNCTIONS: dict[str, Function] = {
     **attention.FUNCTIONS,
     **positions.FUNCTIONS,
     **resampling.FUNCTIONS,
+    **layout.FUNCTIONS,
     **blocks.FUNCTIONS,
 }

@@ -13,11 +13,47 @@ def _layer_norm(torch, x, params):
 
 
 def _rms_norm(torch, x, params):
-    return torch.nn.functional.rms_norm(x["x"], x["x"].shape[-1:], x["weight"], params["eps"])
+    return torch.nn.functional.rms_norm(x["x"], x["x"].shape[-1:], x.get("weight"), params["eps"])
+
+
+def _l2_norm(torch, x, params):
+    return torch.nn.functional.normalize(x["x"].float(), dim=-1, eps=params["eps"]).to(x["x"].dtype)
+
+
+def _batch_norm(torch, x, params):
+    return torch.nn.functional.batch_norm(x["x"], x["mean"], x["var"], eps=params["eps"])
+
+
+def _group_norm_silu(torch, x, params):
+    return torch.nn.functional.silu(_group_norm(torch, x, params))
+
+
+def _modulated(y, x):
+    """Composed: in float32, rounded once."""
+    scale, shift = (x[name].float()[:, None] for name in ("scale", "shift"))
+    return (y.float() * (1 + scale) + shift).to(x["x"].dtype)
+
+
+def _modulate(torch, x, params):
+    return _modulated(x["x"], x)
+
+
+def _adaptive_layer_norm(torch, x, params):
+    return _modulated(torch.nn.functional.layer_norm(x["x"], x["x"].shape[-1:], eps=params["eps"]), x)
+
+
+def _gated_add(torch, x, params):
+    return (x["x"].float() + x["gate"].float()[:, None] * x["h"].float()).to(x["x"].dtype)
 
 
 FUNCTIONS: dict[str, Function] = {
     "group_norm": _group_norm,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
+    "l2_norm": _l2_norm,
+    "batch_norm": _batch_norm,
+    "group_norm_silu": _group_norm_silu,
+    "modulate": _modulate,
+    "adaptive_layer_norm": _adaptive_layer_norm,
+    "gated_add": _gated_add,
 }
