@@ -17,6 +17,8 @@ from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64
 from refsd.golden.tensor import StoredTensor
+from refsd.kernels.conv2d_fast import Choice
+from refsd.kernels.conv2d_winograd import bytes_of_filters
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,9 +53,14 @@ class Kept:
 
     def __init__(self, budget: int = 0):
         self.budget = budget
-        self._arrays: dict[str, np.ndarray] = {}
+        self._arrays: dict[str, Any] = {}
 
-    def get(self, key: str, expand: Callable[[], np.ndarray]) -> np.ndarray:
+    def holds(self, key: str, nbytes: int) -> bool:
+        """Whether it is kept, or would be."""
+        return key in self._arrays or nbytes <= self.budget
+
+    def get(self, key: str, expand: Callable[[], Any]) -> Any:
+        """An array, or what else has `nbytes`."""
         if key in self._arrays:
             return self._arrays[key]
         array = expand()
@@ -138,13 +145,25 @@ class Module:
 
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
-        weight = self.weight(f"{name}.weight")
-        bias = self._bias(name)
-        if bias is None:
-            bias = np.zeros(weight.shape[0], weight.dtype)
         sides = (padding,) * 4 if isinstance(padding, int) else padding
+        choice = self.arithmetic.choose(x.shape, self.shape(f"{name}.weight"), stride, sides)
+        weight, bias = self._filters(name, choice), self._bias(name)
+        if bias is None:
+            bias = np.zeros(self.shape(f"{name}.weight")[0], self.arithmetic.numerics.compute_dtype)
         y = self.arithmetic.conv2d(x, weight, bias, stride, sides)
         return self._tap(name, self.adapters.conv2d(self.prefix + name, x, y, weight, bias, stride, sides))
+
+    def _filters(self, name: str, choice: Choice) -> Any:
+        """A convolution's weight; as Winograd's transformed filters where they are chosen and can be kept."""
+        key = f"{name}.weight"
+        if choice.tile and self.prefix + name not in self.adapters:  # an adapter takes the weight itself
+            K, C = self.shape(key)[:2]
+            kept_as = f"{self.prefix}{key} for {choice.name}"
+            if self.kept.holds(
+                kept_as, bytes_of_filters(K, C, choice.tile, self.arithmetic.numerics.compute_dtype)
+            ):
+                return self.kept.get(kept_as, lambda: self.arithmetic.filters(self._stored(key), choice))
+        return self.weight(key)
 
     def group_norm(self, name: str, x, num_groups=32, eps=1e-5):
         """x [N, C, H, W] -> the same"""

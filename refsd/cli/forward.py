@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-PROFILES = ("float64", "float32", "torch-f32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash")
+PROFILES = (
+    "float64",
+    "float32",
+    "torch-f32",
+    "torch-f16",
+    "torch-bf16",
+    "ggml-cpu",
+    "ggml-cpu-flash",
+    "winograd-f16",
+)
 
 
 class _ForwardCommand(TyperCommand):

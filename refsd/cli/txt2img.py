@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-PROFILES = ("float64", "float32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash")
+PROFILES = ("float64", "float32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash", "winograd-f16")
 
 
 def register(app: typer.Typer) -> None:

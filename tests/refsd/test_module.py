@@ -4,10 +4,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from refsd.adapters import Adapters
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16
 from refsd.golden.tensor import stored
+from refsd.kernels.conv2d_winograd import bytes_of_filters
 from refsd.module import Kept, Module, Taps, block
 
 RNG = np.random.default_rng(0)
@@ -82,6 +84,35 @@ def test_nothing_is_kept_by_default_and_what_fits_is_kept_on_request():
     m.weight("b.weight")
     assert tensors.reads == ["b.weight"]
     assert kept.budget == 0
+
+
+def convolution():
+    tensors = Counting(
+        weights(**{"c.weight": RNG.standard_normal((33, 32, 3, 3)), "c.bias": RNG.standard_normal(33)})
+    )
+    return tensors, RNG.standard_normal((1, 32, 32, 33)).astype(np.float32)
+
+
+def test_transformed_filters_are_kept_where_they_fit():
+    tensors, x = convolution()
+    truth = Module(tensors).conv2d("c", x, padding=1)
+    size = bytes_of_filters(33, 32, 4, np.float32)
+    for budget, held in ((size + 33 * 4, "c.weight for winograd4"), (size - 1, "c.weight"), (0, None)):
+        kept = Kept(budget)
+        m = Module(tensors, Arithmetic(FLOAT32), kept=kept)
+        first = m.conv2d("c", x, padding=1)
+        assert np.linalg.norm(first - truth) <= 5e-6 * np.linalg.norm(truth)
+        np.testing.assert_array_equal(m.conv2d("c", x, padding=1), first)
+        assert (held in kept._arrays) if held else not kept._arrays
+    assert Module(tensors).arithmetic.choose(x.shape, (33, 32, 3, 3), 1, (1, 1, 1, 1)).name == "im2col"
+
+
+def test_an_adapted_layer_keeps_its_own_weight():
+    tensors, x = convolution()
+    kept, arithmetic = Kept(2**30), Arithmetic(FLOAT32)
+    adapters = Adapters({"c": []}, arithmetic)
+    Module(tensors, arithmetic, kept=kept, adapters=adapters).conv2d("c", x, padding=1)
+    assert set(kept._arrays) == {"c.weight", "c.bias"}
 
 
 @block
