@@ -18,8 +18,8 @@ def _blocks(weight: StoredTensor) -> np.ndarray:
 def _linear(run: Run) -> Bound:
     """y = W x + b: |W| dx + dW (|x| + dx), the sum of K products and b, the rounding of y.
 
-    Q8_1 activations bring their sum in float16, which W's minimums meet apart from the codes: its 32 half steps, and
-    half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values.
+    Q8_1 activations bring their sum in float16, which W's minimums meet apart from the codes: its 32 half steps,
+    and half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values.
     """
     through = run.numerics.activations.get(run.types["weight"])
     W, dW = np.abs(run.inputs["weight"]), run.moved("weight")

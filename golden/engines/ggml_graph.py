@@ -3,6 +3,7 @@
 ggml counts axes from the fastest: torch's [N, C, H, W] is ne = [W, H, C, N]. The bytes are the same.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -46,11 +47,14 @@ class Graph:
         size = library.ggml_tensor_overhead() * _MAX_TENSORS + library.ggml_graph_overhead()
         self.context = library.ggml_init(InitParams(size, None, True))
         self._inputs: list[tuple[int, np.ndarray]] = []
+        self._buffer: int | None = None
 
     def __enter__(self) -> "Graph":
         return self
 
     def __exit__(self, *error) -> None:
+        if self._buffer:
+            self.ggml.ggml_backend_buffer_free(self._buffer)
         self.ggml.ggml_free(self.context)
 
     def put(self, tensor: StoredTensor, shape: tuple[int, ...] | None = None) -> int:
@@ -85,27 +89,35 @@ class Graph:
 
     def compute(self, result: Result) -> np.ndarray:
         """Allocate, poison, fill the inputs, run, fetch."""
+        self.ready(result)()
+        return self.fetch(result)
+
+    def ready(self, result: Result) -> Callable[[], None]:
+        """Allocate, poison, fill the inputs. -> what runs the graph, once a call"""
         ggml = self.ggml
         graph = ggml.ggml_new_graph(self.context)
         ggml.ggml_build_forward_expand(graph, result.tensor)
-        buffer = ggml.ggml_backend_alloc_ctx_tensors(self.context, self.backend)
-        if not buffer:
+        self._buffer = ggml.ggml_backend_alloc_ctx_tensors(self.context, self.backend)
+        if not self._buffer:
             raise MemoryError("ggml could not allocate the graph's tensors")
-        try:
-            ggml.ggml_backend_buffer_clear(buffer, _POISON)
-            for pointer, data in self._inputs:
-                ggml.ggml_backend_tensor_set(pointer, data.ctypes.data, 0, data.nbytes)
+        ggml.ggml_backend_buffer_clear(self._buffer, _POISON)
+        for pointer, data in self._inputs:
+            ggml.ggml_backend_tensor_set(pointer, data.ctypes.data, 0, data.nbytes)
+
+        def run() -> None:
             status = ggml.ggml_backend_graph_compute(self.backend, graph)
             if status != 0:
                 raise RuntimeError(f"ggml_backend_graph_compute returned {status}")
-            y = np.empty(result.shape, result.dtype)
-            held = ggml.ggml_nbytes(result.tensor)
-            if held != y.nbytes:
-                raise RuntimeError(f"ggml's result has {held} bytes, {result.shape} needs {y.nbytes}")
-            ggml.ggml_backend_tensor_get(result.tensor, y.ctypes.data, 0, y.nbytes)
-            return y
-        finally:
-            ggml.ggml_backend_buffer_free(buffer)
+
+        return run
+
+    def fetch(self, result: Result) -> np.ndarray:
+        y = np.empty(result.shape, result.dtype)
+        held = self.ggml.ggml_nbytes(result.tensor)
+        if held != y.nbytes:
+            raise RuntimeError(f"ggml's result has {held} bytes, {result.shape} needs {y.nbytes}")
+        self.ggml.ggml_backend_tensor_get(result.tensor, y.ctypes.data, 0, y.nbytes)
+        return y
 
     def __getattr__(self, name: str):
         """ggml_<name> with the context as its first argument."""

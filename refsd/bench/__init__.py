@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 from refsd.golden.errors import BadInput
 
-WHAT = ("unet", "vae", "kernels")
 CONTENDERS = ("refsd", "torch", "sd-cli")
 
 
 class Request(NamedTuple):
     """
-    what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels) or "kernels"
-    model:  an SD 1.x checkpoint; not needed for kernels
+    what:   "unet" (a step at 64x64 latents) or "vae" (a decode at 256x256 pixels)
+    model:  an SD 1.x checkpoint
     sd_cli: the program, or None: $REFSD_SD_CLI, then PATH
     runs:   turns that each contender takes
     """

@@ -1,80 +1,187 @@
-"""Single operations at the sizes of SD 1.5, as refsd's kernels and as torch do them, in float32."""
+"""Single operations beside torch, ggml and gguf-py: each contender a process, row by row, turn by turn.
 
-from collections.abc import Callable
-from typing import Any
+Within a row the contenders take turns, A B C A B C, so that what else the machine does falls on all; the
+quickest call counts. Caches are cold before every call.
+"""
 
-# C, K, side of the image: layers of the UNet, then of the VAE
-CONVOLUTIONS = ((320, 320, 64), (640, 640, 32), (1280, 1280, 16), (512, 512, 64), (256, 256, 128))
-# L, J, H, D
-ATTENTIONS = ((4096, 4096, 8, 40), (1024, 1024, 8, 80), (4096, 77, 8, 40))
-# L, K, O
-LINEARS = ((4096, 320, 2560), (1024, 640, 640))
-NORM = (320, 64)
+import fnmatch
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.bench.environment import environment
+from refsd.bench.families import ROWS
+from refsd.bench.row import Row
+from refsd.golden.errors import BadInput
 
-def _conv(C: int, K: int, side: int):
-    def case(rng):
-        from refsd.kernels.conv2d_fast import conv2d_fast
-
-        x, weight, bias = (rng.standard_normal(s, "f4") for s in ((1, C, side, side), (K, C, 3, 3), K))
-        return lambda: conv2d_fast(x, weight, bias, 1, (1, 1, 1, 1))
-
-    def torch_case(torch):
-        x, weight, bias = torch.randn(1, C, side, side), torch.randn(K, C, 3, 3), torch.randn(K)
-        return lambda: torch.nn.functional.conv2d(x, weight, bias, padding=1)
-
-    return case, torch_case
-
-
-def _attention(L: int, J: int, H: int, D: int):
-    def case(rng):
-        from refsd.kernels.attention_online import attention_online
-
-        q, k, v = (rng.standard_normal(s, "f4") for s in ((1, L, H, D), (1, J, H, D), (1, J, H, D)))
-        return lambda: attention_online(q, k, v, D**-0.5)
-
-    def torch_case(torch):
-        q, k, v = torch.randn(1, H, L, D), torch.randn(1, H, J, D), torch.randn(1, H, J, D)
-        return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
-
-    return case, torch_case
+# A turn makes as many calls as fit into these seconds, three at most.
+_TURN = 0.06
+# Whoever takes longer than this for one call is measured by that call alone.
+_SLOW = 2.0
+# Threads of the contender before may still spin for a moment.
+_REST = 0.005
 
 
-def _linear(L: int, K: int, O: int):
-    def case(rng):
-        from refsd.kernels.linear import linear
+class Request(NamedTuple):
+    """
+    only:      glob of row names
+    places:    contender -> its library
+    threads:   that every contender works with
+    turns:     of each contender in a row
+    presets:   measure refsd with OpenBLAS's presets too
+    """
 
-        x, weight, bias = (rng.standard_normal(s, "f4") for s in ((L, K), (O, K), O))
-        return lambda: linear(x, weight, bias)
-
-    def torch_case(torch):
-        x, weight, bias = torch.randn(L, K), torch.randn(O, K), torch.randn(O)
-        return lambda: torch.nn.functional.linear(x, weight, bias)
-
-    return case, torch_case
-
-
-def _norm(C: int, side: int):
-    def case(rng):
-        from refsd.kernels.activations import silu
-        from refsd.kernels.group_norm import group_norm
-
-        x, weight, bias = (rng.standard_normal(s, "f4") for s in ((1, C, side, side), C, C))
-        return lambda: silu(group_norm(x, weight, bias, 32, 1e-5))
-
-    def torch_case(torch):
-        x, weight, bias = torch.randn(1, C, side, side), torch.randn(C), torch.randn(C)
-        return lambda: torch.nn.functional.silu(torch.nn.functional.group_norm(x, 32, weight, bias))
-
-    return case, torch_case
+    only: str = "*"
+    places: Mapping[str, str] = {}
+    threads: int = 2
+    turns: int = 4
+    presets: bool = False
 
 
-_BOTH = {
-    **{f"conv 3x3, {C} -> {K}, {side}x{side}": _conv(C, K, side) for C, K, side in CONVOLUTIONS},
-    **{f"attention, L {L} J {J} H {H} D {D}": _attention(L, J, H, D) for L, J, H, D in ATTENTIONS},
-    **{f"linear, {L} x {K} -> {O}": _linear(L, K, O) for L, K, O in LINEARS},
-    f"group norm + silu, {NORM[0]}, {NORM[1]}x{NORM[1]}": _norm(*NORM),
-}
-# name -> (source of what it needs) -> the operation, ready to be timed
-CASES: dict[str, Callable[[Any], Callable[[], Any]]] = {name: case for name, (case, _) in _BOTH.items()}
-TORCH: dict[str, Callable[[Any], Callable[[], Any]]] = {name: case for name, (_, case) in _BOTH.items()}
+class Cell(NamedTuple):
+    """
+    seconds: of every call
+    facts:   what the contender says about it
+    error:   relative L2 distance from the float64 answer; None where nobody compares
+    absent:  why there is no measurement; "" if there is one
+    """
+
+    seconds: list[float]
+    facts: dict[str, Any]
+    error: float | None = None
+    absent: str = ""
+
+    @property
+    def best(self) -> float:
+        return min(self.seconds)
+
+
+class Worker:
+    """A contender's process: a line of JSON in, a line of JSON out."""
+
+    def __init__(self, contender: str, request: Request):
+        # -P: the folder `kernels` of a checkout must not hide Hugging Face's package.
+        args = [contender, request.places.get(contender, ""), str(request.threads)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "refsd.bench.kernel_worker", *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(request.threads, contender == "refsd-preset"),
+        )
+        self.setup = self._answer()
+        self.absent: str = self.setup.pop("absent", "")
+
+    def ask(self, command: str, *arguments: Any) -> dict[str, Any]:
+        if self.absent:
+            return {"absent": self.absent}
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps({command: arguments}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        answer = self._answer()
+        if "ended" in answer:
+            self.absent = answer["ended"]
+            return {"absent": self.absent}
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        ended = f"the process ended with {self._process.wait()}"
+        return {"ended": ended, "absent": ended}
+
+    def close(self) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+class Result(NamedTuple):
+    """
+    cells:  row -> column -> Cell
+    setups: contender -> what it is made of; or {"absent": why}
+    """
+
+    cells: dict[str, dict[str, Cell]]
+    setups: dict[str, dict[str, Any]]
+
+
+def bench(request: Request, progress: Callable[[str], None] = lambda what: None, start=Worker) -> Result:
+    """Measure every row that `request.only` names. Raises BadInput where it names none."""
+    rows = [row for name, row in ROWS.items() if fnmatch.fnmatch(name, request.only)]
+    if not rows:
+        families = sorted({row.family for row in ROWS.values()})
+        raise BadInput(f"--only {request.only}: no row; there are {', '.join(f'{f}/*' for f in families)}")
+    workers: dict[str, Any] = {}
+
+    def worker(contender: str):
+        if contender not in workers:
+            progress(f"{contender}: starting")
+            workers[contender] = start(contender, request)
+        return workers[contender]
+
+    try:
+        cells = {row.name: _measure(row, request, worker, progress) for row in rows}
+        setups = {name: {"absent": w.absent} if w.absent else w.setup for name, w in workers.items()}
+        return Result(cells, setups)
+    finally:
+        for one in workers.values():
+            one.close()
+
+
+def _measure(row: Row, request: Request, worker, progress) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
+    runs: list[tuple[str, Any, int]] = []  # label, its worker, calls a turn
+    shown: dict[str, tuple[str, tuple[str, ...]]] = {name: (name, c.processes) for name, c in row.columns.items()}
+    if request.presets:
+        shown["refsd, OpenBLAS preset"] = ("refsd", ("refsd-preset",))
+    for label, (column, processes) in shown.items():
+        progress(f"{row.name}: {label} warms up")
+        answer: dict[str, Any] = {}
+        for contender in processes:
+            answer = worker(contender).ask("ready", row.name, column)
+            if "absent" not in answer:
+                calls = max(1, min(3, int(_TURN / answer["seconds"])))
+                runs.append((label, worker(contender), calls if answer["seconds"] < _SLOW else 0))
+                break
+        slow = [answer["seconds"]] if answer.get("seconds", 0) >= _SLOW else []
+        cells[label] = Cell(slow, answer.get("facts", {}), absent=answer.get("absent", ""))
+    for turn in range(request.turns):
+        for label, of, calls in runs:
+            if not calls:
+                continue
+            progress(f"{row.name}: turn {turn + 1} of {request.turns}, {label}")
+            time.sleep(_REST)
+            cells[label].seconds.extend(of.ask("turn", shown[label][0], calls).get("seconds", []))
+    if row.truth:
+        progress(f"{row.name}: the answers, compared")
+        _compare(row, [(label, shown[label][0], of) for label, of, _ in runs], cells, worker("refsd"))
+    return {label: _judged(cell) for label, cell in cells.items()}
+
+
+def _judged(cell: Cell) -> Cell:
+    """A contender that died on the way has no time."""
+    return cell if cell.seconds or cell.absent else cell._replace(absent="the process ended")
+
+
+def _compare(row: Row, runs: list[tuple[str, str, Any]], cells: dict[str, Cell], refsd) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for number, (label, column, of) in enumerate(runs):
+            file = str(Path(folder) / f"{number}.npy")
+            if of.ask("save", column, file).get("saved"):
+                files[label] = file
+        errors = refsd.ask("error", row.name, list(files.values())).get("errors", [])
+        for label, error in zip(files, errors, strict=False):
+            cells[label] = cells[label]._replace(error=error)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from refsd.bench.kernels import CASES, TORCH
+from refsd.bench.row import Absent
 from refsd.golden.engines import EngineFailure
 from refsd.golden.errors import BadInput
 
@@ -20,10 +20,6 @@ Rows = dict[str, Callable[[], Any]]
 
 LATENT = {"unet": 64, "vae": 32}
 ROWS = {"unet": "UNet step, 64x64 latents", "vae": "VAE decode, 256x256 pixels"}
-
-
-class Absent(Exception):
-    """Why a contender cannot run, in a few words."""
 
 
 def refsd_rows(what: str, model: str, _: str) -> tuple[Rows, dict[str, Any]]:
@@ -47,8 +43,6 @@ def refsd_rows(what: str, model: str, _: str) -> tuple[Rows, dict[str, Any]]:
         "blas": f"{blas.get('internal_api')} {blas.get('version')} {blas.get('architecture')}",
         "blas threads": blas.get("num_threads"),
     }
-    if what == "kernels":
-        return {name: case(np.random.default_rng(0)) for name, case in CASES.items()}, setup
     component = {"unet": "unet", "vae": "vae-decoder"}[what]
     m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), Kept(2**40))
     values = inputs(what)
@@ -82,8 +76,6 @@ def torch_rows(what: str, *_: str) -> tuple[Rows, dict[str, Any]]:
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
-    if what == "kernels":
-        return {name: case(torch) for name, case in TORCH.items()}, setup
     values = {name: torch.from_numpy(value) for name, value in inputs(what).items()}
     if what == "unet":
         unet = diffusers.UNet2DConditionModel(sample_size=64, cross_attention_dim=768).eval()
@@ -104,8 +96,6 @@ def sd_cli_rows(what: str, model: str, program: str) -> tuple[Rows, dict[str, An
     from refsd.bench.sd_cli import seconds_of
     from refsd.golden.engines.sdcpp_program import Program
 
-    if what == "kernels":
-        raise Absent("sd-cli runs no single operation")
     if not program:
         raise Absent("no sd-cli: give --sd-cli, or set REFSD_SD_CLI")
     try:

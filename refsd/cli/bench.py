@@ -1,10 +1,14 @@
-"""refsd bench: time and memory beside torch and sd-cli."""
+"""refsd bench: time and memory beside torch, sd-cli, ggml and gguf-py."""
 
 import json as json_module
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+WHAT = ("unet", "vae", "kernels")
 
 
 def register(app: typer.Typer) -> None:
@@ -13,35 +17,77 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     what: Annotated[
-        str, typer.Argument(help="unet (a step at 64x64 latents), vae (a decode at 256x256 pixels) or kernels.")
+        str,
+        typer.Argument(
+            help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels) beside torch and sd-cli;"
+            " kernels: single operations beside torch, ggml and gguf-py."
+        ),
     ] = "unet",
     model: Annotated[
         Path | None, typer.Option("--model", "-m", help="SD 1.x checkpoint; default: recipe weights, made in f16.")
     ] = None,
     sd_cli: Annotated[Path | None, typer.Option(help="The program; else $REFSD_SD_CLI, then PATH.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 3,
+    only: Annotated[
+        str, typer.Option(help="kernels: a glob of rows, such as 'convolution/*' or 'dequantize/q4*'.")
+    ] = "*",
+    ggml: Annotated[
+        Path | None, typer.Option(help="kernels: folder of a shared libggml; else $REFSD_GGML.")
+    ] = None,
+    ggml_llamafile: Annotated[
+        Path | None, typer.Option(help="kernels: one built with GGML_LLAMAFILE; else $REFSD_GGML_NEWEST.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="kernels: threads of every contender.")] = 2,
+    presets: Annotated[
+        bool,
+        typer.Option("--presets", help="kernels: refsd once more, with OPENBLAS_CORETYPE and its like as set."),
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="Write every time to this file.")] = None,
 ) -> None:
-    """Measure refsd in float32 beside torch and sd-cli, turn by turn, each in a process of its own."""
+    """Measure refsd in float32 beside its peers, turn by turn, each in a process of its own."""
     from rich.console import Console
 
-    from refsd.bench import WHAT, Request
-    from refsd.bench import bench as measure
-    from refsd.bench.table import table, warnings
-    from refsd.golden.case import ModelRecipe
     from refsd.golden.errors import BadInput
 
     if what not in WHAT:
         raise BadInput(f"{what}: expected {', '.join(WHAT)}")
-    console = Console(stderr=True)
-    with console.status("recipe weights") as status:
-        if model is None and what != "kernels":
-            from refsd.cli.model_files import model_files
+    progress, console = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160)
+    if what == "kernels":
+        from refsd.bench import kernels
+        from refsd.bench.kernel_tables import notes, tables
 
-            model = model_files(ModelRecipe("sd15", "f16"), "ldm")
-        entries = measure(Request(what, model, sd_cli, runs), status.update)
-    Console().print(table(entries))
-    for line in warnings(entries):
-        Console().print(line, highlight=False)
+        places = {
+            "ggml": str(ggml or os.environ.get("REFSD_GGML") or ""),
+            "ggml-llamafile": str(ggml_llamafile or os.environ.get("REFSD_GGML_NEWEST") or ""),
+        }
+        with progress.status("kernels") as status:
+            result = kernels.bench(kernels.Request(only, places, threads, runs, presets), status.update)
+        for one in tables(result):
+            console.print(one)
+        for line in notes(result):
+            console.print(line, highlight=False)
+        written = {
+            "setups": result.setups,
+            "rows": {
+                name: {column: cell._asdict() for column, cell in cells.items()}
+                for name, cells in result.cells.items()
+            },
+        }
+    else:
+        from refsd.bench import Request
+        from refsd.bench import bench as measure
+        from refsd.bench.table import table, warnings
+        from refsd.golden.case import ModelRecipe
+
+        with progress.status("recipe weights") as status:
+            if model is None:
+                from refsd.cli.model_files import model_files
+
+                model = model_files(ModelRecipe("sd15", "f16"), "ldm")
+            entries = measure(Request(what, model, sd_cli, runs), status.update)
+        console.print(table(entries))
+        for line in warnings(entries):
+            console.print(line, highlight=False)
+        written = {name: entry._asdict() for name, entry in entries.items()}
     if json is not None:
-        json.write_text(json_module.dumps({name: entry._asdict() for name, entry in entries.items()}, indent=2))
+        json.write_text(json_module.dumps(written, indent=2))

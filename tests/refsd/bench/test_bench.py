@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from refsd import bench
 from refsd.bench import Entry, Request, best, table, worker
-from refsd.bench.kernels import CASES, TORCH
 from refsd.bench.sd_cli import seconds_of
 from refsd.cli import app
 from refsd.golden.engines import EngineFailure
@@ -77,7 +76,7 @@ def test_contenders_take_turns(monkeypatch):
 
 def test_a_worker_that_dies_is_absent(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    answer = bench._Worker("refsd", Request("kernels", None, None, 1), None)
+    answer = bench._Worker("refsd", Request("unet", None, None, 1), None)
     assert answer.answer() == {"absent": "the process ended with 1"}
     answer.close()
 
@@ -106,10 +105,6 @@ def test_sd_cli_is_timed_by_its_log_and_stopped(tmp_path):
 def test_an_sd_cli_that_fails_says_why(tmp_path):
     with pytest.raises(EngineFailure, match="out of luck"):
         seconds_of("sampling", stand_in(tmp_path, "echo out of luck"), "m", 512)
-
-
-def test_kernels_have_a_torch_counterpart_each():
-    assert CASES.keys() == TORCH.keys()
 
 
 def test_sd_cli_without_a_program_is_absent():

@@ -1,0 +1,38 @@
+"""ggml's side of a row: a graph that is laid out once and run at every turn."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refsd.bench.row import Absent, Ready
+from refsd.golden.engines.ggml_graph import Graph
+from refsd.golden.engines.ggml_library import Library
+from refsd.golden.engines.ggml_ops import BUILDERS, FLASH_BUILDERS
+from refsd.golden.tensor import stored
+
+
+class GgmlTools:
+    """
+    place:   of a shared libggml
+    threads: that its CPU backend works with
+    """
+
+    def __init__(self, place: Path, threads: int):
+        self.library = Library(place)
+        self.threads = threads
+        self._backend = self.library.cpu_backend(threads)
+        self._graph: Graph | None = None
+
+    def ready(self, op: str, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], flash=False) -> Ready:
+        """The operation as golden/engines/ggml_ops builds it. A graph before it is let go."""
+        builder = (FLASH_BUILDERS if flash else BUILDERS)[op]
+        missing = [name for name in builder.needs if name not in self.library]
+        if missing:
+            raise Absent(f"this libggml has no {', '.join(missing)}")
+        if self._graph:
+            self._graph.__exit__(None, None, None)
+        self._graph = graph = Graph(self.library, self._backend)
+        result = builder.build(graph, {name: stored(a) for name, a in inputs.items()}, params)
+        return Ready(graph.ready(result), lambda: graph.fetch(result))

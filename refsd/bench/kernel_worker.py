@@ -1,0 +1,157 @@
+"""One contender of the kernels' benchmark: python -m refsd.bench.kernel_worker CONTENDER PLACE THREADS.
+
+Its first line of JSON says what it is made of, or why it is absent. Then a line in, a line out:
+
+    {"ready": [row, column]}   make the inputs, call twice         {"facts": {...}, "seconds": s} or {"absent": why}
+    {"turn": [column, n]}      n calls, caches cold before each    {"seconds": [...]}
+    {"save": [column, file]}   the last call's result, as .npy     {"saved": whether there is one}
+    {"error": [row, files]}    relative L2 of each file            {"errors": [...]}
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refsd.bench.families import ROWS
+from refsd.bench.row import Absent, Ready
+from refsd.golden.errors import BadInput
+
+# Written before each call, so that no input is found in a cache: twice the largest that a desktop has today.
+FLUSHED = 64 << 20
+# Whoever takes longer than this for a first call is not called for a second to warm up.
+SLOW = 1.0
+
+
+def refsd_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
+    import numba
+    from threadpoolctl import threadpool_info
+
+    from refsd import __version__
+
+    blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), {})
+    return None, {
+        "version": __version__,
+        "numba": numba.__version__,
+        "threads": numba.get_num_threads(),
+        "blas": f"{blas.get('internal_api')} {blas.get('version')} {blas.get('architecture')}",
+        "blas threads": blas.get("num_threads"),
+    }
+
+
+def torch_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
+    try:
+        import torch
+    except ImportError:
+        raise Absent("torch is not installed") from None
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(threads)
+    capability = torch.backends.cpu.get_cpu_capability()
+    return torch, {"version": torch.__version__, "threads": torch.get_num_threads(), "cpu": capability}
+
+
+def ggml_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
+    if not place:
+        raise Absent("no library given")
+    from refsd.bench.ggml_graphs import GgmlTools
+
+    try:
+        tools = GgmlTools(Path(place), threads)
+    except BadInput as error:
+        raise Absent(str(error)) from None
+    return tools, {"version": tools.library.version(), "threads": threads}
+
+
+def gguf_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
+    import importlib.metadata
+
+    import gguf
+
+    return gguf, {"version": importlib.metadata.version("gguf"), "threads": "NumPy's"}
+
+
+TOOLS: dict[str, Callable[[str, int], tuple[Any, dict[str, Any]]]] = {
+    "refsd": refsd_tools,
+    "refsd-preset": refsd_tools,
+    "torch": torch_tools,
+    "ggml": ggml_tools,
+    "ggml-llamafile": ggml_tools,
+    "gguf-py": gguf_tools,
+}
+
+
+class Bench:
+    """The commands of this file's head, each a method, on one row at a time."""
+
+    def __init__(self, tools: Any, clock: Callable[[], float] = time.perf_counter):
+        self._tools, self._clock = tools, clock
+        self._held: dict[str, Ready] = {}
+        self._row, self._column = "", ""
+        self._flush = np.zeros(FLUSHED, np.uint8)
+
+    def ready(self, row: str, column: str) -> dict[str, Any]:
+        if row != self._row:
+            self._row, self._held = row, {}
+        try:
+            ready = ROWS[row].columns[column].ready(self._tools)
+            started = self._clock()
+            ready.call()
+            begun = self._clock()
+            if begun - started < SLOW:
+                ready.call()
+            seconds = self._clock() - (begun if begun - started < SLOW else started)
+        except (Absent, ImportError, AttributeError, MemoryError, RuntimeError) as error:
+            return {"absent": str(error) or type(error).__name__}
+        self._held[column] = ready
+        return {"facts": dict(ready.facts), "seconds": seconds}
+
+    def turn(self, column: str, calls: int) -> dict[str, Any]:
+        seconds = []
+        for _ in range(calls):
+            self._flush += 1
+            begun = self._clock()
+            self._held[column].call()
+            seconds.append(self._clock() - begun)
+        return {"seconds": seconds}
+
+    def save(self, column: str, file: str) -> dict[str, Any]:
+        result = self._held[column].result
+        if result is None:
+            return {"saved": False}
+        np.save(file, result())
+        return {"saved": True}
+
+    def error(self, row: str, files: list[str]) -> dict[str, Any]:
+        truth = ROWS[row].truth
+        assert truth is not None
+        expected = truth()
+        norm = np.linalg.norm(expected)
+        return {
+            "errors": [
+                float(np.linalg.norm(np.load(file).reshape(expected.shape) - expected) / norm) for file in files
+            ]
+        }
+
+
+def main(contender: str, place: str, threads: str) -> None:
+    def say(answer: dict[str, Any]) -> None:
+        print(json.dumps(answer), flush=True)
+
+    try:
+        tools, setup = TOOLS[contender](place, int(threads))
+    except Absent as why:
+        say({"absent": str(why)})
+        return
+    say(setup)
+    bench = Bench(tools)
+    for line in sys.stdin:
+        ((command, arguments),) = json.loads(line).items()
+        say(getattr(bench, command)(*arguments))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
