@@ -103,6 +103,13 @@ class Arithmetic:
         """A kernel that asks no more than its arrays widened and its result rounded."""
         return self._round(kernel(*(self._widen(a) for a in arrays), **params))
 
+    def activation(self, weight_type: str) -> Callable[[np.ndarray], np.ndarray]:
+        """What becomes of a result between two products, before one with a weight of this type: its roundings."""
+        through = self.numerics.activations.get(weight_type)
+        if through is None and self._fuses:
+            return lambda x: x
+        return lambda x: self.round_as(self._widen(self._round(x)), through)
+
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
         """x [..., K], weight [O, K], bias [O] -> [..., O]"""
         x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))

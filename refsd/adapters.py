@@ -10,7 +10,7 @@ from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import StoredTensor, stored
 from refsd.kernels.adapters import Adapter, Conv2d, Full, Layer, Linear, LoHa, LoKr, LoRA
-from refsd.kernels.adapters.layer import as_it_is, convolve
+from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import alpha_over_rank, lokr_scale_sdcpp, rank_sdcpp
 from refsd.weights.adapters import AdapterFile, build_adapters, open_adapters
 from refsd.weights.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ class Adapters:
 
     def linear(self, key: str, x, y, weight, bias) -> np.ndarray:
         """The layer's output y [..., O], and what its adapters, if any, add to it. x: [..., I]"""
-        return self._add(key, x, y, lambda kind: Linear(weight, bias, self._rounding(kind)))
+        return self._add(key, x, y, lambda kind: Linear(weight, bias, self.arithmetic.activation(kind)))
 
     def conv2d(self, key: str, x, y, weight, bias, stride, padding, dilation=1) -> np.ndarray:
         """The same of a convolution. padding: (top, bottom, left, right)"""
@@ -72,15 +72,6 @@ class Adapters:
             on: Layer = layer(kind)
             adapter.forward(x, base, on, out, strength)
         return self.arithmetic.store(out)
-
-    def _rounding(self, kind: str):
-        numerics = self.arithmetic.numerics
-        through = numerics.activations.get(kind)
-        if through is None and numerics.storage == numerics.compute:
-            return as_it_is
-        return lambda h: self.arithmetic.round_as(
-            np.ascontiguousarray(self.arithmetic.store(h), numerics.compute_dtype), through
-        )
 
 
 class Lora(NamedTuple):

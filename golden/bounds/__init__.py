@@ -15,6 +15,7 @@ import numpy as np
 
 from refsd.golden.bounds import (
     activations,
+    adapters,
     attention,
     blocks,
     convolution,
@@ -40,6 +41,7 @@ BOUNDS: dict[str, Callable[[Run], Bound]] = {
     **resampling.BOUNDS,
     **layout.BOUNDS,
     **blocks.BOUNDS,
+    **adapters.BOUNDS,
 }
 
 

@@ -8,7 +8,18 @@ from refsd.golden.errors import BadInput
 
 FULL = "full/"
 # Each module has a list CASES.
-_MODULES = ("matmul", "conv", "norms", "activations", "attention", "positions", "resampling", "layout", "sd15")
+_MODULES = (
+    "matmul",
+    "conv",
+    "norms",
+    "activations",
+    "attention",
+    "positions",
+    "resampling",
+    "layout",
+    "adapters",
+    "sd15",
+)
 
 
 def _collect() -> dict[str, Case]:

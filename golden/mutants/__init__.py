@@ -14,6 +14,7 @@ from refsd.golden.case import Case
 from refsd.golden.metrics import measure
 from refsd.golden.mutants import (
     activations,
+    adapters,
     attention,
     blocks,
     convolution,
@@ -38,6 +39,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     **resampling.MUTANTS,
     **layout.MUTANTS,
     **blocks.MUTANTS,
+    **adapters.MUTANTS,
 }
 
 

@@ -13,6 +13,7 @@ from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.operations import (
     activations,
+    adapters,
     attention,
     blocks,
     convolution,
@@ -34,6 +35,7 @@ OPERATIONS: dict[str, Operation] = {
     **resampling.OPERATIONS,
     **layout.OPERATIONS,
     **blocks.OPERATIONS,
+    **adapters.OPERATIONS,
 }
 
 

@@ -2,6 +2,7 @@
 
 from refsd.golden.engines.ggml_ops import (
     activations,
+    adapters,
     attention,
     blocks,
     convolution,
@@ -23,6 +24,7 @@ BUILDERS: dict[str, Builder] = {
     **resampling.BUILDERS,
     **layout.BUILDERS,
     **blocks.BUILDERS,
+    **adapters.BUILDERS,
 }
 REFUSALS: dict[str, Refusal] = {**positions.REFUSALS, **resampling.REFUSALS, **layout.REFUSALS}
 FLASH_BUILDERS: dict[str, Builder] = attention.FLASH_BUILDERS

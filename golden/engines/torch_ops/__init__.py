@@ -2,6 +2,7 @@
 
 from refsd.golden.engines.torch_ops import (
     activations,
+    adapters,
     attention,
     blocks,
     convolution,
@@ -23,4 +24,5 @@ FUNCTIONS: dict[str, Function] = {
     **resampling.FUNCTIONS,
     **layout.FUNCTIONS,
     **blocks.FUNCTIONS,
+    **adapters.FUNCTIONS,
 }
