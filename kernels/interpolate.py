@@ -57,9 +57,9 @@ def weighted(x, rows, columns):
     N, C, H, W = x.shape
     P, Q = len(rows.index), len(columns.index)
     between = np.empty((N * C, P, W), x.dtype)
-    _along_columns(x.reshape(-1, H, W), *rows, between)
+    _along_columns(x.reshape(-1, H, W), rows.index, rows.weight, between)
     y = np.empty((N, C, P, Q), x.dtype)
-    _along_rows(between.reshape(-1, W), *columns, y.reshape(-1, Q))
+    _along_rows(between.reshape(-1, W), columns.index, columns.weight, y.reshape(-1, Q))
     return y
 
 

@@ -35,7 +35,7 @@ def resize_nearest(x, height, width):
     -> y: [N, C, height, width], dtype of x
 
     The fractions are exact: whole numbers are divided. Engines that divide floats may take a neighbour where the
-    quotient is whole (torch and ggml in float32: 29 pixels from 41, say).
+    quotient is whole (torch: 46 pixels from 14, say).
     Source: torch.nn.functional.interpolate(mode="nearest").
     """
     H, W = x.shape[2:]
