@@ -27,6 +27,7 @@ class GridRule(NamedTuple):
     always: bool = False
 
 
+@np.errstate(invalid="ignore")
 def grid_search(x, weights, largest, start, table, rule):
     """Fit a scale and rows of a grid to each group.
 

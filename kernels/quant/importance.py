@@ -34,28 +34,30 @@ def every_row(importance, x):
     return np.broadcast_to(importance, (x.size // importance.size, importance.size)).reshape(x.shape)
 
 
-def error_weights(x, importance, span, factor):
+def error_weights(x, importance, span, factor, divisor=None):
     """How much an error of each element counts.
 
-        w = importance sqrt(factor mean(x^2) + x^2),    the mean over each `span` elements
+        w = importance sqrt(factor sum(x^2) / divisor + x^2),    the sum over each `span` elements
 
     x:          float32 [n, block]
     importance: float32 [width], a multiple of span
+    divisor:    span, where none is given: then that is the mean, times the factor
     -> w:       float32 [n, block]
 
     The sum runs in float32, one element after the other.
     """
-    return _error_weights(x.reshape(-1, span), importance, np.float32(factor)).reshape(x.shape)
+    divisor = np.float32(span if divisor is None else divisor)
+    return _error_weights(x.reshape(-1, span), importance, np.float32(factor), divisor).reshape(x.shape)
 
 
 @kernel
-def _error_weights(x, importance, factor):
+def _error_weights(x, importance, factor, divisor):
     weights = np.empty(x.shape, np.float32)
     for row in numba.prange(x.shape[0]):
         total = np.float32(0)
         for j in range(x.shape[1]):
             total += x[row, j] * x[row, j]
-        variance = factor * total / np.float32(x.shape[1])
+        variance = factor * total / divisor
         column = row * x.shape[1] % importance.shape[0]
         for j in range(x.shape[1]):
             weights[row, j] = importance[column + j] * np.sqrt(variance + x[row, j] * x[row, j])

@@ -62,7 +62,7 @@ def quantize(x, importance=None):
     Source: ggml-quants.c, quantize_iq4_nl, as files are made; quantize_row_iq4_nl_ref only takes the first trial.
     """
     x = frozen(x)
-    weights = squares(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    weights = squares(x) if importance is None else error_weights(x, columns(importance, x), BLOCK, 1, BLOCK // 2)
     d = nonlinear_search(x, weights)
     return np.concatenate([half_bytes(d), split_nibbles(nonlinear_codes(x, d))], axis=1)
 

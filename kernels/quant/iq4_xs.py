@@ -54,6 +54,7 @@ def _dequantize(blocks, values, y):
     return y
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def quantize(x, importance=None):
     """Pack into IQ4_XS blocks.
 
@@ -69,7 +70,9 @@ def quantize(x, importance=None):
     """
     x = frozen(x)
     groups = x.reshape(-1, 32)
-    weights = squares(groups) if importance is None else error_weights(x, columns(importance, x), BLOCK, 2)
+    weights = (
+        squares(groups) if importance is None else error_weights(x, columns(importance, x), BLOCK, 1, BLOCK // 2)
+    )
     d, scales = _scales(nonlinear_search(groups, weights.reshape(-1, 32)).reshape(-1, 8))
     codes = split_nibbles(nonlinear_codes(groups, (d[:, None] * scales.astype(np.float32)).reshape(-1)))
     stored = (scales + 32).view(np.uint8)

@@ -48,6 +48,7 @@ def _dequantize(blocks, values, scales, y):
     return y
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def quantize(x):
     """Pack into MXFP4 blocks.
 
@@ -63,8 +64,7 @@ def quantize(x):
     """
     x = frozen(x)
     largest = abs(x).max(axis=1)
-    with np.errstate(divide="ignore"):
-        exponent = np.floor(np.log2(largest.astype(np.float64)).astype(np.float32)) + 125
+    exponent = np.floor(np.log2(largest.astype(np.float64)).astype(np.float32)) + 125
     e = np.where(largest > 0, exponent, 0).astype(np.int32).astype(np.uint8)
     return np.concatenate([e[:, None], split_nibbles(nearest_values(x, HALF_SCALES[e]))], axis=1)
 

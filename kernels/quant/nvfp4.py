@@ -72,6 +72,7 @@ def quantize(x):
     return np.concatenate([d.reshape(-1, 4), (codes[:, :8] | codes[:, 8:] << 4).reshape(-1, 32)], axis=1)
 
 
+@np.errstate(invalid="ignore")
 def _ue4m3(scale: np.ndarray) -> np.ndarray:
     """A scale >= 0 as an unsigned 8-bit float, rounded half up. float32 [m] -> uint8 [m]"""
     scale = np.minimum(scale, np.float32(448))

@@ -69,7 +69,7 @@ def _quantize(x):
         d[b] = largest
         inverse = np.float32(1) / largest if largest > 0 else np.float32(0)
         for j in range(BLOCK):
-            q = np.uint8(min(max(int(half_away(x[b, j] * inverse)) + 1, 0), 3))
+            q = np.uint8(min(max(np.int32(half_away(x[b, j] * inverse)) + 1, 0), 3))
             qs[b, j // 4] |= q << np.uint8(j % 4 * 2)
     return d, qs
 

@@ -78,8 +78,8 @@ def _quantize(x):
         d[b] = largest / np.float32(-8)
         inverse = np.float32(1) / d[b] if d[b] != 0 else np.float32(0)
         for j in range(16):
-            low = np.uint8(min(15, int(x[b, j] * inverse + np.float32(8.5))))
-            high = np.uint8(min(15, int(x[b, j + 16] * inverse + np.float32(8.5))))
+            low = np.uint8(min(15, np.int32(x[b, j] * inverse + np.float32(8.5))))
+            high = np.uint8(min(15, np.int32(x[b, j + 16] * inverse + np.float32(8.5))))
             qs[b, j] = low | high << np.uint8(4)
     return d, qs
 

@@ -81,7 +81,7 @@ def spread(x, top):
         d[b], m[b] = (high - low) / np.float32(top), low
         inverse = np.float32(1) / d[b] if d[b] != 0 else np.float32(0)
         for j in range(BLOCK):
-            codes[b, j] = np.uint8(min(top, int((x[b, j] - low) * inverse + np.float32(0.5))))
+            codes[b, j] = np.uint8(min(top, np.int32((x[b, j] - low) * inverse + np.float32(0.5))))
     return d, m, codes
 
 

@@ -81,7 +81,7 @@ def _quantize(x):
         d[b] = largest / np.float32(-16)
         inverse = np.float32(1) / d[b] if d[b] != 0 else np.float32(0)
         for j in range(BLOCK):
-            codes[b, j] = np.uint8(min(31, int(x[b, j] * inverse + np.float32(16.5))))
+            codes[b, j] = np.uint8(min(31, np.int32(x[b, j] * inverse + np.float32(16.5))))
     return d, codes
 
 

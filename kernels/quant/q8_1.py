@@ -70,6 +70,7 @@ def quantize_activation(x):
     return _pack(*q8_0.activation_codes(x))
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _pack(d, qs):
     s = d * qs.sum(axis=1, dtype=np.int32).astype(np.float32)
     return np.concatenate([half_bytes(d), half_bytes(s), qs.view(np.uint8)], axis=1)

@@ -90,7 +90,7 @@ def ternary(x):
         d[b] = largest
         inverse = np.float32(1) / largest if largest != 0 else np.float32(0)
         for j in range(x.shape[1]):
-            q[b, j] = np.uint8(int(half_away(x[b, j] * inverse)) + 1)
+            q[b, j] = np.uint8(np.int64(half_away(x[b, j] * inverse)) + 1)
     return d, q
 
 
