@@ -10,6 +10,7 @@ FULL = "full/"
 # Each module has a list CASES.
 _MODULES = (
     "matmul",
+    "blocks",
     "conv",
     "norms",
     "activations",

@@ -1,4 +1,4 @@
-"""Linear layers, table look-ups and dequantisation, by weight type."""
+"""Linear layers, by weight type."""
 
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
@@ -6,6 +6,8 @@ from refsd.golden.recipe import Recipe
 _SCALAR = ("f32", "f16", "bf16")
 _BLOCK32 = ("q4_0", "q8_0")
 _BLOCK256 = ("q4_k", "q6_k")
+_FEW_BITS = ("iq1_m", "iq2_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "mxfp4", "nvfp4", "q1_0", "q2_0")
+_FLOAT8 = ("f8_e4m3", "f8_e5m2")
 # Less common ones.
 _RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
 
@@ -39,19 +41,8 @@ CASES = [
     _linear("small", "f32", (7, 132), 33, bias=False, exponent=-45),
     _linear("wide", "f32", (7, 132), 33, x_data="wide"),
     _linear("positive", "f32", (7, 320), 33, x_data="positive"),
-    *(
-        Case(
-            f"embedding/{t}/v33-d256",
-            "embedding",
-            {"ids": Recipe((2, 77), "i32", data="token_ids", exponent=0, n=33), "weight": Recipe((33, 256), t)},
-        )
-        for t in ("f32", "f16", *_BLOCK32, *_BLOCK256)
-    ),
-    *(
-        Case(f"dequantize/{t}/r33-d512", "dequantize", {"x": Recipe((33, 512), t)})
-        for t in (*_BLOCK32, *_BLOCK256, *_RARE)
-    ),
     *(_linear("tokens", t, (20, 256), 33) for t in _RARE),
+    *(_linear("tokens", t, (9, 256), 20) for t in (*_FEW_BITS, *_FLOAT8)),
     # The minimums meet a large sum, which Q8_1 keeps in float16.
     *(_linear("mean", t, (20, 256), 33, offset=8.0) for t in ("q4_1", "q5_1", "q4_k")),
 ]

@@ -43,6 +43,7 @@ class GgmlLibrary:
         described, _ = self._worker.ask({"describe": True}, {})
         self.version: str = described["version"]
         self.ops: dict[str, list[str]] = described["ops"]
+        self.lacks: list[str] = described["lacks"]
         self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
 
     def compute(
@@ -110,6 +111,9 @@ class GgmlEngine:
             return "ggml_soft_max makes NaN of a query that sees no key"
         if self._direct and _groups(case) > 1:
             return "a direct convolution of ggml knows no groups"
+        unknown = [recipe.type for recipe in case.inputs.values() if recipe.type in self._library.lacks]
+        if unknown:
+            return f"this libggml has no {unknown[0]}"
         return (_REFUSALS.get(case.op) or REFUSALS.get(case.op, _never))(case)
 
     def numerics(self, case: Case) -> Numerics:

@@ -132,6 +132,11 @@ class Library:
                 return function
         return None
 
+    def lacks(self) -> list[str]:
+        """The younger block types that it does not know; it must not be asked for their size."""
+        young = ("mxfp4", "nvfp4", "q1_0", "q2_0")
+        return [t for t in young if not any(hasattr(h, f"dequantize_row_{t}") for h in self._handles)]
+
     def cpu_backend(self, n_threads: int) -> int:
         """The CPU backend, from the library itself or from a plug-in beside it."""
         if "ggml_backend_cpu_init" in self:

@@ -29,7 +29,7 @@ def main(place: str, n_threads: str) -> None:
                 name: [op for op, builder in table.items() if all(f in library for f in builder.needs)]
                 for name, table in _TABLES.items()
             }
-            return {"version": library.version(), "ops": offers}, {}
+            return {"version": library.version(), "ops": offers, "lacks": library.lacks()}, {}
         table = _TABLES[header["engine"]]
         with Graph(library, backend) as graph:
             y = graph.compute(table[header["op"]].build(graph, inputs, header["params"]))
