@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.samplers.cfg_pp import euler_ancestral_cfg_pp, euler_cfg_pp
+from refsd.samplers.deis import deis
 from refsd.samplers.distilled import lcm, tcd
 from refsd.samplers.dpm_2 import dpm_2, dpm_2_ancestral
 from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
@@ -18,7 +19,9 @@ from refsd.samplers.gradient_estimation import gradient_estimation
 from refsd.samplers.heun import heun
 from refsd.samplers.ipndm import ipndm, ipndm_v_sdcpp
 from refsd.samplers.lms import lms
+from refsd.samplers.plms import plms
 from refsd.samplers.res import res_2s, res_multistep
+from refsd.samplers.uni_pc import uni_pc, uni_pc_bh2
 
 # Every sampler is called (model, x, sigmas, noise, callback).
 SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
@@ -39,6 +42,10 @@ SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "dpm++3m_sde": dpmpp_3m_sde,
     "ipndm": ipndm,
     "ipndm_v": ipndm_v_sdcpp,
+    "plms": plms,
+    "deis": deis,
+    "uni_pc": uni_pc,
+    "uni_pc_bh2": uni_pc_bh2,
     "lcm": lcm,
     "tcd": tcd,
     "res_multistep": res_multistep,

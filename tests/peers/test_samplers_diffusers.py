@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from diffusers import (
+    DDIMScheduler,
+    DEISMultistepScheduler,
     DPMSolverMultistepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
@@ -11,6 +13,8 @@ from diffusers import (
     HeunDiscreteScheduler,
     LCMScheduler,
     LMSDiscreteScheduler,
+    PNDMScheduler,
+    UniPCMultistepScheduler,
 )
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
@@ -26,7 +30,9 @@ from refsd.samplers.schedules import SCHEDULES, flow
 
 pytestmark = [
     pytest.mark.peer,
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # diffusers's own
+    # diffusers' own
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
 ]
 
 SD = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
@@ -183,3 +189,74 @@ def test_lcm(n, monkeypatch):
         mine = SAMPLERS["lcm"](denoiser(network, told), x, used, independent(Philox(7), SHAPE))
     # c_skip and c_out of the boundary condition are 0 and 1 at that scaling.
     close(mine, denoised.numpy(), 1e-9)
+
+
+UNIT = {  # name -> scheduler, its options, ours
+    "deis-2": (DEISMultistepScheduler, {"solver_order": 2, "lower_order_final": False}, ("deis", {"order": 2})),
+    "deis-3": (DEISMultistepScheduler, {"solver_order": 3, "lower_order_final": False}, ("deis", {"order": 3})),
+    **{
+        f"uni_pc-{kind}-{order}": (
+            UniPCMultistepScheduler,
+            {"solver_order": order, "solver_type": kind},
+            ("uni_pc" if kind == "bh1" else "uni_pc_bh2", {"order": order}),
+        )
+        for kind in ("bh1", "bh2")
+        for order in (1, 2, 3)
+    },
+}
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("n", [2, 5, 20])
+@pytest.mark.parametrize("name", UNIT)
+def test_unit_variance(name, n, prediction):
+    kind, options, (sampler, ours) = UNIT[name]
+    with float64_throughout():
+        # Only bh2 can step to 0 in diffusers: the others take ln 0.
+        to_zero = "bh2" in name
+        ends = {"timestep_spacing": "linspace"} if to_zero else {"timestep_spacing": "trailing"}
+        if kind is UniPCMultistepScheduler and not to_zero:
+            ends["final_sigmas_type"] = "sigma_min"
+        scheduler = kind(**SD, prediction_type=prediction, **ends, **options)
+        scheduler.set_timesteps(n)
+        used = scheduler.sigmas.double().numpy()
+        x = Philox(42).randn(SHAPE).astype(np.float64) * used[0]
+        theirs = stepped(scheduler, n, x / np.sqrt(used[0] ** 2 + 1))
+        told = _Told(dict(zip(used.tolist(), scheduler.timesteps.tolist(), strict=False)))
+        mine = SAMPLERS[sampler](denoiser(network, told, PREDICTIONS[prediction]), x, used, **ours)
+    close(mine / np.sqrt(used[-1] ** 2 + 1), theirs)
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.6, 1.0])
+def test_ddim_is_euler_ancestral(eta, monkeypatch):
+    """Song et al.'s sigma_t is k-diffusion's sigma_up, with latents of another scale; eta 1 is DDPM's posterior."""
+    with float64_throughout():
+        scheduler = DDIMScheduler(**SD, clip_sample=False, set_alpha_to_one=True, timestep_spacing="trailing")
+        scheduler.set_timesteps(10)
+        times = scheduler.timesteps.tolist()
+        abar = scheduler.alphas_cumprod.double().numpy()
+        used = np.append(np.sqrt((1 - abar[times]) / abar[times]), 0.0)
+        x = Philox(42).randn(SHAPE).astype(np.float64) * used[0]
+        y, draw = torch.from_numpy(x / np.sqrt(used[0] ** 2 + 1)), independent(Philox(7), SHAPE)
+        for i, t in enumerate(scheduler.timesteps):
+            fresh = torch.from_numpy(draw(0.0, 0.0)).double() if eta and i < 9 else None
+            y = scheduler.step(network(y, t), t, y, eta=eta if i < 9 else 0.0, variance_noise=fresh).prev_sample
+        told = _Told(dict(zip(used.tolist(), times, strict=False)))
+        mine = SAMPLERS["euler_a"](denoiser(network, told), x, used, independent(Philox(7), SHAPE), eta=eta)
+    close(mine, y.numpy(), 1e-9)
+
+
+def test_plms():
+    with float64_throughout():
+        scheduler = PNDMScheduler(**SD, skip_prk_steps=True, set_alpha_to_one=True)
+        scheduler.set_timesteps(10)
+        times = np.unique(scheduler.timesteps.numpy())[::-1]
+        abar = scheduler.alphas_cumprod.double().numpy()[times]
+        used = np.append(np.sqrt((1 - abar) / abar), 0.0)
+        x = Philox(42).randn(SHAPE).astype(np.float64) * used[0]
+        y = torch.from_numpy(x / np.sqrt(used[0] ** 2 + 1))
+        for t in scheduler.timesteps:
+            y = scheduler.step(network(y, t), t, y).prev_sample
+        told = _Told(dict(zip(used.tolist(), times.tolist(), strict=False)))
+        mine = SAMPLERS["plms"](denoiser(network, told), x, used)
+    close(mine, y.numpy(), 1e-9)

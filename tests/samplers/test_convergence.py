@@ -21,7 +21,7 @@ from refsd.samplers.res import res_multistep
 
 MEAN, SPREAD = 0.7, 0.5
 # A multistep sampler begins with a step of order 1, whose error, of h^2, stays the largest.
-ORDERS = {"euler": 1, "heun": 2, "dpm2": 2, "lms": 2, "dpm++2m": 2, "dpm++2mv2": 2}
+ORDERS = {"euler": 1, "heun": 2, "dpm2": 2, "lms": 2, "dpm++2m": 2, "dpm++2mv2": 2, "deis": 2, "plms": 2}
 SDE_ORDERS = {
     "euler_a": 1,
     "dpm2_a": 2,
