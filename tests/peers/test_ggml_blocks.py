@@ -46,5 +46,9 @@ def test_activations_are_packed_bit_for_bit(libraries, name, data):
 def test_blocks_expand_bit_for_bit(libraries, name):
     weight = realize(Recipe((64, 1024), name, exponent=-20), "weight")
     theirs = np.empty(weight.shape, np.float32)
-    call(libraries, f"dequantize_row_{name.replace('k', 'K')}", weight.data, theirs, theirs.size)
+    function = f"dequantize_row_{name.replace('k', 'K')}"
+    if not any(hasattr(library, function) for library in libraries):
+        assert name in ("nvfp4", "q1_0", "q2_0")  # younger than ggml 0.9.8
+        return
+    call(libraries, function, weight.data, theirs, theirs.size)
     assert weight.values().tobytes() == theirs.tobytes()
