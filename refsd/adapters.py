@@ -9,7 +9,7 @@ import numpy as np
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import StoredTensor, stored
-from refsd.kernels.adapters import Adapter, Conv2d, Full, Layer, Linear, LoHa, LoKr, LoRA
+from refsd.kernels.adapters import Adapter, Conv2d, DoRA, Full, Layer, Linear, LoHa, LoKr, LoRA
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import alpha_over_rank, lokr_scale_sdcpp, rank_sdcpp
 from refsd.weights.adapters import AdapterFile, build_adapters, open_adapters
@@ -68,8 +68,11 @@ class Adapters:
         x = np.ascontiguousarray(x, dtype)
         base = np.ascontiguousarray(y, dtype)
         out = base.copy()
-        for adapter, strength, kind in self.layers[key]:
+        for i, (adapter, strength, kind) in enumerate(self.layers[key]):
             on: Layer = layer(kind)
+            if isinstance(adapter, DoRA) and adapter.measured is None:
+                adapter = adapter.on(on.weight)
+                self.layers[key][i] = Applied(adapter, strength, kind)
             adapter.forward(x, base, on, out, strength)
         return self.arithmetic.store(out)
 

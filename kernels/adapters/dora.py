@@ -21,6 +21,7 @@ class DoRA(NamedTuple):
     magnitude: [O] or [I]
     eps:       PEFT 0; LyCORIS and ComfyUI the machine epsilon of the weight's type
     of_base:   lengths of the weight's rows, without the delta: what ComfyUI divides by on rows, and nobody trains
+    measured:  the lengths, where `on` has seen the weight already; else they are measured at each forward
 
     With a strength s: weight + s (merged - weight), as ComfyUI. LyCORIS instead rescales weight + delta, whatever
     its multiplier, by 1 + s (magnitude / length - 1): at 0 its delta is still there.
@@ -32,6 +33,11 @@ class DoRA(NamedTuple):
     on_input: bool = False
     eps: float = 0.0
     of_base: bool = False
+    measured: np.ndarray | None = None
+
+    def on(self, weight):
+        """The same for this weight alone, whose lengths are measured once."""
+        return self._replace(measured=self.lengths(weight))
 
     def lengths(self, weight):
         """|weight + delta| without the delta: [O] or [I].
@@ -54,7 +60,8 @@ class DoRA(NamedTuple):
         return np.sqrt(square)
 
     def _gain(self, weight):
-        return self.magnitude / (self.lengths(weight) + self.eps)
+        lengths = self.lengths(weight) if self.measured is None else self.measured
+        return self.magnitude / (lengths + self.eps)
 
     def delta(self, weight, strength=1.0):
         """The definition. weight: [O, I] or [O, I, R, S] -> the same shape"""

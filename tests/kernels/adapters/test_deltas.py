@@ -178,6 +178,17 @@ def test_dora_over_the_bases_lengths():
     assert distance(out, x @ np.array(rows).T) < 1e-13
 
 
+@pytest.mark.parametrize("on_input", [False, True])
+def test_dora_measures_a_weight_once(on_input):
+    n = draws(10)
+    weight, x = n(O, I), n(3, I)
+    adapter = DoRA(LoRA(n(2, I), n(O, 2)), abs(n(I if on_input else O)), on_input)
+    outs = [x @ weight.T for _ in range(3)]
+    for out, seen in zip(outs, (adapter, adapter.on(weight), adapter.on(2 * weight)), strict=True):
+        seen.forward(x, x @ weight.T, Linear(weight), out)
+    assert np.array_equal(outs[0], outs[1]) and distance(outs[2], outs[0]) > 0.1
+
+
 def test_kronecker_is_not_commutative():
     """W1 is the slow factor: out row o1 O2 + o2, in column i1 I2 + i2."""
     w1, w2 = np.zeros((2, 3)), np.zeros((4, 4))

@@ -28,7 +28,7 @@ def f32(*shape):
 @pytest.mark.parametrize(
     ("out", "inputs", "tokens", "w1"),
     [
-        (1280, 1280, 1024, (32, 32)),
+        (1280, 1280, 4096, (32, 32)),
         (640, 640, 1024, (20, 20)),
         (1280, 2048, 77, (32, 32)),
         (1280, 1280, 64, (8, 8)),
@@ -43,7 +43,9 @@ def test_lokr_linear_at_sdxls_sizes(out, inputs, tokens, w1, rank):
 
 
 @pytest.mark.parametrize("form", ["full", "factored", "tucker"])
-@pytest.mark.parametrize(("channels", "side", "w1"), [(640, 16, (20, 20)), (320, 32, (16, 20))])
+@pytest.mark.parametrize(
+    ("channels", "side", "w1"), [(640, 16, (20, 20)), (320, 32, (16, 20)), (1280, 32, (32, 32))]
+)
 def test_lokr_conv2d(form, channels, side, w1):
     O2, I2, K = channels // w1[0], channels // w1[1], 4
     w2 = {
