@@ -1,11 +1,16 @@
-"""The linear layer against a sum of outer products."""
+"""The linear layer against a sum of outer products, over every type that a weight may be stored in."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from naive.linear import linear as naive
 
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.kernels.linear import linear
+from refsd.kernels.quant import BLOCK_TYPES
 
 
 @given(lead=st.sampled_from([(1,), (2, 33), (2, 1, 5), ()]), K=st.integers(1, 80), O=st.integers(1, 40))
@@ -19,3 +24,31 @@ def test_shapes(lead, K, O):
     y = linear(*(t.astype(np.float32) for t in (x, weight, bias)))
     assert y.dtype == np.float32
     assert np.linalg.norm(y - expected) <= 1e-6 * (1 + np.linalg.norm(expected))
+
+
+def _weight(kind: str, rng) -> StoredTensor:
+    """[5, 512] of a type: numbers where elements stand alone, else random blocks whose numbers are finite."""
+    if kind in SCALAR_TYPES:
+        return stored(rng.standard_normal((5, 512)).astype(SCALAR_TYPES[kind]))
+    block_type = BLOCK_TYPES[kind]
+    with np.errstate(all="ignore"):
+        blocks = rng.integers(0, 256, (4000, block_type.bytes), np.uint8)
+        values = block_type.dequantize(blocks)
+        calm = (np.isfinite(values) & (np.abs(values) < 1e4)).all(axis=1)
+    blocks = blocks[calm][: 5 * 512 // block_type.block]
+    return StoredTensor(kind, (5, 512), blocks.reshape(-1))
+
+
+@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", *BLOCK_TYPES])
+def test_every_type_of_weight(kind):
+    """x times a stored weight is x times the weight's numbers, row for row of blocks."""
+    rng = np.random.default_rng(0)
+    weight, x, bias = _weight(kind, rng), rng.standard_normal((3, 512)), rng.standard_normal(5)
+    expected = naive(x, weight.values().astype(np.float64), bias)
+    assert np.isfinite(expected).all() and np.ptp(expected, axis=1).min() > 0
+    norm = np.linalg.norm(expected)
+    double, single = Arithmetic(FLOAT64), Arithmetic(FLOAT32)
+    y = double.linear(x, double.expand(weight), bias, kind)
+    assert np.linalg.norm(y - expected) <= 1e-13 * norm
+    y = single.linear(x.astype(np.float32), single.expand(weight), bias.astype(np.float32), kind)
+    assert y.dtype == np.float32 and np.linalg.norm(y - expected) <= 2e-6 * norm
