@@ -67,7 +67,7 @@ def normal_tail32(a):
 
     p is a Chebyshev fit over 0 <= a <= 14.5; tests/kernels/test_erfc.py makes it anew. a^2 is taken in two parts,
     for its rounding alone would cost a^2 / 4 ULP.
-    Error: measured <= 4 ULP over all arguments with a normal result (tests/kernels/test_every_float32.py).
+    Error: measured 6.28 ULP over all arguments with a result >= 2e-36 (tests/kernels/test_every_float32.py).
     Source: Schonfelder 1978, Chebyshev expansions for the error and related functions.
     """
     inverse = np.float32(1.0) / (a + np.float32(3.0))

@@ -22,7 +22,7 @@ def test_float64(name):
 # name -> ULPs, and arguments that err most: found by test_every_float32.py.
 FLOAT32 = {
     "silu": (3.5, [-5.8933415]),
-    "gelu": (6.0, [-2.7727935]),
+    "gelu": (6.43, [-0.33665478, -2.7727935]),
     "gelu_tanh": (3.5, [-2.9778905]),
     "quick_gelu": (3.5, [-3.6026106]),
 }

@@ -27,14 +27,14 @@ def test_erfc_coefficients_are_the_chebyshev_fit_that_they_claim_to_be():
 
 
 # Found by test_every_float32.py: the argument that errs most.
-WORST = 2.7919204
+WORST = 1.1631176
 
 
 def test_normal_tail32_errs_by_a_few_ulp():
     a = np.concatenate([np.linspace(0, 13, 1001), np.geomspace(1e-30, 1, 99), [WORST]]).astype(np.float32)
     exact = np.array([erfc64(v) for v in a * np.sqrt(0.5, dtype=np.float64)]) / 2
     y = np.array([normal_tail32(v) for v in a], np.float64)
-    assert (np.abs(y - exact) / np.spacing(exact.astype(np.float32))).max() <= 5.5
+    assert (np.abs(y - exact) / np.spacing(exact.astype(np.float32))).max() <= 6.3
     assert normal_tail32(np.float32(0)) == 0.5 and normal_tail32(np.float32(15)) == 0
     assert np.isnan(normal_tail32(np.float32(np.nan)))
 

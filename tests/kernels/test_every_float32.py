@@ -77,9 +77,9 @@ TAIL = (0, int(np.float32(15).view(np.uint32)))
 FUNCTIONS = {
     "exp32": (_exp32, _exp64, EVERYTHING, 0.0, 1.011),
     "exp32_flushed": (_exp32_flushed, _exp64, NOT_POSITIVE, 2.0**-125, 1.011),
-    "normal_tail32": (_normal_tail32, _normal_tail64, TAIL, 2e-36, 5.5),
+    "normal_tail32": (_normal_tail32, _normal_tail64, TAIL, 2e-36, 6.3),
     "silu": (activations._silu_each, activations._silu_each, EVERYTHING, 2e-36, 3.5),
-    "gelu": (activations._gelu_each, activations._gelu_each, EVERYTHING, 2e-36, 6.0),
+    "gelu": (activations._gelu_each, activations._gelu_each, EVERYTHING, 2e-36, 6.43),
     "gelu_tanh": (activations._gelu_tanh_each, activations._gelu_tanh_each, EVERYTHING, 2e-36, 3.5),
     "quick_gelu": (activations._quick_gelu_each, activations._quick_gelu_each, EVERYTHING, 2e-36, 3.5),
 }
@@ -98,6 +98,8 @@ def sweep(name, stride=1):
             double(x.astype(np.float64), exact)
         # Beyond float32's range infinity is right; a difference of infinities would say nothing.
         exact[np.abs(exact) > 3.4028235677973366e38] = np.inf
+        # At -inf one formula's infinity times zero is NaN, another's is the limit: nothing is claimed.
+        exact[np.isneginf(x) & np.isnan(exact)] = 0.0
         worst = np.zeros(64)
         at = _ulps(y, exact, least, worst)
         part = int(worst.argmax())
