@@ -10,6 +10,7 @@ from refsd.bench.row import Absent, Ready
 from refsd.golden.engines.ggml_graph import Graph
 from refsd.golden.engines.ggml_library import Library
 from refsd.golden.engines.ggml_ops import BUILDERS, FLASH_BUILDERS
+from refsd.golden.operations import complete
 from refsd.golden.tensor import stored
 
 
@@ -34,5 +35,6 @@ class GgmlTools:
         if self._graph:
             self._graph.__exit__(None, None, None)
         self._graph = graph = Graph(self.library, self._backend)
-        result = builder.build(graph, {name: stored(a) for name, a in inputs.items()}, params)
+        tensors = {name: stored(a) for name, a in inputs.items()}
+        result = builder.build(graph, tensors, complete(op, tensors, params))
         return Ready(graph.ready(result), lambda: graph.fetch(result))

@@ -23,8 +23,6 @@ from refsd.golden.errors import BadInput
 
 # Written before each call, so that no input is found in a cache: twice the largest that a desktop has today.
 FLUSHED = 64 << 20
-# Whoever takes longer than this for a first call is not called for a second to warm up.
-SLOW = 1.0
 
 
 def refsd_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
@@ -98,12 +96,10 @@ class Bench:
             self._row, self._held = row, {}
         try:
             ready = ROWS[row].columns[column].ready(self._tools)
-            started = self._clock()
-            ready.call()
+            ready.call()  # compiles, reads code, takes memory
             begun = self._clock()
-            if begun - started < SLOW:
-                ready.call()
-            seconds = self._clock() - (begun if begun - started < SLOW else started)
+            ready.call()
+            seconds = self._clock() - begun
         except (Absent, ImportError, AttributeError, MemoryError, RuntimeError) as error:
             return {"absent": str(error) or type(error).__name__}
         self._held[column] = ready

@@ -29,14 +29,14 @@ _REST = 0.005
 
 class Request(NamedTuple):
     """
-    only:      glob of row names
+    only:      globs of row names
     places:    contender -> its library
     threads:   that every contender works with
     turns:     of each contender in a row
     presets:   measure refsd with OpenBLAS's presets too
     """
 
-    only: str = "*"
+    only: tuple[str, ...] = ("*",)
     places: Mapping[str, str] = {}
     threads: int = 2
     turns: int = 4
@@ -119,10 +119,12 @@ class Result(NamedTuple):
 
 def bench(request: Request, progress: Callable[[str], None] = lambda what: None, start=Worker) -> Result:
     """Measure every row that `request.only` names. Raises BadInput where it names none."""
-    rows = [row for name, row in ROWS.items() if fnmatch.fnmatch(name, request.only)]
+    rows = [row for name, row in ROWS.items() if any(fnmatch.fnmatch(name, glob) for glob in request.only)]
     if not rows:
         families = sorted({row.family for row in ROWS.values()})
-        raise BadInput(f"--only {request.only}: no row; there are {', '.join(f'{f}/*' for f in families)}")
+        raise BadInput(
+            f"--only {' '.join(request.only)}: no row; there are {', '.join(f'{f}/*' for f in families)}"
+        )
     workers: dict[str, Any] = {}
 
     def worker(contender: str):

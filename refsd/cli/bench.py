@@ -29,8 +29,9 @@ def bench(
     sd_cli: Annotated[Path | None, typer.Option(help="The program; else $REFSD_SD_CLI, then PATH.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 3,
     only: Annotated[
-        str, typer.Option(help="kernels: a glob of rows, such as 'convolution/*' or 'dequantize/q4*'.")
-    ] = "*",
+        list[str] | None,
+        typer.Option(help="kernels: a glob of rows: 'convolution/*', 'dequantize/q4*'; repeatable."),
+    ] = None,
     ggml: Annotated[
         Path | None, typer.Option(help="kernels: folder of a shared libggml; else $REFSD_GGML.")
     ] = None,
@@ -61,7 +62,9 @@ def bench(
             "ggml-llamafile": str(ggml_llamafile or os.environ.get("REFSD_GGML_NEWEST") or ""),
         }
         with progress.status("kernels") as status:
-            result = kernels.bench(kernels.Request(only, places, threads, runs, presets), status.update)
+            result = kernels.bench(
+                kernels.Request(tuple(only or ["*"]), places, threads, runs, presets), status.update
+            )
         for one in tables(result):
             console.print(one)
         for line in notes(result):
