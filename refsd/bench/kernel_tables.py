@@ -111,7 +111,7 @@ def _throughput(family: str, rows: Rows) -> Table:
 
 def _with_memory(family: str, rows: Rows) -> Table:
     """Time, and arrays held at most beyond the layer's own, as a share of the delta."""
-    table, columns = _table(f"{family}: time of the whole layer; extra memory, as a share of the delta", rows)
+    table, columns = _table(f"{family}: time; extra memory, as a share of the delta's", rows)
     for name, cells in rows.items():
         delta = ROWS[name].bytes / 2**20
 

@@ -147,7 +147,7 @@ def _measure(row: Row, request: Request, worker, progress) -> dict[str, Cell]:
     runs: list[tuple[str, Any, int]] = []  # label, its worker, calls a turn
     shown: dict[str, tuple[str, tuple[str, ...]]] = {name: (name, c.processes) for name, c in row.columns.items()}
     if request.presets:
-        shown["refsd, OpenBLAS preset"] = ("refsd", ("refsd-preset",))
+        shown["refsd, OpenBLAS preset"] = (next(iter(row.columns)), ("refsd-preset",))
     for label, (column, processes) in shown.items():
         progress(f"{row.name}: {label} warms up")
         answer: dict[str, Any] = {}
