@@ -24,9 +24,9 @@ class BlockType(NamedTuple):
     block:      elements in a block
     bytes:      bytes in a block
     dequantize: uint8 [n, bytes], out float32 [n, block] or None -> float32 [n, block]
-    quantize:   float32 [n, block] -> uint8 [n, bytes], as files are made; None where refsd cannot
+    quantize:   float32 [n, block], importance or None -> uint8 [n, bytes], as files are made
     quantize_activation: the same as ggml's CPU does it to activations; None where it never does
-    importance: whether `quantize` takes an importance, float32 [width of a row], and can do without
+    importance: whether `quantize` takes an importance, [width of a row], and can do without
     """
 
     name: str
@@ -34,7 +34,7 @@ class BlockType(NamedTuple):
     block: int
     bytes: int
     dequantize: Callable[..., np.ndarray]
-    quantize: Callable[..., np.ndarray] | None = None
+    quantize: Callable[..., np.ndarray]
     quantize_activation: Callable[[np.ndarray], np.ndarray] | None = None
     importance: Importance = Importance.UNUSED
 

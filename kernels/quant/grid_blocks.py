@@ -31,16 +31,17 @@ def grid_blocks(x, weights, even, nothing, table, rule):
     largest = magnitudes.max(axis=1)
     largest[largest < np.float32(nothing)] = 0
     start = largest / np.float32(2 * table.base - 1)
-    return assembled(x, grid_search(magnitudes, weights, largest, start, table, rule), signs, largest, even)
+    return assembled(grid_search(magnitudes, weights, largest, start, table, rule), signs, largest, even)
 
 
-def assembled(x, found, signs, largest, even):
+def assembled(found, signs, largest, even):
     """The blocks of what a search found. A negative scale turns all signs of its group instead."""
     scale, rows = found
     signs = np.where(scale[:, None] < 0, ~signs, signs) & (0x7F if even else 0xFF)
     signs[~(largest > 0)] = 0
-    d, scales = odd_scales(abs(scale).reshape(x.shape[0], -1), 31, 15)
-    return GridBlocks(d, scales, rows.reshape(x.shape[0], -1), signs.reshape(x.shape[0], -1))
+    groups = 32 // signs.shape[1]
+    d, scales = odd_scales(abs(scale).reshape(-1, groups), 31, 15)
+    return GridBlocks(d, scales, rows.reshape(-1, groups * rows.shape[1]), signs.reshape(-1, 32))
 
 
 def sign_words(signs, scales):

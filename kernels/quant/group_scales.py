@@ -36,8 +36,9 @@ def affine_blocks(x, weights, top, scale_top, steps, absolute=False):
     """
     groups = x.reshape(weights.shape)
     fit = affine_search(groups, weights, top, steps, absolute)
-    d, scales = _shared_scale(fit.scale.reshape(x.shape[0], -1), scale_top)
-    dmin, minimums = _shared_scale(-fit.low.reshape(x.shape[0], -1), scale_top)
+    in_blocks = (x.shape[0], 256 // weights.shape[1])
+    d, scales = _shared_scale(fit.scale.reshape(in_blocks), scale_top)
+    dmin, minimums = _shared_scale(-fit.low.reshape(in_blocks), scale_top)
     return _restated(groups, fit, top, AffineBlocks(d, dmin, scales, minimums, fit.codes))
 
 
@@ -54,7 +55,7 @@ def weighted_affine_blocks(x, importance, size, factor, top, scale_top):
     weights = error_weights(x, columns(importance, x), 256, factor).reshape(-1, size)
     groups = x.reshape(weights.shape)
     fit = affine_search(groups, weights, top, WEIGHTED_STEPS)
-    sums = row_sums(weights).reshape(x.shape[0], -1)
+    sums = row_sums(weights).reshape(-1, 256 // size)
     d, scales = positive_search(fit.scale.reshape(sums.shape), sums, scale_top)
     dmin, minimums = positive_search(-fit.low.reshape(sums.shape), sums, scale_top)
     return _restated(groups, fit, top, AffineBlocks(d, dmin, scales, minimums, fit.codes))

@@ -75,7 +75,7 @@ def quantize(x, importance=None):
     start, _ = positive_search(magnitudes, weights, 4)
     largest = np.maximum(start, 0) * np.float32(3)
     rule = GridRule(6, 0.1, every=True, always=True)
-    found = assembled(x, grid_search(magnitudes, weights, largest, start, _table(), rule), signs, largest, True)
+    found = assembled(grid_search(magnitudes, weights, largest, start, _table(), rule), signs, largest, True)
     rows, words = found.rows.astype(np.uint8), sign_words(found.signs, found.scales)
     qs = np.concatenate([rows.reshape(-1, 8, 4), words.reshape(-1, 8, 4)], axis=2)
     return np.concatenate([half_bytes(found.d), qs.reshape(-1, 64)], axis=1)

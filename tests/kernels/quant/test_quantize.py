@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from refsd.kernels.quant import BLOCK_TYPES
 
-PACKED = ["q4_0", "q8_0"]
+PACKED = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4"]
 
 
 def awkward_rows(block: int) -> np.ndarray:
@@ -30,8 +30,9 @@ def awkward_rows(block: int) -> np.ndarray:
 @pytest.mark.parametrize("name", PACKED)
 def test_bits_of_gguf_py(name):
     x = awkward_rows(BLOCK_TYPES[name].block)
-    ours, theirs = BLOCK_TYPES[name].quantize(x), gguf.quantize(x, gguf.GGMLQuantizationType[name.upper()])
-    if name == "q4_0":
+    with np.errstate(all="ignore"):
+        ours, theirs = BLOCK_TYPES[name].quantize(x), gguf.quantize(x, gguf.GGMLQuantizationType[name.upper()])
+    if name in ("q4_0", "q5_0"):
         assert (ours[1, 1], theirs[1, 1]) == (0x80, 0), "row 1 is -0: see q4_0.quantize"
         theirs[1, 1] = 0x80
     assert (ours == theirs).all()

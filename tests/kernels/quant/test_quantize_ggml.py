@@ -1,0 +1,23 @@
+"""Packing as ggml's C packs: recorded hashes of its blocks, every type, with importance and without."""
+
+import json
+from pathlib import Path
+
+import pytest
+from record_quantized import cases, hashes
+
+from refsd.kernels.quant import BLOCK_TYPES
+
+RECORDED = json.loads((Path(__file__).parents[2] / "fixtures" / "quantized.json").read_text())["blocks"]
+
+
+def test_every_type_is_recorded():
+    assert set(RECORDED) == set(BLOCK_TYPES)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_blocks_of_ggml(name):
+    kind = BLOCK_TYPES[name]
+    for case, x, importance in cases(kind):
+        ours = kind.quantize(x) if importance is None else kind.quantize(x, importance)
+        assert hashes(ours) == RECORDED[name][case].split(), case
