@@ -11,7 +11,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
 from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
 from refsd.kernels.quant.packing import two_bit_planes
 
@@ -32,21 +32,22 @@ def dequantize(blocks, out=None):
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q2_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 80), halves(blocks, 82), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, dmin, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
-        for half in range(2):
+        d, dmin = half(blocks, b, 80), half(blocks, b, 82)
+        for h in range(2):
             for k in range(4):
-                codes0, codes1 = blocks[b, 8 * half + 2 * k], blocks[b, 8 * half + 2 * k + 1]
-                scale0, scale1 = d[b] * np.float32(codes0 & 0xF), d[b] * np.float32(codes1 & 0xF)
-                minimum0, minimum1 = dmin[b] * np.float32(codes0 >> 4), dmin[b] * np.float32(codes1 >> 4)
+                codes0, codes1 = blocks[b, 8 * h + 2 * k], blocks[b, 8 * h + 2 * k + 1]
+                scale0, scale1 = d * np.float32(codes0 & 0xF), d * np.float32(codes1 & 0xF)
+                minimum0, minimum1 = dmin * np.float32(codes0 >> 4), dmin * np.float32(codes1 >> 4)
                 for j in range(32):
-                    q = blocks[b, 16 + 32 * half + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    q = blocks[b, 16 + 32 * h + j] >> np.uint8(2 * k) & np.uint8(0x3)
                     scale, minimum = (scale0, minimum0) if j < 16 else (scale1, minimum1)
-                    y[b, 128 * half + 32 * k + j] = scale * np.float32(q) - minimum
+                    y[b, 128 * h + 32 * k + j] = scale * np.float32(q) - minimum
     return y
 
 

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, read_back, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, read_back, room
 from refsd.kernels.quant.group_scales import signed_scale
 from refsd.kernels.quant.importance import columns, error_weights, row_sums
 from refsd.kernels.quant.packing import two_bit_planes
@@ -35,7 +35,7 @@ def dequantize(blocks, out=None):
     Both products are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q3_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 108), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel(parallel=False)
@@ -46,17 +46,18 @@ def _scale(block, group):
 
 
 @kernel
-def _dequantize(blocks, d, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
-        for half in range(2):
+        d = half(blocks, b, 108)
+        for h in range(2):
             for k in range(4):
-                scale0 = d[b] * _scale(blocks[b], 8 * half + 2 * k)
-                scale1 = d[b] * _scale(blocks[b], 8 * half + 2 * k + 1)
+                scale0 = d * _scale(blocks[b], 8 * h + 2 * k)
+                scale1 = d * _scale(blocks[b], 8 * h + 2 * k + 1)
                 for j in range(32):
-                    low = blocks[b, 32 + 32 * half + j] >> np.uint8(2 * k) & np.uint8(0x3)
-                    high = blocks[b, j] >> np.uint8(4 * half + k) & np.uint8(0x1)
+                    low = blocks[b, 32 + 32 * h + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    high = blocks[b, j] >> np.uint8(4 * h + k) & np.uint8(0x1)
                     q = np.float32(low | high << np.uint8(2)) - np.float32(4)
-                    y[b, 128 * half + 32 * k + j] = (scale0 if j < 16 else scale1) * q
+                    y[b, 128 * h + 32 * k + j] = (scale0 if j < 16 else scale1) * q
     return y
 
 

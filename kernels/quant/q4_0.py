@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.packing import split_nibbles
 from refsd.kernels.quant.symmetric_search import symmetric_search
@@ -30,16 +30,17 @@ def dequantize(blocks, out=None):
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q4_0.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel(slp=True)
-def _dequantize(blocks, d, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 0)
         for j in range(16):
             byte = blocks[b, 2 + j]
-            y[b, j] = d[b] * (np.float32(byte & 0xF) - np.float32(8))
-            y[b, j + 16] = d[b] * (np.float32(byte >> 4) - np.float32(8))
+            y[b, j] = d * (np.float32(byte & 0xF) - np.float32(8))
+            y[b, j + 16] = d * (np.float32(byte >> 4) - np.float32(8))
     return y
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
 from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
 from refsd.kernels.quant.packing import nibble_pairs, six_bit_pairs
 
@@ -47,17 +47,18 @@ def dequantize(blocks, out=None):
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q4_K and get_scale_min_k4.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, dmin, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
+        d, dmin = half(blocks, b, 0), half(blocks, b, 2)
         for pair in range(4):
             scale0, minimum0 = scale_and_min(blocks[b], 2 * pair)
             scale1, minimum1 = scale_and_min(blocks[b], 2 * pair + 1)
-            d0, m0 = d[b] * scale0, dmin[b] * minimum0
-            d1, m1 = d[b] * scale1, dmin[b] * minimum1
+            d0, m0 = d * scale0, dmin * minimum0
+            d1, m1 = d * scale1, dmin * minimum1
             for j in range(32):
                 byte = blocks[b, 16 + 32 * pair + j]
                 y[b, 64 * pair + j] = d0 * np.float32(byte & 0xF) - m0

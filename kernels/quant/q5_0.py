@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.packing import bits, split_nibbles
 from refsd.kernels.quant.symmetric_search import symmetric_search
@@ -31,18 +31,19 @@ def dequantize(blocks, out=None):
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q5_0.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 0)
         for j in range(16):
             byte = blocks[b, 6 + j]
             fifth0 = blocks[b, 2 + j // 8] >> (j % 8) & 1
             fifth1 = blocks[b, 4 + j // 8] >> (j % 8) & 1
-            y[b, j] = d[b] * (np.float32(byte & 0xF | fifth0 << 4) - np.float32(16))
-            y[b, j + 16] = d[b] * (np.float32(byte >> 4 | fifth1 << 4) - np.float32(16))
+            y[b, j] = d * (np.float32(byte & 0xF | fifth0 << 4) - np.float32(16))
+            y[b, j + 16] = d * (np.float32(byte >> 4 | fifth1 << 4) - np.float32(16))
     return y
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import WEIGHTED_STEPS, affine_search
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
 from refsd.kernels.quant.importance import columns, error_weights
 from refsd.kernels.quant.packing import bits, split_nibbles
 from refsd.kernels.quant.q4_1 import spread
@@ -33,18 +33,19 @@ def dequantize(blocks, out=None):
     The product and the sum are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q5_1.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, m, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
+        d, m = half(blocks, b, 0), half(blocks, b, 2)
         for j in range(16):
             byte = blocks[b, 8 + j]
             fifth0 = blocks[b, 4 + j // 8] >> (j % 8) & 1
             fifth1 = blocks[b, 6 + j // 8] >> (j % 8) & 1
-            y[b, j] = d[b] * np.float32(byte & 0xF | fifth0 << 4) + m[b]
-            y[b, j + 16] = d[b] * np.float32(byte >> 4 | fifth1 << 4) + m[b]
+            y[b, j] = d * np.float32(byte & 0xF | fifth0 << 4) + m
+            y[b, j + 16] = d * np.float32(byte >> 4 | fifth1 << 4) + m
     return y
 
 

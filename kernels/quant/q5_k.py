@@ -12,7 +12,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.affine_search import Steps
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, room
 from refsd.kernels.quant.group_scales import affine_blocks, magnitudes, weighted_affine_blocks
 from refsd.kernels.quant.packing import nibble_pairs, six_bit_pairs
 from refsd.kernels.quant.q4_k import scale_and_min
@@ -34,19 +34,26 @@ def dequantize(blocks, out=None):
     Both products and the difference are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q5_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 0), halves(blocks, 2), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, dmin, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
-        for g in range(8):
-            code, minimum_code = scale_and_min(blocks[b], g)
-            scale, minimum = d[b] * code, dmin[b] * minimum_code
+        d, dmin = half(blocks, b, 0), half(blocks, b, 2)
+        for pair in range(4):
+            scale0, minimum0 = scale_and_min(blocks[b], 2 * pair)
+            scale1, minimum1 = scale_and_min(blocks[b], 2 * pair + 1)
+            d0, m0 = d * scale0, dmin * minimum0
+            d1, m1 = d * scale1, dmin * minimum1
             for j in range(32):
-                nibble = blocks[b, 48 + 32 * (g // 2) + j] >> (4 * (g % 2)) & 0xF
-                fifth = blocks[b, 16 + j] >> g & 0x1
-                y[b, 32 * g + j] = scale * np.float32(nibble | fifth << 4) - minimum
+                fifth = blocks[b, 16 + j] >> np.uint8(2 * pair) & np.uint8(0x1)
+                q = blocks[b, 48 + 32 * pair + j] & np.uint8(0xF) | fifth << np.uint8(4)
+                y[b, 64 * pair + j] = d0 * np.float32(q) - m0
+            for j in range(32):
+                fifth = blocks[b, 16 + j] >> np.uint8(2 * pair + 1) & np.uint8(0x1)
+                q = blocks[b, 48 + 32 * pair + j] >> np.uint8(4) | fifth << np.uint8(4)
+                y[b, 64 * pair + 32 + j] = d1 * np.float32(q) - m1
     return y
 
 

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half_bytes, halves, read_back, room
+from refsd.kernels.quant.block_type import BlockType, Importance, frozen, half, half_bytes, read_back, room
 from refsd.kernels.quant.group_scales import signed_scale
 from refsd.kernels.quant.importance import columns, every_row
 from refsd.kernels.quant.packing import two_bit_planes
@@ -34,22 +34,23 @@ def dequantize(blocks, out=None):
     Both products are rounded to float32. Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q6_K.
     """
-    return _dequantize(frozen(blocks), halves(blocks, 208), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel
-def _dequantize(blocks, d, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
-        for half in range(2):
+        d = half(blocks, b, 208)
+        for h in range(2):
             for k in range(4):
-                codes = 192 + 8 * half + 2 * k
-                scale0 = d[b] * np.float32(np.int8(blocks[b, codes]))
-                scale1 = d[b] * np.float32(np.int8(blocks[b, codes + 1]))
+                codes = 192 + 8 * h + 2 * k
+                scale0 = d * np.float32(np.int8(blocks[b, codes]))
+                scale1 = d * np.float32(np.int8(blocks[b, codes + 1]))
                 for j in range(32):
-                    low = blocks[b, 64 * half + 32 * (k % 2) + j] >> np.uint8(4 * (k // 2)) & np.uint8(0xF)
-                    high = blocks[b, 128 + 32 * half + j] >> np.uint8(2 * k) & np.uint8(0x3)
+                    low = blocks[b, 64 * h + 32 * (k % 2) + j] >> np.uint8(4 * (k // 2)) & np.uint8(0xF)
+                    high = blocks[b, 128 + 32 * h + j] >> np.uint8(2 * k) & np.uint8(0x3)
                     q = np.float32(low | high << np.uint8(4)) - np.float32(32)
-                    y[b, 128 * half + 32 * k + j] = (scale0 if j < 16 else scale1) * q
+                    y[b, 128 * h + 32 * k + j] = (scale0 if j < 16 else scale1) * q
     return y
 
 

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from refsd.kernels._jit import kernel
-from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
 
 BLOCK = 32
 BYTES = 34
@@ -27,14 +27,15 @@ def dequantize(blocks, out=None):
     Error: none; bit-exact with gguf-py.
     Source: ggml-quants.c, dequantize_row_q8_0.
     """
-    return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel(slp=True)
-def _dequantize(blocks, d, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 0)
         for j in range(BLOCK):
-            y[b, j] = d[b] * np.float32(blocks[b, 2 + j])
+            y[b, j] = d * np.float32(np.int8(blocks[b, 2 + j]))
     return y
 
 

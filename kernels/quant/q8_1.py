@@ -12,7 +12,7 @@ import numpy as np
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant import q8_0
-from refsd.kernels.quant.block_type import BlockType, frozen, half_bytes, halves, room
+from refsd.kernels.quant.block_type import BlockType, frozen, half, half_bytes, room
 
 BLOCK = 32
 BYTES = 36
@@ -31,14 +31,15 @@ def dequantize(blocks, out=None):
     Error: none. ggml has no such function: it only multiplies with these blocks.
     Source: ggml-common.h, block_q8_1.
     """
-    return _dequantize(frozen(blocks).view(np.int8), halves(blocks, 0), room(blocks, BLOCK, out))
+    return _dequantize(frozen(blocks), room(blocks, BLOCK, out))
 
 
 @kernel(slp=True)
-def _dequantize(blocks, d, y):
+def _dequantize(blocks, y):
     for b in numba.prange(blocks.shape[0]):
+        d = half(blocks, b, 0)
         for j in range(BLOCK):
-            y[b, j] = d[b] * np.float32(blocks[b, 4 + j])
+            y[b, j] = d * np.float32(np.int8(blocks[b, 4 + j]))
     return y
 
 
