@@ -176,6 +176,7 @@ class Module:
         if self.taps is not None and self.taps.ops:
             return self.silu(self.group_norm(name, x, num_groups, eps))
         weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        weight, bias = self.adapters.norm(self.prefix + name, weight, bias)
         return self.arithmetic.group_norm_silu(x, weight, bias, num_groups, eps)
 
     def layer_norm(self, name: str | None, x, eps=1e-5):

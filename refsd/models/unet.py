@@ -27,7 +27,7 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32):
     for i in range(m.count("output_blocks")):
         h = np.concatenate([h, skips.pop()], axis=1)
         h = stage(m["output_blocks"][i], h, emb, context, num_heads, num_groups)
-    h = m.silu(m.group_norm("out.0", h, num_groups))
+    h = m.group_norm_silu("out.0", h, num_groups)
     return m.conv2d("out.2", h, padding=1)
 
 
@@ -63,10 +63,10 @@ def stage(m: Module, h, emb, context, num_heads, num_groups):
 @block
 def res_block(m: Module, x, emb, num_groups):
     """x [N, C, H, W], emb [N, D] -> [N, K, H, W]"""
-    h = m.silu(m.group_norm("in_layers.0", x, num_groups))
+    h = m.group_norm_silu("in_layers.0", x, num_groups)
     h = m.conv2d("in_layers.2", h, padding=1)
     h = h + m.linear("emb_layers.1", m.silu(emb))[:, :, None, None]
-    h = m.silu(m.group_norm("out_layers.0", h, num_groups))
+    h = m.group_norm_silu("out_layers.0", h, num_groups)
     h = m.conv2d("out_layers.3", h, padding=1)
     return h + (m.conv2d("skip_connection", x) if "skip_connection" in m else x)
 

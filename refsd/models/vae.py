@@ -39,7 +39,7 @@ def encoder(m: Module, x, num_groups):
     for i in range(m.count("down")):
         h = down(m["down"][i], h, num_groups)
     h = mid(m["mid"], h, num_groups)
-    h = m.silu(m.group_norm("norm_out", h, num_groups, eps=1e-6))
+    h = m.group_norm_silu("norm_out", h, num_groups, eps=1e-6)
     return m.conv2d("conv_out", h, padding=1)
 
 
@@ -50,7 +50,7 @@ def decoder(m: Module, z, num_groups):
     h = mid(m["mid"], h, num_groups)
     for i in reversed(range(m.count("up"))):
         h = up(m["up"][i], h, num_groups)
-    h = m.silu(m.group_norm("norm_out", h, num_groups, eps=1e-6))
+    h = m.group_norm_silu("norm_out", h, num_groups, eps=1e-6)
     return m.conv2d("conv_out", h, padding=1)
 
 
@@ -85,9 +85,9 @@ def mid(m: Module, h, num_groups):
 @block
 def res_block(m: Module, x, num_groups):
     """[N, C, H, W] -> [N, K, H, W]"""
-    h = m.silu(m.group_norm("norm1", x, num_groups, eps=1e-6))
+    h = m.group_norm_silu("norm1", x, num_groups, eps=1e-6)
     h = m.conv2d("conv1", h, padding=1)
-    h = m.silu(m.group_norm("norm2", h, num_groups, eps=1e-6))
+    h = m.group_norm_silu("norm2", h, num_groups, eps=1e-6)
     h = m.conv2d("conv2", h, padding=1)
     return h + (m.conv2d("nin_shortcut", x) if "nin_shortcut" in m else x)
 

@@ -6,10 +6,12 @@ import pytest
 
 from refsd.adapters import Adapters
 from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16
 from refsd.golden.tensor import stored
 from refsd.kernels.conv2d_winograd import bytes_of_filters
+from refsd.kernels.tanh import tanh
 from refsd.module import Kept, Module, Taps, block
 
 RNG = np.random.default_rng(0)
@@ -237,3 +239,33 @@ def test_profiles_round_where_they_say():
     assert 1e-5 < error(TORCH_F16, "a") < 2e-3
     assert 1e-3 < error(TORCH_BF16, "a") < 2e-2
     assert Module(tensors, Arithmetic(TORCH_BF16)).store(x).dtype == ml_dtypes.bfloat16
+
+
+def test_norm_and_silu_in_one_unless_somebody_listens():
+    w = weights(**{"n.weight": RNG.standard_normal(8), "n.bias": RNG.standard_normal(8)})
+    x = RNG.standard_normal((1, 8, 3, 5))
+    for numerics in PROFILES.values():
+        m = Module(w, Arithmetic(numerics))
+        fused = m.group_norm_silu("n", m.store(x), 4)
+        taps = Taps(ops=True)
+        apart = Module(w, Arithmetic(numerics), taps=taps).group_norm_silu("n", m.store(x), 4)
+        assert list(taps) == ["n", "silu"] and fused.dtype == apart.dtype
+        np.testing.assert_allclose(fused.astype(np.float64), apart.astype(np.float64), rtol=0, atol=1e-6)
+        if numerics.storage != "float32":
+            np.testing.assert_array_equal(fused, apart)
+
+
+def test_any_kernel_between_two_roundings():
+    taps = Taps(ops=True)
+    m = Module({}, Arithmetic(TORCH_F16), taps=taps)
+    x = m.store(np.linspace(-2, 2, 9))
+    y = m.apply(tanh, x)
+    assert y.dtype == np.float16 and list(taps) == ["tanh"]
+    np.testing.assert_array_equal(y, np.tanh(x.astype(np.float32)).astype(np.float16))
+
+
+def test_float32_angles_are_a_deviation():
+    ids = np.full((1, 1, 1), 100)
+    exact = Module({}).rope_angles(ids, (8,), 1e4)
+    other = Module({}, Arithmetic(FLOAT64, [DEVIATIONS["sdcpp/rope-f32-angles"]])).rope_angles(ids, (8,), 1e4)
+    assert 0 < np.abs(other - exact).max() < 1e-5
