@@ -112,6 +112,7 @@ def load(
         types = {
             target.key: file.weights.headers[next(iter(names.values()))].type
             for target, names in file.targets.items()
+            if target.component == component
         }
         for key, adapter in built.items():
             layers.setdefault(key, []).append(Applied(_deviating(adapter, arithmetic), strength, types[key]))

@@ -121,6 +121,8 @@ def _theirs(keymap: keymaps.Keymap) -> Layout:
     return name
 
 
+# Looked up, not multiplied: no adapter of theirs is read.
+_TABLES = ("token_embedding", "position_embedding")
 # component -> its keys where a checkpoint has none, and its layouts, by its size.
 _USUAL = {"unet": lambda: unet_shapes(UNetSize()), "clip": lambda: clip_shapes(CLIPSize())}
 
@@ -145,6 +147,7 @@ def aliases(sizes: Mapping[str, UNetSize | CLIPSize], keys: Mapping[str, Iterabl
         size = sizes.get(component) or {"unet": UNetSize(), "clip": CLIPSize()}[component]
         layouts = _layouts(component, size)
         modules = dict.fromkeys(name.rpartition(".")[0] for name in keys.get(component) or _USUAL[component]())
+        modules = [key for key in modules if not key.endswith(_TABLES)]
         for key in modules:
             for prefix, layout, dot in namings:
                 name = layouts[layout](key)

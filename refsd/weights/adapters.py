@@ -87,6 +87,8 @@ def build_adapters(
             if f"{key}.weight" not in shapes:
                 raise Misfit("a layer that this checkpoint does not have")
             settings = _of_module(file.settings.get(component, {}), next(iter(names.values())))
+            if tensors.keys() & {"diff_b", "b_norm"} and f"{key}.bias" not in shapes:
+                raise Misfit("a difference for a bias that the layer does not have")
             found[key] = build(Parts(tensors, shapes[f"{key}.weight"], settings, expand))
         except Misfit as misfit:
             misfits.append(f"{component} {key}: {misfit}")

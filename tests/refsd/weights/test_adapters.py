@@ -102,7 +102,10 @@ def test_diffusers_processors(layer, key, read):
 
 SIZES = {"unet": UNetSize(), "clip": CLIPSize()}
 SHAPES = {"unet": unet_shapes(UNetSize()), "clip": clip_shapes(CLIPSize())}
-MODULES = {component: {name.rpartition(".")[0] for name in names} for component, names in SHAPES.items()}
+MODULES = {
+    component: {name.rpartition(".")[0] for name in names if "n_embedding" not in name}
+    for component, names in SHAPES.items()
+}
 
 
 @pytest.mark.parametrize("component", NAMINGS)
@@ -136,6 +139,13 @@ def test_unknown_names_are_all_listed(read):
     assert "40 of 43 tensors" in said and all(name in said for name in unknown) and "\n" not in said
 
 
+def test_a_table_is_no_layer(read):
+    """Nothing would apply it: it must not pass in silence."""
+    at = "text_encoder.text_model.embeddings.token_embedding"
+    with pytest.raises(BadInput, match="3 of 3 tensors name no layer"):
+        read(lora(at, shape=(50, 64)), "clip")
+
+
 def test_misfits_are_all_listed(read):
     good = lora(f"diffusion_model.{TO_Q}")
     to_k = "diffusion_model.input_blocks.1.1.transformer_blocks.0.attn1.to_k"
@@ -147,6 +157,12 @@ def test_misfits_are_all_listed(read):
     said = str(refused.value)
     assert "attn1.to_k: down make no adapter" in said and "attn1.to_v: down [2, 31] for [2, 32]" in said
     assert "proj_in: norm for a weight [32, 32, 1, 1]" in said and "\n" not in said
+
+
+def test_a_bias_that_is_not_there(read):
+    diffs = {f"diffusion_model.{TO_Q}.diff_b": np.ones(32, np.float32)}
+    with pytest.raises(BadInput, match="bias that the layer does not have"):
+        read(diffs)
 
 
 def test_a_layer_named_twice(read):
@@ -171,6 +187,8 @@ def test_any_part_of_another_shape_is_refused_in_one_line(kind, layer, read, che
     """An empty, a scalar, a transposed or a longer part: BadInput, never a traceback or another adapter."""
     shape = checkpoint.components["unet"].weights.shapes[f"{layer}.weight"]
     good = {f"diffusion_model.{layer}.{part}": array for part, array in tiny_adapters.parts(kind, shape, 3).items()}
+    if layer == TO_Q:
+        good.pop(f"diffusion_model.{layer}.diff_b", None)
     assert list(read(good)) == [layer]
     for name, array in good.items():
         for bad in (
