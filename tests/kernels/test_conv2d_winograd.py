@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from naive.conv2d import conv2d as naive
-from naive.winograd import POINTS, cook_toom
-from naive.winograd import conv2d_winograd as naive_winograd
+from naive.conv2d_winograd import POINTS, cook_toom
+from naive.conv2d_winograd import conv2d_winograd as naive_winograd
 
 from refsd.kernels import conv2d_winograd as module
 from refsd.kernels import conv2d_winograd2, conv2d_winograd4

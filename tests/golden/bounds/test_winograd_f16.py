@@ -23,13 +23,18 @@ WINOGRADS = [
 ]
 
 
-def judged(case, y):
-    """The verdict on an answer of an engine that declares winograd-f16."""
-    inputs = case.realize()
-    params = complete(case.op, inputs, case.params)
-    truth, honest = (run(case.op, Arithmetic(n), inputs, params)["y"] for n in (FLOAT64, WINOGRAD_F16))
-    limits = bound(case.op, WINOGRAD_F16, inputs, params, truth)
-    return judge([measure("y", y(inputs, params), truth, honest, limits, OPERATIONS[case.op].channel)])
+class Judge:
+    """Of the answers to a case by engines that declare winograd-f16."""
+
+    def __init__(self, case):
+        self.inputs = case.realize()
+        self.params = complete(case.op, self.inputs, case.params)
+        self.truth, self.honest = (answer(n)(self.inputs, self.params) for n in (FLOAT64, WINOGRAD_F16))
+        self.limits = bound(case.op, WINOGRAD_F16, self.inputs, self.params, self.truth)
+
+    def __call__(self, y):
+        channel = OPERATIONS["conv2d"].channel
+        return judge([measure("y", y(self.inputs, self.params), self.truth, self.honest, self.limits, channel)])
 
 
 def answer(numerics):
@@ -39,26 +44,27 @@ def answer(numerics):
 @pytest.mark.parametrize("case", WINOGRADS, ids=lambda case: case.name)
 def test_honest_engines_pass(case):
     assert len(WINOGRADS) >= 8
+    judged = Judge(case)
     for numerics in (WINOGRAD_F16, GGML_CPU, FLOAT32):
-        result = judged(case, answer(numerics))
+        result = judged(answer(numerics))
         assert result.passed, f"{numerics.name}: {result.reason}"
 
 
 @pytest.mark.parametrize("case", WINOGRADS, ids=lambda case: case.name)
 def test_plain_bugs_fail(case):
     """All but what float16 does by itself."""
-    inputs = case.realize()
-    params = complete(case.op, inputs, case.params)
+    judged = Judge(case)
+    right = answer(FLOAT32)(judged.inputs, judged.params)
     for mutant in MUTANTS["conv2d"]:
-        wrong = mutant.wrong(case.op, inputs, params)
-        if wrong is None or "float16" in mutant.name or np.array_equal(wrong, answer(FLOAT32)(inputs, params)):
+        wrong = mutant.wrong(case.op, judged.inputs, judged.params)
+        if wrong is None or "float16" in mutant.name or np.array_equal(wrong, right):
             continue
-        assert not judged(case, lambda *_, wrong=wrong: wrong).passed, mutant.name
+        assert not judged(lambda *_, wrong=wrong: wrong).passed, mutant.name
 
 
 def wider(x, weight, tile):
     """The same by matrices of another tile, everything between the steps in float16."""
-    from naive.winograd import POINTS, cook_toom
+    from naive.conv2d_winograd import POINTS, cook_toom
 
     AT, G, BT = (np.array(M, np.float32) for M in cook_toom(tile, 3, POINTS[tile]))
     half = lambda v: v.astype(np.float16).astype(np.float32)
@@ -82,8 +88,9 @@ def test_the_tile_matters():
         {"x": Recipe((1, 64, 16, 16)), "weight": Recipe((8, 64, 3, 3), "f16", exponent=-19)},
         {"padding": (1, 1, 1, 1)},
     )
+    judged = Judge(case)
     for tile, passes in ((2, True), (4, False)):
-        result = judged(case, lambda i, _, tile=tile: wider(i["x"].values(), i["weight"].values(), tile))
+        result = judged(lambda i, _, tile=tile: wider(i["x"].values(), i["weight"].values(), tile))
         assert result.passed == passes, result.reason
 
 
