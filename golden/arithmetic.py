@@ -229,7 +229,13 @@ class Arithmetic:
         """q [B, L, H, D], k [B, J, G, D], v [B, J, G, E] -> [B, L, H, E]; see kernels/attention.py.
 
         scale: None is 1/sqrt(D)
+
+        Raises BadInput where G does not divide H.
         """
+        if not k.shape[2] or q.shape[2] % k.shape[2]:
+            raise BadInput(
+                f"attention: {q.shape[2]} heads of queries over {k.shape[2]} of keys: expected a divisor"
+            )
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.numerics.flash is None:
             attend = _ATTENTIONS[self.numerics.attention]

@@ -94,9 +94,14 @@ def _attend(q, k, v, scale, mask, diagonal, sinks, y):
             keys = min(_KEYS, end - start)
             scores[:] = zero
             _accumulate(scores, k[b, start : start + keys, g], queries)
-            if masked:
+            if masked and mL == 1:
+                for j in range(keys):
+                    hidden = mask[b % mB, h % mH, 0, start + j]
+                    for l in range(_LANES):
+                        scores[j * _LANES + l] += hidden
+            elif masked:
                 for l in range(lanes):
-                    row = mask[b % mB, h % mH, (first + l) % mL]
+                    row = mask[b % mB, h % mH, first + l]
                     for j in range(keys):
                         scores[j * _LANES + l] += row[start + j]
             for j in range(max(0, first + diagonal + 1 - start), keys):

@@ -68,6 +68,12 @@ def test_causal_is_a_mask_of_minus_infinity_above_the_diagonal():
     np.testing.assert_array_equal(causal, masked)
 
 
+def test_heads_that_do_not_divide_are_said():
+    q, k = _a(2, 5, 3, 8), _a(2, 5, 2, 8, start=1)
+    with pytest.raises(BadInput, match="3 heads of queries over 2 of keys"):
+        run("attention", Arithmetic(FLOAT64), {"q": q, "k": k, "v": k}, {})
+
+
 def test_geglu_gates_with_the_second_half():
     x = np.array([[3.0, 0.0]], np.float32)
     assert run("geglu", Arithmetic(FLOAT64), {"x": stored(x)}, {})["y"] == 0

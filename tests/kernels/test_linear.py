@@ -32,7 +32,7 @@ def _weight(kind: str, rng) -> StoredTensor:
         return stored(rng.standard_normal((5, 512)).astype(SCALAR_TYPES[kind]))
     block_type = BLOCK_TYPES[kind]
     with np.errstate(all="ignore"):
-        blocks = rng.integers(0, 256, (4000, block_type.bytes), np.uint8)
+        blocks = rng.integers(0, 256, (6 * 5 * 512 // block_type.block, block_type.bytes), np.uint8)
         values = block_type.dequantize(blocks)
         calm = (np.isfinite(values) & (np.abs(values) < 1e4)).all(axis=1)
     blocks = blocks[calm][: 5 * 512 // block_type.block]
