@@ -7,13 +7,18 @@ from collections.abc import Mapping
 PRESETS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
+# glibc gives large arrays back as they are freed, and every call pays for its result's pages anew: as much as the
+# arithmetic on them, and how much depends on how fragmented memory is. Kept, they cost no contender anything.
+_KEPT_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+
+
 def presets(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What is preset. -> variable -> value"""
     return {name: environ[name] for name in PRESETS if name in environ}
 
 
 def environment(threads: int, keep_presets=False, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For a process that has not started: the presets taken out, every library told the number of threads."""
+    """For a process that has not started: no presets, so many threads for every library, freed memory kept."""
     kept = {name: value for name, value in environ.items() if keep_presets or name not in PRESETS}
     counts = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return {**kept, **dict.fromkeys(counts, str(threads))}
+    return {**kept, **_KEPT_MEMORY, **dict.fromkeys(counts, str(threads))}

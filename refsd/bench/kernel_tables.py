@@ -144,5 +144,6 @@ def notes(result: Result) -> Iterator[str]:
     if found := presets():
         set_to = ", ".join(f"{name}={value}" for name, value in found.items())
         yield f"{set_to} was preset, and taken out for every contender; --presets measures refsd with it too"
-    else:
+    yield "caches are cold before every call; memory that a call frees is kept for the next"
+    if not found:
         yield f"none of {', '.join(PRESETS)} was preset"

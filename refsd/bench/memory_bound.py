@@ -22,23 +22,11 @@ def _copy(floats: int) -> Callable[[Any], Any]:
     return ready
 
 
-def _copy_kept(floats: int) -> Callable[[Any], Any]:
-    def ready(_):
-        from refsd.bench.memory_copy import copied, copy_into
-
-        x = normal("copy", floats)
-        y = copied(x)
-        return computes(lambda: copy_into(x, y))
-
-    return ready
-
-
 def _row(what: str, refsd, torch, reads: int, writes: int) -> Row:
     floats = (reads + writes) // 2
     columns = {
         "refsd": Column(("refsd",), refsd),
         "copy": Column(("refsd",), _copy(floats)),
-        "copy, kept memory": Column(("refsd",), _copy_kept(floats)),
         "torch": Column(("torch",), torch),
     }
     return Row(f"memory-bound/{what}", columns, bytes=4 * (reads + writes))
