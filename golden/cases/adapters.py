@@ -1,6 +1,7 @@
 """Adapters: ranks, scales, factors in full and in parts."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
@@ -46,7 +47,7 @@ def _lokr(
     return Case(name, op, inputs, {"alpha": alpha, **params})
 
 
-_SIDES = {"padding": [1, 0, 2, 1]}
+_SIDES: dict[str, Any] = {"padding": [1, 0, 2, 1]}
 _W1, _W2, _BOTH = ("w1",), ("w2",), ("w1", "w2")
 
 CASES = [

@@ -109,7 +109,7 @@ _SCALES = (
         "a rank of 1 read as the columns", other_scale(lambda a, rank, columns: a / columns if rank == 1 else None)
     ),
 )
-_LORA = (*_SCALES, _UP := Mutant("up read as its transpose", _read_as_transposed("up")), BATCH, F16_INPUT)
+_LORA = (*_SCALES, Mutant("up read as its transpose", _read_as_transposed("up")), BATCH, F16_INPUT)
 _LOKR = (
     *_SCALES,
     Mutant("a rank of 1 makes the scale 1", other_scale(lambda alpha, rank, columns: 1.0 if rank == 1 else None)),
