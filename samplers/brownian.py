@@ -15,6 +15,7 @@ from refsd.samplers.step import StepNoise
 
 _DIGITS = 6
 _POOL = 24
+_KEPT = 64  # increments: the way down to the last step, from which the next one branches off
 
 
 class _Interval:
@@ -51,6 +52,7 @@ class BrownianTree:
         self.entropy, self.shape, self.dtype = entropy, shape, np.dtype(dtype)
         self.root = _Interval(start, end, None, False)
         self.total = self._normal(self._seed()) * math.sqrt(end - start)
+        self._recent: dict[tuple[int, int], np.ndarray] = {}
 
     def __call__(self, a: float, b: float) -> np.ndarray:
         """W(b) - W(a), a < b. -> [shape]"""
@@ -70,13 +72,20 @@ class BrownianTree:
     def _increment(self, node: _Interval) -> np.ndarray:
         if node.parent is None:
             return self.total
+        place = node.depth, node.key
+        if place in self._recent:
+            return self._recent[place]
         up = node.parent
         whole = self._increment(up)
         assert up.mid is not None
         left, right, reciprocal = up.mid - up.start, up.end - up.mid, 1 / (up.end - up.start)
         mean = left * whole * reciprocal
         w = mean + math.sqrt(left * right * reciprocal) * self._normal(up.seed)
-        return w if node.is_left else whole - w
+        w = w if node.is_left else whole - w
+        self._recent[place] = w
+        if len(self._recent) > _KEPT:
+            self._recent.pop(next(iter(self._recent)))
+        return w
 
     def _cover(self, node: _Interval, a: float, b: float, parts: list[_Interval]) -> None:
         """The nodes that make up a .. b, in order; the tree grows where none does yet."""
