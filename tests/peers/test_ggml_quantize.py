@@ -4,14 +4,13 @@ $REFSD_GGML_QUANTS is a library of ggml-quants.c as the C says, without contract
 older ggml as it is built by default.
 """
 
-import ctypes
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import quantize_inputs as inputs
-from record_quantized import by_ggml, cases
+from record_quantized import by_ggml, cases, load
 
 from refsd.golden.engines.ggml_library import library_files
 from refsd.kernels.quant import BLOCK_TYPES
@@ -25,12 +24,12 @@ NEWER = {"nvfp4", "q1_0", "q2_0", "iq1_m"}
 
 @pytest.fixture(scope="module")
 def reference():
-    return ctypes.CDLL(os.environ["REFSD_GGML_QUANTS"])
+    return load(os.environ["REFSD_GGML_QUANTS"])
 
 
 @pytest.fixture(scope="module")
 def default_build():
-    return ctypes.CDLL(str(next(f for f in library_files(Path(os.environ["REFSD_GGML"])) if "base" in f.name)))
+    return load(next(f for f in library_files(Path(os.environ["REFSD_GGML"])) if "base" in f.name))
 
 
 def awkward_for_ggml(name: str, x: np.ndarray) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from naive.quant import quantize as naive
 
 from refsd.kernels.quant import BLOCK_TYPES, grids
@@ -84,13 +82,11 @@ def test_blocks_are_packed_alone(name):
     assert pack(name, x[:0]).shape == (0, BLOCK_TYPES[name].bytes)
 
 
-@given(st.sampled_from(sorted(set(BLOCK_TYPES) - {"nvfp4"})), st.integers(0, 99), st.integers(-9, 9))
-def test_a_power_of_two_moves_only_the_scale(name, seed, power):
-    """Every product, sum and quotient scales exactly: the codes stay. The size is far from float16's ends."""
-    x, factor = bell(name, 1, seed), np.float32(2.0**power)
-    expand = BLOCK_TYPES[name].dequantize
-    once, scaled = expand(pack(name, x)), expand(pack(name, factor * x))
-    assert np.allclose(scaled, factor * once, rtol=0 if power >= 0 else 1e-2, atol=0)
+@pytest.mark.parametrize("name", sorted(set(BLOCK_TYPES) - {"nvfp4"}))
+def test_a_power_of_two_moves_only_the_scale(name):
+    """Every product, sum and quotient scales exactly: the codes stay. The sizes keep float16 scales normal."""
+    x, expand = 64 * bell(name, 1, seed=3), BLOCK_TYPES[name].dequantize
+    assert (expand(pack(name, 32 * x)) == 32 * expand(pack(name, x))).all()
 
 
 @pytest.mark.parametrize("name", SEARCHED)
