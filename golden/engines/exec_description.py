@@ -86,7 +86,7 @@ _ALLOWED = {
     "conv": _ROUNDING,
     "gelu": _ROUNDING,
     "flash": (None, "f16"),
-    "convolution": ("im2col", "direct"),
+    "convolution": ("im2col", "direct", "winograd-f16"),
 }
 
 

@@ -16,6 +16,7 @@ class Stub:
     """What GgmlLibrary answers, without a library."""
 
     version = "0"
+    lacks = ()
 
     def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=(), ops=()):
         self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize", *ops]}
