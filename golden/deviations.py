@@ -54,7 +54,7 @@ DEVIATIONS: dict[str, Deviation] = {
             "sdcpp/rope-f32-angles",
             "rope_angles",
             {"precision": "float32"},
-            "RoPE's angles are made by powf in float32, up to 2e-5 radians off at token 127; theirs are float64",
+            "RoPE's angles are made by powf in float32, 1e-5 radians off at token 127; theirs are float64",
             "stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope",
         ),
     )
