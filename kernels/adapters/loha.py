@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.kernels.adapters.layer import Layer, row_blocks
+from refsd.kernels.adapters.lora import LoRA
 
 
 class LoHa(NamedTuple):
@@ -41,16 +42,29 @@ class LoHa(NamedTuple):
         return strength * self.rows(weight.shape, slice(None))
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
-        """Add delta's output to `out`, a block of the delta's rows at a time: two blocks of 1 MB. base is not read.
+        """Add delta's output to `out`. base is not read.
 
-        An element-wise product does not pass through a sum over I: the delta's elements must be made. They need
-        not be there all at once.
+        Without cores it is a LoRA of rank K1 K2, taken so where that is less work:
+            up[o, k l] = w1_a[o, k] w2_a[o, l],  down[k l, i] = w1_b[k, i] w2_b[l, i]
+        Else the delta's rows are made, two blocks of 1 MB at a time.
         """
+        shape = layer.weight.shape
+        rank, inputs = self.w1_a.shape[1] * self.w2_a.shape[1], int(np.prod(shape[1:]))
+        if self.t1 is None and self.t2 is None and rank * (shape[0] + inputs) < shape[0] * inputs:
+            self.as_lora(shape).forward(x, base, layer, out, strength)
+            return
         channels = np.moveaxis(out, layer.axis, 0)
-        for which in row_blocks(layer.weight.shape, x.itemsize):
-            part = layer.apply(x, self.rows(layer.weight.shape, which))
+        for which in row_blocks(shape, x.itemsize):
+            part = layer.apply(x, self.rows(shape, which))
             part *= strength
             channels[which] += np.moveaxis(part, layer.axis, 0)
+
+    def as_lora(self, shape) -> LoRA:
+        """The same delta as a LoRA of rank K1 K2; only without cores. shape: of the weight"""
+        first, second = (b.reshape(len(b), -1) for b in (self.w1_b, self.w2_b))
+        down = (first[:, None] * second).reshape(-1, first.shape[1])
+        up = (self.w1_a[:, :, None] * self.w2_a[:, None]).reshape(shape[0], -1)
+        return LoRA(down.reshape(-1, *shape[1:]), up, None, self.scale)
 
 
 def _half(a, b, t, shape, which: slice):

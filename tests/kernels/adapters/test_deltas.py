@@ -281,3 +281,21 @@ def test_rotations():
     np.testing.assert_allclose(cayley_neumann(small, 12), cayley(small), rtol=0, atol=1e-13)
     assert np.linalg.norm(limited(q, 0.5)) == pytest.approx(0.5)
     assert limited(q, 0.0) is q and limited(q, 1e6) is q
+
+
+@pytest.mark.parametrize(("shape", "padding"), [((24, 30), None), ((24, 30, 3, 2), (1, 1, 0, 1))])
+@pytest.mark.parametrize(("K1", "K2"), [(2, 2), (1, 3), (5, 6)])
+def test_loha_is_a_lora_of_the_product_of_its_ranks(shape, padding, K1, K2):
+    """Below that rank's break-even the factors are used, above it the rows: both are the merged weight."""
+    n = draws(K1)
+    inputs = int(np.prod(shape[1:]))
+    adapter = LoHa(n(24, K1), n(K1, inputs), n(24, K2), n(K2, inputs), scale=0.4)
+    np.testing.assert_allclose(adapter.as_lora(shape).delta(n(*shape)), adapter.delta(n(*shape)), atol=1e-13)
+    weight = n(*shape)
+    layer = Linear(weight) if padding is None else Conv2d(weight, None, 1, padding)
+    x = n(3, 30) if padding is None else n(2, 30, 6, 5)
+    base = layer.apply(x, weight)
+    out = base.copy()
+    adapter.forward(x, base, layer, out, 0.7)
+    merged = layer.apply(x, weight + adapter.delta(weight, 0.7))
+    assert np.linalg.norm(out - merged) <= 1e-13 * np.linalg.norm(merged)
