@@ -37,6 +37,7 @@ def test_many_short_compilations_add_up(capsys, patience):
 
 def test_a_terminal_sees_the_kernels_name(capsys, monkeypatch, patience):
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
     with progress.compile_progress():
         compile_for(0.4)
     assert "compiling kernels (first run): group_norm ..." in capsys.readouterr().err
