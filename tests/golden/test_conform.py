@@ -12,7 +12,7 @@ from refsd.golden import report as pages
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.cases import CASES, select
-from refsd.golden.conform import Report, Result, Runner, run, shortages
+from refsd.golden.conform import FLOORS, Report, Result, Runner, run, shortages
 from refsd.golden.deviations import DEVIATIONS, Deviation
 from refsd.golden.engines import EngineFailure, registry
 from refsd.golden.errors import BadInput
@@ -172,7 +172,9 @@ def test_fewer_cases_than_expected_is_a_failure():
     results = [Result("gguf-py", "a", "dequantize", verdict.PASS), Result("x", "a", "silu", verdict.REFUSED)]
     gguf, other = {"gguf-py": ["gguf-py"]}, {"x:/path": ["x", "x-flash"]}
     assert shortages(gguf, results, None, whole=False) == []
-    assert shortages(gguf, results, None, whole=True) == ["gguf-py ran 1 cases, expected at least 10"]
+    assert shortages(gguf, results, None, whole=True) == [
+        f"gguf-py ran 1 cases, expected at least {FLOORS['gguf-py']}"
+    ]
     assert shortages(gguf, results, 2, whole=False) == ["gguf-py ran 1 cases, expected at least 2"]
     assert shortages(gguf, results, 1, whole=True) == []
     assert shortages(other, results, None, whole=False) == ["x:/path ran 0 cases, expected at least 1"]
