@@ -78,7 +78,7 @@ class C:
 
     def quantize(self, kind: BlockType, x: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
         """x: float32 [rows, width]. -> uint8 [blocks, bytes], as files are made"""
-        out = np.empty((x.size // kind.block, kind.bytes), np.uint8)
+        out = np.zeros((x.size // kind.block, kind.bytes), np.uint8)
         if kind.name not in SCALE_FIELDS:  # never in a file
             self.function(f"quantize_row_{_in_c(kind)}_ref")(_pointer(x), _pointer(out), ctypes.c_int64(x.size))
             return out
