@@ -22,7 +22,7 @@ INPUTS = model.inputs()
 def run(weights=WEIGHTS, numerics=FLOAT64, taps=None, **changed):
     m = Module(weights, Arithmetic(numerics), taps=taps)
     given = {**INPUTS, **changed}
-    given |= {name: m.store(given[name]) for name in ("x", "timesteps", "context")}
+    given |= {name: m.store(given[name]) for name in ("x", "context")}
     return zimage(m, **given, axes_dim=model.AXES)
 
 
