@@ -1,8 +1,8 @@
 """The transformer of Z-Image: picture and caption are refined apart, then run through one stack together.
 
 Key names of the single-file checkpoint (fused `attention.qkv`, `x_embedder`, `final_layer`), which GGUF files keep;
-the split names of Tongyi-MAI's own folder are in weights/keymaps_zimage.py. A single file may hold `norm_final.weight`
-too, which no implementation reads.
+the split names of Tongyi-MAI's own folder are in weights/keymaps_zimage.py. A single file may also hold
+`norm_final.weight`, which diffusers drops and nothing here reads.
 
 Time runs backwards here: the model is given 1 - sigma, and its output is minus the flow's velocity. This page does
 not negate it, nor do Z-Image and diffusers inside the model: their pipelines do, after guidance
