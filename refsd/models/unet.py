@@ -14,7 +14,7 @@ from refsd.module import Module, block
 
 
 @block
-def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, head_dim=64):
+def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, head_dim=64, control=None):
     """Predict the noise in a latent, or its velocity: what the model was trained for.
 
     x:         [N, C, H, W], H and W multiples of 2^(number of downsamplings)
@@ -23,6 +23,7 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
     num_heads: of every attention whose proj_in is a convolution (SD 1)
     y:         [N, A], what SDXL's label_emb takes, from `size_condition`; else None
     head_dim:  channels a head where proj_in is linear (SD 2, SDXL)
+    control:   None, or what `controlnet` adds to each skip and, last, to the middle
     -> eps:    [N, K, H, W]
     """
     emb = time_embed(m, timesteps)
@@ -36,6 +37,9 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
         h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
         skips.append(h)
     h = stage(m["middle_block"], h, emb, context, num_heads, num_groups, head_dim)
+    if control is not None:
+        h = h + control[-1]
+        skips = [skip + more for skip, more in zip(skips, control[:-1], strict=True)]
     for i in range(m.count("output_blocks")):
         h = np.concatenate([h, skips.pop()], axis=1)
         h = stage(m["output_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
