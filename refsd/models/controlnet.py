@@ -3,6 +3,8 @@
 Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py.
 """
 
+import numpy as np
+
 from refsd.models.unet import conv_in, stage, time_embed
 from refsd.module import Module, block
 
@@ -26,7 +28,7 @@ def controlnet(m: Module, x, hint, timesteps, context, num_heads=8, num_groups=3
         outs.append(zero_conv(m["zero_convs"][i], h))
     h = stage(m["middle_block"], h, emb, context, num_heads, num_groups)
     outs.append(zero_conv(m["middle_block_out"], h))
-    return tuple(out * strength for out in outs)
+    return tuple(m.apply(np.multiply, out, strength) for out in outs)
 
 
 @block

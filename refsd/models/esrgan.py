@@ -44,7 +44,7 @@ def rrdb(m: Module, x):
     h = x
     for i in (1, 2, 3):
         h = dense_block(m[f"rdb{i}"], h)
-    return h * 0.2 + x
+    return m.apply(np.multiply, h, 0.2) + x
 
 
 @block
@@ -53,7 +53,7 @@ def dense_block(m: Module, x):
     seen = x
     for i in (1, 2, 3, 4):
         seen = np.concatenate([seen, lrelu(m, m.conv2d(f"conv{i}", seen, padding=1))], axis=1)
-    return m.conv2d("conv5", seen, padding=1) * 0.2 + x
+    return m.apply(np.multiply, m.conv2d("conv5", seen, padding=1), 0.2) + x
 
 
 def lrelu(m: Module, x):

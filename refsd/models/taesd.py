@@ -5,6 +5,8 @@ a key begins with the place in it ("3.conv.0.weight"). Layers without weights ha
 Latents are the denoiser's own, neither scaled nor shifted: 4 channels for SD 1.x and SDXL, 16 for SD3 and FLUX.1.
 """
 
+import numpy as np
+
 from refsd.kernels.relu import relu
 from refsd.kernels.tanh import tanh
 from refsd.module import Module, block
@@ -37,7 +39,7 @@ def decode(m: Module, z):
 
     Place 0 clamps softly to -3..3, place 2 is a ReLU; any later place without weights doubles the size.
     """
-    h = m.apply(tanh, z / 3) * 3
+    h = m.apply(np.multiply, m.apply(tanh, m.apply(np.divide, z, 3)), 3)
     h = m.apply(relu, m.conv2d("1", h, padding=1))
     i = 3
     while i in m or i + 1 in m:
