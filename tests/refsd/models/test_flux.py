@@ -55,8 +55,8 @@ def test_every_answer_is_asked_for():
     assert sorted(RECORDED.files) == sorted([*ANSWERS, "about"])
 
 
-# What a profile may be away from the truth: a few times what it measures here. Chroma numbers its modulation by angles
-# that float32 does not hold.
+# What a profile may be away from the truth: a few times what it measures here. Chroma numbers its modulation by
+# angles that float32 does not hold.
 AWAY = {"float32": 1e-5, "torch-f16": 4e-3, "torch-bf16": 2e-2, "ggml-cpu": 1e-3, "ggml-cpu-flash": 1e-3}
 AWAY_CHROMA = AWAY | {"float32": 2e-4}
 
