@@ -20,13 +20,20 @@ def mmdit(m: Module, x, timesteps, context, y, head_dim=64, skip_layers=()):
     timesteps:   [N], 1000 sigma, fractions allowed
     context:     [N, J, E], the text encoders' hidden states
     y:           [N, P], their pooled outputs
+    head_dim:    64 in every released model
     skip_layers: the numbers of joint blocks to leave out (3.5's skip-layer guidance)
     -> v:        [N, C, H, W]
 
-    Raises BadInput for a latent that is not whole patches, or larger than the table of positions.
+    Raises BadInput for a latent that is not whole patches, or larger than the table of positions, and for weights
+    that are not whole heads.
     Source: Stability-AI/sd3.5 mmditx.py, MMDiTX.forward.
     """
-    patch = m.shape("x_embedder.proj.weight")[2]
+    D, _, patch, _ = m.shape("x_embedder.proj.weight")
+    if D % head_dim:
+        raise BadInput(
+            f'"{m.prefix}x_embedder.proj.weight": {D} channels are not whole heads of {head_dim}; '
+            "say how wide a head is (head_dim)"
+        )
     height, width = grid(m, x, patch)
     x = patch_embed(m["x_embedder"], x, patch) + positions(m, height, width)
     c = embedder(m["t_embedder"], frequencies(m, timesteps)) + embedder(m["y_embedder"], y)
@@ -101,16 +108,15 @@ def joint_block(m: Module, context, x, c, head_dim=64):
     txt_attn, txt_mlp, _ = modulation(txt, c)
     img_attn, img_mlp, img_attn2 = modulation(img, c)
 
-    x_norm = norm(img, x)
-    txt_qkv = qkv(txt["attn"], txt.modulate(norm(txt, context), *txt_attn[:2]), head_dim)
-    img_qkv = qkv(img["attn"], img.modulate(x_norm, *img_attn[:2]), head_dim)
+    txt_qkv = qkv(txt["attn"], txt.adaptive_layer_norm(context, *txt_attn[:2]), head_dim)
+    img_qkv = qkv(img["attn"], img.adaptive_layer_norm(x, *img_attn[:2]), head_dim)
+    img_qkv2 = qkv(img["attn2"], img.adaptive_layer_norm(x, *img_attn2[:2]), head_dim) if img_attn2 else None
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
     txt_y, img_y = np.split(attention(m, q, k, v), [context.shape[1]], axis=1)
 
     x = m.gated_add(x, img.linear("attn.proj", img_y), img_attn[2])
-    if img_attn2:
-        y = attention(img, *qkv(img["attn2"], img.modulate(x_norm, *img_attn2[:2]), head_dim))
-        x = m.gated_add(x, img.linear("attn2.proj", y), img_attn2[2])
+    if img_qkv2:
+        x = m.gated_add(x, img.linear("attn2.proj", attention(img, *img_qkv2)), img_attn2[2])
     x = gated_mlp(img, x, *img_mlp)
     if not txt_mlp:
         return None, x
@@ -127,11 +133,6 @@ def modulation(m: Module, c):
     y = m.linear("adaLN_modulation.1", m.silu(c))
     parts = np.split(y, y.shape[-1] // D, axis=-1)
     return parts[:3], parts[3:6], parts[6:9]
-
-
-def norm(m: Module, x):
-    """LayerNorm without weights. [N, L, D] -> the same"""
-    return m.layer_norm(None, x, eps=1e-6)
 
 
 def qkv(m: Module, x, head_dim):
@@ -152,7 +153,7 @@ def attention(m: Module, q, k, v):
 @block
 def gated_mlp(m: Module, x, shift, scale, gate):
     """A stream's last step, so that its tap is the stream after the block. [N, L, D] -> the same"""
-    return m.gated_add(x, mlp(m["mlp"], m.modulate(norm(m, x), shift, scale)), gate)
+    return m.gated_add(x, mlp(m["mlp"], m.adaptive_layer_norm(x, shift, scale)), gate)
 
 
 @block
@@ -165,4 +166,4 @@ def mlp(m: Module, x):
 def final_layer(m: Module, x, c):
     """x [N, L, D], c [N, D] -> [N, L, patch*patch*C]"""
     shift, scale = np.split(m.linear("adaLN_modulation.1", m.silu(c)), 2, axis=-1)
-    return m.linear("linear", m.modulate(norm(m, x), shift, scale))
+    return m.linear("linear", m.adaptive_layer_norm(x, shift, scale))

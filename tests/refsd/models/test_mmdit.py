@@ -139,6 +139,11 @@ def test_a_latent_that_does_not_fit(shape, says):
     assert "\n" not in str(error.value)
 
 
+def test_a_model_that_is_not_whole_heads():
+    with pytest.raises(BadInput, match="24 channels are not whole heads of 64"):
+        mmdit(Module(tiny.weights("sd3")), **tiny.inputs("sd3"))
+
+
 def test_a_table_that_is_not_square():
     weights = tiny.weights("sd3")
     table = weights["pos_embed"]
