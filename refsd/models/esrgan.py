@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from refsd.golden.errors import BadInput
 from refsd.kernels.pixel_shuffle import pixel_unshuffle
 from refsd.kernels.relu import leaky_relu
 from refsd.module import Module, block
@@ -26,6 +27,8 @@ def rrdbnet(m: Module, x):
     both and take p x p pixels as channels first: p = 2 for x2, p = 4 for x1.
     """
     p = math.isqrt(m.shape("conv_first.weight")[1] // x.shape[1])
+    if x.shape[2] % p or x.shape[3] % p:
+        raise BadInput(f"x is {x.shape[2]} x {x.shape[3]} pixels, these weights take multiples of {p}: pad it")
     x = m.apply(pixel_unshuffle, x, factor=p) if p > 1 else x
     feat = m.conv2d("conv_first", x, padding=1)
     h = feat

@@ -38,6 +38,8 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
         skips.append(h)
     h = stage(m["middle_block"], h, emb, context, num_heads, num_groups, head_dim)
     if control is not None:
+        if len(control) != len(skips) + 1:
+            raise BadInput(f"control has {len(control)} parts, this UNet takes {len(skips) + 1}")
         h = h + control[-1]
         skips = [skip + more for skip, more in zip(skips, control[:-1], strict=True)]
     for i in range(m.count("output_blocks")):

@@ -7,6 +7,7 @@ import pytest
 import tiny_side_models as tiny
 
 from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.models.controlnet import controlnet
 from refsd.models.esrgan import rrdbnet
@@ -91,6 +92,7 @@ def test_the_items_of_a_batch_do_not_meet(model):
             assert distance(alone[name][0], y[i]) <= 1e-13
 
 
+@pytest.mark.jitted
 def test_taps_are_named_after_the_keys():
     taps = Taps()
     run("taesd4", taps=taps)
@@ -101,10 +103,16 @@ def test_taps_are_named_after_the_keys():
     assert {"input_hint_block", "zero_convs.2", "middle_block_out", "middle_block.1"} <= set(taps)
 
 
+def test_a_picture_that_cannot_be_unshuffled():
+    with pytest.raises(BadInput, match="x is 4 x 5 pixels, these weights take multiples of 2"):
+        rrdbnet(Module(tiny.weights("real-esrgan2")), np.zeros((1, 3, 4, 5)))
+
+
+@pytest.mark.jitted
 def test_a_unet_refuses_the_control_of_another():
     a = INPUTS["controlnet"]
     trunk = a["x"], a["timesteps"], a["context"]
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(BadInput, match="control has 2 parts, this UNet takes 5"):
         unet(Module(tiny.weights("unet")), *trunk, control=(np.zeros(1), np.zeros(1)))
 
 
