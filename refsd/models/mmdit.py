@@ -108,9 +108,9 @@ def joint_block(m: Module, context, x, c, head_dim=64):
     txt_attn, txt_mlp, _ = modulation(txt, c)
     img_attn, img_mlp, img_attn2 = modulation(img, c)
 
-    txt_qkv = qkv(txt["attn"], txt.adaptive_layer_norm(context, *txt_attn[:2]), head_dim)
-    img_qkv = qkv(img["attn"], img.adaptive_layer_norm(x, *img_attn[:2]), head_dim)
-    img_qkv2 = qkv(img["attn2"], img.adaptive_layer_norm(x, *img_attn2[:2]), head_dim) if img_attn2 else None
+    txt_qkv = pre_attention(txt, "attn", context, txt_attn, head_dim)
+    img_qkv = pre_attention(img, "attn", x, img_attn, head_dim)
+    img_qkv2 = pre_attention(img, "attn2", x, img_attn2, head_dim) if img_attn2 else None
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
     txt_y, img_y = np.split(attention(m, q, k, v), [context.shape[1]], axis=1)
 
@@ -133,6 +133,12 @@ def modulation(m: Module, c):
     y = m.linear("adaLN_modulation.1", m.silu(c))
     parts = np.split(y, y.shape[-1] // D, axis=-1)
     return parts[:3], parts[3:6], parts[6:9]
+
+
+def pre_attention(m: Module, name, x, parts, head_dim):
+    """x [N, L, D], parts (shift, scale, ...) -> q, k, v of the attention called `name`, each [N, L, H, D / H]"""
+    shift, scale = parts[:2]
+    return qkv(m[name], m.adaptive_layer_norm(x, shift, scale), head_dim)
 
 
 def qkv(m: Module, x, head_dim):
