@@ -28,7 +28,7 @@ def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128):
     bias = None
     for i in range(m.count("block")):
         layers = m["block"][i]["layer"]
-        if "0.SelfAttention.relative_attention_bias" in layers:
+        if i == 0 or "0.SelfAttention.relative_attention_bias" in layers:
             bias = position_bias(layers["0.SelfAttention"], x.shape[1], max_distance)
             if attention_mask is not None:
                 bias = bias + boolean_mask(np.asarray(attention_mask)[:, None, None] != 0, np.float64)
