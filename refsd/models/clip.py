@@ -1,6 +1,7 @@
 """CLIP's text encoder: transformer blocks that see only the past.
 
-Radford et al. 2021, section 2.4; key names as in transformers, modeling_clip.py.
+OpenAI's CLIP-L (SD 1, SDXL, Flux) and OpenCLIP's H (SD 2) and bigG (SDXL). Radford et al. 2021,
+section 2.4; Cherti et al. 2022; key names as in transformers, modeling_clip.py.
 """
 
 import numpy as np
@@ -12,13 +13,14 @@ ACTIVATIONS = {"quick_gelu": Module.quick_gelu, "gelu": Module.gelu}
 
 
 @block
-def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_skip=1, eos=49407):
+def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_skip=1, eos=49407, final_norm=True):
     """Encode token ids.
 
     input_ids:  [N, L], integers
     hidden_act: a key of ACTIVATIONS: OpenAI's CLIP has quick_gelu, OpenCLIP gelu
-    clip_skip:  1 takes the last layer's output, 2 the one before it, ...; the final LayerNorm follows in any case
+    clip_skip:  1 takes the last layer's output, 2 the one before it, ...
     eos:        the id that ends a prompt
+    final_norm: whether the final LayerNorm follows on `hidden`, whatever was skipped; SDXL leaves it out
     -> hidden: [N, L, D]
        pooled: [N, D], the last layer's output at the first `eos` (else at 0), final LayerNorm applied
     """
@@ -30,9 +32,26 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
             skipped = x
         x = layer(m["encoder.layers"][i], x, num_heads, ACTIVATIONS[hidden_act])
     last = m.layer_norm("final_layer_norm", x)
-    hidden = m.layer_norm("final_layer_norm", skipped) if clip_skip > 1 else last
+    hidden = skipped if clip_skip > 1 else x
+    if final_norm:
+        hidden = m.layer_norm("final_layer_norm", skipped) if clip_skip > 1 else last
     first_eos = np.argmax(np.asarray(input_ids) == eos, axis=1)
     return hidden, last[np.arange(len(last)), first_eos]
+
+
+@block
+def clip_text_with_projection(
+    m: Module, input_ids, num_heads=20, hidden_act="gelu", clip_skip=2, eos=49407, final_norm=False
+):
+    """Encode token ids as SDXL does with OpenCLIP's bigG.
+
+    The arguments are `clip_text`'s.
+
+    -> hidden: [N, L, D], as it left the last layer but one
+       pooled: [N, P], the last layer's output at the first `eos`, final LayerNorm applied, projected
+    """
+    hidden, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm)
+    return hidden, m.linear("text_projection", pooled)
 
 
 @block

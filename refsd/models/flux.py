@@ -1,11 +1,97 @@
-"""The two blocks of FLUX.1.
+"""FLUX.1: dev, schnell, and their Fill, Canny, Depth and Kontext variants.
 
-Key names, argument names and order of the streams as in black-forest-labs/flux, modules/layers.py.
+Key names, argument names and order of the streams as in black-forest-labs/flux, model.py and modules/layers.py.
 """
 
 import numpy as np
 
+from refsd.golden.errors import BadInput
 from refsd.module import Module, block
+
+AXES_DIM = 16, 56, 56  # the channels of a head that turn with the reference's index, the row, the column
+THETA = 10000.0
+
+
+@block
+def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axes_dim=AXES_DIM):
+    """Predict the velocity, noise minus picture, of a latent between the two.
+
+    x:         [N, C, H, W], H and W even; Fill, Canny and Depth have their condition in channels 16 and up
+    timesteps: [N], 0..1, the share of the noise
+    context:   [N, J, E], T5's hidden states
+    y:         [N, V], CLIP's pooled text
+    guidance:  [N], 3.5 or so; schnell has no use for it
+    reference: [N, C, h, w], h and w even: Kontext's picture to edit
+    axes_dim:  channels of a head given to each axis; they make up the head
+    -> v:      [N, K, H, W]
+
+    Text stands at position 0 of every axis, x at (0, row, column), the reference at (1, row, column).
+
+    Raises BadInput where the weights embed a guidance and none is given.
+    Source: Black Forest Labs 2024; Labs et al. 2025 (FLUX.1 Kontext), section 3, for the reference.
+    """
+    H, W = x.shape[2:]
+    tokens, ids = pack(x), grid_ids(H, W)
+    if reference is not None:
+        tokens = np.concatenate([tokens, pack(reference)], axis=1)
+        ids = np.concatenate([ids, grid_ids(*reference.shape[2:], index=1)])
+    img, txt, vec = m.linear("img_in", tokens), m.linear("txt_in", context), conditioning(m, timesteps, y, guidance)
+    angle = angles(m, context.shape[1], ids, axes_dim)
+    num_heads = img.shape[2] // sum(axes_dim)
+
+    for i in range(m.count("double_blocks")):
+        img, txt = double_stream_block(m["double_blocks"][i], img, txt, vec, angle, num_heads)
+    both = np.concatenate([txt, img], axis=1)
+    for i in range(m.count("single_blocks")):
+        both = single_stream_block(m["single_blocks"][i], both, vec, angle, num_heads)
+    _, img, _ = np.split(both, [txt.shape[1], txt.shape[1] + H * W // 4], axis=1)
+    return unpack(final_layer(m["final_layer"], img, vec), H, W)
+
+
+def pack(x):
+    """Each 2x2 square becomes a token, its channels (c, row, column). [N, C, H, W] -> [N, H/2 * W/2, 4C]"""
+    N, C, H, W = x.shape
+    return x.reshape(N, C, H // 2, 2, W // 2, 2).transpose(0, 2, 4, 1, 3, 5).reshape(N, H * W // 4, 4 * C)
+
+
+def unpack(tokens, H, W):
+    """[N, H/2 * W/2, 4C] -> [N, C, H, W]"""
+    N, _, D = tokens.shape
+    return tokens.reshape(N, H // 2, W // 2, D // 4, 2, 2).transpose(0, 3, 1, 4, 2, 5).reshape(N, D // 4, H, W)
+
+
+def grid_ids(H, W, index=0):
+    """(index, row, column) of the tokens of a latent of H x W. -> [H/2 * W/2, 3]"""
+    row, column = np.indices((H // 2, W // 2)).reshape(2, -1)
+    return np.stack([np.full_like(row, index), row, column], axis=-1)
+
+
+def angles(m: Module, J, ids, axes_dim):
+    """ids [L, A] of the picture, J tokens of text before it at zero -> radians [1, J + L, sum(axes_dim) / 2]"""
+    return m.rope_angles(np.pad(ids, ((J, 0), (0, 0)))[None], axes_dim, THETA)
+
+
+def conditioning(m: Module, timesteps, y, guidance):
+    """timesteps [N], y [N, V], guidance [N] or None -> vec [N, D]"""
+    vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, 256))
+    if "guidance_in" in m:
+        if guidance is None:
+            raise BadInput("the weights embed a guidance: give one (3.5 is usual), or take schnell's weights")
+        vec = vec + mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, 256))
+    return vec + mlp_embedder(m["vector_in"], y)
+
+
+@block
+def mlp_embedder(m: Module, x):
+    """[..., K] -> [..., D]"""
+    return m.linear("out_layer", m.silu(m.linear("in_layer", x)))
+
+
+@block
+def final_layer(m: Module, x, vec):
+    """[N, L, D], vec [N, D] -> [N, L, 4K]"""
+    shift, scale = np.split(m.linear("adaLN_modulation.1", m.silu(vec)), 2, axis=-1)
+    return m.linear("linear", m.modulate(norm(m, x), shift, scale))
 
 
 @block
@@ -15,17 +101,25 @@ def double_stream_block(m: Module, img, txt, vec, angle, num_heads=24):
     img:    [N, L, D]
     txt:    [N, J, D]
     vec:    [N, D], the conditioning
-    angle:  [N, J + L, D / num_heads / 2], radians; text first
+    angle:  [N or 1, J + L, D / num_heads / 2], radians; text first
     -> img: [N, L, D]
        txt: [N, J, D]
     """
-    img_attn, img_mlp = modulation(m["img_mod"], vec, 2)
-    txt_attn, txt_mlp = modulation(m["txt_mod"], vec, 2)
+    return double_stream(
+        m, img, txt, modulation(m["img_mod"], vec, 2), modulation(m["txt_mod"], vec, 2), angle, num_heads
+    )
 
+
+def double_stream(m: Module, img, txt, img_mod, txt_mod, angle, num_heads, mask=None):
+    """`double_stream_block`, its modulation given: two triples (shift, scale, gate) a stream, each [N, D].
+
+    mask: [N, 1, J + L, J + L], added to the attention's scores
+    """
+    (img_attn, img_mlp), (txt_attn, txt_mlp) = img_mod, txt_mod
     img_qkv = qkv(m["img_attn"], m.modulate(norm(m, img), *img_attn[:2]), num_heads)
     txt_qkv = qkv(m["txt_attn"], m.modulate(norm(m, txt), *txt_attn[:2]), num_heads)
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
-    y = rotary_attention(m, q, k, v, angle)
+    y = rotary_attention(m, q, k, v, angle, mask)
     txt_y, img_y = np.split(y, [txt.shape[1]], axis=1)
 
     img = img + img_attn[2][:, None] * m.linear("img_attn.proj", img_y)
@@ -41,16 +135,25 @@ def single_stream_block(m: Module, x, vec, angle, num_heads=24):
 
     x:     [N, L, D], text first
     vec:   [N, D]
-    angle: [N, L, D / num_heads / 2], radians
+    angle: [N or 1, L, D / num_heads / 2], radians
     -> x:  [N, L, D]
     """
+    (mod,) = modulation(m["modulation"], vec, 1)
+    return single_stream(m, x, mod, angle, num_heads)
+
+
+def single_stream(m: Module, x, mod, angle, num_heads, mask=None):
+    """`single_stream_block`, its modulation given: (shift, scale, gate), each [N, D].
+
+    mask: [N, 1, L, L], added to the attention's scores
+    """
     N, L, D = x.shape
-    ((shift, scale, gate),) = modulation(m["modulation"], vec, 1)
+    shift, scale, gate = mod
     h = m.linear("linear1", m.modulate(norm(m, x), shift, scale))
     qkv, hidden = np.split(h, [3 * D], axis=-1)
     q, k, v = qkv.reshape(N, L, 3, num_heads, -1).transpose(2, 0, 1, 3, 4)
     q, k = qk_norm(m["norm"], q, k)
-    y = rotary_attention(m, q, k, v, angle)
+    y = rotary_attention(m, q, k, v, angle, mask)
     return x + gate[:, None] * m.linear("linear2", np.concatenate([y, m.gelu_tanh(hidden)], axis=-1))
 
 
@@ -77,10 +180,10 @@ def qk_norm(m: Module, q, k):
     return m.rms_norm("query_norm.scale", q), m.rms_norm("key_norm.scale", k)
 
 
-def rotary_attention(m: Module, q, k, v, angle):
-    """[N, L, H, D] each, angle [N, L, D/2] -> [N, L, H*D]"""
+def rotary_attention(m: Module, q, k, v, angle, mask=None):
+    """[N, L, H, D] each, angle [N or 1, L, D/2] -> [N, L, H*D]"""
     N, L, _, _ = q.shape
-    return m.attention(m.rope(q, angle), m.rope(k, angle), v).reshape(N, L, -1)
+    return m.attention(m.rope(q, angle), m.rope(k, angle), v, mask=mask).reshape(N, L, -1)
 
 
 @block

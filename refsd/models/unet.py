@@ -1,32 +1,50 @@
-"""The UNet of Stable Diffusion 1.x.
+"""The UNet of Stable Diffusion 1.x, 2.x and SDXL, its refiner included.
 
-Rombach et al. 2022, appendix E.2; key names as in CompVis/stable-diffusion, openaimodel.py and attention.py.
+Which layers a block has, how deep its transformers are and how many channels go in is read from the
+weights, so that inpainting (9 channels), InstructPix2Pix (8) and distilled UNets (no attention in the
+middle, or no middle) are the same page. Rombach et al. 2022, appendix E.2; Podell et al. 2023 (SDXL),
+section 2; key names as in CompVis/stable-diffusion and Stability-AI/generative-models,
+openaimodel.py and attention.py.
 """
 
 import numpy as np
 
+from refsd.golden.errors import BadInput
 from refsd.module import Module, block
 
 
 @block
-def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32):
-    """Predict the noise in a latent.
+def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, head_dim=64, control=None):
+    """Predict the noise in a latent, or its velocity: what the model was trained for.
 
     x:         [N, C, H, W], H and W multiples of 2^(number of downsamplings)
     timesteps: [N], 0..1000, fractions allowed
     context:   [N, J, E], the text encoder's hidden states
-    -> eps:    [N, C, H, W]
+    num_heads: of every attention whose proj_in is a convolution (SD 1)
+    y:         [N, A], what SDXL's label_emb takes, from `size_condition`; else None
+    head_dim:  channels a head where proj_in is linear (SD 2, SDXL)
+    control:   None, or what `controlnet` adds to each skip and, last, to the middle
+    -> eps:    [N, K, H, W]
     """
     emb = time_embed(m, timesteps)
+    if ("label_emb" in m) != (y is not None):
+        raise BadInput(f"y is {'missing' if y is None else 'given'}: a UNet takes it if it has label_emb, as SDXL")
+    if y is not None:
+        emb = emb + label_embed(m["label_emb.0"], y)
     h = conv_in(m["input_blocks.0"], x)
     skips = [h]
     for i in range(1, m.count("input_blocks")):
-        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups)
+        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
         skips.append(h)
-    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups)
+    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups, head_dim)
+    if control is not None:
+        if len(control) != len(skips) + 1:
+            raise BadInput(f"control has {len(control)} parts, this UNet takes {len(skips) + 1}")
+        h = h + control[-1]
+        skips = [skip + more for skip, more in zip(skips, control[:-1], strict=True)]
     for i in range(m.count("output_blocks")):
         h = np.concatenate([h, skips.pop()], axis=1)
-        h = stage(m["output_blocks"][i], h, emb, context, num_heads, num_groups)
+        h = stage(m["output_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
     h = m.group_norm_silu("out.0", h, num_groups)
     return m.conv2d("out.2", h, padding=1)
 
@@ -38,6 +56,25 @@ def time_embed(m: Module, timesteps):
     return m.linear("time_embed.2", m.silu(m.linear("time_embed.0", emb)))
 
 
+def label_embed(m: Module, y):
+    """[N, A] -> [N, D]"""
+    return m.linear("2", m.silu(m.linear("0", y)))
+
+
+def size_condition(m: Module, pooled, sizes):
+    """What SDXL is told besides the text: each number through the timestep embedding, 256 channels each.
+
+    pooled: [N, P], from `clip_text_with_projection`
+    sizes:  [N, S], pixels: original height and width, crop top and left, target height and width (S = 6);
+            the refiner has an aesthetic score (2.5 or 6.0) in place of the target (S = 5)
+    -> y:   [N, P + 256 S]
+
+    Source: Podell et al. 2023, section 2.2, algorithm 1.
+    """
+    embedded = m.timestep_embedding(sizes.reshape(-1), 256)
+    return np.concatenate([pooled, embedded.reshape(len(sizes), -1)], axis=1)
+
+
 @block
 def conv_in(m: Module, x):
     """[N, C, H, W] -> [N, model_channels, H, W]"""
@@ -45,14 +82,14 @@ def conv_in(m: Module, x):
 
 
 @block
-def stage(m: Module, h, emb, context, num_heads, num_groups):
+def stage(m: Module, h, emb, context, num_heads, num_groups, head_dim=64):
     """One numbered block: its layers one after the other, each known by its keys. [N, C, H, W] -> [N, K, P, Q]"""
     for i in range(m.count()):
         layer = m[i]
         if "in_layers" in layer:
             h = res_block(layer, h, emb, num_groups)
         elif "transformer_blocks" in layer:
-            h = spatial_transformer(layer, h, context, num_heads, num_groups)
+            h = spatial_transformer(layer, h, context, num_heads, num_groups, head_dim)
         elif "op" in layer:
             h = downsample(layer, h)
         else:
@@ -84,15 +121,33 @@ def upsample(m: Module, x):
 
 
 @block
-def spatial_transformer(m: Module, x, context, num_heads, num_groups):
-    """Every pixel is a token. x [N, C, H, W], context [N, J, E] -> [N, C, H, W]"""
-    N, _, H, W = x.shape
-    h = m.conv2d("proj_in", m.group_norm("norm", x, num_groups, eps=1e-6))
-    h = h.reshape(N, -1, H * W).swapaxes(1, 2)
+def spatial_transformer(m: Module, x, context, num_heads, num_groups, head_dim=64):
+    """Every pixel is a token. x [N, C, H, W], context [N, J, E] -> [N, C, H, W]
+
+    SD 1 projects pixels (1x1 convolutions), SD 2 and SDXL tokens (linear layers): the same map, other keys.
+    """
+    H, W = x.shape[2:]
+    D, *rest = m.shape("proj_in.weight")
+    linear = len(rest) == 1
+    if linear and D % head_dim:
+        raise BadInput(f"{m.prefix}proj_in has {D} channels: expected a multiple of head_dim, which is {head_dim}")
+    heads = D // head_dim if linear else num_heads
+    h = m.group_norm("norm", x, num_groups, eps=1e-6)
+    h = m.linear("proj_in", tokens(h)) if linear else tokens(m.conv2d("proj_in", h))
     for i in range(m.count("transformer_blocks")):
-        h = transformer_block(m["transformer_blocks"][i], h, context, num_heads)
-    h = h.swapaxes(1, 2).reshape(N, -1, H, W)
-    return m.conv2d("proj_out", h) + x
+        h = transformer_block(m["transformer_blocks"][i], h, context, heads)
+    h = pixels(m.linear("proj_out", h), H, W) if linear else m.conv2d("proj_out", pixels(h, H, W))
+    return h + x
+
+
+def tokens(x):
+    """[N, C, H, W] -> [N, H*W, C]"""
+    return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
+
+
+def pixels(h, H, W):
+    """[N, H*W, C] -> [N, C, H, W]"""
+    return h.swapaxes(1, 2).reshape(len(h), -1, H, W)
 
 
 @block

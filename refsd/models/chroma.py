@@ -1,0 +1,102 @@
+"""Chroma: FLUX.1's blocks, all their modulation from one small network.
+
+Key names as in lodestone-rock/flow, src/models/chroma/model.py.
+"""
+
+import numpy as np
+
+from refsd.models.flux import (
+    AXES_DIM,
+    angles,
+    double_stream,
+    grid_ids,
+    mlp_embedder,
+    norm,
+    pack,
+    single_stream,
+    unpack,
+)
+from refsd.module import Module, block
+
+
+@block
+def chroma(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
+    """Predict the velocity, noise minus picture, of a latent between the two.
+
+    x:         [N, C, H, W], H and W even
+    timesteps: [N], 0..1, the share of the noise
+    context:   [N, J, E], T5's hidden states
+    mask:      [N, J], not 0 where a token of the text is seen, see `seen`; None: all are
+    axes_dim:  channels of a head given to each axis (index, row, column)
+    -> v:      [N, C, H, W]
+
+    The modulation stands in the order single blocks (shift, scale, gate), picture of the double blocks
+    (shift, scale, gate, twice), their text, final layer (shift, scale).
+    """
+    H, W = x.shape[2:]
+    J = context.shape[1]
+    doubles, singles = m.count("double_blocks"), m.count("single_blocks")
+    vectors = iter(approximator(m["distilled_guidance_layer"], timesteps, 3 * singles + 12 * doubles + 2))
+    single_mods = [take(vectors, 3) for _ in range(singles)]
+    img_mods = [(take(vectors, 3), take(vectors, 3)) for _ in range(doubles)]
+    txt_mods = [(take(vectors, 3), take(vectors, 3)) for _ in range(doubles)]
+    shift, scale = vectors
+
+    img, txt = m.linear("img_in", pack(x)), m.linear("txt_in", context)
+    angle = angles(m, J, grid_ids(H, W), axes_dim)
+    pairs = None if mask is None else pair_mask(mask, img.shape[1])
+    num_heads = img.shape[2] // sum(axes_dim)
+    for i in range(doubles):
+        img, txt = double_block(m["double_blocks"][i], img, txt, img_mods[i], txt_mods[i], angle, num_heads, pairs)
+    both = np.concatenate([txt, img], axis=1)
+    for i in range(singles):
+        both = single_block(m["single_blocks"][i], both, single_mods[i], angle, num_heads, pairs)
+    _, img = np.split(both, [J], axis=1)
+    return unpack(m.linear("final_layer.linear", m.modulate(norm(m["final_layer"], img), shift, scale)), H, W)
+
+
+double_block, single_block = block(double_stream), block(single_stream)
+
+
+@block
+def approximator(m: Module, timesteps, n):
+    """The n vectors that modulate the blocks: timestep, no guidance, number of the vector -> vector.
+
+    timesteps: [N], 0..1
+    -> [n, N, D]
+
+    A vector's number is embedded as a timestep: n = 344 asks for angles up to 343000 radians, which float32 knows
+    to 0.03. Two engines in float32 may so differ by more than their sums do: 7e-5 measured, for 32 vectors.
+    """
+    width = m.shape("in_proj.weight")[1] // 4
+    now = m.timestep_embedding(np.append(1000 * timesteps, 0 * timesteps), width)
+    now, guidance = np.split(now, 2)
+    index = m.timestep_embedding(1000.0 * np.arange(n), 2 * width)
+    given = np.concatenate([now, guidance], axis=1)
+    x = np.concatenate(
+        [np.broadcast_to(given, (n, *given.shape)), np.repeat(index[:, None], len(given), axis=1)], axis=2
+    )
+    x = m.linear("in_proj", x)
+    for i in range(m.count("layers")):
+        x = x + mlp_embedder(m["layers"][i], m.rms_norm(f"norms.{i}.scale", x))
+    return m.linear("out_proj", x)
+
+
+def take(vectors, count):
+    """The next `count` of an iterator."""
+    return [next(vectors) for _ in range(count)]
+
+
+def seen(attention_mask):
+    """The tokenizer's mask, and the first pad, which Chroma was trained to see. [N, J] -> bool [N, J]
+
+    Source: lodestone-rock/flow, modify_mask_to_attend_padding; diffusers pipeline_chroma.py.
+    """
+    attention_mask = np.asarray(attention_mask)
+    return np.arange(attention_mask.shape[1]) <= attention_mask.sum(axis=1, keepdims=True)
+
+
+def pair_mask(mask, L):
+    """What is not seen neither looks nor is looked at; the picture's L tokens all are. -> [N, 1, J + L, J + L]"""
+    tokens = np.pad(np.asarray(mask) != 0, ((0, 0), (0, L)), constant_values=True)
+    return np.where(tokens[:, None, :, None] & tokens[:, None, None, :], 0.0, -np.inf)

@@ -1,0 +1,48 @@
+"""ControlNet for Stable Diffusion 1.x: a copy of the UNet's first half that looks at a picture as well.
+
+Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py.
+"""
+
+import numpy as np
+
+from refsd.models.unet import conv_in, stage, time_embed
+from refsd.module import Module, block
+
+
+@block
+def controlnet(m: Module, x, hint, timesteps, context, num_heads=8, num_groups=32, strength=1.0):
+    """What is added to the UNet's skips and to its middle; see `unet`, argument `control`.
+
+    x:          [N, C, H, W], the UNet's own input
+    hint:       [N, 3, 8H, 8W], 0..1: edges, depth, a pose, ...
+    timesteps:  [N], 0..1000
+    context:    [N, J, E]
+    strength:   the factor of all outputs
+    -> control: for each input block the shape of its output, then the middle block's
+    """
+    emb = time_embed(m, timesteps)
+    h = conv_in(m["input_blocks.0"], x) + hint_block(m["input_hint_block"], hint)
+    outs = [zero_conv(m["zero_convs.0"], h)]
+    for i in range(1, m.count("input_blocks")):
+        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups)
+        outs.append(zero_conv(m["zero_convs"][i], h))
+    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups)
+    outs.append(zero_conv(m["middle_block_out"], h))
+    return tuple(m.apply(np.multiply, out, strength) for out in outs)
+
+
+@block
+def hint_block(m: Module, hint):
+    """[N, 3, 8H, 8W] -> [N, D, H, W]; every other convolution from the third on halves the size"""
+    h = m.conv2d("0", hint, padding=1)
+    i = 2
+    while i in m:
+        h = m.conv2d(f"{i}", m.silu(h), stride=1 if i % 4 else 2, padding=1)
+        i += 2
+    return h
+
+
+@block
+def zero_conv(m: Module, h):
+    """A pointwise convolution that training began at zero. [N, D, H, W] -> the same"""
+    return m.conv2d("0", h)

@@ -1,0 +1,175 @@
+"""MMDiT and MMDiT-X: the transformers of Stable Diffusion 3 and 3.5.
+
+Esser et al. 2024, figure 2; key names as in Stability-AI/sd3.5, mmditx.py. What a checkpoint is, its weights
+say: normalised queries and keys where there are ln_q and ln_k (3.5), a second attention of the picture to itself
+where there is attn2 (3.5 medium), a last block whose text is only looked at where its context has no mlp.
+"""
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.kernels.patchify import unpatchify_channels_last
+from refsd.kernels.sincos_positions import crop_positions
+from refsd.module import Module, block
+
+
+def mmdit(m: Module, x, timesteps, context, y, head_dim=64, skip_layers=()):
+    """Predict the velocity of a latent: what noise and picture differ by.
+
+    x:           [N, C, H, W], H and W multiples of the patch (2 pixels), H/2 and W/2 no larger than the table
+    timesteps:   [N], 1000 sigma, fractions allowed
+    context:     [N, J, E], the text encoders' hidden states
+    y:           [N, P], their pooled outputs
+    head_dim:    64 in every released model
+    skip_layers: the numbers of joint blocks to leave out (3.5's skip-layer guidance)
+    -> v:        [N, C, H, W]
+
+    Raises BadInput for a latent that is not whole patches, or larger than the table of positions, and for weights
+    that are not whole heads.
+    Source: Stability-AI/sd3.5 mmditx.py, MMDiTX.forward.
+    """
+    D, _, patch, _ = m.shape("x_embedder.proj.weight")
+    if D % head_dim:
+        raise BadInput(
+            f'"{m.prefix}x_embedder.proj.weight": {D} channels are not whole heads of {head_dim}; '
+            "say how wide a head is (head_dim)"
+        )
+    height, width = grid(m, x, patch)
+    x = patch_embed(m["x_embedder"], x, patch) + positions(m, height, width)
+    c = embedder(m["t_embedder"], frequencies(m, timesteps)) + embedder(m["y_embedder"], y)
+    context = m.linear("context_embedder", context)
+    for i in range(m.count("joint_blocks")):
+        if i not in skip_layers:
+            context, x = joint_block(m["joint_blocks"][i], context, x, c, head_dim)
+    x = final_layer(m["final_layer"], x, c)
+    return m.apply(unpatchify_channels_last, x, patch=patch, height=height)
+
+
+def grid(m: Module, x, patch):
+    """How many patches high and wide a latent [N, C, H, W] is. Raises BadInput."""
+    H, W = x.shape[2:]
+    size = table_size(m)
+    if H % patch or W % patch:
+        raise BadInput(f"x: a latent of {H} x {W} pixels is not whole patches of {patch} x {patch}; pad or crop it")
+    if max(H, W) > size * patch:
+        raise BadInput(
+            f'x: a latent of {H} x {W} pixels; "{m.prefix}pos_embed" has positions for {size * patch} x '
+            f"{size * patch} at most; make a smaller picture"
+        )
+    return H // patch, W // patch
+
+
+def table_size(m: Module):
+    """Patches on a side of the square table of positions. Raises BadInput where it is not square."""
+    shape = m.shape("pos_embed")
+    size = round(shape[-2] ** 0.5)
+    if size * size != shape[-2]:
+        raise BadInput(f'"{m.prefix}pos_embed": shape {list(shape)}, expected [1, size*size, D]')
+    return size
+
+
+def positions(m: Module, height, width):
+    """The centre of the stored sines and cosines, one row a patch. -> [height*width, D]"""
+    table = m.weight("pos_embed")
+    return m.apply(crop_positions, table.reshape(-1, table.shape[-1]), height=height, width=width)
+
+
+@block
+def patch_embed(m: Module, x, patch):
+    """A patch is a token. [N, C, H, W] -> [N, (H/patch)*(W/patch), D]"""
+    y = m.conv2d("proj", x, stride=patch)
+    N, D = y.shape[:2]
+    return np.ascontiguousarray(y.reshape(N, D, -1).swapaxes(1, 2))
+
+
+def frequencies(m: Module, timesteps):
+    """[N] -> [N, 256]"""
+    return m.timestep_embedding(timesteps, m.shape("t_embedder.mlp.0.weight")[1])
+
+
+@block
+def embedder(m: Module, x):
+    """[N, E] -> [N, D]"""
+    return m.linear("mlp.2", m.silu(m.linear("mlp.0", x)))
+
+
+def joint_block(m: Module, context, x, c, head_dim=64):
+    """Text and picture, each with its own weights, attend to both; in MMDiT-X the picture to itself besides.
+
+    context:    [N, J, D]
+    x:          [N, L, D]
+    c:          [N, D], the conditioning
+    -> context: [N, J, D], or None after the last block
+       x:       [N, L, D]
+
+    Source: Stability-AI/sd3.5 mmditx.py, block_mixing.
+    """
+    txt, img = m["context_block"], m["x_block"]
+    txt_attn, txt_mlp, _ = modulation(txt, c)
+    img_attn, img_mlp, img_attn2 = modulation(img, c)
+
+    txt_qkv = pre_attention(txt, "attn", context, txt_attn, head_dim)
+    img_qkv = pre_attention(img, "attn", x, img_attn, head_dim)
+    img_qkv2 = pre_attention(img, "attn2", x, img_attn2, head_dim) if img_attn2 else None
+    q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
+    txt_y, img_y = np.split(attention(m, q, k, v), [context.shape[1]], axis=1)
+
+    x = m.gated_add(x, img.linear("attn.proj", img_y), img_attn[2])
+    if img_qkv2:
+        x = m.gated_add(x, img.linear("attn2.proj", attention(img, *img_qkv2)), img_attn2[2])
+    x = gated_mlp(img, x, *img_mlp)
+    if not txt_mlp:
+        return None, x
+    context = m.gated_add(context, txt.linear("attn.proj", txt_y), txt_attn[2])
+    return gated_mlp(txt, context, *txt_mlp), x
+
+
+def modulation(m: Module, c):
+    """[N, D] -> (shift, scale, gate) of the attention, of the MLP and of the second attention, each [N, D].
+
+    What a block does not have is (). The last block's text has a shift and a scale for its attention, and no more.
+    """
+    D = c.shape[-1]
+    y = m.linear("adaLN_modulation.1", m.silu(c))
+    parts = np.split(y, y.shape[-1] // D, axis=-1)
+    return parts[:3], parts[3:6], parts[6:9]
+
+
+def pre_attention(m: Module, name, x, parts, head_dim):
+    """x [N, L, D], parts (shift, scale, ...) -> q, k, v of the attention called `name`, each [N, L, H, D / H]"""
+    shift, scale = parts[:2]
+    return qkv(m[name], m.adaptive_layer_norm(x, shift, scale), head_dim)
+
+
+def qkv(m: Module, x, head_dim):
+    """[N, L, D] -> q, k, v, each [N, L, H, D / H]; q and k normalised where the weights have it"""
+    N, L, _ = x.shape
+    q, k, v = m.linear("qkv", x).reshape(N, L, 3, -1, head_dim).transpose(2, 0, 1, 3, 4)
+    if "ln_q" in m:
+        q, k = m.rms_norm("ln_q.weight", q), m.rms_norm("ln_k.weight", k)
+    return q, k, v
+
+
+def attention(m: Module, q, k, v):
+    """[N, L, H, D] each -> [N, L, H*D]"""
+    N, L, _, _ = q.shape
+    return m.attention(q, k, v).reshape(N, L, -1)
+
+
+@block
+def gated_mlp(m: Module, x, shift, scale, gate):
+    """A stream's last step, so that its tap is the stream after the block. [N, L, D] -> the same"""
+    return m.gated_add(x, mlp(m["mlp"], m.adaptive_layer_norm(x, shift, scale)), gate)
+
+
+@block
+def mlp(m: Module, x):
+    """[N, L, D] -> [N, L, D]"""
+    return m.linear("fc2", m.gelu_tanh(m.linear("fc1", x)))
+
+
+@block
+def final_layer(m: Module, x, c):
+    """x [N, L, D], c [N, D] -> [N, L, patch*patch*C]"""
+    shift, scale = np.split(m.linear("adaLN_modulation.1", m.silu(c)), 2, axis=-1)
+    return m.linear("linear", m.adaptive_layer_norm(x, shift, scale))

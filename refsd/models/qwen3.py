@@ -1,0 +1,69 @@
+"""Qwen3, read as a text encoder: what every layer says of the prompt.
+
+Yang et al. 2025, section 2, the dense models; key names as in transformers, modeling_qwen3.py (Qwen3ForCausalLM).
+"""
+
+import numpy as np
+
+from refsd.kernels.attention import boolean_mask
+from refsd.module import Module, block
+
+EPS = 1e-6
+
+
+@block
+def qwen3(m: Module, input_ids, attention_mask=None, theta=1e6):
+    """Encode token ids.
+
+    input_ids:      [N, L], integers
+    attention_mask: [N, L], 0 where a token is padding and not to be seen, else 1. None: all are seen.
+    theta:          the base of the rotary frequencies
+    -> hidden_states: one more than there are layers, each [N, L, D]: the embeddings, the output of each layer,
+                      the last one's after the final norm. Z-Image takes hidden_states[-2].
+
+    Positions count from the start of the row, padding included. Padding in front sees nothing: its attention gives
+    zeros, as with transformers' sdpa.
+    """
+    m = m["model"]
+    x = m.embedding("embed_tokens", input_ids)
+    head_dim = m.shape("layers.0.self_attn.q_norm.weight")[0]
+    angle = m.rope_angles(np.arange(x.shape[1])[None, :, None], (head_dim,), theta)
+    mask = None
+    if attention_mask is not None:
+        mask = boolean_mask(np.asarray(attention_mask)[:, None, None] != 0, np.float64)
+    hidden_states = [x]
+    for i in range(m.count("layers")):
+        x = layer(m["layers"][i], x, angle, mask)
+        hidden_states.append(x)
+    hidden_states[-1] = m.rms_norm("norm.weight", x, EPS)
+    return tuple(hidden_states)
+
+
+@block
+def layer(m: Module, x, angle, mask):
+    """Pre-norm attention and MLP. x [N, L, D] -> [N, L, D]"""
+    x = x + self_attention(m["self_attn"], m.rms_norm("input_layernorm.weight", x, EPS), angle, mask)
+    return x + mlp(m["mlp"], m.rms_norm("post_attention_layernorm.weight", x, EPS))
+
+
+@block
+def self_attention(m: Module, x, angle, mask):
+    """Token l sees tokens 0..l; several heads of queries share one of keys and values.
+
+    x:     [N, L, D]
+    angle: [1, L, head_dim / 2], radians
+    mask:  [N, 1, 1, L], added to the scores, or None
+    -> y:  [N, L, D]
+    """
+    N, L, _ = x.shape
+    q, k, v = (m.linear(name, x).reshape(N, L, -1, 2 * angle.shape[-1]) for name in ("q_proj", "k_proj", "v_proj"))
+    q = m.rope_halves(m.rms_norm("q_norm.weight", q, EPS), angle)
+    k = m.rope_halves(m.rms_norm("k_norm.weight", k, EPS), angle)
+    y = m.attention(q, k, v, mask=mask, diagonal=0)
+    return m.linear("o_proj", y.reshape(N, L, -1))
+
+
+@block
+def mlp(m: Module, x):
+    """SwiGLU. [N, L, D] -> [N, L, D]"""
+    return m.linear("down_proj", m.silu(m.linear("gate_proj", x)) * m.linear("up_proj", x))

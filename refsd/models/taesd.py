@@ -1,0 +1,61 @@
+"""TAESD, TAESDXL, TAESD3 and TAEF1: the autoencoder, distilled into a few convolutions.
+
+Key names as in madebyollin/taesd, taesd.py, whose encoder and decoder are two files: each is one nn.Sequential, and
+a key begins with the place in it ("3.conv.0.weight"). Layers without weights have places too, but no keys.
+Latents are the denoiser's own, neither scaled nor shifted: 4 channels for SD 1.x and SDXL, 16 for SD3 and FLUX.1.
+"""
+
+import numpy as np
+
+from refsd.kernels.relu import relu
+from refsd.kernels.tanh import tanh
+from refsd.module import Module, block
+
+
+@block
+def encode(m: Module, x):
+    """The latent of a picture, without a posterior to sample from.
+
+    x:    [N, 3, H, W], 0..1 (not the -1..1 of AutoencoderKL)
+    -> z: [N, Z, ceil(H/8), ceil(W/8)]
+
+    A convolution that halves the size has no bias; the others have one.
+    """
+    for i in range(m.count()):
+        if "conv" in m[i]:
+            x = res_block(m[i], x)
+        else:
+            stride = 1 if f"{m.prefix}{i}.bias" in m.weights else 2
+            x = m.conv2d(f"{i}", x, stride, padding=1)
+    return x
+
+
+@block
+def decode(m: Module, z):
+    """The picture of a latent.
+
+    z:    [N, Z, H, W]
+    -> x: [N, 3, 8H, 8W], about 0..1, not clipped
+
+    Place 0 clamps softly to -3..3, place 2 is a ReLU; any later place without weights doubles the size.
+    """
+    h = m.apply(np.multiply, m.apply(tanh, m.apply(np.divide, z, 3)), 3)
+    h = m.apply(relu, m.conv2d("1", h, padding=1))
+    i = 3
+    while i in m or i + 1 in m:
+        if i not in m:
+            h = m.upsample_nearest(h)
+        elif "conv" in m[i]:
+            h = res_block(m[i], h)
+        else:
+            h = m.conv2d(f"{i}", h, padding=1)
+        i += 1
+    return h
+
+
+@block
+def res_block(m: Module, x):
+    """Three convolutions beside the identity, a ReLU after each and after the sum. [N, C, H, W] -> the same"""
+    h = m.apply(relu, m.conv2d("conv.0", x, padding=1))
+    h = m.apply(relu, m.conv2d("conv.2", h, padding=1))
+    return m.apply(relu, m.conv2d("conv.4", h, padding=1) + x)

@@ -1,0 +1,13 @@
+"""Where diffusers keeps TAESD's tensors."""
+
+from refsd.weights.keymaps import SAME, Keymap, Row
+
+
+def taesd(encoder_layers: int = 15, decoder_layers: int = 19) -> Keymap:
+    """TAESD's "encoder." and "decoder." <-> diffusers' AutoencoderTiny, whose decoder clamps outside its layers.
+
+    encoder_layers, decoder_layers: how many places the two nn.Sequential have, theirs
+    """
+    rows = [Row(f"encoder.{i}", (f"encoder.layers.{i}",), SAME) for i in range(encoder_layers)]
+    rows += [Row(f"decoder.{i + 1}", (f"decoder.layers.{i}",), SAME) for i in range(decoder_layers)]
+    return Keymap(rows)
