@@ -26,9 +26,9 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
     control:   None, or what `controlnet` adds to each skip and, last, to the middle
     -> eps:    [N, K, H, W]
     """
-    emb = time_embed(m, timesteps)
     if ("label_emb" in m) != (y is not None):
         raise BadInput(f"y is {'missing' if y is None else 'given'}: a UNet takes it if it has label_emb, as SDXL")
+    emb = time_embed(m, timesteps)
     if y is not None:
         emb = emb + label_embed(m["label_emb.0"], y)
     h = conv_in(m["input_blocks.0"], x)
