@@ -23,7 +23,8 @@ def l2_norm(x, eps):
     for m in prange(M):
         square = 0.0
         for d in range(D):
-            square += float(x[m, d]) * x[m, d]
+            value = np.float64(x[m, d])
+            square += value * value
         length = max(np.sqrt(square), eps)
         for d in range(D):
             y[m, d] = x[m, d] / length
