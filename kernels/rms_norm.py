@@ -30,7 +30,8 @@ def _rms_norm64(x, weight, eps, y):
     for m in prange(M):
         square = 0.0
         for d in range(D):
-            square += float(x[m, d]) * x[m, d]
+            value = np.float64(x[m, d])
+            square += value * value
         scale = 1.0 / np.sqrt(square / D + eps)
         for d in range(D):
             y[m, d] = x[m, d] * scale * weight[d]
