@@ -109,8 +109,8 @@ static Tensor linear(const Tensors& in, const Json&) {
 
 static Tensor rms_norm(const Tensors& in, const Json& params) {
     Tensor y = in.at("x");
-    const std::vector<float>& weight = in.at("weight").data;
-    const size_t D = weight.size();
+    const size_t D = y.shape.back();
+    const std::vector<float> weight = in.count("weight") ? in.at("weight").data : std::vector<float>(D, 1);
     for (size_t row = 0; row < y.data.size(); row += D) {
         float squares = 0;
         for (size_t d = 0; d < D; d++) squares += y.data[row + d] * y.data[row + d];
