@@ -50,9 +50,8 @@ def dpmpp_2m_v2(
 ) -> np.ndarray:
     """dpmpp_2m with other weights: r = max / min of the two steps, and 1 - e^-h with h their mean.
 
-    x decays by this step's sigma_next / sigma, denoised enters by the mean step's weight: on an uneven schedule
-    the two no longer add up to 1, and it is no consistent solver. A published variant of A1111's time, kept by
-    stable-diffusion.cpp as dpm++2mv2.
+    x decays by this step's sigma_next / sigma, denoised enters by the mean step's weight: on steps uneven in ln
+    sigma the two do not add up to 1, and the order falls from 2 to 1. stable-diffusion.cpp's dpm++2mv2.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step, and one to 0, is of order 1

@@ -69,7 +69,7 @@ def _row(name: str) -> Row:
 def _expander(tools: GgmlTools, name: str):
     """ggml's C function. Raises Absent where the library lacks it."""
     symbol = f"dequantize_row_{name[:-1] + 'K' if name.endswith('_k') else name}"
-    for file in tools.library.files:
+    for file in tools.libggml.files:
         library = ctypes.CDLL(str(file))
         if hasattr(library, symbol):
             return getattr(library, symbol)

@@ -21,20 +21,20 @@ class GgmlTools:
     """
 
     def __init__(self, place: Path, threads: int):
-        self.library = Library(place)
+        self.libggml = Library(place)
         self.threads = threads
-        self._backend = self.library.cpu_backend(threads)
+        self._backend = self.libggml.cpu_backend(threads)
         self._graph: Graph | None = None
 
     def ready(self, op: str, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], flash=False) -> Ready:
         """The operation as golden/engines/ggml_ops builds it. A graph before it is let go."""
         builder = (FLASH_BUILDERS if flash else BUILDERS)[op]
-        missing = [name for name in builder.needs if name not in self.library]
+        missing = [name for name in builder.needs if name not in self.libggml]
         if missing:
             raise Absent(f"this libggml has no {', '.join(missing)}")
         if self._graph:
             self._graph.__exit__(None, None, None)
-        self._graph = graph = Graph(self.library, self._backend)
+        self._graph = graph = Graph(self.libggml, self._backend)
         tensors = {name: stored(a) for name, a in inputs.items()}
         result = builder.build(graph, tensors, complete(op, tensors, params))
         return Ready(graph.ready(result), lambda: graph.fetch(result))
