@@ -198,3 +198,21 @@ def test_flow_ancestral_noise_restores_the_data():
     ):
         assert abs(y.mean() - MEAN) < 5 * SPREAD / np.sqrt(len(y))
         assert abs(y.std() / SPREAD - 1) < 0.05
+
+
+def test_er_sde_by_hand():
+    """Two steps from 2 over 1 to 1/2, without noise: the integral as a sum of 200 left ends."""
+
+    def phi(s):
+        return s * (np.exp(s**0.3) + 10)
+
+    x = np.array([3.0])
+    d0 = gaussian(x, 2.0)
+    r = phi(1.0) / phi(2.0)
+    x1 = r * x + (1 - r) * d0
+    d1 = gaussian(x1, 1.0)
+    r = phi(0.5) / phi(1.0)
+    integral = sum(0.0025 / phi(0.5 + 0.0025 * p) for p in range(200))
+    expected = r * x1 + (1 - r) * d1 + (-0.5 + integral * phi(0.5)) * (d1 - d0) / (1.0 - 2.0)
+    y = SAMPLERS["er_sde"](gaussian, x, np.array([2.0, 1.0, 0.5]), lambda *_: x, s_noise=0.0)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)
