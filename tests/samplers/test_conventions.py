@@ -171,3 +171,9 @@ def test_noise_of_another_size_stands_in_the_middle(size):
     around = np.ones_like(y, bool)
     around[:, (8 - rows) // 2 :, (8 - columns) // 2 :][:, :rows, :columns] = False
     np.testing.assert_array_equal(y[around], Philox(5).randn((4, 8, 8))[around])
+
+
+def test_full_strength_leaves_a_thousandth_out():
+    """from_the_end takes min(strength, 0.999): seen from a thousand steps on."""
+    steps = lambda n: np.arange(n, -1.0, -1)
+    assert len(from_the_end(100, 1.0, steps)) == 101 and len(from_the_end(2000, 1.0, steps)) == 2000
