@@ -25,12 +25,32 @@ def txt2img(
     height: Annotated[int, typer.Option("-H", "--height", help="Pixels; goes up to a multiple of 64.")] = 512,
     steps: Annotated[int, typer.Option("--steps", help="Number of sampling steps.")] = 20,
     cfg_scale: Annotated[float, typer.Option("--cfg-scale", help="1 leaves the negative prompt out.")] = 7.0,
-    sampling_method: Annotated[str, typer.Option("--sampling-method", help="euler, euler_a.")] = "euler_a",
-    scheduler: Annotated[str, typer.Option("--scheduler", help="discrete, karras.")] = "discrete",
+    sampling_method: Annotated[
+        str,
+        typer.Option("--sampling-method", help="euler, euler_a, heun, dpm++2m, ...; a wrong one lists them all."),
+    ] = "euler_a",
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler",
+            help="discrete, karras, ...; a wrong one lists them all. Default: lcm for lcm and tcd, "
+            "simple for ddim_trailing, else discrete.",
+        ),
+    ] = None,
+    sigmas: Annotated[
+        str | None, typer.Option("--sigmas", help="Instead of a schedule: 14.61,7.8,3.5,0; --steps does not count.")
+    ] = None,
+    eta: Annotated[
+        float | None,
+        typer.Option("--eta", help="Share of fresh noise, of samplers that draw any. Default: as sd-cli's."),
+    ] = None,
     seed: Annotated[int, typer.Option("-s", "--seed", help="Below 0: a random one, which is shown.")] = 42,
     rng: Annotated[
         str, typer.Option("--rng", help="cuda (Philox, as A1111), cpu (as torch and ComfyUI).")
     ] = "cuda",
+    sampler_rng: Annotated[
+        str | None, typer.Option("--sampler-rng", help="Of the noise between the steps. Default: --rng's stream.")
+    ] = None,
     clip_skip: Annotated[int, typer.Option("--clip-skip", help="2 leaves out CLIP's last layer; below 1: 1.")] = -1,
     batch_count: Annotated[
         int, typer.Option("-b", "--batch-count", help="Pictures, of seeds counting up: cat_0.png, cat_1.png, ...")
@@ -58,19 +78,24 @@ def txt2img(
     import secrets
 
     from refsd.pipelines.job import Job, run
-    from refsd.pipelines.settings import Settings
+    from refsd.pipelines.sampling import default_schedule
+    from refsd.pipelines.settings import Settings, read_sigmas
 
+    levels = None if sigmas is None else read_sigmas(sigmas)
     settings = Settings(
         prompt,
         negative_prompt,
         width,
         height,
-        steps,
+        steps if levels is None else len(levels) - 1,
         cfg_scale,
         sampling_method,
-        scheduler,
+        default_schedule(sampling_method) if scheduler is None else scheduler,
         rng,
         max(clip_skip, 1),
+        eta,
+        sampler_rng,
+        levels,
     )
     seed = seed if seed >= 0 else secrets.randbelow(2**31)
     files = (model, settings, seed, batch_count, output, vocab)

@@ -45,7 +45,8 @@ def parameters_text(settings: Settings, seed: int, extras: Mapping[str, str]) ->
         "Seed": seed,
         "Size": f"{settings.width}x{settings.height}",
         "RNG": settings.rng,
-        "Sampler": f"{settings.sampler} {settings.schedule}",
+        "Sampler": f"{settings.sampler} {'custom' if settings.sigmas else settings.schedule}",
+        **({} if settings.eta is None else {"Eta": f"{settings.eta:g}"}),
         **({"Clip skip": settings.clip_skip} if settings.clip_skip > 1 else {}),
         **extras,
     }

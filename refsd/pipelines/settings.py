@@ -1,20 +1,24 @@
 """What a picture is made from, under sd-cli's names and with its defaults."""
 
+import itertools
 import math
 from typing import NamedTuple
 
 from refsd.golden.errors import BadInput
-from refsd.samplers import SAMPLERS
-from refsd.samplers.noise import RNGS
+from refsd.pipelines import sampling
 from refsd.samplers.schedules import SCHEDULES
 
 
 class Settings(NamedTuple):
     """
     width, height:  pixels, multiples of size_multiple()
-    sampler, schedule, rng: names in the tables of refsd.samplers
+    sampler:        one of sampling.names()
+    schedule, rng:  names in the tables of refsd.samplers
     cfg_scale:      1 leaves the negative prompt out
     clip_skip:      1 takes the last layer
+    eta:            of an ancestral sampler; None is its default
+    sampler_rng:    of the noise between the steps; None goes on drawing from the first noise's
+    sigmas:         to run instead of a schedule's, as many as steps + 1
     """
 
     prompt: str
@@ -27,15 +31,21 @@ class Settings(NamedTuple):
     schedule: str = "discrete"
     rng: str = "cuda"
     clip_skip: int = 1
+    eta: float | None = None
+    sampler_rng: str | None = None
+    sigmas: tuple[float, ...] | None = None
 
 
 def check(settings: Settings, batch_count: int = 1) -> None:
     """Raises BadInput for a setting out of range; sizes are another matter (size_multiple)."""
-    tables = {"sampling-method": SAMPLERS, "scheduler": SCHEDULES, "rng": RNGS}
-    named = {"sampling-method": settings.sampler, "scheduler": settings.schedule, "rng": settings.rng}
-    for flag, name in named.items():
-        if name not in tables[flag]:
-            raise BadInput(f"--{flag} {name}: expected one of {', '.join(tables[flag])}")
+    sampling.method(settings.sampler, settings.eta)
+    if settings.schedule not in SCHEDULES:
+        raise BadInput(f"--scheduler {settings.schedule}: expected one of {', '.join(SCHEDULES)}")
+    sampling.check_rng("rng", settings.rng)
+    if settings.sampler_rng is not None:
+        sampling.check_rng("sampler-rng", settings.sampler_rng)
+    if settings.sigmas is not None:
+        _check_sigmas(settings.sigmas)
     ranges = {
         "width": (settings.width, 1, 4096),
         "height": (settings.height, 1, 4096),
@@ -50,3 +60,18 @@ def check(settings: Settings, batch_count: int = 1) -> None:
     for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
         if any("\ud800" <= c <= "\udfff" for c in text):
             raise BadInput(f"--{flag}: expected text, found bytes that are not UTF-8")
+
+
+def read_sigmas(text: str) -> tuple[float, ...]:
+    """14.61,7.8,3.5,0 -> numbers. Raises BadInput for another text."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise BadInput(f"--sigmas {text[:60]}: expected numbers and commas, as 14.61,7.8,3.5,0") from None
+
+
+def _check_sigmas(sigmas: tuple[float, ...]) -> None:
+    levels = [*sigmas]
+    falling = len(levels) > 1 and all(a > b for a, b in itertools.pairwise(levels))
+    if not (falling and levels[-1] >= 0 and math.isfinite(levels[0])):
+        raise BadInput("--sigmas: expected two numbers or more, falling, the last not below 0: 14.61,7.8,3.5,0")

@@ -19,12 +19,13 @@ from refsd.components import forward, load
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.module import Kept, Module
+from refsd.pipelines import sampling
 from refsd.pipelines.settings import Settings
-from refsd.samplers import SAMPLERS
+from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
-from refsd.samplers.noise import RNGS, independent
-from refsd.samplers.parameterization import denoiser
+from refsd.samplers.noise import RNGS
+from refsd.samplers.parameterization import Denoiser, denoiser
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.step import Callback, StepsError
 from refsd.tokenizers import Tokenizer, chunks
@@ -122,15 +123,17 @@ def _weighted(hidden: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> np.nd
 
 
 def encode(sd: StableDiffusion, settings: Settings) -> Conditioning:
-    """Both prompts."""
+    """Both prompts; CFG++ needs the negative one at any scale."""
     cond = encode_prompt(sd, settings.prompt, settings.clip_skip)
-    if settings.cfg_scale == 1:
+    if settings.cfg_scale == 1 and not sampling.method(settings.sampler, settings.eta).cfg_pp:
         return Conditioning(cond, None)
     return Conditioning(cond, encode_prompt(sd, settings.negative_prompt, settings.clip_skip))
 
 
 def sigmas(settings: Settings) -> np.ndarray:
     """[steps + 1], float64, falling to 0. Raises BadInput for steps that the schedule does not have."""
+    if settings.sigmas is not None:
+        return np.array(settings.sigmas, np.float64)
     try:
         return SCHEDULES[settings.schedule](settings.steps, LEVELS)
     except ValueError as error:
@@ -163,6 +166,8 @@ def sample(
     rng = RNGS[settings.rng](seed)
     noise = rng.randn(shape)
     tell("noise", noise)
+    if settings.sampler_rng not in (None, settings.rng):
+        rng = RNGS[settings.sampler_rng](seed)
     levels = sigmas(settings)
 
     def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
@@ -173,39 +178,52 @@ def sample(
         if callback:
             callback(i, sigma, x, denoised)
 
-    model = denoiser(_guided(sd, conditioning, settings.cfg_scale, tell), LEVELS)
+    method = sampling.method(settings.sampler, settings.eta)
+    network = _Guided(sd, conditioning, settings.cfg_scale, tell)
+    model = denoiser(network, LEVELS)
     x = noise.astype(sd.dtype) * float(levels[0])
     try:
-        x = SAMPLERS[settings.sampler](model, x, levels, independent(rng, shape), on_step)
+        draw = method.noise(rng, x, levels, seed)
+        x = method.run(_with_uncond(model, network) if method.cfg_pp else model, x, levels, draw, on_step)
     except StepsError as error:
         raise BadInput(f"--sampling-method {settings.sampler}, --steps {settings.steps}: {error}") from None
     tell("latent", x)
     return x
 
 
-def _guided(
-    sd: StableDiffusion, conditioning: Conditioning, cfg_scale: float, tell: Listener
-) -> Callable[[np.ndarray, float], np.ndarray]:
-    """The UNet under classifier-free guidance, as a function of (x, t)."""
-    calls = 0
+class _Guided:
+    """The UNet under classifier-free guidance, as a function of (x, t).
 
-    def network(x: np.ndarray, t: float) -> np.ndarray:
-        nonlocal calls
+    uncond: what it said of the last x without the prompt
+    """
+
+    def __init__(self, sd: StableDiffusion, conditioning: Conditioning, cfg_scale: float, tell: Listener):
+        self.sd, self.conditioning, self.cfg_scale, self.tell = sd, conditioning, cfg_scale, tell
+        self.calls = 0
+        self.uncond = np.empty(0)
+
+    def __call__(self, x: np.ndarray, t: float) -> np.ndarray:
+        call = f"calls.{self.calls}"
         timesteps = np.array([t])
-        tell(f"calls.{calls}.x", x)
-        tell(f"calls.{calls}.timesteps", timesteps)
+        self.tell(f"{call}.x", x)
+        self.tell(f"{call}.timesteps", timesteps)
         outputs = {}
-        for which, context in conditioning._asdict().items():
+        for which, context in self.conditioning._asdict().items():
             if context is not None:
                 inputs = {"x": x, "timesteps": timesteps, "context": context}
-                outputs[which] = sd.unet(inputs, f"UNet call {calls}")["out"].astype(sd.dtype)
-                tell(f"calls.{calls}.{which}", outputs[which])
-        calls += 1
+                outputs[which] = self.sd.unet(inputs, f"UNet call {self.calls}")["out"].astype(self.sd.dtype)
+                self.tell(f"{call}.{which}", outputs[which])
+        self.calls += 1
         if "uncond" not in outputs:
             return outputs["cond"]
-        return guide(outputs["cond"], outputs["uncond"], cfg_scale)
+        self.uncond = outputs["uncond"]
+        return guide(outputs["cond"], outputs["uncond"], self.cfg_scale)
 
-    return network
+
+def _with_uncond(model: Denoiser, network: _Guided) -> GuidedDenoiser:
+    """Both denoised latents that CFG++ asks for, of the same calls of the UNet."""
+    without = denoiser(lambda x, t: network.uncond, LEVELS)
+    return lambda x, sigma: (model(x, sigma), without(x, sigma))
 
 
 def decode(sd: StableDiffusion, latent: np.ndarray) -> np.ndarray:

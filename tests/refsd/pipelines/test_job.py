@@ -43,6 +43,18 @@ def test_a_picture(tiny, tmp_path):
         assert said in result.stderr
 
 
+def test_a_samplers_own_schedule_and_custom_sigmas(tiny, tmp_path):
+    out = tmp_path / "cat.png"
+    quick = ["-m", tiny, "-p", "a cat", "-o", out, "-W", 64, "-H", 64, "--cfg-scale", 1]
+    for flags, said in (
+        (["--sampling-method", "tcd", "--steps", 1], "Sampler: tcd lcm"),
+        (["--sampling-method", "tcd", "--sigmas", "14.6,0", "--eta", "0.5"], "Sampler: tcd custom, Eta: 0.5"),
+    ):
+        assert call(*quick, *flags).exit_code == 0
+        with Image.open(out) as png:
+            assert said in png.text["parameters"] and "Steps: 1," in png.text["parameters"]
+
+
 def test_a_batch_counts_seeds_up_and_sizes_go_up_to_64(tiny, tmp_path):
     out, taps = tmp_path / "cat.png", tmp_path / "taps.safetensors"
     quick = ["--steps", 1, "-W", 63, "-H", 1, "--cfg-scale", 1]

@@ -151,3 +151,32 @@ def test_other_samplers_end_in_a_picture(sd, run, sampler):
     conditioning, latent, _ = run
     other = txt2img.sample(sd, SETTINGS._replace(sampler=sampler, schedule="karras", steps=3), conditioning, 42)
     assert other.shape == latent.shape and np.isfinite(other).all()
+
+
+def test_cfg_pp_needs_uncond_at_any_scale(sd, run):
+    settings = SETTINGS._replace(sampler="euler_cfg_pp", cfg_scale=1.0)
+    conditioning = txt2img.encode(sd, settings)
+    assert conditioning.uncond is not None
+    heard = {}
+    latent = txt2img.sample(
+        sd, settings, conditioning, 42, listener=lambda name, x: heard.update({name: np.array(x)})
+    )
+    sigma, sigma_next = txt2img.sigmas(settings)[:2]
+    x, cond, uncond = heard["steps.0.x"], heard["calls.0.cond"], heard["calls.0.uncond"]
+    np.testing.assert_allclose(heard["steps.1.x"], x - sigma * cond + sigma_next * uncond, rtol=1e-9, atol=1e-12)
+    assert np.isfinite(latent).all()
+
+
+def test_sigmas_instead_of_a_schedule(sd, run):
+    conditioning, latent, _ = run
+    sigmas = tuple(txt2img.sigmas(SETTINGS))
+    same = txt2img.sample(sd, SETTINGS._replace(schedule="karras", sigmas=sigmas), conditioning, 42)
+    np.testing.assert_array_equal(same, latent)
+
+
+def test_another_generator_between_the_steps(sd, run):
+    only_cond = run[0]._replace(uncond=None)
+    settings = SETTINGS._replace(cfg_scale=1.0, sampler="euler_a")
+    ends = [txt2img.sample(sd, settings._replace(sampler_rng=rng), only_cond, 42) for rng in (None, "cuda", "cpu")]
+    np.testing.assert_array_equal(ends[0], ends[1])
+    assert not np.allclose(ends[0], ends[2])

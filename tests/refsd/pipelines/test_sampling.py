@@ -1,0 +1,96 @@
+"""Samplers by sd-cli's names: defaults, eta, noise, and what is refused."""
+
+import numpy as np
+import pytest
+
+from refsd.golden.errors import BadInput
+from refsd.pipelines import sampling
+from refsd.pipelines.settings import Settings, check, read_sigmas
+from refsd.samplers import SAMPLERS
+from refsd.samplers.brownian import brownian_noise
+from refsd.samplers.noise import Philox, independent
+
+SHAPE = (1, 1, 4, 4)
+SIGMAS = np.array([3.0, 1.5, 0.7, 0.2, 0.0])
+
+
+def denoised(x, sigma):
+    return np.tanh(x) / (1 + sigma)
+
+
+def end(name, eta=None, seed=7):
+    """Where a sampler ends on an analytic model."""
+    method = sampling.method(name, eta)
+    x = Philox(42).randn(SHAPE).astype(np.float64) * SIGMAS[0]
+    model = (lambda x, sigma: (denoised(x, sigma), denoised(x, 2 * sigma))) if method.cfg_pp else denoised
+    return method.run(model, x, SIGMAS, method.noise(Philox(seed), x, SIGMAS, seed), None)
+
+
+@pytest.mark.parametrize("name", sampling.names())
+def test_every_name_runs(name):
+    y = end(name)
+    assert y.shape == SHAPE and np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("name", ["ddim_trailing", "tcd", "res_multistep", "res_2s"])
+def test_sdcli_draws_nothing_here_by_default(name):
+    np.testing.assert_array_equal(end(name, seed=1), end(name, seed=2))
+    assert not np.allclose(end(name, 0.5, seed=1), end(name, 0.5, seed=2))
+
+
+@pytest.mark.parametrize("name", ["euler_a", "dpm++2s_a", "er_sde"])
+def test_sdcli_draws_here_by_default(name):
+    np.testing.assert_array_equal(end(name), end(name, 1.0))
+    assert not np.allclose(end(name, seed=1), end(name, seed=2))
+    np.testing.assert_array_equal(end(name, 0.0, seed=1), end(name, 0.0, seed=2))
+
+
+def test_er_sde_is_switched_not_scaled():
+    np.testing.assert_array_equal(end("er_sde", 0.25), end("er_sde", 1.0))
+
+
+def test_ddim_is_euler():
+    np.testing.assert_array_equal(end("ddim_trailing"), end("euler"))
+    np.testing.assert_array_equal(end("ddim_trailing", 1.0), end("euler_a"))
+
+
+def test_an_sde_solver_walks_on_a_brownian_motion():
+    x = Philox(42).randn(SHAPE).astype(np.float64) * SIGMAS[0]
+    y = SAMPLERS["dpm++sde"](denoised, x, SIGMAS, brownian_noise(x, SIGMAS, 7))
+    np.testing.assert_array_equal(end("dpm++sde"), y)
+    other = SAMPLERS["dpm++sde"](denoised, x, SIGMAS, independent(Philox(7), SHAPE))
+    assert not np.allclose(y, other)
+
+
+def test_default_schedules():
+    found = {name: sampling.default_schedule(name) for name in ("lcm", "tcd", "ddim_trailing", "euler_a")}
+    assert found == {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple", "euler_a": "discrete"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sampler": "heum"}, "--sampling-method heum: expected one of euler, .*ddim_trailing, .*euler_cfg_pp"),
+        ({"schedule": "x"}, "--scheduler x: expected one of discrete"),
+        ({"eta": 1.0, "sampler": "euler"}, "--eta 1.0: euler has no eta"),
+        ({"eta": -0.5}, "--eta -0.5: expected 0 to 100"),
+        ({"eta": float("nan")}, "--eta nan"),
+        ({"eta": 1.5, "sampler": "tcd"}, "--eta 1.5: expected 0 to 1"),
+        ({"rng": "std_default"}, "--rng std_default: expected one of cuda, cpu; .*standard library"),
+        ({"sampler_rng": "std_default"}, "--sampler-rng std_default"),
+        ({"sigmas": (1.0,)}, "--sigmas"),
+        ({"sigmas": (1.0, 2.0)}, "--sigmas"),
+        ({"sigmas": (1.0, float("nan"))}, "--sigmas"),
+        ({"sigmas": (float("inf"), 0.0)}, "--sigmas"),
+        ({"sigmas": (1.0, -1.0)}, "--sigmas"),
+    ],
+)
+def test_refused(change, said):
+    with pytest.raises(BadInput, match=said):
+        check(Settings("a cat")._replace(**change))
+
+
+def test_sigmas_are_numbers():
+    assert read_sigmas("14.61,7.8,0") == (14.61, 7.8, 0.0)
+    with pytest.raises(BadInput, match="--sigmas a,b: expected numbers"):
+        read_sigmas("a,b")
