@@ -53,6 +53,10 @@ def multiple_of(n: int) -> Fit:
     return Fit(n, f"a multiple of {n}", lambda size: size % n == 0)
 
 
+def at_least(n: int) -> Fit:
+    return Fit(n, f"at least {n}", lambda size: size >= n)
+
+
 def at_most(n: int) -> Fit:
     return Fit(n, f"at most {n}", lambda size: size <= n)
 
@@ -101,13 +105,13 @@ def _clip_fits(m: Module) -> dict[str, Fit]:
 def _encoder_fits(m: Module) -> dict[str, Fit]:
     channels, C, _, _ = m.shape("encoder.conv_in.weight")
     fits = {"C": exactly(C), "num_groups": divisor_of(channels)}
-    fits["H"] = fits["W"] = multiple_of(2 ** (m.count("encoder.down") - 1))
+    fits["H"] = fits["W"] = at_least(2 ** (m.count("encoder.down") - 1))
     return fits
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
     channels = m.shape("decoder.norm_out.weight")[0]
-    return {"Z": exactly(m.shape("post_quant_conv.weight")[1]), "num_groups": divisor_of(channels)}
+    return {"Z": exactly(m.shape("decoder.conv_in.weight")[1]), "num_groups": divisor_of(channels)}
 
 
 def _flux_fits(qkv: str, scale: str) -> Callable[[Module], dict[str, Fit]]:

@@ -2,23 +2,61 @@
 
 Rombach et al. 2022, appendix G; key names as in CompVis/latent-diffusion, diffusionmodules/model.py.
 Every GroupNorm has eps 1e-6.
+
+What a checkpoint lacks is left out: quant_conv and post_quant_conv (SD3, FLUX.1 and what took over its
+autoencoder have neither), the attention in the middle (diffusers' mid_block_add_attention = False).
+Sizes that are no multiple of 8 go down to the next one, a row or a column at each level.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from refsd.module import Module, block
 
 
+class LatentScale(NamedTuple):
+    """How a family's denoiser sees an autoencoder's latents: diffusers' scaling_factor and shift_factor."""
+
+    factor: float
+    shift: float
+    source: str
+
+    def to_denoiser(self, z):
+        """(z - shift) * factor: of what encode gives, what is noised"""
+        return (z - self.shift) * self.factor
+
+    def to_vae(self, x):
+        """x / factor + shift: of what sampling ends with, what decode takes"""
+        return x / self.factor + self.shift
+
+
+_FLUX = LatentScale(0.3611, 0.1159, "black-forest-labs/flux, util.py, AutoEncoderParams")
+
+# FLUX.2's latents pass through a BatchNorm instead: vae_flux2.py. Radiance and TAESD have nothing to scale.
+LATENT_SCALES: dict[str, LatentScale] = {
+    "sd1": LatentScale(0.18215, 0.0, "CompVis/stable-diffusion, v1-inference.yaml, scale_factor"),
+    "sd2": LatentScale(0.18215, 0.0, "Stability-AI/stablediffusion, v2-inference.yaml, scale_factor"),
+    "sdxl": LatentScale(0.13025, 0.0, "Stability-AI/generative-models, sd_xl_base.yaml, scale_factor"),
+    "sd3": LatentScale(1.5305, 0.0609, "Stability-AI/sd3-ref, sd3_impls.py, SD3LatentFormat"),
+    "flux": _FLUX,
+    "chroma": _FLUX,
+    "zimage": _FLUX,
+}
+
+
 @block
 def encode(m: Module, x, num_groups=32):
     """The posterior of a picture's latent.
 
-    x:         [N, 3, H, W], -1..1
-    -> mean:   [N, Z, H/8, W/8], not yet scaled by 0.18215
+    x:         [N, 3, H, W], -1..1, 8 pixels or more
+    -> mean:   [N, Z, floor(H/8), floor(W/8)], neither shifted nor scaled
        logvar: the same shape; who samples clips it to -30..20
     """
     h = encoder(m["encoder"], x, num_groups)
-    mean, logvar = np.split(m.conv2d("quant_conv", h), 2, axis=1)
+    if "quant_conv" in m:
+        h = m.conv2d("quant_conv", h)
+    mean, logvar = np.split(h, 2, axis=1)
     return mean, logvar
 
 
@@ -26,15 +64,17 @@ def encode(m: Module, x, num_groups=32):
 def decode(m: Module, z, num_groups=32):
     """The picture of a latent.
 
-    z:      [N, Z, H, W], already divided by 0.18215
+    z:      [N, Z, H, W], neither shifted nor scaled
     -> out: [N, 3, 8H, 8W], about -1..1, not clipped
     """
-    return decoder(m["decoder"], m.conv2d("post_quant_conv", z), num_groups)
+    if "post_quant_conv" in m:
+        z = m.conv2d("post_quant_conv", z)
+    return decoder(m["decoder"], z, num_groups)
 
 
 @block
 def encoder(m: Module, x, num_groups):
-    """[N, 3, H, W] -> [N, 2Z, H/8, W/8]"""
+    """[N, 3, H, W] -> [N, 2Z, floor(H/8), floor(W/8)]"""
     h = m.conv2d("conv_in", x, padding=1)
     for i in range(m.count("down")):
         h = down(m["down"][i], h, num_groups)
@@ -56,7 +96,7 @@ def decoder(m: Module, z, num_groups):
 
 @block
 def down(m: Module, h, num_groups):
-    """[N, C, H, W] -> [N, K, H/2, W/2], or [N, K, H, W] on the last level"""
+    """[N, C, H, W] -> [N, K, floor(H/2), floor(W/2)], or [N, K, H, W] on the last level"""
     for i in range(m.count("block")):
         h = res_block(m["block"][i], h, num_groups)
     if "downsample" in m:
@@ -78,7 +118,8 @@ def up(m: Module, h, num_groups):
 def mid(m: Module, h, num_groups):
     """[N, C, H, W] -> the same"""
     h = res_block(m["block_1"], h, num_groups)
-    h = attention(m["attn_1"], h, num_groups)
+    if "attn_1" in m:
+        h = attention(m["attn_1"], h, num_groups)
     return res_block(m["block_2"], h, num_groups)
 
 

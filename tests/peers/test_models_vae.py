@@ -10,19 +10,29 @@ from float64_peers import distance, draw, draw_weights, float64_throughout, outp
 from refsd.golden.tensor import stored
 from refsd.models.vae import decode, encode
 from refsd.module import Module, Taps
-from refsd.weights.architecture import VAESize, vae_shapes
+from refsd.weights.architecture import Shapes, VAESize, vae_shapes
 
 pytestmark = pytest.mark.peer
 
-# A size, the groups, (H, W) of the latent.
+QUANT, ATTENTION = ("quant_conv.", "post_quant_conv."), ("encoder.mid.attn_1.", "decoder.mid.attn_1.")
+
+# A size, the groups, (H, W) of the latent, what the checkpoint lacks, rows and columns beyond a multiple of 8.
 CONFIGS = {
-    "sd15": (VAESize(channels=32), 32, (3, 5)),
-    "two-levels": (VAESize(64, (1, 2), 1, 3), 32, (6, 4)),
-    "sixteen-latents": (VAESize(24, (1, 2, 3), 3, 16), 8, (1, 7)),
+    "sd15": (VAESize(channels=32), 32, (3, 5), (), (0, 0)),
+    "two-levels": (VAESize(64, (1, 2), 1, 3), 32, (6, 4), (), (1, 0)),
+    "sixteen-latents": (VAESize(24, (1, 2, 3), 3, 16), 8, (1, 7), (), (2, 3)),
+    "flux": (VAESize(32, latent_channels=16), 32, (3, 2), QUANT, (0, 0)),
+    "flux, odd": (VAESize(32, latent_channels=16), 16, (2, 3), QUANT, (5, 7)),
+    "no attention": (VAESize(32, (1, 2), 2, 4), 32, (3, 4), ATTENTION, (1, 1)),
+    "neither": (VAESize(32, (1, 2), 1, 16), 32, (2, 5), QUANT + ATTENTION, (0, 1)),
 }
 
 
-def peer_vae(size: VAESize, num_groups: int) -> AutoencoderKL:
+def shapes_without(size: VAESize, without: tuple[str, ...]) -> Shapes:
+    return {name: shape for name, shape in vae_shapes(size).items() if not name.startswith(without or ("-",))}
+
+
+def peer_vae(size: VAESize, num_groups: int, without: tuple[str, ...] = (), **config) -> AutoencoderKL:
     levels = len(size.channel_mult)
     return AutoencoderKL(
         down_block_types=["DownEncoderBlock2D"] * levels,
@@ -31,6 +41,10 @@ def peer_vae(size: VAESize, num_groups: int) -> AutoencoderKL:
         layers_per_block=size.res_blocks,
         latent_channels=size.latent_channels,
         norm_num_groups=num_groups,
+        use_quant_conv=QUANT[0] not in without,
+        use_post_quant_conv=QUANT[1] not in without,
+        mid_block_add_attention=ATTENTION[0] not in without,
+        **config,
     )
 
 
@@ -40,11 +54,12 @@ def load(peer: AutoencoderKL, weights: dict[str, np.ndarray]) -> None:
     peer.load_state_dict(convert_ldm_vae_checkpoint(checkpoint, peer.config))
 
 
-def block_names(size: VAESize, half: str) -> dict[str, str]:
+def block_names(size: VAESize, half: str, attends: bool = True) -> dict[str, str]:
     """diffusers' name of each block -> the original's; `up` counts from the picture's side there."""
     last = len(size.channel_mult) - 1
     names = {half: half, f"{half}.mid_block": f"{half}.mid"}
-    names[f"{half}.mid_block.attentions.0"] = f"{half}.mid.attn_1"
+    if attends:
+        names[f"{half}.mid_block.attentions.0"] = f"{half}.mid.attn_1"
     for i in (0, 1):
         names[f"{half}.mid_block.resnets.{i}"] = f"{half}.mid.block_{i + 1}"
     for level in range(last + 1):
@@ -63,24 +78,27 @@ def assert_blocks_agree(taps, theirs, names):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_encode_decode_and_every_block(name):
-    size, num_groups, (H, W) = CONFIGS[name]
-    weights = draw_weights(vae_shapes(size), seed=1)
+    size, num_groups, (H, W), without, (rows, columns) = CONFIGS[name]
+    attends = ATTENTION[0] not in without
+    weights = draw_weights(shapes_without(size, without), seed=1)
     m = Module({name: stored(w) for name, w in weights.items()})
     factor = 2 ** (len(size.channel_mult) - 1)
-    x, z = draw((2, 3, H * factor, W * factor), 2), draw((2, size.latent_channels, H, W), 3)
+    x = draw((2, 3, H * factor + rows, W * factor + columns), 2)
+    z = draw((2, size.latent_channels, H, W), 3)
     with float64_throughout():
-        peer = peer_vae(size, num_groups)
+        peer = peer_vae(size, num_groups, without)
         load(peer, weights)
         with outputs_of(peer) as theirs:
             posterior = peer.encode(torch.from_numpy(x)).latent_dist
         m.taps = Taps()
         mean, logvar = encode(m, x, num_groups)
+        assert mean.shape == z.shape
         assert distance(mean, posterior.mean) <= 1e-12
         assert distance(np.clip(logvar, -30, 20), posterior.logvar) <= 1e-12
-        assert_blocks_agree(m.taps, theirs, block_names(size, "encoder"))
+        assert_blocks_agree(m.taps, theirs, block_names(size, "encoder", attends))
 
         with outputs_of(peer) as theirs:
             want = peer.decode(torch.from_numpy(z)).sample
         m.taps = Taps()
         assert distance(decode(m, z, num_groups), want) <= 1e-12
-        assert_blocks_agree(m.taps, theirs, block_names(size, "decoder"))
+        assert_blocks_agree(m.taps, theirs, block_names(size, "decoder", attends))

@@ -136,7 +136,7 @@ BAD = {
     "ids": ("clip", {"input_ids": np.array([[98, 100]])}, r"ids 98..100, the model knows 0..99"),
     "negative ids": ("clip", {"input_ids": np.array([[-1, 9]])}, r"ids -1..9"),
     "long": ("clip", {"input_ids": np.ones((1, 10), int)}, r"L is 10, the model takes at most 9"),
-    "picture": ("vae-encoder", {"x": np.zeros((1, 3, 5, 4))}, r"H is 5, the model takes a multiple of 2"),
+    "picture": ("vae-encoder", {"x": np.zeros((1, 3, 1, 4))}, r"H is 1, the model takes at least 2"),
     "latent": ("vae-decoder", {"z": np.zeros((1, 16, 5, 4))}, r"Z is 16, the model takes 4"),
 }
 
