@@ -19,6 +19,7 @@ from refsd.golden.numerics import FLOAT64
 from refsd.golden.tensor import StoredTensor
 from refsd.kernels.conv2d_fast import Choice
 from refsd.kernels.conv2d_winograd import bytes_of_filters
+from refsd.seams import Seams
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,6 +79,7 @@ class Module:
     taps:       None, or where outputs are recorded
     kept:       which expanded weights stay in memory
     adapters:   None, or what is added to which layers
+    seams:      which edges of a picture meet: there conv2d's padding is no zeros
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Module:
         taps: Taps | None = None,
         kept: Kept | None = None,
         adapters: Adapters | None = None,
+        seams: Seams | None = None,
     ):
         self.weights = weights
         self.arithmetic = arithmetic or Arithmetic(FLOAT64)
@@ -95,10 +98,12 @@ class Module:
         self.taps = taps
         self.kept = kept or Kept()
         self.adapters = adapters or Adapters({}, self.arithmetic)
+        self.seams = seams or Seams()
 
     def __getitem__(self, name: str | int) -> "Module":
         """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
-        return Module(self.weights, self.arithmetic, f"{self.prefix}{name}.", self.taps, self.kept, self.adapters)
+        prefix = f"{self.prefix}{name}."
+        return Module(self.weights, self.arithmetic, prefix, self.taps, self.kept, self.adapters, self.seams)
 
     def __contains__(self, name: str | int) -> bool:
         start = f"{self.prefix}{name}."
@@ -145,7 +150,7 @@ class Module:
 
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
-        sides = (padding,) * 4 if isinstance(padding, int) else padding
+        x, sides = self.seams.wrap(x, (padding,) * 4 if isinstance(padding, int) else padding)
         choice = self.arithmetic.choose(x.shape, self.shape(f"{name}.weight"), stride, sides)
         weight, bias = self._filters(name, choice), self._bias(name)
         if bias is None:

@@ -1,0 +1,106 @@
+"""Seamless pictures: what is moved around before a model is moved around behind it."""
+
+import numpy as np
+import pytest
+import tiny_models as tiny
+
+from refsd.adapters import Adapters, Applied, Merged
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.numerics import FLOAT64, PROFILES
+from refsd.golden.tensor import stored
+from refsd.kernels.adapters import LoRA
+from refsd.models.unet import unet
+from refsd.models.vae import decode, encode
+from refsd.module import Module
+from refsd.seams import Seams
+
+RNG = np.random.default_rng(11)
+X = RNG.standard_normal((2, 3, 4, 5))
+
+
+def distance(got, want):
+    return np.linalg.norm(got - want) / np.linalg.norm(want)
+
+
+@pytest.mark.parametrize(
+    ("seams", "left", "rows", "columns"),
+    [
+        (Seams(), (1, 2, 3, 1), [0, 1, 2, 3], [0, 1, 2, 3, 4]),
+        (Seams(x=True), (1, 2, 0, 0), [0, 1, 2, 3], [2, 3, 4, 0, 1, 2, 3, 4, 0]),
+        (Seams(y=True), (0, 0, 3, 1), [3, 0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4]),
+        (Seams(True, True), (0, 0, 0, 0), [3, 0, 1, 2, 3, 0, 1], [2, 3, 4, 0, 1, 2, 3, 4, 0]),
+        (Seams(True, True, one_sided=False), (1, 2, 3, 1), [0, 1, 2, 3], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_what_stands_opposite_is_laid_around(seams, left, rows, columns):
+    y, padding = seams.wrap(X, (1, 2, 3, 1))
+    assert padding == left
+    np.testing.assert_array_equal(y, X[:, :, rows][..., columns])
+
+
+def test_equal_sides_wrap_in_torch_too():
+    y, padding = Seams(True, True, one_sided=False).wrap(X, (1, 1, 0, 1))
+    assert padding == (0, 0, 0, 1)
+    np.testing.assert_array_equal(y, X[:, :, [3, 0, 1, 2, 3, 0]])
+
+
+def test_a_picture_thinner_than_the_padding_goes_around_again():
+    y, _ = Seams(x=True).wrap(X[..., :1], (0, 0, 2, 2))
+    np.testing.assert_array_equal(y, X[..., [0] * 5])
+
+
+def module(part, seams, numerics=FLOAT64):
+    return Module(tiny.weights(part), Arithmetic(numerics), seams=seams)
+
+
+def moved(x, rows, columns):
+    return np.roll(x, (rows, columns), (2, 3))
+
+
+BOTH = Seams(True, True)
+
+
+@pytest.mark.parametrize(("seams", "rows", "columns"), [(BOTH, 1, 2), (Seams(x=True), 0, 3), (Seams(y=True), 2, 0)])
+def test_a_latent_moved_around_is_the_picture_moved_around(seams, rows, columns):
+    z = tiny.inputs()["vae-decoder"]["z"].astype(np.float64)
+    m = module("vae", seams)
+    there = decode(m, moved(z, rows, columns))
+    back = decode(m, z)
+    assert distance(there, moved(back, 2 * rows, 2 * columns)) <= 1e-13
+    plain = module("vae", Seams())
+    assert distance(decode(plain, moved(z, rows, columns)), moved(decode(plain, z), 2 * rows, 2 * columns)) > 1e-3
+
+
+def test_the_encoder_is_seamless_only_if_one_sided_padding_wraps():
+    x = tiny.inputs()["vae-encoder"]["x"].astype(np.float64)
+    for seams, holds in ((BOTH, True), (Seams(True, True, one_sided=False), False)):
+        m = module("vae", seams)
+        off = distance(encode(m, moved(x, 2, 4))[0], moved(encode(m, x)[0], 1, 2))
+        assert (off <= 1e-13) == holds
+
+
+@pytest.mark.jitted
+def test_the_unet_is_seamless_in_every_profile():
+    given = tiny.inputs()["unet"]
+    for name, numerics in PROFILES.items():
+        m = module("unet", BOTH, numerics)
+        x = m.store(given["x"])
+        back = unet(m, x, given["timesteps"].astype(np.float64), m.store(given["context"]))
+        there = unet(m, moved(x, 2, 4), given["timesteps"].astype(np.float64), m.store(given["context"]))
+        off = distance(there.astype(np.float64), moved(back.astype(np.float64), 2, 4))
+        assert off <= {"float64": 1e-13, "float32": 2e-6, "torch-f32": 2e-6}.get(name, 4e-2), name
+
+
+def test_an_adapter_sees_the_same_borders():
+    tensors = {"c.weight": stored(RNG.standard_normal((4, 3, 3, 3))), "c.bias": stored(RNG.standard_normal(4))}
+    arithmetic = Arithmetic(FLOAT64)
+    lora = LoRA(RNG.standard_normal((2, 3, 3, 3)), RNG.standard_normal((4, 2)))
+    adapters = Adapters({"c": [Applied(lora, 0.5)]}, arithmetic)
+    ran = Module(tensors, arithmetic, adapters=adapters, seams=BOTH).conv2d("c", X, padding=1)
+    merged = Module(Merged(tensors, adapters), arithmetic, seams=BOTH).conv2d("c", X, padding=1)
+    assert distance(ran, merged) <= 1e-14
+    assert distance(Module(tensors, arithmetic, seams=BOTH).conv2d("c", X, padding=1), merged) > 1e-2
+
+
+def test_a_longer_prefix_keeps_the_seams():
+    assert Module({}, seams=BOTH)["a"][3].seams == BOTH
