@@ -13,7 +13,7 @@ from rich.console import Console
 
 from refsd import __version__
 from refsd.adapters import open_loras
-from refsd.components import COMPONENTS, check, forward, load
+from refsd.components import COMPONENTS, check, forward, load, offered, resolve
 from refsd.engine import one_answer
 from refsd.golden.arithmetic import named
 from refsd.golden.errors import BadInput
@@ -66,6 +66,7 @@ def run(request: Request) -> None:
         raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
     arithmetic = named(request.numerics, request.deviations)
     checkpoint = open_checkpoint(request.model)
+    request = request._replace(component=resolve(checkpoint, request.component))
     m, params = load(checkpoint, request.component, arithmetic, loras=open_loras(request.loras, checkpoint))
     params |= _params(request)
     inputs = {name: _values(request.inputs, name, tensor) for name, tensor in open_weights(request.inputs).items()}
@@ -87,11 +88,6 @@ def run(request: Request) -> None:
     if request.taps is not None:
         write(request.taps, taps, metadata)
     _report(request, outputs)
-
-
-def offered() -> list[str]:
-    """The components that a checkpoint holds."""
-    return [name for name, component in COMPONENTS.items() if component.part is not None]
 
 
 def _params(request: Request) -> dict[str, Any]:
@@ -120,7 +116,7 @@ def _compute(request: Request, m: Module, inputs: Mapping[str, np.ndarray], para
     m.taps = taps
     with compile_progress(), one_answer(m.arithmetic.numerics):
         try:
-            outputs = forward(request.component, m, inputs, params, str(request.inputs))
+            outputs = forward(request.component, m, inputs, params, str(request.inputs), also=True)
         finally:
             taps.status.stop()
     return outputs, taps

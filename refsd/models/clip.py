@@ -21,22 +21,20 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
     clip_skip:  1 takes the last layer's output, 2 the one before it, ...
     eos:        the id that ends a prompt
     final_norm: whether the final LayerNorm follows on `hidden`, whatever was skipped; SDXL leaves it out
-    -> hidden: [N, L, D]
-       pooled: [N, D], the last layer's output at the first `eos` (else at 0), final LayerNorm applied
+    -> hidden:      [N, L, D]
+       penultimate: [N, L, D], as it left the last layer but one
+       pooled:      [N, D], the last layer's output at the first `eos` (else at 0), final LayerNorm applied
     """
     m = m["text_model"]
-    x = embeddings(m["embeddings"], input_ids)
-    num_layers = m.count("encoder.layers")
-    for i in range(num_layers):
-        if i == num_layers + 1 - clip_skip:
-            skipped = x
-        x = layer(m["encoder.layers"][i], x, num_heads, ACTIVATIONS[hidden_act])
-    last = m.layer_norm("final_layer_norm", x)
-    hidden = skipped if clip_skip > 1 else x
+    states = [embeddings(m["embeddings"], input_ids)]
+    for i in range(m.count("encoder.layers")):
+        states.append(layer(m["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act]))
+    last = m.layer_norm("final_layer_norm", states[-1])
+    hidden = states[-clip_skip]
     if final_norm:
-        hidden = m.layer_norm("final_layer_norm", skipped) if clip_skip > 1 else last
+        hidden = m.layer_norm("final_layer_norm", hidden) if clip_skip > 1 else last
     first_eos = np.argmax(np.asarray(input_ids) == eos, axis=1)
-    return hidden, last[np.arange(len(last)), first_eos]
+    return hidden, states[-2], last[np.arange(len(last)), first_eos]
 
 
 @block
@@ -47,11 +45,12 @@ def clip_text_with_projection(
 
     The arguments are `clip_text`'s.
 
-    -> hidden: [N, L, D], as it left the last layer but one
-       pooled: [N, P], the last layer's output at the first `eos`, final LayerNorm applied, projected
+    -> hidden:      [N, L, D], as it left the last layer but one
+       penultimate: [N, L, D], the same, whatever is skipped or normed in `hidden`
+       pooled:      [N, P], the last layer's output at the first `eos`, final LayerNorm applied, projected
     """
-    hidden, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm)
-    return hidden, m.linear("text_projection", pooled)
+    hidden, penultimate, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm)
+    return hidden, penultimate, m.linear("text_projection", pooled)
 
 
 @block

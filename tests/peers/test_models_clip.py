@@ -46,14 +46,14 @@ def test_clip_and_every_layer(name):
         load(peer, weights)
         out = peer(torch.from_numpy(ids), output_hidden_states=True)
         m = Module({name: stored(w) for name, w in weights.items()}, taps=Taps())
-        hidden, pooled = clip_text(m, ids, num_heads, hidden_act, eos=eos)
+        hidden, _, pooled = clip_text(m, ids, num_heads, hidden_act, eos=eos)
         assert distance(hidden, out.last_hidden_state) <= 1e-12
         assert distance(pooled, out.pooler_output) <= 1e-12
         for i, want in enumerate(out.hidden_states):
             at = f"text_model.encoder.layers.{i - 1}" if i else "text_model.embeddings"
             assert distance(m.taps[at], want) <= 1e-12, at
         for clip_skip in range(1, size.layers + 1):
-            hidden, pooled = clip_text(m, ids, num_heads, hidden_act, clip_skip, eos)
+            hidden, _, pooled = clip_text(m, ids, num_heads, hidden_act, clip_skip, eos)
             norm = peer.get_submodule(
                 "text_model.final_layer_norm" if hasattr(peer, "text_model") else "final_layer_norm"
             )

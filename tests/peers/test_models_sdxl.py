@@ -238,10 +238,10 @@ def test_openclip_with_projection_and_every_layer(name, legacy):
         m = Module(weights, taps=Taps())
         for clip_skip in range(1, size.layers + 1):
             m.taps = Taps()
-            hidden, pooled = clip_text_with_projection(m, ids, size.hidden // 64, clip_skip=clip_skip, eos=eos)
+            hidden, _, pooled = clip_text_with_projection(m, ids, size.hidden // 64, clip_skip=clip_skip, eos=eos)
             assert distance(hidden, out.hidden_states[-1 - (clip_skip - 1)]) <= 1e-12
             assert distance(pooled, out.text_embeds) <= 1e-12
-            hidden, pooled = clip_text(m, ids, size.hidden // 64, "gelu", clip_skip, eos)
+            hidden, _, pooled = clip_text(m, ids, size.hidden // 64, "gelu", clip_skip, eos)
             assert distance(hidden, norm(out.hidden_states[-clip_skip])) <= 1e-12
             assert pooled.shape == (2, size.hidden)
         for i, want in enumerate(out.hidden_states):
@@ -259,7 +259,7 @@ def test_sd2_s_last_but_one_layer_is_transformers_last():
         redraw(peer, 2)
         out = peer(torch.from_numpy(ids))
     weights = read(keymaps.clip(), peer.state_dict())
-    hidden, pooled = clip_text(Module(weights), ids, 2, "gelu", eos=eos)
+    hidden, _, pooled = clip_text(Module(weights), ids, 2, "gelu", eos=eos)
     assert distance(hidden, out.last_hidden_state) <= 1e-12
     assert distance(pooled, out.pooler_output) <= 1e-12
     more = weights | {
@@ -267,7 +267,7 @@ def test_sd2_s_last_but_one_layer_is_transformers_last():
         for name, w in weights.items()
         if "layers.3" in name
     }
-    hidden, _ = clip_text(Module(more), ids, 2, "gelu", clip_skip=2, eos=eos)
+    hidden, _, _ = clip_text(Module(more), ids, 2, "gelu", clip_skip=2, eos=eos)
     assert distance(hidden, out.last_hidden_state) <= 1e-12
 
 

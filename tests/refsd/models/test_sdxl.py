@@ -59,7 +59,7 @@ def test_the_unets(part):
 
 def test_bigg():
     m = module("clip-g")
-    hidden, pooled = clip_text_with_projection(m, INPUTS["input_ids"], num_heads=2, eos=tiny.EOS)
+    hidden, _, pooled = clip_text_with_projection(m, INPUTS["input_ids"], num_heads=2, eos=tiny.EOS)
     assert_recorded("clip-g/hidden", hidden)
     assert_recorded("clip-g/pooled", pooled)
     assert m.weights.read == set(SHAPES["clip-g"])
@@ -95,9 +95,9 @@ def test_hidden_without_the_final_norm():
     m = module("clip-g")
     m.taps = Taps()
     ids = INPUTS["input_ids"]
-    raw, _ = clip_text(m, ids, 2, "gelu", eos=tiny.EOS, final_norm=False)
+    raw, _, _ = clip_text(m, ids, 2, "gelu", eos=tiny.EOS, final_norm=False)
     np.testing.assert_array_equal(raw, m.taps["text_model.encoder.layers.2"])
-    normed, pooled = clip_text(m, ids, 2, "gelu", eos=tiny.EOS)
+    normed, _, pooled = clip_text(m, ids, 2, "gelu", eos=tiny.EOS)
     np.testing.assert_array_equal(normed, m["text_model"].layer_norm("final_layer_norm", raw))
     np.testing.assert_array_equal(pooled, normed[[0, 1], [4, 6]])
 

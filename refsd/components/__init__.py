@@ -1,0 +1,159 @@
+"""The components that a model can be asked for: their arguments, their outputs, what must fit.
+
+One language for all: a denoiser takes x, timesteps, context, y, guidance, context_mask and hint, as far as it
+has a use for them, and gives out; a text encoder takes input_ids and attention_mask. Timesteps are those of the
+original's forward.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from refsd.adapters import load as load_adapters
+from refsd.components import autoencoder, esrgan, flux, mmdit, text, unet, zimage
+from refsd.components.checks import check as check_inputs
+from refsd.components.component import IDS, MASK, VALUE, Argument, Component
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import StoredTensor
+from refsd.module import Kept, Module
+from refsd.weights.adapters import AdapterFile
+from refsd.weights.checkpoint import Checkpoint
+
+COMPONENTS: dict[str, Component] = {
+    **unet.COMPONENTS,
+    **flux.COMPONENTS,
+    **mmdit.COMPONENTS,
+    **zimage.COMPONENTS,
+    **text.COMPONENTS,
+    **autoencoder.COMPONENTS,
+    **esrgan.COMPONENTS,
+}
+
+# What else a component may be called: the first that the checkpoint holds is meant.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "diffusion": ("unet", "mmdit", "flux", "chroma", "zimage"),
+    "clip_l": ("clip",),
+    "t5xxl": ("t5",),
+    "llm": ("qwen3",),
+}
+
+
+def offered() -> list[str]:
+    """The names that `--component` takes: of what a checkpoint can hold, and the aliases."""
+    return [*(name for name, component in COMPONENTS.items() if component.part is not None), *ALIASES]
+
+
+def resolve(checkpoint: Checkpoint, name: str) -> str:
+    """The component that a name or an alias means in this checkpoint."""
+    meant = ALIASES.get(name, (name,))
+    return next((one for one in meant if COMPONENTS[one].part in checkpoint.components), meant[0])
+
+
+class _Beside(Mapping[str, StoredTensor]):
+    """A component's weights, and another's under a prefix of its own."""
+
+    def __init__(self, own: Mapping[str, StoredTensor], prefix: str, other: Mapping[str, StoredTensor]):
+        self.own, self.prefix, self.other = own, prefix, other
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return self.other[name.removeprefix(self.prefix)] if name.startswith(self.prefix) else self.own[name]
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str) and name.startswith(self.prefix):
+            return name.removeprefix(self.prefix) in self.other
+        return name in self.own
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        yield from (self.prefix + name for name in self.other)
+
+    def __len__(self) -> int:
+        return len(self.own) + len(self.other)
+
+
+def load(
+    checkpoint: Checkpoint,
+    name: str,
+    arithmetic: Arithmetic,
+    kept: Kept | None = None,
+    loras: Sequence[tuple[AdapterFile, float]] = (),
+) -> tuple[Module, dict[str, Any]]:
+    """A component's weights as a Module, and the params that its config sets. Raises BadInput if not there."""
+    component = COMPONENTS[name]
+    held = checkpoint.components.get(component.part or "")
+    if held is None:
+        there = ", ".join(checkpoint.components)
+        raise BadInput(f"{checkpoint.path}: {name} needs {component.part or 'a case'}; the file holds {there}")
+    params = {param: held.config[param] for param in component.params if param in held.config}
+    adapters = load_adapters(loras, component.part or "", held.weights, arithmetic)
+    weights: Mapping[str, StoredTensor] = held.weights
+    if component.beside in checkpoint.components:
+        weights = _Beside(weights, f"{unet.CONTROL}.", checkpoint.components[component.beside].weights)
+    return Module(weights, arithmetic, kept=kept, adapters=adapters), params
+
+
+def forward(
+    name: str,
+    m: Module,
+    inputs: Mapping[str, np.ndarray],
+    params: Mapping[str, Any] | None = None,
+    source: str = "inputs",
+    also: bool = False,
+) -> dict[str, np.ndarray]:
+    """Run a component once.
+
+    inputs: argument name -> array of any float dtype, or integers where ids are asked for
+    source: what an error calls the place that the inputs come from
+    also:   give the outputs besides those that engines are judged by, too
+    -> output name -> array in the storage dtype
+
+    Raises BadInput for inputs or params that are missing, unknown, misshapen or not finite.
+    """
+    component = COMPONENTS[name]
+    check(name, m, inputs, params or {}, source)
+    arguments = {
+        argument: _admit(m, inputs[argument], wanted.kind)
+        for argument, wanted in component.arguments.items()
+        if argument in inputs
+    }
+    y = component.run(m, **arguments, **{**component.params, **(params or {})})
+    if isinstance(y, dict):
+        return y
+    names = [*component.outputs, *component.also]
+    parts = dict(zip(names, y if isinstance(y, tuple) else (y,), strict=True))
+    return parts if also else {output: parts[output] for output in component.outputs}
+
+
+def check(
+    name: str, m: Module, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], source: str = "inputs"
+) -> None:
+    """Raises BadInput, in one line, unless `forward` can take these inputs and params."""
+    check_inputs(name, COMPONENTS[name], m, inputs, params, source)
+
+
+def _admit(m: Module, x: np.ndarray, kind: str) -> np.ndarray:
+    if kind is IDS or kind is MASK:
+        return np.asarray(x, np.int64)
+    return m.store(x) if kind is VALUE else np.asarray(x, m.arithmetic.numerics.compute_dtype)
+
+
+def components_help() -> str:
+    """The tensors of every component that a checkpoint holds, a paragraph each; then the aliases."""
+    paragraphs = []
+    for name, component in COMPONENTS.items():
+        if component.part is not None:
+            takes = [_described(argument, wanted) for argument, wanted in component.arguments.items()]
+            outputs = {**component.outputs, **component.also}
+            gives = [f"{output} [{shape.replace(' ', ', ')}]" for output, shape in outputs.items()]
+            paragraphs.append(f"{name}: {', '.join(takes)} -> {', '.join(gives)}")
+    aliases = [f"{alias} is {' or '.join(names)}" for alias, names in ALIASES.items()]
+    return "\n\n".join([*paragraphs, f"Other names: {'; '.join(aliases)}."])
+
+
+def _described(name: str, argument: Argument) -> str:
+    optional = "optional; " if argument.optional else ""
+    return (
+        f"{name} [{argument.shape.replace(' ', ', ')}] ({optional}{argument.kind.split(',')[0]}; {argument.what})"
+    )

@@ -1,0 +1,26 @@
+"""ESRGAN's generator."""
+
+import math
+
+from refsd.components.component import VALUE, Argument, Component, Fit, exactly, multiple_of
+from refsd.models.esrgan import rrdbnet
+from refsd.module import Module
+
+
+def _fits(m: Module) -> dict[str, Fit]:
+    """Four times the last convolution's channels go in where 2x2 pixels are taken as one, sixteen times for 4x4."""
+    C = m.shape("conv_last.weight")[0]
+    p = max(1, math.isqrt(m.shape("conv_first.weight")[1] // C))
+    return {"C": exactly(C), "H": multiple_of(p), "W": multiple_of(p)}
+
+
+COMPONENTS = {
+    "esrgan": Component(
+        "esrgan",
+        rrdbnet,
+        {"x": Argument("N C H W", VALUE, "picture, 0..1")},
+        {"out": "N C P Q"},
+        {},
+        _fits,
+    ),
+}

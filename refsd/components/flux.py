@@ -1,0 +1,106 @@
+"""FLUX.1, its blocks alone, and Chroma."""
+
+from collections.abc import Callable
+
+from refsd.components.component import (
+    MASK,
+    POSITION,
+    VALUE,
+    Argument,
+    Component,
+    Fit,
+    exactly,
+    multiple_of,
+    needed,
+    refused,
+)
+from refsd.models.chroma import chroma
+from refsd.models.flux import double_stream_block, flux, single_stream_block
+from refsd.module import Module
+
+X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")
+TIMESTEPS = Argument("N", POSITION, "0..1, the share of the noise")
+CONTEXT = Argument("N J E", VALUE, "T5's hidden states")
+
+
+def _flux_fits(m: Module) -> dict[str, Fit]:
+    fits = _latent_fits(m) | {"V": exactly(m.shape("vector_in.in_layer.weight")[1])}
+    if "guidance_in" in m:
+        return fits | {"guidance": needed("the weights embed one; 3.5 is usual")}
+    return fits | {"guidance": refused("the weights do not embed it, as schnell's")}
+
+
+def _latent_fits(m: Module) -> dict[str, Fit]:
+    """Tokens are 2x2 squares; the positions fill a head of 128 channels."""
+    fits = {"C": exactly(m.shape("img_in.weight")[1] // 4), "E": exactly(m.shape("txt_in.weight")[1])}
+    fits["K"] = exactly(m.shape("final_layer.linear.weight")[0] // 4)
+    return fits | dict.fromkeys("HWhw", multiple_of(2))
+
+
+def _chroma(m: Module, x, timesteps, context, context_mask=None):
+    return chroma(m, x, timesteps, context, context_mask)
+
+
+def _block_fits(qkv: str, scale: str) -> Callable[[Module], dict[str, Fit]]:
+    def fits(m: Module) -> dict[str, Fit]:
+        D, head_dim = m.shape(f"{qkv}.weight")[1], m.shape(scale)[0]
+        return {"D": exactly(D), "P": exactly(head_dim // 2), "num_heads": exactly(D // head_dim)}
+
+    return fits
+
+
+COMPONENTS = {
+    "flux": Component(
+        "flux",
+        flux,
+        {
+            "x": X,
+            "timesteps": TIMESTEPS,
+            "context": CONTEXT,
+            "y": Argument("N V", VALUE, "CLIP-L's pooled text"),
+            "guidance": Argument("N", POSITION, "distilled guidance, 3.5 or so", optional=True),
+            "reference": Argument("N K h w", VALUE, "Kontext: the latent of the picture to edit", optional=True),
+        },
+        {"out": "N K H W"},
+        {},
+        _flux_fits,
+    ),
+    "chroma": Component(
+        "chroma",
+        _chroma,
+        {
+            "x": X._replace(what="noisy latent, unpacked"),
+            "timesteps": TIMESTEPS,
+            "context": CONTEXT,
+            "context_mask": Argument("N J", MASK, "1 where a token of the text is seen", optional=True),
+        },
+        {"out": "N C H W"},
+        {},
+        _latent_fits,
+    ),
+    "flux-double": Component(
+        None,
+        double_stream_block,
+        {
+            "img": Argument("N L D", VALUE, "picture tokens"),
+            "txt": Argument("N J D", VALUE, "text tokens"),
+            "vec": Argument("N D", VALUE, "conditioning"),
+            "angle": Argument("N J+L P", POSITION, "RoPE angle of each pair of channels, radians; text first"),
+        },
+        {"img": "N L D", "txt": "N J D"},
+        {"num_heads": 24},
+        _block_fits("img_attn.qkv", "img_attn.norm.query_norm.scale"),
+    ),
+    "flux-single": Component(
+        None,
+        single_stream_block,
+        {
+            "x": Argument("N L D", VALUE, "text and picture tokens"),
+            "vec": Argument("N D", VALUE, "conditioning"),
+            "angle": Argument("N L P", POSITION, "RoPE angle of each pair of channels, radians"),
+        },
+        {"out": "N L D"},
+        {"num_heads": 24},
+        _block_fits("linear1", "norm.query_norm.scale"),
+    ),
+}

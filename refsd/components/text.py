@@ -1,0 +1,74 @@
+"""Text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3."""
+
+from refsd.components.component import IDS, MASK, Argument, Component, Fit, at_most, divisor_of, exactly
+from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.qwen3 import qwen3
+from refsd.models.t5 import t5_encoder
+from refsd.module import Module
+
+INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
+ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)
+_CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407}
+
+
+def _clip_fits(m: Module) -> dict[str, Fit]:
+    positions, D = m.shape("text_model.embeddings.position_embedding.weight")
+    return {
+        "L": at_most(positions),
+        "V": exactly(m.shape("text_model.embeddings.token_embedding.weight")[0]),
+        "num_heads": divisor_of(D),
+        "clip_skip": at_most(m.count("text_model.encoder.layers")),
+    }
+
+
+def _clip(m: Module, input_ids, **params):
+    hidden, penultimate, pooled = clip_text(m, input_ids, **params)
+    return hidden, pooled, penultimate
+
+
+def _clip_g(m: Module, input_ids, **params):
+    hidden, penultimate, pooled = clip_text_with_projection(m, input_ids, **params)
+    return hidden, pooled, penultimate
+
+
+def _qwen3(m: Module, input_ids, attention_mask=None):
+    hidden_states = qwen3(m, input_ids, attention_mask)
+    return hidden_states[-1], hidden_states[-2]
+
+
+COMPONENTS = {
+    "clip": Component(
+        "clip",
+        _clip,
+        {"input_ids": INPUT_IDS},
+        {"last_hidden_state": "N L D", "pooled": "N D"},
+        _CLIP_PARAMS,
+        _clip_fits,
+        also={"penultimate": "N L D"},
+    ),
+    "clip_g": Component(
+        "clip_g",
+        _clip_g,
+        {"input_ids": INPUT_IDS},
+        {"last_hidden_state": "N L D", "pooled": "N P"},
+        _CLIP_PARAMS | {"num_heads": 20, "hidden_act": "gelu", "final_norm": True},
+        _clip_fits,
+        also={"penultimate": "N L D"},
+    ),
+    "t5": Component(
+        "t5",
+        t5_encoder,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"last_hidden_state": "N L D"},
+        {},
+        lambda m: {"V": exactly(m.shape("shared.weight")[0])},
+    ),
+    "qwen3": Component(
+        "qwen3",
+        _qwen3,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {},
+        lambda m: {"V": exactly(m.shape("model.embed_tokens.weight")[0])},
+    ),
+}

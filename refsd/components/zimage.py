@@ -1,0 +1,47 @@
+"""Z-Image."""
+
+import numpy as np
+
+from refsd.components.component import MASK, POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of
+from refsd.golden.errors import BadInput
+from refsd.models.zimage import zimage
+from refsd.module import Module
+
+PATCH = 2
+
+
+def _run(m: Module, x, timesteps, context, context_mask=None):
+    return zimage(m, x, timesteps, context, None if context_mask is None else _lengths(context_mask))
+
+
+def _lengths(mask) -> np.ndarray:
+    """[N, J] -> [N]. Raises BadInput unless each caption stands first and its padding after it."""
+    seen = np.asarray(mask) != 0
+    if (seen[:, 1:] & ~seen[:, :-1]).any() or not seen[:, 0].all():
+        raise BadInput("context_mask: expected ones, then zeros in every row: Z-Image's captions stand first")
+    return seen.sum(axis=1)
+
+
+def _fits(m: Module) -> dict[str, Fit]:
+    fits = {
+        "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
+        "E": exactly(m.shape("cap_embedder.1.weight")[1]),
+    }
+    return fits | dict.fromkeys("HW", multiple_of(PATCH))
+
+
+COMPONENTS = {
+    "zimage": Component(
+        "zimage",
+        _run,
+        {
+            "x": Argument("N C H W", VALUE, "noisy latent"),
+            "timesteps": Argument("N", POSITION, "1 - sigma: 0 pure noise, 1 clean"),
+            "context": Argument("N J E", VALUE, "Qwen3's hidden states before the last layer"),
+            "context_mask": Argument("N J", MASK, "ones, then zeros where the caption is over", optional=True),
+        },
+        {"out": "N C H W"},
+        {},
+        _fits,
+    ),
+}

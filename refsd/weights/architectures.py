@@ -1,0 +1,32 @@
+"""What refsd knows of each network: how its size is read from shapes, and every tensor of that size.
+
+A component of a checkpoint is called as its network; two may share one, as CLIP-L and bigG do.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from refsd.weights.architecture import Shapes, clip_shapes, unet_shapes, vae_shapes
+from refsd.weights.sizes import clip_size, unet_size, vae_size
+
+
+class Architecture(NamedTuple):
+    """
+    title:  for a person
+    size:   name -> shape, of a file's tensors -> a NamedTuple; what is missing is as the family has it usually
+    shapes: that NamedTuple -> every tensor, in the order of the original file
+    unread: globs of names that the original's files may hold and its forward never reads
+    """
+
+    title: str
+    size: Callable[[Shapes], Any]
+    shapes: Callable[[Any], Shapes]
+    unread: tuple[str, ...] = ()
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "unet": Architecture("UNet", unet_size, unet_shapes),
+    "vae": Architecture("autoencoder", vae_size, vae_shapes),
+    "clip": Architecture("CLIP text encoder", clip_size, clip_shapes, ("text_projection.weight", "logit_scale")),
+    "clip_g": Architecture("OpenCLIP bigG text encoder", clip_size, clip_shapes, ("logit_scale",)),
+}
