@@ -1,8 +1,7 @@
 """ESRGAN against plain torch, in float64.
 
-No package with the original is at hand: the peers below are written anew from the architecture of BasicSR's
-rrdbnet_arch.py and, for the old numbering, of the nn.Sequential of ESRGAN's first release. They share no code with
-the page, but an error in reading the sources could be in both.
+The peers below are written anew from the architecture of BasicSR's rrdbnet_arch.py and, for the old numbering, of
+the nn.Sequential of ESRGAN's first release: for widths that spandrel's cannot have, and for the fixture.
 """
 
 import numpy as np
