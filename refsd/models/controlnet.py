@@ -1,32 +1,43 @@
-"""ControlNet for Stable Diffusion 1.x: a copy of the UNet's first half that looks at a picture as well.
+"""ControlNet for Stable Diffusion 1.x, 2.x and SDXL: a copy of the UNet's first half that looks at a picture too.
 
-Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py.
+Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py, SDXL's as its UNet has them.
 """
 
 import numpy as np
 
-from refsd.models.unet import conv_in, stage, time_embed
+from refsd.golden.errors import BadInput
+from refsd.models.unet import conv_in, label_embed, stage, time_embed
 from refsd.module import Module, block
 
 
 @block
-def controlnet(m: Module, x, hint, timesteps, context, num_heads=8, num_groups=32, strength=1.0):
+def controlnet(
+    m: Module, x, hint, timesteps, context, num_heads=8, num_groups=32, strength=1.0, y=None, head_dim=64
+):
     """What is added to the UNet's skips and to its middle; see `unet`, argument `control`.
 
     x:          [N, C, H, W], the UNet's own input
     hint:       [N, 3, 8H, 8W], 0..1: edges, depth, a pose, ...
     timesteps:  [N], 0..1000
     context:    [N, J, E]
+    num_heads:  of every attention whose proj_in is a convolution (SD 1)
     strength:   the factor of all outputs
+    y:          [N, A], what SDXL's label_emb takes, from `size_condition`; else None
+    head_dim:   channels a head where proj_in is linear (SD 2, SDXL)
     -> control: for each input block the shape of its output, then the middle block's
     """
+    if ("label_emb" in m) != (y is not None):
+        given = "missing" if y is None else "given"
+        raise BadInput(f"y is {given}: a ControlNet takes it if it has label_emb, as SDXL's")
     emb = time_embed(m, timesteps)
+    if y is not None:
+        emb = emb + label_embed(m["label_emb.0"], y)
     h = conv_in(m["input_blocks.0"], x) + hint_block(m["input_hint_block"], hint)
     outs = [zero_conv(m["zero_convs.0"], h)]
     for i in range(1, m.count("input_blocks")):
-        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups)
+        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
         outs.append(zero_conv(m["zero_convs"][i], h))
-    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups)
+    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups, head_dim)
     outs.append(zero_conv(m["middle_block_out"], h))
     return tuple(m.apply(np.multiply, out, strength) for out in outs)
 

@@ -1,6 +1,7 @@
-"""Where diffusers keeps the tensors of an SD 1.x ControlNet."""
+"""Where diffusers keeps the tensors of a ControlNet of SD 1.x, SD 2.x or SDXL."""
 
 from refsd.weights.keymaps import SAME, UNET_RESNET, Keymap, Row
+from refsd.weights.keymaps_sdxl import LABEL
 
 ENDS = (
     ("time_embed.0", "time_embedding.linear_1"),
@@ -14,9 +15,9 @@ ENDS = (
 
 
 def controlnet(levels: int = 4, res_blocks: int = 2) -> Keymap:
-    """The original's names <-> diffusers' ControlNetModel."""
+    """The original's names <-> diffusers' ControlNetModel. SDXL's have 3 levels."""
     step = res_blocks + 1
-    pairs = list(ENDS)
+    pairs = [*ENDS, *LABEL]
     pairs += [(f"input_hint_block.{2 * i + 2}", f"controlnet_cond_embedding.blocks.{i}") for i in range(6)]
     pairs += [(f"zero_convs.{i}.0", f"controlnet_down_blocks.{i}") for i in range(levels * step)]
     resnets = [(f"middle_block.{2 * i}", f"mid_block.resnets.{i}") for i in (0, 1)]
