@@ -1,8 +1,9 @@
-"""TAESD, TAESDXL, TAESD3 and TAEF1: the autoencoder, distilled into a few convolutions.
+"""TAESD, TAESDXL, TAESD3, TAEF1 and TAEF2: the autoencoder, distilled into a few convolutions.
 
 Key names as in madebyollin/taesd, taesd.py, whose encoder and decoder are two files: each is one nn.Sequential, and
 a key begins with the place in it ("3.conv.0.weight"). Layers without weights have places too, but no keys.
-Latents are the denoiser's own, neither scaled nor shifted: 4 channels for SD 1.x and SDXL, 16 for SD3 and FLUX.1.
+Latents are the denoiser's own, neither scaled nor shifted: 4 channels for SD 1.x and SDXL, 16 for SD3 and FLUX.1,
+32 for FLUX.2, whose denoiser has each 2x2 of them packed into 128 channels, as `pixel_unshuffle` packs.
 """
 
 import numpy as np
@@ -55,7 +56,19 @@ def decode(m: Module, z):
 
 @block
 def res_block(m: Module, x):
-    """Three convolutions beside the identity, a ReLU after each and after the sum. [N, C, H, W] -> the same"""
+    """Three convolutions beside the identity, a ReLU after each and after the sum. [N, C, H, W] -> the same
+
+    TAEF2's blocks at the latent's size look at the whole picture first: see `pool`.
+    """
+    if "pool" in m:
+        x = x + pool(m["pool"], x)
     h = m.apply(relu, m.conv2d("conv.0", x, padding=1))
     h = m.apply(relu, m.conv2d("conv.2", h, padding=1))
     return m.apply(relu, m.conv2d("conv.4", h, padding=1) + x)
+
+
+@block
+def pool(m: Module, x):
+    """Pointwise convolutions around a norm over the whole picture. [N, C, H, W] -> the same"""
+    h = m.apply(relu, m.group_norm("1", m.conv2d("0", x), num_groups=4, eps=1e-5))
+    return m.conv2d("3", h)

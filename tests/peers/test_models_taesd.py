@@ -84,38 +84,53 @@ class Clamp(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, pooled: bool = False):
         super().__init__()
         convs = [conv(channels, channels) for _ in range(3)]
         self.conv = nn.Sequential(convs[0], nn.ReLU(), convs[1], nn.ReLU(), convs[2])
+        self.pool = pool(channels) if pooled else None
 
     def forward(self, x):
+        x = x if self.pool is None else x + self.pool(x)
         return torch.relu(self.conv(x) + x)
+
+
+def pool(D: int) -> nn.Sequential:
+    widen, narrow = (nn.Conv2d(*ends, 1, bias=False) for ends in ((D, 4 * D), (4 * D, D)))
+    return nn.Sequential(widen, nn.GroupNorm(4, 4 * D), nn.ReLU(), narrow)
 
 
 def conv(inputs: int, outputs: int, **params) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, padding=1, **params)
 
 
-def sequentials(D: int, Z: int) -> tuple[nn.Sequential, nn.Sequential]:
+def sequentials(D: int, Z: int, pooled: bool) -> tuple[nn.Sequential, nn.Sequential]:
     """The original's encoder and decoder, written anew from the order of their layers."""
 
-    def three():
-        return [Block(D) for _ in range(3)]
+    def three(level):
+        return [Block(D, pooled and level == 0) for _ in range(3)]
 
-    down = [layer for _ in range(3) for layer in (conv(D, D, stride=2, bias=False), *three())]
-    up = [layer for _ in range(3) for layer in (*three(), nn.Upsample(scale_factor=2), conv(D, D, bias=False))]
+    down = [layer for level in (2, 1, 0) for layer in (conv(D, D, stride=2, bias=False), *three(level))]
+    up = [
+        layer
+        for level in (0, 1, 2)
+        for layer in (*three(level), nn.Upsample(scale_factor=2), conv(D, D, bias=False))
+    ]
     encoder = nn.Sequential(conv(3, D), Block(D), *down, conv(D, Z))
     return encoder, nn.Sequential(Clamp(), conv(Z, D), nn.ReLU(), *up, Block(D), conv(D, 3))
 
 
-@pytest.mark.parametrize("latent_channels", [4, 16])
-def test_the_original_files_load_as_they_are(latent_channels):
+@pytest.mark.parametrize(("latent_channels", "pooled"), [(4, False), (16, False), (32, True)])
+def test_the_original_files_load_as_they_are(latent_channels, pooled):
     x, z = draw((2, 3, 17, 9), 5), draw((2, latent_channels, 2, 3), 6)
-    weights = draw_weights(taesd_shapes(12, latent_channels), seed=4)
+    weights = draw_weights(taesd_shapes(12, latent_channels, pooled=pooled), seed=4)
     with float64_throughout():
         for half, peer, run, given in zip(
-            ("encoder.", "decoder."), sequentials(12, latent_channels), (encode, decode), (x, z), strict=True
+            ("encoder.", "decoder."),
+            sequentials(12, latent_channels, pooled),
+            (encode, decode),
+            (x, z),
+            strict=True,
         ):
             mine = {name.removeprefix(half): w for name, w in weights.items() if name.startswith(half)}
             peer.load_state_dict({name: torch.from_numpy(w) for name, w in mine.items()})
