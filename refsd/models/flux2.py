@@ -1,0 +1,169 @@
+"""FLUX.2: dev and klein.
+
+FLUX.1's two kinds of block, without biases, with gated MLPs, and with one modulation for all blocks of a kind. No
+pooled text; the context is what three layers of a language model say (`stacked`).
+
+Key names and order of the streams as in black-forest-labs/flux2, model.py.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.models.flux import final_layer, mlp_embedder, modulation, qk_norm, qkv, rotary_attention
+from refsd.module import Module, block
+
+AXES_DIM = 32, 32, 32, 32  # the channels of a head that turn with the picture's index, row, column, the word
+THETA = 2000.0
+REFERENCES_APART = 10
+MISTRAL_LAYERS = 10, 20, 30  # of the hidden states; dev's
+QWEN3_LAYERS = 9, 18, 27  # klein's
+
+
+@block
+def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_dim=AXES_DIM):
+    """Predict the velocity, noise minus picture, of a latent between the two.
+
+    x:         [N, C, H, W], packed and normalised by the autoencoder (vae_flux2.py): 128 channels, a pixel a token
+    timesteps: [N], 0..1, the share of the noise
+    context:   [N, J, E], three hidden states of Mistral (dev) or Qwen3 (klein) side by side
+    guidance:  [N], 4 or so; klein has no use for it
+    reference: [N, C, h, w], or several such of any h and w: the pictures to edit, as latents
+    axes_dim:  channels of a head given to each axis; they make up the head
+    -> v:      [N, C, H, W]
+
+    On the axes (index, row, column, word) x stands at (0, row, column, 0), word j at (0, 0, 0, j), the k-th
+    reference at (10 k, row, column, 0), k from 1.
+
+    Raises BadInput where the weights embed a guidance and none is given.
+    Source: black-forest-labs/flux2, model.py and sampling.py; diffusers transformer_flux2.py, pipeline_flux2.py.
+    """
+    H, W = x.shape[2:]
+    pictures = [x, *references(reference)]
+    img = m.linear("img_in", np.concatenate([pack(picture) for picture in pictures], axis=1))
+    txt = m.linear("txt_in", context)
+    vec = conditioning(m, timesteps, guidance)
+    img_mod = modulation(m["double_stream_modulation_img"], vec, 2)
+    txt_mod = modulation(m["double_stream_modulation_txt"], vec, 2)
+    (mod,) = modulation(m["single_stream_modulation"], vec, 1)
+    ids = [text_ids(context.shape[1])]
+    ids += [picture_ids(*picture.shape[2:], REFERENCES_APART * k) for k, picture in enumerate(pictures)]
+    angle = m.rope_angles(np.concatenate(ids)[None], axes_dim, THETA)
+    num_heads = img.shape[2] // sum(axes_dim)
+
+    for i in range(m.count("double_blocks")):
+        img, txt = double_stream_block(m["double_blocks"][i], img, txt, img_mod, txt_mod, angle, num_heads)
+    both = np.concatenate([txt, img], axis=1)
+    for i in range(m.count("single_blocks")):
+        both = single_stream_block(m["single_blocks"][i], both, mod, angle, num_heads)
+    _, img, _ = np.split(both, [txt.shape[1], txt.shape[1] + H * W], axis=1)
+    return unpack(final_layer(m["final_layer"], img, vec), H, W)
+
+
+def stacked(hidden_states: Sequence[np.ndarray], layers: Sequence[int] = MISTRAL_LAYERS):
+    """The context: some of a language model's hidden states, side by side.
+
+    hidden_states: each [N, L, D], the embeddings first
+    layers:        MISTRAL_LAYERS for dev, QWEN3_LAYERS for klein
+    -> context:    [N, L, 3D]
+
+    The prompt is padded to 512 tokens. black-forest-labs and diffusers pad the ids and mask the padding inside the
+    language model only; stable-diffusion.cpp does so for klein, and for dev puts zeros behind the hidden states.
+
+    Raises BadInput where the model has too few layers.
+    Source: black-forest-labs/flux2, text_encoder.py; diffusers Flux2Pipeline, Flux2KleinPipeline.
+    """
+    if max(layers) >= len(hidden_states):
+        raise BadInput(
+            f"the context takes the output of layer {max(layers)}; the language model has {len(hidden_states) - 1}"
+        )
+    return np.concatenate([hidden_states[i] for i in layers], axis=-1)
+
+
+def references(reference) -> Sequence[np.ndarray]:
+    """None, a latent [N, C, h, w] or several -> a sequence of latents"""
+    if reference is None:
+        return ()
+    return (reference,) if isinstance(reference, np.ndarray) else reference
+
+
+def pack(x):
+    """Each pixel becomes a token. [N, C, H, W] -> [N, H * W, C]"""
+    return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
+
+
+def unpack(tokens, H, W):
+    """[N, H * W, C] -> [N, C, H, W]"""
+    return tokens.swapaxes(1, 2).reshape(tokens.shape[0], -1, H, W)
+
+
+def picture_ids(H, W, index=0):
+    """(index, row, column, 0) of the tokens of a latent. -> [H * W, 4]"""
+    row, column = np.indices((H, W)).reshape(2, -1)
+    return np.stack([np.full_like(row, index), row, column, np.zeros_like(row)], axis=-1)
+
+
+def text_ids(J):
+    """(0, 0, 0, word) of the tokens of a text. -> [J, 4]"""
+    return np.pad(np.arange(J)[:, None], ((0, 0), (3, 0)))
+
+
+def conditioning(m: Module, timesteps, guidance):
+    """timesteps [N], guidance [N] or None -> vec [N, D]"""
+    vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, 256))
+    if "guidance_in" in m:
+        if guidance is None:
+            raise BadInput("the weights embed a guidance: give one (4 is usual), or take klein's weights")
+        vec = vec + mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, 256))
+    return vec
+
+
+@block
+def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=48):
+    """Picture and text, each with its own weights, attend to both.
+
+    img:     [N, L, D]
+    txt:     [N, J, D]
+    img_mod: two triples (shift, scale, gate), each [N, D]: the attention's, the MLP's; the same in every block
+    txt_mod: the same for the text
+    angle:   [N or 1, J + L, D / num_heads / 2], radians; text first
+    -> img:  [N, L, D]
+       txt:  [N, J, D]
+    """
+    (img_attn, img_mlp), (txt_attn, txt_mlp) = img_mod, txt_mod
+    img_qkv = qkv(m["img_attn"], m.adaptive_layer_norm(img, *img_attn[:2]), num_heads)
+    txt_qkv = qkv(m["txt_attn"], m.adaptive_layer_norm(txt, *txt_attn[:2]), num_heads)
+    q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
+    txt_y, img_y = np.split(rotary_attention(m, q, k, v, angle), [txt.shape[1]], axis=1)
+
+    img = m.gated_add(img, m.linear("img_attn.proj", img_y), img_attn[2])
+    txt = m.gated_add(txt, m.linear("txt_attn.proj", txt_y), txt_attn[2])
+    img = m.gated_add(img, mlp(m["img_mlp"], m.adaptive_layer_norm(img, *img_mlp[:2])), img_mlp[2])
+    txt = m.gated_add(txt, mlp(m["txt_mlp"], m.adaptive_layer_norm(txt, *txt_mlp[:2])), txt_mlp[2])
+    return img, txt
+
+
+@block
+def single_stream_block(m: Module, x, mod, angle, num_heads=48):
+    """Attention and MLP side by side on text and picture together.
+
+    x:     [N, L, D], text first
+    mod:   (shift, scale, gate), each [N, D]; the same in every block
+    angle: [N or 1, L, D / num_heads / 2], radians
+    -> x:  [N, L, D]
+    """
+    N, L, D = x.shape
+    shift, scale, gate = mod
+    h = m.linear("linear1", m.adaptive_layer_norm(x, shift, scale))
+    qkv, hidden = np.split(h, [3 * D], axis=-1)
+    q, k, v = qkv.reshape(N, L, 3, num_heads, -1).transpose(2, 0, 1, 3, 4)
+    q, k = qk_norm(m["norm"], q, k)
+    y = rotary_attention(m, q, k, v, angle)
+    return m.gated_add(x, m.linear("linear2", np.concatenate([y, m.swiglu(hidden)], axis=-1)), gate)
+
+
+@block
+def mlp(m: Module, x):
+    """SwiGLU. [N, L, D] -> [N, L, D]"""
+    return m.linear("2", m.swiglu(m.linear("0", x)))

@@ -1,0 +1,60 @@
+"""FLUX.2's autoencoder: SD's, with 32 channels, whose latents are packed 2x2 and normalised by its own statistics.
+
+black-forest-labs/flux2, autoencoder.py. `bn` holds what BatchNorm has collected in training; it has no weight
+and no bias. The networks are in vae.py. stable-diffusion.cpp has the statistics built in, to four decimals.
+"""
+
+from refsd.golden.errors import BadInput
+from refsd.kernels.batch_norm import batch_denorm, batch_norm
+from refsd.models import vae
+from refsd.module import Module, block
+
+EPS = 1e-4
+
+
+@block
+def encode(m: Module, x, num_groups=32):
+    """A picture's latent: the mean of the posterior, packed and normalised. Nothing is drawn.
+
+    x:    [N, 3, H, W], -1..1, H and W multiples of 16
+    -> x: [N, 4Z, H/16, W/16], as flux2.py takes it
+    """
+    mean, _ = vae.encode(m, x, num_groups)
+    return to_latent(m, mean)
+
+
+@block
+def decode(m: Module, x, num_groups=32):
+    """The picture of a latent.
+
+    x:      [N, 4Z, H, W], as flux2.py gives it
+    -> out: [N, 3, 16H, 16W], about -1..1, not clipped
+    """
+    return vae.decode(m, from_latent(m, x), num_groups)
+
+
+def to_latent(m: Module, z):
+    """Pack, then normalise each channel. z [N, Z, 2H, 2W], H and W whole -> [N, 4Z, H, W]
+
+    Raises BadInput where z is odd.
+    """
+    if z.shape[2] % 2 or z.shape[3] % 2:
+        raise BadInput(f"a latent of {z.shape[2]} x {z.shape[3]} has no whole 2x2 squares; give both sides even")
+    return m.apply(batch_norm, pack(z), m.weight("bn.running_mean"), m.weight("bn.running_var"), eps=EPS)
+
+
+def from_latent(m: Module, x):
+    """Undo `to_latent`. x [N, 4Z, H, W] -> z [N, Z, 2H, 2W]"""
+    return unpack(m.apply(batch_denorm, x, m.weight("bn.running_mean"), m.weight("bn.running_var"), eps=EPS))
+
+
+def pack(z):
+    """Each 2x2 square becomes a pixel, its channels (c, row, column). [N, Z, 2H, 2W] -> [N, 4Z, H, W]"""
+    N, Z, H, W = z.shape
+    return z.reshape(N, Z, H // 2, 2, W // 2, 2).transpose(0, 1, 3, 5, 2, 4).reshape(N, 4 * Z, H // 2, W // 2)
+
+
+def unpack(x):
+    """[N, 4Z, H, W] -> [N, Z, 2H, 2W]"""
+    N, C, H, W = x.shape
+    return x.reshape(N, C // 4, 2, 2, H, W).transpose(0, 1, 4, 2, 5, 3).reshape(N, C // 4, 2 * H, 2 * W)
