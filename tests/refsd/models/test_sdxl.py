@@ -8,8 +8,10 @@ from tiny_models import sampled
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import stored
 from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.controlnet import controlnet
 from refsd.models.unet import size_condition, spatial_transformer, unet
 from refsd.module import Module, Taps
+from refsd.weights.keymaps_controlnet import controlnet as controlnet_keymap
 from refsd.weights.keymaps_openclip import OpenCLIP
 from refsd.weights.keymaps_sdxl import unet as unet_keymap
 
@@ -38,10 +40,12 @@ def zeros(part):
     return Module({name: stored(np.zeros(shape, np.float32)) for name, shape in SHAPES[part].items()})
 
 
-def run_unet(m, **changed):
-    a = INPUTS | changed
-    y = size_condition(m, a["pooled"], a["sizes"]) if "label_emb" in m else None
-    return unet(m, a["x"], a["timesteps"], a["context"], y=y)
+def label(m):
+    return size_condition(m, INPUTS["pooled"], INPUTS["sizes"]) if "label_emb" in m else None
+
+
+def run_unet(m, control=None):
+    return unet(m, INPUTS["x"], INPUTS["timesteps"], INPUTS["context"], y=label(m), control=control)
 
 
 def assert_recorded(name, y):
@@ -55,6 +59,20 @@ def test_the_unets(part):
     m = module(part)
     assert_recorded(f"{part}/out", run_unet(m))
     assert m.weights.read == set(SHAPES[part])
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("kind", ["sdxl", "sd2"])
+def test_the_controlnets_and_the_unets_that_they_control(kind):
+    part = f"controlnet-{kind}"
+    m = module(part)
+    trunk = INPUTS["timesteps"], INPUTS["context"]
+    control = controlnet(m, INPUTS["x"], INPUTS["hint"], *trunk, strength=0.9, y=label(m))
+    assert {f"{part}/{i}" for i in range(len(control))} | {f"{part}/eps"} == {n for n in RECORDED if part in n}
+    for i, residual in enumerate(control):
+        assert_recorded(f"{part}/{i}", residual)
+    assert m.weights.read == set(SHAPES[part])
+    assert_recorded(f"{part}/eps", run_unet(module(f"unet-{kind}"), control))
 
 
 def test_bigg():
@@ -110,6 +128,10 @@ def test_a_label_that_is_missing_or_too_many_is_an_error():
         unet(m, *a)
     with pytest.raises(BadInput, match="y is given"):
         unet(zeros("unet-sd2"), *a, y=y)
+    with pytest.raises(BadInput, match="y is missing: a ControlNet takes it"):
+        controlnet(zeros("controlnet-sdxl"), a[0], INPUTS["hint"], *a[1:])
+    with pytest.raises(BadInput, match="y is given: a ControlNet takes it"):
+        controlnet(zeros("controlnet-sd2"), a[0], INPUTS["hint"], *a[1:], y=y)
 
 
 def test_channels_that_are_no_whole_heads_are_an_error():
@@ -135,9 +157,11 @@ def test_openclip_s_names():
         np.testing.assert_array_equal(source.read(theirs).values(), ours[name].values())
 
 
-def test_diffusers_name_of_the_label():
-    keymap = unet_keymap(2, 1, (1,))
-    weights = {name: stored(np.zeros(2, np.float32)) for name in SHAPES["unet-sdxl"]}
+@pytest.mark.parametrize(
+    ("part", "keymap"), [("unet-sdxl", unet_keymap(2, 1, (1,))), ("controlnet-sdxl", controlnet_keymap(2, 1))]
+)
+def test_diffusers_name_of_the_label(part, keymap):
+    weights = {name: stored(np.zeros(2, np.float32)) for name in SHAPES[part]}
     theirs = keymap.write(weights)
     assert {"add_embedding.linear_1.weight", "add_embedding.linear_2.bias", "conv_in.bias"} <= set(theirs)
     found, rest = keymap.sources(theirs)
