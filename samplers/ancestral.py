@@ -54,6 +54,13 @@ def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> An
     return Ancestral(down, math.sqrt(max(sigma_next**2 - (scale * down) ** 2, 0.0)), scale)
 
 
+def fresh(
+    step: Ancestral, sigma: float, sigma_next: float, noise: StepNoise, s_noise: float = 1.0
+) -> tuple[float, np.ndarray] | tuple[()]:
+    """The noise back up as a term of combine: up s_noise, n. A step to 0 draws nothing, and has none."""
+    return (s_noise * step.up, noise(sigma, sigma_next)) if sigma_next else ()
+
+
 def renoised(
     x: np.ndarray, step: Ancestral, sigma: float, sigma_next: float, noise: StepNoise, s_noise: float = 1.0
 ) -> np.ndarray:
