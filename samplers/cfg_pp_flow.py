@@ -1,0 +1,55 @@
+import numpy as np
+
+from refsd.samplers.ancestral import Ancestral, ancestral_step
+from refsd.samplers.cfg_pp import GuidedDenoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def euler_cfg_pp_flow(
+    model: GuidedDenoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """euler_cfg_pp for a rectified flow, whose uncond enters with the signal's weight.
+
+        x <- (1 - sigma_next) denoised + sigma_next (x - (1 - sigma) uncond) / sigma
+
+    Arguments: euler_cfg_pp's. Source: ComfyUI sample_euler_cfg_pp.
+    """
+    return euler_ancestral_cfg_pp_flow(model, x, sigmas, noise, callback, eta=0.0)
+
+
+def euler_ancestral_cfg_pp_flow(
+    model: GuidedDenoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """The same with ancestral_step in sigma / (1 - sigma), and (1 - sigma_next) up s_noise n added.
+
+    From sigma 1, where that is infinite, all of the noise is new, whatever eta.
+
+    Arguments: euler_ancestral_cfg_pp's. noise: drawn from where eta and s_noise are not 0
+    Source: ComfyUI sample_euler_ancestral_cfg_pp.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised, uncond = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        signal, signal_next = 1 - sigma, 1 - sigma_next
+        step = Ancestral(0.0, sigma_next / signal_next)
+        if signal > 0 or eta == 0:
+            step = ancestral_step(sigma / signal if signal > 0 else 1.0, sigma_next / signal_next, eta)
+        d = (x - signal * uncond) / sigma
+        x = signal_next * (denoised + step.down * d)
+        if eta and s_noise:
+            x = x + noise(sigma, sigma_next).astype(x.dtype) * (signal_next * step.up * s_noise)
+    return x

@@ -1,0 +1,40 @@
+import numpy as np
+
+from refsd.samplers.ancestral import AncestralStep, ancestral_step, renoised
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise
+
+
+def gradient_estimation_ancestral(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    gamma: float = 2.0,
+    ancestral: AncestralStep = ancestral_step,
+) -> np.ndarray:
+    """gradient_estimation down to a lower sigma, and fresh noise up to the next: euler_ge with an eta.
+
+    Arguments: gradient_estimation's. noise: drawn from once a step, not where eta or the next sigma is 0
+    ancestral: flow_ancestral_step for a rectified flow
+    Source: stable-diffusion.cpp sample_gradient_estimation.
+    """
+    d_last = None
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        step = ancestral(sigma, sigma_next, eta)
+        d = (x - denoised) / sigma
+        d_bar = d if d_last is None else gamma * d + (1 - gamma) * d_last
+        x = x + d_bar * (step.down - sigma)
+        if eta:
+            x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+        d_last = d
+    return x

@@ -1,0 +1,65 @@
+import numpy as np
+
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def published_weights(h: list[float]) -> tuple[float, ...]:
+    """Weights of the newest slope and of up to three before it, over the last steps h, newest first.
+
+        c_1 = 1 + h/2h_1 + s + t,  c_2 = -h/2h_1 - (1 + a) s - (1 + a + b) t
+        c_3 = a s + (a + b (1 + h_2/h_3)) t,  c_4 = -a b t
+        a = h_1/h_2,  b = h_1 (h_1 + h_2) / h_2 (h_2 + h_3)
+        s = (1 - h^2 / 3h_1 (h_1 + h_2)) / 2
+        t = ((1 - h/3(h + h_1)) / 2 + (1 - h/2(h + h_1)) h / 6(h + h_1 + h_2))
+            h (h + h_1) (h + h_1 + h_2) / h_1 (h_1 + h_2) (h_1 + h_2 + h_3)
+
+    On even steps those of Adams-Bashforth; on uneven ones not, and with four slopes their sum is not 1.
+    Source: zju-pi/diff-sampler solvers.py, ipndm_v; ComfyUI sample_ipndm_v.
+    """
+    if len(h) == 1:
+        return (1.0,)
+    r = h[0] / h[1] / 2
+    if len(h) == 2:
+        return 1 + r, -r
+    a = h[1] / h[2]
+    s = (1 - h[0] ** 2 / (3 * h[1] * (h[1] + h[2]))) / 2
+    if len(h) == 3:
+        return 1 + r + s, -r - (1 + a) * s, a * s
+    two, three = h[0] + h[1], h[0] + h[1] + h[2]
+    b = h[1] * (h[1] + h[2]) / (h[2] * (h[2] + h[3]))
+    t = (1 - h[0] / (3 * two)) / 2 + (1 - h[0] / (2 * two)) * h[0] / (6 * three)
+    t *= h[0] * two * three / (h[1] * (h[1] + h[2]) * (h[1] + h[2] + h[3]))
+    c_3 = a * s + (a + b * (1 + h[2] / h[3])) * t
+    return 1 + r + s + t, -r - (1 + a) * s - (1 + a + b) * t, c_3, -a * b * t
+
+
+def ipndm_v(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """ipndm with weights for uneven steps, as published: lms has the exact ones. One call a step.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 takes denoised
+    noise:  never drawn from
+    -> latents at sigmas[-1], dtype of x
+    Source: ComfyUI sample_ipndm_v.
+    """
+    ds: list[np.ndarray] = []
+    steps: list[float] = []
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        ds = [(x - denoised) / sigma, *ds[:3]]
+        steps = [sigma_next - sigma, *steps[:3]]
+        for weight, d in zip(published_weights(steps), ds, strict=True):
+            x = x + d * (weight * steps[0])
+    return x

@@ -1,0 +1,47 @@
+import numpy as np
+
+from refsd.samplers.lms import adams_bashforth
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+
+def lms_shifted(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    order: int = 4,
+    shift: int = 1,
+) -> np.ndarray:
+    """lms whose older weights fall on slopes `shift` places newer than their own: stable-diffusion.cpp's lms.
+
+        x <- x + c_0 d + c_1 d_1 + c_2 d_1 + c_3 d_2     with shift 1, d_1 being the slope before d
+        lms:         c_0 d + c_1 d_1 + c_2 d_2 + c_3 d_3
+
+    Not of order 2: the weights of lms belong to their slopes.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling
+    noise:  never drawn from
+    order:  slopes used, where there are so many yet, and not more than steps
+    shift:  0 is lms
+    -> latents at sigmas[-1], dtype of x
+    Source: stable-diffusion.cpp sample_lms, which takes the weights' integrals as sums over 1000 midpoints.
+    """
+    order = min(order, len(sigmas) - 1)
+    past: list[np.ndarray] = []
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        d = (x - denoised) / sigma
+        used = min(order, i + 1)
+        nodes = np.asarray(sigmas[i - used + 1 : i + 1][::-1], np.float64)
+        c = adams_bashforth(nodes, sigma, sigma_next)
+        x = x + d * float(c[0])
+        for j in range(1, used):
+            x = x + past[max(j - 1 - shift, 0)] * float(c[j])
+        past = [d, *past[: order - 2]] if order > 1 else []
+    return x

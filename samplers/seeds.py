@@ -1,0 +1,162 @@
+"""SEEDS: exponential integrators of the reverse SDE in t = -ln sigma of two and three calls a step."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, no_noise
+
+# k = (1 + eta) h, where in the step the second call lies -> weights of denoised and denoised_2
+Weights = Callable[[float, float], tuple[float, float]]
+
+
+def midpoint(k: float, r: float) -> tuple[float, float]:
+    """phi_1 alone: denoised moved by 1 / 2r of the way to denoised_2, under 1 - e^-k."""
+    whole = -math.expm1(-k)
+    return whole * (1 - 1 / (2 * r)), whole / (2 * r)
+
+
+def refined(k: float, r: float) -> tuple[float, float]:
+    """With phi_2: the line through denoised and denoised_2 under its own integral.
+
+    b2 = (k - 1 + e^-k) / (k r),  b1 = 1 - e^-k - b2
+    """
+    b2 = (math.expm1(-k) + k) / (k * r)
+    return -math.expm1(-k) - b2, b2
+
+
+def renewed(w: np.ndarray, part: float, n: np.ndarray) -> np.ndarray:
+    """A path of noise of unit variance, `part` = eta h of a step on: e^-part w + sqrt(1 - e^(-2 part)) n."""
+    return math.exp(-part) * w + math.sqrt(-math.expm1(-2 * part)) * n.astype(w.dtype)
+
+
+def seeds_2(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    r: float = 0.5,
+    weights: Weights = midpoint,
+) -> np.ndarray:
+    """SEEDS-2: a noisy step to sigma_1, r of the way in ln sigma, then the whole step with what was found there.
+
+        x_1 = sigma_1 / sigma e^(-r eta h) x + (1 - e^(-r k)) denoised + sigma_1 w_1,  k = (1 + eta) h
+        x <- sigma_next / sigma e^(-eta h) x + b1 denoised + b2 denoised_2 + sigma_next w
+
+    w is one path of noise, of which w_1 is the beginning.
+
+    x:       latents at sigmas[0]
+    sigmas:  [n + 1], falling; a step to 0 takes denoised
+    noise:   drawn from twice a step, sigma to sigma_1 and on to the next; not where eta or s_noise is 0
+    weights: midpoint or refined
+    -> latents at sigmas[-1], dtype of x
+    Source: Gonzalez et al. 2023 (SEEDS), algorithm 2; ComfyUI sample_seeds_2.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        h = math.log(sigma / sigma_next)
+        k = (1 + eta) * h
+        sigma_1 = sigma * math.exp(-r * h)
+        x_1 = sigma_1 / sigma * math.exp(-r * eta * h) * x - math.expm1(-r * k) * denoised
+        w = np.zeros_like(x)
+        if eta and s_noise:
+            w = renewed(w, r * eta * h, noise(sigma, sigma_1))
+            x_1 = x_1 + w * (sigma_1 * s_noise)
+        denoised_2 = model(x_1, sigma_1)
+        b1, b2 = weights(k, r)
+        x = sigma_next / sigma * math.exp(-eta * h) * x + b1 * denoised + b2 * denoised_2
+        if eta and s_noise:
+            w = renewed(w, (1 - r) * eta * h, noise(sigma_1, sigma_next))
+            x = x + w * (sigma_next * s_noise)
+    return x
+
+
+def exp_heun_2_x0(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+) -> np.ndarray:
+    """Heun's method as an exponential integrator: seeds_2 to the step's end (r = 1), refined, without noise.
+
+    Arguments: seeds_2's. noise: never drawn from
+    Source: ComfyUI sample_exp_heun_2_x0.
+    """
+    return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined)
+
+
+def exp_heun_2_x0_sde(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """exp_heun_2_x0 with noise; the second draw of a step has no weight.
+
+    Arguments: seeds_2's. Source: ComfyUI sample_exp_heun_2_x0_sde.
+    """
+    return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined)
+
+
+def seeds_3(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """SEEDS-3: two noisy steps within the step, to a third and two thirds of it in ln sigma.
+
+        x_1 = ... (1 - e^(-k/3)) denoised                 at sigma_1
+        x_2 = ... the line through denoised, denoised_2   at sigma_2
+        x <- ... the line through denoised, denoised_3    at sigma_next
+
+    Each with sigma_j / sigma e^(-eta h_j) x before, and sigma_j w_j after it: seeds_2's path of noise.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; a step to 0 takes denoised
+    noise:  drawn from three times a step; not where eta or s_noise is 0
+    -> latents at sigmas[-1], dtype of x
+    Source: Gonzalez et al. 2023 (SEEDS), algorithm 3; ComfyUI sample_seeds_3.
+    """
+    for i in range(len(sigmas) - 1):
+        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        h = math.log(sigma / sigma_next)
+        k = (1 + eta) * h
+        sigma_1, sigma_2 = sigma * math.exp(-h / 3), sigma * math.exp(-2 * h / 3)
+        stages = (
+            (sigma, sigma_1, (-math.expm1(-k / 3), 0.0)),
+            (sigma_1, sigma_2, refined(2 * k / 3, 1 / 2)),
+            (sigma_2, sigma_next, refined(k, 2 / 3)),
+        )
+        w, latest, y = np.zeros_like(x), denoised, x
+        for before, after, (b1, b2) in stages:
+            if before != sigma:
+                latest = model(y, before)
+            y = after / sigma * (after / sigma) ** eta * x + b1 * denoised + b2 * latest
+            if eta and s_noise:
+                w = renewed(w, eta * math.log(before / after), noise(before, after))
+                y = y + w * (after * s_noise)
+        x = y
+    return x

@@ -1,0 +1,77 @@
+"""Where ComfyUI's samplers ended after 20 steps in float64: see tests/fixtures/record_comfyui.py."""
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
+from refsd.samplers.churn import Churn
+from refsd.samplers.flow_time import exploding
+from refsd.samplers.lcm_scaled import lcm_scaled
+from refsd.samplers.noise import Philox, independent
+from refsd.samplers.sa_solver import tau_between, two_weights
+from refsd.samplers.seeds import refined, seeds_2
+
+RECORD = json.loads((Path(__file__).parents[1] / "fixtures" / "comfyui_samplers.json").read_text())
+SHAPE = (2, 1, 2, 3)
+KARRAS = np.append(np.linspace(14.6 ** (1 / 7), 0.03 ** (1 / 7), 20) ** 7, 0.0)
+FLOW = np.array([3 * t / (1 + 2 * t) for t in (1 - i / 20 for i in range(21))])
+CHURN = Churn(6.0, 0.1, 10.0, 1.003)
+NOISY = {"eta": 0.6, "s_noise": 1.1}
+# What the solvers are told where their defaults are not ComfyUI's, or where the record has other options.
+OPTIONS = {
+    **dict.fromkeys(("euler_a", "dpm2_a", "dpm++2s_a", "dpm++sde", "dpm++2m_sde", "dpm++2m_sde_heun"), NOISY),
+    **dict.fromkeys(("dpm++3m_sde", "res_multistep_a", "seeds_2", "seeds_3", "exp_heun_2_x0_sde"), NOISY),
+    **dict.fromkeys(("euler_a_cfg_pp", "dpm++2s_a_cfg_pp", "res_multistep_a_cfg_pp"), NOISY),
+    **{name: {"s_noise": 1.1} for name in ("er_sde", "sa_solver", "sa_solver_pece")},
+    "euler churned": {"churn": CHURN},
+    "heunpp2 churned": {"churn": CHURN},
+    "seeds_2 plain": {"eta": 0.0},
+    "seeds_3 plain": {"eta": 0.0},
+    "sa_solver simple": {"predictor": 2, "corrector": 2, "weights": two_weights},
+}
+OTHERS = {
+    "lcm scaled": functools.partial(lcm_scaled, scales=(1.1, 0.7), clip=1.2),
+    "seeds_2 r": functools.partial(seeds_2, r=0.7, weights=refined),
+}
+
+
+def denoised(x, sigma):
+    return np.tanh(x + 0.3) / (1 + sigma) + 0.05 * x
+
+
+def guided(x, sigma):
+    return denoised(x, sigma), 0.7 * denoised(x, sigma) - 0.1
+
+
+def noise_of(name):
+    if name != "heunpp2 churned":
+        return independent(Philox(7), SHAPE)
+    rng = Philox(7)  # ComfyUI draws at each step, and uses some
+    drawn = {float(sigma): rng.randn(SHAPE) for sigma in KARRAS[:-1]}
+    return lambda sigma, _: drawn[sigma]
+
+
+def agrees(solver, name, sigmas, expected, options):
+    x = Philox(42).randn(SHAPE).astype(np.float64) * sigmas[0]
+    y = solver(guided if "cfg_pp" in name else denoised, x, sigmas, noise_of(name), **options)
+    error = np.linalg.norm(y.ravel() - expected) / np.linalg.norm(expected)
+    assert error <= 1e-12, error
+
+
+@pytest.mark.parametrize("name", RECORD["ends"])
+def test_ends(name):
+    solver = OTHERS.get(name) or {**SAMPLERS, **CFG_PP_SAMPLERS}[name.split()[0]]
+    agrees(solver, name, KARRAS, RECORD["ends"][name], OPTIONS.get(name, {}))
+
+
+@pytest.mark.parametrize("name", RECORD["flow_ends"])
+def test_ends_of_a_flow(name):
+    options = OPTIONS.get(name, {})
+    if name.startswith("sa_solver"):
+        options = {**options, "tau": tau_between(exploding(0.8), exploding(0.2))}
+    sigmas = np.append(0.99, FLOW[1:]) if name == "dpm++2s_a" else FLOW
+    agrees(FLOW_SAMPLERS[name], name, sigmas, RECORD["flow_ends"][name], options)
