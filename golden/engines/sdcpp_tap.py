@@ -94,11 +94,17 @@ def build() -> Path:
 
 
 def environment(
-    folder: Path, feeds: Iterable[Feed] = (), nodes: str = "", ops: str = "", stop: tuple[int, str] | None = None
+    folder: Path,
+    feeds: Iterable[Feed] = (),
+    nodes: str = "",
+    ops: str = "",
+    stop: tuple[int, str] | None = None,
+    skip: Iterable[str] = (),
 ) -> dict[str, str]:
     """Prepare `folder` and give the variables under which a program is tapped into it.
 
     nodes: a prefix of node names; ops: ggml's operation names with commas; stop: (count, signature)
+    skip:  signatures of graphs that need not be computed
     """
     lines = []
     for i, (inputs, nth, array) in enumerate(feeds):
@@ -114,15 +120,22 @@ def environment(
         env["TAP_OPS"] = ops
     if stop:
         env["TAP_STOP"] = f"{stop[0]} {stop[1]}"
+    if skip:
+        env["TAP_SKIP"] = ";".join(skip)
     return env
 
 
 def read(folder: Path) -> list[Graph]:
     """Every graph that was computed. Empty where nothing went through a shared ggml."""
     index = folder / "index.txt"
+    return parse(index.read_text().splitlines(), folder) if index.exists() else []
+
+
+def parse(lines: Iterable[str], folder: Path) -> list[Graph]:
+    """The graphs that these lines of an index speak of."""
     graphs: list[Graph] = []
     source = np.empty(0)
-    for line in index.read_text().splitlines() if index.exists() else ():
+    for line in lines:
         role, *fields = line.split("\t")
         if role == "graph":
             graphs.append(Graph(fields[0]))
