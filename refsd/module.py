@@ -150,7 +150,8 @@ class Module:
 
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
-        x, sides = self.seams.wrap(x, (padding,) * 4 if isinstance(padding, int) else padding)
+        sides = (padding, padding, padding, padding) if isinstance(padding, int) else padding
+        x, sides = self.seams.wrap(x, sides)
         choice = self.arithmetic.choose(x.shape, self.shape(f"{name}.weight"), stride, sides)
         weight, bias = self._filters(name, choice), self._bias(name)
         if bias is None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.golden.errors import BadInput
 from refsd.module import Module, block
 
 
@@ -52,7 +53,12 @@ def encode(m: Module, x, num_groups=32):
     x:         [N, 3, H, W], -1..1, 8 pixels or more
     -> mean:   [N, Z, floor(H/8), floor(W/8)], neither shifted nor scaled
        logvar: the same shape; who samples clips it to -30..20
+
+    Raises BadInput for a picture smaller than a latent's pixel.
     """
+    smallest = 2 ** (m.count("encoder.down") - 1)
+    if min(x.shape[2:]) < smallest:
+        raise BadInput(f"x is {x.shape[2]} x {x.shape[3]} pixels, these weights take at least {smallest}")
     h = encoder(m["encoder"], x, num_groups)
     if "quant_conv" in m:
         h = m.conv2d("quant_conv", h)

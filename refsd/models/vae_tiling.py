@@ -1,0 +1,240 @@
+"""An autoencoder run tile by tile, so that its memory does not grow with the picture.
+
+Neither rule gives what the whole picture would: each tile has its own group norms and its own attention, and sees
+zeros beyond its border. They hide it differently: stable-diffusion.cpp spreads the tiles evenly and adds them up
+under weights that fall off smoothly; diffusers lays them at fixed steps, lets the last one be smaller, and
+mixes each linearly into the ones above and to the left, which are mixed already.
+
+`run` is any of an autoencoder's halves as a function of one array: lambda z: decode(m, z), or
+lambda x: np.concatenate(encode(m, x), axis=1), for both engines blend mean and logvar alike.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.seams import Seams
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+DEFAULT_SIZE, SMALLEST_SIZE, LARGEST_OVERLAP = 32, 4, 0.5
+# By how much a tile is larger where pictures are encoded: sd.cpp up to May 2026 (sdcpp-python 0.4.7) and since.
+ENCODE_FACTOR, ENCODE_FACTOR_NEWER = 1.30539, 2.0
+
+
+class Tiling(NamedTuple):
+    """stable-diffusion.cpp's options, as sd-cli has them.
+
+    size_x, size_y:         latent pixels; below 4 it is 32
+    overlap:                of a tile's size; 0 to 0.5, what is beyond is brought there
+    relative_x, relative_y: 0..1: of the latent's size; above 1: the number of tiles; 0: size_x, size_y hold
+    """
+
+    size_x: int = 0
+    size_y: int = 0
+    overlap: float = 0.5
+    relative_x: float = 0.0
+    relative_y: float = 0.0
+
+    def target(self) -> float:
+        return max(min(self.overlap, LARGEST_OVERLAP), 0.0)
+
+    def sizes(self, height: int, width: int, larger: float = 1.0) -> tuple[int, int]:
+        """The tile for a latent, in latent pixels. larger: 1 to decode, ENCODE_FACTOR to encode -> (rows, columns)
+
+        Source: stable-diffusion.cpp vae.hpp, VAE::get_tile_sizes; in float32, as there.
+        """
+        return (
+            self._size(self.size_y, self.relative_y, height, larger),
+            self._size(self.size_x, self.relative_x, width, larger),
+        )
+
+    def _size(self, requested: int, relative: float, length: int, larger: float) -> int:
+        size = requested if requested >= SMALLEST_SIZE else DEFAULT_SIZE
+        if relative > 0:
+            part, overlap = np.float32(relative), np.float32(self.target())
+            if part > 1:
+                part = np.float32(1) / (part - part * overlap + overlap)
+            size = int(np.floor(np.float32(length) * part + np.float32(0.5)))
+        size = int(np.float32(size) * np.float32(larger))
+        return max(min(size, length), SMALLEST_SIZE)
+
+    def seams(self, seams: Seams, height: int, width: int) -> tuple[Seams, Seams]:
+        """Who wraps: (the convolutions inside a tile, the tiles themselves), on each axis one of the two.
+
+        Source: stable-diffusion.cpp stable-diffusion.cpp, configure_image_vae_axes.
+        """
+        rows, columns = self.sizes(height, width)
+        inside = seams._replace(x=seams.x and columns >= width, y=seams.y and rows >= height)
+        return inside, seams._replace(x=seams.x and columns < width, y=seams.y and rows < height)
+
+
+def smootherstep(t):
+    """t^3 (t (6 t - 15) + 10): from 0 at 0 to 1 at 1, where its first two derivatives are 0; s(t) + s(1-t) = 1.
+
+    Source: Perlin 2002, Improving noise, section 2.
+    """
+    return t * t * t * (t * (6 * t - 15) + 10)
+
+
+def shared(length: int, size: int, overlap: float, wraps: bool = False) -> int:
+    """How many latent pixels neighbouring tiles share, once they are spread evenly over an axis.
+
+    length:  of the latent; size: of a tile; overlap: the part of it that is asked for
+    wraps:   the last tile meets the first. Negative: tiles so far apart that they leave gaps
+    Source: stable-diffusion.cpp ggml_extend.hpp, sd_tiling_calc_tiles; in float32, as there.
+    """
+    asked = int(np.float32(size) * np.float32(overlap))
+    step = size - asked
+    if wraps:
+        count = max(length // step, 1)
+        even = np.float32(size - length // count) / np.float32(size)
+        return int(np.float32(size) * (np.float32(0.5) if count == 1 and even > 0 else even))
+    count = int((length - asked) / step)
+    beyond = ((count + 1) * step + asked) % length
+    if beyond != step and beyond <= count * (size // 2 - asked):
+        count += 1
+    if count > 2:
+        even = np.float32(size * count - length) / np.float32(size * (count - 1))
+    else:
+        even = np.float32(max(2 * size - length, 0) if length > size else 0) / np.float32(size)
+    return int(np.float32(size) * even)
+
+
+class Tile(NamedTuple):
+    """start: its first latent pixel; skip: how many the tile before has already, beyond those that they share"""
+
+    start: int
+    skip: int
+
+
+def places(length: int, size: int, share: int, wraps: bool = False) -> list[Tile]:
+    """The tiles of an axis, in order. Without wrapping the last one ends where the axis ends.
+
+    Source: stable-diffusion.cpp ggml_extend.hpp, process_tiles_2d.
+    """
+    last = length - min(size, length)
+    starts = range(0, length, size - share)
+    if wraps:
+        return [Tile(start, 0) for start in starts]
+    inside = [Tile(start, 0) for start in starts if start < last]
+    return [*inside, Tile(last, len(inside) * (size - share) - last)]
+
+
+def tiled_sdcpp(
+    run: Run,
+    x: np.ndarray,
+    size: tuple[int, int],
+    overlap: float = 0.5,
+    up: int = 1,
+    down: int = 1,
+    wraps: Seams | None = None,
+) -> np.ndarray:
+    """stable-diffusion.cpp's tiles, each times the product of its two ramps, added up.
+
+        ramp(i) = smootherstep(min((i - skip) / shared, (size - i) / shared, 1)),   1 towards an outer border
+
+    run:      [N, C, h, w] -> [N, K, h * up / down, w * up / down]
+    x:        [N, C, H, W]
+    size:     of a tile, (rows, columns), in latent pixels: of x to decode, of the result to encode
+    up, down: pixels of the result for one of x, and the other way round: 8 and 1 to decode, 1 and 8 to encode
+    wraps:    the tiles at opposite edges overlap too
+    -> [N, K, H * up / down, W * up / down], dtype of run's results
+
+    The weights are float64, sums accumulate in float64 or, for results in float32 or less, in float32.
+    Where tiles wrap and the axis is no multiple of what they are apart, the weights of the last and the first add
+    up to more than 1: so do stable-diffusion.cpp's (704 pixels in tiles of 32). Where nothing is shared, the
+    later tile overwrites.
+
+    Raises BadInput where tiles that wrap share nothing on one axis alone: stable-diffusion.cpp aborts there.
+    Source: stable-diffusion.cpp ggml_extend.hpp, process_tiles_2d, sd_tensor_merge_2d.
+    """
+    loops = (wraps.y, wraps.x) if wraps else (False, False)
+    lengths = [n // down for n in x.shape[2:]]
+    share = [shared(*axis) for axis in zip(lengths, size, (overlap, overlap), loops, strict=True)]
+    blends = max(share) > 0
+    if blends and any(loop and n <= 0 for loop, n in zip(loops, share, strict=True)):
+        raise BadInput(f"tiles of {size[1]}x{size[0]} wrap around without overlap: give them some, or another size")
+    size = min(size[0], lengths[0]), min(size[1], lengths[1])
+    rows, columns = (places(*axis) for axis in zip(lengths, size, share, loops, strict=True))
+    out = None
+    for row in rows:
+        for column in columns:
+            down_to, right_to = (
+                (tile.start * down + np.arange(n * down)) % whole
+                for tile, n, whole in zip((row, column), size, x.shape[2:], strict=True)
+            )
+            y = run(x[:, :, down_to[:, None], right_to])
+            if out is None:
+                out = np.zeros((*y.shape[:2], *(n * up for n in lengths)), np.result_type(y.dtype, np.float32))
+            ramps = [
+                _ramp(tile.start * up, tile.skip * up, n * up, length * up, own * up, loop)
+                for tile, n, length, own, loop in zip((row, column), size, lengths, share, loops, strict=True)
+            ]
+            to = np.ix_(*(np.arange(n) for n in y.shape[:2]), *(places for places, _ in ramps))
+            y = y[:, :, row.skip * up :, column.skip * up :]
+            if blends:
+                out[to] += y * (ramps[0][1][:, None] * ramps[1][1]).astype(out.dtype)
+            else:
+                out[to] = y
+    assert out is not None
+    return out.astype(y.dtype, copy=False)
+
+
+def _ramp(start: int, skip: int, size: int, length: int, share: int, wraps: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Where a tile's pixels from `skip` on go along an axis, and their weights. All in pixels of the result."""
+    i = np.arange(skip, size)
+    t = np.ones(len(i))
+    if share > 0 and (wraps or start > 0):
+        t = np.minimum(t, (i - skip) / share)
+    if share > 0 and (wraps or start < length - size):
+        t = np.minimum(t, (size - i) / share)
+    return (start + i) % length, smootherstep(t)
+
+
+def tiled_diffusers(run: Run, x: np.ndarray, size: int, out_size: int, overlap: float = 0.25) -> np.ndarray:
+    """diffusers' tiles, each mixed into the finished ones above and to its left.
+
+        tile[y] <- above[y - n] (1 - y / n) + tile[y] y / n,    y = 0..n-1,  n = int(out_size * overlap); then the
+        same to the left; the first out_size - n rows and columns of it are the result's
+
+    run:      [N, C, h, w] -> [N, K, h', w']
+    x:        [N, C, H, W]; where neither side is larger than a tile it is run whole
+    size:     of a tile of x, out_size: of a tile of the result: tile_latent_min_size and tile_sample_min_size to
+              decode, the other way round to encode
+    -> [N, K, H', W'], dtype of run's results
+
+    Sums accumulate in float64 or, for results in float32 or less, in float32.
+    Source: diffusers autoencoder_kl.py, tiled_decode, _tiled_encode, blend_v, blend_h.
+    """
+    if max(x.shape[2:]) <= size:
+        return run(x)
+    step, blend = int(size * (1 - overlap)), int(out_size * overlap)
+    kept = out_size - blend
+    rows, above = [], {}
+    for i in range(0, x.shape[2], step):
+        row, left = [], None
+        for j in range(0, x.shape[3], step):
+            y = run(np.ascontiguousarray(x[:, :, i : i + size, j : j + size]))
+            tile = y.astype(np.result_type(y.dtype, np.float32))
+            if i > 0:
+                _mix(above[j], tile, blend, 2)
+            if left is not None:
+                _mix(left, tile, blend, 3)
+            row.append(tile[:, :, :kept, :kept].astype(y.dtype))
+            above[j] = tile[:, :, max(tile.shape[2] - blend, 0) :].copy()
+            left = tile[:, :, :, max(tile.shape[3] - blend, 0) :].copy()
+        rows.append(np.concatenate(row, axis=3))
+    return np.concatenate(rows, axis=2)
+
+
+def _mix(before: np.ndarray, tile: np.ndarray, blend: int, axis: int) -> None:
+    """The last of `before` into the first of `tile`, in place."""
+    n = min(before.shape[axis], tile.shape[axis], blend)
+    if not n:
+        return
+    before, first = np.moveaxis(before, axis, -1)[..., -n:], np.moveaxis(tile, axis, -1)[..., :n]
+    part = (np.arange(n) / n).astype(tile.dtype)
+    first[...] = before * (1 - part) + first * part
