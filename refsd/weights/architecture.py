@@ -1,4 +1,4 @@
-"""The tensors of Stable Diffusion 1.x: every name and shape, in the order of the original file.
+"""The tensors of Stable Diffusion 1.x, 2.x and SDXL: every name and shape, in the order of the original file.
 
 Names are the original checkpoint's without the component's prefix. Convolutions are [K, C, R, S],
 linear layers [O, I].
@@ -22,7 +22,18 @@ __all__ = [
 
 
 class UNetSize(NamedTuple):
-    """channel_mult: one factor a level; attention: the levels that have transformer blocks."""
+    """SD 1.5's unless given.
+
+    channel_mult: one factor a level
+    attention:    the levels that have transformers
+    linear:       whether they project with linear layers, not convolutions
+    label:        channels of `y`, 0 where nothing embeds it
+    down:         how many blocks the transformer after each of a level's res blocks has, 0: there is none;
+                  () for 1 in the levels of `attention`
+    middle:       the same of the middle, whose only res block remains where it is 0; None: there is no middle
+    up:           as `down`, in the order of the levels too, one more each; () for as many as on the way down last
+    cross_only:   the levels whose self-attention looks at the context instead
+    """
 
     channels: int = 320
     channel_mult: tuple[int, ...] = (1, 2, 4, 4)
@@ -31,6 +42,60 @@ class UNetSize(NamedTuple):
     context_dim: int = 768
     in_channels: int = 4
     out_channels: int = 4
+    linear: bool = False
+    label: int = 0
+    down: tuple[tuple[int, ...], ...] = ()
+    middle: int | None = 1
+    up: tuple[tuple[int, ...], ...] = ()
+    cross_only: tuple[int, ...] = ()
+
+
+SD15 = UNetSize()
+SD15_INPAINT = SD15._replace(in_channels=9)
+PIX2PIX = SD15._replace(in_channels=8)
+SD21 = UNetSize(context_dim=1024, linear=True)
+SD2_INPAINT = SD21._replace(in_channels=9)
+SDXL = UNetSize(
+    channel_mult=(1, 2, 4),
+    attention=(1, 2),
+    context_dim=2048,
+    linear=True,
+    label=2816,
+    down=((0, 0), (2, 2), (10, 10)),
+    middle=10,
+)
+SDXL_INPAINT = SDXL._replace(in_channels=9)
+SDXL_PIX2PIX = SDXL._replace(in_channels=8)
+SDXL_REFINER = UNetSize(
+    channels=384,
+    attention=(1, 2),
+    context_dim=1280,
+    linear=True,
+    label=2560,
+    down=((0, 0), (4, 4), (4, 4), (0, 0)),
+    middle=4,
+)
+SSD_1B = SDXL._replace(down=((0, 0), (2, 2), (4, 4)), middle=0, up=((0, 0, 0), (2, 1, 1), (4, 4, 10)))
+VEGA = SDXL._replace(down=((0, 0), (1, 1), (2, 2)), middle=0)
+TINY_SD = UNetSize(channel_mult=(1, 2, 4), res_blocks=1, middle=None)
+SDXS_512 = TINY_SD._replace(attention=(1, 2))
+SDXS_09 = TINY_SD._replace(context_dim=1024, linear=True, cross_only=(0,))
+UNETS = {
+    "sd15": SD15,
+    "sd15-inpaint": SD15_INPAINT,
+    "pix2pix": PIX2PIX,
+    "sd21": SD21,
+    "sd2-inpaint": SD2_INPAINT,
+    "sdxl": SDXL,
+    "sdxl-inpaint": SDXL_INPAINT,
+    "sdxl-pix2pix": SDXL_PIX2PIX,
+    "sdxl-refiner": SDXL_REFINER,
+    "ssd-1b": SSD_1B,
+    "vega": VEGA,
+    "tiny-sd": TINY_SD,
+    "sdxs-512": SDXS_512,
+    "sdxs-09": SDXS_09,
+}
 
 
 class VAESize(NamedTuple):
@@ -65,40 +130,49 @@ def sd15_shapes(
 
 
 def unet_shapes(size: UNetSize) -> Shapes:
-    """The denoiser: openaimodel.UNetModel of CompVis/stable-diffusion, v1-inference.yaml."""
+    """The denoiser: openaimodel.UNetModel of CompVis/stable-diffusion and Stability-AI/generative-models."""
     ch, embed = size.channels, 4 * size.channels
     last = len(size.channel_mult) - 1
+    down, up = unet_depths(size)
     shapes = {**linear("time_embed.0", ch, embed), **linear("time_embed.2", embed, embed)}
+    if size.label:
+        shapes |= linear("label_emb.0.0", size.label, embed) | linear("label_emb.0.2", embed, embed)
     shapes |= conv("input_blocks.0.0", size.in_channels, ch)
     skips = [ch]
     n = 1
     for level, mult in enumerate(size.channel_mult):
-        for _ in range(size.res_blocks):
+        for depth in down[level]:
             shapes |= _unet_res(f"input_blocks.{n}.0", ch, mult * size.channels, embed)
             ch = mult * size.channels
-            if level in size.attention:
-                shapes |= _transformer(f"input_blocks.{n}.1", ch, size.context_dim)
+            shapes |= _transformer(f"input_blocks.{n}.1", ch, size, depth, level)
             skips.append(ch)
             n += 1
         if level != last:
             shapes |= conv(f"input_blocks.{n}.0.op", ch, ch)
             skips.append(ch)
             n += 1
-    shapes |= _unet_res("middle_block.0", ch, ch, embed)
-    shapes |= _transformer("middle_block.1", ch, size.context_dim)
-    shapes |= _unet_res("middle_block.2", ch, ch, embed)
+    if size.middle is not None:
+        shapes |= _unet_res("middle_block.0", ch, ch, embed)
+    if size.middle:
+        shapes |= _transformer("middle_block.1", ch, size, size.middle, last)
+        shapes |= _unet_res("middle_block.2", ch, ch, embed)
     n = 0
     for level, mult in reversed(list(enumerate(size.channel_mult))):
-        for i in range(size.res_blocks + 1):
+        for i, depth in enumerate(up[level]):
             shapes |= _unet_res(f"output_blocks.{n}.0", ch + skips.pop(), mult * size.channels, embed)
             ch = mult * size.channels
-            attends = level in size.attention
-            if attends:
-                shapes |= _transformer(f"output_blocks.{n}.1", ch, size.context_dim)
+            shapes |= _transformer(f"output_blocks.{n}.1", ch, size, depth, level)
             if level and i == size.res_blocks:
-                shapes |= conv(f"output_blocks.{n}.{1 + attends}.conv", ch, ch)
+                shapes |= conv(f"output_blocks.{n}.{1 + (depth > 0)}.conv", ch, ch)
             n += 1
     return shapes | norm("out.0", ch) | conv("out.2", ch, size.out_channels)
+
+
+def unet_depths(size: UNetSize) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """`down` and `up` of a size, spelled out."""
+    levels = range(len(size.channel_mult))
+    down = size.down or tuple((int(level in size.attention),) * size.res_blocks for level in levels)
+    return down, size.up or tuple((depths[-1],) * (size.res_blocks + 1) for depths in down)
 
 
 def vae_shapes(size: VAESize) -> Shapes:
@@ -152,15 +226,21 @@ def _unet_res(at: str, inputs: int, outputs: int, embed: int) -> Shapes:
     return shapes
 
 
-def _transformer(at: str, d: int, context_dim: int) -> Shapes:
-    inner = f"{at}.transformer_blocks.0"
-    shapes = norm(f"{at}.norm", d) | conv(f"{at}.proj_in", d, d, 1)
-    shapes |= _attention(f"{inner}.attn1", d, d)
-    shapes |= linear(f"{inner}.ff.net.0.proj", d, 8 * d) | linear(f"{inner}.ff.net.2", 4 * d, d)
-    shapes |= _attention(f"{inner}.attn2", d, context_dim)
-    for i in (1, 2, 3):
-        shapes |= norm(f"{inner}.norm{i}", d)
-    return shapes | conv(f"{at}.proj_out", d, d, 1)
+def _transformer(at: str, d: int, size: UNetSize, depth: int, level: int) -> Shapes:
+    """A SpatialTransformer of `depth` blocks; nothing where it has none."""
+    if not depth:
+        return {}
+    side = () if size.linear else (1, 1)
+    project = {"weight": (d, d, *side), "bias": (d,)}
+    shapes = norm(f"{at}.norm", d) | {f"{at}.proj_in.{leaf}": shape for leaf, shape in project.items()}
+    for i in range(depth):
+        inner = f"{at}.transformer_blocks.{i}"
+        shapes |= _attention(f"{inner}.attn1", d, size.context_dim if level in size.cross_only else d)
+        shapes |= linear(f"{inner}.ff.net.0.proj", d, 8 * d) | linear(f"{inner}.ff.net.2", 4 * d, d)
+        shapes |= _attention(f"{inner}.attn2", d, size.context_dim)
+        for j in (1, 2, 3):
+            shapes |= norm(f"{inner}.norm{j}", d)
+    return shapes | {f"{at}.proj_out.{leaf}": shape for leaf, shape in project.items()}
 
 
 def _attention(at: str, d: int, context_dim: int) -> Shapes:

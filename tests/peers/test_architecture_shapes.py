@@ -8,10 +8,10 @@ import diffusers
 import pytest
 import torch
 
+from refsd.weights import architecture, keymaps, keymaps_chroma, keymaps_sdxl, keymaps_zimage, sizes
 from refsd.weights import architecture_chroma as chroma
 from refsd.weights import architecture_flux as flux
 from refsd.weights import architecture_zimage as zimage
-from refsd.weights import keymaps, keymaps_chroma, keymaps_zimage
 from refsd.weights.keymaps import Keymap
 
 pytestmark = [
@@ -46,7 +46,97 @@ def flux_of(size: flux.FluxSize, **more) -> Full:
     return Full(size, flux.flux_shapes, flux.flux_size, keymaps.flux(), peer)
 
 
-FULL = {
+def unet_of(name: str, last_up: tuple[int, ...], **config) -> Full:
+    """`last_up`: the levels whose last block on the way up attends."""
+    size = architecture.UNETS[name]
+    keymap = keymaps_sdxl.unet(len(size.channel_mult), size.res_blocks, last_up)
+    return Full(
+        size,
+        architecture.unet_shapes,
+        sizes.unet_size,
+        keymap,
+        lambda: diffusers.UNet2DConditionModel(**config),
+    )
+
+
+FOUR = {"block_out_channels": (320, 640, 1280, 1280)}
+SD2 = FOUR | {"cross_attention_dim": 1024, "attention_head_dim": (5, 10, 20, 20), "use_linear_projection": True}
+THREE = {
+    "block_out_channels": (320, 640, 1280),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+}
+XL = THREE | {
+    "cross_attention_dim": 2048,
+    "attention_head_dim": (5, 10, 20),
+    "transformer_layers_per_block": (1, 2, 10),
+    "use_linear_projection": True,
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256,
+    "projection_class_embeddings_input_dim": 2816,
+}
+TINY = {
+    "block_out_channels": (320, 640, 1280),
+    "down_block_types": ("CrossAttnDownBlock2D",) * 3,
+    "up_block_types": ("CrossAttnUpBlock2D",) * 3,
+    "mid_block_type": None,
+    "layers_per_block": 1,
+    "cross_attention_dim": 768,
+}
+UNETS = {
+    "sd15": unet_of("sd15", (0, 1, 2), **FOUR, cross_attention_dim=768),
+    "sd15-inpaint": unet_of("sd15-inpaint", (0, 1, 2), **FOUR, cross_attention_dim=768, in_channels=9),
+    "pix2pix": unet_of("pix2pix", (0, 1, 2), **FOUR, cross_attention_dim=768, in_channels=8),
+    "sd21": unet_of("sd21", (0, 1, 2), **SD2),
+    "sd2-inpaint": unet_of("sd2-inpaint", (0, 1, 2), **SD2, in_channels=9),
+    "sdxl": unet_of("sdxl", (1, 2), **XL),
+    "sdxl-inpaint": unet_of("sdxl-inpaint", (1, 2), **XL, in_channels=9),
+    "sdxl-pix2pix": unet_of("sdxl-pix2pix", (1, 2), **XL, in_channels=8),
+    "sdxl-refiner": unet_of(
+        "sdxl-refiner",
+        (1, 2),
+        **XL
+        | {
+            "block_out_channels": (384, 768, 1536, 1536),
+            "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+            "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            "cross_attention_dim": 1280,
+            "attention_head_dim": (6, 12, 24, 24),
+            "transformer_layers_per_block": 4,
+            "projection_class_embeddings_input_dim": 2560,
+        },
+    ),
+    "ssd-1b": unet_of(
+        "ssd-1b",
+        (1, 2),
+        **XL
+        | {
+            "mid_block_type": "UNetMidBlock2D",
+            "transformer_layers_per_block": [1, [2, 2], [4, 4]],
+            "reverse_transformer_layers_per_block": [[4, 4, 10], [2, 1, 1], 1],
+        },
+    ),
+    "vega": unet_of(
+        "vega",
+        (1, 2),
+        **XL | {"mid_block_type": "UNetMidBlock2D", "transformer_layers_per_block": [1, 1, 2]},
+    ),
+    "tiny-sd": unet_of("tiny-sd", (0, 1, 2), **TINY),
+    "sdxs-512": unet_of("sdxs-512", (1, 2), **TINY | THREE),
+    "sdxs-09": unet_of(
+        "sdxs-09",
+        (0, 1, 2),
+        **TINY
+        | {
+            "cross_attention_dim": 1024,
+            "attention_head_dim": (5, 10, 20),
+            "use_linear_projection": True,
+            "only_cross_attention": (True, False, False),
+        },
+    ),
+}
+
+FULL = UNETS | {
     "flux-dev": flux_of(flux.FLUX_DEV),
     "flux-schnell": flux_of(flux.FLUX_SCHNELL, guidance_embeds=False),
     "flux-fill": flux_of(flux.FLUX_FILL, in_channels=384),
