@@ -29,7 +29,8 @@ PATIENCE = 2.0  # seconds that pass in silence
 class Request(NamedTuple):
     """The command line of `refsd forward`."""
 
-    model: Path
+    model: Path | None
+    parts: Mapping[str, Path]
     component: str
     inputs: Path
     out: Path
@@ -65,7 +66,7 @@ def run(request: Request) -> None:
     if request.component not in offered():
         raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
     arithmetic = named(request.numerics, request.deviations)
-    checkpoint = open_checkpoint(request.model)
+    checkpoint = open_checkpoint(request.model, request.parts)
     request = request._replace(component=resolve(checkpoint, request.component))
     m, params = load(checkpoint, request.component, arithmetic, loras=open_loras(request.loras, checkpoint))
     params |= _params(request)
@@ -81,7 +82,7 @@ def run(request: Request) -> None:
         "deviations": ", ".join(request.deviations),
         "params": json.dumps(params),
         "loras": ", ".join(Path(lora).name for lora in request.loras),
-        "model": request.model.name,
+        "model": checkpoint.path.name,
         "model_header_sha256": header_sha256(checkpoint, request.component),
     }
     write(request.out, outputs, metadata)

@@ -6,6 +6,18 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
+from refsd.cli.parts import (
+    T5XXL,
+    ClipG,
+    ClipL,
+    ControlNet,
+    DiffusionModel,
+    Llm,
+    Taesd,
+    Vae,
+    given,
+)
+
 PROFILES = (
     "float64",
     "float32",
@@ -33,10 +45,20 @@ def register(app: typer.Typer) -> None:
 
 
 def forward(
-    model: Annotated[Path, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")],
-    component: Annotated[str, typer.Option(help="unet, clip, vae-encoder or vae-decoder.")],
+    component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...: all are listed below.")],
     inputs: Annotated[Path, typer.Option("--inputs", "-i", help="Safetensors file with the arguments by name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Safetensors file to write the outputs to.")],
+    model: Annotated[
+        Path | None, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")
+    ] = None,
+    diffusion_model: DiffusionModel = None,
+    vae: Vae = None,
+    taesd: Taesd = None,
+    clip_l: ClipL = None,
+    clip_g: ClipG = None,
+    t5xxl: T5XXL = None,
+    llm: Llm = None,
+    control_net: ControlNet = None,
     numerics: Annotated[str, typer.Option(help=f"{', '.join(PROFILES)}.")] = "float64",
     deviation: Annotated[
         list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
@@ -57,4 +79,5 @@ def forward(
     from refsd.forward import Request, run
 
     settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [])
-    run(Request(model, component, inputs, out, *settings))
+    parts = given(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
+    run(Request(model, parts, component, inputs, out, *settings))

@@ -88,10 +88,11 @@ def _headline(found: dict[str, Any]) -> str:
     kinds = " and ".join(found["format"])
     volume = f"{found['tensors']} tensors, {_count(found['parameters'])} parameters, {_bytes(found['bytes'])}"
     if found["runs"]:
-        layouts = {"ldm": "the original layout", "diffusers": "diffusers' layout", "mixed": "mixed layouts"}
-        return f"Stable Diffusion 1.x in {layouts[found['layout']]}, {kinds}; {volume}"
+        layout = {"ldm": "the original layout", "mixed": "mixed layouts"}.get(found["layout"])
+        layout = layout or f"{found['layout']}' layout".replace("l' ", "l's ")
+        return f"{found['title']} in {layout}, {kinds}; {volume}"
     if found["family"]:
-        return f"{found['family']}, which refsd does not run yet, {kinds}; {volume}"
+        return f"{found['family']}, which refsd does not run, {kinds}; {volume}"
     return f"no model that refsd knows, {kinds}; {volume}; by prefix:"
 
 

@@ -1,7 +1,9 @@
 """Weights: from files of any layout to one lazy mapping under the original checkpoint's names."""
 
-from refsd.weights.checkpoint import Checkpoint, Component, check, open_checkpoint
+from refsd.weights.checkpoint import Checkpoint, open_checkpoint
+from refsd.weights.component import Component
 from refsd.weights.files import open_weights
+from refsd.weights.problems import check
 from refsd.weights.stored import Weights
 
 __all__ = ["Checkpoint", "Component", "Weights", "check", "open_checkpoint", "open_weights"]

@@ -12,9 +12,10 @@ from refsd.golden.tensor import StoredTensor
 from refsd.kernels.adapters import Adapter
 from refsd.weights.adapter_kinds import Misfit, Parts, build
 from refsd.weights.adapter_names import Target, aliases, split
-from refsd.weights.checkpoint import NO_WEIGHTS, Checkpoint
+from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.files import open_weights, read_json
 from refsd.weights.finite import not_finite
+from refsd.weights.problems import NO_WEIGHTS
 from refsd.weights.stored import Weights, shown
 
 _PEFT = ("LORA", "LOHA", "LOKR", "OFT", "BOFT", "IA3")

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from refsd.weights.architecture import Shapes, clip_shapes, unet_shapes, vae_shapes
+from refsd.weights.architecture_chroma import chroma_shapes, chroma_size
+from refsd.weights.architecture_flux import flux_shapes, flux_size
+from refsd.weights.architecture_zimage import zimage_shapes, zimage_size
 from refsd.weights.sizes import clip_size, unet_size, vae_size
 
 
@@ -26,6 +29,9 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES: dict[str, Architecture] = {
     "unet": Architecture("UNet", unet_size, unet_shapes),
+    "flux": Architecture("FLUX.1", flux_size, flux_shapes),
+    "chroma": Architecture("Chroma", chroma_size, chroma_shapes),
+    "zimage": Architecture("Z-Image", zimage_size, zimage_shapes, ("norm_final.weight",)),
     "vae": Architecture("autoencoder", vae_size, vae_shapes),
     "clip": Architecture("CLIP text encoder", clip_size, clip_shapes, ("text_projection.weight", "logit_scale")),
     "clip_g": Architecture("OpenCLIP bigG text encoder", clip_size, clip_shapes, ("logit_scale",)),

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from refsd.golden.errors import BadInput
+from refsd.weights.architecture import Shapes
+from refsd.weights.sizes import clip_size, unet_size, vae_size
 
 # Fields of diffusers' and transformers' config.json, and the values that refsd computes.
 # A field that is absent has the first.
@@ -20,14 +22,12 @@ COMPUTED: dict[str, dict[str, tuple]] = {
         "timestep_post_act": (None,),
         "time_cond_proj_dim": (None,),
         "class_embed_type": (None,),
-        "addition_embed_type": (None,),
+        "addition_embed_type": (None, "text_time"),
         "encoder_hid_dim_type": (None,),
-        "use_linear_projection": (False,),
-        "transformer_layers_per_block": (1,),
         "resnet_time_scale_shift": ("default",),
         "resnet_skip_time_act": (False,),
         "resnet_out_scale_factor": (1,),
-        "mid_block_type": ("UNetMidBlock2DCrossAttn",),
+        "mid_block_type": ("UNetMidBlock2DCrossAttn", None),
         "mid_block_scale_factor": (1,),
         "downsample_padding": (1,),
         "only_cross_attention": (False,),
@@ -46,53 +46,69 @@ COMPUTED: dict[str, dict[str, tuple]] = {
         "latents_std": (None,),
         "shift_factor": (None, 0),
     },
-    "clip": {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu",)},
+    "clip": {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu", "gelu")},
 }
 
+# OpenCLIP's H and bigG have the GELU that OpenAI's CLIP replaced.
+OPENCLIP_WIDTHS = (1024, 1280)
 
-def component_config(component: str, path: Path, channels: int, config: dict[str, Any] | None) -> dict[str, Any]:
+
+def component_config(component: str, path: Path, shapes: Shapes, config: dict[str, Any] | None) -> dict[str, Any]:
     """What a component's model needs besides its weights.
 
-    channels: what heads (CLIP: hidden) and groups must divide
-    config:   the content of config.json at `path`, or None
+    shapes: of its tensors, under the original's names
+    config: the content of config.json at `path`, or None
     Raises BadInput for a field that is no such thing, or that asks for what refsd does not compute.
     """
     given = config or {}
-    if component == "clip" and isinstance(given.get("text_config"), dict):
+    kind = "clip" if component == "clip_g" else component
+    if kind == "clip" and isinstance(given.get("text_config"), dict):
         given = given["text_config"]
-    for field, values in COMPUTED[component].items():
+    for field, values in COMPUTED.get(kind, {}).items():
         found = given.get(field, values[0])
         if not any(type(found) is not dict and found == value for value in values):
             raise BadInput(f"{path}: {field} is {_shown(found)}; refsd computes {values[0]} only")
-    return _READ[component](path, channels, given)
+    return _READ[kind](path, shapes, given) if kind in _READ else {}
 
 
-def _unet(path: Path, channels: int, given: dict[str, Any]) -> dict[str, Any]:
+def _unet(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    size = unet_size(shapes)
     # diffusers calls the number of heads attention_head_dim; num_attention_heads goes before it.
     field = "attention_head_dim" if given.get("num_attention_heads") is None else "num_attention_heads"
     heads = given.get(field)
-    if isinstance(heads, list) and heads and all(n == heads[0] for n in heads):
+    if given.get("use_linear_projection"):
+        _check_heads_of_64(path, field, heads, [mult * size.channels for mult in size.channel_mult])
+        given = {**given, field: 8}
+    elif isinstance(heads, list) and heads and all(n == heads[0] for n in heads):
         given = {**given, field: heads[0]}
     return {
-        "num_heads": _divisor(path, given, field, 8, channels),
-        "num_groups": _divisor(path, given, "norm_num_groups", 32, channels),
+        "num_heads": _divisor(path, given, field, 8, size.channels),
+        "num_groups": _divisor(path, given, "norm_num_groups", 32, size.channels),
     }
 
 
-def _vae(path: Path, channels: int, given: dict[str, Any]) -> dict[str, Any]:
+def _check_heads_of_64(path: Path, field: str, heads: Any, channels: list[int]) -> None:
+    """SD 2 and SDXL say how many heads each level has; all are 64 channels wide."""
+    heads = heads if isinstance(heads, list) else [heads] * len(channels)
+    if len(heads) != len(channels) or any(n != wide // 64 for n, wide in zip(heads, channels, strict=True)):
+        raise BadInput(f"{path}: {field} is {_shown(heads)}; refsd computes heads of 64 channels only")
+
+
+def _vae(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     scale = given.get("scaling_factor", 0.18215)
     if type(scale) not in (int, float) or not 0 < scale < 1e6 or not math.isfinite(scale):
         raise BadInput(f"{path}: scaling_factor is {_shown(scale)}; a positive number expected")
     return {
-        "num_groups": _divisor(path, given, "norm_num_groups", 32, channels),
+        "num_groups": _divisor(path, given, "norm_num_groups", 32, vae_size(shapes).channels),
         "scaling_factor": float(scale),
     }
 
 
-def _clip(path: Path, channels: int, given: dict[str, Any]) -> dict[str, Any]:
+def _clip(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    hidden = clip_size(shapes).hidden
     return {
-        "num_heads": _divisor(path, given, "num_attention_heads", max(1, channels // 64), channels),
-        "hidden_act": given.get("hidden_act", "quick_gelu"),
+        "num_heads": _divisor(path, given, "num_attention_heads", max(1, hidden // 64), hidden),
+        "hidden_act": given.get("hidden_act", "gelu" if hidden in OPENCLIP_WIDTHS else "quick_gelu"),
     }
 
 

@@ -10,8 +10,10 @@ from refsd.golden.errors import BadInput
 from refsd.golden.tensor import SCALAR_TYPES
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.tokenizers import vocabulary
-from refsd.weights.checkpoint import Checkpoint, Component, Problems, problems
+from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.component import Component
 from refsd.weights.finite import not_finite
+from refsd.weights.problems import Problems, problems
 from refsd.weights.stored import Header, Weights
 
 # Installed packages that have CLIP's vocabulary, or get it.
@@ -28,8 +30,10 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "path": str(checkpoint.path),
         "format": sorted({weights.format for weights in checkpoint.files}),
-        "family": checkpoint.family,
-        "runs": checkpoint.family == "sd15",
+        "family": checkpoint.family.name if checkpoint.family else checkpoint.foreign,
+        "title": checkpoint.family.title if checkpoint.family else None,
+        "because": checkpoint.family.why if checkpoint.family else None,
+        "runs": checkpoint.family is not None and checkpoint.foreign is None,
         "layout": checkpoint.layout if checkpoint.components else None,
         **_volume(headers),
         "components": {name: _component(component) for name, component in checkpoint.components.items()},

@@ -1,92 +1,35 @@
-"""What a set of tensor names is: whose components, in which layout, and what refsd cannot run yet."""
+"""What a set of tensor names is: whose components, in which layout, and what refsd cannot run."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from refsd.weights import keymaps
-from refsd.weights.keymaps import Keymap
-from refsd.weights.sizes import count
+from refsd.golden.errors import BadInput
+from refsd.weights.architecture import Shape
+from refsd.weights.architectures import ARCHITECTURES
+from refsd.weights.places import PLACES, Place
+from refsd.weights.stored import shown
 
+# Networks that predict noise or a velocity: a model has one.
+DENOISERS = ("unet", "mmdit", "flux", "chroma", "zimage")
 
-class Place(NamedTuple):
-    """A component's tensors stand under `prefix`; some name goes on with one of `witnesses`."""
-
-    component: str
-    layout: str
-    prefix: str
-    witnesses: tuple[str, ...]
-    keymap: Callable[[Collection[str]], Keymap]
-
-
-def _same(_: Collection[str]) -> Keymap:
-    return Keymap((), rest_same=True)
-
-
-def _diffusers_unet(names: Collection[str]) -> Keymap:
-    places = {tuple(name.split(".", 3)[:3]) for name in names}
-    levels = count(names, "down_blocks.", 4)
-    attention = [n for n in range(levels) if ("down_blocks", str(n), "attentions") in places]
-    return keymaps.unet(levels, count(names, "down_blocks.0.resnets.", 2), attention)
-
-
-def _diffusers_vae(names: Collection[str]) -> Keymap:
-    return keymaps.vae(count(names, "encoder.down_blocks.", 4), count(names, "encoder.down_blocks.0.resnets.", 2))
-
-
-_LDM_UNET = ("input_blocks.", "middle_block.", "output_blocks.")
-_DIFFUSERS_UNET = ("down_blocks.", "mid_block.", "up_blocks.")
-_LDM_VAE = ("encoder.down.", "encoder.mid.", "decoder.up.", "decoder.mid.")
-_DIFFUSERS_VAE = ("encoder.down_blocks.", "encoder.mid_block.", "decoder.up_blocks.", "decoder.mid_block.")
-_CLIP = ("text_model.", "embeddings.token_embedding.", "encoder.layers.")
-
-# In this order; the first place of a component that has a witness is taken.
-PLACES = (
-    Place("unet", "ldm", "model.diffusion_model.", _LDM_UNET, _same),
-    Place("unet", "diffusers", "model.diffusion_model.", _DIFFUSERS_UNET, _diffusers_unet),
-    Place("unet", "diffusers", "unet.", _DIFFUSERS_UNET, _diffusers_unet),
-    Place("unet", "ldm", "", _LDM_UNET, _same),
-    Place("unet", "diffusers", "", _DIFFUSERS_UNET, _diffusers_unet),
-    Place("vae", "ldm", "first_stage_model.", _LDM_VAE, lambda _: keymaps.vae_original()),
-    Place("vae", "diffusers", "first_stage_model.", _DIFFUSERS_VAE, _diffusers_vae),
-    Place("vae", "diffusers", "vae.", _DIFFUSERS_VAE, _diffusers_vae),
-    Place("vae", "ldm", "", _LDM_VAE, lambda _: keymaps.vae_original()),
-    Place("vae", "diffusers", "", _DIFFUSERS_VAE, _diffusers_vae),
-    Place("clip", "ldm", "cond_stage_model.transformer.", _CLIP, lambda _: keymaps.clip()),
-    Place("clip", "diffusers", "text_encoder.", _CLIP, lambda _: keymaps.clip()),
-    Place("clip", "diffusers", "", _CLIP, lambda _: keymaps.clip()),
-)
-
-_PREFIXES = tuple({place.prefix for place in PLACES if place.prefix})
+_BIGG = 1280  # bigG's width, which no other text encoder of CLIP's kind has
 
 # A part of some name -> what the file is. In this order.
 FOREIGN = (
-    ("distilled_guidance_layer.", "Chroma"),
     ("double_stream_modulation_img.", "Flux.2"),
-    ("double_blocks.", "Flux"),
-    ("single_transformer_blocks.", "Flux"),
-    ("joint_blocks.", "SD3"),
-    (".attn.add_q_proj.", "SD3"),
-    ("cap_embedder.", "Z-Image"),
-    ("conditioner.embedders.", "SDXL"),
-    ("label_emb.", "SDXL"),
-    ("add_embedding.", "SDXL"),
-    ("text_model_2.", "SDXL"),
-    ("cond_stage_model.model.", "SD2"),
-    ("control_model.", "ControlNet"),
-    ("controlnet_", "ControlNet"),
+    ("nerf_", "Chroma-Radiance"),
+    ("txt_norm.", "Qwen-Image"),
     ("lora_up.", "LoRA"),
     ("lora_down.", "LoRA"),
     (".lora_A.", "LoRA"),
     (".hada_w1_a", "LoHa"),
     (".lokr_w", "LoKr"),
-    ("encoder.block.0.layer.0.SelfAttention.", "T5"),
-    ("model.layers.0.self_attn.", "an LLM"),
     ("vision_model.", "CLIP vision"),
-    ("resblocks.", "OpenCLIP"),
+    ("patch_embedding.", "a video model"),
 )
 
-# What real SD 1.x files hold besides the model; refsd does not read it.
+# What real files hold besides the model; refsd does not read it.
 KNOWN_EXTRAS = (
     "model_ema.*",
     "betas",
@@ -95,13 +38,13 @@ KNOWN_EXTRAS = (
     "log_one_minus_alphas_cumprod",
     "posterior_*",
     "ddim_*",
+    "denoiser.sigmas",
     "logvar",
     "lvlb_weights",
     "scale_factor",
     "global_step",
     "*.position_ids",
     "position_ids",
-    "cond_stage_model.logit_scale",
     "*logit_scale",
     "*text_projection",
     "*text_projection.weight",
@@ -127,29 +70,68 @@ def foreign_family(names: Iterable[str]) -> str | None:
     return next((family for part, family in FOREIGN if any(part in name for name in names)), None)
 
 
-def find_components(names: Iterable[str]) -> tuple[dict[str, Found], list[str]]:
-    """The components, and the names that stand in none. Names without prefix go to the first that is bare."""
-    names = list(names)
+def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str, Found], list[str]]:
+    """The components, and the names that stand in none. Names without prefix go to the first that is bare.
+
+    Raises BadInput where the names speak for two denoisers, or for one component in two places.
+    """
     found: dict[str, Found] = {}
     taken: set[str] = set()
+    prefixes = tuple({place.prefix for place in PLACES if place.prefix and _witnessed(place, shapes)})
     for place in PLACES:
-        if place.component in found or (place.prefix == "" and _is_bare(found)):
+        if place.component not in ARCHITECTURES or (place.prefix == "" and _is_bare(found)):
             continue
-        starts = tuple(place.prefix + witness for witness in place.witnesses)
-        if any(name.startswith(starts) for name in names if name not in taken):
-            inside = [name for name in names if name not in taken and _stands_under(place.prefix, name)]
-            found[place.component] = Found(place, {name[len(place.prefix) :]: name for name in inside})
+        left = [name for name in shapes if name not in taken]
+        if not place.prefix:
+            left = [name for name in left if not name.startswith(prefixes)]
+        if _witnessed(place, left):
+            inside = [name for name in left if name.startswith(place.prefix)]
+            here = Found(place, {name[len(place.prefix) :]: name for name in inside})
+            component = _bigg_or(place.component, here, shapes)
+            if component in found:
+                _ambiguous(path, component, found[component], component, here)
+            found[component] = here
             taken.update(inside)
-    return found, [name for name in names if name not in taken]
+    denoisers = [component for component in DENOISERS if component in found]
+    if len(denoisers) > 1:
+        first, second = denoisers[:2]
+        _ambiguous(path, first, found[first], second, found[second])
+    return found, [name for name in shapes if name not in taken]
 
 
 def is_known_extra(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in KNOWN_EXTRAS)
 
 
-def _stands_under(prefix: str, name: str) -> bool:
-    return name.startswith(prefix) if prefix else not name.startswith(_PREFIXES)
+def _bigg_or(component: str, found: Found, shapes: Mapping[str, Shape]) -> str:
+    """OpenAI's and OpenCLIP's encoders have the same names: bigG is told by its width."""
+    if component != "clip":
+        return component
+    width = next((shapes[name][-1:] for part, name in found.names.items() if _is_table(part)), ())
+    return "clip_g" if width == (_BIGG,) else component
 
 
-def _is_bare(found: dict[str, Found]) -> bool:
+def _is_table(part: str) -> bool:
+    return part.endswith("token_embedding.weight")
+
+
+def _ambiguous(path: object, one: str, here: Found, other: str, there: Found) -> None:
+    def said(component: str, found: Found) -> str:
+        prefix = f"under {shown(found.place.prefix)}" if found.place.prefix else "without prefix"
+        example = next(iter(found.names.values()))
+        said = f"{component} in {found.place.layout}'s layout {prefix}"
+        return f"{said} ({len(found.names)} tensors, as {shown(example)})"
+
+    raise BadInput(
+        f"{path}: ambiguous: {said(one, here)}, and {said(other, there)}; split the file and name the parts "
+        "(--diffusion-model, --vae, --clip_l, --clip_g, --t5xxl, --llm)"
+    )
+
+
+def _witnessed(place: Place, names: Iterable[str]) -> bool:
+    starts = tuple(place.prefix + witness for witness in place.witnesses)
+    return any(name.startswith(starts) for name in names)
+
+
+def _is_bare(found: Mapping[str, Found]) -> bool:
     return any(component.place.prefix == "" for component in found.values())

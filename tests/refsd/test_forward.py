@@ -170,7 +170,7 @@ def test_bad_options_are_told_in_one_line(options, says, run):
 
 
 def test_an_unknown_component(run):
-    with pytest.raises(BadInput, match="--component flux-double: expected one of unet, controlnet, .*, diffusion"):
+    with pytest.raises(BadInput, match=r"--component flux-double: expected one of unet, controlnet, .*, diffusion"):
         run("flux-double", INPUTS["flux-double"])
 
 

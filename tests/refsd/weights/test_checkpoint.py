@@ -4,15 +4,17 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from refsd.cli.parts import FLAGS
 from refsd.golden.errors import BadInput
 from refsd.weights import check, open_checkpoint
 from refsd.weights.architecture import UNetSize
-from refsd.weights.checkpoint import survey
+from refsd.weights.checkpoint import PART_FLAGS, survey
 
 
 def assert_holds(checkpoint, parts):
-    assert checkpoint.family == "sd15"
+    assert checkpoint.family.name == ("sd15" if "unet" in parts else "parts")
     assert checkpoint.components.keys() == parts.keys()
     for part, arrays in parts.items():
         weights = checkpoint.components[part].weights
@@ -125,7 +127,7 @@ def test_values_that_are_no_numbers_are_refused_when_read(single, bad, as_safete
 
 def test_values_are_looked_at_once(single_file, monkeypatch):
     looked = []
-    monkeypatch.setattr("refsd.weights.checkpoint.not_finite", lambda tensor: looked.append(tensor.shape))
+    monkeypatch.setattr("refsd.weights.component.not_finite", lambda tensor: looked.append(tensor.shape))
     weights = open_checkpoint(single_file).components["unet"].weights
     assert looked == []
     for _ in range(3):
@@ -134,41 +136,67 @@ def test_values_are_looked_at_once(single_file, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "family"),
+    ("name", "says"),
     [
-        ("conditioner.embedders.0.transformer.text_model.embeddings.token_embedding.weight", "SDXL"),
-        ("model.diffusion_model.label_emb.0.0.weight", "SDXL"),
-        ("cond_stage_model.model.transformer.resblocks.0.ln_1.weight", "SD2"),
-        ("model.diffusion_model.double_blocks.0.img_attn.qkv.weight", "Flux"),
-        ("model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight", "SD3"),
-        ("cap_embedder.0.weight", "Z-Image"),
-        ("lora_unet_down_blocks_0.lora_up.weight", "LoRA"),
+        ("transformer.single_transformer_blocks.0.proj_out.weight", "ambiguous: unet .* and flux in diffusers's"),
+        (
+            "unet.down_blocks.0.resnets.0.conv1.weight",
+            'ambiguous: unet in ldm.* and unet in diffusers.* under "unet."',
+        ),
+        ("conditioner.embedders.0.transformer.text_model.final_layer_norm.bias", "ambiguous: clip .* and clip "),
     ],
 )
-def test_other_families_are_named(single, name, family, as_safetensors):
+def test_two_models_in_one_file_are_ambiguous(single, name, says, as_safetensors):
     path = as_safetensors(single | {name: np.ones((2, 2), np.float32)})
-    with pytest.raises(BadInput, match=f"refsd does not run {family} yet"):
+    with pytest.raises(BadInput, match=says) as error:
+        open_checkpoint(path)
+    assert "split the file and name the parts" in str(error.value)
+
+
+def test_what_refsd_does_not_run_is_named(single, as_safetensors):
+    path = as_safetensors(single | {"lora_unet_down_blocks_0.lora_up.weight": np.ones((2, 2), np.float32)})
+    with pytest.raises(BadInput, match="refsd does not run LoRA"):
         open_checkpoint(path)
 
 
 def test_linear_proj_in_is_sd2(single, as_safetensors):
     arrays = {name: a[:, :, 0, 0].copy() if name.endswith("proj_in.weight") else a for name, a in single.items()}
-    path = as_safetensors(arrays)
-    with pytest.raises(BadInput, match="SD2"):
-        open_checkpoint(path)
+    family = survey(as_safetensors(arrays)).family
+    assert family is not None
+    assert family.name == "sd2"
+    assert "proj_in are linear" in family.why
+
+
+@pytest.mark.parametrize(("flag", "part"), [("--vae", "vae"), ("--clip_l", "clip"), ("--diffusion-model", "unet")])
+def test_a_part_takes_the_place_of_the_model_s(single_file, parts, as_safetensors, flag, part):
+    other = {name: array + 1 for name, array in parts[part].items()}
+    checkpoint = open_checkpoint(single_file, {flag: as_safetensors(other)})
+    assert_holds(checkpoint, {**parts, part: other})
+
+
+def test_parts_alone_make_a_model(parts, prefixes, tmp_path):
+    flags = {"--diffusion-model": "unet", "--vae": "vae", "--clip_l": "clip"}
+    files = {flag: tmp_path / f"{part}.safetensors" for flag, part in flags.items()}
+    for flag, part in flags.items():
+        save_file(parts[part], files[flag])
+    assert_holds(open_checkpoint(None, files), parts)
+
+
+def test_the_command_line_has_every_part():
+    assert tuple(PART_FLAGS) == FLAGS
+
+
+def test_a_part_that_is_none(parts, as_safetensors):
+    with pytest.raises(BadInput, match="--t5xxl takes t5; the file holds vae"):
+        open_checkpoint(None, {"--t5xxl": as_safetensors(parts["vae"])})
+    with pytest.raises(BadInput, match="no model: name a file or a folder, or its parts"):
+        open_checkpoint(None)
 
 
 def test_nothing_known(as_safetensors):
     path = as_safetensors({"a.b": np.ones(2)})
-    with pytest.raises(BadInput, match=r'no model of Stable Diffusion 1.x found in its 1 tensors \("a.b", ...\)'):
+    with pytest.raises(BadInput, match=r'no model that refsd knows in its 1 tensors \("a.b", ...\)'):
         open_checkpoint(path)
-
-
-@pytest.mark.parametrize("name", ["StableDiffusionXLPipeline", "FluxPipeline"])
-def test_a_pipeline_of_another_family(folder, name):
-    (folder / "model_index.json").write_text(json.dumps({"_class_name": name}))
-    with pytest.raises(BadInput, match="does not run"):
-        open_checkpoint(folder)
 
 
 def test_a_folder_without_weights(tmp_path):
@@ -207,7 +235,7 @@ HOSTILE = [
     (b'{"attention_head_dim": []}', "attention_head_dim"),
     (b'{"act_fn": "gelu"}', "act_fn is 'gelu'; refsd computes silu"),
     (b'{"act_fn": {"a": 1}}', "act_fn is a JSON dict"),
-    (b'{"use_linear_projection": true}', "use_linear_projection is True"),
+    (b'{"use_linear_projection": true, "attention_head_dim": [4, 8]}', "refsd computes heads of 64 channels"),
     (b'{"norm_eps": NaN}', "norm_eps is nan"),
 ]
 

@@ -1,0 +1,27 @@
+"""The options that name a model's parts, each a file of its own, as sd-cli calls them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _file(flag: str, what: str):
+    return typer.Option(flag, help=f"{what}: a file of its own, in place of the model's.", rich_help_panel="Parts")
+
+
+DiffusionModel = Annotated[Path | None, _file("--diffusion-model", "UNet or transformer")]
+Vae = Annotated[Path | None, _file("--vae", "Autoencoder")]
+Taesd = Annotated[Path | None, _file("--taesd", "Tiny autoencoder")]
+ClipL = Annotated[Path | None, _file("--clip_l", "CLIP-L")]
+ClipG = Annotated[Path | None, _file("--clip_g", "OpenCLIP bigG")]
+T5XXL = Annotated[Path | None, _file("--t5xxl", "T5")]
+Llm = Annotated[Path | None, _file("--llm", "Qwen3 or Mistral")]
+ControlNet = Annotated[Path | None, _file("--control-net", "ControlNet")]
+
+FLAGS = ("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net")
+
+
+def given(*files: Path | None) -> dict[str, Path]:
+    """Flag -> file of those that are there; `files` in the order of FLAGS."""
+    return {flag: file for flag, file in zip(FLAGS, files, strict=True) if file is not None}

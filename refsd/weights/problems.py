@@ -1,0 +1,67 @@
+"""What does not fit between a component and the table of its architecture."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from refsd.golden.errors import BadInput
+from refsd.weights.architecture import Shape
+from refsd.weights.architectures import ARCHITECTURES
+from refsd.weights.component import Component
+from refsd.weights.stored import shown
+
+NO_WEIGHTS = {"i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool", "c64"}
+
+
+class Problems(NamedTuple):
+    """What is missing, what no model reads, and what has another shape or type: a few words each."""
+
+    missing: list[str]
+    unused: list[str]
+    misshapen: list[str]
+
+
+def check(component: Component) -> None:
+    """Raise one BadInput that lists the component's missing, unused and misshapen tensors."""
+    raise_problems(component.weights.file.path, ARCHITECTURES[component.name].title, [problems(component)])
+
+
+def problems(component: Component) -> Problems:
+    """Compare a component with the table of its architecture, at the size that its shapes tell."""
+    weights = component.weights
+    expected = ARCHITECTURES[component.name].shapes(component.size)
+    missing = [f"{component.name} {shown(name)} {list(expected[name])}" for name in expected if name not in weights]
+    unused = [f"{component.name} {shown(name)}" for name in component.unused]
+    unused += [
+        f"{component.name} {shown(weights.sources[name].names[0])}" for name in weights if name not in expected
+    ]
+    misshapen = []
+    for name, shape in weights.shapes.items():
+        parts = [part for part in weights.sources[name].names if part not in weights.file.scalings]
+        kinds = {weights.file.headers[part].type for part in parts}
+        if name in expected and not _same_shape(shape, expected[name]):
+            misshapen.append(f"{component.name} {shown(name)} {list(shape)} for {list(expected[name])}")
+        elif name in expected and kinds & NO_WEIGHTS:
+            misshapen.append(f"{component.name} {shown(name)} of type {', '.join(kinds)} for a float type")
+    return Problems(missing, unused, misshapen)
+
+
+def _same_shape(found: Shape, expected: Shape) -> bool:
+    """GGUF drops outer dimensions of 1."""
+    return found == expected or (math.prod(found) == math.prod(expected) and _trimmed(found) == _trimmed(expected))
+
+
+def _trimmed(shape: Shape) -> Shape:
+    return shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
+
+
+def raise_problems(path: object, title: str, lists: Sequence[Problems]) -> None:
+    """One BadInput that lists all of them, if there are any."""
+    said = []
+    for word, of_all in zip(Problems._fields, zip(*lists, strict=True), strict=True):
+        entries = [entry for of_one in of_all for entry in of_one]
+        if entries:
+            more = ", ..." if len(entries) > 10 else ""
+            said.append(f"{len(entries)} {word}: {', '.join(entries[:10])}{more}")
+    if said:
+        raise BadInput(f"{path}: the tensors do not fit {title}: {'; '.join(said)}")
