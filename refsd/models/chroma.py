@@ -30,20 +30,38 @@ def chroma(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
     axes_dim:  channels of a head given to each axis (index, row, column)
     -> v:      [N, C, H, W]
 
+    Source: lodestone-rock/flow, src/models/chroma/model.py; diffusers transformer_chroma.py.
+    """
+    H, W = x.shape[2:]
+    img, (shift, scale) = streams(
+        m, m.linear("img_in", pack(x)), timesteps, context, grid_ids(H, W), mask, axes_dim
+    )
+    return unpack(m.linear("final_layer.linear", m.modulate(norm(m["final_layer"], img), shift, scale)), H, W)
+
+
+def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
+    """FLUX.1's blocks under the approximator's modulation: all between the first layer and the last.
+
+    img:            [N, L, D], the picture's tokens
+    timesteps:      [N], 0..1
+    context:        [N, J, E]
+    ids:            [L, A], where the tokens stand
+    mask, axes_dim: as `chroma` takes them
+    -> img:         [N, L, D]
+       last:        shift and scale of the final layer, [2, N, D]
+
     The modulation stands in the order single blocks (shift, scale, gate), picture of the double blocks
     (shift, scale, gate, twice), their text, final layer (shift, scale).
     """
-    H, W = x.shape[2:]
     J = context.shape[1]
     doubles, singles = m.count("double_blocks"), m.count("single_blocks")
     vectors = iter(approximator(m["distilled_guidance_layer"], timesteps, 3 * singles + 12 * doubles + 2))
     single_mods = [take(vectors, 3) for _ in range(singles)]
     img_mods = [(take(vectors, 3), take(vectors, 3)) for _ in range(doubles)]
     txt_mods = [(take(vectors, 3), take(vectors, 3)) for _ in range(doubles)]
-    shift, scale = vectors
 
-    img, txt = m.linear("img_in", pack(x)), m.linear("txt_in", context)
-    angle = angles(m, J, grid_ids(H, W), axes_dim)
+    txt = m.linear("txt_in", context)
+    angle = angles(m, J, ids, axes_dim)
     pairs = None if mask is None else pair_mask(mask, img.shape[1])
     num_heads = img.shape[2] // sum(axes_dim)
     for i in range(doubles):
@@ -52,7 +70,7 @@ def chroma(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
     for i in range(singles):
         both = single_block(m["single_blocks"][i], both, single_mods[i], angle, num_heads, pairs)
     _, img = np.split(both, [J], axis=1)
-    return unpack(m.linear("final_layer.linear", m.modulate(norm(m["final_layer"], img), shift, scale)), H, W)
+    return img, take(vectors, 2)
 
 
 double_block, single_block = block(double_stream), block(single_stream)
