@@ -139,6 +139,12 @@ _WEBUI = _named(
     ddim=timesteps.ddim_uniform,
     beta=timesteps.beta_of_sigma,
 )
+_FORGE = {
+    "turbo": timesteps.turbo,
+    "align_your_steps_11": SCHEDULES["ays_11"],
+    "align_your_steps_32": SCHEDULES["ays_32"],
+    "align_your_steps_GITS": SCHEDULES["ays_gits"],
+}
 _COMFYUI = _named(
     *("karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal"),
     normal=timesteps.discrete,
@@ -191,7 +197,7 @@ CARDS: dict[str, Card] = {
             "torch on the GPU (Philox)",
             stream_for_each(Philox),
             NearestLevels,
-            {**_WEBUI, "turbo": timesteps.turbo},
+            {**_WEBUI, **_FORGE},
             "uniform",
             times_sigma,
             from_the_end,

@@ -25,6 +25,7 @@ def sigmas(
     scheduler: Annotated[str | None, typer.Option(help="By the engine's own name; its default without.")] = None,
     sampler: Annotated[str, typer.Option(help="Some leave the last sigma above 0 out.")] = "euler",
     strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="img2img: the share that is denoised.")] = 1.0,
+    custom: Annotated[str | None, typer.Option(help="The sigmas themselves: 14.6,7,3,0.")] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Print the sigmas of a schedule, and what the network is told at each, for SD 1.x, 2.x and SDXL.
@@ -35,15 +36,21 @@ def sigmas(
     from refsd.golden.errors import BadInput
     from refsd.samplers.conventions import CARDS
     from refsd.samplers.levels import SD_LEVELS
+    from refsd.samplers.schedules.sigmas import custom as parse_custom
 
     card = CARDS[like.value]
-    name = scheduler or card.schedule
-    if name not in card.schedules:
+    name = "custom" if custom is not None else scheduler or card.schedule
+    if custom is None and name not in card.schedules:
         raise BadInput(f"--scheduler {name}: {like.value} has {', '.join(card.schedules)}")
     try:
-        values = card.sigmas(steps, name, sampler, SD_LEVELS, strength)
+        if custom is not None:
+            values = parse_custom(custom)
+        else:
+            values = card.sigmas(steps, name, sampler, SD_LEVELS, strength)
     except ValueError as error:
-        raise BadInput(f"--scheduler {name}, --steps {steps}: {error}") from None
+        raise BadInput(
+            f"--{name}: {error}" if custom is not None else f"--scheduler {name}, --steps {steps}: {error}"
+        ) from None
     levels = card.levels(SD_LEVELS.sigmas)
     told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
     first = card.first(float(values[0]), float(SD_LEVELS.sigmas[-1]))

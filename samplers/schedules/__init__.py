@@ -19,7 +19,15 @@ from refsd.samplers.schedules.sigmas import (
     polyexponential,
     vp,
 )
-from refsd.samplers.schedules.tables import AYS_SD1_LEVELS, align_your_steps, gits
+from refsd.samplers.schedules.tables import (
+    AYS_GITS_SD1,
+    AYS_SD1,
+    AYS_SD1_32,
+    AYS_SD1_LEVELS,
+    align_your_steps,
+    align_your_steps_appended,
+    gits,
+)
 from refsd.samplers.schedules.timesteps import (
     beta,
     beta_of_sigma,
@@ -52,6 +60,9 @@ SCHEDULES: dict[str, Schedule] = {
     "kl_optimal": kl_optimal,
     "kl_optimal_to_smin": kl_optimal_to_smin,
     "ays": lambda n, levels: align_your_steps(n, AYS_SD1_LEVELS),
+    "ays_11": lambda n, levels: align_your_steps_appended(n, AYS_SD1),
+    "ays_32": lambda n, levels: align_your_steps_appended(n, AYS_SD1_32),
+    "ays_gits": lambda n, levels: align_your_steps_appended(n, AYS_GITS_SD1),
     "gits": gits,
     "smoothstep": smoothstep,
     "lcm": lcm,

@@ -112,3 +112,31 @@ def _arctangent(steps: int, slope: float, pivot: int, start: float, end: float) 
     if abs(v[0] - v[-1]) < 1e-8:
         return np.linspace(start, end, steps)
     return (v - v[-1]) / (v[0] - v[-1]) * (start - end) + end
+
+
+def laplace(n: int, levels: Levels, mu: float = 0.0, beta: float = 0.5) -> np.ndarray:
+    """Quantiles of a Laplace distribution of ln sigma, clipped to the range: n levels, n - 1 steps, none to 0.
+
+        ln sigma = mu - beta sign(1/2 - u) ln(1 - 2 |1/2 - u| + 1e-5),  u evenly from 0 to 1
+
+    Source: Hang et al. 2024 (Improved noise schedule for diffusion training); ComfyUI LaplaceScheduler.
+    """
+    u = 0.5 - np.linspace(0, 1, n)
+    y = np.exp(mu - beta * np.sign(u) * np.log(1 - 2 * np.abs(u) + 1e-5))
+    return np.clip(y, *_range(levels))
+
+
+def custom(text: str) -> np.ndarray:
+    """Sigmas as they stand in a list, "14.6,7,3,0": rising or negative ones, or fewer than two, raise ValueError.
+
+    Blanks, tabs and brackets around and between them do not count. 0 is not added: stable-diffusion.cpp takes
+    --sigmas as they are. -> [n + 1]
+    """
+    pieces = text.strip().strip("[]").replace(",", " ").split()
+    try:
+        sigmas = np.array([float(piece) for piece in pieces])
+    except ValueError:
+        raise ValueError(f"expected numbers between commas, found {text!r}") from None
+    if len(sigmas) < 2 or not np.isfinite(sigmas).all() or sigmas[-1] < 0 or (np.diff(sigmas) >= 0).any():
+        raise ValueError(f"expected two or more falling numbers, none below 0, found {text!r}")
+    return sigmas

@@ -21,10 +21,27 @@ AYS_SDXL_LEVELS = (
     *(14.6146412293, 6.3184485287, 3.7681790315, 2.1811480769, 1.3405244945, 0.8620721141),
     *(0.5550693289, 0.3798540708, 0.2332364134, 0.1114188177, 0.0291671582),
 )
+# The same method's 32 levels; and eleven found as GITS finds its own. Source: Forge modules/sd_schedulers.py.
+AYS_SD1_32 = (
+    *(14.615, 11.23951352, 8.64363081, 6.64729424, 5.57250862, 4.71648546, 3.99196065, 3.5195609),
+    *(3.13490466, 2.79228788, 2.48773628, 2.21663865, 1.97508351, 1.7793172, 1.61475335, 1.46540953),
+    *(1.314849, 1.16642497, 1.03475547, 0.91573744, 0.80748169, 0.71202361, 0.621739, 0.53065202),
+    *(0.45290960, 0.37491455, 0.27461819, 0.2011529, 0.14105873, 0.06682881, 0.03166121, 0.015),
+)
+AYS_SDXL_32 = (
+    *(14.615, 11.1491618, 8.50522127, 6.48827151, 5.43707402, 4.60398619, 3.89854704, 3.27407457),
+    *(2.74396527, 2.29968659, 1.95448514, 1.67108715, 1.42878152, 1.23181009, 1.06789649, 0.92579443),
+    *(0.80290886, 0.69660121, 0.60436903, 0.52852552, 0.46773344, 0.41393379, 0.36258186, 0.31008517),
+    *(0.26518925, 0.22326461, 0.17653877, 0.13959192, 0.10587381, 0.05519369, 0.02877334, 0.015),
+)
+AYS_GITS_SD1 = (14.615, 4.617, 2.507, 1.236, 0.702, 0.402, 0.240, 0.156, 0.104, 0.094, 0.029)
+AYS_GITS_SDXL = (14.615, 4.734, 2.567, 1.529, 0.987, 0.652, 0.418, 0.268, 0.179, 0.127, 0.029)
+# Flow levels of Pei et al. 2025 (OptimalSteps). Source: ComfyUI comfy_extras/nodes_optimalsteps.py.
+OPTIMAL_FLUX = (0.9968, 0.9886, 0.9819, 0.975, 0.966, 0.9471, 0.9158, 0.8287, 0.5512, 0.2808, 0.001)
 
 
 def stretched(sigmas: tuple[float, ...] | np.ndarray, count: int) -> np.ndarray:
-    """A falling table at another length, linear in ln sigma. -> [count]"""
+    """A table at another length, linear in ln sigma; of one, its first. -> [count]"""
     places = np.linspace(0, 1, len(sigmas))
     return np.exp(np.interp(np.linspace(0, 1, count), places, np.log(sigmas)))
 
@@ -40,11 +57,12 @@ def align_your_steps(n: int, table: tuple[float, ...]) -> np.ndarray:
 
 
 def align_your_steps_appended(n: int, table: tuple[float, ...]) -> np.ndarray:
-    """The table's eleven levels stretched to n, then 0; at n = 11 the table itself. -> [n + 1]
+    """The table's levels stretched to n, then 0; at its own length the table itself; one step is its last.
 
+    -> [n + 1]
     Source: A1111 and Forge modules/sd_schedulers.py, get_align_your_steps_sigmas.
     """
-    sigmas = np.array(table) if n == len(table) else stretched(table, n)
+    sigmas = np.array(table) if n == len(table) else stretched(table[::-1], n)[::-1]
     return np.append(sigmas, 0.0)
 
 

@@ -15,11 +15,12 @@ from refsd.samplers.levels import (
     zero_terminal_snr,
 )
 from refsd.samplers.schedules import SCHEDULES, discrete, flow, karras, tables, timesteps
+from refsd.samplers.schedules.sigmas import custom, laplace
 
 SIGMAS = training_sigmas(scaled_linear_alphas_cumprod())
 LEVELS = DiscreteLevels(SIGMAS)
 # Where the first step is not the highest level, or the last not the lowest, or n is only asked for.
-NOT_FROM_THE_TOP = {"vp", "ddim_uniform", "leading", "gits", "ays"}
+NOT_FROM_THE_TOP = {"vp", "ddim_uniform", "leading", "gits", "ays", "ays_11", "ays_32", "ays_gits"}
 NOT_TO_THE_BOTTOM = NOT_FROM_THE_TOP | {"sgm_uniform", "simple", "beta", "smoothstep", "lcm", "turbo", "trailing"}
 NOT_TO_THE_BOTTOM |= {"bong_tangent", "linear_quadratic", "kl_optimal_to_smin"}
 
@@ -95,6 +96,22 @@ def test_align_your_steps(n):
     np.testing.assert_allclose(appended[[0, -2]], [14.615, 0.029], rtol=1e-12)
     for rounded, exact in ((tables.AYS_SD1, tables.AYS_SD1_LEVELS), (tables.AYS_SDXL, tables.AYS_SDXL_LEVELS)):
         np.testing.assert_allclose(rounded, exact, atol=5e-3)
+
+
+def test_custom():
+    np.testing.assert_array_equal(custom(" [14.6, 7,3 ,0]"), [14.6, 7, 3, 0])
+    np.testing.assert_array_equal(custom("1 0.5"), [1, 0.5])
+    for bad in ("", "3", "1,2", "3,3", "1,-1", "a,b", "inf,1", "nan,0", "1,,x"):
+        with pytest.raises(ValueError, match="expected"):
+            custom(bad)
+
+
+def test_laplace():
+    """Even quantiles: the median is e^mu, and a quarter is beta ln 2 off; clipped at both ends."""
+    sigmas = laplace(5, LEVELS, 0.3, 0.5)
+    assert abs(np.log(sigmas[2]) - 0.3) < 1e-5
+    np.testing.assert_allclose(np.log(sigmas[[1, 3]]), 0.3 + 0.5 * np.log(2) * np.array([1, -1]), atol=2e-5)
+    assert sigmas[0] == SIGMAS[-1] and sigmas[-1] == SIGMAS[0]
 
 
 def test_gits():

@@ -28,9 +28,18 @@ def test_img2img():
     assert len(record["sigmas"]) == 6
 
 
+def test_custom_sigmas():
+    record = json.loads(run.invoke(app, ["sigmas", "--custom", "14.6,7,3,0", "--json"]).output)
+    assert record["sigmas"] == [14.6, 7, 3, 0] and record["scheduler"] == "custom"
+    assert record["timesteps"][1] == SD_LEVELS.to_t(7.0) and record["timesteps"][3] is None
+    assert "custom: 3 steps" in run.invoke(app, ["sigmas", "--custom", "14.6,7,3,0"]).output
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (["sigmas", "--custom", "3,7"], "--custom: expected two or more falling numbers"),
+        (["sigmas", "--custom", "3,x"], "--custom: expected numbers between commas, found '3,x'"),
         (["sigmas", "--scheduler", "nothing"], "sdcpp has discrete, karras"),
         (["sigmas", "--scheduler", "gits", "--steps", "1"], "--scheduler gits, --steps 1: GITS has no table"),
         (["noise", "--shape", "4x64x64"], "expected four sizes"),
