@@ -6,34 +6,34 @@ from typing import Any
 
 from refsd.golden.errors import BadInput
 from refsd.weights.gguf import MAGIC, open_gguf
+from refsd.weights.pickle_reader import is_pickle, open_pickle
 from refsd.weights.safetensors import open_safetensors
 from refsd.weights.stored import Shards, Weights, shown
 
-PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
-PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+SHARDS = (".safetensors", ".bin")
 MAX_JSON = 2**24  # bytes
 MAX_SHARDS = 4096
 
 
 def open_weights(path: str | Path) -> Weights:
-    """Map a .safetensors file, a sharded model.safetensors.index.json or a .gguf file.
+    """Map a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin), or shards by their .index.json.
 
     Reads the header only. Raises BadInput where the file is not what it should be.
     """
     path = Path(path)
     if path.is_dir():
-        raise BadInput(f"{path}: a folder; a .safetensors or .gguf file expected")
+        raise BadInput(f"{path}: a folder; a .safetensors, .gguf or .ckpt file expected")
     try:
         with open(path, "rb") as file:
-            start = file.read(4)
+            start = file.read(16)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
-    if start == MAGIC or path.suffix == ".gguf":
+    if start.startswith(MAGIC) or path.suffix == ".gguf":
         return open_gguf(path)
     if path.name.endswith(".index.json"):
         return _open_shards(path)
-    if path.suffix in PICKLES or start.startswith(PICKLE_STARTS):
-        raise BadInput(f"{path}: a pickle, which can run any code; refsd reads safetensors: convert it first")
+    if is_pickle(start, path.suffix):
+        return open_pickle(path)
     return open_safetensors(path)
 
 
@@ -64,9 +64,9 @@ def _open_shards(path: Path) -> Shards:
         raise BadInput(f"{path}: {len(files)} shards, at most {MAX_SHARDS} expected")
     opened = {}
     for file in files:
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise BadInput(f"{path}: shard {shown(file)}: a .safetensors file in the same folder expected")
-        opened[file] = open_safetensors(path.parent / file)
+        if Path(file).name != file or not file.endswith(SHARDS):
+            raise BadInput(f"{path}: shard {shown(file)}: a .safetensors or .bin file in the same folder expected")
+        opened[file] = open_weights(path.parent / file)
     where = {name: file for name, file in where.items() if name not in opened[file].helpers}
     absent = [name for name, file in where.items() if name not in opened[file]]
     if absent:

@@ -31,7 +31,7 @@ class Weights(Mapping[str, StoredTensor]):
     """The tensors of one file, under the file's own names.
 
     path:     the file
-    format:   "safetensors" or "gguf"
+    format:   "safetensors", "gguf" or "pickle"
     headers:  name -> Header; reads nothing
     metadata: what else the header says
     scalings: name -> what its values are multiplied by
@@ -82,7 +82,7 @@ class Shards(Weights):
 
     def __init__(self, path: Path, shards: dict[str, Weights]):
         self.path = path
-        self.format = "safetensors"
+        self.format = next((shard.format for shard in shards.values()), "safetensors")
         self.headers = {name: shard.headers[name] for name, shard in shards.items()}
         self.scalings = {name: s.scalings[name] for name, s in shards.items() if name in s.scalings}
         self.metadata = {}

@@ -1,0 +1,171 @@
+""".ckpt, .pt, .pth, .bin: torch's files, read without running what is in them.
+
+The state dict is the whole, or stands under one of WRAPPERS; dicts in it are joined with dots, what is no tensor
+is left out.
+A tensor is a view of a storage: offset, sizes and strides, held against the storage before anything is read.
+"""
+
+import math
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.weights.stored import Header, Weights, map_file, shown
+from refsd.weights.torch_legacy import read_legacy
+from refsd.weights.torch_objects import Place, Tensor, kind
+from refsd.weights.torch_zip import MAGIC, read_zip
+
+SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+# Where trainers keep the state dict; the first that holds tensors is taken (ESRGAN: the averaged weights).
+WRAPPERS = ("state_dict", "params_ema", "params", "model")
+MAX_WRAPPERS = 3  # one in another
+MAX_DEPTH = 6  # dicts in a state dict
+MAX_TENSORS = 2**16
+MAX_ENTRIES = 2**20  # looked at: one dict may stand in many places
+MAX_NAME = 512  # characters
+MAX_ELEMENTS = 2**48
+FREE = 2**24  # bytes: what a tensor may have more than its storage, by strides that repeat
+
+
+class PickledWeights(Weights):
+    """strides: name -> in elements, of the tensors whose elements do not follow one another"""
+
+    def __init__(self, path: Path, headers: dict[str, Header], metadata: dict[str, Any], data: mmap.mmap):
+        super().__init__(path, "pickle", headers, metadata, data)
+        self.strides: dict[str, tuple[int, ...]] = {}
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        """A view of the mapped file; a copy where the elements do not follow one another."""
+        header = self.headers[name]
+        if name not in self.strides or header.type not in SCALAR_TYPES:
+            return super().__getitem__(name)
+        dtype, stride = SCALAR_TYPES[header.type], self.strides[name]
+        span = 1 + sum((size - 1) * step for size, step in zip(header.shape, stride, strict=True))
+        raw = np.frombuffer(self._data, f"u{dtype.itemsize}", span, header.offset)
+        strided = np.lib.stride_tricks.as_strided(raw, header.shape, [step * dtype.itemsize for step in stride])
+        return StoredTensor(header.type, header.shape, np.ascontiguousarray(strided).view(dtype))
+
+
+def is_pickle(start: bytes, suffix: str) -> bool:
+    """Whether a file is one of these, by its first 16 bytes or its name.
+
+    A safetensors file may begin as a pickle does: its header is 640 bytes long, say. Then a brace follows.
+    """
+    pickled = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5") and start[8:9] != b"{"
+    return suffix in SUFFIXES or pickled or start.startswith(MAGIC)
+
+
+def open_pickle(path: Path) -> PickledWeights:
+    """Read the pickle and find its state dict. Raises BadInput; runs nothing, copies no storage."""
+    data = map_file(path)
+    value, places = read_zip(path, data) if data[:4] == MAGIC else read_legacy(path, data)
+    metadata, state_dict = _state_dict(path, value)
+    weights = PickledWeights(path, {}, metadata, data)
+    for name, tensor in _tensors(path, state_dict).items():
+        weights.headers[name] = _header(path, name, tensor, places)
+        if math.prod(tensor.size) > 0 and not _follow_one_another(tensor):
+            weights.strides[name] = tensor.stride
+    return weights
+
+
+def _state_dict(path: Path, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers and texts beside it, and the dict that holds the tensors."""
+    if type(value) is not dict:
+        raise BadInput(f"{path}: holds {kind(value)}, a state dict expected: names with tensors")
+    metadata = {}
+    for _ in range(MAX_WRAPPERS):
+        wrapper = next((key for key in WRAPPERS if _holds_tensors(value.get(key))), None)
+        if wrapper is None:
+            break
+        metadata |= {key: entry for key, entry in value.items() if type(entry) in (int, float, str)}
+        value = value[wrapper]
+    return metadata, value
+
+
+def _holds_tensors(value: Any) -> bool:
+    if type(value) is not dict:
+        return False
+    return any(key in value for key in WRAPPERS) or any(type(entry) is Tensor for entry in value.values())
+
+
+def _tensors(path: Path, state_dict: dict[str, Any]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    seen = 0
+
+    def join(prefix: str, entries: dict[str, Any], depth: int) -> None:
+        nonlocal seen
+        for key, value in entries.items():
+            seen += 1
+            name = prefix + key
+            if type(value) is Tensor:
+                if name in found:
+                    raise BadInput(f"{path}: tensor {shown(name)} is there twice")
+                if len(name) > MAX_NAME:
+                    raise BadInput(f"{path}: tensor {shown(name)}: at most {MAX_NAME} characters expected")
+                found[name] = value
+            elif type(value) is dict and len(name) <= MAX_NAME:
+                if depth == MAX_DEPTH:
+                    raise BadInput(f"{path}: dicts are nested deeper than {MAX_DEPTH} at {shown(name)}")
+                join(f"{name}.", value, depth + 1)
+            if len(found) > MAX_TENSORS or seen > MAX_ENTRIES:
+                raise BadInput(
+                    f"{path}: more than {MAX_TENSORS} tensors, or {MAX_ENTRIES} entries, in its state dict"
+                )
+
+    join("", state_dict, 1)
+    if not found:
+        raise BadInput(f"{path}: no tensors in its {len(state_dict)} entries; a state dict expected")
+    return found
+
+
+def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, Place]) -> Header:
+    """What the tensor takes, held against what its storage has. Raises BadInput."""
+    at = f"{path}: tensor {shown(name)}"
+    storage, (element, itemsize) = tensor.storage, tensor.element
+    place = places.get(storage.key)
+    if place is None:
+        raise BadInput(f"{at}: its storage {shown(storage.key)} is not in the file; download it again")
+    if storage.whole * storage.element.bytes > place.nbytes:
+        raise BadInput(
+            f"{at}: its storage {shown(storage.key)} has {place.nbytes} bytes, {storage.whole} elements of "
+            f"{storage.element.bytes} expected; download it again"
+        )
+    if min(tensor.offset, *tensor.size, *tensor.stride, 0) < 0:
+        raise BadInput(f"{at}: {_said(tensor)}: none negative expected")
+    if math.prod(size or 1 for size in tensor.size) > MAX_ELEMENTS:
+        raise BadInput(f"{at}: {_said(tensor)}: more than 2^48 elements")
+    elements, room = math.prod(tensor.size), storage.numel * storage.element.bytes
+    start = place.start + storage.start * storage.element.bytes
+    if elements == 0:
+        return Header(element, tensor.size, start, 0)
+    last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride, strict=True))
+    if (last + 1) * itemsize > room:
+        raise BadInput(
+            f"{at}: {_said(tensor)}: its last element is {_short(last)}, its storage ends at {room // itemsize}"
+        )
+    if elements * itemsize > max(room, FREE):
+        raise BadInput(f"{at}: {_said(tensor)}: repeats {room} bytes of storage up to {elements * itemsize}")
+    return Header(element, tensor.size, start + tensor.offset * itemsize, elements * itemsize)
+
+
+def _follow_one_another(tensor: Tensor) -> bool:
+    step = 1
+    for size, stride in zip(tensor.size[::-1], tensor.stride[::-1], strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _said(tensor: Tensor) -> str:
+    size, stride = (f"[{', '.join(map(_short, numbers))}]"[:100] for numbers in (tensor.size, tensor.stride))
+    return f"shape {size}, strides {stride}, offset {_short(tensor.offset)}"
+
+
+def _short(number: int) -> str:
+    return str(number) if abs(number) < 10**20 else "beyond 10^20"
