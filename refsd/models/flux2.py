@@ -48,7 +48,7 @@ def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_
     txt_mod = modulation(m["double_stream_modulation_txt"], vec, 2)
     (mod,) = modulation(m["single_stream_modulation"], vec, 1)
     ids = [text_ids(context.shape[1])]
-    ids += [picture_ids(*picture.shape[2:], REFERENCES_APART * k) for k, picture in enumerate(pictures)]
+    ids += [picture_ids(picture, REFERENCES_APART * k) for k, picture in enumerate(pictures)]
     angle = m.rope_angles(np.concatenate(ids)[None], axes_dim, THETA)
     num_heads = img.shape[2] // sum(axes_dim)
 
@@ -98,9 +98,9 @@ def unpack(tokens, H, W):
     return tokens.swapaxes(1, 2).reshape(tokens.shape[0], -1, H, W)
 
 
-def picture_ids(H, W, index=0):
-    """(index, row, column, 0) of the tokens of a latent. -> [H * W, 4]"""
-    row, column = np.indices((H, W)).reshape(2, -1)
+def picture_ids(x, index=0):
+    """(index, row, column, 0) of the tokens of a latent. x [N, C, H, W] -> [H * W, 4]"""
+    row, column = np.indices(x.shape[2:]).reshape(2, -1)
     return np.stack([np.full_like(row, index), row, column, np.zeros_like(row)], axis=-1)
 
 

@@ -20,7 +20,7 @@ def encode(m: Module, x, num_groups=32):
     -> x: [N, 4Z, H/16, W/16], as flux2.py takes it
     """
     mean, _ = vae.encode(m, x, num_groups)
-    return to_latent(m, mean)
+    return to_denoiser(m, mean)
 
 
 @block
@@ -30,10 +30,10 @@ def decode(m: Module, x, num_groups=32):
     x:      [N, 4Z, H, W], as flux2.py gives it
     -> out: [N, 3, 16H, 16W], about -1..1, not clipped
     """
-    return vae.decode(m, from_latent(m, x), num_groups)
+    return vae.decode(m, to_vae(m, x), num_groups)
 
 
-def to_latent(m: Module, z):
+def to_denoiser(m: Module, z):
     """Pack, then normalise each channel. z [N, Z, 2H, 2W], H and W whole -> [N, 4Z, H, W]
 
     Raises BadInput where z is odd.
@@ -43,8 +43,8 @@ def to_latent(m: Module, z):
     return m.apply(batch_norm, pack(z), m.weight("bn.running_mean"), m.weight("bn.running_var"), eps=EPS)
 
 
-def from_latent(m: Module, x):
-    """Undo `to_latent`. x [N, 4Z, H, W] -> z [N, Z, 2H, 2W]"""
+def to_vae(m: Module, x):
+    """Undo `to_denoiser`. x [N, 4Z, H, W] -> z [N, Z, 2H, 2W]"""
     return unpack(m.apply(batch_denorm, x, m.weight("bn.running_mean"), m.weight("bn.running_var"), eps=EPS))
 
 

@@ -27,9 +27,9 @@ from refsd.module import Module, Taps
 from refsd.weights import keymaps_flux2
 from refsd.weights.architecture import VAESize
 from refsd.weights.architecture_flux2 import (
-    KLEIN_4B,
-    KLEIN_9B,
-    Flux2Size,
+    FLUX2_DEV,
+    FLUX2_KLEIN_4B,
+    FLUX2_KLEIN_9B,
     Flux2VAESize,
     MistralSize,
     flux2_shapes,
@@ -144,9 +144,9 @@ def test_names_are_those_that_diffusers_converts():
 
 
 FULL_SIZE = {
-    "dev": (Flux2Size(), 48),
-    "klein-4B": (KLEIN_4B, 24),
-    "klein-9B": (KLEIN_9B, 32),
+    "dev": (FLUX2_DEV, 48),
+    "klein-4B": (FLUX2_KLEIN_4B, 24),
+    "klein-9B": (FLUX2_KLEIN_9B, 32),
 }
 
 
@@ -159,7 +159,7 @@ def test_the_shapes_of_the_real_one(name):
             (32, 32, 32, 32),
             size.guidance,
             channels=128,
-            context=size.context,
+            context=size.context_dim,
             doubles=size.double_blocks,
             singles=size.single_blocks,
         )
