@@ -55,6 +55,25 @@ def txt2img(
     batch_count: Annotated[
         int, typer.Option("-b", "--batch-count", help="Pictures, of seeds counting up: cat_0.png, cat_1.png, ...")
     ] = 1,
+    vae_tiling: Annotated[
+        bool, typer.Option("--vae-tiling", help="Decode in tiles: less memory, another picture.")
+    ] = False,
+    vae_tile_size: Annotated[
+        str | None, typer.Option("--vae-tile-size", help="Latent pixels: 32, or 32x24 (X x Y); below 4: 32.")
+    ] = None,
+    vae_relative_tile_size: Annotated[
+        str | None,
+        typer.Option(
+            "--vae-relative-tile-size",
+            help="0.5 or 0.5x0.25: parts of the latent; above 1: how many tiles. Before --vae-tile-size.",
+        ),
+    ] = None,
+    vae_tile_overlap: Annotated[
+        float, typer.Option("--vae-tile-overlap", help="Part of a tile that its neighbours share; 0 to 0.5.")
+    ] = 0.5,
+    circular: Annotated[bool, typer.Option("--circular", help="All edges meet: the picture tiles.")] = False,
+    circularx: Annotated[bool, typer.Option("--circularx", help="The left and the right edge meet.")] = False,
+    circulary: Annotated[bool, typer.Option("--circulary", help="The top and the bottom edge meet.")] = False,
     vocab: Annotated[
         Path | None, typer.Option(help="CLIP's tokenizer.json, merges.txt or bpe_simple_vocab_16e6.txt.gz.")
     ] = None,
@@ -80,7 +99,10 @@ def txt2img(
     from refsd.pipelines.job import Job, run
     from refsd.pipelines.sampling import default_schedule
     from refsd.pipelines.settings import Settings, read_sigmas
+    from refsd.pipelines.tiles import read_tiling
+    from refsd.seams import Seams
 
+    tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
     levels = None if sigmas is None else read_sigmas(sigmas)
     settings = Settings(
         prompt,
@@ -96,6 +118,8 @@ def txt2img(
         eta,
         sampler_rng,
         levels,
+        tiling if vae_tiling else None,
+        Seams(circular or circularx, circular or circulary),
     )
     seed = seed if seed >= 0 else secrets.randbelow(2**31)
     files = (model, settings, seed, batch_count, output, vocab)

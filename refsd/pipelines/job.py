@@ -17,6 +17,7 @@ from refsd.golden.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.picture import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.settings import Settings, check
+from refsd.pipelines.tiles import words
 from refsd.progress import compile_progress
 from refsd.tokenizers import find_tokenizer
 from refsd.weights import open_checkpoint
@@ -96,6 +97,7 @@ def run(job: Job) -> list[Path]:
                     if loras
                     else {}
                 )
+                extras |= words(settings.tiling, settings.seams)
                 extras |= {"Version": f"refsd {__version__}"}
                 write_png(path, to_bytes(image), parameters_text(settings, seed, extras))
                 report.say(f"{path}: {settings.width}x{settings.height}, seed {seed}")
@@ -126,7 +128,7 @@ def _picture(sd, settings, conditioning, seed, which, report, tapped, prefix) ->
             f"the latent of seed {seed} is not finite: the weights overflow in these numerics; try float32"
         )
     report.now(f"picture {which}: decoding")
-    image = txt2img.decode(sd, latent)
+    image = txt2img.decode(sd, latent, settings.tiling, settings.seams)
     report.detail(f"decoding: {report.took():.2f} s")
     listener("image", image)
     return image

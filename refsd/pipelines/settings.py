@@ -5,8 +5,10 @@ import math
 from typing import NamedTuple
 
 from refsd.golden.errors import BadInput
+from refsd.models.vae_tiling import Tiling
 from refsd.pipelines import sampling
 from refsd.samplers.schedules import SCHEDULES
+from refsd.seams import Seams
 
 
 class Settings(NamedTuple):
@@ -19,6 +21,8 @@ class Settings(NamedTuple):
     eta:            of an ancestral sampler; None is its default
     sampler_rng:    of the noise between the steps; None goes on drawing from the first noise's
     sigmas:         to run instead of a schedule's, as many as steps + 1
+    tiling:         how the latent is cut to be decoded; None decodes it whole
+    seams:          which edges of the picture meet
     """
 
     prompt: str
@@ -34,6 +38,8 @@ class Settings(NamedTuple):
     eta: float | None = None
     sampler_rng: str | None = None
     sigmas: tuple[float, ...] | None = None
+    tiling: Tiling | None = None
+    seams: Seams = Seams()
 
 
 def check(settings: Settings, batch_count: int = 1) -> None:

@@ -18,9 +18,11 @@ import numpy as np
 from refsd.components import forward, load
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
+from refsd.models.vae_tiling import Tiling
 from refsd.module import Kept, Module
 from refsd.pipelines import sampling
 from refsd.pipelines.settings import Settings
+from refsd.pipelines.tiles import decode_as_asked
 from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
@@ -28,6 +30,7 @@ from refsd.samplers.noise import RNGS
 from refsd.samplers.parameterization import Denoiser, denoiser
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.step import Callback, StepsError
+from refsd.seams import Seams
 from refsd.tokenizers import Tokenizer, chunks
 from refsd.weights import Checkpoint
 from refsd.weights.adapters import AdapterFile
@@ -163,6 +166,7 @@ def sample(
         settings.height // factor,
         settings.width // factor,
     )
+    sd.unet.module.seams = settings.seams
     rng = RNGS[settings.rng](seed)
     noise = rng.randn(shape)
     tell("noise", noise)
@@ -226,6 +230,13 @@ def _with_uncond(model: Denoiser, network: _Guided) -> GuidedDenoiser:
     return lambda x, sigma: (model(x, sigma), without(x, sigma))
 
 
-def decode(sd: StableDiffusion, latent: np.ndarray) -> np.ndarray:
+def decode(
+    sd: StableDiffusion, latent: np.ndarray, tiling: Tiling | None = None, seams: Seams | None = None
+) -> np.ndarray:
     """[1, C, H/8, W/8] -> picture [1, 3, H, W], about -1..1, not clipped"""
-    return sd.decoder({"z": latent / LATENT_SCALE}, "latent")["out"]
+
+    def run(z: np.ndarray) -> np.ndarray:
+        return sd.decoder({"z": z}, "latent")["out"]
+
+    z = latent / LATENT_SCALE
+    return decode_as_asked(run, sd.decoder.module, z, pixels_per_latent(sd), tiling, seams or Seams())
