@@ -1,6 +1,7 @@
 """What a sampler is handed beside the model: where fresh noise comes from, and who listens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +14,12 @@ class Callback(Protocol):
     def __call__(self, i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
         """Step i, at noise level sigma: the latents x as the model saw them, and its answer."""
         ...
+
+
+def intervals(sigmas: np.ndarray) -> Iterator[tuple[int, float, float]]:
+    """i, sigma, sigma_next of each step. sigmas: [n + 1]"""
+    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas.tolist())):
+        yield i, sigma, sigma_next
 
 
 def no_noise(sigma: float, sigma_next: float) -> np.ndarray:
