@@ -1,8 +1,9 @@
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.churn import NO_CHURN, Churn, churned
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def euler(
@@ -22,13 +23,12 @@ def euler(
     Source: Karras et al. 2022, algorithm 2 without its correction; k-diffusion sample_euler.
     """
     steps = len(sigmas) - 1
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, steps, noise, churn)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma_hat
-        dt = sigma_next - sigma_hat
-        x = x + d * dt
+        # x + d dt,  d = (x - denoised) / sigma_hat,  dt = sigma_next - sigma_hat
+        ratio = sigma_next / sigma_hat
+        x = combine(ratio, x, 1 - ratio, denoised)
     return x

@@ -1,8 +1,9 @@
 import numpy as np
 
-from refsd.samplers.ancestral import AncestralStep, ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def euler_ancestral(
@@ -26,13 +27,13 @@ def euler_ancestral(
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_euler_ancestral.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral(sigma, sigma_next, eta)
-        d = (x - denoised) / sigma
-        dt = step.down - sigma
-        x = renoised(x + d * dt, step, sigma, sigma_next, noise, s_noise)
+        # scale (x + d dt) + up n,  d = (x - denoised) / sigma,  dt = down - sigma
+        ratio, scale = step.down / sigma, step.scale
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
+        x = combine(scale * ratio, x, scale * (1 - ratio), denoised, *n)
     return x
