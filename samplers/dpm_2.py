@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import ancestral_step, fresh
 from refsd.samplers.churn import NO_CHURN, Churn, churned
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def dpm_2(
@@ -27,13 +28,12 @@ def dpm_2(
     Source: Lu et al. 2022 (DPM-Solver), algorithm 1 with r1 1/2; k-diffusion sample_dpm_2.
     """
     steps = len(sigmas) - 1
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, steps, noise, churn)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        x = _midpoint_step(model, x, denoised, sigma_hat, sigma_next)
+        x = combine(*_midpoint_step(model, x, denoised, sigma_hat, sigma_next))
     return x
 
 
@@ -54,21 +54,24 @@ def dpm_2_ancestral(
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpm_2_ancestral.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral_step(sigma, sigma_next, eta)
-        x = _midpoint_step(model, x, denoised, sigma, step.down)
-        x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+        moved = _midpoint_step(model, x, denoised, sigma, step.down)
+        x = combine(*moved, *fresh(step, sigma, sigma_next, noise, s_noise))
     return x
 
 
 def _midpoint_step(model: Denoiser, x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
-    d = (x - denoised) / sigma
-    if sigma_next > 0:
-        sigma_mid = math.sqrt(sigma * sigma_next)
-        x_2 = x + d * (sigma_mid - sigma)
-        d = (x_2 - model(x_2, sigma_mid)) / sigma_mid
-    return x + d * (sigma_next - sigma)
+    """-> the step's terms, as combine takes them"""
+    if sigma_next == 0:
+        return 1.0, denoised
+    # x_2 = x + d (sigma_mid - sigma),  d = (x - denoised) / sigma
+    sigma_mid = math.sqrt(sigma * sigma_next)
+    ratio = sigma_mid / sigma
+    x_2 = combine(ratio, x, 1 - ratio, denoised)
+    # x + d_2 (sigma_next - sigma),  d_2 = (x_2 - denoised_2) / sigma_mid
+    weight = (sigma_next - sigma) / sigma_mid
+    return 1.0, x, weight, x_2, -weight, model(x_2, sigma_mid)

@@ -1,8 +1,9 @@
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.churn import NO_CHURN, Churn, churned
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def heun(
@@ -22,17 +23,16 @@ def heun(
     Source: Karras et al. 2022, algorithm 2; k-diffusion sample_heun.
     """
     steps = len(sigmas) - 1
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, steps, noise, churn)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma_hat
-        dt = sigma_next - sigma_hat
+        # x_2 = x + d dt,  d = (x - denoised) / sigma_hat,  dt = sigma_next - sigma_hat
+        ratio = sigma_next / sigma_hat
+        x = combine(ratio, x, 1 - ratio, denoised)
         if sigma_next > 0:
-            x_2 = x + d * dt
-            d_2 = (x_2 - model(x_2, sigma_next)) / sigma_next
-            d = (d + d_2) / 2
-        x = x + d * dt
+            # x + (d + d_2) dt / 2 = x_2 + (d_2 - d) dt / 2,  and x_2 - denoised = d sigma_next
+            half = (sigma_next - sigma_hat) / (2 * sigma_next)
+            x = combine(1.0, x, half, denoised, -half, model(x, sigma_next))
     return x
