@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def dpmpp_2m(
@@ -24,19 +25,19 @@ def dpmpp_2m(
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 2; k-diffusion sample_dpmpp_2m.
     """
     last, h_last = None, 0.0
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
-        d = denoised
-        if last is not None:
+        ratio, weight = sigma_next / sigma, -math.expm1(-h)
+        if last is None:
+            x = combine(ratio, x, weight, denoised)
+        else:
             r = h_last / h
-            d = (1 + 1 / (2 * r)) * denoised - 1 / (2 * r) * last
-        x = sigma_next / sigma * x - math.expm1(-h) * d
+            x = combine(ratio, x, weight * (1 + 1 / (2 * r)), denoised, -weight / (2 * r), last)
         last, h_last = denoised, h
     return x
 
@@ -60,19 +61,18 @@ def dpmpp_2m_v2(
     Source: stable-diffusion.cpp sample_dpmpp_2m_v2.
     """
     last, h_last = None, 0.0
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
+        ratio = sigma_next / sigma
         if last is None:
-            x = sigma_next / sigma * x - math.expm1(-h) * denoised
+            x = combine(ratio, x, -math.expm1(-h), denoised)
         else:
-            r = max(h_last, h) / min(h_last, h)
-            d = (1 + 1 / (2 * r)) * denoised - 1 / (2 * r) * last
-            x = sigma_next / sigma * x - math.expm1(-(h_last + h) / 2) * d
+            r, weight = max(h_last, h) / min(h_last, h), -math.expm1(-(h_last + h) / 2)
+            x = combine(ratio, x, weight * (1 + 1 / (2 * r)), denoised, -weight / (2 * r), last)
         last, h_last = denoised, h
     return x

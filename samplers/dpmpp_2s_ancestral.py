@@ -2,9 +2,10 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def dpmpp_2s_ancestral(
@@ -27,20 +28,19 @@ def dpmpp_2s_ancestral(
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; k-diffusion sample_dpmpp_2s_ancestral.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral_step(sigma, sigma_next, eta)
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
         if step.down == 0:
-            x = denoised
+            x = combine(1.0, denoised, *n)
         else:
             h = math.log(sigma / step.down)
             sigma_mid = math.sqrt(sigma * step.down)
-            x_2 = sigma_mid / sigma * x - math.expm1(-h / 2) * denoised
-            x = step.down / sigma * x - math.expm1(-h) * model(x_2, sigma_mid)
-        x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+            x_2 = combine(sigma_mid / sigma, x, -math.expm1(-h / 2), denoised)
+            x = combine(step.down / sigma, x, -math.expm1(-h), model(x_2, sigma_mid), *n)
     return x
 
 
@@ -65,8 +65,7 @@ def dpmpp_2s_ancestral_flow(
     -> latents at sigmas[-1], dtype of x
     Source: ComfyUI sample_dpmpp_2s_ancestral_RF; stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -77,7 +76,8 @@ def dpmpp_2s_ancestral_flow(
         if 1 - sigma >= 1e-6:
             odds = math.sqrt((1 - sigma) / sigma * (1 - step.down) / step.down)
             ratio = 1 / (odds + 1) / sigma
-            denoised_2 = model(ratio * x + (1 - ratio) * denoised, ratio * sigma)
-        ratio = step.down / sigma
-        x = renoised(ratio * x + (1 - ratio) * denoised_2, step, sigma, sigma_next, noise, s_noise)
+            denoised_2 = model(combine(ratio, x, 1 - ratio, denoised), ratio * sigma)
+        ratio, scale = step.down / sigma, step.scale
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
+        x = combine(scale * ratio, x, scale * (1 - ratio), denoised_2, *n)
     return x

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def dpmpp_sde(
@@ -30,25 +31,22 @@ def dpmpp_sde(
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpmpp_sde.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         sigma_mid = sigma * (sigma_next / sigma) ** r
-        x_2 = _noisy_step(x, denoised, sigma, sigma_mid, noise, eta, s_noise)
+        step = ancestral_step(sigma, sigma_mid, eta)
+        ratio = step.down / sigma
+        x_2 = combine(ratio, x, 1 - ratio, denoised, *fresh(step, sigma, sigma_mid, noise, s_noise))
         denoised_2 = model(x_2, sigma_mid)
-        d = (1 - 1 / (2 * r)) * denoised + 1 / (2 * r) * denoised_2
-        x = _noisy_step(x, d, sigma, sigma_next, noise, eta, s_noise)
+        step = ancestral_step(sigma, sigma_next, eta)
+        ratio, late = step.down / sigma, 1 / (2 * r)
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
+        x = combine(ratio, x, (1 - ratio) * (1 - late), denoised, (1 - ratio) * late, denoised_2, *n)
     return x
-
-
-def _noisy_step(x, denoised, sigma: float, sigma_next: float, noise: StepNoise, eta: float, s_noise: float):
-    step = ancestral_step(sigma, sigma_next, eta)
-    ratio = step.down / sigma
-    return renoised(ratio * x + (1 - ratio) * denoised, step, sigma, sigma_next, noise, s_noise)
 
 
 def dpmpp_2m_sde(
@@ -93,8 +91,7 @@ def dpmpp_2m_sde_heun(
 
 def _dpmpp_2m_sde(model, x, sigmas, noise, callback, eta, s_noise, weight):
     last, h_last = None, 0.0
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -102,19 +99,23 @@ def _dpmpp_2m_sde(model, x, sigmas, noise, callback, eta, s_noise, weight):
             return denoised
         h = math.log(sigma / sigma_next)
         eta_h = eta * h
-        x = sigma_next / sigma * math.exp(-eta_h) * x - math.expm1(-h - eta_h) * denoised
-        if last is not None:
+        n = _fresh(sigma, sigma_next, eta_h, noise, s_noise)
+        decayed, whole = sigma_next / sigma * math.exp(-eta_h), -math.expm1(-h - eta_h)
+        if last is None:
+            x = combine(decayed, x, whole, denoised, *n)
+        else:
             r = h_last / h
-            x = x + weight(h + eta_h) / r * (denoised - last)
-        if eta:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * _fresh(sigma_next, eta_h, s_noise)
+            ahead = weight(h + eta_h) / r
+            x = combine(decayed, x, whole + ahead, denoised, -ahead, last, *n)
         last, h_last = denoised, h
     return x
 
 
-def _fresh(sigma_next: float, eta_h: float, s_noise: float) -> float:
-    """Standard deviation of the noise that the SDE adds over a step."""
-    return sigma_next * math.sqrt(-math.expm1(-2 * eta_h)) * s_noise
+def _fresh(sigma: float, sigma_next: float, eta_h: float, noise: StepNoise, s_noise: float):
+    """What the SDE adds over a step, as a term of combine: sigma_next sqrt(1 - e^-2eta_h) s_noise, noise."""
+    if eta_h == 0:
+        return ()
+    return sigma_next * math.sqrt(-math.expm1(-2 * eta_h)) * s_noise, noise(sigma, sigma_next)
 
 
 def dpmpp_3m_sde(
@@ -139,8 +140,7 @@ def dpmpp_3m_sde(
     """
     past: list[np.ndarray] = []
     steps: list[float] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -148,17 +148,21 @@ def dpmpp_3m_sde(
             return denoised
         h = math.log(sigma / sigma_next)
         k = h * (1 + eta)
-        x = math.exp(-k) * x - math.expm1(-k) * denoised
+        n = _fresh(sigma, sigma_next, eta * h, noise, s_noise)
+        decayed, whole = math.exp(-k), -math.expm1(-k)
         phi_2 = math.expm1(-k) / k + 1
         phi_3 = phi_2 / k - 0.5
         if len(past) == 2:
+            # phi_2 (d1_0 + r0 d2) - phi_3 d2,  d2 = (d1_0 - d1_1) / (r0 + r1)
+            # d1_0 = (denoised - past_0) / r0,  d1_1 = (past_0 - past_1) / r1
             r0, r1 = steps[0] / h, steps[1] / h
-            d1_0, d1_1 = (denoised - past[0]) / r0, (past[0] - past[1]) / r1
-            d2 = (d1_0 - d1_1) / (r0 + r1)
-            x = x + phi_2 * (d1_0 + r0 * d2) - phi_3 * d2
+            curve = (phi_2 * r0 - phi_3) / (r0 + r1)
+            a, b = (phi_2 + curve) / r0, curve / r1
+            x = combine(decayed, x, whole + a, denoised, -a - b, past[0], b, past[1], *n)
         elif past:
-            x = x + phi_2 / (steps[0] / h) * (denoised - past[0])
-        if eta:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * _fresh(sigma_next, eta * h, s_noise)
+            a = phi_2 / (steps[0] / h)
+            x = combine(decayed, x, whole + a, denoised, -a, past[0], *n)
+        else:
+            x = combine(decayed, x, whole, denoised, *n)
         past, steps = [denoised, *past[:1]], [h, *steps[:1]]
     return x
