@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, renoised
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import ancestral_step, fresh
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 # x, sigma -> denoised under guidance, and without the prompt
 GuidedDenoiser = Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
@@ -27,13 +28,13 @@ def euler_cfg_pp(
     -> latents at sigmas[-1], dtype of x
     Source: Chung et al. 2024 (CFG++), algorithm 2; ComfyUI sample_euler_cfg_pp.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - uncond) / sigma
-        x = denoised + d * sigma_next
+        # denoised + d sigma_next,  d = (x - uncond) / sigma
+        ratio = sigma_next / sigma
+        x = combine(1.0, denoised, ratio, x, -ratio, uncond)
     return x
 
 
@@ -51,12 +52,11 @@ def euler_ancestral_cfg_pp(
     Arguments: euler_cfg_pp's. noise: drawn from once a step, not where the next sigma is 0
     Source: ComfyUI sample_euler_ancestral_cfg_pp.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral_step(sigma, sigma_next, eta)
-        d = (x - uncond) / sigma
-        x = renoised(denoised + d * step.down, step, sigma, sigma_next, noise, s_noise)
+        ratio = step.down / sigma
+        x = combine(1.0, denoised, ratio, x, -ratio, uncond, *fresh(step, sigma, sigma_next, noise, s_noise))
     return x

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.levels import SD_LEVELS, Levels
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def lcm(
@@ -20,14 +21,11 @@ def lcm(
     -> latents at sigmas[-1], dtype of x
     Source: Luo et al. 2023 (LCM), algorithm 3; k-diffusion's form in ComfyUI, sample_lcm.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        x = denoised
-        if sigma_next > 0:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * sigma_next
+        x = combine(1.0, denoised, sigma_next, noise(sigma, sigma_next)) if sigma_next > 0 else denoised
     return x
 
 
@@ -38,14 +36,13 @@ def lcm_flow(
 
     Arguments: lcm's. Source: ComfyUI model_sampling.py, CONST.noise_scaling; stable-diffusion.cpp sample_lcm.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         x = denoised
         if sigma_next > 0:
-            x = x * (1 - sigma_next) + noise(sigma, sigma_next).astype(x.dtype) * sigma_next
+            x = combine(1 - sigma_next, denoised, sigma_next, noise(sigma, sigma_next))
     return x
 
 
@@ -72,17 +69,20 @@ def tcd(
     -> latents at sigmas[-1], dtype of x
     Source: Zheng et al. 2024 (TCD), algorithm 2; diffusers TCDScheduler; stable-diffusion.cpp sample_tcd.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    t = np.searchsorted((levels.sigmas[1:] + levels.sigmas[:-1]) / 2, sigmas)  # the nearest level
+    lower = levels.sigmas[np.floor((1 - eta) * t).astype(int)].tolist()
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma
-        t_next = int(np.argmin(np.abs(levels.sigmas - sigma_next)))
-        sigma_s = float(levels.sigmas[math.floor((1 - eta) * t_next)])
-        x = denoised + sigma_s * d
+        # denoised + d sigma_s,  d = (x - denoised) / sigma
+        sigma_s = lower[i + 1]
+        ratio = sigma_s / sigma
         if sigma_next == 0:
-            x = x / math.sqrt(1 + sigma_s**2)
-        elif eta > 0:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
+            scale = 1 / math.sqrt(1 + sigma_s**2)
+            x = combine(scale * ratio, x, scale * (1 - ratio), denoised)
+        else:
+            up = math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
+            n = (up, noise(sigma, sigma_next)) if eta > 0 else ()
+            x = combine(ratio, x, 1 - ratio, denoised, *n)
     return x

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import AncestralStep, ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def phi_1(h: float) -> float:
@@ -42,21 +43,21 @@ def res_multistep(
     Source: Zhang et al. 2023 (Improved order analysis of DEIS); ComfyUI sample_res_multistep.
     """
     last, down_last, sigma_last = None, 0.0, 0.0
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral(sigma, sigma_next, eta)
+        ratio, scale = step.down / sigma, step.scale
+        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
         if last is None or step.down == 0:
-            x = x + (x - denoised) / sigma * (step.down - sigma)
+            x = combine(scale * ratio, x, scale * (1 - ratio), denoised, *n)
         else:
             h = math.log(sigma / step.down)
             c2 = math.log(down_last / sigma_last) / h
             b2 = phi_2(h) / c2
-            x = step.down / sigma * x + h * (phi_1(h) - b2) * denoised + h * b2 * last
-        if eta:
-            x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+            b1 = phi_1(h) - b2
+            x = combine(scale * ratio, x, scale * h * b1, denoised, scale * h * b2, last, *n)
         last, down_last, sigma_last = denoised, step.down, sigma
     return x
 
@@ -82,20 +83,21 @@ def res_2s(
     -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023; RES4LYF; stable-diffusion.cpp sample_res_2s.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral(sigma, sigma_next, eta)
+        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
+        scale = step.scale
         if step.down == 0:
-            x = denoised
+            x = combine(scale, denoised, *n)
         else:
             h = math.log(sigma / step.down)
-            x_2 = x + h / 2 * phi_1(h / 2) * (denoised - x)
-            denoised_2 = model(x_2, math.sqrt(sigma * step.down))
+            moved = h / 2 * phi_1(h / 2)
+            denoised_2 = model(combine(1 - moved, x, moved, denoised), math.sqrt(sigma * step.down))
             b2 = 2 * phi_2(h)
-            x = x + h * (phi_1(h) - b2) * (denoised - x) + h * b2 * (denoised_2 - x)
-        if eta:
-            x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+            b1 = phi_1(h) - b2
+            # x + h (b1 (denoised - x) + b2 (denoised_2 - x)),  and h (b1 + b2) = 1 - e^-h
+            x = combine(scale * step.down / sigma, x, scale * h * b1, denoised, scale * h * b2, denoised_2, *n)
     return x
