@@ -99,19 +99,35 @@ UNETS = {
 
 
 class VAESize(NamedTuple):
+    """SD's unless given. quant_convs: whether there are quant_conv and post_quant_conv"""
+
     channels: int = 128
     channel_mult: tuple[int, ...] = (1, 2, 4, 4)
     res_blocks: int = 2
     latent_channels: int = 4
     image_channels: int = 3
+    quant_convs: bool = True
 
 
 class CLIPSize(NamedTuple):
+    """CLIP-L's unless given. projection: rows of text_projection, 0 where there is none"""
+
     hidden: int = 768
     layers: int = 12
     mlp: int = 3072
     vocab: int = 49408
     positions: int = 77
+    projection: int = 0
+
+
+SD_VAE = VAESize()
+FLUX_VAE = VAESize(latent_channels=16, quant_convs=False)
+SD3_VAE = FLUX_VAE
+CLIP_L = CLIPSize()
+CLIP_L_PROJECTED = CLIPSize(projection=768)
+CLIP_H = CLIPSize(hidden=1024, layers=24, mlp=4096, projection=1024)
+CLIP_H_23 = CLIP_H._replace(layers=23, projection=0)
+CLIP_G = CLIPSize(hidden=1280, layers=32, mlp=5120, projection=1280)
 
 
 def sd15_shapes(
@@ -176,7 +192,7 @@ def unet_depths(size: UNetSize) -> tuple[tuple[tuple[int, ...], ...], tuple[tupl
 
 
 def vae_shapes(size: VAESize) -> Shapes:
-    """The autoencoder: ldm.modules.diffusionmodules.model Encoder and Decoder, with 1x1 (post_)quant_conv."""
+    """The autoencoder: ldm.modules.diffusionmodules.model Encoder and Decoder, and 1x1 (post_)quant_conv."""
     levels = len(size.channel_mult)
     z = size.latent_channels
     ch = size.channels
@@ -197,11 +213,13 @@ def vae_shapes(size: VAESize) -> Shapes:
         if level:
             shapes |= conv(f"decoder.up.{level}.upsample.conv", ch, ch)
     shapes |= norm("decoder.norm_out", ch) | conv("decoder.conv_out", ch, size.image_channels)
-    return shapes | conv("quant_conv", 2 * z, 2 * z, 1) | conv("post_quant_conv", z, z, 1)
+    if size.quant_convs:
+        shapes |= conv("quant_conv", 2 * z, 2 * z, 1) | conv("post_quant_conv", z, z, 1)
+    return shapes
 
 
 def clip_shapes(size: CLIPSize) -> Shapes:
-    """The text encoder: transformers' CLIPTextModel."""
+    """The text encoder: transformers' CLIPTextModel, or CLIPTextModelWithProjection."""
     d = size.hidden
     shapes: Shapes = {
         "text_model.embeddings.token_embedding.weight": (size.vocab, d),
@@ -214,7 +232,8 @@ def clip_shapes(size: CLIPSize) -> Shapes:
         shapes |= norm(f"{at}.layer_norm1", d)
         shapes |= linear(f"{at}.mlp.fc1", d, size.mlp) | linear(f"{at}.mlp.fc2", size.mlp, d)
         shapes |= norm(f"{at}.layer_norm2", d)
-    return shapes | norm("text_model.final_layer_norm", d)
+    shapes |= norm("text_model.final_layer_norm", d)
+    return shapes | linear("text_projection", d, size.projection, bias=False) if size.projection else shapes
 
 
 def _unet_res(at: str, inputs: int, outputs: int, embed: int) -> Shapes:

@@ -266,8 +266,9 @@ def vae_original() -> Keymap:
 
 
 def clip() -> Keymap:
-    """transformers' CLIPTextModel, which from version 5 on writes no `text_model.`."""
-    return Keymap(_rows([(ours, ours) for ours, _ in CLIP_HEADLESS]) + _rows(CLIP_HEADLESS))
+    """transformers' CLIPTextModel, which from version 5 on writes no `text_model.`; and text_projection."""
+    same = ["text_projection", *(ours for ours, _ in CLIP_HEADLESS)]
+    return Keymap(_rows((name, name) for name in same) + _rows(CLIP_HEADLESS))
 
 
 # Flux, diffusers: ours, theirs (several: concatenated), rule.

@@ -97,20 +97,26 @@ def _crosses(shapes: Shapes, start: int, step: int, context: int) -> bool:
 
 
 def vae_size(shapes: Shapes) -> VAESize:
-    """From canonical names: the encoder's."""
+    """From canonical names. An encoder alone, or a decoder, is taken for the half of a whole."""
     usual = VAESize()
-    channels = dim(shapes, "encoder.conv_in.weight", 0, usual.channels)
-    levels = count(shapes, "encoder.down.", len(usual.channel_mult))
+    into, out = "encoder.conv_in", "decoder.norm_out"
+    decoder = dim(shapes, f"{out}.weight", 0, dim(shapes, f"{out}.bias", 0, usual.channels))
+    channels = dim(shapes, f"{into}.weight", 0, dim(shapes, f"{into}.bias", 0, decoder))
+    levels = count(shapes, "encoder.down.", count(shapes, "decoder.up.", len(usual.channel_mult)))
+    half = "encoder.down" if has(shapes, "encoder.down.") else "decoder.up"
     mults = [
-        _mult(shapes, f"encoder.down.{level}.block.0.conv1.weight", channels, usual.channel_mult, level)
+        _mult(shapes, f"{half}.{level}.block.0.conv1.weight", channels, usual.channel_mult, level)
         for level in range(levels)
     ]
+    latents = dim(shapes, "encoder.conv_out.bias", 0, 2 * usual.latent_channels) // 2
+    up = count(shapes, "decoder.up.0.block.", usual.res_blocks + 1) - 1
     return VAESize(
         channels=channels,
         channel_mult=tuple(mults),
-        res_blocks=count(shapes, "encoder.down.0.block.", usual.res_blocks),
-        latent_channels=dim(shapes, "decoder.conv_in.weight", 1, usual.latent_channels),
-        image_channels=dim(shapes, "encoder.conv_in.weight", 1, usual.image_channels),
+        res_blocks=count(shapes, "encoder.down.0.block.", max(1, up)),
+        latent_channels=dim(shapes, "decoder.conv_in.weight", 1, max(1, latents)),
+        image_channels=dim(shapes, f"{into}.weight", 1, usual.image_channels),
+        quant_convs=has(shapes, ("quant_conv.", "post_quant_conv.")) or not has(shapes, ("encoder.", "decoder.")),
     )
 
 
@@ -118,13 +124,15 @@ def clip_size(shapes: Shapes) -> CLIPSize:
     """From canonical names."""
     usual = CLIPSize()
     tokens = "text_model.embeddings.token_embedding.weight"
-    hidden = dim(shapes, tokens, 1, usual.hidden)
+    positions = "text_model.embeddings.position_embedding.weight"
+    hidden = dim(shapes, tokens, 1, dim(shapes, "text_model.final_layer_norm.weight", 0, usual.hidden))
     return CLIPSize(
         hidden=hidden,
         layers=count(shapes, "text_model.encoder.layers.", usual.layers),
         mlp=dim(shapes, "text_model.encoder.layers.0.mlp.fc1.weight", 0, 4 * hidden),
         vocab=dim(shapes, tokens, 0, usual.vocab),
-        positions=dim(shapes, "text_model.embeddings.position_embedding.weight", 0, usual.positions),
+        positions=dim(shapes, positions, 0, usual.positions),
+        projection=dim(shapes, "text_projection.weight", 0, 0),
     )
 
 
@@ -134,7 +142,7 @@ def dim(shapes: Shapes, name: str, axis: int, default: int) -> int:
     return shape[axis] if axis < len(shape) and shape[axis] > 0 else default
 
 
-def has(shapes: Shapes, prefix: str) -> bool:
+def has(shapes: Shapes, prefix: str | tuple[str, ...]) -> bool:
     """Whether any name begins so."""
     return any(name.startswith(prefix) for name in shapes)
 

@@ -126,7 +126,8 @@ def test_attention_of_the_original_may_be_linear():
 
 def test_clip_without_its_head():
     assert keymaps.clip().ours("encoder.layers.3.mlp.fc1.weight")[0] == "text_model.encoder.layers.3.mlp.fc1.weight"
-    assert keymaps.clip().ours("text_projection.weight") is None
+    assert keymaps.clip().ours("text_projection.weight")[0] == "text_projection.weight"
+    assert keymaps.clip().ours("logit_scale") is None
 
 
 FLUX_D, FLUX_M = 8, 32

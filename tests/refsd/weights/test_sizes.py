@@ -3,6 +3,11 @@
 import pytest
 
 from refsd.weights.architecture import (
+    CLIP_G,
+    CLIP_H,
+    CLIP_H_23,
+    CLIP_L_PROJECTED,
+    FLUX_VAE,
     CLIPSize,
     UNetSize,
     VAESize,
@@ -25,7 +30,13 @@ READ = {"unet": unet_size, "vae": vae_size, "clip": clip_size}
         (vae_shapes, vae_size, VAESize()),
         (vae_shapes, vae_size, VAESize(32, (1, 2, 2), 1, 8, 1)),
         (clip_shapes, clip_size, CLIPSize()),
+        (vae_shapes, vae_size, FLUX_VAE),
+        (vae_shapes, vae_size, VAESize(latent_channels=32)),
         (clip_shapes, clip_size, CLIPSize(64, 3, 100, 51, 7)),
+        (clip_shapes, clip_size, CLIP_L_PROJECTED),
+        (clip_shapes, clip_size, CLIP_H),
+        (clip_shapes, clip_size, CLIP_H_23),
+        (clip_shapes, clip_size, CLIP_G),
     ],
 )
 def test_read_back(shapes, read, size):
@@ -44,6 +55,17 @@ def test_one_missing_tensor_changes_nothing(component):
 @pytest.mark.parametrize("component", READ)
 def test_odd_shapes_are_no_error(component, shape):
     assert READ[component](dict.fromkeys(sd15_shapes()[component], shape)) is not None
+
+
+@pytest.mark.parametrize("half", ["encoder.", "decoder."])
+@pytest.mark.parametrize("size", [FLUX_VAE, VAESize(24, (1, 3), 1, 6, 3, quant_convs=False)])
+def test_half_an_autoencoder(half, size):
+    assert vae_size({name: shape for name, shape in vae_shapes(size).items() if name.startswith(half)}) == size
+
+
+@pytest.mark.parametrize("component", READ)
+def test_nothing_is_sd15(component):
+    assert READ[component]({}) == READ[component](sd15_shapes()[component])
 
 
 def test_count():
