@@ -93,6 +93,19 @@ def test_the_items_of_a_batch_do_not_meet():
         assert distance(run("masked", m, slice(i, i + 1))[0], both[i]) <= 1e-13
 
 
+def made_of(bias):
+    """A block whose matrices are all of one number, at hidden = 0."""
+    weights = {"param_generator.weight": np.zeros((3 * 2 * 4, 1)), "param_generator.bias": np.full(3 * 2 * 4, bias)}
+    m = Module({name: stored(w) for name, w in (weights | {"norm.scale": np.ones(2)}).items()})
+    return page.field_block(m, np.array([[[1.0, 2.0]]]), np.zeros((1, 1)))
+
+
+def test_columns_have_length_one_unless_they_are_almost_zero():
+    np.testing.assert_allclose(made_of(1e-9), made_of(1.0), rtol=1e-14)
+    assert distance(made_of(1e-14), made_of(1.0)) > 0.1
+    np.testing.assert_array_equal(made_of(0.0), [[[1, 2]]])
+
+
 # What a profile may be away from the truth: a few times what it measures here.
 AWAY = {"float32": 2e-4, "torch-f16": 3e-3, "torch-bf16": 3e-2, "ggml-cpu": 6e-4}
 
