@@ -46,24 +46,25 @@ def project(v: np.ndarray, onto: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return along, v - along
 
 
-def adaptive_projected(
+def projected_difference(
     cond: np.ndarray,
     uncond: np.ndarray,
-    scale: float,
     eta: float = 0.0,
     norm_threshold: float = 0.0,
     momentum: float = 0.0,
     average: np.ndarray | None = None,
+    smoothing: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """APG: guidance whose part along cond, which oversaturates, is weighed down by eta.
+    """APG's difference, whose part along cond, which oversaturates, is weighed down by eta.
 
         average <- cond - uncond + momentum * average;  its norm is held below norm_threshold (0: not)
-        cond + (scale - 1) (across + eta along)
+        across + eta along
 
     cond, uncond: [N, ...], denoised
     average:      of the step before; None in the first
-    -> guided, and the average for the next step
-    Source: Sadat et al. 2024 (Eliminating oversaturation), algorithm 1.
+    smoothing:    0 holds the norm by min(1, q), q = norm_threshold / norm; s > 0 by q / (1 + q^(1/s))^s
+    -> across + eta along, and the average for the next step
+    Source: Sadat et al. 2024 (Eliminating oversaturation), algorithm 1; stable-diffusion.cpp guidance.cpp.
     """
     difference = cond - uncond
     if average is not None and momentum:
@@ -72,9 +73,39 @@ def adaptive_projected(
     if norm_threshold > 0:
         axes = tuple(range(1, cond.ndim))
         norm = np.sqrt((difference.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
-        difference = difference * np.minimum(1.0, norm_threshold / norm)
+        q = norm_threshold / norm
+        held = np.minimum(1.0, q) if smoothing <= 0 else q / (1 + q ** (1 / smoothing)) ** smoothing
+        difference = difference * held
     along, across = project(difference, cond)
-    return (cond + (scale - 1) * (across + eta * along)).astype(cond.dtype), average
+    return (across + eta * along).astype(cond.dtype), average
+
+
+def adaptive_projected(
+    cond: np.ndarray,
+    uncond: np.ndarray,
+    scale: float,
+    eta: float = 0.0,
+    norm_threshold: float = 0.0,
+    momentum: float = 0.0,
+    average: np.ndarray | None = None,
+    smoothing: float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """cond + (scale - 1) projected_difference, as the paper and stable-diffusion.cpp have it. -> guided, average
+
+    What the others add it to: ComfyUI's APG cond + scale, diffusers uncond + scale, and cond + scale for its
+    use_original_formulation. At scale 1 ComfyUI's is not cond. Arguments: projected_difference's.
+    """
+    told = (eta, norm_threshold, momentum, average, smoothing)
+    difference, average = projected_difference(cond, uncond, *told)
+    return cond + (scale - 1) * difference, average
+
+
+def sdcpp_norm_threshold(threshold: float, values: int) -> float:
+    """stable-diffusion.cpp's apg_norm_threshold as projected_difference's, for latents of so many values.
+
+    It measures norms as those of a latent of SDXL's at 1024 pixels: * 256 / sqrt(values).
+    """
+    return threshold * np.sqrt(values) / 256
 
 
 def skip_layer(guided: np.ndarray, cond: np.ndarray, skipped: np.ndarray, scale: float) -> np.ndarray:

@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 
 from refsd.samplers import guidance as g
+from refsd.samplers import guidance_variants as variants
 
 RNG = np.random.default_rng(3)
 COND, UNCOND, OTHER = RNG.standard_normal((3, 2, 4, 3, 5))
@@ -59,3 +61,46 @@ def test_dynamic_threshold():
 def test_skip_layer():
     np.testing.assert_array_equal(g.skip_layer(OTHER, COND, COND, 2.0), OTHER)
     np.testing.assert_allclose(g.skip_layer(OTHER, COND, UNCOND, 2.0), OTHER + 2 * (COND - UNCOND))
+
+
+def test_smoothed_norm():
+    """q / (1 + q^(1/s))^s stays below both 1 and q, and is the minimum as s falls."""
+    norm = np.linalg.norm(COND[0] - UNCOND[0])
+    held = lambda s: g.projected_difference(COND, UNCOND, 1.0, 0.5 * norm, smoothing=s)[0][0]
+    np.testing.assert_allclose(held(1.0), (COND - UNCOND)[0] * 0.5 / 1.5, atol=1e-14)
+    np.testing.assert_allclose(held(0.01), held(0.0), rtol=1e-12)
+
+
+def test_sdcpp_norm_threshold():
+    """A latent of SDXL's at 1024 pixels is its measure: 4 x 128 x 128 values."""
+    assert g.sdcpp_norm_threshold(15.0, 4 * 128 * 128) == 15.0
+    assert g.sdcpp_norm_threshold(15.0, 4 * 64 * 64) == 7.5
+
+
+def test_zero_star_of_parallel_predictions_is_cond():
+    np.testing.assert_allclose(variants.zero_star(COND, 3 * COND, 7.0), COND, rtol=1e-7)
+    np.testing.assert_array_equal(variants.zero_star(COND, 0 * COND, 7.0), 7 * COND)
+
+
+def test_nested_guidance():
+    inner = g.guide(COND, OTHER, 5.0)
+    np.testing.assert_allclose(
+        variants.nested(COND, OTHER, UNCOND, 5.0, 2.0), g.guide(inner, UNCOND, 2.0), atol=1e-13
+    )
+
+
+def test_perpendicular_negative_of_the_prompt_itself_is_guidance():
+    y = variants.perpendicular_negative(COND, COND, UNCOND, 4.0)
+    np.testing.assert_allclose(y, g.guide(COND, UNCOND, 4.0), atol=1e-13)
+
+
+def test_rescale_in_v_at_phi_0_is_guidance():
+    y = variants.rescale_in_v(OTHER, 1.7, COND, UNCOND, 4.0, 0.0)
+    np.testing.assert_allclose(y, g.guide(COND, UNCOND, 4.0), atol=1e-13)
+
+
+def test_scale_schedule():
+    assert variants.scale_schedule("7.5x2+1x1") == [7.5, 7.5, 1.0]
+    for bad in ("", "7", "7x", "x3", "7x0", "7x2+", "7x1.5"):
+        with pytest.raises(ValueError, match="expected"):
+            variants.scale_schedule(bad)

@@ -1,0 +1,102 @@
+"""Other ways to guide, and other spaces to guide in. All take [N, ...] and give that; see guidance.py."""
+
+import numpy as np
+
+from refsd.samplers.guidance import guide, rescale
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a . b, picture by picture, in float64. -> [N, 1, ...]"""
+    axes = tuple(range(1, a.ndim))
+    return (a.astype(np.float64) * b).sum(axis=axes, keepdims=True)
+
+
+def zero_star(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
+    """CFG-Zero*: uncond is scaled so that it lies as near to cond as it can.
+
+        s uncond + scale (cond - s uncond),  s = cond . uncond / (|uncond|^2 + 1e-8)
+
+    cond, uncond: velocities. Its zero-init, the first steps with velocity 0, is the caller's.
+    Source: Fan et al. 2025 (CFG-Zero*), eq. 8; diffusers ClassifierFreeZeroStarGuidance.
+    """
+    near = (_dot(cond, uncond) / (_dot(uncond, uncond) + 1e-8) * uncond).astype(cond.dtype)
+    return near + scale * (cond - near)
+
+
+def zero_star_denoised(x: np.ndarray, cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
+    """ComfyUI's: s from the predicted noises x - denoised, uncond's denoised scaled by it all the same.
+
+    x: the latents; cond, uncond: denoised
+    Source: ComfyUI comfy_extras/nodes_cfg.py, CFGZeroStar.
+    """
+    a, b = x - cond, x - uncond
+    s = _dot(a, b) / (_dot(b, b) + 1e-8)
+    return (cond * scale + uncond * (s * (1 - scale))).astype(cond.dtype)
+
+
+def perpendicular_negative(
+    cond: np.ndarray, negative: np.ndarray, empty: np.ndarray, scale: float, negative_scale: float = 1.0
+) -> np.ndarray:
+    """Perp-Neg: of the negative prompt only what does not point along the prompt.
+
+        empty + scale (p - negative_scale (n - (n . p / |p|^2) p)),  p = cond - empty,  n = negative - empty
+
+    empty: predicted with an empty prompt. ComfyUI takes n . p and |p|^2 over the whole batch: the same for one.
+    Source: Armandpour et al. 2023 (Perp-Neg), eq. 8; ComfyUI comfy_extras/nodes_perpneg.py.
+    """
+    p, n = cond - empty, negative - empty
+    across = n - (_dot(n, p) / _dot(p, p)) * p
+    return (empty + scale * (p - negative_scale * across)).astype(cond.dtype)
+
+
+def tangential(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
+    """TCFG: uncond is first projected on the direction that it and cond have most in common.
+
+        u <- (u . v) v,  v the first right singular vector of [cond; uncond];  u + scale (cond - u)
+
+    Source: Kwon et al. 2025 (TCFG), algorithm 1; diffusers TangentialClassifierFreeGuidance.
+    """
+    flat = [a.reshape(len(a), -1).astype(np.float64) for a in (cond, uncond)]
+    v = np.linalg.svd(np.stack(flat, axis=1), full_matrices=False)[2][:, 0]
+    near = ((flat[1] * v).sum(axis=1, keepdims=True) * v).reshape(cond.shape).astype(cond.dtype)
+    return near + scale * (cond - near)
+
+
+def nested(cond: np.ndarray, middle: np.ndarray, uncond: np.ndarray, scale: float, outer: float) -> np.ndarray:
+    """Guidance from uncond to what guidance from `middle` gives.
+
+        uncond + outer (middle + scale (cond - middle) - uncond)
+
+    Source: ComfyUI DualCFGGuider, style "nested"; its "regular" is guide_image.
+    """
+    return uncond + outer * (middle + scale * (cond - middle) - uncond)
+
+
+def rescale_in_v(x: np.ndarray, sigma: float, cond: np.ndarray, uncond: np.ndarray, scale: float, phi: float):
+    """Guidance and rescale of the velocities that belong to denoised at x = data + sigma noise.
+
+        v = (x / (sigma^2 + 1) - denoised) sqrt(sigma^2 + 1) / sigma
+
+    cond, uncond: denoised -> denoised
+    Source: Lin et al. 2023, section 3.4; ComfyUI RescaleCFG. Its branch for flows rescales denoised itself.
+    """
+    root = np.sqrt(sigma**2 + 1)
+    v_cond, v_uncond = ((x / root**2 - denoised) * (root / sigma) for denoised in (cond, uncond))
+    return x / root**2 - rescale(guide(v_cond, v_uncond, scale), v_cond, phi) * (sigma / root)
+
+
+def scale_schedule(text: str) -> list[float]:
+    """stable-diffusion.cpp's guidance_schedule: "7.5x10+1x5" is ten steps at 7.5 and five at 1.
+
+    Raises ValueError where a piece is no number, an x, and a count of 1 or more.
+    """
+    scales = []
+    for piece in text.split("+"):
+        scale, x, count = piece.partition("x")
+        try:
+            scales += [float(scale)] * int(count)
+        except ValueError:
+            raise ValueError(f"expected SCALExSTEPS between the +, found {piece!r}") from None
+        if not x or int(count) < 1:
+            raise ValueError(f"expected one step or more, found {piece!r}")
+    return scales
