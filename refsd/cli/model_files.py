@@ -16,11 +16,9 @@ def model_files(model: ModelRecipe, layout: str) -> Path:
 
     Raises BadInput for an unknown family or type.
     """
-    names = recipes.shapes(model)
     key = hashlib.sha256(repr(model).encode())
-    for component in names:
-        for name, shape in names[component].items():
-            key.update(f"{component} {name} {recipes.tensor_recipe(name, shape, model.type)}\n".encode())
+    for name, recipe in recipes.all_recipes(model).items():
+        key.update(f"{name} {recipe}\n".encode())
     cache = Path(os.environ.get("REFSD_CACHE") or platformdirs.user_cache_path("refsd")) / "models"
     size = "tiny" if model.tiny else "full"
     folder = cache / f"{model.family}-{size}-{model.type}-{key.hexdigest()[:16]}"

@@ -34,7 +34,6 @@ class Forms(NamedTuple):
         return self.rows.shape[1] - 2 * self.calls
 
 
-
 def forms(run: Run, sigmas: np.ndarray, most: int = 128) -> Forms:
     """The linear forms of a sampler on these sigmas.
 

@@ -17,6 +17,7 @@ TINY = ModelRecipe("sd15", "f16", tiny=True)
 # Of the whole file: a changed byte of any recipe weight is a line in CHANGELOG under Numerics.
 TINY_SHA256 = "ff51d4d69d9b7b158182d797fe0fb234749ca765a87c8771fec77cd4edaf7c09"
 UNET = "model.diffusion_model."
+PREFIXES = {"unet": UNET, "vae": "first_stage_model.", "clip": "cond_stage_model.transformer."}
 
 pytestmark = pytest.mark.jitted
 
@@ -42,7 +43,7 @@ def test_gguf_holds_the_recipes(tmp_path, type):
     model = ModelRecipe("sd15", type, tiny=True)
     path = recipes.make(model, tmp_path / "a.gguf")
     tensors = {t.name: t for t in gguf.GGUFReader(path).tensors}
-    expected = {name: r for component in recipes.PREFIXES for name, r in recipes.recipes(model, component).items()}
+    expected = recipes.all_recipes(model)
     assert list(tensors) == list(expected)
     for name in [*list(expected)[:40], "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc2.weight"]:
         tensor, recipe = tensors[name], expected[name]
@@ -60,9 +61,9 @@ def test_a_diffusers_folder_holds_the_same_tensors(tmp_path):
     assert checkpoint.layout == "diffusers"
     for component, parts in checkpoint.components.items():
         expected = recipes.recipes(TINY, component)
-        assert {recipes.PREFIXES[component] + name for name in parts.weights} == set(expected)
+        assert {PREFIXES[component] + name for name in parts.weights} == set(expected)
         for name in list(parts.weights)[::17]:
-            full = recipes.PREFIXES[component] + name
+            full = PREFIXES[component] + name
             made = realize(expected[full], full)
             assert parts.weights[name].shape == made.shape
             assert parts.weights[name].data.tobytes() == made.data.tobytes(), name
@@ -74,9 +75,7 @@ def test_a_diffusers_folder_holds_the_same_tensors(tmp_path):
 
 def test_what_a_block_type_packs():
     """As stable-diffusion.cpp converts: matrices of whole rows, but for embeddings and the time embedding."""
-    types = {}
-    for component in recipes.PREFIXES:
-        types |= {n: r.type for n, r in recipes.recipes(ModelRecipe("sd15", "q4_k"), component).items()}
+    types = {n: r.type for n, r in recipes.all_recipes(ModelRecipe("sd15", "q4_k")).items()}
     block = UNET + "input_blocks.{}.1.transformer_blocks.0."
     clip = "cond_stage_model.transformer.text_model."
     assert types[block.format(1) + "attn1.to_q.weight"] == "f16", "320 is not a multiple of 256"
@@ -94,7 +93,7 @@ def test_what_a_block_type_packs():
 def test_every_weight_keeps_the_size_of_its_input():
     for component, shapes in sd15_shapes().items():
         for name, shape in shapes.items():
-            recipe = recipes.tensor_recipe(recipes.PREFIXES[component] + name, shape, "f32")
+            recipe = recipes.tensor_recipe(PREFIXES[component] + name, shape, "f32")
             if len(shape) > 1 and "embedding.weight" not in name:
                 gain = 37837.2 * 2.0**recipe.exponent * np.sqrt(np.prod(shape[1:]))
                 assert 2**-0.5 <= gain <= 2**0.5, name
