@@ -1,8 +1,10 @@
 """The tensors of the text encoders T5, UMT5 and Qwen3: every name and shape, as in transformers' files."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.weights.architecture import Shapes
+from refsd.weights.layer_shapes import Shape, Shapes
+from refsd.weights.sizes import count, dim
 
 
 class T5Size(NamedTuple):
@@ -30,6 +32,8 @@ class Qwen3Size(NamedTuple):
     vocab: int = 151936
 
 
+T5_XXL = T5Size()
+QWEN3_4B = Qwen3Size()
 UMT5_XXL = T5Size(vocab=256384, table_in_every_layer=True)
 
 
@@ -66,3 +70,46 @@ def qwen3_shapes(size: Qwen3Size) -> Shapes:
         shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in ("input", "post_attention")}
     shapes["model.norm.weight"] = (D,)
     return shapes
+
+
+def t5_size(shapes: Mapping[str, Shape]) -> T5Size:
+    """From canonical names. What is missing is T5-XXL's."""
+    usual = T5Size()
+    block, bias = "encoder.block", "layer.0.SelfAttention.relative_attention_bias.weight"
+    attention, table = f"{block}.0.layer.0.SelfAttention", f"{block}.0.{bias}"
+    hidden = dim(shapes, "shared.weight", 1, dim(shapes, "encoder.final_layer_norm.weight", 0, usual.hidden))
+    layers = count(shapes, "encoder.block.", usual.layers)
+    heads = dim(shapes, table, 1, 0)
+    inner = dim(shapes, f"{attention}.q.weight", 0, dim(shapes, f"{attention}.o.weight", 1, 0))
+    if not heads:
+        heads = max(1, inner // usual.head_dim) if inner else usual.heads
+    return T5Size(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        head_dim=max(1, inner // heads) if inner else usual.head_dim,
+        mlp=dim(shapes, "encoder.block.0.layer.1.DenseReluDense.wi_0.weight", 0, usual.mlp),
+        vocab=dim(shapes, "shared.weight", 0, usual.vocab),
+        buckets=dim(shapes, table, 0, usual.buckets),
+        table_in_every_layer=any(f"{block}.{i}.{bias}" in shapes for i in range(1, layers)),
+    )
+
+
+def qwen3_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
+    """From canonical names. What is missing is Qwen3-4B's."""
+    usual = Qwen3Size()
+    tokens, layer = "model.embed_tokens.weight", "model.layers.0"
+    key_norm = dim(shapes, f"{layer}.self_attn.k_norm.weight", 0, usual.head_dim)
+    head_dim = dim(shapes, f"{layer}.self_attn.q_norm.weight", 0, key_norm)
+    queries = dim(shapes, f"{layer}.self_attn.q_proj.weight", 0, usual.heads * head_dim)
+    values = dim(shapes, f"{layer}.self_attn.v_proj.weight", 0, usual.kv_heads * head_dim)
+    keys = dim(shapes, f"{layer}.self_attn.k_proj.weight", 0, values)
+    return Qwen3Size(
+        hidden=dim(shapes, tokens, 1, dim(shapes, "model.norm.weight", 0, usual.hidden)),
+        layers=count(shapes, "model.layers.", usual.layers),
+        heads=max(1, queries // head_dim),
+        kv_heads=max(1, keys // head_dim),
+        head_dim=head_dim,
+        mlp=dim(shapes, f"{layer}.mlp.gate_proj.weight", 0, usual.mlp),
+        vocab=dim(shapes, tokens, 0, usual.vocab),
+    )

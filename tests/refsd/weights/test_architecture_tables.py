@@ -1,4 +1,4 @@
-"""Tables of the transformers: read back from themselves, whole, without a tensor, and out of order."""
+"""Tables of all but Stable Diffusion's own networks: read back from themselves, whole or not, in any order."""
 
 import math
 from typing import NamedTuple
@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refsd.weights import architecture_chroma as chroma
+from refsd.weights import architecture_controlnet as controlnet
+from refsd.weights import architecture_esrgan as esrgan
 from refsd.weights import architecture_flux as flux
+from refsd.weights import architecture_mmdit as mmdit
+from refsd.weights import architecture_taesd as taesd
+from refsd.weights import architecture_text as text
 from refsd.weights import architecture_zimage as zimage
+from refsd.weights.architecture import UNetSize
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
 
@@ -26,7 +32,50 @@ def sizes(cls, **given):
     return st.builds(cls, **{name: given.get(name, dims) for name in cls._fields})
 
 
+def mmdits():
+    def whole(size):
+        return size._replace(dual=tuple(i for i in size.dual if i < size.blocks))
+
+    some = st.sets(st.integers(0, 2)).map(lambda found: tuple(sorted(found)))
+    return sizes(mmdit.MMDiTSize, blocks=few, qk_norm=st.sampled_from([0, 8]), dual=some).map(whole)
+
+
+def t5s():
+    """One layer cannot tell where its table would be."""
+    return sizes(text.T5Size, layers=st.integers(2, 3), table_in_every_layer=st.booleans())
+
+
+COPIED = UNetSize(4, (1, 2), (1,), 1, 6), UNetSize(3, (1, 3, 2), (0, 2), 2, 5, linear=True)
+
 TABLES = {
+    "mmdit": Table(mmdit.mmdit_shapes, mmdit.mmdit_size, mmdit.SD3_MEDIUM, mmdits()),
+    "t5": Table(text.t5_shapes, text.t5_size, text.T5_XXL, t5s()),
+    "qwen3": Table(text.qwen3_shapes, text.qwen3_size, text.QWEN3_4B, sizes(text.Qwen3Size, layers=few)),
+    "esrgan": Table(
+        esrgan.esrgan_shapes,
+        esrgan.esrgan_size,
+        esrgan.ESRGAN_X4,
+        sizes(esrgan.ESRGANSize, blocks=few, ups=st.integers(0, 2)),
+    ),
+    "taesd": Table(
+        taesd.taesd_shapes,
+        taesd.taesd_size,
+        taesd.TAESD,
+        sizes(taesd.TAESDSize, blocks=st.lists(few, min_size=1, max_size=4).map(tuple), pool=st.integers(0, 5)),
+    ),
+    "controlnet": Table(
+        controlnet.controlnet_shapes,
+        controlnet.controlnet_size,
+        controlnet.CONTROLNET_SD15,
+        st.builds(
+            controlnet.ControlNetSize,
+            unet=st.sampled_from(
+                [UNetSize(4, (1, 2), (1,), 1, 6), UNetSize(3, (1, 3, 2), (0, 2), 2, 5, linear=True)]
+            ),
+            hint=st.tuples(dims, dims, dims, dims),
+            hint_channels=dims,
+        ),
+    ),
     "flux": Table(
         flux.flux_shapes,
         flux.flux_size,
@@ -96,6 +145,13 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux.flux_shapes, flux.FLUX_DEV, 11_901_408_320),
         (flux.flux_shapes, flux.FLUX_SCHNELL, 11_891_178_560),
         (flux.flux_shapes, flux.FLUX_FILL, 11_902_391_360),
+        (mmdit.mmdit_shapes, mmdit.SD3_MEDIUM, 2_084_951_104),
+        (mmdit.mmdit_shapes, mmdit.SD35_LARGE, 8_146_280_768),
+        (text.t5_shapes, text.T5_XXL, 4_762_310_656),
+        (esrgan.esrgan_shapes, esrgan.ESRGAN_X4, 16_697_987),
+        (esrgan.esrgan_shapes, esrgan.ESRGAN_ANIME_6B, 4_467_779),
+        (taesd.taesd_shapes, taesd.TAESD, 2_445_063),
+        (controlnet.controlnet_shapes, controlnet.CONTROLNET_SD15, 361_279_120),
         (chroma.chroma_shapes, chroma.CHROMA, 8_899_983_424),
         (zimage.zimage_shapes, zimage.ZIMAGE, 6_154_908_736),
     ],
