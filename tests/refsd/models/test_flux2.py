@@ -232,3 +232,11 @@ def test_both_places_of_the_quant_convolutions_are_read():
         assert list(keymap.sources([name])[0]) == ["quant_conv.weight"]
     for name in ("post_quant_conv.bias", "decoder.post_quant_conv.bias"):
         assert list(keymap.sources([name])[0]) == ["post_quant_conv.bias"]
+
+
+def test_diffusers_keeps_the_last_scale_before_the_shift():
+    name = "final_layer.adaLN_modulation.1.weight"
+    weight = WEIGHTS["dev"][name]
+    shift, scale = np.split(weight.data, 2)
+    there = KEYMAPS["dev"].write({name: weight})["norm_out.linear.weight"]
+    np.testing.assert_array_equal(there.data, np.concatenate([scale, shift]))
