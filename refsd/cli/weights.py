@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 def make(
-    family: Annotated[str, typer.Argument(help="sd15, flux-dev, zimage, ...: an unknown one is answered with the list.")],
+    family: Annotated[str, typer.Argument(help="sd15, flux-dev, zimage, ...; an unknown one gives the list.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="File (.safetensors, .gguf), or a folder.")],
     type: Annotated[Type, typer.Option(help="Storage type; block types need a .gguf file.")] = Type.f16,
     tiny: Annotated[bool, typer.Option("--tiny", help="A small configuration of the same architecture.")] = False,

@@ -20,6 +20,7 @@ from refsd.golden.tensor import StoredTensor
 from refsd.module import Kept, Module
 from refsd.weights.adapters import AdapterFile
 from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.detect import DENOISERS
 
 COMPONENTS: dict[str, Component] = {
     **unet.COMPONENTS,
@@ -33,16 +34,19 @@ COMPONENTS: dict[str, Component] = {
 
 # What else a component may be called: the first that the checkpoint holds is meant.
 ALIASES: dict[str, tuple[str, ...]] = {
-    "diffusion": ("unet", "mmdit", "flux", "chroma", "zimage"),
+    "diffusion": DENOISERS,
     "clip_l": ("clip",),
     "t5xxl": ("t5",),
-    "llm": ("qwen3",),
+    "llm": ("qwen3", "mistral"),
+    "vae-encoder": ("vae-encoder", "flux2-vae-encoder"),
+    "vae-decoder": ("vae-decoder", "flux2-vae-decoder"),
 }
 
 
 def offered() -> list[str]:
     """The names that `--component` takes: of what a checkpoint can hold, and the aliases."""
-    return [*(name for name, component in COMPONENTS.items() if component.part is not None), *ALIASES]
+    named = [name for name, component in COMPONENTS.items() if component.part is not None]
+    return [*named, *(alias for alias in ALIASES if alias not in COMPONENTS)]
 
 
 def resolve(checkpoint: Checkpoint, name: str) -> str:
@@ -120,7 +124,7 @@ def forward(
     }
     y = component.run(m, **arguments, **{**component.params, **(params or {})})
     if isinstance(y, dict):
-        return y
+        return {output: part for output, part in y.items() if also or output not in component.also}
     names = [*component.outputs, *component.also]
     parts = dict(zip(names, y if isinstance(y, tuple) else (y,), strict=True))
     return parts if also else {output: parts[output] for output in component.outputs}

@@ -1,4 +1,4 @@
-"""FLUX.1, its blocks alone, and Chroma."""
+"""FLUX.1, its blocks alone, FLUX.2, Chroma and Chroma-Radiance."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,9 @@ from refsd.components.component import (
     refused,
 )
 from refsd.models.chroma import chroma
+from refsd.models.chroma_radiance import chroma_radiance
 from refsd.models.flux import double_stream_block, flux, single_stream_block
+from refsd.models.flux2 import flux2
 from refsd.module import Module
 
 X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")
@@ -37,8 +39,25 @@ def _latent_fits(m: Module) -> dict[str, Fit]:
     return fits | dict.fromkeys("HWhw", multiple_of(2))
 
 
+def _flux2_fits(m: Module) -> dict[str, Fit]:
+    fits = {"C": exactly(m.shape("img_in.weight")[1]), "E": exactly(m.shape("txt_in.weight")[1])}
+    if "guidance_in" in m:
+        return fits | {"guidance": needed("the weights embed one; 4 is usual")}
+    return fits | {"guidance": refused("the weights do not embed it, as klein's")}
+
+
 def _chroma(m: Module, x, timesteps, context, context_mask=None):
     return chroma(m, x, timesteps, context, context_mask)
+
+
+def _radiance(m: Module, x, timesteps, context, context_mask=None):
+    return chroma_radiance(m, x, timesteps, context, context_mask)
+
+
+def _radiance_fits(m: Module) -> dict[str, Fit]:
+    _, C, patch, _ = m.shape("img_in_patch.weight")
+    side = patch * (2 if "__32x32__" in m.weights else 1)
+    return {"C": exactly(C), "E": exactly(m.shape("txt_in.weight")[1])} | dict.fromkeys("HW", multiple_of(side))
 
 
 def _block_fits(qkv: str, scale: str) -> Callable[[Module], dict[str, Fit]]:
@@ -77,6 +96,33 @@ COMPONENTS = {
         {"out": "N C H W"},
         {},
         _latent_fits,
+    ),
+    "chroma-radiance": Component(
+        "chroma-radiance",
+        _radiance,
+        {
+            "x": X._replace(what="noisy picture"),
+            "timesteps": TIMESTEPS,
+            "context": CONTEXT,
+            "context_mask": Argument("N J", MASK, "1 where a token of the text is seen", optional=True),
+        },
+        {"out": "N C H W"},
+        {},
+        _radiance_fits,
+    ),
+    "flux2": Component(
+        "flux2",
+        flux2,
+        {
+            "x": X._replace(what="noisy latent, packed and normalised by the autoencoder: 128 channels"),
+            "timesteps": TIMESTEPS,
+            "context": CONTEXT._replace(what="three hidden states of Mistral or Qwen3 side by side"),
+            "guidance": Argument("N", POSITION, "distilled guidance, 4 or so", optional=True),
+            "reference": Argument("N C h w", VALUE, "the latent of a picture to edit", optional=True),
+        },
+        {"out": "N C H W"},
+        {},
+        _flux2_fits,
     ),
     "flux-double": Component(
         None,

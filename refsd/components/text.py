@@ -1,7 +1,9 @@
-"""Text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3."""
+"""Text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Mistral."""
 
 from refsd.components.component import IDS, MASK, Argument, Component, Fit, at_most, divisor_of, exactly
 from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
+from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
@@ -21,6 +23,10 @@ def _clip_fits(m: Module) -> dict[str, Fit]:
     }
 
 
+def _llm_fits(m: Module) -> dict[str, Fit]:
+    return {"V": exactly(m.shape("model.embed_tokens.weight")[0])}
+
+
 def _clip(m: Module, input_ids, **params):
     hidden, penultimate, pooled = clip_text(m, input_ids, **params)
     return hidden, pooled, penultimate
@@ -32,8 +38,16 @@ def _clip_g(m: Module, input_ids, **params):
 
 
 def _qwen3(m: Module, input_ids, attention_mask=None):
-    hidden_states = qwen3(m, input_ids, attention_mask)
-    return hidden_states[-1], hidden_states[-2]
+    return _told(qwen3(m, input_ids, attention_mask), QWEN3_LAYERS)
+
+
+def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128):
+    return _told(mistral(m, input_ids, attention_mask, head_dim), MISTRAL_LAYERS)
+
+
+def _told(hidden_states, layers) -> dict:
+    told = {"last_hidden_state": hidden_states[-1], "penultimate": hidden_states[-2]}
+    return told | ({"stacked": stacked(hidden_states, layers)} if len(hidden_states) > max(layers) else {})
 
 
 COMPONENTS = {
@@ -69,6 +83,16 @@ COMPONENTS = {
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {},
-        lambda m: {"V": exactly(m.shape("model.embed_tokens.weight")[0])},
+        _llm_fits,
+        also={"stacked": "N L 3D"},
+    ),
+    "mistral": Component(
+        "mistral",
+        _mistral,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {"head_dim": 128},
+        _llm_fits,
+        also={"stacked": "N L 3D"},
     ),
 }

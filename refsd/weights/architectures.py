@@ -9,6 +9,15 @@ from typing import Any, NamedTuple
 from refsd.weights.architecture import Shapes, clip_shapes, unet_shapes, vae_shapes
 from refsd.weights.architecture_chroma import chroma_shapes, chroma_size
 from refsd.weights.architecture_flux import flux_shapes, flux_size
+from refsd.weights.architecture_flux2 import (
+    flux2_shapes,
+    flux2_size,
+    flux2_vae_shapes,
+    flux2_vae_size,
+    mistral_shapes,
+    mistral_size,
+)
+from refsd.weights.architecture_radiance import radiance_shapes, radiance_size
 from refsd.weights.architecture_zimage import zimage_shapes, zimage_size
 from refsd.weights.sizes import clip_size, unet_size, vae_size
 
@@ -27,12 +36,21 @@ class Architecture(NamedTuple):
     unread: tuple[str, ...] = ()
 
 
+# What a language model's files hold besides its layers.
+_NO_TEXT = ("lm_head.*", "vision_tower.*", "model.vision_tower.*", "*multi_modal_projector.*", "output.weight")
+
 ARCHITECTURES: dict[str, Architecture] = {
     "unet": Architecture("UNet", unet_size, unet_shapes),
     "flux": Architecture("FLUX.1", flux_size, flux_shapes),
     "chroma": Architecture("Chroma", chroma_size, chroma_shapes),
+    "chroma-radiance": Architecture("Chroma-Radiance", radiance_size, radiance_shapes),
+    "flux2": Architecture("FLUX.2", flux2_size, flux2_shapes),
     "zimage": Architecture("Z-Image", zimage_size, zimage_shapes, ("norm_final.weight",)),
     "vae": Architecture("autoencoder", vae_size, vae_shapes),
+    "flux2-vae": Architecture(
+        "FLUX.2's autoencoder", flux2_vae_size, flux2_vae_shapes, ("bn.num_batches_tracked",)
+    ),
+    "mistral": Architecture("Mistral", mistral_size, mistral_shapes, _NO_TEXT),
     "clip": Architecture("CLIP text encoder", clip_size, clip_shapes, ("text_projection.weight", "logit_scale")),
     "clip_g": Architecture("OpenCLIP bigG text encoder", clip_size, clip_shapes, ("logit_scale",)),
 }

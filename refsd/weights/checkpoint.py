@@ -28,12 +28,12 @@ FILES = (
 # What the command line calls a part -> the components that its file may hold.
 PART_FLAGS = {
     "--diffusion-model": DENOISERS,
-    "--vae": ("vae",),
+    "--vae": ("vae", "flux2-vae"),
     "--taesd": ("tae",),
     "--clip_l": ("clip",),
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
-    "--llm": ("qwen3",),
+    "--llm": ("qwen3", "mistral"),
     "--control-net": ("controlnet",),
 }
 

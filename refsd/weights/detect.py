@@ -11,14 +11,12 @@ from refsd.weights.places import PLACES, Place
 from refsd.weights.stored import shown
 
 # Networks that predict noise or a velocity: a model has one.
-DENOISERS = ("unet", "mmdit", "flux", "chroma", "zimage")
+DENOISERS = ("unet", "mmdit", "flux", "chroma", "chroma-radiance", "flux2", "zimage")
 
 _BIGG = 1280  # bigG's width, which no other text encoder of CLIP's kind has
 
 # A part of some name -> what the file is. In this order.
 FOREIGN = (
-    ("double_stream_modulation_img.", "Flux.2"),
-    ("nerf_", "Chroma-Radiance"),
     ("txt_norm.", "Qwen-Image"),
     ("lora_up.", "LoRA"),
     ("lora_down.", "LoRA"),

@@ -73,6 +73,16 @@ def _chroma(_: Shapes) -> Family:
     return Family("chroma", "Chroma", "it has a distilled_guidance_layer")
 
 
+def _radiance(_: Shapes) -> Family:
+    return Family("chroma-radiance", "Chroma-Radiance", "its pixels are painted by fields (nerf_blocks)")
+
+
+def _flux2(shapes: Shapes) -> Family:
+    if "guidance_in.in_layer.weight" in shapes:
+        return Family("flux2-dev", "FLUX.2 dev", "one modulation serves all blocks, and it embeds a guidance")
+    return Family("flux2-klein", "FLUX.2 klein", "one modulation serves all blocks, and it embeds no guidance")
+
+
 def _zimage(_: Shapes) -> Family:
     return Family("zimage", "Z-Image", "it has a cap_embedder")
 
@@ -82,6 +92,8 @@ _TOLD: dict[str, Callable[[Shapes], Family]] = {
     "flux": _flux,
     "mmdit": _mmdit,
     "chroma": _chroma,
+    "chroma-radiance": _radiance,
+    "flux2": _flux2,
     "zimage": _zimage,
 }
 
