@@ -1,12 +1,13 @@
-import math
-
 import numpy as np
 
+from refsd.kernels.lagrange import log_lagrange_integrals
+from refsd.kernels.multistep import multistep
+from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
-def log_polynomial_weights(nodes: np.ndarray, start: float, end: float) -> np.ndarray:
+def log_polynomial_weights(nodes: np.ndarray, start: float, end: float) -> list[float]:
     """Weights of past noise predictions in the integral over sigma, by the polynomial in ln sigma through them.
 
         c_j = int_start^end prod_{k != j} (ln s - ln nodes_k) / (ln nodes_j - ln nodes_k) ds
@@ -14,15 +15,7 @@ def log_polynomial_weights(nodes: np.ndarray, start: float, end: float) -> np.nd
     nodes: [order]; -> [order]
     32-point Gauss-Legendre in ln s: exact to rounding for steps of a factor below 10^4.
     """
-    points, weights = np.polynomial.legendre.leggauss(32)
-    a, b, logs = math.log(start), math.log(end), np.log(nodes)
-    u = (a + b) / 2 + (b - a) / 2 * points
-    c = np.empty(len(nodes))
-    for j in range(len(nodes)):
-        others = np.delete(logs, j)
-        basis = np.prod((u[:, None] - others) / (logs[j] - others), axis=1)
-        c[j] = (b - a) / 2 * np.dot(weights, basis * np.exp(u))
-    return c
+    return log_lagrange_integrals(nodes, start, end, *gauss_legendre(32)).tolist()
 
 
 def deis(
@@ -43,15 +36,14 @@ def deis(
     Source: Zhang & Chen 2023 (DEIS), eq. 15 with rho = sigma; diffusers DEISMultistepScheduler.
     """
     past: list[np.ndarray] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    rising = np.ascontiguousarray(sigmas[::-1], np.float64)
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        past = [(x - denoised) / sigma, *past[: order - 1]]
-        nodes = np.asarray(sigmas[i - len(past) + 1 : i + 1][::-1], np.float64)
-        for c, eps in zip(log_polynomial_weights(nodes, sigma, sigma_next), past, strict=True):
-            x = x + eps * float(c)
+        nodes = rising[len(rising) - 1 - i :][: len(past) + 1]
+        x, eps = multistep(x, denoised, sigma, log_polynomial_weights(nodes, sigma, sigma_next), past)
+        past = [eps, *past][: order - 1]
     return x

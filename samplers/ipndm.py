@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from refsd.kernels.multistep import multistep
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 # Weights of the newest slope, the one before it, ... for 1 to 4 slopes.
 ADAMS_BASHFORTH = (
@@ -32,14 +33,13 @@ def ipndm(
     Source: Zhang & Chen 2023 (DEIS), appendix, iPNDM; ComfyUI sample_ipndm.
     """
     ds: list[np.ndarray] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        ds = [(x - denoised) / sigma, *ds[:3]]
-        for weight, d in zip(ADAMS_BASHFORTH[len(ds) - 1], ds, strict=True):
-            x = x + d * (weight * (sigma_next - sigma))
+        weights = [weight * (sigma_next - sigma) for weight in ADAMS_BASHFORTH[len(ds)]]
+        x, d = multistep(x, denoised, sigma, weights, ds)
+        ds = [d, *ds[:2]]
     return x
 
 
@@ -59,16 +59,14 @@ def ipndm_v_sdcpp(
     Source: stable-diffusion.cpp sample_ipndm_v; ComfyUI's ipndm_v takes uneven steps at every order.
     """
     ds: list[np.ndarray] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        ds = [(x - denoised) / sigma, *ds[:3]]
-        h, weights = sigma_next - sigma, ADAMS_BASHFORTH[len(ds) - 1]
-        if len(ds) == 2:
+        h, weights = sigma_next - sigma, ADAMS_BASHFORTH[len(ds)]
+        if len(ds) == 1:
             r = h / (sigma - float(sigmas[i - 1]))
             weights = 1 + r / 2, -r / 2
-        for weight, d in zip(weights, ds, strict=True):
-            x = x + d * (weight * h)
+        x, d = multistep(x, denoised, sigma, [weight * h for weight in weights], ds)
+        ds = [d, *ds[:2]]
     return x

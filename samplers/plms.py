@@ -1,8 +1,10 @@
 import numpy as np
 
+from refsd.kernels.combine import combine
+from refsd.kernels.multistep import multistep
 from refsd.samplers.ipndm import ADAMS_BASHFORTH
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def plms(
@@ -21,18 +23,16 @@ def plms(
     Source: Liu et al. 2022 (PNDM), algorithm 2 with PLMS's start; diffusers PNDMScheduler with skip_prk_steps.
     """
     ds: list[np.ndarray] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        d, dt = (x - denoised) / sigma, sigma_next - sigma
-        ds = [d, *ds[:3]]
+        dt = sigma_next - sigma
+        weights = [weight * dt for weight in ADAMS_BASHFORTH[len(ds)]]
+        x, d = multistep(x, denoised, sigma, weights, ds)
         if i == 0 and sigma_next > 0:
-            x_2 = x + d * dt
-            d_2 = (x_2 - model(x_2, sigma_next)) / sigma_next
-            x = x + (d + d_2) / 2 * dt
-            continue
-        for weight, d in zip(ADAMS_BASHFORTH[len(ds) - 1], ds, strict=True):
-            x = x + d * (weight * dt)
+            # x + (d + d_2) dt / 2 = x_2 + (d_2 - d) dt / 2,  and x_2 - denoised = d sigma_next
+            half = dt / (2 * sigma_next)
+            x = combine(1.0, x, half, denoised, -half, model(x, sigma_next))
+        ds = [d, *ds[:2]]
     return x
