@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def scaler(lam: float | np.ndarray):
@@ -36,30 +37,42 @@ def er_sde(
     Source: Cui et al. 2023 (Elucidating the solution space of extended reverse-time SDE), algorithm 3;
     ComfyUI sample_er_sde. stable-diffusion.cpp calls s_noise eta, and switches the noise by it only.
     """
+    positive = sigmas[sigmas > 0].astype(np.float64)
+    scale, (s_0, s_1) = scaler(positive).tolist(), _integrals(positive, points)
     past: list[np.ndarray] = []
-    slope = None
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        r = float(scaler(sigma_next) / scaler(sigma))
-        x = r * x + (1 - r) * denoised
-        if past:
-            dt = sigma_next - sigma
-            width = -dt / points
-            lam = sigma_next + np.arange(points) * width
-            s = float(np.sum(1 / scaler(lam)) * width)
-            slope_last, slope = slope, (denoised - past[0]) / (sigma - float(sigmas[i - 1]))
-            x = x + (dt + s * float(scaler(sigma_next))) * slope
-            if slope_last is not None:
-                s_u = float(np.sum((lam - sigma) / scaler(lam)) * width)
-                curve = (slope - slope_last) / ((sigma - float(sigmas[i - 2])) / 2)
-                x = x + (dt**2 / 2 + s_u * float(scaler(sigma_next))) * curve
+        r = scale[i + 1] / scale[i]
+        n = ()
         if s_noise > 0:
-            up = math.sqrt(max(sigma_next**2 - (r * sigma) ** 2, 0.0))
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * up)
-        past = [denoised]
+            n = s_noise * math.sqrt(max(sigma_next**2 - (r * sigma) ** 2, 0.0)), noise(sigma, sigma_next)
+        if not past:
+            x = combine(r, x, 1 - r, denoised, *n)
+        else:
+            dt, h = sigma_next - sigma, sigma - sigmas[i - 1]
+            first = dt + s_0[i] * scale[i + 1]
+            if len(past) == 1:
+                # first d',  d' = (denoised - past_0) / h
+                a = first / h
+                x = combine(r, x, 1 - r + a, denoised, -a, past[0], *n)
+            else:
+                # first d' + second d'',  d'' = (d' - d'_last) / ((h + h_last) / 2)
+                h_last = sigmas[i - 1] - sigmas[i - 2]
+                second = (dt**2 / 2 + s_1[i] * scale[i + 1]) / ((h + h_last) / 2)
+                a, b = (first + second) / h, second / h_last
+                x = combine(r, x, 1 - r + a, denoised, -a - b, past[0], b, past[1], *n)
+        past = [denoised, *past[:1]]
     return x
+
+
+def _integrals(sigmas: np.ndarray, points: int) -> tuple[list[float], list[float]]:
+    """S_0 and S_1 of every step. sigmas: [n + 1], above 0"""
+    sigma, sigma_next = sigmas[:-1, None], sigmas[1:, None]
+    width = (sigma - sigma_next) / points
+    lam = sigma_next + np.arange(points) * width
+    share = width / scaler(lam)
+    return share.sum(axis=1).tolist(), ((lam - sigma) * share).sum(axis=1).tolist()
