@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def uni_pc(
@@ -51,8 +52,7 @@ def _uni_pc(model, x, sigmas, callback, order, scale):
     times = [-math.log(s) if s > 0 else math.inf for s in map(float, sigmas)]
     past: list[np.ndarray] = []
     start, used = x, 0
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if i > 0:
             x = _update(start, past, times[: i + 1], used, scale, denoised)
@@ -69,24 +69,34 @@ def _uni_pc(model, x, sigmas, callback, order, scale):
 
 def _update(x, past, times, order, scale, new=None):
     """From times[-2] to times[-1]: predicted from `past`, newest first; corrected where `new` is given."""
-    m_0, h = past[0], times[-1] - times[-2]
+    h = times[-1] - times[-2]
     r = [(times[-3 - k] - times[-2]) / h for k in range(order - 1)]
-    differences = [(past[k + 1] - m_0) / r[k] for k in range(order - 1)]
-    nodes, b = np.array([*r, 1.0]), np.empty(order)
-    phi, factorial = math.expm1(-h) / -h - 1, 1
+    b, phi, factorial = [], math.expm1(-h) / -h - 1, 1
     for k in range(order):
-        b[k] = phi * factorial / scale(h)
+        b.append(phi * factorial / scale(h))
         factorial *= k + 2
         phi = phi / -h - 1 / factorial
-    system = np.vander(nodes, order, increasing=True).T
     if new is not None:
-        rho = np.linalg.solve(system, b) if order > 1 else np.array([0.5])
-        differences.append(new - m_0)
-    elif order == 2:
-        rho = np.array([0.5])
+        rho = _solve([*r, 1.0], b) if order > 1 else [0.5]
     else:
-        rho = np.linalg.solve(system[:-1, :-1], b[:-1])
-    y = math.exp(-h) * x - math.expm1(-h) * m_0
-    for weight, difference in zip(rho, differences, strict=True):
-        y = y - scale(h) * float(weight) * difference
-    return y
+        rho = _solve(r, b[:-1]) if order != 2 else [0.5]
+    # e^-h x + (1 - e^-h) m_0 - B (sum_i rho_i (m_i - m_0) / r_i + rho (new - m_0))
+    weights = [-scale(h) * weight / node for weight, node in zip(rho, [*r, 1.0], strict=False)]
+    y = [math.exp(-h), x, -math.expm1(-h) - sum(weights), past[0]]
+    for weight, m in zip(weights, past[1:order] if new is None else [*past[1:order], new], strict=True):
+        y += weight, m
+    return combine(*y)
+
+
+def _solve(nodes: list[float], b: list[float]) -> list[float]:
+    """rho of sum_i nodes_i^k rho_i = b_k. Source: Bjorck & Pereyra 1970."""
+    rho, n = list(b), len(nodes)
+    for k in range(n - 1):
+        for i in range(n - 1, k, -1):
+            rho[i] -= nodes[k] * rho[i - 1]
+    for k in range(n - 2, -1, -1):
+        for i in range(k + 1, n):
+            rho[i] /= nodes[i] - nodes[i - k - 1]
+        for i in range(k, n - 1):
+            rho[i] -= rho[i + 1]
+    return rho
