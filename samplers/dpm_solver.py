@@ -1,39 +1,49 @@
 """DPM-Solver with steps of orders 1 to 3 in t = -ln sigma: a fixed number of calls, or steps as errors allow."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
 
-# The noise prediction at sigma.
-Eps = Callable[[np.ndarray, float], np.ndarray]
+
+def step_1(x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
+    """x - sigma_next (e^h - 1) eps, sigma_next e^h = sigma, eps = (x - denoised) / sigma: Euler's step.
+
+    -> the step's terms, as combine takes them
+    Source: Lu et al. 2022 (DPM-Solver), eq. 3.7.
+    """
+    ratio = sigma_next / sigma
+    return ratio, x, 1 - ratio, denoised
 
 
-def step_1(x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float) -> np.ndarray:
-    """x - sigma_next (e^h - 1) eps, with sigma_next e^h = sigma. Source: DPM-Solver, eq. 3.7."""
-    return x - (sigma - sigma_next) * eps
+def step_2(x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float, r1: float = 0.5):
+    """step_1 - (sigma - sigma_next) (eps_1 - eps) / 2 r1, denoised_1 after step_1 to sigma_1 = sigma e^(-r1 h).
+
+    As in Heun's method (eps_1 - eps) sigma_1 = denoised - denoised_1. Source: ibid., algorithm 4.
+    """
+    ratio, late = sigma_next / sigma, (sigma - sigma_next) / (2 * r1 * sigma_1)
+    return ratio, x, 1 - ratio - late, denoised, late, denoised_1
 
 
-def step_2(model: Eps, x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float, r1: float = 0.5):
-    """One more call, at sigma e^(-r1 h). Source: Lu et al. 2022 (DPM-Solver), algorithm 4."""
-    sigma_1 = sigma * (sigma_next / sigma) ** r1
-    eps_r1 = model(step_1(x, eps, sigma, sigma_1), sigma_1)
-    return x - (sigma - sigma_next) * (eps + (eps_r1 - eps) / (2 * r1))
+def step_3(model: Denoiser, x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float):
+    """One more call, two thirds of the way, where denoised_1 is a third.
 
+        u_2 = step_1 - 2 sigma_2 phi(2 h / 3) (eps_1 - eps),  phi(h) = (e^h - 1) / h - 1
+        step_1 - 1.5 sigma_next phi(h) (eps_2 - eps)
 
-def step_3(model: Eps, x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float):
-    """Two more calls, a third and two thirds of the way. Source: Lu et al. 2022 (DPM-Solver), algorithm 5."""
+    Source: ibid., algorithm 5.
+    """
     h = math.log(sigma / sigma_next)
-    sigma_1, sigma_2 = sigma * math.exp(-h / 3), sigma * math.exp(-2 * h / 3)
-    difference = model(step_1(x, eps, sigma, sigma_1), sigma_1) - eps
-    phi = math.expm1(2 * h / 3) / (2 * h / 3) - 1
-    u_2 = step_1(x, eps, sigma, sigma_2) - sigma_2 * 2 * phi * difference
-    difference = model(u_2, sigma_2) - eps
-    return step_1(x, eps, sigma, sigma_next) - sigma_next * 1.5 * (math.expm1(h) / h - 1) * difference
+    sigma_2 = sigma * math.exp(-2 * h / 3)
+    ratio, late = sigma_2 / sigma, 2 * sigma_2 * (math.expm1(2 * h / 3) / (2 * h / 3) - 1) / sigma_1
+    denoised_2 = model(combine(ratio, x, 1 - ratio - late, denoised, late, denoised_1), sigma_2)
+    # (eps_2 - eps) sigma_2 = denoised - denoised_2 + late (denoised_1 - denoised)
+    ratio, last = sigma_next / sigma, 1.5 * sigma_next * (math.expm1(h) / h - 1) / sigma_2
+    return ratio, x, 1 - ratio - last + last * late, denoised, -last * late, denoised_1, last, denoised_2
 
 
 def dpm_fast(
@@ -55,22 +65,23 @@ def dpm_fast(
     n, start, end = _range(sigmas)
     m = n // 3 + 1
     orders = [3] * (m - 2) + [2, 1] if n % 3 == 0 else [3] * (m - 1) + [n % 3]
-    levels = np.exp(np.linspace(math.log(start), math.log(end), m + 1))
-    eps = _eps(model)
+    levels = np.exp(np.linspace(math.log(start), math.log(end), m + 1)).tolist()
     for i, order in enumerate(orders):
-        sigma, sigma_next = float(levels[i]), float(levels[i + 1])
+        sigma, sigma_next = levels[i], levels[i + 1]
         sigma_down, sigma_up = _down(sigma, sigma_next, end, eta)
-        e = eps(x, sigma)
+        denoised = model(x, sigma)
         if callback:
-            callback(i, sigma, x, x - sigma * e)
+            callback(i, sigma, x, denoised)
+        sigma_1 = sigma * (sigma_down / sigma) ** (1 / order)
+        denoised_1 = model(combine(*step_1(x, denoised, sigma, sigma_1)), sigma_1) if order > 1 else denoised
         if order == 1:
-            x = step_1(x, e, sigma, sigma_down)
+            moved = step_1(x, denoised, sigma, sigma_down)
         elif order == 2:
-            x = step_2(eps, x, e, sigma, sigma_down)
+            moved = step_2(x, denoised, denoised_1, sigma, sigma_1, sigma_down)
         else:
-            x = step_3(eps, x, e, sigma, sigma_down)
-        if eta:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+            moved = step_3(model, x, denoised, denoised_1, sigma, sigma_1, sigma_down)
+        n = (s_noise * sigma_up, noise(sigma, sigma_next)) if eta else ()
+        x = combine(*moved, *n)
     return x
 
 
@@ -95,25 +106,26 @@ def dpm_adaptive(
     """
     _, start, end = _range(sigmas)
     atol, rtol, power = 0.0078, 0.05, 1 / (1.5 if eta else 3)
-    eps = _eps(model)
     t, t_end, h = -math.log(start), -math.log(end), 0.05
     previous, tried = x, 0
     while t < t_end - 1e-5:
         t_next = min(t_end, t + h)
         sigma, sigma_next = math.exp(-t), math.exp(-t_next)
         sigma_down, sigma_up = _down(sigma, sigma_next, end, eta)
-        e = eps(x, sigma)
+        denoised = model(x, sigma)
         if callback:
-            callback(tried, sigma, x, x - sigma * e)
-        low = step_2(eps, x, e, sigma, sigma_down, 1 / 3)
-        high = step_3(eps, x, e, sigma, sigma_down)
+            callback(tried, sigma, x, denoised)
+        sigma_1 = sigma * (sigma_down / sigma) ** (1 / 3)
+        denoised_1 = model(combine(*step_1(x, denoised, sigma, sigma_1)), sigma_1)
+        low = combine(*step_2(x, denoised, denoised_1, sigma, sigma_1, sigma_down, 1 / 3))
+        high = combine(*step_3(model, x, denoised, denoised_1, sigma, sigma_1, sigma_down))
         delta = np.maximum(atol, rtol * np.maximum(abs(low), abs(previous)))
         error = float(np.sqrt(np.mean(((low - high) / delta) ** 2, dtype=np.float64)))
         factor = 1 + math.atan((1 / (error + 1e-8)) ** power - 1)
         if factor >= 0.81:
             previous, x, t = low, high, t_next
             if eta:
-                x = x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * sigma_up)
+                x = combine(1.0, x, s_noise * sigma_up, noise(sigma, sigma_next))
         h, tried = h * factor, tried + 1
     return x
 
@@ -124,10 +136,6 @@ def _range(sigmas: np.ndarray) -> tuple[int, float, float]:
     if len(positive) < 2:
         raise StepsError("DPM-Solver steps in ln sigma: it needs two sigmas above 0, so two steps")
     return len(sigmas) - 1, float(positive[0]), float(positive[-1])
-
-
-def _eps(model: Denoiser) -> Eps:
-    return lambda x, sigma: (x - model(x, sigma)) / sigma
 
 
 def _down(sigma: float, sigma_next: float, end: float, eta: float) -> tuple[float, float]:
