@@ -1,15 +1,17 @@
 """A prompt, its weights, and its chunks of 75 tokens.
 
 The syntax is A1111's (modules/prompt_parser.py): (x) weighs 1.1, (x:1.3) 1.3, [x] 1/1.1, they nest
-and multiply, a backslash takes a bracket's meaning away, BREAK ends a chunk. The chunks are
+and multiply, a backslash takes a bracket's meaning away and is gone, BREAK ends a chunk, but not within
+brackets, where it is a word of weight -1.1. The chunks are
 stable-diffusion.cpp's (src/conditioner.hpp): 75 tokens each, cut wherever the 75 are full (A1111
 goes back to a comma).
 
-stable-diffusion.cpp departs from the syntax in two things: it leaves the backslash before all
-brackets but "(", and it takes no blank around a weight's number.
+stable-diffusion.cpp departs from the syntax in two things: it leaves every backslash but that before
+"(", and it takes no blank around a weight's number.
 """
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,11 +65,11 @@ def parse_attention(prompt: str) -> list[Part | None]:
             weigh(round_brackets.pop(), more)
         elif text == "]" and square_brackets:
             weigh(square_brackets.pop(), less)
-        elif len(text) == 2 and text[0] == "\\":
-            parts.append([text[1], np.float32(1)])
+        elif text[0] == "\\":
+            parts.append([text[1:], np.float32(1)])
         else:
             for i, words in enumerate(_BREAK.split(text)):
-                parts += [[None, np.float32(1)]] if i else []
+                parts += [["BREAK", np.float32(-1)]] if i else []
                 parts.append([words, np.float32(1)])
     for start in round_brackets:
         weigh(start, more)
@@ -78,9 +80,14 @@ def parse_attention(prompt: str) -> list[Part | None]:
 
 def chunks(tokenizer: Tokenizer, prompt: str) -> list[Chunk]:
     """The prompt as the text encoder reads it, at least one chunk; an empty prompt is BOS and EOS."""
+    return cut(tokenizer, parse_attention(prompt))
+
+
+def cut(tokenizer: Tokenizer, parts: Sequence[Part | None]) -> list[Chunk]:
+    """Cut wherever 75 are full; a BREAK fills the chunk with EOS."""
     ids: list[int] = []
     weights: list[float] = []
-    for part in parse_attention(prompt):
+    for part in parts:
         if part is None:
             new = [EOS] * (-len(ids) % ROOM)
             weight = 1.0
@@ -89,15 +96,16 @@ def chunks(tokenizer: Tokenizer, prompt: str) -> list[Chunk]:
         ids += new
         weights += [weight] * len(new)
     starts = range(0, max(len(ids), 1), ROOM)
-    return [_chunk(ids[start : start + ROOM], weights[start : start + ROOM]) for start in starts]
+    return [chunk(ids[start : start + ROOM], weights[start : start + ROOM]) for start in starts]
 
 
-def _chunk(ids: list[int], weights: list[float]) -> Chunk:
-    chunk = Chunk(np.full(LENGTH, EOS, np.int64), np.ones(LENGTH, np.float32))
-    chunk.ids[0] = BOS
-    chunk.ids[1 : 1 + len(ids)] = ids
-    chunk.weights[1 : 1 + len(ids)] = weights
-    return chunk
+def chunk(ids: list[int], weights: list[float]) -> Chunk:
+    """Up to 75 tokens between BOS and EOS."""
+    made = Chunk(np.full(LENGTH, EOS, np.int64), np.ones(LENGTH, np.float32))
+    made.ids[0] = BOS
+    made.ids[1 : 1 + len(ids)] = ids
+    made.weights[1 : 1 + len(ids)] = weights
+    return made
 
 
 def _number(text: str | None) -> np.float32 | None:
@@ -113,7 +121,7 @@ def _joined(parts: list[list]) -> list[Part | None]:
     joined: list[Part | None] = []
     for text, weight in parts:
         last = joined[-1] if joined else None
-        if text is None:
+        if text == "BREAK" and weight == -1:
             joined.append(None)
         elif last is not None and last[1] == float(weight):
             joined[-1] = (last[0] + text, last[1])

@@ -19,7 +19,7 @@ class OneIdAWord:
         ("normal text", [("normal text", 1.0)]),
         ("an (important) word", [("an ", 1.0), ("important", 1.1), (" word", 1.0)]),
         ("(unbalanced", [("unbalanced", 1.1)]),
-        (r"\(literal\] \\ \x", [("(literal] \\ \\x", 1.0)]),
+        (r"\(literal\] \\ \x", [("(literal] \\ x", 1.0)]),
         ("(unnecessary)(parens)", [("unnecessaryparens", 1.1)]),
         (
             "a (((house:1.3)) [on] a (hill:0.5), sun, (((sky))).",
@@ -51,6 +51,8 @@ def test_attention(prompt, parts):
 
 def test_break():
     assert parse_attention("a BREAK b BREAKfast") == [("a", 1.0), None, ("b BREAKfast", 1.0)]
+    inside = parse_attention("(a BREAK b)")
+    assert [part[0] for part in inside] == ["a", "BREAK", "b"] and abs(inside[1][1] + 1.1) < 1e-6
 
 
 @given(st.text(alphabet="ab ()[]:\\.1B", max_size=40))

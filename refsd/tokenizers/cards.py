@@ -1,0 +1,106 @@
+"""Prompt cards: what each engine reads out of a prompt where nobody tells it otherwise.
+
+As samplers/conventions.py: data and small functions, every line a test in tests/refsd/tokenizers/test_cards.py.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from refsd.tokenizers.chunking import Parts, at_commas, by_parts, cut_off
+from refsd.tokenizers.comfyui_prompt import parse_weights
+from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept
+from refsd.tokenizers.prompt import Chunk, cut, parse_attention
+from refsd.tokenizers.vocabulary import Tokenizer
+
+# Layers of CLIP-L from its end: SDXL was trained on the last but one.
+LAST = {"sd1": 1, "sdxl": 2}
+
+
+class PromptCard(NamedTuple):
+    """
+    engine:    its name
+    parse:     prompt -> parts and weights, None for a BREAK
+    chunk:     those -> chunks of 77
+    weigh:     hidden states, weights -> hidden states; ComfyUI's also takes an empty prompt's; None: not at all
+    layer:     what the user says of clip skip (None: nothing), family -> the layer that is taken, from the end
+    source:    where this can be read
+    """
+
+    engine: str
+    parse: Callable[[str], Parts]
+    chunk: Callable[[Tokenizer, Parts], list[Chunk]]
+    weigh: Callable | None
+    layer: Callable[[int | None, str], int]
+    source: str = ""
+
+
+def literally(prompt: str) -> Parts:
+    """Brackets are text."""
+    return [(prompt, 1.0)]
+
+
+def at_least_the_familys(said: int | None, family: str) -> int:
+    """2 is the last but one; SDXL stays there for 1. Source: Forge backend/text_processing/classic_engine.py."""
+    return max(said or 1, LAST[family])
+
+
+def as_said(said: int | None, family: str) -> int:
+    """2 is the last but one, 1 the last for SDXL too. Source: stable-diffusion.cpp conditioner.hpp."""
+    return said if said is not None and said > 0 else LAST[family]
+
+
+def negative(said: int | None, family: str) -> int:
+    """-2 is the last but one. Source: ComfyUI nodes.py, CLIPSetLastLayer."""
+    return LAST[family] if said is None else -said
+
+
+def skipped(said: int | None, family: str) -> int:
+    """1 is one more than the family leaves out anyway. Source: diffusers encode_prompt, clip_skip."""
+    return LAST[family] + (said or 0)
+
+
+PROMPT_CARDS: dict[str, PromptCard] = {
+    card.engine: card
+    for card in (
+        PromptCard(
+            "sdcpp",
+            parse_attention,
+            cut,
+            mean_kept,
+            as_said,
+            "stable-diffusion.cpp src/conditioning/conditioner.hpp",
+        ),
+        PromptCard(
+            "comfyui",
+            parse_weights,
+            by_parts,
+            from_the_empty_prompt,
+            negative,
+            "ComfyUI comfy/sd1_clip.py, nodes.py",
+        ),
+        PromptCard(
+            "a1111",
+            parse_attention,
+            at_commas,
+            mean_kept,
+            at_least_the_familys,
+            "A1111 modules/prompt_parser.py, sd_hijack_clip.py, sd_emphasis.py",
+        ),
+        PromptCard(
+            "forge",
+            parse_attention,
+            at_commas,
+            mean_kept,
+            at_least_the_familys,
+            "Forge backend/text_processing/classic_engine.py, emphasis.py, parsing.py",
+        ),
+        PromptCard(
+            "diffusers",
+            literally,
+            cut_off,
+            None,
+            skipped,
+            "diffusers pipelines/stable_diffusion/pipeline_stable_diffusion.py, encode_prompt",
+        ),
+    )
+}
