@@ -7,23 +7,43 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+from diffusers.models.autoencoders.autoencoder_tiny import AutoencoderTiny
+from diffusers.models.controlnets.controlnet import ControlNetModel
 from diffusers.models.transformers.transformer_chroma import ChromaTransformer2DModel
 from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
+from diffusers.models.transformers.transformer_sd3 import SD3Transformer2DModel
 from diffusers.models.transformers.transformer_z_image import ZImageTransformer2DModel
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from spandrel_alone import load_esrgan
 from transformers.models.clip.configuration_clip import CLIPTextConfig
 from transformers.models.clip.modeling_clip import CLIPTextModel, CLIPTextModelWithProjection
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
+from transformers.models.t5.configuration_t5 import T5Config
+from transformers.models.t5.modeling_t5 import T5EncoderModel
+from transformers.models.umt5.configuration_umt5 import UMT5Config
+from transformers.models.umt5.modeling_umt5 import UMT5EncoderModel
 
 from refsd.weights import (
     architecture,
     keymaps,
     keymaps_chroma,
+    keymaps_controlnet,
+    keymaps_esrgan,
+    keymaps_mmdit,
     keymaps_sdxl,
+    keymaps_taesd,
+    keymaps_text,
     keymaps_zimage,
     sizes,
 )
 from refsd.weights import architecture_chroma as chroma
+from refsd.weights import architecture_controlnet as controlnet
+from refsd.weights import architecture_esrgan as esrgan
 from refsd.weights import architecture_flux as flux
+from refsd.weights import architecture_mmdit as mmdit
+from refsd.weights import architecture_taesd as taesd
+from refsd.weights import architecture_text as text
 from refsd.weights import architecture_zimage as zimage
 from refsd.weights.keymaps import Keymap
 
@@ -179,7 +199,123 @@ def vae_of(size: architecture.VAESize, **config) -> Full:
 
 NO_QUANT = {"use_quant_conv": False, "use_post_quant_conv": False}
 
+T5 = {
+    "vocab_size": 32128,
+    "d_model": 4096,
+    "d_kv": 64,
+    "d_ff": 10240,
+    "num_layers": 24,
+    "num_heads": 64,
+    "feed_forward_proj": "gated-gelu",
+    "relative_attention_num_buckets": 32,
+}
+QWEN3 = {
+    "vocab_size": 151936,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+
+
+def mmdit_of(size: mmdit.MMDiTSize, **config) -> Full:
+    usual = {
+        "sample_size": 128,
+        "patch_size": 2,
+        "in_channels": 16,
+        "out_channels": 16,
+        "attention_head_dim": 64,
+        "joint_attention_dim": 4096,
+        "pooled_projection_dim": 2048,
+        "pos_embed_max_size": 192,
+    }
+    return Full(
+        size,
+        mmdit.mmdit_shapes,
+        mmdit.mmdit_size,
+        keymaps_mmdit.mmdit(size.blocks),
+        lambda: SD3Transformer2DModel(**usual | config),
+    )
+
+
+def controlnet_of(size: controlnet.ControlNetSize, **config) -> Full:
+    unet = size.unet
+    config = {key: value for key, value in config.items() if key != "up_block_types"}
+    return Full(
+        size,
+        controlnet.controlnet_shapes,
+        controlnet.controlnet_size,
+        keymaps_controlnet.controlnet(len(unet.channel_mult), unet.res_blocks),
+        lambda: ControlNetModel(**config),
+    )
+
+
+def taesd_of(size: taesd.TAESDSize, **config) -> Full:
+    return Full(
+        size, taesd.taesd_shapes, taesd.taesd_size, keymaps_taesd.taesd(), lambda: AutoencoderTiny(**config)
+    )
+
+
+def esrgan_of(size: esrgan.ESRGANSize) -> Full:
+    """spandrel reads the size from the tensors it is given, by rules of its own, and refuses others."""
+    keymap = keymaps_esrgan.esrgan_numbered(size.blocks)
+
+    def peer():
+        sources = {name: keymap.theirs(name) for name in esrgan.esrgan_shapes(size)}
+        state = {source.names[0]: torch.empty(esrgan.esrgan_shapes(size)[name]) for name, source in sources.items()}
+        return load_esrgan(state).model
+
+    return Full(size, esrgan.esrgan_shapes, esrgan.esrgan_size, keymap, peer)
+
+
 FULL = UNETS | {
+    "sd3-medium": mmdit_of(mmdit.SD3_MEDIUM, num_layers=24, num_attention_heads=24, caption_projection_dim=1536),
+    "sd35-medium": mmdit_of(
+        mmdit.SD35_MEDIUM,
+        num_layers=24,
+        num_attention_heads=24,
+        caption_projection_dim=1536,
+        pos_embed_max_size=384,
+        qk_norm="rms_norm",
+        dual_attention_layers=tuple(range(13)),
+    ),
+    "sd35-large": mmdit_of(
+        mmdit.SD35_LARGE,
+        num_layers=38,
+        num_attention_heads=38,
+        caption_projection_dim=2432,
+        qk_norm="rms_norm",
+    ),
+    "t5-xxl": Full(
+        text.T5_XXL,
+        text.t5_shapes,
+        text.t5_size,
+        keymaps_text.t5(),
+        lambda: T5EncoderModel(T5Config(**T5)),
+    ),
+    "umt5-xxl": Full(
+        text.UMT5_XXL,
+        text.t5_shapes,
+        text.t5_size,
+        keymaps_text.t5(),
+        lambda: UMT5EncoderModel(UMT5Config(**T5 | {"vocab_size": 256384})),
+    ),
+    "qwen3-4b": Full(
+        text.QWEN3_4B,
+        text.qwen3_shapes,
+        text.qwen3_size,
+        keymaps_text.qwen3(),
+        lambda: Qwen3Model(Qwen3Config(**QWEN3)),
+    ),
+    "controlnet-sd15": controlnet_of(controlnet.CONTROLNET_SD15, **FOUR, cross_attention_dim=768),
+    "controlnet-sd21": controlnet_of(controlnet.CONTROLNET_SD21, **SD2),
+    "controlnet-sdxl": controlnet_of(controlnet.CONTROLNET_SDXL, **XL),
+    "taesd": taesd_of(taesd.TAESD, latent_channels=4),
+    "taesd3": taesd_of(taesd.TAESD3, latent_channels=16),
+    "esrgan-x4": esrgan_of(esrgan.ESRGAN_X4),
+    "esrgan-anime": esrgan_of(esrgan.ESRGAN_ANIME_6B),
     "clip-l": clip_of(architecture.CLIP_L, CLIPTextModel, **CLIP_L),
     "clip-l-projected": clip_of(
         architecture.CLIP_L_PROJECTED, CLIPTextModelWithProjection, **CLIP_L, projection_dim=768
@@ -229,13 +365,17 @@ FULL = UNETS | {
 
 
 def headless(names) -> set[str]:
-    """transformers 5 leaves CLIPTextModel's `text_model.` out, and reads it."""
-    return {name.removeprefix("text_model.") for name in names}
+    """transformers' models without a head leave `text_model.` or `model.` out, and read it."""
+    return {name.removeprefix("text_model.").removeprefix("model.") for name in names}
 
 
 def state_of(peer: Callable[[], torch.nn.Module]) -> dict[str, tuple[int, ...]]:
+    """What a saved file holds: of tensors that are one, the first name."""
     with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in peer().state_dict().items()}
+        model = peer()
+    once, all_names = (dict(model.named_parameters(remove_duplicate=flag)) for flag in (True, False))
+    tied = all_names.keys() - once.keys()
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
 
 
 @pytest.mark.parametrize("name", FULL)
