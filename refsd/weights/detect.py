@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from refsd.golden.errors import BadInput
 from refsd.weights.architecture import Shape
-from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.places import PLACES, Place
 from refsd.weights.stored import shown
 
@@ -77,7 +76,7 @@ def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str
     taken: set[str] = set()
     prefixes = tuple({place.prefix for place in PLACES if place.prefix and _witnessed(place, shapes)})
     for place in PLACES:
-        if place.component not in ARCHITECTURES or (place.prefix == "" and _is_bare(found)):
+        if place.prefix == "" and _is_bare(found):
             continue
         left = [name for name in shapes if name not in taken]
         if not place.prefix:

@@ -191,6 +191,7 @@ PLACES = (
     *_places("vae", "diffusers", ("first_stage_model.", "vae."), _DIFFUSERS_VAE, _diffusers_vae),
     *_places("vae", "ldm", ("vae.", ""), _LDM_VAE, _vae),
     *_places("vae", "diffusers", ("",), _DIFFUSERS_VAE, _diffusers_vae),
+    *_places("tae", "original", ("tae.", ""), ("encoder.1.conv.", "decoder.3.conv."), _same),
     *_places("tae", "diffusers", ("tae.", ""), ("decoder.layers.", "encoder.layers.0.weight"), _diffusers_tae),
     *_places("clip", "ldm", _CLIP_PREFIXES, _CLIP, _clip),
     *_places("clip", "ldm", _OPENCLIP_PREFIXES, _OPENCLIP, _openclip),

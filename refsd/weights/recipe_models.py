@@ -8,11 +8,31 @@ import numpy as np
 from refsd.golden.case import ModelRecipe
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
-from refsd.weights.architecture import SD15, CLIPSize, UNetSize, VAESize
-from refsd.weights.architecture_flux import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
+from refsd.weights.architecture import (
+    CLIP_G,
+    CLIP_H,
+    CLIP_L,
+    FLUX_VAE,
+    SD15,
+    SD21,
+    SDXL,
+    CLIPSize,
+    UNetSize,
+    VAESize,
+)
+from refsd.weights.architecture_chroma import CHROMA, ChromaSize
+from refsd.weights.architecture_controlnet import CONTROLNET_SD15, ControlNetSize
+from refsd.weights.architecture_esrgan import ESRGAN_X4
+from refsd.weights.architecture_flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
+from refsd.weights.architecture_flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, Flux2Size, Flux2VAESize
+from refsd.weights.architecture_mmdit import SD3_MEDIUM, SD35_LARGE, SD35_MEDIUM, MMDiTSize
+from refsd.weights.architecture_radiance import RADIANCE, RadianceSize
+from refsd.weights.architecture_taesd import TAEF1, TAESD
+from refsd.weights.architecture_text import QWEN3_4B, T5_XXL, Qwen3Size, T5Size
 from refsd.weights.architecture_zimage import ZIMAGE
 from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.keymaps import Keymap
+from refsd.weights.keymaps_openclip import OpenCLIP
 
 
 class Part(NamedTuple):
@@ -39,12 +59,28 @@ class Model(NamedTuple):
     gguf: str
 
 
+def _openclip(size: CLIPSize) -> Keymap:
+    return OpenCLIP(size.layers)
+
+
 _UNET, _VAE, _EMBEDDERS = "model.diffusion_model.", "first_stage_model.", "conditioner.embedders."
 _TINY_CLIP = CLIPSize(hidden=128, layers=2, mlp=512)
+_TINY_BIGG = CLIPSize(hidden=1280, layers=2, mlp=256, vocab=1000, projection=1280)
 _TINY_VAE = VAESize(channels=32)
 _TINY_FLUX = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024, context_dim=128)
+_TINY_CHROMA = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
+_TINY_FLUX2 = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
+_TINY_SD2 = UNetSize(channels=64, context_dim=128, linear=True)
+_TINY_SDXL = SDXL._replace(channels=64, context_dim=128, label=96, down=((0, 0), (1, 1), (2, 2)), middle=2)
+_TINY_MMDIT = MMDiTSize(hidden=128, blocks=2, mlp=512, table=16, context_dim=128, pooled=96)
 
-# family -> what `refsd weights make` writes; the diffusion model alone where the real file holds no more
+
+def _alone(component: str, full: Any, tiny: Any, gguf: str) -> Model:
+    """A file of one network, under its own names."""
+    return Model({component: Part(full, tiny)}, gguf)
+
+
+# family -> what `refsd weights make` writes; one part alone where the real file holds no more
 MODELS: dict[str, Model] = {
     "sd15": Model(
         {
@@ -54,12 +90,51 @@ MODELS: dict[str, Model] = {
         },
         "sd1",
     ),
-    "flux-dev": Model({"flux": Part(FLUX_DEV, _TINY_FLUX)}, "flux"),
-    "flux-schnell": Model({"flux": Part(FLUX_SCHNELL, _TINY_FLUX._replace(guidance=False))}, "flux"),
-    "flux-fill": Model({"flux": Part(FLUX_FILL, _TINY_FLUX._replace(in_channels=384))}, "flux"),
-    "zimage": Model(
-        {"zimage": Part(ZIMAGE, ZIMAGE._replace(hidden=384, layers=2, mlp=1024, context_dim=128))}, "lumina2"
+    "sd21": Model(
+        {
+            "unet": Part(SD21, _TINY_SD2, _UNET),
+            "vae": Part(VAESize(), _TINY_VAE, _VAE),
+            "clip": Part(
+                CLIP_H, CLIPSize(1024, 2, 256, vocab=1000, projection=1024), "cond_stage_model.model.", _openclip
+            ),
+        },
+        "sd2",
     ),
+    "sdxl": Model(
+        {
+            "unet": Part(SDXL, _TINY_SDXL, _UNET),
+            "vae": Part(VAESize(), _TINY_VAE, _VAE),
+            "clip": Part(CLIPSize(), _TINY_CLIP, f"{_EMBEDDERS}0.transformer."),
+            "clip_g": Part(CLIP_G, _TINY_BIGG, f"{_EMBEDDERS}1.model.", _openclip),
+        },
+        "sdxl",
+    ),
+    "sd3-medium": _alone("mmdit", SD3_MEDIUM, _TINY_MMDIT, "sd3"),
+    "sd35-medium": _alone("mmdit", SD35_MEDIUM, _TINY_MMDIT._replace(qk_norm=64, dual=(0,)), "sd3"),
+    "sd35-large": _alone("mmdit", SD35_LARGE, _TINY_MMDIT._replace(qk_norm=64), "sd3"),
+    "flux-dev": _alone("flux", FLUX_DEV, _TINY_FLUX, "flux"),
+    "flux-schnell": _alone("flux", FLUX_SCHNELL, _TINY_FLUX._replace(guidance=False), "flux"),
+    "flux-fill": _alone("flux", FLUX_FILL, _TINY_FLUX._replace(in_channels=384), "flux"),
+    "flux-control": _alone("flux", FLUX_CONTROL, _TINY_FLUX._replace(in_channels=128), "flux"),
+    "chroma": _alone("chroma", CHROMA, _TINY_CHROMA, "flux"),
+    "chroma-radiance": _alone(
+        "chroma-radiance", RADIANCE, RadianceSize(_TINY_CHROMA, patch=8, field=16, depth=2), "flux"
+    ),
+    "flux2-dev": _alone("flux2", FLUX2_DEV, _TINY_FLUX2, "flux2"),
+    "flux2-klein": _alone("flux2", FLUX2_KLEIN_4B, _TINY_FLUX2._replace(guidance=False), "flux2"),
+    "zimage": _alone("zimage", ZIMAGE, ZIMAGE._replace(hidden=384, layers=2, mlp=1024, context_dim=128), "lumina2"),
+    "clip-l": _alone("clip", CLIP_L, _TINY_CLIP, "clip"),
+    "clip-g": _alone("clip_g", CLIP_G, _TINY_BIGG, "clip"),
+    "t5xxl": _alone("t5", T5_XXL, T5Size(128, 2, 2, mlp=256, vocab=1000), "t5encoder"),
+    "qwen3-4b": _alone("qwen3", QWEN3_4B, Qwen3Size(128, 3, 2, 1, mlp=256, vocab=1000), "qwen3"),
+    "flux-vae": _alone("vae", FLUX_VAE, _TINY_VAE._replace(latent_channels=16, quant_convs=False), "vae"),
+    "flux2-vae": _alone("flux2-vae", Flux2VAESize(), Flux2VAESize(channels=32, decoder_channels=32), "vae"),
+    "taesd": _alone("tae", TAESD, TAESD._replace(channels=16), "taesd"),
+    "taef1": _alone("tae", TAEF1, TAEF1._replace(channels=16), "taesd"),
+    "controlnet": _alone(
+        "controlnet", CONTROLNET_SD15, ControlNetSize(UNetSize(channels=32, context_dim=128)), "controlnet"
+    ),
+    "esrgan": _alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(feat=16, grow=8, blocks=2), "esrgan"),
 }
 
 
