@@ -1,0 +1,118 @@
+"""FLUX.2, the way into its latents and back, Mistral, and the contexts that dev and klein are given."""
+
+import math
+
+from refsd.components.component import (
+    POSITION,
+    VALUE,
+    Argument,
+    Component,
+    Fit,
+    divisor_of,
+    exactly,
+    multiple_of,
+    needed,
+    refused,
+)
+from refsd.components.text import ATTENTION_MASK, INPUT_IDS
+from refsd.models import vae_flux2
+from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, stacked
+from refsd.models.mistral import mistral
+from refsd.models.qwen3 import qwen3
+from refsd.module import Module
+
+
+def _flux2_fits(m: Module) -> dict[str, Fit]:
+    fits = {"C": exactly(m.shape("img_in.weight")[1]), "E": exactly(m.shape("txt_in.weight")[1])}
+    if "guidance_in" in m:
+        return fits | {"guidance": needed("the weights embed one; 4 is usual")}
+    return fits | {"guidance": refused("the weights do not embed it, as klein's")}
+
+
+def _encoder_fits(m: Module) -> dict[str, Fit]:
+    channels, C, _, _ = m.shape("encoder.conv_in.weight")
+    side = multiple_of(2 ** m.count("encoder.down"))
+    return {"C": exactly(C), "num_groups": divisor_of(channels), "H": side, "W": side}
+
+
+def _decoder_fits(m: Module) -> dict[str, Fit]:
+    channels = m.shape("decoder.norm_out.weight")[0]
+    return {"C": exactly(m.shape("bn.running_mean")[0]), "num_groups": divisor_of(channels)}
+
+
+def _mistral_fits(m: Module) -> dict[str, Fit]:
+    attention = m["model"]["layers"][0]["self_attn"]
+    rows = math.gcd(attention.shape("q_proj.weight")[0], attention.shape("k_proj.weight")[0])
+    even = Fit(rows, f"an even divisor of {rows}", lambda size: size % 2 == 0 and rows % size == 0)
+    return {"V": exactly(m.shape("model.embed_tokens.weight")[0]), "head_dim": even}
+
+
+def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128):
+    hidden_states = mistral(m, input_ids, attention_mask, head_dim)
+    return hidden_states[-1], hidden_states[-2]
+
+
+def _dev_context(m: Module, input_ids, attention_mask=None, head_dim=128):
+    return stacked(mistral(m, input_ids, attention_mask, head_dim), MISTRAL_LAYERS)
+
+
+def _klein_context(m: Module, input_ids, attention_mask=None):
+    return stacked(qwen3(m, input_ids, attention_mask), QWEN3_LAYERS)
+
+
+COMPONENTS = {
+    "flux2": Component(
+        "flux2",
+        flux2,
+        {
+            "x": Argument("N C H W", VALUE, "noisy latent, packed and normalised: 128 channels"),
+            "timesteps": Argument("N", POSITION, "0..1, the share of the noise"),
+            "context": Argument("N J E", VALUE, "three hidden states of Mistral or Qwen3 side by side"),
+            "guidance": Argument("N", POSITION, "distilled guidance, 4 or so", optional=True),
+            "reference": Argument("N C h w", VALUE, "the latent of a picture to edit", optional=True),
+        },
+        {"out": "N C H W"},
+        {},
+        _flux2_fits,
+    ),
+    "flux2-vae-encoder": Component(
+        "vae",
+        vae_flux2.encode,
+        {"x": Argument("N C H W", VALUE, "picture, -1..1")},
+        {"out": "N 4Z H/16 W/16"},
+        {"num_groups": 32},
+        _encoder_fits,
+    ),
+    "flux2-vae-decoder": Component(
+        "vae",
+        vae_flux2.decode,
+        {"x": Argument("N C H W", VALUE, "latent, packed and normalised, as the denoiser has it")},
+        {"out": "N K 16H 16W"},
+        {"num_groups": 32},
+        _decoder_fits,
+    ),
+    "mistral": Component(
+        "mistral",
+        _mistral,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {"head_dim": 128},
+        _mistral_fits,
+    ),
+    "flux2-dev-context": Component(
+        "mistral",
+        _dev_context,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"context": "N L 3D"},
+        {"head_dim": 128},
+        _mistral_fits,
+    ),
+    "flux2-klein-context": Component(
+        "qwen3",
+        _klein_context,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"context": "N L 3D"},
+        {},
+        lambda m: {"V": exactly(m.shape("model.embed_tokens.weight")[0])},
+    ),
+}

@@ -1,0 +1,107 @@
+"""FLUX.2's components: what they take, what they refuse in one line, and that they run what the page runs."""
+
+import numpy as np
+import pytest
+import tiny_flux2 as tiny
+import tiny_text_encoders as text
+
+from refsd.components.checks import check
+from refsd.components.flux2 import COMPONENTS
+from refsd.golden.errors import BadInput
+from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
+from refsd.models.mistral import mistral
+from refsd.models.qwen3 import qwen3
+from refsd.module import Module
+
+IDS = {"input_ids": tiny.IDS, "attention_mask": tiny.MASK}
+GIVEN = {name: x for name, x in tiny.inputs().items() if not name.startswith("more")}
+VAE_GIVEN = tiny.inputs_vae()
+HEAD = {"head_dim": tiny.MISTRAL.head_dim}
+CASES = {
+    "flux2": ("klein", {name: x for name, x in GIVEN.items() if name != "guidance"}, {}),
+    "flux2-vae-encoder": ("vae", {"x": VAE_GIVEN["picture"]}, {"num_groups": tiny.GROUPS}),
+    "flux2-vae-decoder": ("vae", {"x": VAE_GIVEN["x"]}, {"num_groups": tiny.GROUPS}),
+    "mistral": ("mistral", IDS, HEAD),
+}
+
+
+def module(model):
+    return Module(tiny.weights(model))
+
+
+def refuse(name, model, inputs, params, match):
+    with pytest.raises(BadInput, match=match) as error:
+        check(name, COMPONENTS[name], module(model), inputs, params, "inputs")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_fits_is_taken(name):
+    model, inputs, params = CASES[name]
+    check(name, COMPONENTS[name], module(model), inputs, params, "inputs")
+
+
+def test_dev_needs_a_guidance_and_klein_refuses_it():
+    check("flux2", COMPONENTS["flux2"], module("dev"), GIVEN, {}, "inputs")
+    refuse("flux2", "dev", CASES["flux2"][1], {}, "guidance .*needed: the weights embed one; 4 is usual")
+    refuse("flux2", "klein", GIVEN, {}, "guidance .*of no use: the weights do not embed it, as klein's")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape", "match"),
+    [
+        ("flux2", "x", (2, 11, 3, 5), "C is 11, the model takes 12"),
+        ("flux2", "context", (2, 5, 10), "E is 10, the model takes 11"),
+        ("flux2", "timesteps", (3,), "N is 3 here and 2"),
+        ("flux2-vae-encoder", "x", (2, 3, 12, 6), "W is 6, the model takes a multiple of 4"),
+        ("flux2-vae-decoder", "x", (2, 3, 12, 6), "C is 3, the model takes 12"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, tensor, shape, match):
+    model, inputs, params = CASES[name]
+    refuse(name, model, inputs | {tensor: np.zeros(shape, np.float32)}, params, match)
+
+
+@pytest.mark.parametrize("head_dim", [3, 5, 40])
+def test_heads_are_even_and_whole(head_dim):
+    refuse("mistral", "mistral", IDS, {"head_dim": head_dim}, f"head_dim is {head_dim}, .* an even divisor of 20")
+
+
+def test_mistral_gives_the_last_two():
+    m = module("mistral")
+    last, penultimate = COMPONENTS["mistral"].run(m, **IDS, **HEAD)
+    states = mistral(m, tiny.IDS, tiny.MASK, **HEAD)
+    np.testing.assert_array_equal(last, states[-1])
+    np.testing.assert_array_equal(penultimate, states[-2])
+
+
+@pytest.mark.jitted
+def test_the_contexts():
+    weights = repeated(tiny.weights("mistral"), 31)
+    got = COMPONENTS["flux2-dev-context"].run(Module(weights), **IDS, **HEAD)
+    want = stacked(mistral(Module(weights), tiny.IDS, tiny.MASK, **HEAD), MISTRAL_LAYERS)
+    np.testing.assert_array_equal(got, want)
+    weights = repeated(text.weights("qwen3"), 28)
+    got = COMPONENTS["flux2-klein-context"].run(Module(weights), text.IDS, text.MASK)
+    np.testing.assert_array_equal(got, stacked(qwen3(Module(weights), text.IDS, text.MASK), QWEN3_LAYERS))
+
+
+def repeated(weights, layers):
+    """The same first layer, over and over."""
+    first = {name: tensor for name, tensor in weights.items() if ".layers.0." in name}
+    others = {name: tensor for name, tensor in weights.items() if ".layers." not in name}
+    return others | {n.replace(".0.", f".{i}.", 1): tensor for i in range(layers) for n, tensor in first.items()}
+
+
+@pytest.mark.parametrize("name", ("flux2-dev-context", "flux2-klein-context"))
+def test_too_few_layers_are_named(name):
+    m, params = (module("mistral"), HEAD) if "dev" in name else (Module(text.weights("qwen3")), {})
+    with pytest.raises(BadInput, match="the language model has 3"):
+        COMPONENTS[name].run(m, **IDS, **params)
+
+
+def test_a_picture_goes_there_and_back():
+    m, groups = module("vae"), {"num_groups": tiny.GROUPS}
+    latent = COMPONENTS["flux2-vae-encoder"].run(m, VAE_GIVEN["picture"].astype(np.float64), **groups)
+    assert latent.shape == (2, 4 * tiny.VAE.latent_channels, 3, 2)
+    assert COMPONENTS["flux2-vae-decoder"].run(m, latent, **groups).shape == VAE_GIVEN["picture"].shape
