@@ -263,7 +263,11 @@ class _Machine:
         self.spend(build(self.top(), state))
 
     def persistent(self) -> None:
-        found = storage(self.pop())
+        identity = self.pop()
+        if type(identity) is tuple and len(identity) == 4 and identity[0] == "module":
+            self.stack.append(identity[1])  # a class; its file and source code are left
+            return
+        found = storage(identity)
         if self.storages is not None:
             before = self.storages.setdefault(found.key, found)
             if (before.element, before.whole) != (found.element, found.whole):

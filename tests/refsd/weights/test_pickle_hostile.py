@@ -100,8 +100,16 @@ EVIL = {
     "PERSID": (b"Pos.system\n", r'persistent id "os\.system", a storage expected \(PERSID'),
     "BINPERSID of a text": (text("/etc/passwd") + b"Q", r'persistent id "/etc/passwd", a storage'),
     "BINPERSID of a module": (
-        b"(" + text("module") + OPAQUE + text("a.py") + text("import os") + text("x") + b"tQ",
-        r'persistent id "module", a storage expected',
+        b"(" + text("module") + SYSTEM + text("a.py") + text("import os") + b"tQ",
+        r"asks for os\.system \(GLOBAL",
+    ),
+    "BINPERSID of a module by its name": (
+        b"(" + text("module") + text("os.system") + text("a.py") + text("import os") + b"tQ" + ARGUMENTS + b"R",
+        r"calls a value of type str",
+    ),
+    "BINPERSID of another kind": (
+        b"(" + text("file") + text("/etc/passwd") + b"tQ",
+        r'persistent id "file", a storage expected',
     ),
     "BINPERSID of nothing": (b")Q", r"a storage expected"),
     "a storage of no type": (storage().replace(b"FloatStorage", b"Size"), r"a storage of torch\.Size"),
