@@ -92,14 +92,18 @@ def unet_of(name: str, last_up: tuple[int, ...], **config) -> Full:
     )
 
 
-FOUR = {"block_out_channels": (320, 640, 1280, 1280)}
-SD2 = FOUR | {"cross_attention_dim": 1024, "attention_head_dim": (5, 10, 20, 20), "use_linear_projection": True}
-THREE = {
+FOUR: dict[str, Any] = {"block_out_channels": (320, 640, 1280, 1280)}
+SD2: dict[str, Any] = FOUR | {
+    "cross_attention_dim": 1024,
+    "attention_head_dim": (5, 10, 20, 20),
+    "use_linear_projection": True,
+}
+THREE: dict[str, Any] = {
     "block_out_channels": (320, 640, 1280),
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
     "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
 }
-XL = THREE | {
+XL: dict[str, Any] = THREE | {
     "cross_attention_dim": 2048,
     "attention_head_dim": (5, 10, 20),
     "transformer_layers_per_block": (1, 2, 10),
@@ -108,7 +112,7 @@ XL = THREE | {
     "addition_time_embed_dim": 256,
     "projection_class_embeddings_input_dim": 2816,
 }
-TINY = {
+TINY: dict[str, Any] = {
     "block_out_channels": (320, 640, 1280),
     "down_block_types": ("CrossAttnDownBlock2D",) * 3,
     "up_block_types": ("CrossAttnUpBlock2D",) * 3,
@@ -169,9 +173,24 @@ UNETS = {
     ),
 }
 
-CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
-CLIP_H = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 23}
-CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_attention_heads": 20, "num_hidden_layers": 32}
+CLIP_L: dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+}
+CLIP_H: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 23,
+}
+CLIP_G: dict[str, Any] = {
+    "hidden_size": 1280,
+    "intermediate_size": 5120,
+    "num_attention_heads": 20,
+    "num_hidden_layers": 32,
+}
 
 
 def clip_of(size: architecture.CLIPSize, kind, **config) -> Full:
@@ -186,7 +205,7 @@ def clip_of(size: architecture.CLIPSize, kind, **config) -> Full:
 
 def vae_of(size: architecture.VAESize, **config) -> Full:
     levels = 4
-    usual = {
+    usual: dict[str, Any] = {
         "block_out_channels": (128, 256, 512, 512),
         "layers_per_block": 2,
         "down_block_types": ("DownEncoderBlock2D",) * levels,
@@ -197,9 +216,9 @@ def vae_of(size: architecture.VAESize, **config) -> Full:
     )
 
 
-NO_QUANT = {"use_quant_conv": False, "use_post_quant_conv": False}
+NO_QUANT: dict[str, Any] = {"use_quant_conv": False, "use_post_quant_conv": False}
 
-T5 = {
+T5: dict[str, Any] = {
     "vocab_size": 32128,
     "d_model": 4096,
     "d_kv": 64,
@@ -209,7 +228,8 @@ T5 = {
     "feed_forward_proj": "gated-gelu",
     "relative_attention_num_buckets": 32,
 }
-QWEN3 = {
+UMT5: dict[str, Any] = {**T5, "vocab_size": 256384}
+QWEN3: dict[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 2560,
     "intermediate_size": 9728,
@@ -221,7 +241,7 @@ QWEN3 = {
 
 
 def mmdit_of(size: mmdit.MMDiTSize, **config) -> Full:
-    usual = {
+    usual: dict[str, Any] = {
         "sample_size": 128,
         "patch_size": 2,
         "in_channels": 16,
@@ -264,7 +284,11 @@ def esrgan_of(size: esrgan.ESRGANSize) -> Full:
 
     def peer():
         sources = {name: keymap.theirs(name) for name in esrgan.esrgan_shapes(size)}
-        state = {source.names[0]: torch.empty(esrgan.esrgan_shapes(size)[name]) for name, source in sources.items()}
+        state = {
+            source.names[0]: torch.empty(esrgan.esrgan_shapes(size)[name])
+            for name, source in sources.items()
+            if source
+        }
         return load_esrgan(state).model
 
     return Full(size, esrgan.esrgan_shapes, esrgan.esrgan_size, keymap, peer)
@@ -300,7 +324,7 @@ FULL = UNETS | {
         text.t5_shapes,
         text.t5_size,
         keymaps_text.t5(),
-        lambda: UMT5EncoderModel(UMT5Config(**T5 | {"vocab_size": 256384})),
+        lambda: UMT5EncoderModel(UMT5Config(**UMT5)),
     ),
     "qwen3-4b": Full(
         text.QWEN3_4B,

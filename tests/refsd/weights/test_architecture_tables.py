@@ -1,7 +1,8 @@
 """Tables of all but Stable Diffusion's own networks: read back from themselves, whole or not, in any order."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +22,9 @@ few, dims = st.integers(1, 3), st.integers(1, 40)
 
 
 class Table(NamedTuple):
-    shapes: object
-    read: object
-    usual: object
+    shapes: Callable[..., dict[str, tuple[int, ...]]]
+    read: Callable[..., Any]
+    usual: Any
     small: st.SearchStrategy
 
 
