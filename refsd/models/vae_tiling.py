@@ -148,9 +148,12 @@ def tiled_sdcpp(
     up to more than 1: so do stable-diffusion.cpp's (704 pixels in tiles of 32). Where nothing is shared, the
     later tile overwrites.
 
-    Raises BadInput where tiles that wrap share nothing on one axis alone: stable-diffusion.cpp aborts there.
+    Raises BadInput for an overlap beyond 0 to 0.5, for tiles smaller than 2, and where tiles that wrap share
+    nothing on one axis alone: stable-diffusion.cpp aborts there.
     Source: stable-diffusion.cpp ggml_extend.hpp, process_tiles_2d, sd_tensor_merge_2d.
     """
+    if not 0 <= overlap <= LARGEST_OVERLAP or min(size) < 2:
+        raise BadInput(f"tiles of {size[1]}x{size[0]} that share {overlap:g}: expected 2x2 or more, and 0 to 0.5")
     loops = (wraps.y, wraps.x) if wraps else (False, False)
     lengths = [n // down for n in x.shape[2:]]
     share = [shared(*axis) for axis in zip(lengths, size, (overlap, overlap), loops, strict=True)]
@@ -207,12 +210,16 @@ def tiled_diffusers(run: Run, x: np.ndarray, size: int, out_size: int, overlap: 
     -> [N, K, H', W'], dtype of run's results
 
     Sums accumulate in float64 or, for results in float32 or less, in float32.
+
+    Raises BadInput for tiles so small, or an overlap so large, that nothing of a tile is left.
     Source: diffusers autoencoder_kl.py, tiled_decode, _tiled_encode, blend_v, blend_h.
     """
     if max(x.shape[2:]) <= size:
         return run(x)
     step, blend = int(size * (1 - overlap)), int(out_size * overlap)
     kept = out_size - blend
+    if min(step, kept) < 1 or blend < 0:
+        raise BadInput(f"tiles of {size}, of {out_size} run, that share {overlap:g}: nothing of them is left")
     rows, above = [], {}
     for i in range(0, x.shape[2], step):
         row, left = [], None

@@ -1,5 +1,7 @@
 """Tiles: where they lie, what they weigh, and what comes of them."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +19,12 @@ def picture(z, up=2):
     y = z.repeat(up, 2).repeat(up, 3)
     rows, columns = np.arange(y.shape[2])[:, None], np.arange(y.shape[3])
     return np.concatenate([y * (1 + z.mean((1, 2, 3), keepdims=True)), y + 0.1 * rows - 0.3 * columns], axis=1)
+
+
+def grow(z):
+    """A decoder that needs a hundred times its output."""
+    work = np.ones((100, *z.shape[2:], 8, 8))
+    return work.sum(0).reshape(1, 1, 8 * z.shape[2], 8 * z.shape[3]) + z.mean()
 
 
 def latent(*shape, seed=0):
@@ -100,6 +108,37 @@ def test_tiles_that_wrap_without_overlap(wraps):
     np.testing.assert_array_equal(
         tiled_sdcpp(lambda t: t, z, (4, 4), 0.0, wraps=wraps), z, "where none blends, tiles lie side by side"
     )
+
+
+@pytest.mark.parametrize(
+    ("tile", "says"),
+    [
+        (lambda z: tiled_sdcpp(picture, z, (4, 4), 0.6, up=2), "tiles of 4x4 that share 0.6: expected"),
+        (lambda z: tiled_sdcpp(picture, z, (4, 4), float("nan"), up=2), "that share nan"),
+        (lambda z: tiled_sdcpp(picture, z, (4, 1), up=2), "tiles of 1x4 that share 0.5: expected 2x2"),
+        (lambda z: tiled_diffusers(picture, z, 1, 2), "tiles of 1, of 2 run, that share 0.25: nothing"),
+        (lambda z: tiled_diffusers(picture, z, 4, 8, 1.0), "nothing of them is left"),
+        (lambda z: tiled_diffusers(picture, z, 4, 8, -0.5), "nothing of them is left"),
+    ],
+)
+def test_tiles_that_are_none(tile, says):
+    with pytest.raises(BadInput, match=says):
+        tile(latent(1, 1, 9, 9))
+
+
+@pytest.mark.parametrize(
+    "tile", [lambda z: tiled_sdcpp(grow, z, (8, 8), up=8), lambda z: tiled_diffusers(grow, z, 8, 64)]
+)
+def test_memory_beyond_the_picture_does_not_grow_with_it(tile):
+    """Nine times the picture in the same memory: its own twice at most, and a row of tiles' edges."""
+    beyond = []
+    for side in (16, 48):
+        z = latent(1, 4, side, side)
+        tracemalloc.start()
+        out = tile(z)
+        beyond.append(tracemalloc.get_traced_memory()[1] - 2 * out.nbytes)
+        tracemalloc.stop()
+    assert beyond[1] <= beyond[0] + 200_000
 
 
 def test_tiles_spread_evenly_over_what_there_is():
