@@ -24,6 +24,18 @@ from refsd.golden.waivers import Waiver, apply
 MakeReference = Callable[[Numerics, Sequence[Deviation]], Engine]
 Answer = Mapping[str, np.ndarray]
 
+
+class Judge(NamedTuple):
+    """How an operation is judged that golden does not know itself; its outputs come in the order of computation.
+
+    measure:  (case, inputs, found, truth, honest, numerics) -> metrics
+    diagnose: (case, inputs, found, numerics) -> names of bugs under which the reference agrees with the engine
+    """
+
+    measure: Callable[..., list[Metrics]]
+    diagnose: Callable[..., list[str]]
+
+
 # Engine -> the cases of the whole corpus that it must run at least: fewer is a failure of the run itself.
 FLOORS = {
     "gguf-py": 23,
@@ -97,12 +109,14 @@ class Runner(NamedTuple):
     reference: makes the reference
     truths:    the stored answer of a case
     waivers:   and the day on which they are looked at
+    judges:    operation -> how it is judged; those that are not there as every operation
     """
 
     reference: MakeReference
     truths: Callable[[Case], Answer]
     waivers: Sequence[Waiver] = ()
     today: datetime.date | None = None
+    judges: Mapping[str, Judge] = {}
 
 
 def run(
@@ -164,11 +178,17 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, Stored
     if spoiled:
         reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
-    metrics = measure_case(case, inputs, found, runner.truths(case), honest(numerics), numerics)
-    judged = verdict.judge(metrics)
+    special = runner.judges.get(case.op)
+    measure_it, judge = (special.measure, verdict.judge_in_order) if special else (measure_case, verdict.judge)
+    metrics = measure_it(case, inputs, found, runner.truths(case), honest(numerics), numerics)
+    judged = judge(metrics)
     rest |= {"outputs": metrics, "margin": judged.margin, "criterion": judged.criterion}
     if judged.passed:
         return result(verdict.PASS, **rest)
+    if special:
+        named = special.diagnose(case, inputs, found, numerics)
+        reason = judged.reason + (f"; the reference agrees if {' or '.join(named)}" if named else "")
+        return result(verdict.FAIL, reason=reason, **rest)
     explaining = _explain(case, inputs, found, honest, numerics, declared)
     if not explaining:
         return result(verdict.FAIL, reason=judged.reason, **rest)

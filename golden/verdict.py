@@ -96,10 +96,20 @@ def judge_output(m: Metrics) -> Judgement:
 
 def judge(outputs: Iterable[Metrics]) -> Judgement:
     """The verdict on a case: that of its worst output. No output at all fails."""
-    judged = [judge_output(m) for m in outputs]
+    return _worst([judge_output(m) for m in outputs])
+
+
+def _worst(judged: list[Judgement]) -> Judgement:
     if not judged:
         return Judgement(False, INFINITE, "output", "no output")
     return max(judged, key=lambda j: (not j.passed, j.margin))
+
+
+def judge_in_order(outputs: Iterable[Metrics]) -> Judgement:
+    """The verdict on what was computed one after the other: the first that fails, for it may spoil the rest."""
+    judged = [judge_output(m) for m in outputs]
+    wrong = next((j for j in judged if not j.passed), None)
+    return wrong or _worst(judged)
 
 
 def _describe(c: Criterion, m: Metrics, e: Errors) -> str:

@@ -19,6 +19,7 @@ from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64, Numerics
 from refsd.golden.tensor import StoredTensor
 from refsd.module import Kept, Module, Taps
+from refsd.trajectory import run as trajectory
 from refsd.weights.checkpoint import open_checkpoint
 
 
@@ -45,6 +46,9 @@ class Reference:
     def refuses(self, case: Case) -> str | None:
         if case.op in operations.OPERATIONS:
             return None
+        if case.op == trajectory.OP:
+            storage = self.arithmetic.numerics.storage
+            return None if storage in ("float64", "float32") else f"no engine keeps its latents in {storage}"
         if case.op.removeprefix("model/") not in COMPONENTS:
             return f"no operation {case.op}"
         return "no model files" if case.model is not None and self.model_files is None else None
@@ -65,6 +69,8 @@ class Reference:
         with one_answer(self.arithmetic.numerics):
             if case.op in operations.OPERATIONS:
                 return operations.run(case.op, self.arithmetic, inputs, case.params)
+            if case.op == trajectory.OP:
+                return trajectory.answer(case, inputs, self.arithmetic.numerics.compute_dtype)
             name = case.op.removeprefix("model/")
             if name not in COMPONENTS:
                 raise BadInput(f"{case.name}: no operation {case.op}")

@@ -19,6 +19,7 @@ _MODULES = (
     "resampling",
     "layout",
     "adapters",
+    "trajectories",
     "sd15",
 )
 

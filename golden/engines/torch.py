@@ -13,7 +13,7 @@ import numpy as np
 from refsd.golden import operations
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.deviations import Deviation
-from refsd.golden.engines import EngineFailure, Found, ModelFiles
+from refsd.golden.engines import EngineFailure, Found, ModelFiles, torch_trajectories
 from refsd.golden.engines.torch_models import MODELS
 from refsd.golden.engines.torch_ops import FUNCTIONS
 from refsd.golden.numerics import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
@@ -48,6 +48,9 @@ class TorchEngine:
         if case.op in FUNCTIONS:
             composed = self._numerics.storage != "float32" and _is_composed(case)
             return f"torch makes {case.op} of several operations, and rounds between them" if composed else None
+        if case.op == "trajectory":
+            wide = self._numerics.storage == "float32"
+            return torch_trajectories.refuses(case.params) if wide else "latents are kept in float32"
         if case.op not in MODELS:
             return f"torch has no {case.op}"
         package = MODELS[case.op].package
@@ -74,6 +77,9 @@ class TorchEngine:
                 if case.op in FUNCTIONS:
                     params = operations.complete(case.op, inputs, case.params)
                     return {"y": _array(FUNCTIONS[case.op](torch, tensors, params))}
+                if case.op == "trajectory":
+                    outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
+                    return {name: _array(y) for name, y in outputs.items()}
                 outputs = MODELS[case.op].run(self._model(case), tensors, case.params)
             except (RuntimeError, NotImplementedError) as error:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error

@@ -79,13 +79,15 @@ def _against_case(case, found, store: Path, numerics):
     from refsd.engine import Reference
     from refsd.golden.conform import measure_case
     from refsd.golden.store import Store
+    from refsd.trajectory import JUDGES
 
     place = Store(store)
     make_into(place, [case])
     truth = place.get(case.name).outputs
     inputs = case.realize()
     honest = Reference(numerics, model_files=model_files).run(case, inputs)
-    return measure_case(case, inputs, _named(found, truth), truth, honest, numerics)
+    measure = JUDGES[case.op].measure if case.op in JUDGES else measure_case
+    return measure(case, inputs, _named(found, truth), truth, honest, numerics)
 
 
 def _against_file(golden: Path, found, numerics):

@@ -47,6 +47,7 @@ def conform(
     from refsd.golden import waivers as waiving
     from refsd.golden.store import Store
     from refsd.progress import compile_progress
+    from refsd.trajectory import JUDGES
 
     chosen = corpus.select(cases)
     if waivers is None and _WAIVERS.exists():
@@ -63,6 +64,7 @@ def conform(
         lambda numerics, deviations: Reference(numerics, deviations, model_files),
         lambda case: store.get(case.name).outputs,
         accepted,
+        judges=JUDGES,
     )
     total = len(found) * len(chosen)
     with compile_progress(), steps("conform", total) as advance:

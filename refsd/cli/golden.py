@@ -92,7 +92,13 @@ def show(
     if json:
         _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
         return
-    what = OPERATIONS[case.op].what if case.op in OPERATIONS else "a model's component"
+    what = (
+        OPERATIONS[case.op].what
+        if case.op in OPERATIONS
+        else "a trajectory"
+        if case.op == "trajectory"
+        else "a model's component"
+    )
     typer.echo(f"{case.name}\n  {case.op}: {what}")
     for argument, recipe in case.inputs.items():
         exponent = f"2**{recipe.exponent}" + (f" + {recipe.offset:g}" if recipe.offset else "")

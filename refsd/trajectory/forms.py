@@ -1,4 +1,4 @@
-"""A sampler as a linear form: each latent that it shows the model, in those shown before, the answers and the noise.
+"""A sampler as a linear form: each latent that it shows the model, in the earlier ones, the answers and the noise.
 
 Between two calls of the model a sampler only adds multiples of arrays. Given one unit vector for each of them, it
 writes its own coefficients down: no sampler is described twice.
@@ -34,13 +34,13 @@ class Forms(NamedTuple):
         return self.rows.shape[1] - 2 * self.calls
 
 
-def forms(run: Run, sigmas: np.ndarray, most: int = 128) -> Forms:
+def forms(run: Run, sigmas: np.ndarray) -> Forms:
     """The linear forms of a sampler on these sigmas.
 
-    run:  a sampler whose coefficients depend on the sigmas only (dpm_adaptive's do not)
-    most: calls and draws that there may be
-    Raises ValueError where there are more.
+    run: a sampler whose coefficients depend on the sigmas only (dpm_adaptive's do not)
+    Raises ValueError where it calls its model, or draws, more than four times a step.
     """
+    most = 4 * len(sigmas)
     unit = np.eye(3 * most).reshape(3 * most, 1, 1, 1, 3 * most)
     shown: list[np.ndarray] = []
     asked: list[float] = []

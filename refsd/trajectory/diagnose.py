@@ -1,0 +1,64 @@
+"""Which known bug an engine's trajectory has: each is applied to the reference, and agreement seen to return."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.numerics import Numerics
+from refsd.golden.rounding import unit
+from refsd.golden.tensor import StoredTensor
+from refsd.trajectory import model as analytic
+from refsd.trajectory.bugs import BUGS, Bug, answer
+from refsd.trajectory.forms import Forms, forms, sensitivities
+from refsd.trajectory.measure import forced, sigma_error
+from refsd.trajectory.run import Dump, method_of, sigmas_of
+
+
+def diagnose(
+    case: Case, inputs: Mapping[str, StoredTensor], found: Mapping[str, np.ndarray], numerics: Numerics
+) -> list[str]:
+    """The names of the bugs under which the reference takes every step as the engine did."""
+    y = Dump(**{name: np.asarray(found[name], np.float64) for name in Dump._fields})
+    u = unit(numerics.compute_dtype)
+    if not (np.isfinite(y.sigmas).all() and (np.diff(y.sigmas) < 0).all() and y.sigmas[-1] >= 0):
+        return []
+    form = forms(method_of(case).run, y.sigmas)
+    if len(form.rows) != len(y.x) + 1:
+        return []
+    noise = np.asarray(inputs["noise"].values(), np.float64)
+    slopes = sensitivities(method_of(case).run, y.sigmas)
+    right_sigmas = _near(y.sigmas, sigmas_of(case), u)
+    named = []
+    for bug in BUGS:
+        told = bug.sigmas(case) if bug.sigmas is not None else None
+        if (bug.sigmas is None) != right_sigmas or (told is not None and not _near(y.sigmas, told, u)):
+            continue
+        if bug.sigmas is not None and told is None:
+            continue
+        if _explains(case, form, y, noise, u, slopes, bug):
+            named.append(bug.name)
+    return named
+
+
+def _near(sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
+    return len(sigmas) == len(others) and bool(np.all(np.abs(sigmas - others) <= sigma_error(u) * np.abs(others)))
+
+
+def _explains(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, bug: Bug) -> bool:
+    if bug.rows is not None:
+        rows = bug.rows(case, form, y.sigmas)
+        if rows is None or np.array_equal(rows, form.rows):
+            return False
+        form = form._replace(rows=rows)
+    expected, limits = forced(form, y, noise, u, slopes)
+    shown = np.concatenate([y.x, y.latent[None]])
+    if not (np.abs(shown - expected) <= 4 * limits).all():
+        return False
+    for k, sigma in enumerate(form.sigmas):
+        said = answer(case, form, y.sigmas, k, y.x[k], sigma, bug)
+        # Guidance of any of the bugs weighs its terms by three times the case's at most.
+        limit = analytic.limit(y.x[k], float(sigma), 3 * case.params["guidance"], u)
+        if not (np.abs(y.denoised[k] - said) <= 4 * limit).all():
+            return False
+    return True

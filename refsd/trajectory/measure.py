@@ -1,0 +1,163 @@
+"""An engine's trajectory against the reference: each step from the engine's own latents, and the whole of it.
+
+Teacher-forced: what the engine showed its model at call k must be what the sampler makes of the engine's own
+earlier latents, answers and sigmas: a sum of a few products, whose rounding is known. Nothing is inherited there.
+Free-running, those roundings grow as the reference itself grows them, which is measured by displacing it: chaos is
+no error.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from refsd.golden.bounds import Bound
+from refsd.golden.case import Case
+from refsd.golden.metrics import Metrics, measure, unwanted
+from refsd.golden.numerics import Numerics
+from refsd.golden.rounding import gamma, unit
+from refsd.golden.tensor import StoredTensor
+from refsd.samplers.levels import SD_LEVELS
+from refsd.trajectory import model as analytic
+from refsd.trajectory.forms import Forms, forms, sensitivities
+from refsd.trajectory.run import Dump, Model, method_of, model_of, trajectory
+
+# Roundings that a term goes through in one step of any solver: at most a dozen products and sums.
+_ROUNDINGS = 16
+# Functions of sigmas, such as h = ln sigma - ln sigma_next: how far ln sigma may be off, in u (1 + |ln sigma|).
+_LOG = 4
+# Displacements are of first order; the engine's own are not larger than this times what they become.
+_FREE = 2.0
+
+Answer = Mapping[str, np.ndarray]
+Inputs = Mapping[str, StoredTensor]
+
+
+def measure_trajectory(
+    case: Case, inputs: Inputs, found: Answer, truth: Answer, honest: Answer, numerics: Numerics
+) -> list[Metrics]:
+    """Every output in the order of computation: sigmas, then call by call, then the trajectory as it ran."""
+    shapes = [measure(name, found.get(name), y, honest[name], None, -1) for name, y in truth.items()]
+    shapes += [unwanted(name, found[name]) for name in found.keys() - truth.keys()]
+    broken = [m for m in shapes if m.unwanted or m.found != m.shape or m.not_finite]
+    if broken:
+        return broken
+    u = unit(numerics.compute_dtype)
+    y = Dump(**{name: np.asarray(found[name], np.float64) for name in Dump._fields})
+    levels = np.asarray(truth["sigmas"], np.float64)
+    metrics = [_metrics("sigmas", y.sigmas, levels, np.abs(levels) * sigma_error(u), numerics)]
+    if not (np.diff(y.sigmas) < 0).all() or y.sigmas[-1] < 0:
+        return metrics
+    return metrics + _steps(case, inputs, y, numerics, u)
+
+
+def _steps(case: Case, inputs: Inputs, y: Dump, numerics: Numerics, u: float) -> list[Metrics]:
+    run, model = method_of(case).run, model_of(case)
+    noise = np.asarray(inputs["noise"].values(), np.float64)
+    form = forms(run, y.sigmas)
+    if len(form.rows) != len(y.x) + 1:
+        return []
+    expected, limits = forced(form, y, noise, u, sensitivities(run, y.sigmas))
+    shown = np.concatenate([y.x, y.latent[None]])
+    metrics = []
+    answered = []
+    for k, sigma in enumerate(form.sigmas):
+        metrics.append(_metrics(f"x[{k}]", shown[k], expected[k], limits[k], numerics))
+        answered.append(analytic.limit(y.x[k], sigma, case.params["guidance"], u))
+        metrics.append(_metrics(f"denoised[{k}]", y.denoised[k], model(y.x[k], sigma), answered[k], numerics))
+    metrics.append(_metrics("latent", y.latent, expected[-1], limits[-1], numerics))
+    free, grown = displaced(run, y.sigmas, model, noise, limits, np.stack(answered))
+    for k in range(1, len(shown)):
+        name = f"x[{k}]" if k < len(y.x) else "latent"
+        metrics.append(_metrics(f"{name}, free-running", shown[k], free[k], _FREE * grown[k] + limits[k], numerics))
+    return metrics
+
+
+def sigma_error(u: float) -> float:
+    """Relative: sigma^2 = 1 / abar - 1, abar a product of t + 1 factors of two roundings each, and a few functions.
+
+    At the lowest level the subtraction costs most, at the highest the product; an interpolation inherits either.
+    """
+    lowest, highest = (1 + 1 / float(SD_LEVELS.sigmas[i]) ** 2 for i in (0, -1))
+    return 0.5 * (gamma(20, u) * lowest + gamma(2 * len(SD_LEVELS.sigmas) + 20, u) * highest)
+
+
+def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What each call should have been shown, and the end, from the engine's own states; and how far it may be off.
+
+        limit = gamma(16) sum |coefficient| |term| + 4 u sum_j (1 + |ln sigma_j|) |d / d ln sigma_j|
+
+    -> [calls + 1, N, C, H, W] twice; at k = 0 it is the first noise times sigma_0
+    """
+    terms = np.concatenate([y.x, y.denoised, noise[1 : 1 + form.draws]])
+    flat = terms.reshape(len(terms), -1)
+    expected = form.rows @ flat
+    limits = gamma(_ROUNDINGS, u) * (np.abs(form.rows) @ np.abs(flat))
+    positive = y.sigmas[y.sigmas > 0]
+    for sigma, slope in zip(positive, slopes, strict=True):
+        limits = limits + _LOG * u * (1 + abs(np.log(sigma))) * np.abs(slope @ flat)
+    shape = (len(expected), *y.latent.shape)
+    expected, limits = expected.reshape(shape), limits.reshape(shape)
+    expected[0] = noise[0] * y.sigmas[0]
+    limits[0] = gamma(2, u) * np.abs(expected[0])
+    return expected, limits
+
+
+def displaced(
+    run: Callable[..., np.ndarray],
+    sigmas: np.ndarray,
+    model: Model,
+    noise: np.ndarray,
+    limits: np.ndarray,
+    answered: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The reference's own run on these sigmas, and how far it moves when each call is displaced by its limit.
+
+    limits:   [calls + 1, ...], of what the model is shown, and of the end
+    answered: [calls, ...], of what it answers
+    -> [calls + 1, ...] twice: the run; the sum of the displacements that have come down to each call
+    """
+    base = _shown(trajectory(run, sigmas, model, noise))
+    signs = np.sign(noise[0]) + (noise[0] == 0)
+    grown = np.zeros_like(base)
+    for j in range(len(answered)):
+        for dx, dy in ((limits[j] * signs, 0.0), (0.0, answered[j] * signs)):
+            moved = _shown(trajectory(run, sigmas, _pushed(model, j, dx, dy), noise))
+            grown += np.abs(moved - base)
+    return base, grown
+
+
+def amplification(run, sigmas: np.ndarray, model: Model, noise: np.ndarray, delta: float = 1e-6) -> np.ndarray:
+    """How an error made at call j has grown at call k, in RMS: [calls, calls + 1], 1 where j = k, 0 before it."""
+    base = trajectory(run, sigmas, model, noise)
+    gains = np.zeros((len(base.x), len(base.x) + 1))
+    signs = np.sign(noise[0]) + (noise[0] == 0)
+    for j in range(len(base.x)):
+        size = delta * float(np.sqrt(np.mean(base.x[j] ** 2)))
+        moved = _shown(trajectory(run, sigmas, _pushed(model, j, size * signs, 0.0), noise))
+        apart = np.sqrt(np.mean((moved - _shown(base)) ** 2, axis=(1, 2, 3, 4))) / size
+        apart[j] = 1.0
+        gains[j] = apart
+    return gains
+
+
+def _shown(y: Dump) -> np.ndarray:
+    return np.concatenate([y.x, y.latent[None]])
+
+
+def _pushed(model: Model, call: int, dx, dy) -> Model:
+    """The model, but that what it and the sampler see at one call, and what it answers, are displaced."""
+    calls = iter(range(1 << 30))
+
+    def pushed(x: np.ndarray, sigma: float) -> np.ndarray:
+        if next(calls) != call:
+            return model(x, sigma)
+        x += dx
+        return model(x, sigma) + dy
+
+    return pushed
+
+
+def _metrics(name: str, found: np.ndarray, truth: np.ndarray, limit: np.ndarray, numerics: Numerics) -> Metrics:
+    honest = truth.astype(numerics.compute_dtype).astype(np.float64)
+    channel = 1 if truth.ndim == 4 else -1
+    return measure(name, found, truth, honest, Bound(limit, limit / 4), channel)

@@ -1,0 +1,35 @@
+"""Samplers written in torch from k-diffusion's, float32, conform; with a bug they do not."""
+
+import pytest
+import torch
+
+from refsd.engine import Reference
+from refsd.golden import conform
+from refsd.golden.cases import select
+from refsd.golden.engines import torch_trajectories
+from refsd.golden.engines.registry import find
+from refsd.trajectory import JUDGES
+
+pytestmark = pytest.mark.peer
+
+
+def judged(cases="trajectory/*"):
+    engine = next(found.engine for found in find("torch") if found.name == "torch")
+    assert engine is not None
+    truth = Reference()
+    runner = conform.Runner(Reference, lambda case: truth.run(case, case.realize()), judges=JUDGES)
+    return conform.run(runner, [engine], select(cases))
+
+
+def test_torch_conforms():
+    results = judged()
+    assert {r.status for r in results} == {"pass", "refused"}, [r.reason for r in results if not r.conforms]
+    assert sum(r.status == "pass" for r in results) >= 11
+
+
+def test_half_the_eta_does_not(monkeypatch):
+    right = torch_trajectories.SAMPLERS["euler_a"]
+    wrong = lambda *given: right(torch, *given[1:-1], 0.0)
+    monkeypatch.setitem(torch_trajectories.SAMPLERS, "euler_a", wrong)
+    (result,) = judged("trajectory/euler_a/karras")
+    assert result.status == "fail" and "the reference agrees if eta is missing" in result.reason

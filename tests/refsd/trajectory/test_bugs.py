@@ -1,0 +1,68 @@
+"""Every known bug of a sampler is found by a case, and named; every case finds one."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from refsd.golden import verdict
+from refsd.golden.cases import trajectories
+from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.trajectory.bugs import BUGS, simulate
+from refsd.trajectory.diagnose import diagnose
+from refsd.trajectory.measure import measure_trajectory
+from refsd.trajectory.run import answer
+
+_CASES = {case.name: case for case in trajectories.CASES}
+
+
+@functools.cache
+def truth(name):
+    case = _CASES[name]
+    inputs = case.realize()
+    return inputs, *(answer(case, inputs, n.compute_dtype) for n in (FLOAT64, FLOAT32))
+
+
+def trial(case, bug):
+    """None where the bug makes no difference; else whether it fails, and what it is called."""
+    inputs, right, honest = truth(case.name)
+    wrong = simulate(case, inputs["noise"].values().astype(np.float32), right["sigmas"], bug)
+    if wrong is None or wrong.x.shape != right["x"].shape:
+        return None
+    found = wrong._asdict()
+    judged = verdict.judge_in_order(measure_trajectory(case, inputs, found, right, honest, FLOAT32))
+    return not judged.passed, diagnose(case, inputs, found, FLOAT32)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_bug_is_found_and_named(bug):
+    """By the first cases in which it makes a difference."""
+    trials = (trial(case, bug) for case in trajectories.CASES)
+    told = next(t for t in trials if t is not None)
+    assert told[0], f"{bug.name} gets through"
+    assert bug.name in told[1]
+    if bug.sigmas is None:
+        assert told[1] == [bug.name]
+
+
+@pytest.mark.parametrize("case", trajectories.CASES, ids=lambda case: case.name)
+def test_every_case_fails_a_bug_of_its_own_sampler(case):
+    found = [trial(case, bug) for bug in BUGS if bug.name.startswith(("each step", "history", "noise", "the last"))]
+    assert all(t[0] and len(t[1]) == 1 for t in found if t is not None)
+    assert sum(t is not None for t in found) >= 2
+
+
+def test_an_honest_engine_has_no_bug():
+    for case in trajectories.CASES[:3]:
+        inputs, _, honest = truth(case.name)
+        assert diagnose(case, inputs, honest, FLOAT32) == []
+
+
+def test_two_bugs_at_once_are_not_named():
+    case = _CASES["trajectory/dpmpp2m/karras"]
+    inputs, right, _ = truth(case.name)
+    noise = inputs["noise"].values().astype(np.float32)
+    wrong = simulate(case, noise, right["sigmas"], next(b for b in BUGS if b.name == "history is forgotten"))
+    assert wrong is not None
+    found = wrong._asdict() | {"denoised": wrong.denoised * np.float32(1.01)}
+    assert diagnose(case, inputs, found, FLOAT32) == []

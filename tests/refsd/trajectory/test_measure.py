@@ -1,0 +1,139 @@
+"""Trajectories judged: honest ones pass, chaos is no error, an error is found where it is made."""
+
+import numpy as np
+import pytest
+
+from refsd.engine import Reference
+from refsd.golden import conform, verdict
+from refsd.golden.cases import CASES, trajectories
+from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.samplers import SAMPLERS
+from refsd.trajectory import JUDGES
+from refsd.trajectory.bugs import simulate
+from refsd.trajectory.measure import amplification, displaced, measure_trajectory
+from refsd.trajectory.run import answer, trajectory
+
+CASE = CASES["trajectory/dpmpp2m/karras"]
+SIGMAS = np.array([14.6, 5.0, 1.2, 0.3, 0.1, 0.0])
+NOISE = np.random.default_rng(5).standard_normal((1, 1, 4, 6, 6))
+
+
+def measured(case, found):
+    inputs = case.realize()
+    truth, honest = (answer(case, inputs, n.compute_dtype) for n in (FLOAT64, FLOAT32))
+    return measure_trajectory(case, inputs, found, truth, honest, FLOAT32)
+
+
+def answered(case=CASE, dtype: type = np.float32):
+    return answer(case, case.realize(), np.dtype(dtype))
+
+
+@pytest.mark.parametrize("case", trajectories.CASES, ids=lambda case: case.name)
+def test_honest_float32_runs_pass(case):
+    """The sampler itself, and the same sums in another order."""
+    noise = case.realize()["noise"].values().astype(np.float32)
+    other = simulate(case, noise, answered(case, np.float64)["sigmas"])
+    assert other is not None
+    for found in (answered(case), other._asdict()):
+        judged = verdict.judge_in_order(measured(case, found))
+        assert judged.passed, judged.reason
+
+
+def test_an_error_is_named_where_it_is_made():
+    found = answered()
+    found["x"][3, 0, 1, 2, 3] += 1e-3
+    metrics = measured(CASE, found)
+    judged = verdict.judge_in_order(metrics)
+    assert not judged.passed and judged.reason.startswith("x[3]: element [0, 1, 2, 3]")
+    wrong = [m.output for m in metrics if not verdict.judge_output(m).passed]
+    assert "x[2]" not in wrong and "x[2], free-running" not in wrong
+
+
+def test_a_wrong_answer_of_the_model_is_its_own():
+    found = answered()
+    found["denoised"][2] *= 1.001
+    assert verdict.judge_in_order(measured(CASE, found)).reason.startswith("denoised[2]")
+
+
+def test_sigmas_come_first():
+    found = answered()
+    found["sigmas"] = found["sigmas"] * 1.01
+    assert verdict.judge_in_order(measured(CASE, found)).reason.startswith("sigmas")
+    found["sigmas"] = found["sigmas"][::-1].copy()
+    assert [m.output for m in measured(CASE, found)] == ["sigmas"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda y: {k: v for k, v in y.items() if k != "latent"},
+        lambda y: {**y, "more": y["latent"]},
+        lambda y: {**y, "x": y["x"][:-1]},
+        lambda y: {**y, "denoised": y["denoised"] * np.float32(np.nan)},
+    ],
+)
+def test_missing_extra_misshapen_and_not_finite(broken):
+    judged = verdict.judge_in_order(measured(CASE, broken(answered())))
+    assert not judged.passed and judged.criterion == "output"
+
+
+def chaotic(x, sigma):
+    """A denoiser whose answer turns with every hundredth of x."""
+    return np.sin(300 * x) / (1 + sigma)
+
+
+def test_chaos_is_no_error():
+    """Two honest runs of a chaotic model end far apart, and no farther than their roundings grow."""
+    wide = trajectory(SAMPLERS["euler"], SIGMAS, chaotic, NOISE)
+    narrow = trajectory(SAMPLERS["euler"], SIGMAS, chaotic, NOISE.astype(np.float32))
+    limits = np.stack([2e-6 * np.abs(x) for x in (*wide.x, wide.latent)])
+    answers = 1e-6 + 300 * np.abs(wide.x) * 2**-23
+    _, grown = displaced(SAMPLERS["euler"], SIGMAS, chaotic, NOISE, limits, answers)
+    apart = np.abs(narrow.latent - wide.latent)
+    rms = np.sqrt(np.mean(apart**2))
+    assert rms > 1e-4
+    assert rms < 2 * np.sqrt(np.mean(grown[-1] ** 2))
+
+
+def test_amplification_by_hand():
+    """Euler on D = c x is x -> (1 + (1 - c) (sigma_next / sigma - 1)) x: errors grow by the same factors."""
+    c = -0.5
+    gains = amplification(SAMPLERS["euler"], SIGMAS, lambda x, sigma: c * x, NOISE)
+    factors = 1 + (1 - c) * (SIGMAS[1:] / SIGMAS[:-1] - 1)
+    for j in range(5):
+        np.testing.assert_allclose(gains[j, j + 1], abs(factors[j]), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(gains[j, 5], np.prod(np.abs(factors[j:])), rtol=1e-6, atol=1e-8)
+    assert (np.triu(np.ones((5, 6)), 0) * gains == gains).all()
+
+
+def test_conform_says_which_bug():
+    """The runner, an engine with a bug, and the reason in its report."""
+
+    class Forgetful:
+        name, version = "forgetful", "1"
+
+        def refuses(self, case):
+            return None
+
+        def numerics(self, case):
+            return FLOAT32
+
+        def deviations(self, case):
+            return ()
+
+        def run(self, case, inputs):
+            noise = inputs["noise"].values().astype(np.float32)
+            sigmas = answered(case, np.float64)["sigmas"]
+            bug = next(b for b in BUGS if b.name == "history is forgotten")
+            found = simulate(case, noise, sigmas, bug)
+            assert found is not None
+            return found._asdict()
+
+    from refsd.trajectory.bugs import BUGS
+
+    truth = Reference()
+    runner = conform.Runner(Reference, lambda case: truth.run(case, case.realize()), judges=JUDGES)
+    wrong, right = conform.run(runner, [Forgetful(), Reference(FLOAT32)], [CASE])
+    assert wrong.status == "fail" and wrong.reason.startswith("x[2]: ")
+    assert wrong.reason.endswith("the reference agrees if history is forgotten")
+    assert right.status == "pass"
