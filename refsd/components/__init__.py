@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refsd.adapters import load as load_adapters
-from refsd.components import autoencoder, esrgan, flux, mmdit, text, unet, zimage
+from refsd.components import autoencoder, esrgan, flux, flux2, mmdit, text, unet, zimage
 from refsd.components.checks import check as check_inputs
 from refsd.components.component import IDS, MASK, VALUE, Argument, Component
 from refsd.golden.arithmetic import Arithmetic
@@ -25,6 +25,7 @@ from refsd.weights.detect import DENOISERS
 COMPONENTS: dict[str, Component] = {
     **unet.COMPONENTS,
     **flux.COMPONENTS,
+    **flux2.COMPONENTS,
     **mmdit.COMPONENTS,
     **zimage.COMPONENTS,
     **text.COMPONENTS,

@@ -16,21 +16,21 @@ EPS = 1e-4
 def encode(m: Module, x, num_groups=32):
     """A picture's latent: the mean of the posterior, packed and normalised. Nothing is drawn.
 
-    x:    [N, 3, H, W], -1..1, H and W multiples of 16
-    -> x: [N, 4Z, H/16, W/16], as flux2.py takes it
+    x:       [N, 3, H, W], -1..1, H and W multiples of 16
+    -> mean: [N, 4Z, H/16, W/16], as flux2.py takes it
     """
     mean, _ = vae.encode(m, x, num_groups)
     return to_denoiser(m, mean)
 
 
 @block
-def decode(m: Module, x, num_groups=32):
+def decode(m: Module, z, num_groups=32):
     """The picture of a latent.
 
-    x:      [N, 4Z, H, W], as flux2.py gives it
+    z:      [N, 4Z, H, W], as flux2.py gives it
     -> out: [N, 3, 16H, 16W], about -1..1, not clipped
     """
-    return vae.decode(m, to_vae(m, x), num_groups)
+    return vae.decode(m, to_vae(m, z), num_groups)
 
 
 def to_denoiser(m: Module, z):

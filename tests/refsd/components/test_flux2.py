@@ -20,7 +20,7 @@ HEAD = {"head_dim": tiny.MISTRAL.head_dim}
 CASES = {
     "flux2": ("klein", {name: x for name, x in GIVEN.items() if name != "guidance"}, {}),
     "flux2-vae-encoder": ("vae", {"x": VAE_GIVEN["picture"]}, {"num_groups": tiny.GROUPS}),
-    "flux2-vae-decoder": ("vae", {"x": VAE_GIVEN["x"]}, {"num_groups": tiny.GROUPS}),
+    "flux2-vae-decoder": ("vae", {"z": VAE_GIVEN["x"]}, {"num_groups": tiny.GROUPS}),
     "mistral": ("mistral", IDS, HEAD),
 }
 
@@ -54,7 +54,7 @@ def test_dev_needs_a_guidance_and_klein_refuses_it():
         ("flux2", "context", (2, 5, 10), "E is 10, the model takes 11"),
         ("flux2", "timesteps", (3,), "N is 3 here and 2"),
         ("flux2-vae-encoder", "x", (2, 3, 12, 6), "W is 6, the model takes a multiple of 4"),
-        ("flux2-vae-decoder", "x", (2, 3, 12, 6), "C is 3, the model takes 12"),
+        ("flux2-vae-decoder", "z", (2, 3, 12, 6), "C is 3, the model takes 12"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, tensor, shape, match):
