@@ -15,6 +15,7 @@ class TAESDSize(NamedTuple):
 
     blocks: how many follow each of the encoder's convolutions but the last; the decoder's, reversed
     pool:   channels a convolution spreads to where a block at the latent's size looks at the whole; 0: none does
+    halves: which there are; the original's files have one each
     """
 
     channels: int = 64
@@ -22,6 +23,7 @@ class TAESDSize(NamedTuple):
     blocks: tuple[int, ...] = (1, 3, 3, 3)
     image_channels: int = 3
     pool: int = 0
+    halves: tuple[str, ...] = ("encoder", "decoder")
 
 
 TAESD = TAESDSize()
@@ -49,7 +51,8 @@ def taesd_shapes(size: TAESDSize) -> Shapes:
         if level:
             shapes |= conv(f"decoder.{place + 1}", D, D, bias=False)
             place += 2
-    return shapes | conv(f"decoder.{place}", D, size.image_channels)
+    shapes |= conv(f"decoder.{place}", D, size.image_channels)
+    return {name: shape for name, shape in shapes.items() if name.startswith(size.halves)}
 
 
 def taesd_size(shapes: Mapping[str, Shape]) -> TAESDSize:
@@ -70,6 +73,7 @@ def taesd_size(shapes: Mapping[str, Shape]) -> TAESDSize:
         blocks=blocks or usual.blocks,
         image_channels=dim(shapes, into, 1, image),
         pool=next((shape[0] for shape in pools if len(shape) == 4 and shape[0] > 0), 0),
+        halves=tuple(half for half in usual.halves if has(shapes, f"{half}.")) or usual.halves,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where diffusers keeps TAESD's tensors."""
+"""Where diffusers, and the original's two files, keep TAESD's tensors."""
 
 from refsd.weights.keymaps import SAME, Keymap, Row
 
@@ -11,3 +11,11 @@ def taesd(encoder_layers: int = 15, decoder_layers: int = 19) -> Keymap:
     rows = [Row(f"encoder.{i}", (f"encoder.layers.{i}",), SAME) for i in range(encoder_layers)]
     rows += [Row(f"decoder.{i + 1}", (f"decoder.layers.{i}",), SAME) for i in range(decoder_layers)]
     return Keymap(rows)
+
+
+def taesd_half(half: str, layers: int) -> Keymap:
+    """TAESD's "encoder." or "decoder." <-> the original's file of that half, whose names begin with a place.
+
+    layers: how many places its nn.Sequential has
+    """
+    return Keymap(Row(f"{half}.{i}", (f"{i}",), SAME) for i in range(layers))

@@ -59,6 +59,14 @@ def _any_flux2_vae(names: Collection[str]) -> Keymap:
     return keymaps_flux2.vae_original()
 
 
+def _tae_encoder(names: Collection[str]) -> Keymap:
+    return keymaps_taesd.taesd_half("encoder", count(names, "", 15))
+
+
+def _tae_decoder(names: Collection[str]) -> Keymap:
+    return keymaps_taesd.taesd_half("decoder", count(names, "", 20))
+
+
 def _diffusers_tae(names: Collection[str]) -> Keymap:
     return keymaps_taesd.taesd(count(names, "encoder.layers.", 15), count(names, "decoder.layers.", 19))
 
@@ -192,6 +200,8 @@ PLACES = (
     *_places("vae", "ldm", ("vae.", ""), _LDM_VAE, _vae),
     *_places("vae", "diffusers", ("",), _DIFFUSERS_VAE, _diffusers_vae),
     *_places("tae", "original", ("tae.", ""), ("encoder.1.conv.", "decoder.3.conv."), _same),
+    *_places("tae", "original", ("",), ("1.conv.0.",), _tae_encoder),
+    *_places("tae", "original", ("",), ("1.weight",), _tae_decoder),
     *_places("tae", "diffusers", ("tae.", ""), ("decoder.layers.", "encoder.layers.0.weight"), _diffusers_tae),
     *_places("clip", "ldm", _CLIP_PREFIXES, _CLIP, _clip),
     *_places("clip", "ldm", _OPENCLIP_PREFIXES, _OPENCLIP, _openclip),

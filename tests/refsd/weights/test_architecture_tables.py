@@ -62,7 +62,12 @@ TABLES = {
         taesd.taesd_shapes,
         taesd.taesd_size,
         taesd.TAESD,
-        sizes(taesd.TAESDSize, blocks=st.lists(few, min_size=1, max_size=4).map(tuple), pool=st.integers(0, 5)),
+        sizes(
+            taesd.TAESDSize,
+            blocks=st.lists(few, min_size=1, max_size=4).map(tuple),
+            pool=st.integers(0, 5),
+            halves=st.sampled_from([("encoder", "decoder"), ("encoder",), ("decoder",)]),
+        ),
     ),
     "controlnet": Table(
         controlnet.controlnet_shapes,
