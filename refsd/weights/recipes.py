@@ -53,8 +53,8 @@ def tensor_recipe(name: str, shape: Shape, type: str) -> Recipe:
     """
     type = storage_type(name, shape, type)
     if len(shape) == 1:
-        is_norm_weight = name.endswith((".weight", ".scale"))
-        return Recipe(shape, type, exponent=-18 if is_norm_weight else -20, offset=float(is_norm_weight))
+        about_one = name.endswith((".weight", ".scale", ".running_var"))
+        return Recipe(shape, type, exponent=-18 if about_one else -20, offset=float(about_one))
     if name.endswith(_TABLES):
         return Recipe(shape, type, exponent=-20)
     fan_in = math.prod(shape[1:])
