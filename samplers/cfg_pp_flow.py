@@ -1,8 +1,9 @@
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.ancestral import Ancestral, ancestral_step
 from refsd.samplers.cfg_pp import GuidedDenoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def euler_cfg_pp_flow(
@@ -37,8 +38,7 @@ def euler_ancestral_cfg_pp_flow(
     Arguments: euler_ancestral_cfg_pp's. noise: drawn from where eta and s_noise are not 0
     Source: ComfyUI sample_euler_ancestral_cfg_pp.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -48,8 +48,8 @@ def euler_ancestral_cfg_pp_flow(
         step = Ancestral(0.0, sigma_next / signal_next)
         if signal > 0 or eta == 0:
             step = ancestral_step(sigma / signal if signal > 0 else 1.0, sigma_next / signal_next, eta)
-        d = (x - signal * uncond) / sigma
-        x = signal_next * (denoised + step.down * d)
-        if eta and s_noise:
-            x = x + noise(sigma, sigma_next).astype(x.dtype) * (signal_next * step.up * s_noise)
+        # signal_next (denoised + down d + up n),  d = (x - signal uncond) / sigma
+        ratio = signal_next * step.down / sigma
+        n = (signal_next * step.up * s_noise, noise(sigma, sigma_next)) if eta and s_noise else ()
+        x = combine(signal_next, denoised, ratio, x, -ratio * signal, uncond, *n)
     return x

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import ancestral_step, fresh
 from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.res import phi_1, phi_2
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def dpmpp_2s_ancestral_cfg_pp(
@@ -21,6 +22,8 @@ def dpmpp_2s_ancestral_cfg_pp(
 ) -> np.ndarray:
     """dpmpp_2s_ancestral from x + denoised - uncond instead of x, in both its stages; uncond is the latest one.
 
+    So in the second stage it is the middle's, and without guidance this is not dpmpp_2s_ancestral.
+
     model:  gives denoised with guidance and without the prompt
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 takes denoised
@@ -28,21 +31,21 @@ def dpmpp_2s_ancestral_cfg_pp(
     -> latents at sigmas[-1], dtype of x
     Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral_step(sigma, sigma_next, eta)
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
         if step.down == 0:
-            x = denoised
+            x = combine(1.0, denoised, *n)
         else:
-            h = math.log(sigma / step.down)
             sigma_mid = math.sqrt(sigma * step.down)
-            x_2 = sigma_mid / sigma * (x + (denoised - uncond)) - math.expm1(-h / 2) * denoised
-            denoised_2, uncond = model(x_2, sigma_mid)
-            x = step.down / sigma * (x + (denoised - uncond)) - math.expm1(-h) * denoised_2
-        x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+            # ratio (x + denoised - uncond) + (1 - ratio) denoised, the ratios being e^(-h/2) and e^-h
+            ratio = sigma_mid / sigma
+            denoised_2, uncond_2 = model(combine(ratio, x, 1.0, denoised, -ratio, uncond), sigma_mid)
+            ratio = step.down / sigma
+            x = combine(ratio, x, ratio, denoised, -ratio, uncond_2, 1 - ratio, denoised_2, *n)
     return x
 
 
@@ -62,17 +65,16 @@ def dpmpp_2m_cfg_pp(
     Source: ComfyUI sample_dpmpp_2m_cfg_pp.
     """
     last, h_last = None, 0.0
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
-        x = denoised + sigma_next / sigma * (x - uncond)
-        if last is not None:
-            x = x - math.expm1(-h) * h / (2 * h_last) * (denoised - last)
+        ratio = sigma_next / sigma
+        c = (1 - ratio) * h / (2 * h_last) if last is not None else 0.0
+        x = combine(ratio, x, 1 + c, denoised, -ratio, uncond, -c, uncond if last is None else last)
         last, h_last = uncond, h
     return x
 
@@ -93,21 +95,20 @@ def res_multistep_cfg_pp(
     Source: ComfyUI sample_res_multistep_cfg_pp; with eta 1 sample_res_multistep_ancestral_cfg_pp.
     """
     last, down_last, sigma_last = None, 0.0, 0.0
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         step = ancestral_step(sigma, sigma_next, eta)
+        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
+        ratio = step.down / sigma
         if last is None or step.down == 0:
-            x = denoised + (x - uncond) / sigma * step.down
+            x = combine(1.0, denoised, ratio, x, -ratio, uncond, *n)
         else:
             h = math.log(sigma / step.down)
             b2 = phi_2(h) * h / math.log(down_last / sigma_last)
-            y = x + (denoised - uncond)
-            x = step.down / sigma * y + h * (phi_1(h) - b2) * uncond + h * b2 * last
-        if eta:
-            x = renoised(x, step, sigma, sigma_next, noise, s_noise)
+            b1 = phi_1(h) - b2
+            x = combine(ratio, x, ratio, denoised, h * b1 - ratio, uncond, h * b2, last, *n)
         last, down_last, sigma_last = uncond, step.down, sigma
     return x
 
@@ -139,16 +140,14 @@ def gradient_estimation_cfg_pp(
     Source: ComfyUI sample_gradient_estimation_cfg_pp.
     """
     d_last = None
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        d = (x - uncond) / sigma
-        x = denoised + d * sigma_next
-        if d_last is not None:
-            x = x + (gamma - 1) * (d - d_last) * (sigma_next - sigma)
+        d = combine(1 / sigma, x, -1 / sigma, uncond)
+        more = (gamma - 1) * (sigma_next - sigma) if d_last is not None else 0.0
+        x = combine(1.0, denoised, sigma_next + more, d, -more, d if d_last is None else d_last)
         d_last = d
     return x

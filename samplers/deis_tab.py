@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 
+from refsd.kernels.multistep import multistep
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 # The variance-preserving SDE whose sigma is 0.002 at t = 0.001 and 80 at t = 1: beta(t) = _START + _RISE t.
 _LOW, _HIGH = math.log(0.002**2 + 1), math.log(80.0**2 + 1)
@@ -50,18 +51,16 @@ def deis_tab(
     Source: Zhang & Chen 2023 (DEIS), section 3.2; zju-pi/diff-sampler; ComfyUI and Forge sample_deis, "tab".
     """
     past: list[np.ndarray] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        past = [(x - denoised) / sigma, *past[: order - 1]]
-        if len(past) == 1:
-            x = x + past[0] * (sigma_next - sigma)
-            continue
-        times = vp_time(np.asarray(sigmas[i - len(past) + 1 : i + 1][::-1], np.float64))
-        for c, eps in zip(time_polynomial_weights(times, float(vp_time(sigma_next))), past, strict=True):
-            x = x + eps * float(c)
+        weights = [sigma_next - sigma]
+        if past:
+            times = vp_time(np.asarray(sigmas[i - len(past) : i + 1][::-1], np.float64))
+            weights = time_polynomial_weights(times, float(vp_time(sigma_next))).tolist()
+        x, eps = multistep(x, denoised, sigma, weights, past)
+        past = [eps, *past][: order - 1]
     return x

@@ -2,9 +2,10 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import flow_ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import flow_ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def dpm_2_ancestral_flow(
@@ -20,8 +21,7 @@ def dpm_2_ancestral_flow(
 
     Arguments: dpm_2_ancestral's. Source: ComfyUI sample_dpm_2_ancestral_RF.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -29,7 +29,9 @@ def dpm_2_ancestral_flow(
             return denoised
         step = flow_ancestral_step(sigma, sigma_next, eta)
         sigma_mid = math.sqrt(sigma * step.down)
-        x_2 = x + (x - denoised) / sigma * (sigma_mid - sigma)
-        d_2 = (x_2 - model(x_2, sigma_mid)) / sigma_mid
-        x = renoised(x + d_2 * (step.down - sigma), step, sigma, sigma_next, noise, s_noise)
+        x_2 = combine(sigma_mid / sigma, x, 1 - sigma_mid / sigma, denoised)
+        # scale (x + d_2 dt),  d_2 = (x_2 - denoised_2) / sigma_mid
+        share = step.scale * (step.down - sigma) / sigma_mid
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
+        x = combine(step.scale, x, share, x_2, -share, model(x_2, sigma_mid), *n)
     return x

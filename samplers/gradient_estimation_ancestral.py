@@ -1,8 +1,10 @@
 import numpy as np
 
-from refsd.samplers.ancestral import AncestralStep, ancestral_step, renoised
+from refsd.kernels.combine import combine
+from refsd.kernels.multistep import multistep
+from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def gradient_estimation_ancestral(
@@ -22,19 +24,17 @@ def gradient_estimation_ancestral(
     ancestral: flow_ancestral_step for a rectified flow
     Source: stable-diffusion.cpp sample_gradient_estimation.
     """
-    d_last = None
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    past: list[np.ndarray] = []
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
         step = ancestral(sigma, sigma_next, eta)
-        d = (x - denoised) / sigma
-        d_bar = d if d_last is None else gamma * d + (1 - gamma) * d_last
-        x = x + d_bar * (step.down - sigma)
+        dt = step.down - sigma
+        x, d = multistep(x, denoised, sigma, [gamma * dt, (1 - gamma) * dt] if past else [dt], past)
         if eta:
-            x = renoised(x, step, sigma, sigma_next, noise, s_noise)
-        d_last = d
+            x = combine(step.scale, x, *fresh(step, sigma, sigma_next, noise, s_noise))
+        past = [d]
     return x

@@ -1,8 +1,9 @@
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.churn import NO_CHURN, Churn, churned
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def heunpp2(
@@ -27,20 +28,20 @@ def heunpp2(
     Source: Carzit/sd-webui-samplers-scheduler; ComfyUI and Forge, sample_heunpp2.
     """
     steps = len(sigmas) - 1
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         x, sigma_hat = churned(x, sigma, steps, noise, churn)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma_hat
-        x_n, d_n, slope = x, d, d
-        ahead = min(2, steps - 1 - i)
-        for j in range(ahead):
-            start = sigma_hat if j == 0 else sigma_next
-            end = float(sigmas[i + 1 + j])
-            x_n = x_n + d_n * (end - start)
-            d_n = (x_n - model(x_n, end)) / end
-            slope = slope + (d_n - d) * (end / ((ahead + 1) * float(sigmas[0])))
-        x = x + slope * (sigma_next - sigma_hat)
+        ahead = sigmas[i + 1 : min(i + 3, steps)].tolist()
+        dt, w = sigma_next - sigma_hat, [end / ((len(ahead) + 1) * float(sigmas[0])) for end in ahead]
+        # x + dt (w_1 d + w_2 d_2 + w_3 d_3), each d being (x_n - denoised_n) / sigma_n
+        x_n, denoised_n, sigma_n = x, denoised, sigma_hat
+        share = dt * (1 - sum(w)) / sigma_hat
+        terms = [1 + share, x, -share, denoised]
+        for end, weight in zip(ahead, w, strict=True):
+            x_n = combine(end / sigma_n, x_n, 1 - end / sigma_n, denoised_n)
+            denoised_n, sigma_n = model(x_n, end), end
+            terms += [dt * weight / end, x_n, -dt * weight / end, denoised_n]
+        x = combine(*terms)
     return x

@@ -1,7 +1,8 @@
 import numpy as np
 
+from refsd.kernels.multistep import multistep
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def published_weights(h: list[float]) -> tuple[float, ...]:
@@ -14,7 +15,8 @@ def published_weights(h: list[float]) -> tuple[float, ...]:
         t = ((1 - h/3(h + h_1)) / 2 + (1 - h/2(h + h_1)) h / 6(h + h_1 + h_2))
             h (h + h_1) (h + h_1 + h_2) / h_1 (h_1 + h_2) (h_1 + h_2 + h_3)
 
-    On even steps those of Adams-Bashforth; on uneven ones not, and with four slopes their sum is not 1.
+    Up to three are those of Adams-Bashforth on even steps. Four are 57, -65, 43, -11 over 24 there, and on uneven
+    steps their sum is not 1.
     Source: zju-pi/diff-sampler solvers.py, ipndm_v; ComfyUI sample_ipndm_v.
     """
     if len(h) == 1:
@@ -51,15 +53,13 @@ def ipndm_v(
     """
     ds: list[np.ndarray] = []
     steps: list[float] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        ds = [(x - denoised) / sigma, *ds[:3]]
         steps = [sigma_next - sigma, *steps[:3]]
-        for weight, d in zip(published_weights(steps), ds, strict=True):
-            x = x + d * (weight * steps[0])
+        x, d = multistep(x, denoised, sigma, [steps[0] * c for c in published_weights(steps)], ds)
+        ds = [d, *ds[:2]]
     return x

@@ -1,7 +1,8 @@
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def lcm_scaled(
@@ -24,8 +25,7 @@ def lcm_scaled(
     Source: ComfyUI sample_lcm; stable-diffusion.cpp sample_lcm with extra_sample_args.
     """
     steps = len(sigmas) - 1
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -36,5 +36,5 @@ def lcm_scaled(
                 bound = float(clip * n.std(ddof=ddof, dtype=np.float64))
                 n = np.clip(n, -bound, bound)
             scale = scales[0] + (scales[1] - scales[0]) * (i / (steps - 1) if steps > 1 else 0.0)
-            x = x + n * (sigma_next * scale)
+            x = combine(1.0, x, sigma_next * scale, n)
     return x

@@ -1,8 +1,9 @@
 import numpy as np
 
+from refsd.kernels.multistep import multistep
 from refsd.samplers.lms import adams_bashforth
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def lms_shifted(
@@ -31,17 +32,13 @@ def lms_shifted(
     """
     order = min(order, len(sigmas) - 1)
     past: list[np.ndarray] = []
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma
         used = min(order, i + 1)
-        nodes = np.asarray(sigmas[i - used + 1 : i + 1][::-1], np.float64)
-        c = adams_bashforth(nodes, sigma, sigma_next)
-        x = x + d * float(c[0])
-        for j in range(1, used):
-            x = x + past[max(j - 1 - shift, 0)] * float(c[j])
-        past = [d, *past[: order - 2]] if order > 1 else []
+        nodes = np.array(sigmas[i - used + 1 : i + 1][::-1], np.float64)
+        slopes = [past[max(j - 1 - shift, 0)] for j in range(1, used)]
+        x, d = multistep(x, denoised, sigma, adams_bashforth(nodes, sigma, sigma_next), slopes)
+        past = [d, *past][: order - 1]
     return x

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.levels import DiscreteLevels
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.schedules import karras
@@ -74,15 +75,15 @@ def restart(
     last = float(sigmas[0])
     for i, (sigma, sigma_next) in enumerate(path(sigmas, segments)):
         if sigma > last:
-            x = x + noise(last, sigma).astype(x.dtype) * (s_noise * math.sqrt(sigma**2 - last**2))
+            x = combine(1.0, x, s_noise * math.sqrt(sigma**2 - last**2), noise(last, sigma))
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        d = (x - denoised) / sigma
+        x = combine(sigma_next / sigma, x, 1 - sigma_next / sigma, denoised)
         if sigma_next > 0:
-            x_2 = x + d * (sigma_next - sigma)
-            d = (d + (x_2 - model(x_2, sigma_next)) / sigma_next) / 2
-        x = x + d * (sigma_next - sigma)
+            # x_2 + (d_2 - d) dt / 2, and x_2 - denoised = d sigma_next
+            half = (sigma_next - sigma) / (2 * sigma_next)
+            x = combine(1.0, x, half, denoised, -half, model(x, sigma_next))
         last = sigma_next
     return x
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 # sigma that is stepped to -> tau, the share of noise: 0 is the ODE, 1 the SDE whose noise is DDPM's
 Tau = Callable[[float], float]
@@ -103,19 +104,17 @@ def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights,
     steps = len(sigmas) - 1
     times = [-math.log(s) if s > 0 else math.inf for s in map(float, sigmas)]
     past: list[np.ndarray] = []
-    start, fresh, tau_now = x, None, 0.0
+    start, fresh, tau_now = x, (), 0.0
 
     def stepped(x, i, order, known):
         """To times[i + 1] from the `order` newest values, of which the first is `known`'s."""
         m, h = 1 + tau_now**2, times[i + 1] - times[i]
         nodes = [times[known - k] for k in range(order)]
-        y = math.exp(-m * h) * x
-        for b, denoised in zip(weights(nodes, times[i], times[i + 1], m), past[:order], strict=True):
-            y = y + float(b) * denoised
-        return y if fresh is None else y + fresh
+        b = weights(nodes, times[i], times[i + 1], m).tolist()
+        values = [part for term in zip(b, past[:order], strict=True) for part in term]
+        return combine(math.exp(-m * h), x, *values, *fresh)
 
-    for i in range(steps):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -128,9 +127,9 @@ def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights,
                 past[0] = denoised
         if sigma_next == 0:
             return denoised
-        start, tau_now, fresh = x, tau(sigma_next), None
+        start, tau_now, fresh = x, tau(sigma_next), ()
         if tau_now and s_noise:
             spread = math.sqrt(-math.expm1(-2 * tau_now**2 * (times[i + 1] - times[i])))
-            fresh = noise(sigma, sigma_next).astype(x.dtype) * (sigma_next * spread * s_noise)
+            fresh = (sigma_next * spread * s_noise, noise(sigma, sigma_next))
         x = stepped(start, i, min(orders[0], len(past), room - 1), i)
     return x

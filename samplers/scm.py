@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def scm(
@@ -23,13 +24,11 @@ def scm(
     -> latents at angles[-1], dtype of x
     Source: Lu & Song 2025 (sCM), algorithm 2 of its appendix; diffusers SCMScheduler (SANA-Sprint).
     """
-    for i in range(len(angles) - 1):
-        t, t_next = float(angles[i]), float(angles[i + 1])
+    for i, t, t_next in intervals(angles):
         denoised = model(x, t)
         if callback:
             callback(i, t, x, denoised)
-        fresh = noise(t, t_next).astype(x.dtype)
-        x = math.cos(t_next) * denoised + math.sin(t_next) * sigma_data * fresh
+        x = combine(math.cos(t_next), denoised, math.sin(t_next) * sigma_data, noise(t, t_next))
     return x
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 # k = (1 + eta) h, where in the step the second call lies -> weights of denoised and denoised_2
 Weights = Callable[[float, float], tuple[float, float]]
@@ -27,9 +28,19 @@ def refined(k: float, r: float) -> tuple[float, float]:
     return -math.expm1(-k) - b2, b2
 
 
-def renewed(w: np.ndarray, part: float, n: np.ndarray) -> np.ndarray:
-    """A path of noise of unit variance, `part` = eta h of a step on: e^-part w + sqrt(1 - e^(-2 part)) n."""
-    return math.exp(-part) * w + math.sqrt(-math.expm1(-2 * part)) * n.astype(w.dtype)
+# Noise of unit variance as a sum: weights and normals.
+Path = list[tuple[float, np.ndarray]]
+
+
+def renewed(w: Path, part: float, n: np.ndarray) -> Path:
+    """A path of noise, `part` = eta h of a step on: e^-part w + sqrt(1 - e^(-2 part)) n."""
+    fading = math.exp(-part)
+    return [*((fading * weight, drawn) for weight, drawn in w), (math.sqrt(-math.expm1(-2 * part)), n)]
+
+
+def times(scale: float, w: Path) -> list:
+    """scale w, as combine takes it."""
+    return [part for weight, drawn in w for part in (scale * weight, drawn)]
 
 
 def seeds_2(
@@ -45,8 +56,8 @@ def seeds_2(
 ) -> np.ndarray:
     """SEEDS-2: a noisy step to sigma_1, r of the way in ln sigma, then the whole step with what was found there.
 
-        x_1 = sigma_1 / sigma e^(-r eta h) x + (1 - e^(-r k)) denoised + sigma_1 w_1,  k = (1 + eta) h
-        x <- sigma_next / sigma e^(-eta h) x + b1 denoised + b2 denoised_2 + sigma_next w
+        x_1 = e^(-r k) x + (1 - e^(-r k)) denoised + sigma_1 w_1,  k = (1 + eta) h
+        x <- e^-k x + b1 denoised + b2 denoised_2 + sigma_next w
 
     w is one path of noise, of which w_1 is the beginning.
 
@@ -57,8 +68,7 @@ def seeds_2(
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 2; ComfyUI sample_seeds_2.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -67,17 +77,13 @@ def seeds_2(
         h = math.log(sigma / sigma_next)
         k = (1 + eta) * h
         sigma_1 = sigma * math.exp(-r * h)
-        x_1 = sigma_1 / sigma * math.exp(-r * eta * h) * x - math.expm1(-r * k) * denoised
-        w = np.zeros_like(x)
-        if eta and s_noise:
-            w = renewed(w, r * eta * h, noise(sigma, sigma_1))
-            x_1 = x_1 + w * (sigma_1 * s_noise)
-        denoised_2 = model(x_1, sigma_1)
+        noisy = eta and s_noise
+        w = renewed([], r * eta * h, noise(sigma, sigma_1)) if noisy else []
+        a, b1 = math.exp(-r * k), -math.expm1(-r * k)
+        denoised_2 = model(combine(a, x, b1, denoised, *times(sigma_1 * s_noise, w)), sigma_1)
+        w = renewed(w, (1 - r) * eta * h, noise(sigma_1, sigma_next)) if noisy else []
         b1, b2 = weights(k, r)
-        x = sigma_next / sigma * math.exp(-eta * h) * x + b1 * denoised + b2 * denoised_2
-        if eta and s_noise:
-            w = renewed(w, (1 - r) * eta * h, noise(sigma_1, sigma_next))
-            x = x + w * (sigma_next * s_noise)
+        x = combine(math.exp(-k), x, b1, denoised, b2, denoised_2, *times(sigma_next * s_noise, w))
     return x
 
 
@@ -127,7 +133,7 @@ def seeds_3(
         x_2 = ... the line through denoised, denoised_2   at sigma_2
         x <- ... the line through denoised, denoised_3    at sigma_next
 
-    Each with sigma_j / sigma e^(-eta h_j) x before, and sigma_j w_j after it: seeds_2's path of noise.
+    Each with e^(-k_j) x before, and sigma_j w_j after it: seeds_2's path of noise.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 takes denoised
@@ -135,8 +141,7 @@ def seeds_3(
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 3; ComfyUI sample_seeds_3.
     """
-    for i in range(len(sigmas) - 1):
-        sigma, sigma_next = float(sigmas[i]), float(sigmas[i + 1])
+    for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
@@ -150,13 +155,13 @@ def seeds_3(
             (sigma_1, sigma_2, refined(2 * k / 3, 1 / 2)),
             (sigma_2, sigma_next, refined(k, 2 / 3)),
         )
-        w, latest, y = np.zeros_like(x), denoised, x
+        w: Path = []
+        latest, y = denoised, x
         for before, after, (b1, b2) in stages:
             if before != sigma:
                 latest = model(y, before)
-            y = after / sigma * (after / sigma) ** eta * x + b1 * denoised + b2 * latest
             if eta and s_noise:
                 w = renewed(w, eta * math.log(before / after), noise(before, after))
-                y = y + w * (after * s_noise)
+            y = combine((after / sigma) ** (1 + eta), x, b1, denoised, b2, latest, *times(after * s_noise, w))
         x = y
     return x
