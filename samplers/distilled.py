@@ -86,3 +86,38 @@ def tcd(
             n = (up, noise(sigma, sigma_next)) if eta > 0 else ()
             x = combine(ratio, x, 1 - ratio, denoised, *n)
     return x
+
+
+def tcd_sdcpp(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 0.0,
+    levels: Levels = SD_LEVELS,
+) -> np.ndarray:
+    """tcd, but that without noise x is brought from the variance of sigma_s to that of sigma_next.
+
+        x <- (denoised + sigma_s d) sqrt((1 + sigma_next^2) / (1 + sigma_s^2)),  eta 0
+
+    The two are one where sigma_next is a level of the model; between levels x shrinks or swells by up to 0.2 %.
+
+    Arguments: tcd's. Source: stable-diffusion.cpp sample_tcd, alpha_prod_s / alpha_prod_t_prev.
+    """
+    t = np.searchsorted((levels.sigmas[1:] + levels.sigmas[:-1]) / 2, sigmas)  # the nearest level
+    lower = levels.sigmas[np.floor((1 - eta) * t).astype(int)].tolist()
+    for i, sigma, sigma_next in intervals(sigmas):
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        # denoised + d sigma_s,  d = (x - denoised) / sigma
+        sigma_s = lower[i + 1]
+        ratio = sigma_s / sigma
+        if sigma_next == 0 or eta == 0:
+            scale = math.sqrt((1 + sigma_next**2) / (1 + sigma_s**2))
+            x = combine(scale * ratio, x, scale * (1 - ratio), denoised)
+        else:
+            up = math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
+            x = combine(ratio, x, 1 - ratio, denoised, up, noise(sigma, sigma_next))
+    return x

@@ -10,11 +10,14 @@ import numpy as np
 from refsd.golden.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
+from refsd.samplers.distilled import tcd_sdcpp
 from refsd.samplers.noise import RNGS, Noise, independent
 from refsd.samplers.step import StepNoise
 
 # sd-cli's name -> refsd's: DDIM's step in sigma is Euler's, and with eta the ancestral one.
 ALIASES = {"ddim_trailing": "euler_a"}
+# Where sd-cli's sampler of this name is another one.
+_SDCPP_SAMPLERS = {"tcd": tcd_sdcpp}
 # Where sd-cli's default is not the sampler's own. Source: stable-diffusion.cpp, resolve_eta.
 _SDCPP_ETA = {"ddim_trailing": 0.0, "tcd": 0.0, "res_multistep": 0.0, "res_2s": 0.0, "er_sde": 1.0}
 # Source: stable-diffusion.cpp, sd_get_default_scheduler.
@@ -62,7 +65,7 @@ def method(name: str, eta: float | None = None) -> Method:
     if name not in names():
         raise BadInput(f"--sampling-method {name}: expected one of {', '.join(names())}")
     table = CFG_PP_SAMPLERS if name in CFG_PP_SAMPLERS else SAMPLERS
-    sampler = table[ALIASES.get(name, name)]
+    sampler = _SDCPP_SAMPLERS.get(name) or table[ALIASES.get(name, name)]
     takes = inspect.signature(sampler).parameters
     if eta is not None:
         most = 1.0 if name == "tcd" else 100.0

@@ -8,6 +8,8 @@ from refsd.pipelines import sampling
 from refsd.pipelines.settings import Settings, check, read_sigmas
 from refsd.samplers import SAMPLERS
 from refsd.samplers.brownian import brownian_noise
+from refsd.samplers.distilled import tcd, tcd_sdcpp
+from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox, independent
 
 SHAPE = (1, 1, 4, 4)
@@ -94,3 +96,21 @@ def test_sigmas_are_numbers():
     assert read_sigmas("14.61,7.8,0") == (14.61, 7.8, 0.0)
     with pytest.raises(BadInput, match="--sigmas a,b: expected numbers"):
         read_sigmas("a,b")
+
+
+def test_tcd_is_sdcpps():
+    """Without noise, x keeps the variance of sigma_next: between levels that is not the nearest level's."""
+    levels = SD_LEVELS.sigmas
+    between = np.array([5.0, (2 * levels[500] + levels[501]) / 3, 0.0])
+    x = np.ones(SHAPE)
+    method = sampling.method("tcd")
+    asked = []
+    method.run(lambda x, sigma: asked.append(x.copy()) or 0 * x, x, between, None, None)
+    scale = np.sqrt((1 + between[1] ** 2) / (1 + levels[500] ** 2))
+    np.testing.assert_allclose(asked[1], levels[500] / 5.0 * scale * x, rtol=1e-12)
+    on = np.array([5.0, levels[500], 0.0])
+    ends = [run(denoised, x, on, independent(Philox(7), SHAPE), None, eta=0.0) for run in (tcd, tcd_sdcpp)]
+    np.testing.assert_allclose(*ends, rtol=1e-12)
+    for eta in (0.3, 1.0):
+        ends = [run(denoised, x, SIGMAS, independent(Philox(7), SHAPE), None, eta=eta) for run in (tcd, tcd_sdcpp)]
+        np.testing.assert_array_equal(*ends)
