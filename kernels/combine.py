@@ -25,7 +25,8 @@ def combine(*terms):
     Error: measured <= 1.25 ULP of sum |a x| for two terms, 2.7 for six (tests/naive/combine.py).
     Raises ValueError where shapes differ.
     """
-    out = np.empty(terms[1].shape, terms[1].dtype)
+    x = terms[1]
+    out = np.empty(x.shape, x.dtype)
     try:
         sum_into = _BY_ARGUMENTS[len(terms)]
     except KeyError:

@@ -39,7 +39,7 @@ def log_lagrange_integrals(nodes, start, end, points, weights):
     points, weights: [m] float64, Gauss-Legendre's on -1 .. 1, here in ln s
     -> c: [n] float64
 
-    Error: 32 points are exact to rounding where start and end differ by a factor below 10^4.
+    Error: 16 points are exact to rounding where start and end differ by a factor below 10^4.
     """
     n, u = len(nodes), np.log(nodes)
     middle, half = np.log(start * end) / 2, np.log(end / start) / 2

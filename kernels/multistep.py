@@ -24,13 +24,13 @@ def multistep(x, denoised, sigma, weights, slopes):
     Raises ValueError where shapes differ.
     Source: Bashforth & Adams 1883.
     """
-    moved, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
     past = [part for term in zip(weights[1:], slopes, strict=True) for part in term]
-    if len(weights) in _MULTISTEP:
-        _MULTISTEP[len(weights)](moved, d, x, denoised, 1 / sigma, weights[0], *past)
-        return moved, d
-    d = combine(1 / sigma, x, -1 / sigma, denoised)
-    return combine(1.0, x, weights[0], d, *past), d
+    if len(weights) > 4:
+        d = combine(1 / sigma, x, -1 / sigma, denoised)
+        return combine(1.0, x, weights[0], d, *past), d
+    moved, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    _MULTISTEP[len(weights)](moved, d, x, denoised, 1 / sigma, weights[0], *past)
+    return moved, d
 
 
 @kernel(parallel=False, inline=False)

@@ -35,8 +35,9 @@ def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestr
     """
     if eta == 0:
         return Ancestral(sigma_next, 0.0)
-    up = min(sigma_next, eta * math.sqrt(sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2))
-    return Ancestral(math.sqrt(sigma_next**2 - up**2), up)
+    ratio = sigma_next / sigma
+    up = sigma_next * min(1.0, eta * math.sqrt((1 - ratio) * (1 + ratio)))
+    return Ancestral(math.sqrt((sigma_next - up) * (sigma_next + up)), up)
 
 
 def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:

@@ -13,9 +13,9 @@ def log_polynomial_weights(nodes: np.ndarray, start: float, end: float) -> list[
         c_j = int_start^end prod_{k != j} (ln s - ln nodes_k) / (ln nodes_j - ln nodes_k) ds
 
     nodes: [order]; -> [order]
-    32-point Gauss-Legendre in ln s: exact to rounding for steps of a factor below 10^4.
+    16-point Gauss-Legendre in ln s: exact to rounding for steps of a factor below 10^4.
     """
-    return log_lagrange_integrals(nodes, start, end, *gauss_legendre(32)).tolist()
+    return log_lagrange_integrals(nodes, start, end, *gauss_legendre(16)).tolist()
 
 
 def deis(

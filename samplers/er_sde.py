@@ -9,7 +9,7 @@ from refsd.samplers.step import Callback, StepNoise, intervals
 
 def scaler(lam: float | np.ndarray):
     """How fast the noise is renewed: lambda (e^(lambda^0.3) + 10)."""
-    return lam * (np.exp(np.power(lam, 0.3)) + 10)
+    return lam * (np.exp(np.exp(0.3 * np.log(lam))) + 10)
 
 
 def er_sde(
@@ -39,6 +39,7 @@ def er_sde(
     """
     positive = sigmas[sigmas > 0].astype(np.float64)
     scale, (s_0, s_1) = scaler(positive).tolist(), _integrals(positive, points)
+    levels: list[float] = sigmas.tolist()
     past: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
@@ -53,7 +54,7 @@ def er_sde(
         if not past:
             x = combine(r, x, 1 - r, denoised, *n)
         else:
-            dt, h = sigma_next - sigma, sigma - sigmas[i - 1]
+            dt, h = sigma_next - sigma, sigma - levels[i - 1]
             first = dt + s_0[i] * scale[i + 1]
             if len(past) == 1:
                 # first d',  d' = (denoised - past_0) / h
@@ -61,7 +62,7 @@ def er_sde(
                 x = combine(r, x, 1 - r + a, denoised, -a, past[0], *n)
             else:
                 # first d' + second d'',  d'' = (d' - d'_last) / ((h + h_last) / 2)
-                h_last = sigmas[i - 1] - sigmas[i - 2]
+                h_last = levels[i - 1] - levels[i - 2]
                 second = (dt**2 / 2 + s_1[i] * scale[i + 1]) / ((h + h_last) / 2)
                 a, b = (first + second) / h, second / h_last
                 x = combine(r, x, 1 - r + a, denoised, -a - b, past[0], b, past[1], *n)

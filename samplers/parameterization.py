@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.kernels.combine import combine
 from refsd.samplers.levels import Levels
 
 Denoiser = Callable[[np.ndarray, float], np.ndarray]
@@ -73,7 +74,7 @@ def denoiser(network: Network, levels: Levels, prediction: Prediction = EPS) -> 
 
     def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
         c_skip, c_out, c_in = prediction.scalings(sigma)
-        y = network(x * c_in if c_in != 1 else x, levels.to_t(sigma)) * c_out
-        return y if c_skip == 0 else y + (x * c_skip if c_skip != 1 else x)
+        y = network(x * c_in if c_in != 1 else x, levels.to_t(sigma))
+        return combine(c_out, y) if c_skip == 0 else combine(c_skip, x, c_out, y)
 
     return denoised

@@ -20,11 +20,11 @@ def test_against_antiderivatives(n):
 @pytest.mark.parametrize("n", range(1, 5))
 def test_in_logarithms_against_an_adaptive_rule(n):
     nodes = SIGMAS[:n][::-1]
-    c = log_lagrange_integrals(nodes, SIGMAS[n - 1], SIGMAS[n], *np.polynomial.legendre.leggauss(32))
+    c = log_lagrange_integrals(nodes, SIGMAS[n - 1], SIGMAS[n], *np.polynomial.legendre.leggauss(16))
     np.testing.assert_allclose(c, naive.log_lagrange_integrals(nodes, SIGMAS[n - 1], SIGMAS[n]), rtol=1e-11)
 
 
 def test_a_step_over_four_decades():
     nodes = np.array([14.6, 20.0, 30.0])
-    c = log_lagrange_integrals(nodes, 14.6, 0.00146, *np.polynomial.legendre.leggauss(32))
+    c = log_lagrange_integrals(nodes, 14.6, 0.00146, *np.polynomial.legendre.leggauss(16))
     np.testing.assert_allclose(c, naive.log_lagrange_integrals(nodes, 14.6, 0.00146), rtol=1e-10)
