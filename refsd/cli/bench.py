@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-WHAT = ("unet", "vae", "kernels")
+WHAT = ("unet", "vae", "kernels", "samplers")
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,8 @@ def bench(
         str,
         typer.Argument(
             help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels) beside torch and sd-cli;"
-            " kernels: single operations beside torch, ggml and gguf-py."
+            " kernels: single operations beside torch, ggml and gguf-py; samplers: what a solver's step costs"
+            " beside its model."
         ),
     ] = "unet",
     model: Annotated[
@@ -30,7 +31,7 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 3,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="kernels: a glob of rows: 'convolution/*', 'dequantize/q4*'; repeatable."),
+        typer.Option(help="kernels, samplers: a glob of rows: 'convolution/*', 'dpm++*'; repeatable."),
     ] = None,
     ggml: Annotated[
         Path | None, typer.Option(help="kernels: folder of a shared libggml; else $REFSD_GGML.")
@@ -75,6 +76,23 @@ def bench(
                 name: {column: cell._asdict() for column, cell in cells.items()}
                 for name, cells in result.cells.items()
             },
+        }
+    elif what == "samplers":
+        from refsd.bench import samplers
+        from refsd.bench.sampler_tables import notes, tables
+
+        with progress.status("samplers") as status:
+            costs = samplers.bench(tuple(only or ["*"]), runs, progress=status.update)
+            beside = samplers.beside()
+        for one in tables(costs, beside):
+            console.print(one)
+        for line in notes():
+            console.print(line, highlight=False)
+        written = {
+            "steps": {
+                dtype: {name: cost._asdict() for name, cost in rows.items()} for dtype, rows in costs.items()
+            },
+            "beside": beside,
         }
     else:
         from refsd.bench import Request

@@ -1,0 +1,48 @@
+"""What solvers cost: the figures are the machine's, their meaning is tested."""
+
+import numpy as np
+import pytest
+
+from refsd.bench import samplers
+from refsd.bench.sampler_tables import notes, tables
+from refsd.bench.state_passes import state_passes
+from refsd.golden.errors import BadInput
+from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
+
+TINY = (1, 2, 2, 2)
+
+
+def test_every_row_is_a_sampler():
+    assert set(samplers.STATE) <= {*SAMPLERS, *CFG_PP_SAMPLERS}
+
+
+@pytest.mark.jitted
+def test_a_bench_measures_what_is_asked_for():
+    costs = samplers.bench(("euler*", "dpm_*", "uni_pc"), 1, 1, TINY)
+    names = [name for name in samplers.STATE if name.startswith(("euler", "dpm_")) or name == "uni_pc"]
+    assert {dtype: sorted(rows) for dtype, rows in costs.items()} == dict.fromkeys(
+        ("float32", "float64"), sorted(names)
+    )
+    for rows in costs.values():
+        assert all(cost.step > 0 and cost.once > 0 and cost.copy > 0 for cost in rows.values())
+    shown, other = tables(costs, {"noise": 2e-3})
+    assert shown.row_count == len(names) + 1 and other.row_count == 1
+    assert len(list(notes())) >= 1
+
+
+def test_a_solver_that_is_not_there():
+    with pytest.raises(BadInput, match="no solver"):
+        samplers.bench(("eular",))
+
+
+def test_a_pass_reads_and_writes_what_it_says():
+    arrays = {name: np.full(3, 2.0**place) for place, name in enumerate("xdsrqyp")}
+    state_passes(("xdsrq>yp",), arrays)()
+    assert (arrays["y"] == 3).all() and (arrays["p"] == 31).all()
+    state_passes(("xd>y", "yds>x"), arrays)()
+    assert (arrays["y"] == 3).all() and (arrays["x"] == 9).all()
+
+
+@pytest.mark.jitted
+def test_what_is_no_solvers():
+    assert min(samplers.beside((1, 4, 4, 4), 1).values()) > 0
