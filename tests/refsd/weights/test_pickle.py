@@ -57,6 +57,13 @@ def test_reads_are_views_of_the_file(opened):
     np.testing.assert_array_equal(data, big)
 
 
+def test_strides_of_single_rows_do_not_count(opened):
+    """A [1, 6] of any first stride follows one after another: a view, no copy."""
+    weights = opened(zipped(state(w=tensor((1, 6), (77, 1)))))
+    assert weights.strides == {}
+    np.testing.assert_array_equal(weights["w"].values(), ROWS.reshape(1, 6))
+
+
 @pytest.mark.parametrize("made", [zipped, legacy])
 @pytest.mark.parametrize("name", ["a.ckpt", "a.pt", "a.pth", "a.bin", "a.pkl", "named.anything", "a.safetensors"])
 def test_the_content_tells_what_it_is(opened, made, name):
