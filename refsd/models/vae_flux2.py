@@ -34,18 +34,28 @@ def decode(m: Module, z, num_groups=32):
 
 
 def to_denoiser(m: Module, z):
-    """Pack, then normalise each channel. z [N, Z, 2H, 2W], H and W whole -> [N, 4Z, H, W]
+    """Pack, then normalise each channel. z [N, Z, 2H, 2W] -> [N, 4Z, H, W]
 
     Raises BadInput where z is odd.
     """
     if z.shape[2] % 2 or z.shape[3] % 2:
         raise BadInput(f"a latent of {z.shape[2]} x {z.shape[3]} has no whole 2x2 squares; give both sides even")
-    return m.apply(batch_norm, pack(z), m.weight("bn.running_mean"), m.weight("bn.running_var"), eps=EPS)
+    return m.apply(batch_norm, pack(z), *statistics(m), eps=EPS)
 
 
 def to_vae(m: Module, x):
     """Undo `to_denoiser`. x [N, 4Z, H, W] -> z [N, Z, 2H, 2W]"""
-    return unpack(m.apply(batch_denorm, x, m.weight("bn.running_mean"), m.weight("bn.running_var"), eps=EPS))
+    return unpack(m.apply(batch_denorm, x, *statistics(m), eps=EPS))
+
+
+def statistics(m: Module):
+    """-> mean and variance of each channel, [4Z] each. Raises BadInput for a variance below 0."""
+    mean, var = m.weight("bn.running_mean"), m.weight("bn.running_var")
+    if var.min() < 0:
+        raise BadInput(
+            f'"{m.prefix}bn.running_var" holds {var.min():.3g}: a variance is 0 or more; the file is damaged'
+        )
+    return mean, var
 
 
 def pack(z):

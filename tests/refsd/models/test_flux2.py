@@ -10,6 +10,7 @@ from tiny_models import sampled
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64, PROFILES
+from refsd.golden.recipe import realize
 from refsd.golden.tensor import stored
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, pack, picture_ids, stacked, text_ids, unpack
 from refsd.models.vae_flux2 import decode, encode, to_denoiser, to_vae
@@ -17,6 +18,7 @@ from refsd.models.vae_flux2 import pack as pack_squares
 from refsd.models.vae_flux2 import unpack as unpack_squares
 from refsd.module import Module, Taps
 from refsd.weights import keymaps_flux2
+from refsd.weights.recipes import tensor_recipe
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "flux2.npz")
 INPUTS, VAE_INPUTS = tiny.inputs(), tiny.inputs_vae()
@@ -178,6 +180,19 @@ def test_the_statistics_are_those_of_the_packed_channels():
 def test_an_odd_latent_is_refused(sides):
     with pytest.raises(BadInput, match="even"):
         to_denoiser(vae(), np.zeros((1, tiny.VAE.latent_channels, *sides)))
+
+
+def test_a_variance_below_zero_is_refused():
+    var = np.array([1, -0.25, 1, 1])
+    m = Module({"bn.running_mean": stored(np.zeros(4)), "bn.running_var": stored(var)})
+    for function, x in ((to_denoiser, np.zeros((1, 1, 2, 2))), (to_vae, np.zeros((1, 4, 1, 1)))):
+        with pytest.raises(BadInput, match=r'"bn\.running_var" holds -0\.25'):
+            function(m, x)
+
+
+def test_the_recipes_of_a_real_file_draw_variances():
+    name, shape = "bn.running_var", (128,)
+    assert realize(tensor_recipe(name, shape, "f32"), name).values().min() > 0
 
 
 def test_taps():
