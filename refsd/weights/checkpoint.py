@@ -12,7 +12,7 @@ from refsd.weights.config import component_config
 from refsd.weights.detect import DENOISERS, Found, find_components, foreign_family, is_known_extra
 from refsd.weights.families import Family, family_of
 from refsd.weights.files import open_weights, read_json
-from refsd.weights.problems import Problems, problems, raise_problems
+from refsd.weights.problems import Problems, check_order, problems, raise_problems
 from refsd.weights.stored import Weights, shown
 
 FOLDERS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
@@ -169,6 +169,7 @@ def _component(name: str, weights: Weights, found: Found, config: Path | None) -
         ours: source._replace(names=tuple(found.names[part] for part in source.names))
         for ours, source in sources.items()
     }
+    check_order(name, weights, in_file)
     expected = ARCHITECTURES[name].shapes(ARCHITECTURES[name].size(ComponentWeights(weights, in_file).shapes))
     idle = {ours for ours in in_file if ours not in expected and _is_unread(name, ours)}
     extras = [part for part in rest if _is_unread(name, part)]

@@ -104,8 +104,8 @@ def _bigg_or(component: str, found: Found, shapes: Mapping[str, Shape]) -> str:
     """OpenAI's and OpenCLIP's encoders have the same names: bigG is told by its width."""
     if component != "clip":
         return component
-    width = next((shapes[name][-1:] for part, name in found.names.items() if _is_table(part)), ())
-    return "clip_g" if width == (_BIGG,) else component
+    table = next((shapes[name] for part, name in found.names.items() if _is_table(part)), ())
+    return "clip_g" if _BIGG in table else component
 
 
 def _is_table(part: str) -> bool:

@@ -200,8 +200,11 @@ def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header
         raise BadInput(f"{at}: shape {list(shape)} has more than 2^48 elements")
     kind = TYPES[number]
     if (shape[-1] if shape else 1) % kind.block:
+        turned = len(shape) > 1 and shape[0] % kind.block == 0
+        hint = ": are its dimensions stored in the wrong order (outermost first)? Convert the file again"
         raise BadInput(
             f"{at}: rows of {shape[-1] if shape else 1} elements; {kind.name} needs a multiple of {kind.block}"
+            f"{hint if turned else ''}"
         )
     if offset % alignment:
         raise BadInput(f"{at}: offset {offset} is not a multiple of the alignment {alignment}")

@@ -1,14 +1,15 @@
 """What does not fit between a component and the table of its architecture."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.golden.errors import BadInput
-from refsd.weights.architecture import Shape
+from refsd.weights.architecture import Shape, Shapes
 from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.component import Component
-from refsd.weights.stored import shown
+from refsd.weights.keymaps import Source
+from refsd.weights.stored import Weights, shown
 
 NO_WEIGHTS = {"i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool", "c64"}
 
@@ -44,6 +45,30 @@ def problems(component: Component) -> Problems:
         elif name in expected and kinds & NO_WEIGHTS:
             misshapen.append(f"{component.name} {shown(name)} of type {', '.join(kinds)} for a float type")
     return Problems(missing, unused, misshapen)
+
+
+def check_order(component: str, weights: Weights, sources: Mapping[str, Source]) -> None:
+    """Raises BadInput for a GGUF file whose shapes fit only when every one is reversed.
+
+    sources: name -> where it stands in the file
+    """
+    if weights.format != "gguf":
+        return
+    there = {name: header.shape for name, header in weights.headers.items()}
+    turned = {name: shape[::-1] for name, shape in there.items()}
+    as_they_are, reversed_ = ({name: s.shape(of) for name, s in sources.items()} for of in (there, turned))
+    if not _fits(component, as_they_are) and _fits(component, reversed_):
+        raise BadInput(
+            f"{weights.path}: its dimensions are stored in the wrong order (outermost first): GGUF stores the "
+            "innermost first; convert the file again"
+        )
+
+
+def _fits(component: str, shapes: Shapes) -> bool:
+    """Whether every tensor of its size is there, as it should be."""
+    table = ARCHITECTURES[component]
+    expected = table.shapes(table.size(shapes))
+    return all(name in shapes and _same_shape(shapes[name], shape) for name, shape in expected.items())
 
 
 def _same_shape(found: Shape, expected: Shape) -> bool:
