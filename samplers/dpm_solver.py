@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
+from refsd.kernels.step_error import step_error
 from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
@@ -119,8 +120,7 @@ def dpm_adaptive(
         denoised_1 = model(combine(*step_1(x, denoised, sigma, sigma_1)), sigma_1)
         low = combine(*step_2(x, denoised, denoised_1, sigma, sigma_1, sigma_down, 1 / 3))
         high = combine(*step_3(model, x, denoised, denoised_1, sigma, sigma_1, sigma_down))
-        delta = np.maximum(atol, rtol * np.maximum(abs(low), abs(previous)))
-        error = float(np.sqrt(np.mean(((low - high) / delta) ** 2, dtype=np.float64)))
+        error = step_error(low, high, previous, atol, rtol)
         factor = 1 + math.atan((1 / (error + 1e-8)) ** power - 1)
         if factor >= 0.81:
             previous, x, t = low, high, t_next

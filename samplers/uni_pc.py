@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
+from refsd.kernels.combine_twice import combine_twice
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
@@ -49,43 +50,54 @@ def uni_pc_bh2(
 def _uni_pc(model, x, sigmas, callback, order, scale):
     """scale: h -> B(h) with the sign that it has for a prediction of denoised"""
     steps = len(sigmas) - 1
-    times = [-math.log(s) if s > 0 else math.inf for s in map(float, sigmas)]
+    times = [-math.log(s) if s > 0 else math.inf for s in sigmas.tolist()]
     past: list[np.ndarray] = []
     start, used = x, 0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        if i > 0:
-            x = _update(start, past, times[: i + 1], used, scale, denoised)
-        if callback:
-            callback(i, sigma, x, denoised)
+        correct = _weights(times[: i + 1], used, scale, True) if i > 0 else [1.0]
+        arrays = [start, *past[:used], denoised] if i > 0 else [start]
+        used = min(order, steps - i, len(past) + 1)
         past = [denoised, *past[: order - 1]]
         if sigma_next == 0:
+            if callback:
+                callback(i, sigma, combine(*_terms(correct, arrays)), denoised)
             return denoised
-        used = min(order, steps - i, len(past))
-        start = x
-        x = _update(start, past, times[: i + 2], used, scale)
+        keep, *predict = _weights(times[: i + 2], used, scale, False)
+        if i == 0:
+            start, x = x, combine(keep, x, predict[0], denoised)
+        else:
+            # The predictor's m_0 is the corrector's new value, its m_1 the corrector's m_0.
+            late = [0.0, *predict[1:], *[0.0] * (len(arrays) - 1 - len(predict)), predict[0]]
+            terms = (part for term in zip(correct, late, arrays, strict=True) for part in term)
+            start, x = combine_twice(keep, *terms)
+        if callback:
+            callback(i, sigma, start, denoised)
     return x
 
 
-def _update(x, past, times, order, scale, new=None):
-    """From times[-2] to times[-1]: predicted from `past`, newest first; corrected where `new` is given."""
+def _terms(weights, arrays):
+    return [part for term in zip(weights, arrays, strict=True) for part in term]
+
+
+def _weights(times: list[float], order: int, scale, corrects: bool) -> list[float]:
+    """Of the step from times[-2] to times[-1]: of x, m_0, m_1, ... and, where it corrects, of the new value."""
     h = times[-1] - times[-2]
     r = [(times[-3 - k] - times[-2]) / h for k in range(order - 1)]
-    b, phi, factorial = [], math.expm1(-h) / -h - 1, 1
+    size, phi, factorial = scale(h), math.expm1(-h) / -h - 1, 1
+    b = []
     for k in range(order):
-        b.append(phi * factorial / scale(h))
+        b.append(phi * factorial / size)
         factorial *= k + 2
         phi = phi / -h - 1 / factorial
-    if new is not None:
-        rho = _solve([*r, 1.0], b) if order > 1 else [0.5]
+    if corrects:
+        r.append(1.0)
+        rho = _solve(r, b) if order > 1 else [0.5]
     else:
         rho = _solve(r, b[:-1]) if order != 2 else [0.5]
-    # e^-h x + (1 - e^-h) m_0 - B (sum_i rho_i (m_i - m_0) / r_i + rho (new - m_0))
-    weights = [-scale(h) * weight / node for weight, node in zip(rho, [*r, 1.0], strict=False)]
-    y = [math.exp(-h), x, -math.expm1(-h) - sum(weights), past[0]]
-    for weight, m in zip(weights, past[1:order] if new is None else [*past[1:order], new], strict=True):
-        y += weight, m
-    return combine(*y)
+    # e^-h x + (1 - e^-h) m_0 - B sum_i rho_i (m_i - m_0) / r_i, the new value's r being 1
+    differences = [-size * weight / node for weight, node in zip(rho, r, strict=True)]
+    return [math.exp(-h), -math.expm1(-h) - sum(differences), *differences]
 
 
 def _solve(nodes: list[float], b: list[float]) -> list[float]:

@@ -153,7 +153,7 @@ def bench(
     shape: tuple[int, ...] = SHAPE,
     progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, dict[str, Cost]]:
-    """Measure each solver that a glob of `only` names. -> dtype -> solver -> Cost. Raises BadInput where none is."""
+    """Measure the solvers that a glob of `only` names. -> dtype -> name -> Cost. Raises BadInput where none is."""
     names = [name for name in STATE if any(fnmatch.fnmatch(name, glob) for glob in only)]
     if not names:
         raise BadInput(f"--only {' '.join(only)}: no solver; there are {', '.join(STATE)}")

@@ -1,0 +1,36 @@
+"""Two weighted sums against a product of matrices."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+from naive import combine_twice as naive
+
+from refsd.kernels.combine_twice import combine_twice
+
+
+@given(
+    shape=array_shapes(min_dims=0, max_dims=3, max_side=5),
+    k=st.integers(1, 7),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_against_naive(shape, k, seed, dtype):
+    rng = np.random.default_rng(seed)
+    again, *weights = rng.standard_normal(2 * k + 1).astype(np.float32).tolist()
+    arrays = [np.asarray(x) for x in rng.standard_normal((k, *shape)).astype(dtype)]
+    terms = [part for term in zip(weights[:k], weights[k:], arrays, strict=True) for part in term]
+    answers = combine_twice(again, *terms)
+    expected = naive.combine_twice(again, weights[:k], weights[k:], arrays)
+    magnitude = naive.combine_twice(abs(again), np.abs(weights[:k]), np.abs(weights[k:]), np.abs(arrays))
+    for mine, theirs, size in zip(answers, expected, magnitude, strict=True):
+        assert mine.dtype == dtype and mine.shape == shape
+        assert (np.abs(mine - theirs) <= (2 * k + 1) * np.finfo(dtype).eps * size).all()
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 6])
+def test_shapes_must_be_equal(k):
+    terms = [1.0, 1.0, np.ones((3, 4))] * (k - 1) + [1.0, 1.0, np.ones((4, 3))]
+    with pytest.raises(ValueError, match="differ in shape"):
+        combine_twice(1.0, *terms)
