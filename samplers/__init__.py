@@ -44,7 +44,8 @@ from refsd.samplers.sa_solver import sa_solver, sa_solver_pece
 from refsd.samplers.seeds import exp_heun_2_x0, exp_heun_2_x0_sde, seeds_2, seeds_3
 from refsd.samplers.uni_pc import uni_pc, uni_pc_bh2
 
-# Every sampler is called (model, x, sigmas, noise, callback).
+# Every sampler is called (model, x, sigmas, noise, callback). ddim is euler, ddpm euler_a; dpm++2m_sde_bt is
+# dpm++2m_sde with brownian_sdcpp's noise.
 SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler": euler,
     "euler_a": euler_ancestral,
@@ -64,6 +65,7 @@ SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "dpm++2m": dpmpp_2m,
     "dpm++2mv2": dpmpp_2m_v2,
     "dpm++2m_sde": dpmpp_2m_sde,
+    "dpm++2m_sde_bt": dpmpp_2m_sde,
     "dpm++2m_sde_heun": dpmpp_2m_sde_heun,
     "dpm++3m_sde": dpmpp_3m_sde,
     "ddpm": euler_ancestral,

@@ -1,0 +1,104 @@
+"""stable-diffusion.cpp's Brownian motion, of dpm++2m_sde_bt: not torchsde's, drawn from C++'s default engine."""
+
+import functools
+import math
+
+import numpy as np
+
+from refsd.samplers.step import StepNoise
+
+_MASK = 2**64 - 1
+_DEPTH = 24
+_MODULUS, _MULTIPLIER = 2**31 - 1, 16807
+
+
+def libstdcxx_normals(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    """What std::normal_distribution<float> makes of std::default_random_engine, with GNU's library up to GCC 15.
+
+        x_k = 16807 x_{k-1} mod 2^31 - 1;  u = (x_k - 1) / 2^31 in float
+        a, b = 2u - 1 of two, until a^2 + b^2 <= 1
+        b m, a m,  m = sqrt(-2 ln(a^2 + b^2) / (a^2 + b^2))
+
+    Other standard libraries draw other numbers: this is for stable-diffusion.cpp's `_bt` as it is built on Linux.
+    seed: its lower 32 bits count; -> [shape] float32
+    Error: equal to GCC's but for the last bit of ln where NumPy's differs: <= 3 ULP.
+    """
+    count = math.prod(shape)
+    length = 2 * (count // 2 + 1)
+    while True:
+        u = (_engine(seed & 0xFFFFFFFF, length) - 1).astype(np.float32) / np.float32(2**31)
+        u = np.where(u >= 1, np.nextafter(np.float32(1), np.float32(0)), u)
+        a, b = (2 * u - 1).reshape(-1, 2).T
+        r = a * a + b * b
+        kept = (r <= 1) & (r != 0)
+        if 2 * int(kept.sum()) >= count:
+            break
+        length += length // 4 * 2 + 16
+    a, b, r = a[kept], b[kept], r[kept]
+    m = np.sqrt(-2 * np.log(r) / r)
+    return np.stack([b * m, a * m], axis=1).ravel()[:count].reshape(shape)
+
+
+def _engine(seed: int, length: int) -> np.ndarray:
+    """minstd_rand0's next numbers, by doubling: x_{k+n} = 16807^n x_k. -> [length] uint64"""
+    x = np.array([_MULTIPLIER * (seed % _MODULUS or 1) % _MODULUS], np.uint64)
+    jump = _MULTIPLIER
+    while len(x) < length:
+        x = np.concatenate([x, x * np.uint64(jump) % np.uint64(_MODULUS)])
+        jump = jump * jump % _MODULUS
+    return x[:length]
+
+
+def mix(value: int, salt: int) -> int:
+    """splitmix64's last two rounds on value + salt."""
+    z = (value + salt) & _MASK
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
+    return z ^ (z >> 31)
+
+
+def seed_of(normals: np.ndarray) -> int:
+    """The tree's seed: the bits of the two float32 that the sampler's generator gives first."""
+    return int(np.asarray(normals, "<f4").view("<u8")[0])
+
+
+def bridge_noise(x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:
+    """Increments of W as standard normals, W found by halving the range of sigma 24 times.
+
+        W(mid) = (W(a) + W(c)) / 2 + sqrt((c - mid) (mid - a) / (c - a)) n,  linear between the last two
+
+    n of a node comes from an engine of its own, seeded by mix(its parent's, 1 or 2): the path does not depend on
+    the steps. Tensors are float32, times float64.
+
+    x: the latents' shape; sigmas: the motion runs from their smallest above 0 to their largest; seed: seed_of
+    Source: stable-diffusion.cpp src/runtime/denoiser.hpp, BrownianTreeNoiseSampler, sample_dpmpp_2m_sde_bt.
+    """
+    positive = np.asarray(sigmas, np.float32)
+    low, high = float(positive[positive > 0].min()), float(positive.max())
+    top = libstdcxx_normals(mix(seed, 0xBF58476D1CE4E5B9), x.shape) * np.sqrt(np.float32(high - low))
+
+    @functools.cache
+    def w(t: float) -> np.ndarray:
+        a, c, w_a, w_c = low, high, np.zeros(x.shape, np.float32), top
+        node = mix(seed, 0x9E3779B97F4A7C15)
+        for _ in range(_DEPTH):
+            if c - a < 1e-9:
+                break
+            mid = 0.5 * (a + c)
+            spread = np.float32(math.sqrt((c - mid) * (mid - a) / (c - a)))
+            w_mid = np.float32(0.5) * (w_a + w_c) + spread * libstdcxx_normals(node, x.shape)
+            if t == mid:
+                return w_mid
+            if t < mid:
+                c, w_c, node = mid, w_mid, mix(node, 1)
+            else:
+                a, w_a, node = mid, w_mid, mix(node, 2)
+        share = np.float32((t - a) / (c - a) if c > a else 0.5)
+        return (1 - share) * w_a + share * w_c
+
+    def noise(sigma: float, sigma_next: float) -> np.ndarray:
+        a, b = (min(max(float(np.float32(s)), low), high) for s in sorted((sigma, sigma_next)))
+        span = max(abs(float(np.float32(sigma_next)) - float(np.float32(sigma))), 1e-12)
+        return (w(b) - w(a)) * np.float32(1 / np.sqrt(np.float32(span)))
+
+    return noise
