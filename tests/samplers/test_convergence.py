@@ -104,6 +104,7 @@ def test_dpm_adaptive_spends_calls_where_they_are_needed():
     assert len(calls) < 200
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("name", [*SDE_ORDERS, "er_sde"])
 def test_the_noise_restores_the_data(name):
     """20000 points, 200 steps: mean and standard deviation of the Gaussian, within five standard errors."""
@@ -181,6 +182,7 @@ def test_cfg_pp_without_guidance_is_euler():
     np.testing.assert_allclose(other, euler_cfg_pp(guided, x, sigmas), atol=1e-14)
 
 
+@pytest.mark.jitted
 def test_flow_ancestral_noise_restores_the_data():
     """A rectified flow of the same Gaussian: x = (1 - sigma) data + sigma n."""
 
