@@ -8,9 +8,8 @@ from refsd.components.component import (
     at_least,
     divisor_of,
     exactly,
-    multiple_of,
 )
-from refsd.models import taesd, vae_flux2
+from refsd.models import taesd
 from refsd.models.vae import decode, encode
 from refsd.module import Module
 
@@ -43,22 +42,6 @@ COMPONENTS = {
         {"out": "N C 8H 8W"},
         {"num_groups": 32},
         _decoder_fits,
-    ),
-    "flux2-vae-encoder": Component(
-        "flux2-vae",
-        vae_flux2.encode,
-        {"x": Argument("N C H W", VALUE, "picture, -1..1")},
-        {"mean": "N 4Z H/16 W/16"},
-        {"num_groups": 32},
-        lambda m: _encoder_fits(m) | dict.fromkeys("HW", multiple_of(16)),
-    ),
-    "flux2-vae-decoder": Component(
-        "flux2-vae",
-        lambda m, z, num_groups: vae_flux2.decode(m, z, num_groups),
-        {"z": Argument("N Z H W", VALUE, "latent, as the denoiser has it: 128 channels")},
-        {"out": "N C 16H 16W"},
-        {"num_groups": 32},
-        lambda m: _decoder_fits(m) | {"Z": exactly(m.shape("bn.running_mean")[0])},
     ),
     "tae-encoder": Component(
         "tae",

@@ -1,4 +1,4 @@
-"""FLUX.1, its blocks alone, FLUX.2, Chroma and Chroma-Radiance."""
+"""FLUX.1, its blocks alone, Chroma and Chroma-Radiance."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,6 @@ from refsd.components.component import (
 from refsd.models.chroma import chroma
 from refsd.models.chroma_radiance import chroma_radiance
 from refsd.models.flux import double_stream_block, flux, single_stream_block
-from refsd.models.flux2 import flux2
 from refsd.module import Module
 
 X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")
@@ -37,13 +36,6 @@ def _latent_fits(m: Module) -> dict[str, Fit]:
     fits = {"C": exactly(m.shape("img_in.weight")[1] // 4), "E": exactly(m.shape("txt_in.weight")[1])}
     fits["K"] = exactly(m.shape("final_layer.linear.weight")[0] // 4)
     return fits | dict.fromkeys("HWhw", multiple_of(2))
-
-
-def _flux2_fits(m: Module) -> dict[str, Fit]:
-    fits = {"C": exactly(m.shape("img_in.weight")[1]), "E": exactly(m.shape("txt_in.weight")[1])}
-    if "guidance_in" in m:
-        return fits | {"guidance": needed("the weights embed one; 4 is usual")}
-    return fits | {"guidance": refused("the weights do not embed it, as klein's")}
 
 
 def _chroma(m: Module, x, timesteps, context, context_mask=None):
@@ -109,20 +101,6 @@ COMPONENTS = {
         {"out": "N C H W"},
         {},
         _radiance_fits,
-    ),
-    "flux2": Component(
-        "flux2",
-        flux2,
-        {
-            "x": X._replace(what="noisy latent, packed and normalised by the autoencoder: 128 channels"),
-            "timesteps": TIMESTEPS,
-            "context": CONTEXT._replace(what="three hidden states of Mistral or Qwen3 side by side"),
-            "guidance": Argument("N", POSITION, "distilled guidance, 4 or so", optional=True),
-            "reference": Argument("N C h w", VALUE, "the latent of a picture to edit", optional=True),
-        },
-        {"out": "N C H W"},
-        {},
-        _flux2_fits,
     ),
     "flux-double": Component(
         None,

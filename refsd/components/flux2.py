@@ -1,6 +1,4 @@
-"""FLUX.2, the way into its latents and back, Mistral, and the contexts that dev and klein are given."""
-
-import math
+"""FLUX.2, and the way into its latents and back."""
 
 from refsd.components.component import (
     POSITION,
@@ -14,11 +12,8 @@ from refsd.components.component import (
     needed,
     refused,
 )
-from refsd.components.text import ATTENTION_MASK, INPUT_IDS
 from refsd.models import vae_flux2
-from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, stacked
-from refsd.models.mistral import mistral
-from refsd.models.qwen3 import qwen3
+from refsd.models.flux2 import flux2
 from refsd.module import Module
 
 
@@ -38,26 +33,6 @@ def _encoder_fits(m: Module) -> dict[str, Fit]:
 def _decoder_fits(m: Module) -> dict[str, Fit]:
     channels = m.shape("decoder.norm_out.weight")[0]
     return {"C": exactly(m.shape("bn.running_mean")[0]), "num_groups": divisor_of(channels)}
-
-
-def _mistral_fits(m: Module) -> dict[str, Fit]:
-    attention = m["model"]["layers"][0]["self_attn"]
-    rows = math.gcd(attention.shape("q_proj.weight")[0], attention.shape("k_proj.weight")[0])
-    even = Fit(rows, f"an even divisor of {rows}", lambda size: size % 2 == 0 and rows % size == 0)
-    return {"V": exactly(m.shape("model.embed_tokens.weight")[0]), "head_dim": even}
-
-
-def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128):
-    hidden_states = mistral(m, input_ids, attention_mask, head_dim)
-    return hidden_states[-1], hidden_states[-2]
-
-
-def _dev_context(m: Module, input_ids, attention_mask=None, head_dim=128):
-    return stacked(mistral(m, input_ids, attention_mask, head_dim), MISTRAL_LAYERS)
-
-
-def _klein_context(m: Module, input_ids, attention_mask=None):
-    return stacked(qwen3(m, input_ids, attention_mask), QWEN3_LAYERS)
 
 
 COMPONENTS = {
@@ -90,29 +65,5 @@ COMPONENTS = {
         {"out": "N K 16H 16W"},
         {"num_groups": 32},
         _decoder_fits,
-    ),
-    "mistral": Component(
-        "mistral",
-        _mistral,
-        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
-        {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"head_dim": 128},
-        _mistral_fits,
-    ),
-    "flux2-dev-context": Component(
-        "mistral",
-        _dev_context,
-        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
-        {"context": "N L 3D"},
-        {"head_dim": 128},
-        _mistral_fits,
-    ),
-    "flux2-klein-context": Component(
-        "qwen3",
-        _klein_context,
-        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
-        {"context": "N L 3D"},
-        {},
-        lambda m: {"V": exactly(m.shape("model.embed_tokens.weight")[0])},
     ),
 }

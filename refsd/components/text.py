@@ -1,5 +1,7 @@
 """Text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Mistral."""
 
+import math
+
 from refsd.components.component import IDS, MASK, Argument, Component, Fit, at_most, divisor_of, exactly
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
@@ -27,6 +29,13 @@ def _llm_fits(m: Module) -> dict[str, Fit]:
     return {"V": exactly(m.shape("model.embed_tokens.weight")[0])}
 
 
+def _mistral_fits(m: Module) -> dict[str, Fit]:
+    attention = m["model"]["layers"][0]["self_attn"]
+    rows = math.gcd(attention.shape("q_proj.weight")[0], attention.shape("k_proj.weight")[0])
+    even = Fit(rows, f"an even divisor of {rows}", lambda size: size % 2 == 0 and rows % size == 0)
+    return _llm_fits(m) | {"head_dim": even}
+
+
 def _clip(m: Module, input_ids, **params):
     hidden, penultimate, pooled = clip_text(m, input_ids, **params)
     return hidden, pooled, penultimate
@@ -47,7 +56,7 @@ def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128):
 
 def _told(hidden_states, layers) -> dict:
     told = {"last_hidden_state": hidden_states[-1], "penultimate": hidden_states[-2]}
-    return told | ({"stacked": stacked(hidden_states, layers)} if len(hidden_states) > max(layers) else {})
+    return told | ({"context": stacked(hidden_states, layers)} if len(hidden_states) > max(layers) else {})
 
 
 COMPONENTS = {
@@ -84,7 +93,7 @@ COMPONENTS = {
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {},
         _llm_fits,
-        also={"stacked": "N L 3D"},
+        also={"context": "N L 3D"},
     ),
     "mistral": Component(
         "mistral",
@@ -92,7 +101,7 @@ COMPONENTS = {
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {"head_dim": 128},
-        _llm_fits,
-        also={"stacked": "N L 3D"},
+        _mistral_fits,
+        also={"context": "N L 3D"},
     ),
 }

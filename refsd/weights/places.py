@@ -194,7 +194,7 @@ PLACES = (
     *_places("mmdit", "diffusers", _FOLDER, ("pos_embed.proj.",), _diffusers_mmdit),
     *_places("zimage", "diffusers", ("model.diffusion_model.", *_FOLDER), ("all_x_embedder.",), _split_zimage),
     *_places("zimage", "original", _DENOISER, ("cap_embedder.", "noise_refiner."), _same),
-    *_places("flux2-vae", "any", ("first_stage_model.", "vae.", ""), ("bn.running_mean",), _any_flux2_vae),
+    *_places("flux2-vae", "original", ("first_stage_model.", "vae.", ""), ("bn.running_mean",), _any_flux2_vae),
     *_places("vae", "ldm", ("first_stage_model.",), _LDM_VAE, _vae),
     *_places("vae", "diffusers", ("first_stage_model.", "vae."), _DIFFUSERS_VAE, _diffusers_vae),
     *_places("vae", "ldm", ("vae.", ""), _LDM_VAE, _vae),
