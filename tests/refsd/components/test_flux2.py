@@ -69,20 +69,21 @@ def test_heads_are_even_and_whole(head_dim):
 
 def test_mistral_gives_the_last_two():
     m = module("mistral")
-    last, penultimate = COMPONENTS["mistral"].run(m, **IDS, **HEAD)
+    told = COMPONENTS["mistral"].run(m, **IDS, **HEAD)
+    assert "context" not in told, "three layers are too few for FLUX.2's context"
     states = mistral(m, tiny.IDS, tiny.MASK, **HEAD)
-    np.testing.assert_array_equal(last, states[-1])
-    np.testing.assert_array_equal(penultimate, states[-2])
+    np.testing.assert_array_equal(told["last_hidden_state"], states[-1])
+    np.testing.assert_array_equal(told["penultimate"], states[-2])
 
 
 @pytest.mark.jitted
 def test_the_contexts():
     weights = repeated(tiny.weights("mistral"), 31)
-    got = COMPONENTS["flux2-dev-context"].run(Module(weights), **IDS, **HEAD)
+    got = COMPONENTS["mistral"].run(Module(weights), **IDS, **HEAD)["context"]
     want = stacked(mistral(Module(weights), tiny.IDS, tiny.MASK, **HEAD), MISTRAL_LAYERS)
     np.testing.assert_array_equal(got, want)
     weights = repeated(text.weights("qwen3"), 28)
-    got = COMPONENTS["flux2-klein-context"].run(Module(weights), text.IDS, text.MASK)
+    got = COMPONENTS["qwen3"].run(Module(weights), text.IDS, text.MASK)["context"]
     np.testing.assert_array_equal(got, stacked(qwen3(Module(weights), text.IDS, text.MASK), QWEN3_LAYERS))
 
 
@@ -91,13 +92,6 @@ def repeated(weights, layers):
     first = {name: tensor for name, tensor in weights.items() if ".layers.0." in name}
     others = {name: tensor for name, tensor in weights.items() if ".layers." not in name}
     return others | {n.replace(".0.", f".{i}.", 1): tensor for i in range(layers) for n, tensor in first.items()}
-
-
-@pytest.mark.parametrize("name", ("flux2-dev-context", "flux2-klein-context"))
-def test_too_few_layers_are_named(name):
-    m, params = (module("mistral"), HEAD) if "dev" in name else (Module(text.weights("qwen3")), {})
-    with pytest.raises(BadInput, match="the language model has 3"):
-        COMPONENTS[name].run(m, **IDS, **params)
 
 
 def test_a_picture_goes_there_and_back():
