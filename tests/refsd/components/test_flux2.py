@@ -5,8 +5,8 @@ import pytest
 import tiny_flux2 as tiny
 import tiny_text_encoders as text
 
+from refsd.components import COMPONENTS
 from refsd.components.checks import check
-from refsd.components.flux2 import COMPONENTS
 from refsd.golden.errors import BadInput
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
