@@ -1,0 +1,134 @@
+"""A run of stable-diffusion.cpp as the tap saw it, against refsd: each call of the UNet from its own states."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.engines.sdcpp_tap import Graph
+from refsd.golden.rounding import gamma
+from refsd.pipelines import sampling
+from refsd.pipelines.txt2img import LATENT_SCALE
+from refsd.samplers.guidance import guide
+from refsd.samplers.levels import DiscreteLevels
+from refsd.samplers.noise import RNGS
+from refsd.samplers.schedules import SCHEDULES
+from refsd.trajectory.forms import forms, sensitivities
+from refsd.trajectory.measure import forced
+from refsd.trajectory.run import Dump
+
+_U = 2.0**-24
+
+
+class Asked(NamedTuple):
+    """What was asked of the program, in its names. eta: None is its default"""
+
+    sampler: str
+    schedule: str
+    steps: int
+    width: int = 64
+    height: int = 64
+    cfg_scale: float = 1.0
+    eta: float | None = None
+    seed: int = 42
+
+    @property
+    def key(self) -> str:
+        """Its name in a file of runs."""
+        return "|".join(map(str, self))
+
+    @classmethod
+    def of(cls, key: str) -> "Asked":
+        sampler, schedule, steps, width, height, cfg_scale, eta, seed = key.split("|")
+        sizes = int(steps), int(width), int(height)
+        return cls(sampler, schedule, *sizes, float(cfg_scale), None if eta == "None" else float(eta), int(seed))
+
+    def sampling(self) -> dict[str, Any]:
+        """For sdcpp_server.Server.picture."""
+        given: dict[str, Any] = {"sample_method": self.sampler, "scheduler": self.schedule}
+        given["sample_steps"] = self.steps
+        return given if self.eta is None else {**given, "eta": self.eta}
+
+
+class Seen(NamedTuple):
+    """
+    x, eps: [calls, C, H, W], what the UNet was given, scaled, and what it answered, after guidance
+    t:      [calls], timesteps
+    latent: [C, H, W], the end
+    """
+
+    x: np.ndarray
+    t: np.ndarray
+    eps: np.ndarray
+    latent: np.ndarray
+
+
+class Apart(NamedTuple):
+    """
+    t:      worst difference of a timestep
+    steps:  [calls + 1], |engine - refsd| / |refsd| of what each call is shown, and of the end
+    margin: the worst element, in units of what float32 may do
+    """
+
+    t: float
+    steps: np.ndarray
+    margin: float
+
+
+def float32_levels() -> DiscreteLevels:
+    """The levels as stable-diffusion.cpp computes them: products, quotients and roots in float32.
+
+    Source: stable-diffusion.cpp calculate_alphas_cumprod; sigma = sqrt((1 - abar) / abar).
+    """
+    one = np.float32(1)
+    start, end = np.sqrt(np.float32(0.00085)), np.sqrt(np.float32(0.0120))
+    beta = start + (end - start) * (np.arange(1000, dtype=np.float32) / np.float32(999))
+    kept = np.multiply.accumulate(one - beta * beta, dtype=np.float32)
+    return DiscreteLevels(np.sqrt((one - kept) / kept).astype(np.float64))
+
+
+def seen(graphs: Iterable[Graph], cfg_scale: float) -> Seen:
+    """The graphs of one picture: the UNet's, in pairs where there is guidance, and the decoder's, the last."""
+    *rest, decoder = graphs
+    unet = [graph for graph in rest if "768x77" in graph.signature]
+    eps = [graph.output.astype(np.float64) for graph in unet]
+    if cfg_scale != 1:
+        eps = [guide(cond, without, cfg_scale) for cond, without in zip(eps[::2], eps[1::2], strict=True)]
+        unet = unet[::2]
+    x = np.stack([next(a for a in graph.inputs if a.ndim == 3 and a.shape[0] == 4) for graph in unet])
+    t = np.array([next(a for a in graph.inputs if a.size == 1).item() for graph in unet])
+    return Seen(x, t, np.stack(eps), decoder.inputs[0] * np.float32(LATENT_SCALE))
+
+
+def compare(asked: Asked, run: Seen, levels: DiscreteLevels) -> Apart:
+    """Each call, and the end, from the run's own latents and answers, with refsd's sampler, sigmas and noise.
+
+    run: the whole latents, or their first channels, rows and columns
+    Raises ValueError where refsd's sampler calls its model another number of times.
+    """
+    method = sampling.method(asked.sampler, asked.eta)
+    sigmas = SCHEDULES[asked.schedule](asked.steps, levels)
+    form = forms(method.run, sigmas)
+    if form.calls != len(run.t):
+        raise ValueError(f"{asked}: the program called its UNet {len(run.t)} times, refsd does {form.calls} times")
+    sigma = form.sigmas.reshape(-1, 1, 1, 1)
+    x = run.x.astype(np.float64) * np.sqrt(sigma**2 + 1)
+    y = Dump(sigmas, x, x - sigma * run.eps, run.latent.astype(np.float64))
+    rng = RNGS["cuda"](asked.seed)
+    whole = (4, asked.height // 8, asked.width // 8)
+    noise = np.stack([rng.randn(whole) for _ in range(1 + form.draws)]).astype(np.float64)
+    noise = noise[:, *(slice(size) for size in x[0].shape)]
+    expected, limits = forced(form, y, noise, _U, sensitivities(method.run, sigmas))
+    # x and denoised were rounded on their way: scaled for the UNet, and put together from its answer.
+    rough = np.concatenate([gamma(3, _U) * np.abs(x), gamma(4, _U) * (np.abs(x) + np.abs(sigma * run.eps))])
+    limits += np.tensordot(np.abs(form.rows[:, : 2 * form.calls]), rough, 1)
+    limits[:-1] += gamma(3, _U) * np.abs(expected[:-1])
+    shown = np.concatenate([y.x, y.latent[None]])
+    flat = (len(shown), -1)
+    distances = np.linalg.norm((shown - expected).reshape(flat), axis=1)
+    told = np.array([levels.to_t(float(s)) for s in form.sigmas])
+    return Apart(
+        float(np.abs(run.t - told).max()),
+        distances / np.linalg.norm(expected.reshape(flat), axis=1),
+        float((np.abs(shown - expected) / limits).max()),
+    )

@@ -1,0 +1,99 @@
+"""refsd's samplers, schedules and noise against runs of stable-diffusion.cpp: fixtures/sdcpp_trajectories.npz.
+
+Recorded by docs/sdcpp_samplers_study.py; the peers suite runs the program itself.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsd.golden.engines.sdcpp_tap import Graph
+from refsd.samplers import SAMPLERS
+from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.schedules import SCHEDULES
+from refsd.trajectory import sdcpp
+from refsd.trajectory.sdcpp import Asked, Seen, compare, float32_levels, seen
+
+RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "sdcpp_trajectories.npz")
+LEVELS = float32_levels()
+
+
+NAMES = list(dict.fromkeys(name.rpartition("/")[0] for name in RECORDED.files if "/" in name))
+RUNS = {Asked.of(name): Seen(*(RECORDED[f"{name}/{field}"] for field in Seen._fields)) for name in NAMES}
+
+
+def test_all_are_there():
+    assert len({asked.sampler for asked in RUNS}) == 15 and len({asked.schedule for asked in RUNS}) == 11
+    assert sum(asked.eta is not None for asked in RUNS) == 7
+
+
+@pytest.mark.parametrize("asked", RUNS, ids=lambda asked: f"{asked.sampler}/{asked.schedule}/{asked.eta}")
+def test_every_step(asked):
+    """From the run's own latents, by float32 levels; where its own formulas lose more in float32 the docs say."""
+    apart = compare(asked, RUNS[asked], LEVELS)
+    assert apart.steps.max() < (1e-5 if asked.sampler == "tcd" and asked.eta else 1e-6)
+    assert apart.t < 2e-4
+    assert apart.margin < (30 if asked.sampler in ("ddim_trailing", "tcd") else 1)
+
+
+@pytest.mark.parametrize("asked", RUNS, ids=lambda asked: f"{asked.sampler}/{asked.schedule}/{asked.eta}")
+def test_float64_levels_are_a_hundred_thousandth_away(asked):
+    apart = compare(asked, RUNS[asked], SD_LEVELS)
+    assert apart.steps.max() < 2e-5
+    assert apart.t < 3e-3
+
+
+def test_float32_levels():
+    ratio = LEVELS.sigmas / SD_LEVELS.sigmas
+    assert 1e-6 < np.abs(ratio - 1).max() < 2e-5
+    assert (np.diff(LEVELS.sigmas) > 0).all()
+
+
+def half_the_noise(*given, s_noise):
+    return SAMPLERS["er_sde"](*given, s_noise=0.5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wrong"),
+    [
+        (Asked("tcd", "karras", 5), {"tcd": SAMPLERS["tcd"]}),
+        (Asked("ipndm_v", "karras", 5), {"ipndm_v": SAMPLERS["ipndm"]}),
+        (Asked("dpm++2mv2", "karras", 5), {"dpm++2mv2": SAMPLERS["dpm++2m"]}),
+        (
+            Asked("er_sde", "karras", 5, eta=0.5),
+            {"er_sde": lambda *given, s_noise: SAMPLERS["er_sde"](*given, s_noise=0.5)},
+        ),
+    ],
+    ids=lambda given: given.sampler if isinstance(given, Asked) else "",
+)
+def test_another_engines_sampler_is_not_the_same(asked, wrong, monkeypatch):
+    """What is sdcpp's own in refsd is needed."""
+    monkeypatch.setattr(sdcpp.sampling, "_SDCPP_SAMPLERS", wrong)
+    assert compare(asked, RUNS[asked], LEVELS).steps.max() > 5e-5
+
+
+def test_another_schedule_or_seed_is_noticed(monkeypatch):
+    asked = Asked("dpm++2m", "karras", 4)
+    assert compare(asked._replace(seed=43), RUNS[asked], LEVELS).steps[0] > 0.1
+    monkeypatch.setitem(SCHEDULES, "karras", SCHEDULES["exponential"])
+    assert compare(asked, RUNS[asked], LEVELS).t > 10
+
+
+def test_another_number_of_calls_is_said():
+    asked = Asked("dpm++2m", "karras", 4)
+    with pytest.raises(ValueError, match="called its UNet 4 times, refsd does 7 times"):
+        compare(asked._replace(sampler="heun"), RUNS[asked], LEVELS)
+
+
+def test_guidance_pairs_graphs():
+    def unet(value, sigma_t):
+        inputs = [np.full(1, sigma_t, np.float32), np.zeros((4, 2, 2), np.float32), np.zeros((77, 768), np.float32)]
+        return Graph("f32:1,f32:2x2x4,f32:768x77x1x1", inputs, np.full((4, 2, 2), value, np.float32))
+
+    decoder = Graph("f32:2x2x4x1", [np.ones((4, 2, 2), np.float32)])
+    text = Graph("i32:77", [np.zeros(77, np.int32)])
+    run = seen([text, unet(2.0, 999.0), unet(1.0, 999.0), decoder], 7.0)
+    assert run.x.shape == (1, 4, 2, 2) and run.t.tolist() == [999.0]
+    np.testing.assert_allclose(run.eps, 8.0)
+    np.testing.assert_allclose(run.latent, np.float32(0.18215))
