@@ -11,6 +11,7 @@ from refsd.samplers.cfg_pp_flow import euler_ancestral_cfg_pp_flow, euler_cfg_pp
 from refsd.samplers.cfg_pp_multistep import (
     dpmpp_2m_cfg_pp,
     dpmpp_2s_ancestral_cfg_pp,
+    dpmpp_2s_ancestral_cfg_pp_first,
     gradient_estimation_cfg_pp,
     res_multistep_ancestral_cfg_pp,
     res_multistep_cfg_pp,
@@ -100,6 +101,7 @@ CFG_PP_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler_cfg_pp": euler_cfg_pp,
     "euler_a_cfg_pp": euler_ancestral_cfg_pp,
     "dpm++2s_a_cfg_pp": dpmpp_2s_ancestral_cfg_pp,
+    "dpm++2s_a_cfg_pp_first": dpmpp_2s_ancestral_cfg_pp_first,
     "dpm++2m_cfg_pp": dpmpp_2m_cfg_pp,
     "res_multistep_cfg_pp": res_multistep_cfg_pp,
     "res_multistep_a_cfg_pp": res_multistep_ancestral_cfg_pp,

@@ -20,16 +20,47 @@ def dpmpp_2s_ancestral_cfg_pp(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """dpmpp_2s_ancestral from x + denoised - uncond instead of x, in both its stages; uncond is the latest one.
-
-    So in the second stage it is the middle's, and without guidance this is not dpmpp_2s_ancestral.
+    """dpmpp_2s_ancestral of uncond, and after each step the guidance it began with: + denoised - uncond.
 
     model:  gives denoised with guidance and without the prompt
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  drawn from once a step, not where the next sigma is 0
     -> latents at sigmas[-1], dtype of x
-    Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp.
+    Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp, at 02159d81.
+    """
+    for i, sigma, sigma_next in intervals(sigmas):
+        denoised, uncond = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        step = ancestral_step(sigma, sigma_next, eta)
+        n = fresh(step, sigma, sigma_next, noise, s_noise)
+        if step.down == 0:
+            x = combine(1.0, denoised, *n)
+        else:
+            sigma_mid = math.sqrt(sigma * step.down)
+            ratio = sigma_mid / sigma
+            _, uncond_2 = model(combine(ratio, x, 1 - ratio, uncond), sigma_mid)
+            ratio = step.down / sigma
+            x = combine(ratio, x, 1 - ratio, uncond_2, 1.0, denoised, -1.0, uncond, *n)
+    return x
+
+
+def dpmpp_2s_ancestral_cfg_pp_first(
+    model: GuidedDenoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """ComfyUI's other one: dpmpp_2s_ancestral of denoised from x + denoised - uncond, in both its stages.
+
+    In the second uncond is the middle's, so that without guidance this is not dpmpp_2s_ancestral.
+
+    Arguments: dpmpp_2s_ancestral_cfg_pp's.
+    Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp, at 8622f33 of patientx/ComfyUI-Zluda.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)

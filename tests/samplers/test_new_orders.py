@@ -90,13 +90,27 @@ def test_a_flow_ends_at_the_data(name):
 
 @pytest.mark.parametrize("name", CFG_PP_SAMPLERS)
 def test_cfg_pp_without_guidance(name):
-    """uncond and denoised alike: the sampler of the same name without CFG++; but for one, whose uncond is newer."""
+    """uncond and denoised alike: the sampler of that name without CFG++; but for the first 2S with its newer uncond."""
     sigmas = np.append(np.geomspace(14.0, 0.03, 8), 0.0)
     x = np.linspace(-4, 5, 7)
     noise = [independent(Philox(3), x.shape) for _ in range(2)]
     y = CFG_PP_SAMPLERS[name](lambda x, sigma: (gaussian(x, sigma),) * 2, x, sigmas, noise[0])
-    z = SAMPLERS[name.removesuffix("_cfg_pp")](gaussian, x, sigmas, noise[1])
-    assert np.allclose(y, z, rtol=1e-12, atol=1e-13) is (name != "dpm++2s_a_cfg_pp")
+    z = SAMPLERS[name.split("_cfg_pp")[0]](gaussian, x, sigmas, noise[1])
+    assert np.allclose(y, z, rtol=1e-12, atol=1e-13) is (name != "dpm++2s_a_cfg_pp_first")
+
+
+def test_dpmpp_2s_cfg_pp_by_hand():
+    """One step from 2 to 1: 2S of uncond with its middle, the guidance of the beginning, and noise."""
+    x, n = np.array([3.0, -1.0]), np.array([0.3, 0.2])
+    uncond = lambda x, sigma: gaussian(x, sigma) - 0.1 * x
+    up = np.sqrt(3 / 4)
+    down = np.sqrt(1 - up**2)
+    middle = np.sqrt(2 * down)
+    x_2 = middle / 2 * x + (1 - middle / 2) * uncond(x, 2.0)
+    expected = down / 2 * x + (1 - down / 2) * uncond(x_2, middle) + 0.1 * x + up * n
+    model = lambda x, sigma: (gaussian(x, sigma), uncond(x, sigma))
+    y = CFG_PP_SAMPLERS["dpm++2s_a_cfg_pp"](model, x, np.array([2.0, 1.0]), lambda *_: n)
+    np.testing.assert_allclose(y, expected, rtol=1e-13)
 
 
 def test_lms_shifted_by_hand():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
+from refsd.samplers.cfg_pp_multistep import dpmpp_2s_ancestral_cfg_pp_first
 from refsd.samplers.churn import Churn
 from refsd.samplers.flow_time import exploding
 from refsd.samplers.lcm_scaled import lcm_scaled
@@ -34,6 +35,7 @@ OPTIONS = {
     "sa_solver simple": {"predictor": 2, "corrector": 2, "weights": two_weights},
 }
 OTHERS = {
+    "dpm++2s_a_cfg_pp": dpmpp_2s_ancestral_cfg_pp_first,
     "lcm scaled": functools.partial(lcm_scaled, scales=(1.1, 0.7), clip=1.2),
     "seeds_2 r": functools.partial(seeds_2, r=0.7, weights=refined),
 }
