@@ -7,7 +7,11 @@ import numpy as np
 
 from refsd.samplers.ancestral import flow_ancestral_step
 from refsd.samplers.cfg_pp import euler_ancestral_cfg_pp, euler_cfg_pp
-from refsd.samplers.cfg_pp_flow import euler_ancestral_cfg_pp_flow, euler_cfg_pp_flow
+from refsd.samplers.cfg_pp_flow import (
+    dpmpp_2s_ancestral_cfg_pp_flow,
+    euler_ancestral_cfg_pp_flow,
+    euler_cfg_pp_flow,
+)
 from refsd.samplers.cfg_pp_multistep import (
     dpmpp_2m_cfg_pp,
     dpmpp_2s_ancestral_cfg_pp,
@@ -130,4 +134,5 @@ FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "sa_solver_pece": in_flow_time(sa_solver_pece),
     "euler_cfg_pp": euler_cfg_pp_flow,
     "euler_a_cfg_pp": euler_ancestral_cfg_pp_flow,
+    "dpm++2s_a_cfg_pp": dpmpp_2s_ancestral_cfg_pp_flow,
 }

@@ -90,7 +90,7 @@ def test_a_flow_ends_at_the_data(name):
 
 @pytest.mark.parametrize("name", CFG_PP_SAMPLERS)
 def test_cfg_pp_without_guidance(name):
-    """uncond and denoised alike: the sampler of that name without CFG++; but for the first 2S with its newer uncond."""
+    """uncond and denoised alike: the sampler of that name without CFG++; but for the first 2S: a newer uncond."""
     sigmas = np.append(np.geomspace(14.0, 0.03, 8), 0.0)
     x = np.linspace(-4, 5, 7)
     noise = [independent(Philox(3), x.shape) for _ in range(2)]
@@ -111,6 +111,18 @@ def test_dpmpp_2s_cfg_pp_by_hand():
     model = lambda x, sigma: (gaussian(x, sigma), uncond(x, sigma))
     y = CFG_PP_SAMPLERS["dpm++2s_a_cfg_pp"](model, x, np.array([2.0, 1.0]), lambda *_: n)
     np.testing.assert_allclose(y, expected, rtol=1e-13)
+
+
+def test_dpmpp_2s_cfg_pp_of_a_flow():
+    """Without guidance dpmpp_2s_ancestral_flow; with a constant one it moves the last but one by its signal."""
+    sigmas, x = np.array([0.9, 0.6, 0.3]), np.linspace(-2, 2, 7)
+    told = lambda shift: lambda x, sigma: (flowing(x, sigma) + shift, flowing(x, sigma))
+    noise = [independent(Philox(3), x.shape) for _ in range(4)]
+    y = FLOW_SAMPLERS["dpm++2s_a_cfg_pp"](told(0.0), x, sigmas, noise[0])
+    np.testing.assert_allclose(y, FLOW_SAMPLERS["dpm++2s_a"](flowing, x, sigmas, noise[1]), rtol=1e-12)
+    y = FLOW_SAMPLERS["dpm++2s_a_cfg_pp"](told(0.2), x, sigmas[:2], noise[2])
+    z = FLOW_SAMPLERS["dpm++2s_a"](flowing, x, sigmas[:2], noise[3])
+    np.testing.assert_allclose(y, z + 0.4 * 0.2, rtol=1e-12)
 
 
 def test_lms_shifted_by_hand():
