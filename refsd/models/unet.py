@@ -152,9 +152,13 @@ def pixels(h, H, W):
 
 @block
 def transformer_block(m: Module, x, context, num_heads):
-    """The pixels look at each other, then at the text. x [N, L, D], context [N, J, E] -> [N, L, D]"""
+    """The pixels look at each other, then at the text. x [N, L, D], context [N, J, E] -> [N, L, D]
+
+    Where attn1's keys are as wide as the text, as in SDXS-09's widest level, they look at the text twice.
+    """
     h = m.layer_norm("norm1", x)
-    x = x + cross_attention(m["attn1"], h, h, num_heads)
+    crosses = m.shape("attn1.to_k.weight")[1] != x.shape[-1]
+    x = x + cross_attention(m["attn1"], h, context if crosses else h, num_heads)
     x = x + cross_attention(m["attn2"], m.layer_norm("norm2", x), context, num_heads)
     return x + feed_forward(m["ff"], m.layer_norm("norm3", x))
 

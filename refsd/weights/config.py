@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from refsd.golden.errors import BadInput
-from refsd.weights.architecture import Shapes
+from refsd.weights.architecture import Shapes, UNetSize
 from refsd.weights.sizes import clip_size, unet_size, vae_size
 
 # Fields of diffusers' and transformers' config.json, and the values that refsd computes.
@@ -30,7 +30,6 @@ COMPUTED: dict[str, dict[str, tuple]] = {
         "mid_block_type": ("UNetMidBlock2DCrossAttn", None),
         "mid_block_scale_factor": (1,),
         "downsample_padding": (1,),
-        "only_cross_attention": (False,),
         "dual_cross_attention": (False,),
         "cross_attention_norm": (None,),
         "attention_type": ("default",),
@@ -73,6 +72,8 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
 
 def _unet(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     size = unet_size(shapes)
+    if given:
+        _check_crossing(path, given, size)
     # diffusers calls the number of heads attention_head_dim; num_attention_heads goes before it.
     field = "attention_head_dim" if given.get("num_attention_heads") is None else "num_attention_heads"
     heads = given.get(field)
@@ -85,6 +86,16 @@ def _unet(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
         "num_heads": _divisor(path, given, field, 8, size.channels),
         "num_groups": _divisor(path, given, "norm_num_groups", 32, size.channels),
     }
+
+
+def _check_crossing(path: Path, given: dict[str, Any], size: UNetSize) -> None:
+    """Whose first attention looks at the text is told by its width; where both are as wide, it is not."""
+    said = given.get("only_cross_attention", False)
+    levels = range(len(size.channel_mult))
+    crossing = said if isinstance(said, list) else [said] * len(levels)
+    told = [level in size.cross_only for level in levels]
+    if crossing != told:
+        raise BadInput(f"{path}: only_cross_attention is {_shown(said)}; the shapes of attn1 say {told}")
 
 
 def _check_heads_of_64(path: Path, field: str, heads: Any, channels: list[int]) -> None:

@@ -13,6 +13,7 @@ from refsd.weights import (
     keymaps_sdxl,
     keymaps_taesd,
     keymaps_text,
+    keymaps_tiny_unet,
     keymaps_zimage,
 )
 from refsd.weights.keymaps import Keymap
@@ -32,6 +33,10 @@ class Place(NamedTuple):
 
 def _same(_: Collection[str]) -> Keymap:
     return Keymap((), rest_same=True)
+
+
+def _ldm_unet(names: Collection[str]) -> Keymap:
+    return keymaps_tiny_unet.of_names(names) if keymaps_tiny_unet.is_tiny(names) else _same(names)
 
 
 def _diffusers_unet(names: Collection[str]) -> Keymap:
@@ -179,9 +184,9 @@ PLACES = (
     *_places("controlnet", "ldm", ("control_model.",), _LDM_UNET, _same),
     *_places("controlnet", "ldm", ("",), ("input_hint_block.",), _same),
     *_places("controlnet", "diffusers", ("",), ("controlnet_cond_embedding.",), _diffusers_controlnet),
-    *_places("unet", "ldm", _DENOISER[:1], _LDM_UNET, _same),
+    *_places("unet", "ldm", _DENOISER[:1], _LDM_UNET, _ldm_unet),
     *_places("unet", "diffusers", ("model.diffusion_model.", "unet."), _DIFFUSERS_UNET, _diffusers_unet),
-    *_places("unet", "ldm", ("",), _LDM_UNET, _same),
+    *_places("unet", "ldm", ("",), _LDM_UNET, _ldm_unet),
     *_places("unet", "diffusers", ("",), _DIFFUSERS_UNET, _diffusers_unet),
     *_places("chroma-radiance", "original", _DENOISER, ("nerf_image_embedder.", "nerf_blocks."), _same),
     *_places("chroma", "diffusers", _FOLDER, ("distilled_guidance_layer.layers.0.linear_1.",), _diffusers_chroma),

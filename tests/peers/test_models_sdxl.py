@@ -21,6 +21,7 @@ from refsd.module import Module, Taps
 from refsd.weights import keymaps, keymaps_sdxl
 from refsd.weights.architecture import CLIPSize, UNetSize
 from refsd.weights.keymaps_openclip import OpenCLIP
+from refsd.weights.sizes import unet_size
 
 pytestmark = pytest.mark.peer
 
@@ -66,6 +67,14 @@ CONFIGS = {
     ),
     # As SDXS has it.
     "no-middle": Config(UNetSize(64, (1, 2, 2), (1, 2), 1, 40), [1] * 3, (4, 8), 5, more={"mid_block_type": None}),
+    # As SDXS-09 has it: the first attention of the widest level looks at the text too.
+    "cross-only": Config(
+        UNetSize(128, (1, 2, 4), (0, 1, 2), 1, 40, linear=True, middle=None, cross_only=(0,)),
+        [1] * 3,
+        (8, 12),
+        7,
+        more={"mid_block_type": None, "only_cross_attention": [True, False, False]},
+    ),
 }
 
 
@@ -153,6 +162,7 @@ def test_unet_and_every_block(name):
     m.taps = Taps()
     got = unet(m, x, timesteps, context, y=y)
     assert distance(got, want) <= 1e-12
+    assert unet_size({name: w.shape for name, w in weights.items()}).cross_only == size.cross_only
     blocks = deeper(block_names(size), theirs)
     assert blocks.keys() == set(filter(is_block, theirs))
     for theirs_at, ours_at in blocks.items():
