@@ -62,3 +62,8 @@ def test_guidance(name):
 def test_scale_by_step(curve):
     ours = [scale_at(7.0, 1.5, curve, step, 9) for step in range(9)]
     np.testing.assert_allclose(ours, RECORD["scales"][curve], rtol=1e-14)
+
+
+def test_what_is_within_the_mimicked_range_is_left_alone():
+    y = mimic_threshold(COND, UNCOND, 1.0, 9.0, percentile=0.5, by_channel=False)
+    np.testing.assert_allclose(y, COND, atol=1e-13)

@@ -155,3 +155,18 @@ def test_comfyui_prompts_by_hand():
     said = parse_weights("a (red) ((cat:1.3) dog)")
     assert [text for text, _ in said] == ["a ", "red", " ", "cat", " dog"]
     np.testing.assert_allclose([w for _, w in said], [1, 1.1, 1, 1.3, 1.1])
+
+
+def lengths(engine, prompt):
+    card = PROMPT_CARDS[engine]
+    return [int((ids != EOS).sum()) - 1 for ids, _ in card.chunk(WORDS, card.parse(prompt))]
+
+
+def test_a_comma_20_back_is_gone_back_to_and_one_21_back_is_not():
+    assert lengths("a1111", "ab " * 55 + ", " + "ab " * 25) == [56, 25]
+    assert lengths("a1111", "ab " * 54 + ", " + "ab " * 25) == [75, 5]
+
+
+def test_a_part_of_7_tokens_stays_whole_and_one_of_8_is_torn():
+    assert lengths("comfyui", "(" + "ab " * 70 + ":1.2)" + "cd " * 7) == [70, 7]
+    assert lengths("comfyui", "(" + "ab " * 70 + ":1.2)" + "cd " * 8) == [75, 3]
