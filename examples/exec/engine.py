@@ -3,6 +3,7 @@
 The protocol: golden/engines/exec_protocol.md.
 """
 
+import itertools
 import json
 import sys
 
@@ -50,7 +51,36 @@ def upsample_nearest(t, p):
     return t["x"].repeat(factor, -1).repeat(factor, -2)
 
 
-OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest)}
+def karras(n):
+    betas = np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
+    kept = np.cumprod(1 - betas)
+    sigmas = np.sqrt((1 - kept) / kept)
+    most, least = sigmas[-1] ** (1 / 7), sigmas[0] ** (1 / 7)
+    return np.append(np.linspace(most, least, n) ** 7, 0).astype(np.float32)
+
+
+def trajectory(t, p):
+    """Euler, or Euler ancestral with fresh noise in each step but the last; every call of the model is kept."""
+    sigmas = karras(p["steps"])
+    eta = np.float32(p.get("eta", 0) if not BUG else 0)
+    x, draws = t["noise"][0] * sigmas[0], iter(t["noise"][1:])
+    shown, answers = [], []
+    for sigma, after in itertools.pairwise(sigmas):
+        uncond = x / (1 + sigma**2)
+        s = sigma**2 + np.float32(0.25)
+        cond = (x / 4 + sigma**2 * np.tanh(x / s)) / s
+        denoised = uncond + np.float32(p["guidance"]) * (cond - uncond)
+        shown.append(x)
+        answers.append(denoised)
+        up = min(after, eta * np.sqrt(after**2 * (sigma**2 - after**2)) / sigma)
+        down = np.sqrt(after**2 - up**2)
+        x = x + (x - denoised) / sigma * (down - sigma)
+        if up > 0:
+            x = x + up * next(draws)
+    return {"sigmas": sigmas, "x": np.stack(shown), "denoised": np.stack(answers), "latent": x}
+
+
+OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest, trajectory)}
 
 request = json.load(sys.stdin)
 if request["request"] == "describe":
@@ -61,8 +91,10 @@ if request["request"] == "describe":
         "numerics": "float32",
         "ops": {op: {"types": ["f32", "f16"]} for op in OPS},
     }
+    description["ops"]["trajectory"] = {"samplers": ["euler", "euler_a"], "schedules": ["karras"]}
     with open(request["output"], "w") as file:
         json.dump(description, file)
 else:
     answer = OPS[request["op"]](load_file(request["inputs"]), request["params"])
-    save_file({"y": np.ascontiguousarray(answer, np.float32)}, request["output"])
+    answers = answer if isinstance(answer, dict) else {"y": answer}
+    save_file({name: np.ascontiguousarray(y, np.float32) for name, y in answers.items()}, request["output"])

@@ -116,6 +116,9 @@ class ExecEngine:
             return "no folder to write the model's weights to"
         taken = [recipe.type for recipe in case.inputs.values()]
         foreign = [kind for kind in taken if offer.types is not None and kind not in offer.types]
+        for asked, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
+            if offered is not None and case.params.get(asked, offered[0] if offered else None) not in offered:
+                return f"{self.name} has no {asked} {case.params[asked]}"
         return f"{self.name} takes no {foreign[0]} in {case.op}" if foreign else None
 
     def numerics(self, case: Case) -> Numerics:
@@ -125,7 +128,8 @@ class ExecEngine:
         return self._description.deviations_of(case.op)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
-        params = case.params if case.model else operations.complete(case.op, inputs, case.params)
+        known = case.op in operations.OPERATIONS
+        params = operations.complete(case.op, inputs, case.params) if known else case.params
         with tempfile.TemporaryDirectory(prefix="refsd-exec-") as name:
             folder = Path(name)
             _write_tensors(inputs, folder / "inputs.safetensors")

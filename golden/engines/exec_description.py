@@ -28,9 +28,12 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     types:      storage types of inputs that it takes; None: all
     numerics:   a profile's name, or {"like": a profile's name, ...} with what differs
     deviations: names of known deviations, or new ones in full
+    samplers, schedules: of "trajectory", those that it has; None: all
     """
 
     types: list[str] | None = None
+    samplers: list[str] | None = None
+    schedules: list[str] | None = None
     numerics: str | dict[str, Any] | None = None
     deviations: list[str | DeviationText] = []
 
@@ -53,7 +56,8 @@ class Description:
     def __init__(self, text: _Text):
         if text.protocol != 1:
             raise EngineFailure(f"description.json: protocol {text.protocol}, expected 1")
-        unknown = [op for op in text.ops if op not in OPERATIONS and not op.startswith("model/")]
+        known = {*OPERATIONS, "trajectory"}
+        unknown = [op for op in text.ops if op not in known and not op.startswith("model/")]
         if unknown:
             raise EngineFailure(f"description.json: unknown operations {', '.join(unknown)}")
         self.name, self.version, self.ops = text.name, text.version, text.ops

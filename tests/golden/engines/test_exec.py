@@ -17,6 +17,7 @@ from refsd.golden.engines.exec_description import read_description
 from refsd.golden.numerics import FLOAT64, GGML_CPU
 from refsd.golden.recipe import Recipe
 from refsd.golden.tensor import stored
+from refsd.trajectory import JUDGES
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
 
@@ -49,7 +50,7 @@ def runner():
     def truths(case):
         return Reference(FLOAT64).run(case, case.realize())
 
-    return conform.Runner(Reference, truths, today=datetime.date(2026, 11, 20))
+    return conform.Runner(Reference, truths, today=datetime.date(2026, 11, 20), judges=JUDGES)
 
 
 @pytest.fixture
@@ -94,6 +95,21 @@ def test_the_example_with_its_bug_fails():
     cases = [CASES["gelu_tanh/f32/bend-x33x77"], CASES["layer_norm/f32/tiny-x33x320"]]
     results = conform.run(runner(), [example("--bug")], cases)
     assert {r.op for r in results if r.status == verdict.FAIL} == {"gelu_tanh", "layer_norm"}
+
+
+def test_the_example_without_eta_is_told_so():
+    case = CASES["trajectory/euler_a/karras"]
+    (result,) = conform.run(runner(), [example("--bug")], [case])
+    assert result.status == verdict.FAIL and "the reference agrees if eta is missing" in result.reason
+
+
+def test_samplers_and_schedules_are_offered():
+    engine = example()
+    said = {name: engine.refuses(CASES[f"trajectory/{name}"]) for name in ("heun/karras", "euler_a/simple")}
+    assert said == {
+        "heun/karras": "numpy-example has no sampler heun",
+        "euler_a/simple": "numpy-example has no schedule simple",
+    }
 
 
 def test_the_request(program, tmp_path):
