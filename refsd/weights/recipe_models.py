@@ -27,12 +27,13 @@ from refsd.weights.architecture_flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, F
 from refsd.weights.architecture_flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, Flux2Size, Flux2VAESize
 from refsd.weights.architecture_mmdit import SD3_MEDIUM, SD35_LARGE, SD35_MEDIUM, MMDiTSize
 from refsd.weights.architecture_radiance import RADIANCE, RadianceSize
-from refsd.weights.architecture_taesd import TAEF1, TAESD
+from refsd.weights.architecture_taesd import TAEF1, TAESD, TAESDSize
 from refsd.weights.architecture_text import QWEN3_4B, T5_XXL, Qwen3Size, T5Size
 from refsd.weights.architecture_zimage import ZIMAGE
 from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.keymaps import Keymap
 from refsd.weights.keymaps_openclip import OpenCLIP
+from refsd.weights.keymaps_taesd import taesd
 
 
 class Part(NamedTuple):
@@ -63,11 +64,16 @@ def _openclip(size: CLIPSize) -> Keymap:
     return OpenCLIP(size.layers)
 
 
+def _diffusers_tae(size: TAESDSize) -> Keymap:
+    """The one file that holds both halves is diffusers'."""
+    return taesd()
+
+
 _UNET, _VAE, _EMBEDDERS = "model.diffusion_model.", "first_stage_model.", "conditioner.embedders."
 _TINY_CLIP = CLIPSize(hidden=128, layers=2, mlp=512)
 _TINY_BIGG = CLIPSize(hidden=1280, layers=2, mlp=256, vocab=1000, projection=1280)
 _TINY_VAE = VAESize(channels=32)
-_TINY_FLUX = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024, context_dim=128)
+_TINY_FLUX = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
 _TINY_CHROMA = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
 _TINY_FLUX2 = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
 _TINY_SD2 = UNetSize(channels=64, context_dim=128, linear=True)
@@ -129,12 +135,12 @@ MODELS: dict[str, Model] = {
     "qwen3-4b": _alone("qwen3", QWEN3_4B, Qwen3Size(128, 3, 2, 1, mlp=256, vocab=1000), "qwen3"),
     "flux-vae": _alone("vae", FLUX_VAE, _TINY_VAE._replace(latent_channels=16, quant_convs=False), "vae"),
     "flux2-vae": _alone("flux2-vae", Flux2VAESize(), Flux2VAESize(channels=32, decoder_channels=32), "vae"),
-    "taesd": _alone("tae", TAESD, TAESD._replace(channels=16), "taesd"),
-    "taef1": _alone("tae", TAEF1, TAEF1._replace(channels=16), "taesd"),
+    "taesd": Model({"tae": Part(TAESD, TAESD, keymap=_diffusers_tae)}, "taesd"),
+    "taef1": Model({"tae": Part(TAEF1, TAEF1, keymap=_diffusers_tae)}, "taesd"),
     "controlnet": _alone(
         "controlnet", CONTROLNET_SD15, ControlNetSize(UNetSize(channels=32, context_dim=128)), "controlnet"
     ),
-    "esrgan": _alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(feat=16, grow=8, blocks=2), "esrgan"),
+    "esrgan": _alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan"),
 }
 
 
