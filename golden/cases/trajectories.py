@@ -10,45 +10,42 @@ from refsd.golden.recipe import Recipe
 _SHAPE = (1, 4, 5, 7)
 _GUIDANCE = 3.0
 
-# sampler -> (eta or None, draws in a step but the last)
-_SOLVERS: dict[str, tuple[float | None, int]] = {
-    "euler": (None, 0),
-    "euler_a": (1.0, 1),
-    "heun": (None, 0),
-    "dpm2": (None, 0),
-    "dpm2_a": (1.0, 1),
-    "lms": (None, 0),
-    "dpm++2s_a": (1.0, 1),
-    "dpm++sde": (1.0, 2),
-    "dpm++2m": (None, 0),
-    "dpm++2mv2": (None, 0),
-    "dpm++2m_sde": (1.0, 1),
-    "dpm++3m_sde": (1.0, 1),
-    "ipndm": (None, 0),
-    "ipndm_v": (None, 0),
-    "deis": (None, 0),
-    "uni_pc": (None, 0),
-    "uni_pc_bh2": (None, 0),
-    "lcm": (None, 1),
-    "res_multistep": (0.0, 0),
-    "res_2s": (0.0, 0),
-    "er_sde": (1.0, 1),
-    "euler_ge": (None, 0),
+# sampler -> its draws in five steps, and its eta where it has one
+_SOLVERS: dict[str, tuple[int, float | None]] = {
+    **dict.fromkeys(
+        (
+            *("euler", "heun", "dpm2", "lms", "dpm_fast", "dpm++2m", "dpm++2mv2", "ipndm", "ipndm_v", "plms"),
+            *("deis", "deis_tab", "uni_pc", "uni_pc_bh2", "euler_ge", "heunpp2", "exp_heun_2_x0", "restart"),
+            "ipndm_v_published",
+        ),
+        (0, None),
+    ),
+    **dict.fromkeys(("euler_a", "dpm2_a", "dpm++2s_a", "er_sde", "euler_ge_a", "res_multistep_a"), (4, 1.0)),
+    **dict.fromkeys(("dpm++2m_sde", "dpm++2m_sde_heun", "dpm++2m_sde_bt", "dpm++3m_sde"), (4, 1.0)),
+    **dict.fromkeys(("dpm++sde", "seeds_2", "exp_heun_2_x0_sde"), (8, 1.0)),
+    **dict.fromkeys(("res_multistep", "res_2s"), (0, 0.0)),
+    "seeds_3": (12, 1.0),
+    "lcm": (4, None),
+    "ddpm": (4, None),
+    "tcd": (4, 0.3),
+    "sa_solver": (2, None),
+    "sa_solver_pece": (2, None),
 }
 # The schedules that the solvers' cases leave out, in a number of steps at which no two are the same.
 _SCHEDULES = ("discrete", "exponential", "sgm_uniform", "simple", "smoothstep", "kl_optimal", "lcm", "beta", "ays")
 
 
-def _case(sampler: str, schedule: str, steps: int = 5) -> Case:
-    eta, draws = _SOLVERS[sampler]
+def _case(sampler: str, schedule: str, steps: int, draws: int) -> Case:
+    eta = _SOLVERS[sampler][1]
     params = {"sampler": sampler, "schedule": schedule, "steps": steps, "guidance": _GUIDANCE}
     if eta is not None:
         params["eta"] = eta
-    noise = Recipe((1 + draws * (steps - 1), *_SHAPE))
+    noise = Recipe((1 + draws, *_SHAPE))
     return Case(f"trajectory/{sampler.replace('+', 'p')}/{schedule}", "trajectory", {"noise": noise}, params)
 
 
 CASES = [
-    *(_case(sampler, "karras") for sampler in _SOLVERS),
-    *(_case("euler_a" if i % 2 else "dpm++2m", schedule, 7) for i, schedule in enumerate(_SCHEDULES)),
+    *(_case(sampler, "karras", 5, draws) for sampler, (draws, _) in _SOLVERS.items()),
+    *(_case("dpm++2m", schedule, 7, 0) for schedule in _SCHEDULES[::2]),
+    *(_case("euler_a", schedule, 7, 6) for schedule in _SCHEDULES[1::2]),
 ]

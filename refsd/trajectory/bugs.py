@@ -22,7 +22,8 @@ from refsd.trajectory.run import Dump, method_of
 # Those that look back over several steps, one call a step.
 _MULTISTEP = (
     *("lms", "dpm++2m", "dpm++2mv2", "dpm++2m_sde", "dpm++3m_sde", "ipndm", "ipndm_v", "deis"),
-    *("res_multistep", "euler_ge"),
+    *("res_multistep", "euler_ge", "res_multistep_a", "euler_ge_a", "dpm++2m_sde_heun", "dpm++2m_sde_bt"),
+    *("deis_tab", "ipndm_v_published"),
 )
 # Those whose weight of denoised is 1 - e^-h.
 _EXPONENTIAL = ("dpm++2m", "dpm++2mv2")
@@ -58,6 +59,8 @@ def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | N
         # Apart from equal ones, so that no step has length 0.
         other[i + 2] = (sigmas[i + 2] + sigmas[i + 3]) / 2
         wrong = forms(method_of(case).run, other)
+        if wrong.rows.shape != rows.shape:  # where it draws depends on sigma
+            return None
         for k in range(1, len(rows)):
             if _step_of(form, k) == i:
                 rows[k] = wrong.rows[k]

@@ -49,7 +49,7 @@ def test_every_bug_is_found_and_named(bug):
 def test_every_case_fails_a_bug_of_its_own_sampler(case):
     found = [trial(case, bug) for bug in BUGS if bug.name.startswith(("each step", "history", "noise", "the last"))]
     assert all(t[0] and len(t[1]) == 1 for t in found if t is not None)
-    assert sum(t is not None for t in found) >= 2
+    assert any(t is not None for t in found)
 
 
 def test_an_honest_engine_has_no_bug():
