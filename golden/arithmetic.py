@@ -32,7 +32,7 @@ from refsd.kernels.group_norm import group_norm
 from refsd.kernels.group_norm_silu import group_norm_silu
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
-from refsd.kernels.quant import BLOCK_TYPES
+from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
 from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.softmax import softmax, softmax_sinks
 
@@ -42,6 +42,7 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "fast": conv2d_fast,
     "winograd-f16": conv2d_im2col,  # where Winograd does not apply
 }
+_WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32 on all cores, where NumPy takes one
 _ANGLES = {"float64": rope.rope_angles, "float32": rope.rope_angles_float32}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
@@ -80,7 +81,12 @@ class Arithmetic:
 
         Writable too: to Numba a read-only array is another type, for which it would compile anew.
         """
-        return np.require(self._round(weight.values()), self.numerics.compute_dtype, ["C", "W"])
+        widen = _WIDEN.get(weight.type)
+        if widen is not None and self.numerics.storage_dtype == np.float32:
+            values = widen(weight.data.reshape(-1).view(np.uint16)).reshape(weight.shape)
+        else:
+            values = self._round(weight.values())
+        return np.require(values, self.numerics.compute_dtype, ["C", "W"])
 
     def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
         """The values of x after a trip through a storage type; None leaves x alone."""

@@ -1,5 +1,6 @@
 """A tensor as a file stores it: a type's name, a shape, and the bytes."""
 
+import math
 from typing import NamedTuple
 
 import ml_dtypes
@@ -68,6 +69,24 @@ class StoredTensor(NamedTuple):
         block_type = BLOCK_TYPES[self.type]
         blocks = self.data.reshape(-1, block_type.bytes)
         return block_type.dequantize(blocks).reshape(self.shape)
+
+    def rows(self, index: np.ndarray | slice) -> "StoredTensor":
+        """Some of its rows, a row being what the last axis spans; not yet expanded either.
+
+        index: which, counted over all axes but the last
+
+        Raises IndexError for one that is not there; a negative index does not count from the end.
+        """
+        count = math.prod(self.shape[:-1])
+        if isinstance(index, np.ndarray) and index.size and (index.min() < 0 or index.max() >= count):
+            raise IndexError(f"rows {index.min()}..{index.max()} do not fit a table of {count} rows")
+        data = self.data.reshape(count, self.data.size // max(1, count))[index]
+        scaling = self.scaling
+        if scaling is not None and scaling.scale.size > 1:
+            of_row = np.arange(count) // max(1, count // self.shape[0])
+            scaling = scaling._replace(scale=scaling.scale[of_row[index]])
+        flat = self.type in BLOCK_TYPES
+        return StoredTensor(self.type, (len(data), self.shape[-1]), data.reshape(-1) if flat else data, scaling)
 
 
 def stored(array: np.ndarray) -> StoredTensor:

@@ -125,6 +125,13 @@ class Module:
         """A weight, expanded to the compute dtype. Raises BadInput where there is none."""
         return self.kept.get(self.prefix + name, lambda: self.arithmetic.expand(self._stored(name)))
 
+    def rows(self, name: str, index: np.ndarray) -> np.ndarray:
+        """Rows of a weight, of all axes but the last, expanded to the compute dtype; the rest is not. -> [n, D]
+
+        Raises IndexError for a row that is not there.
+        """
+        return self.arithmetic.expand(self._stored(name).rows(index))
+
     def _stored(self, name: str) -> StoredTensor:
         try:
             return self.weights[self.prefix + name]
@@ -197,8 +204,11 @@ class Module:
         return self._tap(name, self.arithmetic.rms_norm(x, self.weight(name), eps))
 
     def embedding(self, name: str, ids):
-        """ids [...] -> [..., D]"""
-        return self._tap(name, self.arithmetic.embedding(ids, self.weight(f"{name}.weight")))
+        """ids [...] -> [..., D]; a table's other rows are not expanded"""
+        used, places = np.unique(ids, return_inverse=True)
+        return self._tap(
+            name, self.arithmetic.embedding(places.reshape(np.shape(ids)), self.rows(f"{name}.weight", used))
+        )
 
     # Without weights.
 

@@ -70,8 +70,8 @@ def table_size(m: Module):
 
 def positions(m: Module, height, width):
     """The centre of the stored sines and cosines, one row a patch. -> [height*width, D]"""
-    table = m.weight("pos_embed")
-    return m.apply(crop_positions, table.reshape(-1, table.shape[-1]), height=height, width=width)
+    rows = np.arange(table_size(m) ** 2)[:, None]
+    return m.store(m.rows("pos_embed", crop_positions(rows, height, width)[:, 0]))
 
 
 @block

@@ -1,9 +1,11 @@
 """Counting what is not a number: NaN and infinity are the values whose exponent bits are all ones."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.golden.block_scales import SCALE_FIELDS
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
 
@@ -18,19 +20,38 @@ EXPONENTS = {
     "f64": np.uint64(0x7FF0_0000_0000_0000),
 }
 
+# Block type -> the upper bytes of its scales, where these are float16 and nothing else can be infinite.
+HALVES = {
+    type: [field.offset + 1 for field in fields]
+    for type, fields in SCALE_FIELDS.items()
+    if all(field.kind == "f16" for field in fields)
+}
+
 
 def not_finite(tensor: StoredTensor) -> int:
     """How many values of a tensor are NaN or infinite. Packed types are dequantized a chunk at a time."""
     if tensor.scaling is not None or tensor.type in ("f8_e4m3", "f8_e5m2"):
-        return sum(_bad(chunk, "f32") for chunk in _chunks(tensor.values().reshape(-1), CHUNK))
+        values = (part.values().reshape(-1) for part in _parts(tensor))
+        return sum(_bad(chunk, "f32") for part in values for chunk in _chunks(part, CHUNK))
     if tensor.type in EXPONENTS:
         return sum(_bad(chunk, tensor.type) for chunk in _chunks(tensor.data.reshape(-1), CHUNK))
     if tensor.type in SCALAR_TYPES:
         return 0
     block_type = BLOCK_TYPES[tensor.type]
     blocks = tensor.data.reshape(-1, block_type.bytes)
+    if tensor.type in HALVES and not any((blocks[:, at] & 0x7C == 0x7C).any() for at in HALVES[tensor.type]):
+        return 0
     unpacked = (block_type.dequantize(chunk) for chunk in _chunks(blocks, UNPACKED // block_type.block))
     return sum(_bad(values.reshape(-1), "f32") for values in unpacked)
+
+
+def _parts(tensor: StoredTensor) -> Iterator[StoredTensor]:
+    """The tensor, some rows at a time."""
+    if len(tensor.shape) < 2:
+        return iter([tensor])
+    step = max(1, UNPACKED // max(1, tensor.shape[-1]))
+    rows = math.prod(tensor.shape[:-1])
+    return (tensor.rows(slice(start, start + step)) for start in range(0, rows, step))
 
 
 def _chunks(array: np.ndarray, length: int) -> Iterator[np.ndarray]:

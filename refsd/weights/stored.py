@@ -11,6 +11,8 @@ from refsd.golden.errors import BadInput
 from refsd.golden.tensor import SCALAR_TYPES, Scaling, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
 
+LARGE = 2**20  # bytes of a tensor that is worth giving back
+
 
 class Header(NamedTuple):
     """What a file says of a tensor.
@@ -49,10 +51,18 @@ class Weights(Mapping[str, StoredTensor]):
         self.headers = headers
         self.metadata = metadata
         self._data = data
+        self._large: Header | None = None  # the last large tensor that was asked for
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """A view of the mapped file. Raises BadInput for a type that refsd cannot read."""
+        """A view of the mapped file. Raises BadInput for a type that refsd cannot read.
+
+        The pages of the large tensor before it leave this process; who still looks there reads them again.
+        """
         header = self.headers[name]
+        if header.nbytes >= LARGE:
+            if self._large is not None and self._large is not header:
+                let_go(self._data, self._large)
+            self._large = header
         dtype = SCALAR_TYPES.get(header.type)
         if dtype is None and header.type not in BLOCK_TYPES:
             raise BadInput(
@@ -90,6 +100,16 @@ class Shards(Weights):
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._shards[name][name]
+
+
+def let_go(data: mmap.mmap, header: Header) -> None:
+    """Give back a tensor's memory, but for the pages it shares: what is read from a file can be read again."""
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = -(-header.offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (header.offset + header.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
+    if length > 0:
+        data.madvise(mmap.MADV_DONTNEED, start, length)
 
 
 def map_file(path: Path) -> mmap.mmap:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
-from refsd.weights.finite import CHUNK, not_finite
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.weights import finite
+from refsd.weights.finite import CHUNK, HALVES, not_finite
 
 
 @pytest.mark.parametrize("type", ["f16", "bf16", "f32", "f64"])
@@ -37,6 +39,35 @@ def test_packed(type, bytes, elements):
     tensor = StoredTensor(type, (5, elements), blocks.reshape(-1))
     assert not_finite(tensor) == elements
     assert not_finite(tensor._replace(shape=(3, elements), data=blocks[:3].reshape(-1))) == 0
+
+
+@pytest.mark.parametrize("type", HALVES)
+def test_the_scales_of_packed_types_tell_what_their_values_do(type):
+    """Random bytes, so that one block in 32 or so has an infinite scale; then none."""
+    block = BLOCK_TYPES[type]
+    blocks = np.random.default_rng(0).integers(0, 256, (200, block.bytes), np.uint8)
+
+    def counted():
+        values = block.dequantize(blocks)
+        return not_finite(StoredTensor(type, values.shape, blocks.reshape(-1))), np.count_nonzero(
+            ~np.isfinite(values)
+        )
+
+    found, true = counted()
+    assert found == true > 0
+    for at in HALVES[type]:
+        blocks[:, at] = 0x7B  # the largest exponent that is a number's
+    assert counted() == (0, 0)
+
+
+@pytest.mark.parametrize("type", ["f8_e4m3", "f8_e5m2"])
+def test_eight_bit_floats_are_widened_some_rows_at_a_time(type, monkeypatch):
+    monkeypatch.setattr(finite, "UNPACKED", 64)
+    codes = np.zeros((7, 20), np.uint8)
+    codes[5, 3] = codes[6, 19] = 0x7F
+    assert not_finite(StoredTensor(type, (7, 20), codes)) == 2
+    assert not_finite(StoredTensor(type, (140,), codes.reshape(-1))) == 2
+    assert not_finite(StoredTensor(type, (0, 20), codes[:0])) == 0
 
 
 def test_nothing():
