@@ -11,6 +11,7 @@ from refsd.golden.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
+from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
 from refsd.samplers.distilled import tcd_sdcpp
 from refsd.samplers.noise import RNGS, Noise, independent
 from refsd.samplers.step import StepNoise
@@ -23,8 +24,9 @@ _SDCPP_SAMPLERS = {"tcd": tcd_sdcpp}
 _SDCPP_ETA = {"ddim_trailing": 0.0, "tcd": 0.0, "res_multistep": 0.0, "res_2s": 0.0, "er_sde": 1.0}
 # Source: stable-diffusion.cpp, sd_get_default_scheduler.
 _SDCPP_SCHEDULE = {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple"}
-# They ask for a Brownian motion's increments. Source: k-diffusion sampling.py.
-_BROWNIAN = ("dpm++sde", "dpm++2m_sde", "dpm++2m_sde_heun", "dpm++3m_sde")
+# They ask for a Brownian motion's increments; dpm++2m_sde does with fresh noise, as stable-diffusion.cpp's.
+# Source: k-diffusion sampling.py.
+_BROWNIAN = ("dpm++sde", "dpm++2m_sde_heun", "dpm++3m_sde")
 _STD_DEFAULT = (
     "C++ leaves std::default_random_engine and std::normal_distribution to each standard library, "
     "so that one seed gives another picture elsewhere"
@@ -48,6 +50,8 @@ class Method(NamedTuple):
             return bridge_noise(x, sigmas, seed_of(rng.randn((2,))))
         if self.name in _BROWNIAN:
             return brownian_noise(x, sigmas, seed)
+        if self.name == "dpm++2m_sde_bt":
+            return bridge_noise(x, sigmas, seed_of(rng.randn((2,))))
         return independent(rng, x.shape)
 
 

@@ -8,6 +8,7 @@ from refsd.pipelines import sampling
 from refsd.pipelines.settings import Settings, check, read_sigmas
 from refsd.samplers import SAMPLERS
 from refsd.samplers.brownian import brownian_noise
+from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
 from refsd.samplers.distilled import tcd, tcd_sdcpp
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox, independent
@@ -62,6 +63,15 @@ def test_an_sde_solver_walks_on_a_brownian_motion():
     np.testing.assert_array_equal(end("dpm++sde"), y)
     other = SAMPLERS["dpm++sde"](denoised, x, SIGMAS, independent(Philox(7), SHAPE))
     assert not np.allclose(y, other)
+
+
+def test_sdcpps_own_brownian_motion_and_its_fresh_noise():
+    x = Philox(42).randn(SHAPE).astype(np.float64) * SIGMAS[0]
+    for name, noise in (
+        ("dpm++2m_sde_bt", bridge_noise(x, SIGMAS, seed_of(Philox(7).randn((2,))))),
+        ("dpm++2m_sde", independent(Philox(7), SHAPE)),
+    ):
+        np.testing.assert_array_equal(end(name), SAMPLERS["dpm++2m_sde"](denoised, x, SIGMAS, noise))
 
 
 def test_default_schedules():
