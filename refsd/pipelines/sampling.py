@@ -11,7 +11,6 @@ from refsd.golden.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
-from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
 from refsd.samplers.distilled import tcd_sdcpp
 from refsd.samplers.noise import RNGS, Noise, independent
 from refsd.samplers.step import StepNoise
@@ -46,8 +45,6 @@ class Method(NamedTuple):
 
     def noise(self, rng: Noise, x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:
         """What its steps draw: the rng's next normals, or for an SDE solver a Brownian motion of the seed."""
-        if self.name == "dpm++2m_sde_bt":
-            return bridge_noise(x, sigmas, seed_of(rng.randn((2,))))
         if self.name in _BROWNIAN:
             return brownian_noise(x, sigmas, seed)
         if self.name == "dpm++2m_sde_bt":
