@@ -15,15 +15,24 @@ from refsd.weights.files import open_weights, read_json
 from refsd.weights.problems import Problems, check_order, problems, raise_problems
 from refsd.weights.stored import Weights, shown
 
-FOLDERS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3")
-FILES = (
-    "diffusion_pytorch_model.safetensors",
-    "diffusion_pytorch_model.safetensors.index.json",
-    "diffusion_pytorch_model.fp16.safetensors",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model.fp16.safetensors",
-)
+FOLDERS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet")
+
+
+def _files() -> tuple[str, ...]:
+    """What diffusers and transformers call a folder's weights; the first that is there is read."""
+    stems = {
+        "safetensors": ("diffusion_pytorch_model", "model"),
+        "bin": ("diffusion_pytorch_model", "pytorch_model"),
+    }
+    names = []
+    for ending, of in stems.items():
+        for stem in of:
+            names += [f"{stem}.{ending}", f"{stem}.{ending}.index.json", f"{stem}.fp16.{ending}"]
+            names += [f"{stem}.{ending}.index.fp16.json", f"{stem}.fp16.{ending}.index.json"]
+    return tuple(names)
+
+
+FILES = _files()
 
 # What the command line calls a part -> the components that its file may hold.
 PART_FLAGS = {
@@ -155,9 +164,7 @@ def _opened(path: Path) -> list[tuple[Weights, Path | None]]:
     for folder in folders:
         file = next((folder / name for name in FILES if (folder / name).is_file()), None)
         if file is None:
-            pickled = any(folder.glob("*.bin"))
-            hint = "found a pickle (.bin), convert it to safetensors" if pickled else f"expected {', '.join(FILES)}"
-            raise BadInput(f"{folder}: no weights: {hint}")
+            raise BadInput(f"{folder}: no weights: expected {', '.join(FILES[:2])}, or model or .bin for these")
         config = folder / "config.json"
         parts.append((open_weights(file), config if config.is_file() else None))
     return parts

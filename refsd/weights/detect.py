@@ -24,6 +24,10 @@ FOREIGN = (
     (".lokr_w", "LoKr"),
     ("vision_model.", "CLIP vision"),
     ("patch_embedding.", "a video model"),
+    ("lora_controlnet", "Control-LoRA"),
+    ("controlnet_x_embedder.", "a transformer's ControlNet"),
+    (".quant_state.", "4-bit weights of bitsandbytes"),
+    (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )
 
 # What real files hold besides the model; refsd does not read it.
@@ -40,6 +44,13 @@ KNOWN_EXTRAS = (
     "lvlb_weights",
     "scale_factor",
     "global_step",
+    "v_pred",
+    "ztsnr",
+    "edm_mean",
+    "edm_std",
+    "edm_vpred.*",
+    "*spiece_model",
+    "*tekken_model",
     "*.position_ids",
     "position_ids",
     "*logit_scale",

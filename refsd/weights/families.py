@@ -38,6 +38,8 @@ def _unet(shapes: Shapes) -> Family:
     linear = any(len(shape) == 2 for name, shape in shapes.items() if name.endswith("proj_in.weight"))
     if label == 2560:
         return Family("sdxl-refiner", "SDXL's refiner", "its label_emb takes 2560 channels")
+    if label and _context(shapes) == 1024:
+        return Family("sd2-unclip", "Stable Diffusion 2.1 unCLIP", f"label_emb of {label} channels, a text of 1024")
     if label:
         return Family(f"sdxl{changed}", f"SDXL{_WORDS[changed]}", f"its UNet has label_emb, of {label} channels")
     if linear:
@@ -45,6 +47,10 @@ def _unet(shapes: Shapes) -> Family:
         return Family(f"sd2{changed}", f"Stable Diffusion 2.x{_WORDS[changed]}", why)
     why = "its transformers' proj_in are convolutions"
     return Family(f"sd15{changed}", f"Stable Diffusion 1.x{_WORDS[changed]}", why)
+
+
+def _context(shapes: Shapes) -> int:
+    return next((_dim(shapes, name, 1) for name in shapes if name.endswith("attn2.to_k.weight")), 0)
 
 
 _WORDS = {"": "", "-inpaint": " for inpainting", "-edit": " for edits by instruction"}

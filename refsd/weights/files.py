@@ -30,7 +30,7 @@ def open_weights(path: str | Path) -> Weights:
         raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
     if start.startswith(MAGIC) or path.suffix == ".gguf":
         return open_gguf(path)
-    if path.name.endswith(".index.json"):
+    if path.suffix == ".json" and ".index." in path.name:
         return _open_shards(path)
     if is_pickle(start, path.suffix):
         return open_pickle(path)

@@ -143,8 +143,9 @@ def _vae(_: Collection[str]) -> Keymap:
     return keymaps.vae_original()
 
 
-def _t5(_: Collection[str]) -> Keymap:
-    return keymaps_text.t5()
+def _t5(names: Collection[str]) -> Keymap:
+    """Of a table that stands there twice, `shared` is read."""
+    return _same(names) if "shared.weight" in names else keymaps_text.t5()
 
 
 def _qwen3(_: Collection[str]) -> Keymap:
@@ -165,10 +166,11 @@ _T5 = ("shared.", "encoder.block.", "encoder.embed_tokens.")
 _QWEN3 = ("model.layers.0.self_attn.q_norm.", "layers.0.self_attn.q_norm.")
 _MISTRAL = (*(f"{prefix}layers." for prefix in keymaps_flux2.MISTRAL_PREFIXES), "model.embed_tokens.")
 
-_DENOISER = ("model.diffusion_model.", "")
+_DENOISER = ("model.diffusion_model.", "diffusion_model.", "")
 _FOLDER = ("transformer.", "")
 _CLIP_PREFIXES = (
     "cond_stage_model.transformer.",
+    "cond_stage_model.1.transformer.",
     "conditioner.embedders.0.transformer.",
     "text_encoders.clip_l.transformer.",
     "text_encoders.clip_g.transformer.",
@@ -176,15 +178,21 @@ _CLIP_PREFIXES = (
 )
 _OPENCLIP_PREFIXES = ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model.")
 _T5_PREFIXES = ("text_encoders.t5xxl.transformer.", "text_encoder_2.", "text_encoder_3.", "text_encoder.", "")
-_LLM_PREFIXES = ("text_encoders.qwen3_4b.transformer.", "text_encoders.llm.", "text_encoder.", "")
-_MISTRAL_PREFIXES = ("text_encoders.mistral3_24b.transformer.", *_LLM_PREFIXES[1:])
+_LLM_PREFIXES = (
+    "text_encoders.qwen3_4b.transformer.",
+    "text_encoders.qwen3_8b.transformer.",
+    "text_encoders.llm.",
+    "text_encoder.",
+    "",
+)
+_MISTRAL_PREFIXES = ("text_encoders.mistral3_24b.transformer.", *_LLM_PREFIXES[2:])
 
 # In this order; the first place of a component that has a witness is taken. "clip" is "clip_g" where it is bigG.
 PLACES = (
     *_places("controlnet", "ldm", ("control_model.",), _LDM_UNET, _same),
     *_places("controlnet", "ldm", ("",), ("input_hint_block.",), _same),
     *_places("controlnet", "diffusers", ("",), ("controlnet_cond_embedding.",), _diffusers_controlnet),
-    *_places("unet", "ldm", _DENOISER[:1], _LDM_UNET, _ldm_unet),
+    *_places("unet", "ldm", _DENOISER[:2], _LDM_UNET, _ldm_unet),
     *_places("unet", "diffusers", ("model.diffusion_model.", "unet."), _DIFFUSERS_UNET, _diffusers_unet),
     *_places("unet", "ldm", ("",), _LDM_UNET, _ldm_unet),
     *_places("unet", "diffusers", ("",), _DIFFUSERS_UNET, _diffusers_unet),
@@ -207,7 +215,13 @@ PLACES = (
     *_places("tae", "original", ("tae.", ""), ("encoder.1.conv.", "decoder.3.conv."), _same),
     *_places("tae", "original", ("",), ("1.conv.0.",), _tae_encoder),
     *_places("tae", "original", ("",), ("1.weight",), _tae_decoder),
-    *_places("tae", "diffusers", ("tae.", ""), ("decoder.layers.", "encoder.layers.0.weight"), _diffusers_tae),
+    *_places(
+        "tae",
+        "diffusers",
+        ("first_stage_model.", "tae.", ""),
+        ("decoder.layers.", "encoder.layers.0.weight"),
+        _diffusers_tae,
+    ),
     *_places("clip", "ldm", _CLIP_PREFIXES, _CLIP, _clip),
     *_places("clip", "ldm", _OPENCLIP_PREFIXES, _OPENCLIP, _openclip),
     *_places("clip", "diffusers", ("text_encoder.", "text_encoder_2.", ""), _CLIP, _clip),
@@ -219,12 +233,12 @@ PLACES = (
     *_places(
         "mistral",
         "transformers",
-        ("text_encoders.mistral3_24b.transformer.", *_LLM_PREFIXES[1:]),
+        _MISTRAL_PREFIXES,
         _MISTRAL,
         _mistral,
     ),
     *_places("mistral", "llama.cpp", ("",), ("blk.0.attn_q.",), _gguf_mistral),
-    *_places("esrgan", "original", ("",), ("conv_first.", "body.0.rdb1."), _same),
     *_places("esrgan", "old", ("",), ("RRDB_trunk.",), _named_esrgan),
+    *_places("esrgan", "original", ("",), ("conv_first.", "body.0.rdb1."), _same),
     *_places("esrgan", "numbered", ("",), ("model.1.sub.",), _numbered_esrgan),
 )
