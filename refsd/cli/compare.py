@@ -35,6 +35,7 @@ def compare(
     from refsd.golden.cases import CASES
     from refsd.golden.errors import BadInput
     from refsd.golden.numerics import PROFILES
+    from refsd.trajectory import JUDGES
 
     if numerics not in PROFILES:
         raise BadInput(f"no numerics profile {numerics!r}; there are {', '.join(PROFILES)}")
@@ -45,9 +46,14 @@ def compare(
         metrics = _against_file(Path(golden), found, PROFILES[numerics])
     else:
         raise BadInput(f"{golden!r} is neither a case (`refsd golden list`) nor a file")
-    judged = verdict.judge(metrics)
+    special = JUDGES.get(CASES[golden].op) if golden in CASES else None
+    judged = verdict.judge_in_order(metrics) if special else verdict.judge(metrics)
+    bugs: list[str] = []
+    if special and not judged.passed:
+        bugs = special.diagnose(CASES[golden], CASES[golden].realize(), found, PROFILES[numerics])
     if json:
-        typer.echo(msgspec.json.encode({"verdict": judged, "outputs": metrics}).decode())
+        named = {"bugs": bugs} if special else {}
+        typer.echo(msgspec.json.encode({"verdict": judged, **named, "outputs": metrics}).decode())
     else:
         for m in metrics:
             one = verdict.judge_output(m)
@@ -57,6 +63,8 @@ def compare(
             )
             if not one.passed:
                 typer.echo(f"      {one.reason}")
+        for bug in bugs:
+            typer.echo(f"      the reference agrees if {bug}")
     if not judged.passed:
         raise typer.Exit(1)
 

@@ -18,10 +18,20 @@ from refsd.trajectory.run import Dump, method_of, sigmas_of
 def diagnose(
     case: Case, inputs: Mapping[str, StoredTensor], found: Mapping[str, np.ndarray], numerics: Numerics
 ) -> list[str]:
-    """The names of the bugs under which the reference takes every step as the engine did."""
+    """The names of the bugs under which the reference takes every step as the engine did.
+
+    None where outputs are missing, misshapen or not finite.
+    """
+    if not found.keys() >= set(Dump._fields):
+        return []
     y = Dump(**{name: np.asarray(found[name], np.float64) for name in Dump._fields})
+    one = inputs["noise"].shape[1:]
+    calls = y.x.shape[:1]
+    shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one
+    if any(a.shape != shape or not np.isfinite(a).all() for a, shape in zip(y, shapes, strict=True)):
+        return []
     u = unit(numerics.compute_dtype)
-    if not (np.isfinite(y.sigmas).all() and (np.diff(y.sigmas) < 0).all() and y.sigmas[-1] >= 0):
+    if not ((np.diff(y.sigmas) < 0).all() and y.sigmas[-1] >= 0):
         return []
     form = forms(method_of(case).run, y.sigmas)
     if len(form.rows) != len(y.x) + 1:

@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
 
+from refsd.cli import app
 from refsd.engine import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.cases import CASES, trajectories
 from refsd.golden.numerics import FLOAT32, FLOAT64
 from refsd.samplers import SAMPLERS
 from refsd.trajectory import JUDGES
-from refsd.trajectory.bugs import simulate
+from refsd.trajectory.bugs import BUGS, simulate
+from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.measure import amplification, displaced, measure_trajectory
 from refsd.trajectory.run import answer, trajectory
 
@@ -69,12 +73,16 @@ def test_sigmas_come_first():
         lambda y: {k: v for k, v in y.items() if k != "latent"},
         lambda y: {**y, "more": y["latent"]},
         lambda y: {**y, "x": y["x"][:-1]},
+        lambda y: {**y, "x": np.float32(1)},
         lambda y: {**y, "denoised": y["denoised"] * np.float32(np.nan)},
     ],
 )
 def test_missing_extra_misshapen_and_not_finite(broken):
-    judged = verdict.judge_in_order(measured(CASE, broken(answered())))
+    found = broken(answered())
+    judged = verdict.judge_in_order(measured(CASE, found))
     assert not judged.passed and judged.criterion == "output"
+    if "more" not in found:
+        assert diagnose(CASE, CASE.realize(), found, FLOAT32) == []
 
 
 def chaotic(x, sigma):
@@ -129,11 +137,31 @@ def test_conform_says_which_bug():
             assert found is not None
             return found._asdict()
 
-    from refsd.trajectory.bugs import BUGS
-
     truth = Reference()
     runner = conform.Runner(Reference, lambda case: truth.run(case, case.realize()), judges=JUDGES)
     wrong, right = conform.run(runner, [Forgetful(), Reference(FLOAT32)], [CASE])
     assert wrong.status == "fail" and wrong.reason.startswith("x[2]: ")
     assert wrong.reason.endswith("the reference agrees if history is forgotten")
     assert right.status == "pass"
+
+
+def test_a_dump_is_compared_and_its_bug_named(tmp_path):
+    """refsd compare FILE CASE, of a trajectory without noise."""
+    case = CASES["trajectory/euler_a/karras"]
+    noise = case.realize()["noise"].values().astype(np.float32)
+    bug = next(b for b in BUGS if b.name.startswith("eta is missing"))
+    wrong = simulate(case, noise, answered(case, np.float64)["sigmas"], bug)
+    assert wrong is not None
+    for name, found in (("right", answered(case)), ("wrong", wrong._asdict())):
+        save_file(
+            {k: np.ascontiguousarray(v, np.float32) for k, v in found.items()}, tmp_path / f"{name}.safetensors"
+        )
+    said = {}
+    for name in ("right", "wrong"):
+        path = tmp_path / f"{name}.safetensors"
+        said[name] = CliRunner().invoke(
+            app, ["compare", str(path), case.name, "--store", str(tmp_path / "goldens")]
+        )
+    assert said["right"].exit_code == 0 and "FAIL" not in said["right"].output
+    assert said["wrong"].exit_code == 1
+    assert "the reference agrees if eta is missing: no noise is added" in said["wrong"].output
