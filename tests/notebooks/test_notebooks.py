@@ -17,6 +17,7 @@ NAMES = [
     "02_attention_to_flash",
     "03_inside_gguf_blocks",
     "04_lokr_without_the_product",
+    "05_a_unet_step",
     "08_samplers_on_two_dimensions",
 ]
 TOOL = runpy.run_path(str(FOLDER / "execute.py"))
