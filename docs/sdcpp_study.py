@@ -32,8 +32,8 @@ from refsd.pipelines.job import Job, run
 from refsd.pipelines.picture import to_bytes
 from refsd.pipelines.settings import Settings
 from refsd.pipelines.txt2img import LATENT_SCALE, sigmas
-from refsd.samplers.noise import RNGS
 from refsd.samplers.guidance import guide
+from refsd.samplers.noise import RNGS
 from refsd.tokenizers import chunks, find_tokenizer
 from refsd.weights import open_checkpoint
 
