@@ -185,8 +185,8 @@ class Arithmetic:
         return modulation.adaptive_layer_norm(x, shift, scale, eps)
 
     def rms_norm(self, x, weight, eps=1e-6):
-        """x [..., D], weight [D] or None (1) -> [..., D]"""
-        eps = self.parameter("rms_norm", "eps", eps)
+        """x [..., D], weight [D] or None (1) -> [..., D]; of heads where x is [N, L, H, D]"""
+        eps = self.parameter("rms_norm of heads" if x.ndim == 4 else "rms_norm", "eps", eps)
         return self._round(rms_norm(self._widen(x).reshape(-1, x.shape[-1]), weight, eps).reshape(x.shape))
 
     def silu(self, x):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 class Deviation(NamedTuple):
     """
     name:   "engine/what", as reports and waivers call it
-    op:     the operation of arithmetic.py whose parameters it replaces
+    op:     the operation of arithmetic.py whose parameters it replaces, or "rms_norm of heads": queries' and keys'
     sets:   parameter -> the value the engine uses, whatever the model asks for
     what:   one sentence
     source: where it can be read
@@ -56,6 +56,13 @@ DEVIATIONS: dict[str, Deviation] = {
             {"precision": "float32"},
             "RoPE's angles are made by powf in float32, 1e-5 radians off at token 127; theirs are float64",
             "stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope",
+        ),
+        Deviation(
+            "sdcpp/zimage-qk-norm-eps",
+            "rms_norm of heads",
+            {"eps": 1e-6},
+            "Z-Image's queries and keys are normalised with eps 1e-6, where the original has 1e-5",
+            "stable-diffusion.cpp z_image.hpp, JointAttention: RMSNorm(head_dim) takes ggml_extend.hpp's default",
         ),
     )
 }

@@ -21,6 +21,7 @@ _MODULES = (
     "adapters",
     "trajectories",
     "sd15",
+    "families",
 )
 
 

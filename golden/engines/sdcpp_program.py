@@ -56,7 +56,13 @@ class Program:
         return Finished(log, timings(log), [])
 
     def run_tapped(
-        self, args: Iterable[str], feeds: Iterable[Feed] = (), nodes="", ops="", stop: tuple[int, str] | None = None
+        self,
+        args: Iterable[str],
+        feeds: Iterable[Feed] = (),
+        nodes="",
+        ops="",
+        stop: tuple[int, str] | None = None,
+        skip: Iterable[str] = (),
     ) -> Finished:
         """The same with the tap in: see sdcpp_tap.environment for what can be asked.
 
@@ -64,7 +70,7 @@ class Program:
         are not the program's own best.
         """
         with tempfile.TemporaryDirectory(prefix="refsd-tap-") as folder:
-            tapped = {"OMP_WAIT_POLICY": "passive", **environment(Path(folder), feeds, nodes, ops, stop)}
+            tapped = {"OMP_WAIT_POLICY": "passive", **environment(Path(folder), feeds, nodes, ops, stop, skip)}
             log = self._start(["-v", *args], tapped)
             return Finished(log, timings(log), read(Path(folder)))
 

@@ -14,7 +14,8 @@
  * TAP_DIR/index.txt, written: "graph <signature>", then a line a tensor, "input|source|node|output
  * <name> <type> <ne0> <ne1> <ne2> <ne3> <file> <op> <op_params[0]> <op_params[1]>". Fields are tab-separated.
  *
- * A graph's signature is its inputs, sorted: "f32:1x1x1x1,f32:32x32x4x1,f32:768x77x1x1".
+ * A graph's signature is its inputs, sorted: "f32:1x1x1x1,f32:32x32x4x1,f32:768x77x1x1". Equal ones keep the
+ * order in which the graph uses them.
  * An input is a leaf outside the buffers that hold weights, less stable-diffusion.cpp's constants. A graph of which nodes are wanted runs in
  * pieces, because nodes share memory.
  */
@@ -72,10 +73,18 @@ static const char *describe(const struct ggml_tensor *t, char *out, size_t size)
     return out;
 }
 
-static int by_description(const void *a, const void *b) {
+/* By description; equals stay in the order in which the graph uses them. */
+static void sort_inputs(struct ggml_tensor **inputs, int count) {
     char left[128], right[128];
-    return strcmp(describe(*(struct ggml_tensor *const *)a, left, sizeof left),
-                  describe(*(struct ggml_tensor *const *)b, right, sizeof right));
+    for (int i = 1; i < count; i++)
+        for (int j = i; j > 0; j--) {
+            struct ggml_tensor *before = inputs[j - 1];
+            describe(before, left, sizeof left);
+            describe(inputs[j], right, sizeof right);
+            if (strcmp(left, right) <= 0) break;
+            inputs[j - 1] = inputs[j];
+            inputs[j] = before;
+        }
 }
 
 static int inputs_of(void *graph, struct ggml_tensor **inputs) {
@@ -93,7 +102,7 @@ static int inputs_of(void *graph, struct ggml_tensor **inputs) {
             inputs[count++] = t;
         }
     }
-    qsort(inputs, count, sizeof *inputs, by_description);
+    sort_inputs(inputs, count);
     return count;
 }
 

@@ -24,7 +24,8 @@ _TYPES = {dtype: name for name, dtype in _DTYPES.items()}
 class Feed(NamedTuple):
     """Put `array` in place of an input of the nth graph (from 0) of a signature.
 
-    inputs: the arrays' shapes and dtypes that make the signature, in any order; `array` is like one of them
+    inputs: the arrays' shapes and dtypes that make the signature; those alike in the order of their use
+    array:  one of them, or one like the first of its kind
     """
 
     inputs: tuple[np.ndarray, ...]
@@ -110,7 +111,7 @@ def environment(
     for i, (inputs, nth, array) in enumerate(feeds):
         name = f"feed{i}.bin"
         np.ascontiguousarray(array).tofile(folder / name)
-        which = sorted(map(describe, inputs)).index(describe(array))
+        which = _place(inputs, array)
         lines.append(f"{signature(inputs)}\t{nth}\t{which}\t{name}\n")
     (folder / "feed.txt").write_text("".join(lines))
     env = {"LD_PRELOAD": str(build()), "TAP_DIR": str(folder)}
@@ -123,6 +124,13 @@ def environment(
     if skip:
         env["TAP_SKIP"] = ";".join(skip)
     return env
+
+
+def _place(inputs: tuple[np.ndarray, ...], array: np.ndarray) -> int:
+    """Where the tap finds it among the inputs, sorted by description."""
+    kinds = sorted(((describe(x), i) for i, x in enumerate(inputs)))
+    own = [place for place, (_, i) in enumerate(kinds) if inputs[i] is array]
+    return own[0] if own else [kind for kind, _ in kinds].index(describe(array))
 
 
 def read(folder: Path) -> list[Graph]:

@@ -1,0 +1,52 @@
+"""Other families than SD 1.x, in the shapes that sd-cli's command line makes.
+
+Pictures' sides are multiples of 64 pixels, Flux's text is 256 tokens, Z-Image's any number beyond its template's.
+"""
+
+from collections.abc import Mapping
+
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.recipe import Recipe
+
+_BATCH = 2
+# Between 0.36 and 0.65, with fractions.
+_TIMES = Recipe((_BATCH,), exponent=-20, offset=0.5)
+_GUIDANCE = Recipe((_BATCH,), data="constant", offset=3.5)
+_X, _CONTEXT, _Y = Recipe((_BATCH, 16, 8, 16)), Recipe((_BATCH, 256, 4096)), Recipe((_BATCH, 768))
+_FLUX = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT, "y": _Y}
+_DEV = {**_FLUX, "guidance": _GUIDANCE}
+
+
+def _channels(n: int) -> Recipe:
+    return Recipe((_BATCH, n, 8, 16))
+
+
+def _case(name: str, op: str, family: str, inputs: Mapping[str, Recipe], type="f32") -> Case:
+    model = ModelRecipe(family, type, tiny=not name.startswith("full/"))
+    return Case(name, f"model/{op}", dict(inputs), model=model)
+
+
+CASES = [
+    _case("flux/dev/256-tokens", "flux", "flux-dev", _DEV),
+    _case("flux/dev/256-tokens-q8_0", "flux", "flux-dev", _DEV, "q8_0"),
+    _case("flux/schnell/256-tokens", "flux", "flux-schnell", _FLUX),
+    _case("flux/fill/256-tokens", "flux", "flux-fill", _DEV | {"x": _channels(96)}),
+    _case("flux/control/256-tokens", "flux", "flux-control", _DEV | {"x": _channels(32)}),
+    _case("flux/kontext/256-tokens", "flux", "flux-dev", _DEV | {"reference": Recipe((_BATCH, 16, 16, 8))}),
+    _case("tae/taef1/decoder", "tae-decoder", "taef1", {"z": _X}),
+    _case(
+        "tae/taef1/encoder", "tae-encoder", "taef1", {"x": Recipe((_BATCH, 3, 64, 128), exponent=-18, offset=0.5)}
+    ),
+    _case("esrgan/x4/odd", "esrgan", "esrgan", {"x": Recipe((_BATCH, 3, 19, 14), exponent=-18, offset=0.5)}),
+    _case(
+        "full/zimage/13-tokens",
+        "zimage",
+        "zimage",
+        {
+            "x": Recipe((1, 16, 16, 8)),
+            "timesteps": Recipe((1,), exponent=-20, offset=0.5),
+            "context": Recipe((1, 13, 2560)),
+        },
+        "q8_0",
+    ),
+]

@@ -1,0 +1,135 @@
+"""What sd-cli loads besides SD 1.x, each network alone.
+
+The text encoders that its command line asks for are stand-ins of zeros: what they give is put aside by the
+case's own context.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.engines import ModelFiles
+from refsd.golden.engines.sdcpp_reach import LATENT, Call, Reach, f32, outputs, refuses_size, scratch, size
+from refsd.golden.engines.sdcpp_sd1 import encoded, refuses_latent, refuses_picture, vae_decoder
+from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH, clip_l, qwen3, qwen3_graph
+
+_CHUNK = 256  # tokens of context that a prompt of Flux or Chroma makes
+_TEMPLATE = 8  # tokens of Z-Image's template around the prompt
+_PAIRS = 64  # of channels that turn, in a head of 128
+_MULTIPLE = 32  # Z-Image's streams are filled up to it
+_GUIDES = ("flux-dev", "flux-fill", "flux-control")
+
+
+def _flux_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    tae = model_files(ModelRecipe("taef1", "f32", tiny=True), "ldm")
+    args = ["--diffusion-model", str(model_files(model, "ldm")), "--clip_l", str(clip_l(folder))]
+    return [*args, "--taesd", str(tae)]
+
+
+def _flux(call: Call) -> dict[str, np.ndarray]:
+    """Each item is one step of a run without guidance by a negative prompt; its RoPE table is the program's."""
+    N = len(call.arrays["x"])
+    x, condition = np.split(f32(call.arrays["x"]), [16], axis=1)
+    more = {"condition": condition} if condition.shape[1] else {}
+    if "reference" in call.arrays:
+        more["reference"] = f32(call.arrays["reference"])
+    tokens = sum(part.shape[2] * part.shape[3] // 4 for part in (x, more.get("reference", x[..., :0])))
+    table = np.zeros((_CHUNK + tokens, _PAIRS, 2, 2), np.float32)
+    scalars = [f32(call.arrays[name]) for name in ("timesteps", "guidance") if name in call.arrays]
+    items = []
+    for n in range(N):
+        own = [s[n : n + 1] for s in scalars] + [f32(call.arrays[name][n]) for name in ("context", "y")]
+        items.append((*own, x[n], *(part[n] for part in more.values()), table))
+    with scratch() as folder:
+        args = [*call.args, *_steps(N), *size(x, LATENT), *_picture(folder, more)]
+        return {"out": outputs(call.program, args, items, fed=-1, skip=(CLIP_L_GRAPH,))}
+
+
+def _steps(n: int) -> list[str]:
+    return ["-p", "a", "--cfg-scale", "1", "--steps", str(n), "--sampling-method", "euler"]
+
+
+def _picture(folder: Path, more: dict[str, np.ndarray]) -> list[str]:
+    """The flags for a picture to edit, where there is one: of the right size; what it shows is put aside."""
+    if "reference" not in more:
+        return []
+    H, W = more["reference"].shape[2:]
+    Image.new("RGB", (LATENT * W, LATENT * H)).save(folder / "reference.png")
+    return ["-r", str(folder / "reference.png"), "--disable-auto-resize-ref-image"]
+
+
+def _refuses_flux(case: Case) -> str | None:
+    if case.inputs["context"].shape[1] != _CHUNK:
+        return f"sd-cli's prompt makes {_CHUNK} tokens of context here"
+    if "reference" in case.inputs and (why := refuses_size(case.inputs["reference"].shape, LATENT)):
+        return why
+    return refuses_size(case.inputs["x"].shape, LATENT)
+
+
+def _zimage_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    tae = model_files(ModelRecipe("taef1", "f32", tiny=True), "ldm")
+    args = ["--diffusion-model", str(model_files(model, "ldm")), "--llm", str(qwen3(folder, hidden=2560))]
+    return [*args, "--taesd", str(tae)]
+
+
+def _zimage(call: Call) -> dict[str, np.ndarray]:
+    """Each item is one step of a run without guidance, under a prompt of as many tokens as the context has.
+
+    sd-cli negates inside the model: so does this adapter, back.
+    """
+    x, context = f32(call.arrays["x"]), f32(call.arrays["context"])
+    J = context.shape[1]
+    tokens = -(-J // _MULTIPLE) * _MULTIPLE + -(-x.shape[2] * x.shape[3] // 4 // _MULTIPLE) * _MULTIPLE
+    table = np.zeros((tokens, _PAIRS, 2, 2), np.float32)
+    t = f32(call.arrays["timesteps"])
+    items = [(t[n : n + 1], context[n], x[n], table) for n in range(len(x))]
+    args = [*call.args, *_steps(len(x)), *size(x, LATENT), "-p", " cat" * (J - _TEMPLATE)]
+    return {"out": -outputs(call.program, args, items, fed=-1, skip=(qwen3_graph(J),))}
+
+
+def _refuses_zimage(case: Case) -> str | None:
+    if "context_mask" in case.inputs:
+        return "sd-cli's prompt has no padding here"
+    if case.inputs["context"].shape[1] <= _TEMPLATE:
+        return f"sd-cli's prompt makes more than {_TEMPLATE} tokens of context here"
+    return refuses_size(case.inputs["x"].shape, LATENT)
+
+
+def _tae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    """Behind a tiny Flux, whose latents have as many channels."""
+    flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
+    return [*flux[:-1], str(model_files(model, "ldm"))]
+
+
+def _esrgan_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    return ["-M", "upscale", "--upscale-model", str(model_files(model, "ldm"))]
+
+
+def _esrgan(call: Call) -> dict[str, np.ndarray]:
+    """Each item is a process of its own."""
+    answers = []
+    for x in call.arrays["x"]:
+        with scratch() as folder:
+            picture = folder / "in.png"
+            Image.new("RGB", x.shape[:0:-1]).save(picture)
+            args = [*call.args, "-i", str(picture), "-o", str(folder / "out.png")]
+            answers.append(outputs(call.program, args, [(f32(x),)])[0])
+    return {"out": np.stack(answers)}
+
+
+REACHES: dict[tuple[str, str], Reach] = {
+    **{
+        (family, "model/flux"): Reach(_flux, _refuses_flux, _flux_flags, ("sdcpp/rope-f32-angles",), tiny=True)
+        for family in ("flux-dev", "flux-schnell", "flux-fill", "flux-control")
+    },
+    ("zimage", "model/zimage"): Reach(
+        _zimage, _refuses_zimage, _zimage_flags, ("sdcpp/zimage-qk-norm-eps", "sdcpp/rope-f32-angles")
+    ),
+    ("taef1", "model/tae-decoder"): Reach(vae_decoder, refuses_latent, _tae_flags, tiny=True),
+    ("taef1", "model/tae-encoder"): Reach(
+        lambda call: {"mean": encoded(call)}, refuses_picture, _tae_flags, tiny=True
+    ),
+    ("esrgan", "model/esrgan"): Reach(_esrgan, lambda case: None, _esrgan_flags, tiny=True),
+}
