@@ -77,13 +77,13 @@ def _zimage_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> 
 def _zimage(call: Call) -> dict[str, np.ndarray]:
     """Each item is one step of a run without guidance, under a prompt of as many tokens as the context has.
 
-    sd-cli negates inside the model: so does this adapter, back.
+    Inside, sd-cli counts time to 1000, and negates the answer: this adapter takes both back.
     """
     x, context = f32(call.arrays["x"]), f32(call.arrays["context"])
     J = context.shape[1]
     tokens = -(-J // _MULTIPLE) * _MULTIPLE + -(-x.shape[2] * x.shape[3] // 4 // _MULTIPLE) * _MULTIPLE
     table = np.zeros((tokens, _PAIRS, 2, 2), np.float32)
-    t = f32(call.arrays["timesteps"])
+    t = f32(1000 * call.arrays["timesteps"])
     items = [(t[n : n + 1], context[n], x[n], table) for n in range(len(x))]
     args = [*call.args, *_steps(len(x)), *size(x, LATENT), "-p", " cat" * (J - _TEMPLATE)]
     return {"out": -outputs(call.program, args, items, fed=-1, skip=(qwen3_graph(J),))}

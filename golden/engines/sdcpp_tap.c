@@ -140,14 +140,16 @@ static void feed(struct ggml_tensor **inputs, int count, const char *signature, 
 
 static void save(const char *role, int number, struct ggml_tensor *t) {
     char file[64], path[4096];
-    size_t size = ggml_nbytes(t);
-    if (!ggml_is_contiguous(t)) die("not contiguous:", ggml_get_name(t));
-    if (size != ggml_type_size(t->type) * t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3])
-        die("a block type, or another struct ggml_tensor:", ggml_get_name(t));
+    size_t row = ggml_type_size(t->type) * t->ne[0], size = row * t->ne[1] * t->ne[2] * t->ne[3];
+    if (ggml_is_contiguous(t) ? size != ggml_nbytes(t) : t->nb[0] != ggml_type_size(t->type))
+        die("a block type, a transposed one, or another struct ggml_tensor:", ggml_get_name(t));
     snprintf(file, sizeof file, "g%04d-%s%d.bin", graphs, role, number);
     snprintf(path, sizeof path, "%s/%s", dir, file);
-    void *data = malloc(size);
-    ggml_backend_tensor_get(t, data, 0, size);
+    char *data = malloc(size), *to = data;
+    for (int64_t k = 0; k < t->ne[3]; k++)
+        for (int64_t j = 0; j < t->ne[2]; j++)
+            for (int64_t i = 0; i < t->ne[1]; i++, to += row)
+                ggml_backend_tensor_get(t, to, i * t->nb[1] + j * t->nb[2] + k * t->nb[3], row);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, size, f) != size || fclose(f)) die("cannot write", path);
     free(data);
@@ -175,7 +177,7 @@ static int compute_and_save(void *backend, void *graph) {
     if (!names && !ops) return compute(backend, graph);
     for (int i = 0; i < nodes && !status; i++) {
         struct ggml_tensor *node = ggml_graph_node(graph, i);
-        bool by_op = listed(ops, ggml_op_desc(node)) && ggml_is_contiguous(node->src[0]);
+        bool by_op = listed(ops, ggml_op_desc(node)) && node->src[0]->nb[0] == ggml_type_size(node->src[0]->type);
         if (!by_op && !(names && !strncmp(ggml_get_name(node), names, strlen(names)))) continue;
         status = compute_nodes(backend, graph, start, i);
         if (by_op) save("source", i, node->src[0]);
