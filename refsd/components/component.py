@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from refsd.golden.errors import BadInput
 from refsd.module import Module
 
 VALUE = "float, rounded to the storage dtype"
@@ -51,6 +52,15 @@ def at_most(n: int) -> Fit:
 
 def divisor_of(n: int) -> Fit:
     return Fit(n, f"a divisor of {n}", lambda size: n % size == 0)
+
+
+def whole_heads(m: Module, outputs: str, head_dim: int, norm: str) -> None:
+    """Raises BadInput unless a weight's rows are whole heads of `head_dim`, and the norm of queries is as wide."""
+    rows, width = m.shape(outputs)[0], m.shape(norm)[0] if norm in m.weights else head_dim
+    if rows % head_dim or width != head_dim:
+        raise BadInput(
+            f'"{outputs}" has {rows} rows and "{norm}" {width}: refsd computes whole heads of {head_dim} channels'
+        )
 
 
 def needed(why: str) -> Fit:

@@ -13,10 +13,11 @@ from refsd.components.component import (
     multiple_of,
     needed,
     refused,
+    whole_heads,
 )
 from refsd.models.chroma import chroma
 from refsd.models.chroma_radiance import chroma_radiance
-from refsd.models.flux import double_stream_block, flux, single_stream_block
+from refsd.models.flux import AXES_DIM, double_stream_block, flux, single_stream_block
 from refsd.module import Module
 
 X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")
@@ -26,6 +27,8 @@ CONTEXT = Argument("N J E", VALUE, "T5's hidden states")
 
 def _flux_fits(m: Module) -> dict[str, Fit]:
     fits = _latent_fits(m) | {"V": exactly(m.shape("vector_in.in_layer.weight")[1])}
+    if fits["C"].n != fits["K"].n:
+        fits["reference"] = refused("these weights take a picture's latent behind x, as Fill, Canny and Depth")
     if "guidance_in" in m:
         return fits | {"guidance": needed("the weights embed one; 3.5 is usual")}
     return fits | {"guidance": refused("the weights do not embed it, as schnell's")}
@@ -33,6 +36,7 @@ def _flux_fits(m: Module) -> dict[str, Fit]:
 
 def _latent_fits(m: Module) -> dict[str, Fit]:
     """Tokens are 2x2 squares; the positions fill a head of 128 channels."""
+    whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
     fits = {"C": exactly(m.shape("img_in.weight")[1] // 4), "E": exactly(m.shape("txt_in.weight")[1])}
     fits["K"] = exactly(m.shape("final_layer.linear.weight")[0] // 4)
     return fits | dict.fromkeys("HWhw", multiple_of(2))
@@ -49,6 +53,7 @@ def _radiance(m: Module, x, timesteps, context, context_mask=None):
 def _radiance_fits(m: Module) -> dict[str, Fit]:
     _, C, patch, _ = m.shape("img_in_patch.weight")
     side = patch * (2 if "__32x32__" in m.weights else 1)
+    whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
     return {"C": exactly(C), "E": exactly(m.shape("txt_in.weight")[1])} | dict.fromkeys("HW", multiple_of(side))
 
 

@@ -11,10 +11,16 @@ from refsd.components.component import (
     multiple_of,
     needed,
     refused,
+    whole_heads,
 )
 from refsd.models import vae_flux2
-from refsd.models.flux2 import flux2
+from refsd.models.flux2 import AXES_DIM, flux2
 from refsd.module import Module
+
+
+def _flux2(m: Module, **given):
+    whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
+    return flux2(m, **given)
 
 
 def _flux2_fits(m: Module) -> dict[str, Fit]:
@@ -38,7 +44,7 @@ def _decoder_fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "flux2": Component(
         "flux2",
-        flux2,
+        _flux2,
         {
             "x": Argument("N C H W", VALUE, "noisy latent, packed and normalised: 128 channels"),
             "timesteps": Argument("N", POSITION, "0..1, the share of the noise"),

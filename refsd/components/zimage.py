@@ -2,12 +2,23 @@
 
 import numpy as np
 
-from refsd.components.component import MASK, POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of
+from refsd.components.component import (
+    MASK,
+    POSITION,
+    VALUE,
+    Argument,
+    Component,
+    Fit,
+    exactly,
+    multiple_of,
+    whole_heads,
+)
 from refsd.golden.errors import BadInput
 from refsd.models.zimage import zimage
 from refsd.module import Module
 
 PATCH = 2
+HEAD_DIM = 128  # its axes' channels
 
 
 def _run(m: Module, x, timesteps, context, context_mask=None):
@@ -23,6 +34,7 @@ def _lengths(mask) -> np.ndarray:
 
 
 def _fits(m: Module) -> dict[str, Fit]:
+    whole_heads(m, "x_embedder.weight", HEAD_DIM, "layers.0.attention.q_norm.weight")
     fits = {
         "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
         "E": exactly(m.shape("cap_embedder.1.weight")[1]),

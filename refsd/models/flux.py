@@ -73,11 +73,12 @@ def angles(m: Module, J, ids, axes_dim):
 
 def conditioning(m: Module, timesteps, y, guidance):
     """timesteps [N], y [N, V], guidance [N] or None -> vec [N, D]"""
-    vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, 256))
+    waves = m.shape("time_in.in_layer.weight")[1]
+    vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, waves))
     if "guidance_in" in m:
         if guidance is None:
             raise BadInput("the weights embed a guidance: give one (3.5 is usual), or take schnell's weights")
-        vec = vec + mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, 256))
+        vec = vec + mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, waves))
     return vec + mlp_embedder(m["vector_in"], y)
 
 

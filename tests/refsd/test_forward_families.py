@@ -1,0 +1,243 @@
+"""`refsd forward` speaks one language for every family; what it answers is what the model's page answers."""
+
+import numpy as np
+import pytest
+import small_families as small
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.components import ALIASES, COMPONENTS, forward, load
+from refsd.components.component import IDS, MASK, POSITION
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
+from refsd.models import (
+    chroma,
+    chroma_radiance,
+    clip,
+    controlnet,
+    esrgan,
+    flux,
+    flux2,
+    mistral,
+    mmdit,
+    qwen3,
+    t5,
+    taesd,
+    unet,
+    vae,
+    vae_flux2,
+    zimage,
+)
+from refsd.module import Module
+from refsd.weights import detect, open_checkpoint, open_weights
+from refsd.weights.writers import Spec, write_gguf, write_safetensors
+
+pytestmark = pytest.mark.jitted
+
+SIZES = {"N": 2, "J": 5, "L": 7, "H": 8, "W": 12, "h": 4, "w": 6, "A": 6}
+THOUSANDS = ("unet", "mmdit", "controlnet")  # the components whose timesteps count to 1000
+EOS = 49  # the last of the small vocabularies
+
+PAGES = {
+    "unet": unet.unet,
+    "controlnet": lambda m, **given: {f"control.{i}": y for i, y in enumerate(controlnet.controlnet(m, **given))},
+    "mmdit": mmdit.mmdit,
+    "flux": flux.flux,
+    "chroma": lambda m, context_mask, **given: chroma.chroma(m, **given, mask=context_mask),
+    "chroma-radiance": lambda m, context_mask, **given: chroma_radiance.chroma_radiance(
+        m, **given, mask=context_mask
+    ),
+    "flux2": flux2.flux2,
+    "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
+    "vae-encoder": vae.encode,
+    "vae-decoder": vae.decode,
+    "flux2-vae-encoder": vae_flux2.encode,
+    "flux2-vae-decoder": vae_flux2.decode,
+    "tae-encoder": lambda m, x: taesd.encode(m["encoder"], x),
+    "tae-decoder": lambda m, z: taesd.decode(m["decoder"], z),
+    "clip": clip.clip_text,
+    "clip_g": lambda m, **given: clip.clip_text_with_projection(m, **given, clip_skip=1, final_norm=True),
+    "t5": t5.t5_encoder,
+    "qwen3": lambda m, **given: _last_two(qwen3.qwen3(m, **given)),
+    "mistral": lambda m, **given: _last_two(mistral.mistral(m, **given)),
+    "esrgan": esrgan.rrdbnet,
+}
+# What a page returns in another order than `forward` names it.
+ORDER = {
+    "clip": ("last_hidden_state", "penultimate", "pooled"),
+    "clip_g": ("last_hidden_state", "penultimate", "pooled"),
+}
+
+
+def _last_two(hidden_states):
+    return hidden_states[-1], hidden_states[-2]
+
+
+CASES = [
+    (family, name)
+    for family, parts in small.FAMILIES.items()
+    for name, component in COMPONENTS.items()
+    if component.part in parts
+]
+
+
+@pytest.fixture(autouse=True)
+def _narrow_bigg(monkeypatch):
+    monkeypatch.setattr(detect, "_BIGG", small.BIGG)
+
+
+def inputs_for(name, m):
+    """Every argument that these weights have a use for, of sizes that fit, each item different."""
+    component = COMPONENTS[name]
+    fits = component.fits(m)
+    rng = np.random.default_rng(7)
+    sizes = {}
+    given = {}
+    for argument, wanted in component.arguments.items():
+        if wanted.optional and argument == "hint":
+            continue
+        if wanted.optional and argument in fits and not fits[argument].holds(1):
+            continue
+        shape = tuple(_size(letter, fits, sizes) for letter in wanted.shape.split())
+        if wanted.kind is IDS:
+            given[argument] = rng.integers(0, fits["V"].n, shape)
+            given[argument][:, -2] = EOS
+        elif wanted.kind is MASK:
+            given[argument] = (np.arange(shape[1]) < np.array([[shape[1]], [shape[1] - 2]])).astype(np.int64)
+        elif wanted.kind is POSITION:
+            given[argument] = np.array([0.8, 0.3]) * (1000 if name in THOUSANDS else 1)
+        else:
+            given[argument] = rng.standard_normal(shape)
+    return given
+
+
+def _size(letter, fits, sizes):
+    digits = "".join(c for c in letter if c.isdigit())
+    name = letter[len(digits) :]
+    if not name:
+        return int(digits)
+    if name not in sizes:
+        usual = SIZES.get(name, 3)
+        holds = fits[name].holds if name in fits else lambda n: True
+        exact = fits[name].n if name in fits else usual
+        sizes[name] = next(n for n in (usual, 2 * usual, exact, *range(1, 100)) if holds(n))
+    return int(digits or 1) * sizes[name]
+
+
+def params_for(name):
+    return {"eos": EOS} if name in ("clip", "clip_g") else {}
+
+
+def kept(path, family):
+    ((component, size),) = small.FAMILIES[family].items()
+    save_file(small.weights(component, size), path)
+    return path
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_the_command_answers_as_the_page(tmp_path, family, name):
+    checkpoint = open_checkpoint(kept(tmp_path / "model.safetensors", family))
+    m, params = load(checkpoint, name, Arithmetic(FLOAT64))
+    given = inputs_for(name, m)
+    save_file(given, tmp_path / "in.safetensors")
+    alias = next((alias for alias, of in ALIASES.items() if name in of and alias not in COMPONENTS), name)
+    arguments = ["forward", tmp_path / "model.safetensors", "--component", alias, "-i", tmp_path / "in.safetensors"]
+    arguments += ["-o", tmp_path / "out.safetensors", "--numerics", "float64"]
+    arguments += [word for param, value in params_for(name).items() for word in ("--param", f"{param}={value}")]
+    result = CliRunner().invoke(app, [str(word) for word in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    out = open_weights(tmp_path / "out.safetensors")
+
+    want = PAGES[name](m, **given, **params, **params_for(name))
+    if not isinstance(want, dict):
+        component = COMPONENTS[name]
+        named = ORDER.get(name, tuple(component.outputs))
+        want = dict(zip(named, want if isinstance(want, tuple) else (want,), strict=True))
+    assert want.keys() <= set(out) <= want.keys() | {"context"}
+    for output, y in want.items():
+        assert np.abs(y).max() > 1e-3 and np.isfinite(y).all()
+        np.testing.assert_allclose(out[output].values(), y, rtol=1e-10, atol=1e-12 * np.abs(y).max())
+        assert not np.array_equal(y[0], y[1])
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_what_is_missing_or_of_no_use_is_one_line(tmp_path, family, name):
+    m, _ = load(open_checkpoint(kept(tmp_path / "model.safetensors", family)), name, Arithmetic(FLOAT64))
+    given = inputs_for(name, m)
+    for gone in given:
+        left = {argument: x for argument, x in given.items() if argument != gone}
+        wanted = COMPONENTS[name].arguments[gone]
+        needed = COMPONENTS[name].fits(m).get(gone)
+        if wanted.optional and (needed is None or needed.holds(0)):
+            continue
+        with pytest.raises(BadInput) as told:
+            forward(name, m, left, params_for(name))
+        assert gone in str(told.value) and "\n" not in str(told.value)
+    with pytest.raises(BadInput, match="name the tensors so"):
+        forward(name, m, given | {"another": np.zeros(3)}, params_for(name))
+    for argument, wanted in COMPONENTS[name].arguments.items():
+        if wanted.optional and argument not in given:
+            shape = tuple(_size(letter, COMPONENTS[name].fits(m), {}) for letter in wanted.shape.split())
+            with pytest.raises(BadInput, match=rf"tensor {argument} \[.*\] is of no use: "):
+                forward(name, m, given | {argument: np.zeros(shape)}, params_for(name))
+    for argument, x in given.items():
+        for wrong in (x[..., :0], x[None], np.full(x.shape, np.nan), np.full(x.shape, 2**40)):
+            if wrong.dtype.kind == "i" and x.dtype.kind == "f":
+                continue
+            with pytest.raises(BadInput) as told:
+                forward(name, m, given | {argument: wrong}, params_for(name))
+            assert argument in str(told.value) and "\n" not in str(told.value)
+
+
+LOSSLESS = (
+    "sd15",
+    "sdxl",
+    "sd35-medium",
+    "flux-dev",
+    "chroma",
+    "flux2-klein",
+    "zimage",
+    "flux-vae",
+    "t5xxl",
+    "qwen3",
+)
+
+
+@pytest.mark.parametrize("type", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("family", LOSSLESS)
+def test_a_gguf_and_a_safetensors_of_the_same_weights_answer_bit_by_bit_the_same(tmp_path, family, type):
+    ((component, size),) = small.FAMILIES[family].items()
+    arrays = small.weights(component, size)
+    tensors = {n: StoredTensor(type, a.shape, a.astype(SCALAR_TYPES[type])) for n, a in arrays.items()}
+    specs = {n: Spec(t.type, t.shape) for n, t in tensors.items()}
+    write_safetensors(tmp_path / "a.safetensors", specs, tensors.values())
+    write_gguf(tmp_path / "a.gguf", specs, tensors.values(), "test")
+    for name in (name for of, name in CASES if of == family):
+        for numerics in (FLOAT64, FLOAT32):
+            answers = []
+            for file in ("a.safetensors", "a.gguf"):
+                m, params = load(open_checkpoint(tmp_path / file), name, Arithmetic(numerics))
+                answers.append(forward(name, m, inputs_for(name, m), params | params_for(name), also=True))
+            assert answers[0].keys() == answers[1].keys()
+            for output, y in answers[0].items():
+                assert y.tobytes() == answers[1][output].tobytes(), output
+
+
+def test_every_component_is_tried():
+    assert {name for _, name in CASES} == {name for name, of in COMPONENTS.items() if of.part is not None}
+    assert PAGES.keys() == {name for _, name in CASES}
+
+
+@pytest.mark.parametrize("family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "zimage"])
+def test_heads_that_the_positions_do_not_fill_are_refused(family):
+    """64 channels a head: every shape fits, and no page could run it."""
+    ((component, size),) = small.FAMILIES[family].items()
+    narrow = size._replace(chroma=size.chroma._replace(head_dim=64)) if "chroma" in size._fields else None
+    arrays = small.weights(component, narrow or size._replace(head_dim=64))
+    m = Module({name: stored(array) for name, array in arrays.items()}, Arithmetic(FLOAT64))
+    with pytest.raises(BadInput, match="refsd computes whole heads of 128 channels"):
+        COMPONENTS[component].fits(m)
+        COMPONENTS[component].run(m, x=np.zeros((1, 128, 2, 2)))
