@@ -5,6 +5,8 @@ Pictures' sides are multiples of 64 pixels, Flux's text is 256 tokens, Z-Image's
 
 from collections.abc import Mapping
 
+import msgspec
+
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
@@ -15,6 +17,7 @@ _GUIDANCE = Recipe((_BATCH,), data="constant", offset=3.5)
 _X, _CONTEXT, _Y = Recipe((_BATCH, 16, 8, 16)), Recipe((_BATCH, 256, 4096)), Recipe((_BATCH, 768))
 _FLUX = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT, "y": _Y}
 _DEV = {**_FLUX, "guidance": _GUIDANCE}
+_ONE = {name: msgspec.structs.replace(recipe, shape=(1, *recipe.shape[1:])) for name, recipe in _DEV.items()}
 
 
 def _channels(n: int) -> Recipe:
@@ -38,6 +41,32 @@ CASES = [
         "tae/taef1/encoder", "tae-encoder", "taef1", {"x": Recipe((_BATCH, 3, 64, 128), exponent=-18, offset=0.5)}
     ),
     _case("esrgan/x4/odd", "esrgan", "esrgan", {"x": Recipe((_BATCH, 3, 19, 14), exponent=-18, offset=0.5)}),
+    _case(
+        "flux2/klein/512-tokens",
+        "flux2",
+        "flux2-klein",
+        {"x": Recipe((_BATCH, 128, 4, 8)), "timesteps": _TIMES, "context": Recipe((_BATCH, 512, 128))},
+    ),
+    _case(
+        "full/sd3-medium/154-tokens",
+        "mmdit",
+        "sd3-medium",
+        {
+            "x": Recipe((1, 16, 16, 8)),
+            "timesteps": Recipe((1,), exponent=-11, offset=500.0),
+            "context": Recipe((1, 154, 4096)),
+            "y": Recipe((1, 2048)),
+        },
+        "q8_0",
+    ),
+    _case(
+        "full/t5xxl/256-tokens",
+        "t5",
+        "t5xxl",
+        {"input_ids": Recipe((1, 256), "i32", data="token_ids", exponent=0, n=32128)},
+        "q8_0",
+    ),
+    _case("full/flux/dev/256-tokens", "flux", "flux-dev", _ONE, "q4_0"),
     _case(
         "full/zimage/13-tokens",
         "zimage",

@@ -16,10 +16,11 @@ from refsd.golden.engines.sdcpp_sd1 import encoded, refuses_latent, refuses_pict
 from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH, clip_l, qwen3, qwen3_graph
 
 _CHUNK = 256  # tokens of context that a prompt of Flux or Chroma makes
+_CLIP = 77  # and one of SD 3, twice: CLIP's and T5's
+_KLEIN = 512  # and one of FLUX.2 klein
 _TEMPLATE = 8  # tokens of Z-Image's template around the prompt
 _PAIRS = 64  # of channels that turn, in a head of 128
 _MULTIPLE = 32  # Z-Image's streams are filled up to it
-_GUIDES = ("flux-dev", "flux-fill", "flux-control")
 
 
 def _flux_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
@@ -119,6 +120,63 @@ def _esrgan(call: Call) -> dict[str, np.ndarray]:
     return {"out": np.stack(answers)}
 
 
+def _mmdit(call: Call) -> dict[str, np.ndarray]:
+    """Each item is one step of a run without guidance. Inside, sd-cli counts time to 1000, as the original does."""
+    x = f32(call.arrays["x"])
+    rows = zip(*(f32(call.arrays[name]) for name in ("timesteps", "context", "y")), x, strict=True)
+    items = [(f32(t).reshape(1), context, y, item) for t, context, y, item in rows]
+    args = [*call.args, *_steps(len(x)), *size(x, LATENT)]
+    return {"out": outputs(call.program, args, items, skip=(CLIP_L_GRAPH,))}
+
+
+def _refuses_mmdit(case: Case) -> str | None:
+    if case.inputs["context"].shape[1] != 2 * _CLIP:
+        return f"sd-cli's prompt makes {2 * _CLIP} tokens of context here"
+    return refuses_size(case.inputs["x"].shape, LATENT)
+
+
+def _klein_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    tae = model_files(ModelRecipe("taef2", "f32", tiny=True), "ldm")
+    args = ["--diffusion-model", str(model_files(model, "ldm")), "--llm", str(qwen3(folder, hidden=128))]
+    return [*args, "--taesd", str(tae)]
+
+
+def _klein(call: Call) -> dict[str, np.ndarray]:
+    """Each item is one step of a run without guidance."""
+    x, context, t = (f32(call.arrays[name]) for name in ("x", "context", "timesteps"))
+    table = np.zeros((_KLEIN + x.shape[2] * x.shape[3], _PAIRS, 2, 2), np.float32)
+    items = [(t[n : n + 1], context[n], x[n], table) for n in range(len(x))]
+    args = [*call.args, *_steps(len(x)), *size(x, 2 * LATENT)]
+    return {"out": outputs(call.program, args, items, fed=-1, skip=(qwen3_graph(_KLEIN),))}
+
+
+def _refuses_klein(case: Case) -> str | None:
+    if case.inputs["context"].shape[1] != _KLEIN:
+        return f"sd-cli's prompt makes {_KLEIN} tokens of context here"
+    return refuses_size(case.inputs["x"].shape, 2 * LATENT)
+
+
+def _t5_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    """Before a tiny Flux."""
+    flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
+    return [*flux, "--t5xxl", str(model_files(model, "ldm"))]
+
+
+def _t5(call: Call) -> dict[str, np.ndarray]:
+    """Each item is a process of its own; the table of distances is the program's."""
+    table = np.zeros((_CHUNK, _CHUNK), np.int32)
+    args = [*call.args, *_steps(1), "-W", "64", "-H", "64"]
+    ids = call.arrays["input_ids"].astype(np.int32)
+    rows = [outputs(call.program, args, [(row, table)], fed=1, skip=(CLIP_L_GRAPH,)) for row in ids]
+    return {"last_hidden_state": np.concatenate(rows)}
+
+
+def _refuses_t5(case: Case) -> str | None:
+    if "attention_mask" in case.inputs:
+        return "sd-cli's prompt shows its padding here"
+    return None if case.inputs["input_ids"].shape[1] == _CHUNK else f"sd-cli encodes {_CHUNK} tokens at a time"
+
+
 REACHES: dict[tuple[str, str], Reach] = {
     **{
         (family, "model/flux"): Reach(_flux, _refuses_flux, _flux_flags, ("sdcpp/rope-f32-angles",), tiny=True)
@@ -127,6 +185,11 @@ REACHES: dict[tuple[str, str], Reach] = {
     ("zimage", "model/zimage"): Reach(
         _zimage, _refuses_zimage, _zimage_flags, ("sdcpp/zimage-qk-norm-eps", "sdcpp/rope-f32-angles")
     ),
+    ("sd3-medium", "model/mmdit"): Reach(_mmdit, _refuses_mmdit, _flux_flags),
+    ("flux2-klein", "model/flux2"): Reach(
+        _klein, _refuses_klein, _klein_flags, ("sdcpp/rope-f32-angles",), tiny=True
+    ),
+    ("t5xxl", "model/t5"): Reach(_t5, _refuses_t5, _t5_flags),
     ("taef1", "model/tae-decoder"): Reach(vae_decoder, refuses_latent, _tae_flags, tiny=True),
     ("taef1", "model/tae-encoder"): Reach(
         lambda call: {"mean": encoded(call)}, refuses_picture, _tae_flags, tiny=True

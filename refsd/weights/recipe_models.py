@@ -27,7 +27,7 @@ from refsd.weights.architecture_flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, F
 from refsd.weights.architecture_flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, Flux2Size, Flux2VAESize
 from refsd.weights.architecture_mmdit import SD3_MEDIUM, SD35_LARGE, SD35_MEDIUM, MMDiTSize
 from refsd.weights.architecture_radiance import RADIANCE, RadianceSize
-from refsd.weights.architecture_taesd import TAEF1, TAESD, TAESDSize
+from refsd.weights.architecture_taesd import TAEF1, TAEF2, TAESD, TAESDSize
 from refsd.weights.architecture_text import QWEN3_4B, T5_XXL, Qwen3Size, T5Size
 from refsd.weights.architecture_zimage import ZIMAGE
 from refsd.weights.architectures import ARCHITECTURES
@@ -137,6 +137,7 @@ MODELS: dict[str, Model] = {
     "flux2-vae": _alone("flux2-vae", Flux2VAESize(), Flux2VAESize(channels=32, decoder_channels=32), "vae"),
     "taesd": Model({"tae": Part(TAESD, TAESD, keymap=_diffusers_tae)}, "taesd"),
     "taef1": Model({"tae": Part(TAEF1, TAEF1, keymap=_diffusers_tae)}, "taesd"),
+    "taef2": Model({"tae": Part(TAEF2, TAEF2, keymap=_diffusers_tae)}, "taesd"),
     "controlnet": _alone(
         "controlnet", CONTROLNET_SD15, ControlNetSize(UNetSize(channels=32, context_dim=128)), "controlnet"
     ),
