@@ -34,6 +34,7 @@ from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
 from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
 from refsd.kernels.rms_norm import rms_norm
+from refsd.kernels.scratch import scratch
 from refsd.kernels.softmax import softmax, softmax_sinks
 
 _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
@@ -87,6 +88,21 @@ class Arithmetic:
         else:
             values = self._round(weight.values())
         return np.require(values, self.numerics.compute_dtype, ["C", "W"])
+
+    def borrow(self, weight: StoredTensor) -> np.ndarray:
+        """`expand`, perhaps in memory that this thread's next call writes over: for one product, then forgotten."""
+        if not self.numerics.storage_dtype == self.numerics.compute_dtype == np.float32:
+            return self.expand(weight)
+        if weight.type in _WIDEN:
+            y = scratch("a weight", weight.shape, np.float32)
+            _WIDEN[weight.type](weight.data.reshape(-1).view(np.uint16), y.reshape(-1))
+            return y
+        if weight.type in BLOCK_TYPES:
+            block_type = BLOCK_TYPES[weight.type]
+            y = scratch("a weight", weight.shape, np.float32)
+            block_type.dequantize(weight.data.reshape(-1, block_type.bytes), y.reshape(-1, block_type.block))
+            return y
+        return self.expand(weight)
 
     def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
         """The values of x after a trip through a storage type; None leaves x alone."""

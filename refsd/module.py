@@ -6,6 +6,7 @@ how they are expanded and how long they are kept, what the numerics round, and w
 
 import fnmatch
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -125,6 +126,13 @@ class Module:
         """A weight, expanded to the compute dtype. Raises BadInput where there is none."""
         return self.kept.get(self.prefix + name, lambda: self.arithmetic.expand(self._stored(name)))
 
+    def _borrowed(self, name: str) -> np.ndarray:
+        """The same, where nobody keeps it: what is not kept for all is valid until the next is borrowed."""
+        shape, itemsize = self.shape(name), self.arithmetic.numerics.compute_dtype.itemsize
+        if self.kept.holds(self.prefix + name, math.prod(shape) * itemsize):
+            return self.weight(name)
+        return self.arithmetic.borrow(self._stored(name))
+
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
         """Rows of a weight, of all axes but the last, expanded to the compute dtype; the rest is not. -> [n, D]
 
@@ -151,7 +159,7 @@ class Module:
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
         kind = self._stored(f"{name}.weight").type
-        weight, bias = self.weight(f"{name}.weight"), self._bias(name)
+        weight, bias = self._borrowed(f"{name}.weight"), self._bias(name)
         y = self.arithmetic.linear(x, weight, bias, kind)
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, bias))
 

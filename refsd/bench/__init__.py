@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,16 +20,23 @@ CONTENDERS = ("refsd", "torch", "sd-cli")
 
 class Request(NamedTuple):
     """
-    what:   "unet" (a step at 64x64 latents) or "vae" (a decode at 256x256 pixels)
-    model:  an SD 1.x checkpoint
+    what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels), "diffusion" (a step of any
+            denoiser) or "flux-blocks"
+    model:  a checkpoint, of SD 1.x for "unet" and "vae"
     sd_cli: the program, or None: $REFSD_SD_CLI, then PATH
     runs:   turns that each contender takes
+    parts:  "diffusion": sd-cli's flag -> file
+    side:   "diffusion", "flux-blocks": of the picture, in pixels
+    tokens: the same: of the text; 0: as many as usual
     """
 
     what: str
     model: Path | None
     sd_cli: Path | None
     runs: int
+    parts: Mapping[str, Path] = {}
+    side: int = 256
+    tokens: int = 0
 
 
 class Entry(NamedTuple):
@@ -50,7 +58,9 @@ class _Worker:
 
     def __init__(self, contender: str, request: Request, sd_cli: str | None):
         self.contender = contender
-        args = [contender, request.what, str(request.model or ""), sd_cli or ""]
+        parts = {flag: str(file) for flag, file in request.parts.items()}
+        more = json.dumps({"parts": parts, "side": request.side, "tokens": request.tokens})
+        args = [contender, request.what, str(request.model or ""), sd_cli or "", more]
         # -P: the folder `kernels` of a checkout must not hide Hugging Face's package from diffusers.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "refsd.bench.worker", *args],
@@ -84,7 +94,7 @@ class _Worker:
 
 def bench(request: Request, progress=lambda what: None) -> dict[str, Entry]:
     """Run every contender that is there. -> contender -> Entry. Raises BadInput for a missing or unusable file."""
-    for path in (request.model, request.sd_cli):
+    for path in (request.model, request.sd_cli, *request.parts.values()):
         if path is not None and not path.exists():
             raise BadInput(f"{path}: no such file")
     program = str(request.sd_cli) if request.sd_cli else os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")

@@ -2,18 +2,21 @@
 
 import subprocess
 import tempfile
+from collections.abc import Sequence
 
 from refsd.golden.engines import EngineFailure
 from refsd.golden.engines.sdcpp_program import last_words, timings
 
 
-def seconds_of(stage: str, program: str, model: str, side: int) -> float:
+def seconds_of(stage: str, program: str, files: Sequence[str], side: int) -> float:
     """Start the program on one picture of side x side pixels, one step; stop it once `stage` is done.
+
+    files: the options that name the model
 
     Raises EngineFailure with its last words if the stage never ends.
     """
     with tempfile.TemporaryDirectory() as folder:
-        args = ["-m", model, "-p", "a cat", "--steps", "1", "--cfg-scale", "1", "-v", "-o", f"{folder}/cat.png"]
+        args = [*files, "-p", "a cat", "--steps", "1", "--cfg-scale", "1", "-v", "-o", f"{folder}/cat.png"]
         process = subprocess.Popen(
             [program, *args, "-W", str(side), "-H", str(side)],
             stdin=subprocess.DEVNULL,

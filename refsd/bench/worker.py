@@ -1,4 +1,6 @@
-"""One contender, in its own process: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI.
+"""One contender, in its own process: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI REQUEST.
+
+REQUEST is JSON: the fields of a Request that are not named yet.
 
 Its first line of JSON says what it is made of, why it is absent, or what is wrong with the model;
 then each line on stdin is answered by a turn: {"seconds": {row: s}, "peak": bytes}.
@@ -9,8 +11,10 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from refsd.bench import Request
 from refsd.bench.row import Absent
 from refsd.golden.engines import EngineFailure
 from refsd.golden.errors import BadInput
@@ -19,23 +23,37 @@ from refsd.golden.errors import BadInput
 Rows = dict[str, Callable[[], Any]]
 
 LATENT = {"unet": 64, "vae": 32}
+USUAL = Request("", None, None, 1)
 ROWS = {"unet": "UNet step, 64x64 latents", "vae": "VAE decode, 256x256 pixels"}
 
 
-def refsd_rows(what: str, model: str, _: str) -> tuple[Rows, dict[str, Any]]:
-    import numba
-    import numpy as np
-    from threadpoolctl import threadpool_info
-
-    from refsd import __version__
+def refsd_rows(what: str, model: str, _: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
     from refsd.components import forward, load
     from refsd.golden.arithmetic import Arithmetic
     from refsd.golden.numerics import FLOAT32
     from refsd.module import Kept
     from refsd.weights.checkpoint import open_checkpoint
 
+    if what in ("diffusion", "flux-blocks"):
+        from refsd.bench.diffusion import refsd_blocks, refsd_step
+
+        rows, about = {"diffusion": refsd_step, "flux-blocks": refsd_blocks}[what](request)
+        return rows, refsd_setup() | about
+    component = {"unet": "unet", "vae": "vae-decoder"}[what]
+    m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), Kept(2**40))
+    values = inputs(what)
+    return {ROWS[what]: lambda: forward(component, m, values, params, component)}, refsd_setup()
+
+
+def refsd_setup() -> dict[str, Any]:
+    import numba
+    import numpy as np
+    from threadpoolctl import threadpool_info
+
+    from refsd import __version__
+
     blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), {})
-    setup = {
+    return {
         "version": __version__,
         "numpy": np.__version__,
         "numba": numba.__version__,
@@ -43,10 +61,6 @@ def refsd_rows(what: str, model: str, _: str) -> tuple[Rows, dict[str, Any]]:
         "blas": f"{blas.get('internal_api')} {blas.get('version')} {blas.get('architecture')}",
         "blas threads": blas.get("num_threads"),
     }
-    component = {"unet": "unet", "vae": "vae-decoder"}[what]
-    m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), Kept(2**40))
-    values = inputs(what)
-    return {ROWS[what]: lambda: forward(component, m, values, params, component)}, setup
 
 
 def inputs(what: str) -> dict[str, Any]:
@@ -60,8 +74,14 @@ def inputs(what: str) -> dict[str, Any]:
     return {"x": latent, "timesteps": np.array([500.0], np.float32), "context": context}
 
 
-def torch_rows(what: str, *_: str) -> tuple[Rows, dict[str, Any]]:
+def torch_rows(what: str, _: str, __: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
     """SD 1.5's architecture as diffusers has it; weights are its own, random: time does not look at them."""
+    if what == "flux-blocks":
+        from refsd.bench.diffusion import torch_blocks
+
+        return torch_blocks(request)
+    if what == "diffusion":
+        raise Absent("not asked: it reads no GGUF, and in float32 it would hold four bytes for every weight")
     try:
         import diffusers
         import torch
@@ -89,32 +109,39 @@ def torch_rows(what: str, *_: str) -> tuple[Rows, dict[str, Any]]:
     return {ROWS[what]: lambda: vae.decode(values["z"])}, setup
 
 
-def sd_cli_rows(what: str, model: str, program: str) -> tuple[Rows, dict[str, Any]]:
+def sd_cli_rows(what: str, model: str, program: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
     """One step without guidance; the times are those of the program's log."""
-    from pathlib import Path
-
     from refsd.bench.sd_cli import seconds_of
     from refsd.golden.engines.sdcpp_program import Program
 
+    if what == "flux-blocks":
+        raise Absent("not asked: it runs whole models")
     if not program:
         raise Absent("no sd-cli: give --sd-cli, or set REFSD_SD_CLI")
     try:
         version = Program(Path(program)).version
     except EngineFailure as error:
         raise Absent(str(error)) from None
+    if what == "diffusion":
+        from refsd.bench.diffusion import row_name, sd_cli_files
+
+        files, side = sd_cli_files(request), request.side
+        return {row_name(side): lambda: seconds_of("sampling", program, files, side)}, {"version": version}
     stage = {"unet": "sampling", "vae": "vae-decoder"}[what]
-    return {ROWS[what]: lambda: seconds_of(stage, program, model, 8 * LATENT[what])}, {"version": version}
+    return {ROWS[what]: lambda: seconds_of(stage, program, ["-m", model], 8 * LATENT[what])}, {"version": version}
 
 
 CONTENDERS = {"refsd": refsd_rows, "torch": torch_rows, "sd-cli": sd_cli_rows}
 
 
-def main(contender: str, what: str, model: str, program: str) -> None:
+def main(contender: str, what: str, model: str, program: str, more: str = "{}") -> None:
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), flush=True)
 
     try:
-        rows, setup = CONTENDERS[contender](what, model, program)
+        request = USUAL._replace(what=what, model=Path(model) if model else None, **json.loads(more))
+        request = request._replace(parts={flag: Path(file) for flag, file in request.parts.items()})
+        rows, setup = CONTENDERS[contender](what, model, program, request)
         if contender != "sd-cli":  # a program that starts anew each time has no warm-up
             for run in rows.values():
                 run()

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-WHAT = ("unet", "vae", "kernels", "samplers")
+from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Vae, given
+
+WHAT = ("unet", "vae", "diffusion", "flux-blocks", "kernels", "samplers")
 
 
 def register(app: typer.Typer) -> None:
@@ -20,12 +22,14 @@ def bench(
         str,
         typer.Argument(
             help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels) beside torch and sd-cli;"
+            " diffusion: a step of any model's denoiser beside sd-cli; flux-blocks: Flux's two kinds beside torch;"
             " kernels: single operations beside torch, ggml and gguf-py; samplers: what a solver's step costs"
             " beside its model."
         ),
     ] = "unet",
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", help="SD 1.x checkpoint; default: recipe weights, made in f16.")
+        Path | None,
+        typer.Option("--model", "-m", help="Checkpoint; unet, vae: of SD 1.x, by default recipe weights in f16."),
     ] = None,
     sd_cli: Annotated[Path | None, typer.Option(help="The program; else $REFSD_SD_CLI, then PATH.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 3,
@@ -44,6 +48,18 @@ def bench(
         bool,
         typer.Option("--presets", help="kernels: refsd once more, with OPENBLAS_CORETYPE and its like as set."),
     ] = False,
+    side: Annotated[
+        int, typer.Option(min=16, help="diffusion, flux-blocks: of the square picture, in pixels.")
+    ] = 256,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="diffusion, flux-blocks: of the text; 0: as many as usual.")
+    ] = 0,
+    diffusion_model: DiffusionModel = None,
+    vae: Vae = None,
+    clip_l: ClipL = None,
+    clip_g: ClipG = None,
+    t5xxl: T5XXL = None,
+    llm: Llm = None,
     json: Annotated[Path | None, typer.Option(help="Write every time to this file.")] = None,
 ) -> None:
     """Measure refsd in float32 beside its peers, turn by turn, each in a process of its own."""
@@ -100,12 +116,15 @@ def bench(
         from refsd.bench.table import table, warnings
         from refsd.golden.case import ModelRecipe
 
+        parts = given(diffusion_model, vae, None, clip_l, clip_g, t5xxl, llm, None)
+        if what == "diffusion" and model is None and diffusion_model is None:
+            raise BadInput("bench diffusion: no model: name one with --model or --diffusion-model")
         with progress.status("recipe weights") as status:
-            if model is None:
+            if model is None and what in ("unet", "vae"):
                 from refsd.cli.model_files import model_files
 
                 model = model_files(ModelRecipe("sd15", "f16"), "ldm")
-            entries = measure(Request(what, model, sd_cli, runs), status.update)
+            entries = measure(Request(what, model, sd_cli, runs, parts, side, tokens), status.update)
         console.print(table(entries))
         for line in warnings(entries):
             console.print(line, highlight=False)

@@ -9,11 +9,11 @@ import pytest
 from refsd.components import forward
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import ModelRecipe
-from refsd.golden.numerics import FLOAT32
+from refsd.golden.numerics import FLOAT32, FLOAT64
 from refsd.golden.recipe import Recipe, realize
 from refsd.golden.tensor import StoredTensor
 from refsd.models.mmdit import positions
-from refsd.module import Module
+from refsd.module import Kept, Module
 from refsd.weights import open_checkpoint, recipes, stored
 from refsd.weights.architecture_flux import FluxSize
 from refsd.weights.architectures import ARCHITECTURES
@@ -118,3 +118,23 @@ def test_memory_is_given_back_in_whole_pages():
     for offset, nbytes in ((page - 1, 2 * page), (page, page), (1, page), (page + 1, page - 1), (0, 3 * page + 5)):
         stored.let_go(Mapped(), stored.Header("u8", (nbytes,), offset, nbytes))  # type: ignore[arg-type]
     assert asked == ([(page, page), (page, page), (0, 3 * page)] if hasattr(mmap, "MADV_DONTNEED") else [])
+
+
+@pytest.mark.parametrize("type", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("numerics", [FLOAT32, FLOAT64])
+def test_a_product_with_a_borrowed_weight_is_the_same(type, numerics):
+    """Two layers in turn, whose weights may share their memory; the answers must not."""
+    tensors = {f"{name}.weight": realize(Recipe((64, 96), type), name) for name in "ab"}
+    x = Arithmetic(numerics).store(RNG.standard_normal((3, 96)))
+    kept, borrowed = (Module(tensors, Arithmetic(numerics), kept=Kept(budget)) for budget in (2**30, 0))
+    for _ in range(2):
+        first, second = borrowed.linear("a", x), borrowed.linear("b", x)
+        np.testing.assert_array_equal(first, kept.linear("a", x))
+        np.testing.assert_array_equal(second, kept.linear("b", x))
+    assert not np.array_equal(first, second)
+
+
+def test_a_product_takes_no_new_memory_for_its_weight():
+    m = Module({"a.weight": realize(Recipe((1024, 1024), "q8_0"), "a")}, Arithmetic(FLOAT32))
+    x = np.ones((1, 1024), np.float32)
+    assert peak_of(lambda: m.linear("a", x)) < 2**16

@@ -98,13 +98,13 @@ def test_an_unusable_model_is_bad_input(tmp_path):
 @program
 def test_sd_cli_is_timed_by_its_log_and_stopped(tmp_path):
     path = stand_in(tmp_path, f"echo '{LOG}'\nexec sleep 60")
-    assert seconds_of("sampling", path, "m", 512) == 1.75
+    assert seconds_of("sampling", path, ["-m", "m"], 512) == 1.75
 
 
 @program
 def test_an_sd_cli_that_fails_says_why(tmp_path):
     with pytest.raises(EngineFailure, match="out of luck"):
-        seconds_of("sampling", stand_in(tmp_path, "echo out of luck"), "m", 512)
+        seconds_of("sampling", stand_in(tmp_path, "echo out of luck"), ["-m", "m"], 512)
 
 
 def test_sd_cli_without_a_program_is_absent():

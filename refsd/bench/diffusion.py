@@ -1,0 +1,149 @@
+"""A denoiser's step, whatever its family; and Flux's two blocks at full width.
+
+Nothing is kept between steps: weights stay in the file and are expanded a layer at a time, so that the peak of
+the process shows what a step needs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refsd.bench import Request
+from refsd.bench.row import Absent
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import FLOAT32
+from refsd.golden.recipe import Recipe, realize
+
+# component -> pixels a latent's pixel spans; 8 elsewhere
+PIXELS = {"chroma-radiance": 1, "flux2": 16}
+# component -> tokens of text, as sd-cli has them for its prompt
+TOKENS = {"unet": 77, "mmdit": 154, "zimage": 32}
+# component -> its timestep; 0.5 elsewhere
+TIMES = {"unet": 500.0, "mmdit": 500.0}
+
+
+def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
+    """One item for a denoiser, drawn by recipe. Raises BadInput for a side that is no whole latent."""
+    from refsd.components import COMPONENTS
+
+    arguments, fits = COMPONENTS[component].arguments, COMPONENTS[component].fits(m)
+    pixels = PIXELS.get(component, 8)
+    if side % pixels:
+        raise BadInput(f"--side {side}: expected a multiple of {pixels}")
+    sizes = {"N": 1, "H": side // pixels, "W": side // pixels, "J": tokens}
+    sizes |= {letter: fit.n for letter, fit in fits.items() if letter not in sizes}
+    given = {}
+    for name, argument in arguments.items():
+        if argument.optional and (name not in fits or not fits[name].holds(1) or fits[name].holds(0)):
+            continue
+        if name in ("timesteps", "guidance"):
+            given[name] = np.array([TIMES.get(component, 0.5) if name == "timesteps" else 3.5])
+        else:
+            shape = tuple(sizes[letter] for letter in argument.shape.split())
+            given[name] = realize(Recipe(shape), f"bench {name}").values()
+    return given
+
+
+def refsd_step(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+    """-> row -> a step; what is worth knowing of it"""
+    from refsd.components import forward, load, resolve
+    from refsd.weights import open_checkpoint
+
+    checkpoint = open_checkpoint(request.model, request.parts)
+    name = resolve(checkpoint, "diffusion")
+    m, params = load(checkpoint, name, Arithmetic(FLOAT32))
+    values = inputs(name, m, request.side, request.tokens or TOKENS.get(name, 256))
+    shape = "x".join(map(str, values["x"].shape[1:]))
+    about = {"x": shape, "tokens of text": values["context"].shape[1]}
+    return {row_name(request.side): lambda: forward(name, m, values, params)}, about
+
+
+def row_name(side: int) -> str:
+    return f"denoiser's step, {side}x{side} pixels"
+
+
+def sd_cli_files(request: Request) -> list[str]:
+    """The options that name the same files; a file of the denoiser alone is no model to sd-cli."""
+    from refsd.weights.checkpoint import survey
+
+    named = [word for flag, file in request.parts.items() for word in (flag, str(file))]
+    if request.model is None:
+        return named
+    alone = len(survey(request.model).components) == 1
+    return ["--diffusion-model" if alone else "-m", str(request.model), *named]
+
+
+def blocks_inputs(side: int, tokens: int, width: int = 3072, head: int = 128) -> dict[str, np.ndarray]:
+    """img, txt, both, vec and angle of Flux's blocks for a picture."""
+    from refsd.kernels.rope import rope_angles
+    from refsd.models.flux import AXES_DIM, THETA, grid_ids
+
+    assert sum(AXES_DIM) == head
+    L = (side // 16) ** 2
+    shapes = {"img": (1, L, width), "txt": (1, tokens, width), "vec": (1, width)}
+    drawn = {name: realize(Recipe(shape), f"bench {name}").values() for name, shape in shapes.items()}
+    ids = np.pad(grid_ids(side // 8, side // 8), ((tokens, 0), (0, 0)))[None]
+    return drawn | {
+        "both": np.concatenate([drawn["txt"], drawn["img"]], axis=1),
+        "angle": rope_angles(ids, AXES_DIM, THETA),
+    }
+
+
+def blocks_rows(side: int, tokens: int) -> list[str]:
+    L = (side // 16) ** 2
+    return [f"Flux, {kind} block, {L} + {tokens} tokens" for kind in ("double", "single")]
+
+
+def refsd_blocks(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+    """Weights by recipe, in f16."""
+    from refsd.models.flux import double_stream_block, single_stream_block
+    from refsd.module import Module
+    from refsd.weights.architecture_flux import FLUX_DEV
+    from refsd.weights.architectures import ARCHITECTURES
+    from refsd.weights.recipes import tensor_recipe
+
+    tokens = request.tokens or 512
+    shapes = ARCHITECTURES["flux"].shapes(FLUX_DEV._replace(double_blocks=1, single_blocks=1))
+    weights = {
+        name: realize(tensor_recipe(name, shape, "f16"), name)
+        for name, shape in shapes.items()
+        if "_blocks." in name
+    }
+    m, x = Module(weights, Arithmetic(FLOAT32)), blocks_inputs(request.side, tokens)
+    double, single = blocks_rows(request.side, tokens)
+    return {
+        double: lambda: double_stream_block(m["double_blocks.0"], x["img"], x["txt"], x["vec"], x["angle"]),
+        single: lambda: single_stream_block(m["single_blocks.0"], x["both"], x["vec"], x["angle"]),
+    }, {"weights": "f16"}
+
+
+def torch_blocks(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+    """diffusers' blocks with weights of their own: time does not look at them."""
+    try:
+        import diffusers
+        import torch
+        from diffusers.models.transformers.transformer_flux import (
+            FluxSingleTransformerBlock,
+            FluxTransformerBlock,
+        )
+    except ImportError as error:
+        raise Absent(f"{error.name} is not installed") from None
+
+    torch.set_grad_enabled(False)
+    tokens = request.tokens or 512
+    x = {name: torch.from_numpy(value) for name, value in blocks_inputs(request.side, tokens).items()}
+    angle = x["angle"][0].repeat_interleave(2, dim=1).float()
+    turn = angle.cos(), angle.sin()
+    two, one = FluxTransformerBlock(3072, 24, 128).eval(), FluxSingleTransformerBlock(3072, 24, 128).eval()
+    double, single = blocks_rows(request.side, tokens)
+    return {
+        double: lambda: two(x["img"], x["txt"], x["vec"], turn),
+        single: lambda: one(x["img"], x["txt"], x["vec"], turn),
+    }, {
+        "version": torch.__version__,
+        "diffusers": diffusers.__version__,
+        "threads": torch.get_num_threads(),
+        "weights": "f32",
+    }

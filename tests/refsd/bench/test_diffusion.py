@@ -1,0 +1,98 @@
+"""refsd bench diffusion: any denoiser's inputs, which files sd-cli is given, and the memory of a step."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from refsd.bench import Request, diffusion, worker
+from refsd.cli import app
+from refsd.components import COMPONENTS, check
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.case import ModelRecipe
+from refsd.golden.errors import BadInput
+from refsd.golden.numerics import FLOAT32
+from refsd.golden.tensor import StoredTensor
+from refsd.module import Module
+from refsd.weights import recipes
+from refsd.weights.architectures import ARCHITECTURES
+from refsd.weights.detect import DENOISERS
+from refsd.weights.recipe_models import MODELS
+
+FAMILIES = [(family, part) for family, model in MODELS.items() for part in model.parts if part in DENOISERS]
+
+
+def hollow(shape):
+    """A tensor that has a shape and hardly any memory."""
+    return StoredTensor("f32", shape, np.broadcast_to(np.float32(0), shape))
+
+
+@pytest.mark.parametrize(("family", "part"), FAMILIES, ids=[family for family, _ in FAMILIES])
+def test_every_denoiser_takes_what_is_drawn_for_it(family, part):
+    shapes = ARCHITECTURES[part].shapes(MODELS[family].parts[part].tiny)
+    m = Module({name: hollow(shape) for name, shape in shapes.items()}, Arithmetic(FLOAT32))
+    values = diffusion.inputs(part, m, 128, 5)
+    check(part, m, values, {})
+    assert values["x"].shape[2:] == {"chroma-radiance": (128, 128), "flux2": (8, 8)}.get(part, (16, 16))
+    assert values["context"].shape[1] == 5
+    assert all(np.array_equal(again, values[name]) for name, again in diffusion.inputs(part, m, 128, 5).items())
+    if part != "chroma-radiance":
+        with pytest.raises(BadInput, match="--side 100: expected a multiple of"):
+            diffusion.inputs(part, m, 100, 5)
+
+
+@pytest.fixture(scope="module")
+def zimage(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "zimage.gguf"
+    return recipes.make(ModelRecipe("zimage", "q8_0", tiny=True), path)
+
+
+def test_a_step_runs_and_says_what_it_is(zimage):
+    rows, about = worker.refsd_rows("diffusion", "", "", Request("diffusion", zimage, None, 1, side=32, tokens=3))
+    ((name, step),) = rows.items()
+    assert name == "denoiser's step, 32x32 pixels"
+    assert about["x"] == "16x4x4" and about["tokens of text"] == 3
+    assert np.isfinite(step()["out"]).all()
+
+
+def test_a_denoiser_alone_is_no_model_to_sd_cli(zimage):
+    request = Request("diffusion", zimage, None, 1, {"--vae": Path("v")})
+    assert diffusion.sd_cli_files(request) == ["--diffusion-model", str(zimage), "--vae", "v"]
+    parts = {"--diffusion-model": zimage, "--llm": Path("l")}
+    named = ["--diffusion-model", str(zimage), "--llm", "l"]
+    assert diffusion.sd_cli_files(Request("diffusion", None, None, 1, parts)) == named
+
+
+def test_a_worker_is_told_its_request(zimage, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", ["\n"])
+    more = json.dumps({"parts": {"--diffusion-model": str(zimage)}, "side": 32, "tokens": 3})
+    worker.main("refsd", "diffusion", "", "", more)
+    setup, turn = map(json.loads, capsys.readouterr().out.splitlines())
+    assert setup["x"] == "16x4x4"
+    assert turn["seconds"]["denoiser's step, 32x32 pixels"] > 0 and turn["peak"] > 2**20
+
+
+def test_who_is_not_asked_says_so():
+    for what in ("diffusion", "flux-blocks"):
+        with pytest.raises(worker.Absent, match=r"no sd-cli|not asked"):
+            worker.sd_cli_rows(what, "", "")
+    with pytest.raises(worker.Absent, match="GGUF"):
+        worker.torch_rows("diffusion", "", "")
+
+
+def test_the_blocks_have_full_width_and_their_rotation():
+    x = diffusion.blocks_inputs(32, 3)
+    assert x["both"].shape == (1, 4 + 3, 3072) and x["angle"].shape == (1, 7, 64)
+    assert not x["angle"][0, :3].any() and x["angle"][0, 4:].any()
+    assert diffusion.blocks_rows(1024, 512)[0] == "Flux, double block, 4096 + 512 tokens"
+
+
+def test_no_model_is_bad_input():
+    result = CliRunner().invoke(app, ["bench", "diffusion"])
+    assert isinstance(result.exception, BadInput) and "--diffusion-model" in str(result.exception)
+
+
+def test_components_of_the_table_exist():
+    assert {*diffusion.PIXELS, *diffusion.TOKENS, *diffusion.TIMES} <= COMPONENTS.keys()
