@@ -32,6 +32,7 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.step import Callback, StepsError
 from refsd.seams import Seams
 from refsd.tokenizers import Tokenizer, chunks
+from refsd.tokenizers.emphasis import mean_kept
 from refsd.weights import Checkpoint
 from refsd.weights.adapters import AdapterFile
 
@@ -114,15 +115,10 @@ def encode_prompt(sd: StableDiffusion, prompt: str, clip_skip: int = 1) -> np.nd
     encoded = []
     for ids, weights in chunks(sd.tokenizer, prompt):
         hidden = sd.clip({"input_ids": ids[None]}, "prompt", clip_skip=clip_skip)["last_hidden_state"]
-        encoded.append(hidden if (weights == 1).all() else _weighted(hidden, weights, sd.dtype))
+        if (weights != 1).any():
+            hidden = mean_kept(hidden.astype(sd.dtype), weights).astype(hidden.dtype)
+        encoded.append(hidden)
     return np.concatenate(encoded, axis=1)
-
-
-def _weighted(hidden: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    wide = hidden.astype(dtype)
-    y = wide * weights[:, None].astype(dtype)
-    before, after = wide.mean(dtype=np.float64), y.mean(dtype=np.float64)
-    return (y * float(before / after)).astype(hidden.dtype) if after else y.astype(hidden.dtype)
 
 
 def encode(sd: StableDiffusion, settings: Settings) -> Conditioning:
