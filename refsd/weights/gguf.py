@@ -72,14 +72,20 @@ TYPES = {
 }
 
 # Metadata value types: struct codes; text is 8, an array 9.
-_NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-_TEXT, _ARRAY = 8, 9
+NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+TEXT, _ARRAY = 8, 9
 
 
 class Skipped(NamedTuple):
-    """A metadata array that was stepped over."""
+    """A metadata array that was stepped over; gguf_arrays.py reads it.
+
+    of: the number of its elements' type
+    at: the byte of its first element
+    """
 
     length: int
+    of: int
+    at: int
 
 
 def open_gguf(path: Path) -> Weights:
@@ -162,26 +168,27 @@ class _Cursor:
             raise BadInput(f"{self.path}: {what} is not UTF-8 (byte {error.start}: {raw[:40]!r})") from None
 
     def value(self, kind: int, what: str, depth: int = 0):
-        if kind in _NUMBERS:
-            return self.number(_NUMBERS[kind], what)
-        if kind == _TEXT:
+        if kind in NUMBERS:
+            return self.number(NUMBERS[kind], what)
+        if kind == TEXT:
             return self.text(what)
         if kind != _ARRAY or depth == MAX_DEPTH:
             found = "too many nested arrays" if kind == _ARRAY else f"value type {kind}, 0 to 12 expected"
             raise BadInput(f"{self.path}: {what}: {found}")
         of = self.number("<I", what)
         n = self.number("<Q", what)
-        if of in _NUMBERS:
+        start = self.at
+        if of in NUMBERS:
             if n <= KEPT_ARRAY:
-                return tuple(self.number(_NUMBERS[of], what) for _ in range(n))
-            self.skip(n * struct.calcsize(_NUMBERS[of]), what)
-            return Skipped(n)
+                return tuple(self.number(NUMBERS[of], what) for _ in range(n))
+            self.skip(n * struct.calcsize(NUMBERS[of]), what)
+            return Skipped(n, of, start)
         self.elements += n
         if self.elements > MAX_ARRAY or n * 8 > len(self.data) - self.at:
             raise BadInput(f"{self.path}: {what}: an array claims {n} elements; the file has room for fewer")
         for _ in range(n):
             self.value(of, what, depth + 1)
-        return Skipped(n)
+        return Skipped(n, of, start)
 
 
 def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header:

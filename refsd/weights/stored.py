@@ -77,6 +77,11 @@ class Weights(Mapping[str, StoredTensor]):
             array = array.copy()
         return StoredTensor(header.type, header.shape, array.reshape(header.shape), self.scalings.get(name))
 
+    @property
+    def bytes(self) -> mmap.mmap:
+        """The whole file, mapped."""
+        return self._data
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.headers)
 
