@@ -22,6 +22,7 @@ _COMMANDS = (
     "golden",
     "compare",
     "txt2img",
+    "tokenize",
     "forward",
     "info",
     "weights",
