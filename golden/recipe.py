@@ -27,7 +27,8 @@ class Recipe(msgspec.Struct, frozen=True):
     exponent: values are integers times 2**exponent
     offset:   added to every value
     seed:     another draw of the same name
-    n:        "token_ids" lie in [0, n); every n-th row of "masked" is -inf throughout, none if n is 0
+    n:        "token_ids" lie in [0, n); every n-th row of "masked" is -inf throughout, none if n is 0;
+              each row of "prefix" has n ones less than the one before
     """
 
     shape: tuple[int, ...]
@@ -109,6 +110,10 @@ DATA_SETS: dict[str, DataSet] = {
         lambda words, channel, n: (_below(words[:, 0], n), 0),
         "an embedding row that is off by one, ids that pass through a float16",
     ),
+    "prefix": DataSet(
+        lambda words, channel, n: (np.zeros(len(words), np.int64), 0),
+        "a mask turned round, or taken for that of another row: ones, then zeros, n fewer ones in each row",
+    ),
 }
 
 
@@ -155,6 +160,8 @@ def _problem(recipe: Recipe) -> str | None:
         return f"token_ids wants n in 1..2**24, found {recipe.n}"
     if recipe.data == "masked" and (recipe.type not in ("f64", "f32", "f16", "bf16") or recipe.n < 0):
         return f"masked wants a floating type and n >= 0, found {recipe.type} and {recipe.n}"
+    if recipe.data == "prefix" and recipe.n < 0:
+        return f"prefix wants n >= 0, found {recipe.n}"
     if recipe.type in SCALAR_TYPES:
         if recipe.type == "bool":
             return "no data set makes bool"
@@ -181,6 +188,8 @@ def _scalars(recipe: Recipe, name: str) -> np.ndarray:
         count = min(2 * len(words), size - done)
         channel = _channel(recipe, done, count)
         integers, shift = draw(words.reshape(-1, 2)[:count], channel, recipe.n)
+        if recipe.data == "prefix":
+            integers = _ones(recipe, done, count)
         values = _scale(integers, shift, recipe)
         if recipe.data == "masked":
             values[_hidden(recipe, words.reshape(-1, 2)[:count, 0], done)] = -np.inf
@@ -207,6 +216,13 @@ def _channel(recipe: Recipe, first: int, count: int) -> np.ndarray | None:
         return np.zeros(1, np.int64)
     axis = 1 if len(recipe.shape) == 4 else len(recipe.shape) - 1
     return np.arange(first, first + count) // math.prod(recipe.shape[axis + 1 :]) % recipe.shape[axis]
+
+
+def _ones(recipe: Recipe, first: int, count: int) -> np.ndarray:
+    """Where "prefix" is 1: at the row's first element, and as far as its number leaves. -> int64 [N]"""
+    width = recipe.shape[-1] if recipe.shape else 1
+    row, column = np.divmod(np.arange(first, first + count), width)
+    return ((column == 0) | (column + recipe.n * row < width)).astype(np.int64)
 
 
 def _hidden(recipe: Recipe, words: np.ndarray, first: int) -> np.ndarray:

@@ -6,7 +6,10 @@ import importlib
 from refsd.golden.case import Case
 from refsd.golden.errors import BadInput
 
-FULL = "full/"
+# Names that begin so are chosen only by a glob that begins so: whole models of full size, and models that no
+# engine here answers but the reference.
+FULL, LONE = "full/", "lone/"
+ASKED_FOR = (FULL, LONE)
 # Each module has a list CASES.
 _MODULES = (
     "matmul",
@@ -22,6 +25,7 @@ _MODULES = (
     "trajectories",
     "sd15",
     "families",
+    "models",
 )
 
 
@@ -41,12 +45,11 @@ CASES = _collect()
 def select(pattern: str = "*") -> list[Case]:
     """The cases whose names match a glob ("conv2d/*", "*q4_k*"). Raises BadInput if there is none.
 
-    Full-size models ("full/...") are chosen only by a glob that begins so.
+    Full-size models ("full/...") and models without a peer ("lone/...") are chosen only by a glob that begins so.
     """
-    full = pattern.startswith(FULL)
-    chosen = [
-        c for name, c in CASES.items() if fnmatch.fnmatchcase(name, pattern) and name.startswith(FULL) <= full
-    ]
+    asked = [prefix for prefix in ASKED_FOR if pattern.startswith(prefix)]
+    hidden = tuple(prefix for prefix in ASKED_FOR if prefix not in asked)
+    chosen = [c for name, c in CASES.items() if fnmatch.fnmatchcase(name, pattern) and not name.startswith(hidden)]
     if not chosen:
         raise BadInput(f"no case matches {pattern!r}: `refsd golden list` shows all {len(CASES)}")
     return chosen

@@ -1,4 +1,4 @@
-"""PyTorch in process: operations by torch.nn.functional, SD 1.x by diffusers and transformers."""
+"""PyTorch in process: operations by torch.nn.functional, models by diffusers, transformers and spandrel."""
 
 import importlib.util
 import os
@@ -17,6 +17,7 @@ from refsd.golden.engines import EngineFailure, Found, ModelFiles, torch_traject
 from refsd.golden.engines.torch_models import MODELS
 from refsd.golden.engines.torch_ops import FUNCTIONS
 from refsd.golden.numerics import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
+from refsd.golden.recipe import realize
 from refsd.golden.tensor import StoredTensor
 
 # Name -> torch's dtype and how it says that it computes.
@@ -25,6 +26,10 @@ _VARIANTS: dict[str, tuple[str, Numerics]] = {
     "torch-f16": ("float16", TORCH_F16),
     "torch-bf16": ("bfloat16", TORCH_BF16),
 }
+
+
+# Pipelines keep these in float32, whatever the dtype of the model.
+_POSITIONS = ("timesteps", "guidance")
 
 
 class TorchEngine:
@@ -58,6 +63,10 @@ class TorchEngine:
             return f"{package} is not installed"
         if case.model is None or self._model_files is None:
             return "no model files"
+        if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
+            moved = [name for name in _POSITIONS if name in case.inputs and not self._keeps(case, name)]
+            if moved:
+                return f"{package} rounds {' and '.join(moved)} to {self._numerics.storage} before embedding"
         return (
             None if case.model.type in ("f32", "f16", "bf16") else f"diffusers keeps no {case.model.type} weights"
         )
@@ -72,7 +81,7 @@ class TorchEngine:
         import torch
 
         with _quiet(), torch.inference_mode():
-            tensors = {name: self._tensor(tensor.values()) for name, tensor in inputs.items()}
+            tensors = {name: self._tensor(tensor.values(), name) for name, tensor in inputs.items()}
             try:
                 if case.op in FUNCTIONS:
                     params = operations.complete(case.op, inputs, case.params)
@@ -85,10 +94,18 @@ class TorchEngine:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
             return {name: _array(y) for name, y in outputs.items()}
 
-    def _tensor(self, x: np.ndarray):
-        """Ids stay integers; anything else takes the engine's dtype."""
+    def _keeps(self, case: Case, name: str) -> bool:
+        """Whether a position, and a thousand times it, are numbers of the engine's dtype."""
+        x = np.float64(1) * realize(case.inputs[name], f"{case.name}/{name}").values()
+        dtype = self._numerics.storage_dtype
+        return all(np.array_equal(y.astype(dtype).astype(np.float64), y) for y in (x, 1000 * x))
+
+    def _tensor(self, x: np.ndarray, name: str):
+        """Ids stay integers, and positions float32; anything else takes the engine's dtype."""
         import torch
 
+        if name in _POSITIONS:
+            return torch.from_numpy(np.array(x, np.float32)).to(self._device)
         if x.dtype.kind in "iu":
             return torch.from_numpy(x.astype(np.int64)).to(self._device)
         return torch.from_numpy(np.array(x, np.float32)).to(self._device, self._dtype)
@@ -97,10 +114,10 @@ class TorchEngine:
         """The case's component; the last one stays loaded."""
         assert case.model is not None and self._model_files is not None
         kind = MODELS[case.op]
-        key = (case.model, kind.folder)
+        key = (case.model, kind.package + kind.folder)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
-            folder = self._model_files(case.model, "diffusers")
+            folder = self._model_files(case.model, kind.layout)
             self._loaded = (key, kind.load(folder, self._dtype).to(self._device).eval())
         return self._loaded[1]
 

@@ -2,24 +2,22 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
-from refsd.weights.architecture import Shapes
-from refsd.weights.sizes import clip_size, unet_size, vae_size
+from refsd.weights.architecture import CLIPSize, UNetSize, VAESize, unet_depths
+from refsd.weights.config import OPENCLIP_WIDTHS
 
 
-def sd15_configs(shapes: Mapping[str, Shapes]) -> dict[str, str]:
-    """File name in the folder -> JSON, for components of the given shapes; everything else as SD 1.5 has it.
+def pipeline_files() -> dict[str, str]:
+    """What makes a folder a pipeline of SD 1.5: file name -> JSON.
 
     No tokenizer, feature extractor or safety checker: a recipe has weights only.
     """
-    configs = {
-        "unet/config.json": _unet(shapes["unet"]),
-        "vae/config.json": _vae(shapes["vae"]),
-        "text_encoder/config.json": _clip(shapes["clip"]),
-        "scheduler/scheduler_config.json": SCHEDULER,
-        "model_index.json": MODEL_INDEX,
-    }
-    return {file: json.dumps(config, indent=2) + "\n" for file, config in configs.items()}
+    return {"scheduler/scheduler_config.json": dumped(SCHEDULER), "model_index.json": dumped(MODEL_INDEX)}
+
+
+def dumped(config: Mapping[str, Any]) -> str:
+    return json.dumps(config, indent=2) + "\n"
 
 
 MODEL_INDEX = {
@@ -46,11 +44,20 @@ SCHEDULER = {
 }
 
 
-def _unet(shapes: Shapes) -> dict:
-    size = unet_size(shapes)
+def unet_config(size: UNetSize) -> dict:
+    """SD 1.x, 2.x and SDXL's. Each level's transformers are equally deep."""
     levels = range(len(size.channel_mult))
-    down = [f"{'CrossAttn' if level in size.attention else ''}DownBlock2D" for level in levels]
-    up = [f"{'CrossAttn' if level in size.attention else ''}UpBlock2D" for level in reversed(levels)]
+    depths = [max(level) for level in unet_depths(size)[0]]
+    down = [f"{'CrossAttn' if depths[level] else ''}DownBlock2D" for level in levels]
+    up = [f"{'CrossAttn' if depths[level] else ''}UpBlock2D" for level in reversed(levels)]
+    more: dict[str, Any] = {}
+    if size.linear:
+        widths = [mult * size.channels for mult in size.channel_mult]
+        more |= {"attention_head_dim": [wide // 64 for wide in widths], "use_linear_projection": True}
+        more["transformer_layers_per_block"] = [depth or 1 for depth in depths]
+    if size.label:
+        more |= {"addition_embed_type": "text_time", "addition_time_embed_dim": 256}
+        more["projection_class_embeddings_input_dim"] = size.label
     return {
         "_class_name": "UNet2DConditionModel",
         "act_fn": "silu",
@@ -70,11 +77,11 @@ def _unet(shapes: Shapes) -> dict:
         "out_channels": size.out_channels,
         "sample_size": 64,
         "up_block_types": up,
-    }
+    } | more
 
 
-def _vae(shapes: Shapes) -> dict:
-    size = vae_size(shapes)
+def vae_config(size: VAESize) -> dict:
+    """SD's, and FLUX.1's, which has no quant convolutions."""
     levels = len(size.channel_mult)
     return {
         "_class_name": "AutoencoderKL",
@@ -89,17 +96,17 @@ def _vae(shapes: Shapes) -> dict:
         "sample_size": 512,
         "scaling_factor": 0.18215,
         "up_block_types": ["UpDecoderBlock2D"] * levels,
-    }
+    } | ({} if size.quant_convs else {"use_quant_conv": False, "use_post_quant_conv": False})
 
 
-def _clip(shapes: Shapes) -> dict:
-    size = clip_size(shapes)
+def clip_config(size: CLIPSize, architecture: str = "CLIPTextModel") -> dict:
+    """OpenAI's CLIP-L, and OpenCLIP's H and bigG, which have another GELU."""
     return {
-        "architectures": ["CLIPTextModel"],
+        "architectures": [architecture],
         "attention_dropout": 0.0,
         "bos_token_id": 49406,
         "eos_token_id": 49407,
-        "hidden_act": "quick_gelu",
+        "hidden_act": "gelu" if size.hidden in OPENCLIP_WIDTHS else "quick_gelu",
         "hidden_size": size.hidden,
         "initializer_factor": 1.0,
         "initializer_range": 0.02,
@@ -110,6 +117,6 @@ def _clip(shapes: Shapes) -> dict:
         "num_attention_heads": size.hidden // 64,
         "num_hidden_layers": size.layers,
         "pad_token_id": 49407,
-        "projection_dim": size.hidden,
+        "projection_dim": size.projection or size.hidden,
         "vocab_size": size.vocab,
     }

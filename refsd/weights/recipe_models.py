@@ -24,7 +24,7 @@ from refsd.weights.architecture_chroma import CHROMA, ChromaSize
 from refsd.weights.architecture_controlnet import CONTROLNET_SD15, ControlNetSize
 from refsd.weights.architecture_esrgan import ESRGAN_X4
 from refsd.weights.architecture_flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
-from refsd.weights.architecture_flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, Flux2Size, Flux2VAESize
+from refsd.weights.architecture_flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, Flux2Size, Flux2VAESize, MistralSize
 from refsd.weights.architecture_mmdit import SD3_MEDIUM, SD35_LARGE, SD35_MEDIUM, MMDiTSize
 from refsd.weights.architecture_radiance import RADIANCE, RadianceSize
 from refsd.weights.architecture_taesd import TAEF1, TAEF2, TAESD, TAESDSize
@@ -71,13 +71,16 @@ def _diffusers_tae(size: TAESDSize) -> Keymap:
 
 _UNET, _VAE, _EMBEDDERS = "model.diffusion_model.", "first_stage_model.", "conditioner.embedders."
 _TINY_CLIP = CLIPSize(hidden=128, layers=2, mlp=512)
-_TINY_BIGG = CLIPSize(hidden=1280, layers=2, mlp=256, vocab=1000, projection=1280)
+_TINY_BIGG = CLIPSize(hidden=1280, layers=2, mlp=256, vocab=1000, projection=64)
 _TINY_VAE = VAESize(channels=32)
 _TINY_FLUX = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
 _TINY_CHROMA = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
 _TINY_FLUX2 = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
-_TINY_SD2 = UNetSize(channels=64, context_dim=128, linear=True)
-_TINY_SDXL = SDXL._replace(channels=64, context_dim=128, label=96, down=((0, 0), (1, 1), (2, 2)), middle=2)
+_TINY_SD2 = UNetSize(channels=64, channel_mult=(1, 1, 2, 2), context_dim=128, linear=True)
+_TINY_SDXL = SDXL._replace(
+    channels=64, channel_mult=(1, 1, 2), context_dim=128, label=96, down=((0, 0), (1, 1), (2, 2)), middle=2
+)
+_NARROW_VAE = VAESize(channels=32, channel_mult=(1, 1, 2, 2))
 _TINY_MMDIT = MMDiTSize(hidden=128, blocks=2, mlp=512, table=16, context_dim=128, pooled=96)
 
 
@@ -99,9 +102,9 @@ MODELS: dict[str, Model] = {
     "sd21": Model(
         {
             "unet": Part(SD21, _TINY_SD2, _UNET),
-            "vae": Part(VAESize(), _TINY_VAE, _VAE),
+            "vae": Part(VAESize(), _NARROW_VAE, _VAE),
             "clip": Part(
-                CLIP_H, CLIPSize(1024, 2, 256, vocab=1000, projection=1024), "cond_stage_model.model.", _openclip
+                CLIP_H, CLIPSize(1024, 2, 256, vocab=1000, projection=64), "cond_stage_model.model.", _openclip
             ),
         },
         "sd2",
@@ -109,8 +112,8 @@ MODELS: dict[str, Model] = {
     "sdxl": Model(
         {
             "unet": Part(SDXL, _TINY_SDXL, _UNET),
-            "vae": Part(VAESize(), _TINY_VAE, _VAE),
-            "clip": Part(CLIPSize(), _TINY_CLIP, f"{_EMBEDDERS}0.transformer."),
+            "vae": Part(VAESize(), _NARROW_VAE, _VAE),
+            "clip": Part(CLIPSize(), _TINY_CLIP._replace(vocab=1000), f"{_EMBEDDERS}0.transformer."),
             "clip_g": Part(CLIP_G, _TINY_BIGG, f"{_EMBEDDERS}1.model.", _openclip),
         },
         "sdxl",
@@ -129,10 +132,11 @@ MODELS: dict[str, Model] = {
     "flux2-dev": _alone("flux2", FLUX2_DEV, _TINY_FLUX2, "flux2"),
     "flux2-klein": _alone("flux2", FLUX2_KLEIN_4B, _TINY_FLUX2._replace(guidance=False), "flux2"),
     "zimage": _alone("zimage", ZIMAGE, ZIMAGE._replace(hidden=384, layers=2, mlp=1024, context_dim=128), "lumina2"),
-    "clip-l": _alone("clip", CLIP_L, _TINY_CLIP, "clip"),
+    "clip-l": _alone("clip", CLIP_L, _TINY_CLIP._replace(vocab=1000), "clip"),
     "clip-g": _alone("clip_g", CLIP_G, _TINY_BIGG, "clip"),
     "t5xxl": _alone("t5", T5_XXL, T5Size(128, 2, 2, mlp=256, vocab=1000), "t5encoder"),
     "qwen3-4b": _alone("qwen3", QWEN3_4B, Qwen3Size(128, 3, 2, 1, mlp=256, vocab=1000), "qwen3"),
+    "mistral-small": _alone("mistral", MistralSize(), MistralSize(128, 3, 2, 1, mlp=256, vocab=1000), "llama"),
     "flux-vae": _alone("vae", FLUX_VAE, _TINY_VAE._replace(latent_channels=16, quant_convs=False), "vae"),
     "flux2-vae": _alone("flux2-vae", Flux2VAESize(), Flux2VAESize(channels=32, decoder_channels=32), "vae"),
     "taesd": Model({"tae": Part(TAESD, TAESD, keymap=_diffusers_tae)}, "taesd"),

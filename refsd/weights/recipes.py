@@ -1,9 +1,9 @@
 """Recipe weights: a whole checkpoint in its real layout, made from the names of its tensors."""
 
-import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,15 @@ from refsd.golden.errors import BadInput
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.weights import keymaps, recipe_models
+from refsd.weights import recipe_models
 from refsd.weights.architecture import Shape, Shapes
-from refsd.weights.diffusers_folder import sd15_configs
-from refsd.weights.recipe_models import part_shapes
+from refsd.weights.architectures import ARCHITECTURES
+from refsd.weights.diffusers_folder import dumped, pipeline_files
+from refsd.weights.folder_parts import PARTS
+from refsd.weights.keymaps import SAME, Source
+from refsd.weights.recipe_models import Part, part_shapes
 from refsd.weights.writers import Advance, Spec, whole, write_gguf, write_safetensors
 
-# Of the families that a diffusers folder can be made of.
-FOLDERS = {"sd15": {"unet": "unet", "vae": "vae", "clip": "text_encoder"}}
-KEYMAPS = {"unet": keymaps.unet, "vae": keymaps.vae, "clip": keymaps.clip}
 FLOAT_TYPES = ("f32", "f16", "bf16")
 # nvfp4's scales span too few powers of two for a model's matrices; gguf-py does not write q2_0.
 TYPES = (*FLOAT_TYPES, *(t for t in SCALE_FIELDS if t in BLOCK_TYPES and t not in ("nvfp4", "q2_0")))
@@ -133,34 +133,69 @@ def _make_folder(model: ModelRecipe, path: Path, advance: Advance) -> Path:
         )
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path}: a file; --layout diffusers writes a folder")
-    if model.family not in FOLDERS:
-        raise BadInput(
-            f"{path}: no diffusers folder of {model.family}; there are {', '.join(FOLDERS)}: write a file"
-        )
     parts = recipe_models.model(model).parts
-    for component, folder in FOLDERS[model.family].items():
-        ours = recipes(model, component)
-        renamed = functools.partial(_renamed, KEYMAPS[component](), parts[component].prefix)
-        hollow = [renamed(name, _hollow(recipe)) for name, recipe in ours.items()]
-        specs = {theirs: Spec(tensor.type, tensor.shape) for theirs, tensor in hollow}
-        tensors = (renamed(name, realize(recipe, name))[1] for name, recipe in ours.items())
-        write_safetensors(path / folder / _WEIGHTS_FILE[component], specs, tensors, advance=advance)
-    bare = {
-        component: {name.removeprefix(parts[component].prefix): shape for name, shape in of.items()}
-        for component, of in shapes(model).items()
-    }
-    for file, text in sd15_configs(bare).items():
-        with whole(path / file) as part:
-            part.write_text(text)
+    without = [component for component in parts if component not in PARTS]
+    if without:
+        raise BadInput(f"{path}: diffusers has no {', '.join(without)}, and no folder for it: write a file")
+    for component, part in parts.items():
+        _write_part(path, model, component, part, advance)
+    if model.family == "sd15":
+        for file, text in pipeline_files().items():
+            _write_text(path / file, text)
     return path
 
 
-def _renamed(keymap: keymaps.Keymap, prefix: str, name: str, tensor: StoredTensor) -> tuple[str, StoredTensor]:
-    """A tensor's name in a diffusers folder, and the tensor as it stands there."""
-    source = keymap.theirs(name.removeprefix(prefix))
-    assert source is not None, name
-    (part,) = source.rule.split(tensor, tensor.shape[:1])
-    return source.names[0], part
+def _write_part(path: Path, model: ModelRecipe, component: str, part: Part, advance: Advance) -> None:
+    size, there = part.tiny if model.tiny else part.full, PARTS[component]
+    named = recipes(model, component)
+    sources = _sources(component, part, size, named)
+    wanted = [name for name in sources if not name.startswith(there.drops or ("-",))]
+    keymap, rows = there.keymap(size), there.rows(size)
+
+    def written(name: str, file: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        tensor = sources[name].read(file)
+        split = rows(name, tensor.shape)
+        return keymap.write({name: tensor}, {name: split} if split else None)
+
+    hollow = {name: _hollow(recipe) for name, recipe in named.items()}
+    specs = {theirs: Spec(t.type, t.shape) for name in wanted for theirs, t in written(name, hollow).items()}
+    made = _Made(named)
+    tensors = (tensor for name in wanted for tensor in written(name, made).values())
+    write_safetensors(path / there.folder / there.file, specs, tensors, advance=advance)
+    _write_text(path / there.folder / "config.json", dumped(there.config(size)))
+
+
+def _sources(component: str, part: Part, size: Any, named: Mapping[str, Recipe]) -> dict[str, Source]:
+    """Canonical name -> where it stands in the one file, prefix and all; in the original's order."""
+    canonical = ARCHITECTURES[component].shapes(size)
+    if part.keymap is None:
+        return {name: Source((part.prefix + name,), SAME) for name in canonical}
+    found, _ = part.keymap(size).sources(name.removeprefix(part.prefix) for name in named)
+    return {
+        name: Source(tuple(part.prefix + theirs for theirs in found[name].names), found[name].rule)
+        for name in canonical
+    }
+
+
+class _Made(Mapping[str, StoredTensor]):
+    """Name in the file -> tensor, made when it is asked for."""
+
+    def __init__(self, named: Mapping[str, Recipe]):
+        self._named = named
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return realize(self._named[name], name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
+def _write_text(path: Path, text: str) -> None:
+    with whole(path) as part:
+        part.write_text(text)
 
 
 def _hollow(recipe: Recipe) -> StoredTensor:
@@ -170,9 +205,4 @@ def _hollow(recipe: Recipe) -> StoredTensor:
     )
 
 
-_WEIGHTS_FILE = {
-    "unet": "diffusion_pytorch_model.safetensors",
-    "vae": "diffusion_pytorch_model.safetensors",
-    "clip": "model.safetensors",
-}
 _LAYOUTS = {"ldm": _make_file, "diffusers": _make_folder}

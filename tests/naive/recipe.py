@@ -41,6 +41,7 @@ def draw(data: str, w0: int, w1: int, channel: int, n: int) -> tuple[int, int]:
         "constant": (0, 0),
         "masked": (bell, 0),
         "token_ids": (n * w0 // 2**32, 0),
+        "prefix": (0, 0),
     }[data]
 
 
@@ -80,6 +81,9 @@ def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, see
         rest //= size
     channel = index[1] if len(shape) == 4 else index[-1]
     integer, shift = draw(data, word(name, seed, 2 * e), word(name, seed, 2 * e + 1), channel, n)
+    if data == "prefix":
+        row, column = divmod(e, shape[-1])
+        integer = int(column < max(1, shape[-1] - n * row))
     value = integer * Fraction(2) ** (exponent + shift) + rounded(Fraction(offset), "f32")
     return rounded(rounded(value, "f32"), type)
 

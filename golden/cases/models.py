@@ -1,0 +1,111 @@
+"""Every family but SD 1.x by component, on tiny models of the same architecture. Each family stands in a few cases.
+
+Times are numbers of every storage type, times 1000 too, so that no engine rounds them; "between" has fractions.
+"""
+
+import msgspec
+
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.recipe import Recipe
+
+_BATCH = 2
+_E = 128  # channels of every tiny model's context
+
+
+def _x(channels: int, high: int, wide: int, **recipe) -> Recipe:
+    return Recipe((_BATCH, channels, high, wide), **recipe)
+
+
+def _context(tokens: int, width: int = _E) -> Recipe:
+    return Recipe((_BATCH, tokens, width))
+
+
+def _y(width: int) -> Recipe:
+    return Recipe((_BATCH, width))
+
+
+def _all(value: float) -> Recipe:
+    return Recipe((_BATCH,), data="constant", offset=value)
+
+
+def _mask(tokens: int, fewer: int) -> Recipe:
+    """Ones, then zeros: all of the first row, `fewer` less in the second."""
+    return Recipe((_BATCH, tokens), "i32", data="prefix", exponent=0, n=fewer)
+
+
+def _ids(tokens: int, vocab: int = 1000) -> Recipe:
+    return Recipe((_BATCH, tokens), "i32", data="token_ids", exponent=0, n=vocab)
+
+
+def _case(family: str, component: str, label: str, inputs: dict[str, Recipe], type="f32", **params) -> Case:
+    model = ModelRecipe(family, type, tiny=True)
+    return Case(f"{family}/{component}/{label}", f"model/{component}", inputs, params, model)
+
+
+def _lone(case: Case) -> Case:
+    """A case that only the reference answers here: under a name that must be asked for."""
+    return msgspec.structs.replace(case, name=f"lone/{case.name}")
+
+
+def _denoise(
+    family: str, component: str, label: str, x: Recipe, t: Recipe, tokens: int, type="f32", **more
+) -> Case:
+    inputs = {"x": x, "timesteps": t, "context": _context(tokens), **more}
+    return _case(family, component, label, inputs, type)
+
+
+# 430..570 of 1000, and the same as a share of the noise.
+_DRAWN = Recipe((_BATCH,), exponent=-11, offset=500.0)
+_SHARE = Recipe((_BATCH,), exponent=-20, offset=0.5)
+# Of 16ths, so that 2 x - 1 is exact.
+_PICTURE = {"data": "integers", "exponent": -3, "offset": 0.5}
+
+CASES = [
+    _denoise("sd21", "unet", "first-step", _x(4, 16, 8), _all(999), 77, "f16"),
+    _denoise("sd21", "unet", "quiet", _x(4, 8, 16, exponent=-30), _all(1), 9, "f16"),
+    _denoise("sdxl", "unet", "first-step", _x(4, 8, 16), _all(999), 77, "f16", y=_y(96)),
+    _denoise("sdxl", "unet", "between", _x(4, 16, 4), _DRAWN, 5, "f16", y=_y(96)),
+    _denoise("controlnet", "controlnet", "between", _x(4, 8, 16), _DRAWN, 7, hint=_x(3, 64, 128, **_PICTURE)),
+    _denoise("sd3-medium", "mmdit", "between", _x(16, 6, 10), _DRAWN, 7, y=_y(96)),
+    _denoise("sd35-medium", "mmdit", "first-step", _x(16, 14, 4), _all(1000), 33, y=_y(96)),
+    _denoise("sd35-large", "mmdit", "last-step", _x(16, 4, 18), _all(0), 5, y=_y(96)),
+    _denoise("flux-dev", "flux", "first-step", _x(16, 6, 10), _all(1), 7, y=_y(768), guidance=_all(4)),
+    _denoise("flux-dev", "flux", "between", _x(16, 10, 4), _SHARE, 1, y=_y(768), guidance=_all(3.5)),
+    _denoise(
+        "flux-dev", "flux", "reference", _x(16, 4, 6), _all(0.5), 3,
+        y=_y(768), guidance=_all(2), reference=_x(16, 6, 2),
+    ),
+    _denoise("flux-schnell", "flux", "first-step", _x(16, 2, 12), _all(1), 33, y=_y(768)),
+    _denoise("flux-fill", "flux", "between", _x(96, 8, 4), _SHARE, 5, y=_y(768), guidance=_all(30)),
+    _denoise("chroma", "chroma", "whole", _x(16, 6, 4), _all(0.5), 7),
+    _denoise("chroma", "chroma", "masked", _x(16, 4, 10), _SHARE, 9, context_mask=_mask(9, 6)),
+    _denoise("flux2-dev", "flux2", "first-step", _x(128, 3, 5), _all(1), 7, guidance=_all(4)),
+    _denoise(
+        "flux2-dev", "flux2", "reference", _x(128, 2, 3), _SHARE, 13,
+        guidance=_all(2.5), reference=_x(128, 4, 1),
+    ),
+    _denoise("flux2-klein", "flux2", "between", _x(128, 5, 2), _all(0.25), 5),
+    _denoise("zimage", "zimage", "whole", _x(16, 6, 10), _SHARE, 7, "f16"),
+    _denoise("zimage", "zimage", "masked", _x(16, 12, 4), _all(0), 37, "f16", context_mask=_mask(37, 32)),
+    _case("flux-vae", "vae-encoder", "tall", {"x": _x(3, 48, 16, **_PICTURE)}),
+    _case("flux-vae", "vae-decoder", "wide", {"z": _x(16, 2, 5)}),
+    _case("flux2-vae", "flux2-vae-encoder", "tall", {"x": _x(3, 48, 16, **_PICTURE)}),
+    _case("flux2-vae", "flux2-vae-decoder", "wide", {"z": _x(128, 1, 3)}),
+    _case("taesd", "tae-encoder", "odd", {"x": _x(3, 19, 33, **_PICTURE)}),
+    _case("taesd", "tae-decoder", "outliers", {"z": _x(4, 5, 3, data="outliers", exponent=-18)}),
+    _case("taef1", "tae-decoder", "wide", {"z": _x(16, 3, 7)}),
+    _case("esrgan", "esrgan", "odd", {"x": _x(3, 7, 12, **_PICTURE)}),
+    _case("sd21", "clip", "ended", {"input_ids": _ids(77, 40)}, "f16", eos=7),
+    _case("clip-g", "clip_g", "ended", {"input_ids": _ids(33, 40)}, "f16", eos=7),
+    _case("clip-g", "clip_g", "penultimate", {"input_ids": _ids(9)}, "f16", clip_skip=2, final_norm=False),
+    _case("t5xxl", "t5", "long", {"input_ids": _ids(151)}),
+    _case("t5xxl", "t5", "padded", {"input_ids": _ids(33), "attention_mask": _mask(33, 20)}),
+    _case("qwen3-4b", "qwen3", "whole", {"input_ids": _ids(37)}),
+    _case("qwen3-4b", "qwen3", "padded", {"input_ids": _ids(65), "attention_mask": _mask(65, 40)}),
+    _case("mistral-small", "mistral", "padded", {"input_ids": _ids(37), "attention_mask": _mask(37, 30)}),
+    # No release of torch's libraries has it.
+    _lone(_denoise("chroma-radiance", "chroma-radiance", "whole", _x(3, 16, 40), _all(0.5), 7)),
+    _lone(
+        _denoise("chroma-radiance", "chroma-radiance", "masked", _x(3, 24, 16), _SHARE, 9, context_mask=_mask(9, 6))
+    ),
+]  # fmt: skip
