@@ -9,7 +9,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
 _BATCH = 2
-_E = 128  # channels of every tiny model's context
+_E = 128  # channels of a tiny model's context; Flux's is T5's, for sd-cli loads no other
 
 
 def _x(channels: int, high: int, wide: int, **recipe) -> Recipe:
@@ -50,7 +50,8 @@ def _lone(case: Case) -> Case:
 def _denoise(
     family: str, component: str, label: str, x: Recipe, t: Recipe, tokens: int, type="f32", **more
 ) -> Case:
-    inputs = {"x": x, "timesteps": t, "context": _context(tokens), **more}
+    width = _E if component != "flux" else 4096
+    inputs = {"x": x, "timesteps": t, "context": _context(tokens, width), **more}
     return _case(family, component, label, inputs, type)
 
 
