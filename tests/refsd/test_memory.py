@@ -18,6 +18,8 @@ from refsd.weights import open_checkpoint, recipes, stored
 from refsd.weights.architecture_flux import FluxSize
 from refsd.weights.architectures import ARCHITECTURES
 
+pytestmark = pytest.mark.jitted
+
 ROOM = 2**23  # bytes that the generator works on
 RNG = np.random.default_rng(0)
 

@@ -21,6 +21,8 @@ from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.detect import DENOISERS
 from refsd.weights.recipe_models import MODELS
 
+pytestmark = pytest.mark.jitted
+
 FAMILIES = [(family, part) for family, model in MODELS.items() for part in model.parts if part in DENOISERS]
 
 

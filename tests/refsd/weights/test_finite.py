@@ -41,6 +41,7 @@ def test_packed(type, bytes, elements):
     assert not_finite(tensor._replace(shape=(3, elements), data=blocks[:3].reshape(-1))) == 0
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("type", HALVES)
 def test_the_scales_of_packed_types_tell_what_their_values_do(type):
     """Random bytes, so that one block in 32 or so has an infinite scale; then none."""
