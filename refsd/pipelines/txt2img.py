@@ -18,6 +18,7 @@ import numpy as np
 from refsd.components import forward, load
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
+from refsd.models.vae import LATENT_SCALES
 from refsd.models.vae_tiling import Tiling
 from refsd.module import Kept, Module
 from refsd.pipelines import sampling
@@ -36,7 +37,8 @@ from refsd.tokenizers.emphasis import mean_kept
 from refsd.weights import Checkpoint
 from refsd.weights.adapters import AdapterFile
 
-LATENT_SCALE = 0.18215
+PICTURES_OF = ("sd15", "parts")  # families; parts are asked for one by one
+LATENT_SCALE = LATENT_SCALES["sd1"].factor
 LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
 
 Listener = Callable[[str, np.ndarray], None]
@@ -83,8 +85,14 @@ def open_pipeline(
     budget: bytes of expanded UNet weights to keep between steps
     loras:  adapter files and their strengths, for the UNet and the text encoder
 
-    Raises BadInput where a component is missing.
+    Raises BadInput where a component is missing, or the model is no Stable Diffusion 1.x.
     """
+    family = checkpoint.family
+    if family is not None and family.name not in PICTURES_OF:
+        raise BadInput(
+            f"{checkpoint.path}: {family.title} ({family.why}); txt2img makes pictures with Stable Diffusion 1.x: "
+            "run this model's components with refsd forward"
+        )
     kept = {"unet": Kept(budget)}
     clip, unet, decoder = (
         Part(name, *load(checkpoint, name, arithmetic, kept.get(name), loras))

@@ -6,9 +6,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from refsd.cli import app, main
+from refsd.golden.case import ModelRecipe
 from refsd.golden.errors import BadInput
 from refsd.samplers.noise import Philox
-from refsd.weights import open_weights
+from refsd.weights import open_weights, recipes
 
 pytestmark = pytest.mark.jitted  # whole models
 
@@ -98,3 +99,9 @@ def test_exit_code_2(tiny, monkeypatch, capsys):
 def test_a_missing_model():
     with pytest.raises(BadInput, match="nowhere"):
         call("-m", "nowhere.safetensors", "-p", "a cat")
+
+
+def test_another_family_is_named(tmp_path):
+    path = recipes.make(ModelRecipe("zimage", "q4_0", tiny=True), tmp_path / "zimage.gguf")
+    with pytest.raises(BadInput, match=r"Z-Image \(it has a cap_embedder\); txt2img makes pictures with"):
+        call("-m", path, "-p", "a cat")
