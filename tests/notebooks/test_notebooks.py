@@ -18,6 +18,8 @@ NAMES = [
     "03_inside_gguf_blocks",
     "04_lokr_without_the_product",
     "05_a_unet_step",
+    "06_a_flux_block",
+    "07_z_image_from_prompt_to_velocity",
     "08_samplers_on_two_dimensions",
 ]
 TOOL = runpy.run_path(str(FOLDER / "execute.py"))
