@@ -97,5 +97,6 @@ def test_what_is_stored_is_small_complete_and_of_no_machine(name):
 def test_needs_nothing_but_refsd_and_matplotlib(name):
     source = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "code")
     imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.M))
-    standard = {"math", "os", "struct", "tempfile", "time", "tracemalloc", "fractions", "concurrent", "pathlib"}
+    standard = {"collections", "concurrent", "fractions", "itertools", "math", "os", "pathlib", "struct"}
+    standard |= {"tempfile", "time", "tracemalloc"}
     assert imported <= standard | {"gguf", "matplotlib", "ml_dtypes", "numpy", "refsd"}
