@@ -2,43 +2,41 @@
 
     python -P docs/sdcpp_families_study.py distances SD_CLI 'flux/*'
     python -P docs/sdcpp_families_study.py norms     SD_CLI 'flux/*'
+    python -P docs/sdcpp_families_study.py tables    SD_CLI 'flux/*'
 
 SD_CLI is built with shared ggml libraries; the weights are the cases' own recipes, made at first use in the user's
 cache ("full/..." ones have gigabytes). Nothing here passes or fails: that is `refsd conform sdcpp:SD_CLI`.
 """
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from refsd.cli.model_files import model_files
 from refsd.engine import Reference
+from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.cases import select
 from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
 from refsd.golden.engines.sdcpp_program import Program
+from refsd.golden.engines.sdcpp_tap import Graph
 from refsd.golden.numerics import FLOAT64, GGML_CPU
+from refsd.models.flux import AXES_DIM, angles, grid_ids
+from refsd.module import Module
 
 EPS = {"GROUP_NORM": 1, "NORM": 0, "RMS_NORM": 0}  # where a node keeps it among its parameters
+OTHERS = (1e-5, 1e-6)
 
 
-class Eavesdropper(Program):
-    """Counts the normalisations of the graphs that an answer takes, by their eps."""
+class Listener(Program):
+    """Keeps the graphs that an answer takes, with their normalisations."""
 
-    def __init__(self, path: Path):
-        super().__init__(path)
-        self.found: Counter[tuple[str, str]] = Counter()
+    graph: Graph
 
     def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
         finished = super().run_tapped(args, feeds, nodes, ",".join(EPS), stop, skip)
-        kind = stop[1] if stop else ""
-        for graph in finished.graphs:
-            for op in graph.ops if graph.signature == kind else ():
-                eps = np.int32(op.params[EPS[op.op]]).view(np.float32)
-                heads = " of heads" if op.op == "RMS_NORM" and op.source.ndim > 2 else ""
-                self.found[op.op + heads, f"{eps:.0e}"] += 1
+        self.graph = finished.graphs[-1]
         return finished
 
 
@@ -86,26 +84,57 @@ def effect(error: np.ndarray, d: np.ndarray) -> str:
     return "lost in the noise" if noise > 0.5 else f"{np.sum(error * d) / size**2:.2f} +- {noise:.2f}"
 
 
-def norms(program: Eavesdropper, pattern: str) -> None:
-    """Every normalisation of a case's graphs, with the eps in the engine's own node."""
+def norms(program: Listener, pattern: str) -> None:
+    """Every RMSNorm of a case's last graph from the engine's own input of it, and the eps in its node."""
     engine = SdcppEngine("sdcpp", program, model_files)
-    print("| case | operation | eps | nodes |\n|---|---|---|---|")
+    print("| case | operation | eps in the node | nodes | worst distance at 1e-5 | at 1e-6 |")
+    print("|---|---|---|---|---|---|")
     for case in select(pattern):
-        program.found.clear()
         engine.run(case, case.realize())
-        for (op, eps), n in sorted(program.found.items()):
-            print(f"| {case.name} | {op} | {eps} | {n} |", flush=True)
+        found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+        for op in program.graph.ops:
+            eps = f"{np.int32(op.params[EPS[op.op]]).view(np.float32):.0e}"
+            heads = " of heads" if op.op == "RMS_NORM" and op.source.ndim > 2 else ""
+            x, y = op.source.astype(np.float64), op.result.astype(np.float64)
+            away = tuple(distance(y, _normalised(op.op, x, e)) for e in OTHERS if op.op != "GROUP_NORM")
+            found.setdefault((op.op + heads, eps), []).append(away)
+        for (op, eps), each in found.items():
+            worst = " | ".join(f"{max(column):.1e}" for column in zip(*each, strict=True)) or " | "
+            print(f"| {case.name} | {op} | {eps} | {len(each)} | {worst} |", flush=True)
+
+
+def _normalised(op: str, x: np.ndarray, eps: float) -> np.ndarray:
+    """Without weights, as the nodes are."""
+    x = x - x.mean(-1, keepdims=True) if op == "NORM" else x
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+
+
+def tables(program: Listener, pattern: str) -> None:
+    """The table of Flux's rotations that the engine makes, beside angles of both precisions."""
+    engine = SdcppEngine("sdcpp", program, model_files)
+    deviant = Arithmetic(FLOAT64, [DEVIATIONS["sdcpp/rope-f32-angles"]])
+    print("| case | angles | worst error of a cosine or sine |\n|---|---|---|")
+    for case in select(pattern):
+        engine.run(case, case.realize())
+        shapes = {name: recipe.shape for name, recipe in case.inputs.items()}
+        ids = grid_ids(*shapes["x"][2:])
+        if "reference" in shapes:
+            ids = np.concatenate([ids, grid_ids(*shapes["reference"][2:], index=1)])
+        (table,) = (x for x in program.graph.inputs if x.ndim == 4)
+        for label, arithmetic in {"float64": Arithmetic(FLOAT64), "sdcpp/rope-f32-angles": deviant}.items():
+            angle = angles(Module({}, arithmetic), shapes["context"][1], ids, AXES_DIM)[0]
+            turns = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], -1)
+            print(f"| {case.name} | {label} | {np.abs(table.reshape(turns.shape) - turns).max():.1e} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("distances", "norms"))
+    parser.add_argument("part", choices=("distances", "norms", "tables"))
     parser.add_argument("sd_cli", type=Path)
     parser.add_argument("pattern")
     given = parser.parse_args()
-    {"distances": distances, "norms": norms}[given.part](
-        Eavesdropper(given.sd_cli) if given.part == "norms" else Program(given.sd_cli), given.pattern
-    )
+    parts = {"distances": distances, "norms": norms, "tables": tables}
+    parts[given.part]((Program if given.part == "distances" else Listener)(given.sd_cli), given.pattern)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+"""sd-cli on other families than SD 1.x. REFSD_SD_CLI names one that is built with shared ggml libraries.
+
+The tiny ones take seconds; "full/..." ones gigabytes of disk and memory, and minutes.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsd.cli.model_files import model_files
+from refsd.engine import Reference
+from refsd.golden import conform
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.cases import CASES, families
+from refsd.golden.deviations import DEVIATIONS
+from refsd.golden.engines import EngineFailure
+from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
+from refsd.golden.engines.sdcpp_program import Program
+from refsd.golden.engines.sdcpp_stand_ins import clip_l
+from refsd.golden.numerics import FLOAT64
+from refsd.models.flux import AXES_DIM, angles, grid_ids
+from refsd.module import Module
+
+pytestmark = pytest.mark.peer
+
+NAMES = [case.name for case in families.CASES]
+TINY = [name for name in NAMES if not name.startswith("full/")]
+
+
+class Listener(Program):
+    """Keeps the last graph of an answer, with its RMSNorms."""
+
+    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
+        finished = super().run_tapped(args, feeds, nodes, "RMS_NORM", stop, skip)
+        self.graph = finished.graphs[-1]
+        return finished
+
+
+@pytest.fixture(scope="module")
+def program():
+    program = Listener(Path(os.environ["REFSD_SD_CLI"]))
+    assert program.shares_ggml, "REFSD_SD_CLI must be built with SD_BUILD_SHARED_GGML_LIB=ON"
+    return program
+
+
+@pytest.fixture(scope="module")
+def engine(program):
+    return SdcppEngine("sdcpp", program, model_files)
+
+
+def judged(engine, case: Case):
+    def reference(numerics, deviations):
+        return Reference(numerics, deviations, model_files)
+
+    truth = Reference(model_files=model_files)
+    runner = conform.Runner(reference, lambda case: truth.run(case, case.realize()))
+    (result,) = conform.run(runner, [engine], [case])
+    return result
+
+
+@pytest.mark.parametrize(
+    "name", [*TINY, *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name not in TINY)]
+)
+def test_the_network_agrees(engine, name):
+    result = judged(engine, CASES[name])
+    assert result.status == "pass", result.reason
+
+
+def test_another_input_is_another_answer(engine):
+    """That is: what is fed is what is computed on, each input of it."""
+    case = CASES["flux/kontext/256-tokens"]
+    inputs = case.realize()
+    plain = engine.run(case, inputs)["out"]
+    for name, tensor in inputs.items():
+        other = tensor._replace(data=tensor.data * np.float32(0.5))
+        assert not np.allclose(engine.run(case, inputs | {name: other})["out"], plain, atol=1e-4), name
+
+
+def test_flux_angles_are_float32s(engine, program):
+    """The table of rotations that it makes is the deviation's, to a rounding, and no float64 one."""
+    engine.run(CASES["flux/dev/256-tokens"], CASES["flux/dev/256-tokens"].realize())
+    (table,) = (x for x in program.graph.inputs if x.ndim == 4)
+    apart = []
+    for deviations in ((), (DEVIATIONS["sdcpp/rope-f32-angles"],)):
+        angle = angles(Module({}, Arithmetic(FLOAT64, deviations)), 256, grid_ids(8, 16), AXES_DIM)[0]
+        turns = np.stack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)], -1)
+        apart.append(np.abs(table.reshape(turns.shape) - turns).max())
+    assert apart[1] < 6e-8 < 1e-7 < apart[0]
+
+
+def test_flux_normalises_heads_as_the_original(engine, program):
+    engine.run(CASES["flux/dev/256-tokens"], CASES["flux/dev/256-tokens"].realize())
+    eps = {np.int32(op.params[0]).view(np.float32).item() for op in program.graph.ops if op.op == "RMS_NORM"}
+    assert eps == {np.float32(1e-6).item()}
+
+
+@pytest.mark.slow
+def test_zimage_normalises_heads_with_another_eps(engine, program):
+    """The rest of its RMSNorms have the original's."""
+    case = CASES["full/zimage/13-tokens"]
+    engine.run(case, case.realize())
+    found = {}
+    for op in program.graph.ops:
+        found.setdefault(op.source.ndim > 2, set()).add(np.int32(op.params[0]).view(np.float32).item())
+    deviant = DEVIATIONS["sdcpp/zimage-qk-norm-eps"].sets["eps"]
+    assert found == {True: {np.float32(deviant).item()}, False: {np.float32(1e-5).item()}}
+
+
+@pytest.mark.parametrize("family", ["zimage", "chroma", "sd3-medium"])
+def test_small_ones_do_not_load(program, tmp_path, family):
+    """What the page says of them, and why their cases are of the full size."""
+    assert not any(reach.tiny for (named, _), reach in REACHES.items() if named == family)
+    tae = model_files(ModelRecipe("taef1", "f32", tiny=True), "ldm")
+    model = model_files(ModelRecipe(family, "f32", tiny=True), "ldm")
+    args = ["--diffusion-model", model, "--clip_l", clip_l(tmp_path), "--taesd", tae, "-p", "a"]
+    with pytest.raises(EngineFailure, match="ended with"):
+        program.run([*map(str, args), "-W", "64", "-H", "64", "--steps", "1", "-o", str(tmp_path / "o.png")])
