@@ -10,7 +10,7 @@ from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
 from refsd.weights.detect import DENOISERS, Found, find_components, foreign_family, is_known_extra
-from refsd.weights.families import Family, family_of
+from refsd.weights.families import Family, family_of, latents_of
 from refsd.weights.files import open_weights, read_json
 from refsd.weights.problems import Problems, check_order, problems, raise_problems
 from refsd.weights.stored import Weights, shown
@@ -131,9 +131,12 @@ def _checkpoint(
 ) -> Checkpoint:
     layouts = {component.layout for component in components.values()}
     shapes = {name: component.weights.shapes for name, component in components.items()}
+    family = family_of(shapes) if components else None
+    if family is not None and "vae" in components:
+        components = {**components, "vae": _scaled(components["vae"], family)}
     return Checkpoint(
         path,
-        family_of(shapes) if components else None,
+        family,
         foreign,
         layouts.pop() if len(layouts) == 1 else "mixed",
         components,
@@ -141,6 +144,16 @@ def _checkpoint(
         [name for name in rest if not is_known_extra(name)],
         [name for name in rest if is_known_extra(name)],
     )
+
+
+def _scaled(vae: Component, family: Family) -> Component:
+    """Latents that no config speaks of are scaled as the denoiser's family has them."""
+    from refsd.models.vae import LATENT_SCALES  # the models read weights
+
+    scale = LATENT_SCALES.get(latents_of(family))
+    if "scaling_factor" in vae.config or scale is None:
+        return vae
+    return vae._replace(config={**vae.config, "scaling_factor": scale.factor, "shift_factor": scale.shift})
 
 
 def _joined(whole: Checkpoint, flag: str, part: Checkpoint) -> Checkpoint:

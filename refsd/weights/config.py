@@ -6,50 +6,16 @@ from typing import Any
 
 from refsd.golden.errors import BadInput
 from refsd.weights.architecture import Shapes, UNetSize
-from refsd.weights.sizes import clip_size, unet_size, vae_size
-
-# Fields of diffusers' and transformers' config.json, and the values that refsd computes.
-# A field that is absent has the first.
-COMPUTED: dict[str, dict[str, tuple]] = {
-    "unet": {
-        "act_fn": ("silu", "swish"),
-        "flip_sin_to_cos": (True,),
-        "freq_shift": (0,),
-        "center_input_sample": (False,),
-        "norm_eps": (1e-5,),
-        "time_embedding_type": ("positional",),
-        "time_embedding_act_fn": (None,),
-        "timestep_post_act": (None,),
-        "time_cond_proj_dim": (None,),
-        "class_embed_type": (None,),
-        "addition_embed_type": (None, "text_time"),
-        "encoder_hid_dim_type": (None,),
-        "resnet_time_scale_shift": ("default",),
-        "resnet_skip_time_act": (False,),
-        "resnet_out_scale_factor": (1,),
-        "mid_block_type": ("UNetMidBlock2DCrossAttn", None),
-        "mid_block_scale_factor": (1,),
-        "downsample_padding": (1,),
-        "dual_cross_attention": (False,),
-        "cross_attention_norm": (None,),
-        "attention_type": ("default",),
-        "conv_in_kernel": (3,),
-        "conv_out_kernel": (3,),
-    },
-    "vae": {
-        "act_fn": ("silu", "swish"),
-        "mid_block_add_attention": (True,),
-        "use_quant_conv": (True,),
-        "use_post_quant_conv": (True,),
-        "latents_mean": (None,),
-        "latents_std": (None,),
-        "shift_factor": (None, 0),
-    },
-    "clip": {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu", "gelu")},
-}
+from refsd.weights.architecture_controlnet import controlnet_size
+from refsd.weights.architecture_mmdit import mmdit_size
+from refsd.weights.config_fields import COMPUTED
+from refsd.weights.sizes import clip_size, dim, unet_size, vae_size
 
 # OpenCLIP's H and bigG have the GELU that OpenAI's CLIP replaced.
 OPENCLIP_WIDTHS = (1024, 1280)
+
+TEXT = ("clip", "t5", "qwen3", "mistral")
+INNER = ("text_config", "rope_parameters")  # fields in a field: of a model that sees, and since transformers 5
 
 
 def component_config(component: str, path: Path, shapes: Shapes, config: dict[str, Any] | None) -> dict[str, Any]:
@@ -61,8 +27,9 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
     """
     given = config or {}
     kind = "clip" if component == "clip_g" else component
-    if kind == "clip" and isinstance(given.get("text_config"), dict):
-        given = given["text_config"]
+    for inner in INNER:
+        if kind in TEXT and isinstance(given.get(inner), dict):
+            given = given[inner] if inner == "text_config" else {**given, **given[inner]}
     for field, values in COMPUTED.get(kind, {}).items():
         found = given.get(field, values[0])
         if not any(type(found) is not dict and found == value for value in values):
@@ -71,7 +38,26 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
 
 
 def _unet(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    size = unet_size(shapes)
+    return _heads(path, unet_size(shapes), given)
+
+
+def _controlnet(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return _heads(path, controlnet_size(shapes).unet, given)
+
+
+def _mmdit(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {"head_dim": _divisor(path, given, "attention_head_dim", 64, mmdit_size(shapes).hidden)}
+
+
+def _mistral(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "head_dim": _divisor(
+            path, given, "head_dim", 128, _rows(shapes, "model.layers.0.self_attn.q_proj.weight", 128)
+        )
+    }
+
+
+def _heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, Any]:
     if given:
         _check_crossing(path, given, size)
     # diffusers calls the number of heads attention_head_dim; num_attention_heads goes before it.
@@ -106,13 +92,20 @@ def _check_heads_of_64(path: Path, field: str, heads: Any, channels: list[int]) 
 
 
 def _vae(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    scale = given.get("scaling_factor", 0.18215)
-    if type(scale) not in (int, float) or not 0 < scale < 1e6 or not math.isfinite(scale):
-        raise BadInput(f"{path}: scaling_factor is {_shown(scale)}; a positive number expected")
-    return {
-        "num_groups": _divisor(path, given, "norm_num_groups", 32, vae_size(shapes).channels),
-        "scaling_factor": float(scale),
-    }
+    """A bare file does not tell how its latents are scaled: its family does."""
+    read: dict[str, Any] = {"num_groups": _divisor(path, given, "norm_num_groups", 32, vae_size(shapes).channels)}
+    if given:
+        scale, shift = given.get("scaling_factor", 0.18215), given.get("shift_factor") or 0
+        if type(scale) not in (int, float) or not 0 < scale < 1e6 or not math.isfinite(scale):
+            raise BadInput(f"{path}: scaling_factor is {_shown(scale)}; a positive number expected")
+        if type(shift) not in (int, float) or not abs(shift) < 1e6:
+            raise BadInput(f"{path}: shift_factor is {_shown(shift)}; a number expected")
+        read |= {"scaling_factor": float(scale), "shift_factor": float(shift)}
+    return read
+
+
+def _flux2_vae(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {"num_groups": _divisor(path, given, "norm_num_groups", 32, _rows(shapes, "encoder.conv_in.weight", 32))}
 
 
 def _clip(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +116,20 @@ def _clip(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_READ = {"unet": _unet, "vae": _vae, "clip": _clip}
+_READ = {
+    "unet": _unet,
+    "controlnet": _controlnet,
+    "vae": _vae,
+    "flux2-vae": _flux2_vae,
+    "clip": _clip,
+    "mmdit": _mmdit,
+    "mistral": _mistral,
+}
+
+
+def _rows(shapes: Shapes, name: str, usual: int) -> int:
+    """How many a tensor has; what is missing is told later, by name."""
+    return dim(shapes, name, 0, usual)
 
 
 def _divisor(path: Path, given: dict[str, Any], field: str, default: int, of: int) -> int:

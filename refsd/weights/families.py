@@ -32,6 +32,12 @@ def family_of(shapes: Mapping[str, Shapes]) -> Family:
     return Family("parts", f"no denoiser, but {names}", "the names of its tensors")
 
 
+def latents_of(family: Family) -> str:
+    """The name in models.vae.LATENT_SCALES under which its latents are scaled; another where there is none."""
+    kind = family.name.partition("-")[0]
+    return {"sd15": "sd1", "sd35": "sd3"}.get(kind, kind)
+
+
 def _unet(shapes: Shapes) -> Family:
     label = _dim(shapes, "label_emb.0.0.weight", 1)
     changed = {9: "-inpaint", 8: "-edit"}.get(_dim(shapes, "input_blocks.0.0.weight", 1), "")

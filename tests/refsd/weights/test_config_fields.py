@@ -1,0 +1,74 @@
+"""config.json of every family: what its page does not compute is refused by the field's name."""
+
+import json
+
+import pytest
+import small_families as small
+from safetensors.numpy import save_file
+
+from refsd.golden.errors import BadInput
+from refsd.weights import open_checkpoint
+from refsd.weights.config import component_config
+from refsd.weights.config_fields import COMPUTED
+
+SIZES = {component: size for parts in small.FAMILIES.values() for component, size in parts.items()}
+SHAPES = {component: small.shapes(component, SIZES[component]) for component in COMPUTED}
+FIELDS = [(component, field) for component, of in COMPUTED.items() for field in of]
+
+
+@pytest.mark.parametrize(("component", "field"), FIELDS)
+def test_another_value_is_refused_by_name(tmp_path, component, field):
+    path = tmp_path / "config.json"
+    for value in ("another", 3.25, [7], {"a": 1}, [[16, 56, 56]]):
+        with pytest.raises(BadInput, match=rf"config.json: {field} is .*; refsd computes ") as told:
+            component_config(component, path, SHAPES[component], {field: value})
+        assert "\n" not in str(told.value) and len(str(told.value)) < 300
+
+
+@pytest.mark.parametrize("component", COMPUTED)
+def test_every_value_that_is_computed_is_taken(tmp_path, component):
+    for field, values in COMPUTED[component].items():
+        for value in values:
+            heads = (
+                {"use_linear_projection": True, "attention_head_dim": [1, 2]} if component == "controlnet" else {}
+            )
+            component_config(component, tmp_path, SHAPES[component], heads | {field: value})
+
+
+@pytest.mark.parametrize("inner", ["rope_parameters", "text_config"])
+def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
+    for component, theta in (("qwen3", 1e6), ("mistral", 1e9)):
+        component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": theta}})
+        with pytest.raises(BadInput, match="rope_theta is 5"):
+            component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": 5}})
+
+
+SCALES = {"sd15": (0.18215, 0), "sdxl": (0.13025, 0), "sd3": (1.5305, 0.0609), "flux-dev": (0.3611, 0.1159)}
+SCALES |= {"chroma": SCALES["flux-dev"], "zimage": SCALES["flux-dev"], "sd35-large": SCALES["sd3"]}
+
+
+@pytest.mark.parametrize("family", SCALES)
+def test_a_bare_file_s_latents_are_scaled_as_its_family_has_them(tmp_path, family):
+    ((component, size),) = small.FAMILIES[family].items()
+    arrays = {f"model.diffusion_model.{n}": a for n, a in small.weights(component, size).items()}
+    vae = small.weights("vae", SIZES["vae"])
+    save_file(arrays | {f"first_stage_model.{n}": a for n, a in vae.items()}, tmp_path / "a.safetensors")
+    config = open_checkpoint(tmp_path / "a.safetensors").components["vae"].config
+    assert (config["scaling_factor"], config["shift_factor"]) == SCALES[family]
+
+
+def test_of_an_autoencoder_alone_nothing_is_said(tmp_path):
+    save_file(small.weights("vae", SIZES["vae"]), tmp_path / "a.safetensors")
+    assert open_checkpoint(tmp_path / "a.safetensors").components["vae"].config == {"num_groups": 32}
+
+
+def test_a_folder_s_own_scale_is_read(tmp_path):
+    size = SIZES["vae"]
+    theirs = small.written("vae", "diffusers", size, small.weights("vae", size))
+    save_file(theirs, tmp_path / "diffusion_pytorch_model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"scaling_factor": 0.3611, "shift_factor": 0.1159}))
+    config = open_checkpoint(tmp_path).components["vae"].config
+    assert config == {"num_groups": 32, "scaling_factor": 0.3611, "shift_factor": 0.1159}
+    (tmp_path / "config.json").write_text(json.dumps({"shift_factor": "much"}))
+    with pytest.raises(BadInput, match="shift_factor is 'much'; a number expected"):
+        open_checkpoint(tmp_path)
