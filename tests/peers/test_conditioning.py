@@ -1,0 +1,270 @@
+"""From a prompt to `context` and `y` against diffusers' encode_prompt, on tiny random encoders in float64.
+
+Here refsd's own tokenizers, encoders and joints run, from the folders that the peers' tokenizers write.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from diffusers import (
+    ChromaPipeline,
+    Flux2KleinPipeline,
+    Flux2Pipeline,
+    FluxPipeline,
+    StableDiffusion3Pipeline,
+    StableDiffusionXLPipeline,
+    ZImagePipeline,
+)
+from float64_peers import distance, float64_throughout, redraw
+from record_tokenizers import qwen2, t5
+from test_models_mistral import peer_config as mistral_config
+from test_models_mistral import weights_of as mistral_weights
+from test_models_qwen3 import peer_config as qwen3_config
+from test_models_qwen3 import weights_of as qwen3_weights
+from test_models_sdxl import peer_clip
+from test_models_t5 import peer_t5
+from test_models_t5 import weights_of as t5_weights
+from tiny_tokenizers import bytes_trained, unigram_trained
+from transformers import (
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3ForCausalLM,
+)
+
+from refsd.golden.tensor import stored
+from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
+from refsd.models.mistral import mistral
+from refsd.models.qwen3 import qwen3
+from refsd.models.t5 import t5_encoder
+from refsd.module import Module
+from refsd.pipelines import conditioning
+from refsd.tokenizers.clip_bpe import byte_characters
+from refsd.tokenizers.text_rules import TEXT_RULES, token_rows
+from refsd.tokenizers.text_tokenizer import Ends
+from refsd.tokenizers.tokenizer_files import open_tokenizer
+from refsd.weights.architecture import CLIPSize
+from refsd.weights.architecture_flux2 import MistralSize
+from refsd.weights.architecture_text import Qwen3Size, T5Size
+
+pytestmark = pytest.mark.peer
+
+PROMPTS = ["a lovely cat, caf\u00e9 \U0001f431", "", "the hat on the mat " * 9]
+# Qwen3's and Mistral's, of a conversation of this kind: what their templates make of it.
+QWEN3_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+MISTRAL_TEMPLATE = (
+    "<s>{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content[0].text }}[/SYSTEM_PROMPT]"
+    "{% else %}[INST]{{ m.content[0].text }}[/INST]{% endif %}{% endfor %}"
+)
+
+
+def rows(folder, component, family, length=None):
+    """refsd's ids and mask of PROMPTS."""
+    tokenizer = open_tokenizer(folder, component)
+    rule = TEXT_RULES[family, component, "diffusers"]
+    rule = rule if length is None else rule._replace(length=length)
+    return token_rows(tokenizer.encode, tokenizer.ends, PROMPTS, rule, tokenizer.source)
+
+
+def agree(ours, theirs):
+    assert ours.shape == tuple(theirs.shape)
+    assert distance(ours, theirs) <= 1e-12
+
+
+def clip_pair(eos_pads):
+    """A vocabulary of bytes, and its tokenizer; pads with EOS, or with 0 as bigG's."""
+    single = byte_characters()
+    tokens = [*single, *(c + "</w>" for c in single), "<|startoftext|>", "<|endoftext|>"]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    pad = "<|endoftext|>" if eos_pads else "!"
+    return CLIPTokenizer(vocab=vocab, merges=[], pad_token=pad, model_max_length=77), vocab["<|endoftext|>"]
+
+
+def clip_ids(peer, family, component):
+    bos, eos = peer.bos_token_id, peer.eos_token_id
+    rule = TEXT_RULES[family, component, "diffusers"]
+    ids, _ = token_rows(
+        lambda text: peer(text, add_special_tokens=False).input_ids, Ends(bos, eos, eos), PROMPTS, rule, "peer"
+    )
+    return ids
+
+
+def clip_weights(peer):
+    state = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
+    return {name if name.startswith("text_") else f"text_model.{name}": tensor for name, tensor in state.items()}
+
+
+@pytest.fixture(scope="module")
+def clips():
+    (tokenizer_l, eos), (tokenizer_g, _) = clip_pair(True), clip_pair(False)
+    with float64_throughout():
+        peers = []
+        for kind, hidden, projection in (
+            (CLIPTextModel, 64, 64),
+            (CLIPTextModelWithProjection, 64, 64),
+            (CLIPTextModelWithProjection, 128, 48),
+        ):
+            peer = peer_clip(
+                kind, CLIPSize(hidden=hidden, layers=3, mlp=96, vocab=eos + 1, positions=77), eos, projection
+            )
+            redraw(peer, hidden + projection + len(peers))
+            peers.append(peer.eval())
+    return SimpleNamespace(
+        tokenizer_l=tokenizer_l, tokenizer_g=tokenizer_g, eos=eos, plain=peers[0], l=peers[1], g=peers[2]
+    )
+
+
+@pytest.fixture(scope="module")
+def t5_peer(tmp_path_factory):
+    vocab = unigram_trained()
+    tokenizer = t5(vocab)
+    folder = tmp_path_factory.mktemp("t5")
+    tokenizer.save_pretrained(folder)
+    with float64_throughout():
+        model = peer_t5(T5Size(hidden=200, layers=2, heads=2, head_dim=8, mlp=33, vocab=len(vocab)))
+        redraw(model, 5)
+    return tokenizer, model, folder
+
+
+@pytest.fixture(scope="module")
+def qwen3_peer(tmp_path_factory):
+    of_bytes = bytes_trained()
+    tokenizer = qwen2(*of_bytes)
+    tokenizer.chat_template = QWEN3_TEMPLATE
+    folder = tmp_path_factory.mktemp("qwen3")
+    tokenizer.save_pretrained(folder)
+    size = Qwen3Size(hidden=16, layers=28, heads=2, kv_heads=1, head_dim=8, mlp=20, vocab=len(tokenizer))
+    with float64_throughout():
+        model = Qwen3ForCausalLM(qwen3_config(size)).eval()
+        redraw(model, 7)
+    return tokenizer, model, folder
+
+
+def test_sdxl(clips):
+    pipe = StableDiffusionXLPipeline(
+        None, clips.plain, clips.g, clips.tokenizer_l, clips.tokenizer_g, None, None, add_watermarker=False
+    )
+    with float64_throughout():
+        context, _, pooled, _ = pipe.encode_prompt(PROMPTS, device="cpu", do_classifier_free_guidance=False)
+    _, l, _ = clip_text(
+        Module(clip_weights(clips.plain)), clip_ids(clips.tokenizer_l, "sdxl", "clip"), 1, "gelu", eos=clips.eos
+    )
+    _, g, pooled_g = clip_text_with_projection(
+        Module(clip_weights(clips.g)), clip_ids(clips.tokenizer_g, "sdxl", "clip_g"), 2, eos=clips.eos
+    )
+    made = conditioning.sdxl(Module({}), l, g, pooled_g, np.ones((3, 6)))
+    agree(made.context, context)
+    agree(made.y[:, :48], pooled)
+
+
+def test_sd3(clips, t5_peer):
+    t5_tokenizer, t5_model, folder = t5_peer
+    pipe = StableDiffusion3Pipeline(
+        None, None, None, clips.l, clips.tokenizer_l, clips.g, clips.tokenizer_g, t5_model, t5_tokenizer
+    )
+    with float64_throughout():
+        context, _, pooled, _ = pipe.encode_prompt(
+            PROMPTS, None, None, device="cpu", do_classifier_free_guidance=False
+        )
+    _, l, pooled_l = clip_text_with_projection(
+        Module(clip_weights(clips.l)), clip_ids(clips.tokenizer_l, "sd3", "clip"), 1, eos=clips.eos
+    )
+    _, g, pooled_g = clip_text_with_projection(
+        Module(clip_weights(clips.g)), clip_ids(clips.tokenizer_g, "sd3", "clip_g"), 2, eos=clips.eos
+    )
+    ids, _ = rows(folder, "t5", "sd3")
+    made = conditioning.sd3(l, g, pooled_l, pooled_g, t5_encoder(Module(t5_weights(t5_model)), ids))
+    agree(made.context, context)
+    agree(made.y, pooled)
+
+
+def test_flux(clips, t5_peer):
+    t5_tokenizer, t5_model, folder = t5_peer
+    pipe = FluxPipeline(None, None, clips.plain, clips.tokenizer_l, t5_model, t5_tokenizer, None)
+    with float64_throughout():
+        context, pooled, _ = pipe.encode_prompt(PROMPTS, None, device="cpu", max_sequence_length=77)
+    ids, _ = rows(folder, "t5", "flux", 77)
+    _, _, pooled_l = clip_text(
+        Module(clip_weights(clips.plain)), clip_ids(clips.tokenizer_l, "flux", "clip"), 1, "gelu", eos=clips.eos
+    )
+    made = conditioning.flux(t5_encoder(Module(t5_weights(t5_model)), ids), pooled_l)
+    agree(made.context, context)
+    agree(made.y, pooled)
+
+
+def test_chroma(t5_peer):
+    t5_tokenizer, t5_model, folder = t5_peer
+    pipe = ChromaPipeline(None, None, t5_model, t5_tokenizer, None)
+    with float64_throughout():
+        context, _, mask, *_ = pipe.encode_prompt(
+            PROMPTS, device="cpu", do_classifier_free_guidance=False, max_sequence_length=60
+        )
+    ids, seen = rows(folder, "t5", "chroma", 60)
+    made = conditioning.chroma(t5_encoder(Module(t5_weights(t5_model)), ids, seen), seen)
+    agree(made.context, context)
+    np.testing.assert_array_equal(made.mask, mask.numpy())
+
+
+def test_zimage(qwen3_peer):
+    tokenizer, model, folder = qwen3_peer
+    pipe = ZImagePipeline(None, None, model.model, tokenizer, None)
+    with float64_throughout():
+        peers, _ = pipe.encode_prompt(list(PROMPTS), "cpu", False, max_sequence_length=70)
+    ids, seen = rows(folder, "qwen3", "zimage", 70)
+    made = conditioning.zimage(qwen3(Module(qwen3_weights(model.model)), ids, seen)[-2], seen)
+    for context, mask, peer in zip(made.context, made.mask, peers, strict=True):
+        agree(context[mask != 0], peer)
+
+
+def test_flux2_klein(qwen3_peer):
+    tokenizer, model, folder = qwen3_peer
+    pipe = Flux2KleinPipeline(None, None, model, tokenizer, None)
+    with float64_throughout():
+        context, _ = pipe.encode_prompt(PROMPTS, "cpu", max_sequence_length=70)
+    ids, seen = rows(folder, "qwen3", "flux2-klein", 70)
+    made = conditioning.flux2(stacked(qwen3(Module(qwen3_weights(model.model)), ids, seen), QWEN3_LAYERS), 70)
+    agree(made.context, context)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_flux2_dev(tmp_path, side):
+    tokens, merges, special = bytes_trained()
+    special = [
+        *special,
+        "<s>",
+        "</s>",
+        "<pad>",
+        "[INST]",
+        "[/INST]",
+        "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]",
+        "[IMG]",
+    ]
+    backend = qwen2(tokens, merges, special).backend_tokenizer
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="<pad>", padding_side=side
+    )
+    tokenizer.chat_template = MISTRAL_TEMPLATE
+    tokenizer.save_pretrained(tmp_path)
+    size = MistralSize(hidden=16, layers=31, heads=2, kv_heads=1, head_dim=8, mlp=20, vocab=len(tokenizer))
+    with float64_throughout():
+        model = MistralForCausalLM(mistral_config(size)).eval()
+        redraw(model, 9)
+        prompts = [PROMPTS[0] + "[IMG]", *PROMPTS[1:]]
+        peer = Flux2Pipeline._get_mistral_3_small_prompt_embeds(
+            model, tokenizer, prompts, torch.float64, "cpu", max_sequence_length=300
+        )
+    ids, seen = rows(tmp_path, "mistral", "flux2-dev", 300)
+    states = mistral(Module(mistral_weights(model.model)), ids, seen, 8)
+    made = conditioning.flux2(stacked(states, MISTRAL_LAYERS), 300).context
+    where = seen != 0 if side == "left" else np.ones_like(seen, bool)
+    assert distance(made[where], peer[torch.from_numpy(where)]) <= 1e-12
