@@ -40,6 +40,7 @@ CASES = [
     _case(
         "tae/taef1/encoder", "tae-encoder", "taef1", {"x": Recipe((_BATCH, 3, 64, 128), exponent=-18, offset=0.5)}
     ),
+    _case("vae/flux/decoder", "vae-decoder", "flux-vae", {"z": _X}),
     _case("esrgan/x4/odd", "esrgan", "esrgan", {"x": Recipe((_BATCH, 3, 19, 14), exponent=-18, offset=0.5)}),
     _case(
         "flux2/klein/512-tokens",

@@ -13,7 +13,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engines import ModelFiles
 from refsd.golden.engines.sdcpp_reach import LATENT, Call, Reach, f32, outputs, refuses_size, scratch, size
 from refsd.golden.engines.sdcpp_sd1 import encoded, refuses_latent, refuses_picture, vae_decoder
-from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH, clip_l, qwen3, qwen3_graph
+from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH, clip_g, clip_l, qwen3, qwen3_graph
 
 _CHUNK = 256  # tokens of context that a prompt of Flux or Chroma makes
 _CLIP = 77  # and one of SD 3, twice: CLIP's and T5's
@@ -104,6 +104,12 @@ def _tae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> lis
     return [*flux[:-1], str(model_files(model, "ldm"))]
 
 
+def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    """Behind a tiny Flux."""
+    flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
+    return [*flux[:-2], "--vae", str(model_files(model, "ldm"))]
+
+
 def _esrgan_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
     return ["-M", "upscale", "--upscale-model", str(model_files(model, "ldm"))]
 
@@ -118,6 +124,11 @@ def _esrgan(call: Call) -> dict[str, np.ndarray]:
             args = [*call.args, "-i", str(picture), "-o", str(folder / "out.png")]
             answers.append(outputs(call.program, args, [(f32(x),)])[0])
     return {"out": np.stack(answers)}
+
+
+def _mmdit_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    """With one CLIP alone sd-cli aborts: it puts a pooled vector beside zeros of another rank."""
+    return [*_flux_flags(model_files, model, folder), "--clip_g", str(clip_g(folder))]
 
 
 def _mmdit(call: Call) -> dict[str, np.ndarray]:
@@ -185,7 +196,7 @@ REACHES: dict[tuple[str, str], Reach] = {
     ("zimage", "model/zimage"): Reach(
         _zimage, _refuses_zimage, _zimage_flags, ("sdcpp/zimage-qk-norm-eps", "sdcpp/rope-f32-angles")
     ),
-    ("sd3-medium", "model/mmdit"): Reach(_mmdit, _refuses_mmdit, _flux_flags),
+    ("sd3-medium", "model/mmdit"): Reach(_mmdit, _refuses_mmdit, _mmdit_flags),
     ("flux2-klein", "model/flux2"): Reach(
         _klein, _refuses_klein, _klein_flags, ("sdcpp/rope-f32-angles",), tiny=True
     ),
@@ -194,5 +205,6 @@ REACHES: dict[tuple[str, str], Reach] = {
     ("taef1", "model/tae-encoder"): Reach(
         lambda call: {"mean": encoded(call)}, refuses_picture, _tae_flags, tiny=True
     ),
+    ("flux-vae", "model/vae-decoder"): Reach(vae_decoder, refuses_latent, _vae_flags, tiny=True),
     ("esrgan", "model/esrgan"): Reach(_esrgan, lambda case: None, _esrgan_flags, tiny=True),
 }

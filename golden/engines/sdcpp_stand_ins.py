@@ -16,20 +16,30 @@ def qwen3_graph(tokens: int) -> str:
 
 
 def clip_l(folder: Path) -> Path:
-    """CLIP-L, under the names of transformers; sd-cli takes it in this size only."""
-    D, F = 768, 3072
+    """CLIP-L; sd-cli takes it in this size only."""
+    return hollow(folder / "clip_l.safetensors", _clip(768, 12))
+
+
+def clip_g(folder: Path) -> Path:
+    """OpenCLIP bigG, as CLIP-L; of zeros too it takes 1.4 GB of memory."""
+    shapes = _clip(1280, 32) | {"text_projection.weight": (1280, 1280)}
+    return hollow(folder / "clip_g.safetensors", shapes)
+
+
+def _clip(D: int, layers: int) -> dict[str, tuple[int, ...]]:
+    """Under the names of transformers."""
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.token_embedding.weight": (49408, D),
         "embeddings.position_embedding.weight": (77, D),
     }
-    for i in range(12):
+    for i in range(layers):
         layer = f"encoder.layers.{i}."
         for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"):
             shapes |= _linear(layer + name, D, D)
-        shapes |= _linear(f"{layer}mlp.fc1", D, F) | _linear(f"{layer}mlp.fc2", F, D)
+        shapes |= _linear(f"{layer}mlp.fc1", D, 4 * D) | _linear(f"{layer}mlp.fc2", 4 * D, D)
         shapes |= _norm(f"{layer}layer_norm1", D) | _norm(f"{layer}layer_norm2", D)
     shapes |= _norm("final_layer_norm", D)
-    return hollow(folder / "clip_l.safetensors", {f"text_model.{name}": shape for name, shape in shapes.items()})
+    return {f"text_model.{name}": shape for name, shape in shapes.items()}
 
 
 def qwen3(folder: Path, hidden: int, layers: int = 1) -> Path:
