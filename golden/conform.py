@@ -110,6 +110,7 @@ class Runner(NamedTuple):
     truths:    the stored answer of a case
     waivers:   and the day on which they are looked at
     judges:    operation -> how it is judged; those that are not there as every operation
+    causes:    of a model's case: inputs, what was found, numerics -> names of bugs under which the reference agrees
     """
 
     reference: MakeReference
@@ -117,6 +118,7 @@ class Runner(NamedTuple):
     waivers: Sequence[Waiver] = ()
     today: datetime.date | None = None
     judges: Mapping[str, Judge] = {}
+    causes: Callable[..., list[str]] | None = None
 
 
 def run(
@@ -191,7 +193,10 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, Stored
         return result(verdict.FAIL, reason=reason, **rest)
     explaining = _explain(case, inputs, found, honest, numerics, declared)
     if not explaining:
-        return result(verdict.FAIL, reason=judged.reason, **rest)
+        small = case.model is not None and case.model.tiny
+        named = runner.causes(case, inputs, found, numerics) if runner.causes and small else []
+        said = f"; the reference agrees if {' or '.join(named)}" if named else ""
+        return result(verdict.FAIL, reason=judged.reason + said, **rest)
     names = tuple(d.name for d in explaining)
     waived, said = apply(runner.waivers, names, engine.name, case.name, runner.today or datetime.date.today())
     reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])

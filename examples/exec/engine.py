@@ -80,7 +80,41 @@ def trajectory(t, p):
     return {"sigmas": sigmas, "x": np.stack(shown), "denoised": np.stack(answers), "latent": x}
 
 
+def conv3x3(x, weight, bias):
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    return np.einsum("nchwrs,kcrs->nkhw", windows, weight, optimize=True) + bias[:, None, None]
+
+
+def esrgan(t, p):
+    """A whole model: the weights come in a file, under the names of the original."""
+    weights = load_file(p["model"]["file"])
+
+    def conv(name, x):
+        return conv3x3(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def leaky(x):
+        return np.where(x >= 0, x, np.float32(0.1 if BUG else 0.2) * x)
+
+    def dense(at, x):
+        outs = [x]
+        for k in (1, 2, 3, 4):
+            outs.append(leaky(conv(f"{at}.conv{k}", np.concatenate(outs, 1))))
+        return x + np.float32(0.2) * conv(f"{at}.conv5", np.concatenate(outs, 1))
+
+    first = x = conv("conv_first", t["x"])
+    for i in range(sum(name.endswith("rdb1.conv1.bias") for name in weights)):
+        h = x
+        for j in (1, 2, 3):
+            h = dense(f"body.{i}.rdb{j}", h)
+        x = x + np.float32(0.2) * h
+    x = first + conv("conv_body", x)
+    for name in ("conv_up1", "conv_up2"):
+        x = leaky(conv(name, x.repeat(2, -1).repeat(2, -2)))
+    return {"out": conv("conv_last", leaky(conv("conv_hr", x)))}
+
+
 OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest, trajectory)}
+OPS["model/esrgan"] = esrgan
 
 request = json.load(sys.stdin)
 if request["request"] == "describe":
@@ -95,6 +129,7 @@ if request["request"] == "describe":
     with open(request["output"], "w") as file:
         json.dump(description, file)
 else:
-    answer = OPS[request["op"]](load_file(request["inputs"]), request["params"])
+    params = {**request["params"], "model": request.get("model")}
+    answer = OPS[request["op"]](load_file(request["inputs"]), params)
     answers = answer if isinstance(answer, dict) else {"y": answer}
     save_file({name: np.ascontiguousarray(y, np.float32) for name, y in answers.items()}, request["output"])

@@ -97,6 +97,7 @@ CASES = [
     _case("taef1", "tae-decoder", "wide", {"z": _x(16, 3, 7)}),
     _case("esrgan", "esrgan", "odd", {"x": _x(3, 7, 12, **_PICTURE)}),
     _case("sd21", "clip", "ended", {"input_ids": _ids(77, 40)}, "f16", eos=7),
+    _case("clip-l", "clip", "ended", {"input_ids": _ids(33, 40)}, eos=7),
     _case("clip-g", "clip_g", "ended", {"input_ids": _ids(33, 40)}, "f16", eos=7),
     _case("clip-g", "clip_g", "penultimate", {"input_ids": _ids(9)}, "f16", clip_skip=2, final_norm=False),
     _case("t5xxl", "t5", "long", {"input_ids": _ids(151)}),

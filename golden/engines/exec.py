@@ -148,7 +148,7 @@ class ExecEngine:
                     "family": case.model.family,
                     "type": case.model.type,
                     "tiny": case.model.tiny,
-                    "file": str(self._model_files(case.model, "file")),
+                    "file": str(self._model_files(case.model, "ldm")),
                 }
             return _read_tensors(self._program.ask(request, folder))
 

@@ -1,5 +1,6 @@
 """refsd conform: judge engines against the goldens."""
 
+import functools
 from pathlib import Path
 
 import typer
@@ -59,12 +60,14 @@ def conform(
     make_into(store, chosen)
 
     from refsd.cli.model_files import model_files
+    from refsd.model_mutants import causes
 
     runner = conformance.Runner(
         lambda numerics, deviations: Reference(numerics, deviations, model_files),
         lambda case: store.get(case.name).outputs,
         accepted,
         judges=JUDGES,
+        causes=functools.partial(causes, model_files=model_files),
     )
     total = len(found) * len(chosen)
     with compile_progress(), steps("conform", total) as advance:

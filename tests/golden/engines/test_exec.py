@@ -18,6 +18,7 @@ from refsd.golden.numerics import FLOAT64, GGML_CPU
 from refsd.golden.recipe import Recipe
 from refsd.golden.tensor import stored
 from refsd.trajectory import JUDGES
+from refsd.weights import recipes
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
 
@@ -73,8 +74,8 @@ def fails(engine, match):
     assert "\n" not in str(error.value)
 
 
-def example(*arguments):
-    (found,) = programs.find(" ".join([sys.executable, str(EXAMPLE), *arguments]))
+def example(*arguments, model_files=None):
+    (found,) = programs.find(" ".join([sys.executable, str(EXAMPLE), *arguments]), model_files)
     assert found.engine is not None, found.why_not
     return found.engine
 
@@ -87,7 +88,7 @@ def test_the_python_example_conforms():
     # Each operation's first and last case: starting Python takes longer than to compute.
     ends = {(case.op, turn): case for turn in (1, -1) for case in taken[::turn]}
     results = conform.run(runner(), [engine], list(ends.values()))
-    assert {r.op for r in results} == set(engine._description.ops)
+    assert {r.op for r in results} | {"model/esrgan"} == set(engine._description.ops)
     assert [r.reason for r in results if r.status != verdict.PASS] == []
 
 
@@ -95,6 +96,24 @@ def test_the_example_with_its_bug_fails():
     cases = [CASES["gelu_tanh/f32/bend-x33x77"], CASES["layer_norm/f32/tiny-x33x320"]]
     results = conform.run(runner(), [example("--bug")], cases)
     assert {r.op for r in results if r.status == verdict.FAIL} == {"gelu_tanh", "layer_norm"}
+
+
+@pytest.mark.parametrize(("arguments", "status"), [((), verdict.PASS), (("--bug",), verdict.FAIL)])
+def test_the_example_answers_a_whole_model(tmp_path, arguments, status):
+    """It reads the recipe's weights from the file that it is told of."""
+
+    def model_files(model, layout):
+        path = tmp_path / f"{layout}.safetensors"
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    def reference(numerics, deviations=()):
+        return Reference(numerics, deviations, model_files)
+
+    case = CASES["esrgan/esrgan/odd"]
+    truth = reference(FLOAT64).run(case, case.realize())
+    engine = example(*arguments, model_files=model_files)
+    (result,) = conform.run(conform.Runner(reference, lambda case: truth), [engine], [case])
+    assert result.status == status, result.reason
 
 
 def test_the_example_without_eta_is_told_so():
