@@ -73,6 +73,28 @@ def test_a_diffusers_folder_holds_the_same_tensors(tmp_path):
     assert json.loads((folder / "text_encoder" / "config.json").read_text())["num_attention_heads"] == 2
 
 
+@pytest.mark.parametrize(
+    "family", ["sd35-medium", "flux-schnell", "chroma", "flux2-klein", "clip-l", "t5xxl", "qwen3-4b", "taesd"]
+)
+def test_every_family_has_a_diffusers_folder(tmp_path, family):
+    """What is split, swapped and renamed there comes back as the one file has it."""
+    model = ModelRecipe(family, "f16", tiny=True)
+    file = open_checkpoint(recipes.make(model, tmp_path / "model.safetensors"))
+    folder = open_checkpoint(recipes.make(model, tmp_path / "model", "diffusers"))
+    assert folder.layout in ("diffusers", "transformers")
+    assert folder.components.keys() == file.components.keys()
+    for component, held in file.components.items():
+        there = folder.components[component].weights
+        assert set(there) == set(held.weights)
+        for name, tensor in held.weights.items():
+            assert there[name].data.tobytes() == tensor.data.tobytes(), name
+
+
+def test_no_folder_without_a_peer(tmp_path):
+    with pytest.raises(BadInput, match="diffusers has no esrgan"):
+        recipes.make(ModelRecipe("esrgan", "f16", tiny=True), tmp_path / "a", "diffusers")
+
+
 def test_what_a_block_type_packs():
     """As stable-diffusion.cpp converts: matrices of whole rows, but for embeddings and the time embedding."""
     types = {n: r.type for n, r in recipes.all_recipes(ModelRecipe("sd15", "q4_k")).items()}
