@@ -54,3 +54,29 @@ def log_lagrange_integrals(nodes, start, end, points, weights):
                     product *= (at - u[k]) / (u[j] - u[k])
             c[j] += product
     return c
+
+
+@kernel(parallel=False, inline=False)
+def exponential_lagrange_integrals(nodes, start, end, rate, points, weights):
+    """The same under a weight that fades backwards from the end.
+
+        c_j = int_start^end m e^(m (t - end)) prod_{k != j} (t - nodes_k) / (nodes_j - nodes_k) dt,  m = rate
+
+    nodes:           [n] float64, all different
+    points, weights: [p] float64, Gauss-Legendre's on -1 .. 1
+    -> c: [n] float64, whose sum is 1 - e^(-m (end - start))
+
+    Error: 32 points are exact to rounding where m (end - start) is below 20.
+    """
+    n, middle, half = len(nodes), (start + end) / 2, (end - start) / 2
+    c = np.zeros(n)
+    for p in range(len(points)):
+        at = middle + half * points[p]
+        share = half * weights[p] * rate * np.exp(rate * (at - end))
+        for j in range(n):
+            product = share
+            for k in range(n):
+                if k != j:
+                    product *= (at - nodes[k]) / (nodes[j] - nodes[k])
+            c[j] += product
+    return c

@@ -24,12 +24,13 @@ def multistep(x, denoised, sigma, weights, slopes):
     Raises ValueError where shapes differ.
     Source: Bashforth & Adams 1883.
     """
-    past = [part for term in zip(weights[1:], slopes, strict=True) for part in term]
+    if len(weights) != len(slopes) + 1:
+        raise ValueError(f"multistep: {len(weights)} weights of {len(slopes)} slopes and the newest")
     if len(weights) > 4:
         d = combine(1 / sigma, x, -1 / sigma, denoised)
-        return combine(1.0, x, weights[0], d, *past), d
+        return combine(1.0, x, *(part for term in zip(weights, (d, *slopes), strict=True) for part in term)), d
     moved, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    _MULTISTEP[len(weights)](moved, d, x, denoised, 1 / sigma, weights[0], *past)
+    _MULTISTEP[len(weights)](moved, d, x, denoised, 1 / sigma, *weights, *slopes)
     return moved, d
 
 
@@ -58,7 +59,7 @@ def _multistep2(moved, d, x, denoised, s, a, b, y):
 
 
 @kernel(parallel=False, inline=False)
-def _multistep3(moved, d, x, denoised, s, a, b, y, c, z):
+def _multistep3(moved, d, x, denoised, s, a, b, c, y, z):
     if not moved.shape == x.shape == denoised.shape == y.shape == z.shape:
         raise ValueError(_SHAPES)
     T = moved.dtype.type
@@ -70,7 +71,7 @@ def _multistep3(moved, d, x, denoised, s, a, b, y, c, z):
 
 
 @kernel(parallel=False, inline=False)
-def _multistep4(moved, d, x, denoised, s, a, b, y, c, z, e, u):
+def _multistep4(moved, d, x, denoised, s, a, b, c, e, y, z, u):
     if not moved.shape == x.shape == denoised.shape == y.shape == z.shape == u.shape:
         raise ValueError(_SHAPES)
     T = moved.dtype.type

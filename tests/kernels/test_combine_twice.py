@@ -12,7 +12,7 @@ from refsd.kernels.combine_twice import combine_twice
 
 @given(
     shape=array_shapes(min_dims=0, max_dims=3, max_side=5),
-    k=st.integers(1, 7),
+    k=st.integers(1, 8),
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from([np.float32, np.float64]),
 )
@@ -20,8 +20,7 @@ def test_against_naive(shape, k, seed, dtype):
     rng = np.random.default_rng(seed)
     again, *weights = rng.standard_normal(2 * k + 1).astype(np.float32).tolist()
     arrays = [np.asarray(x) for x in rng.standard_normal((k, *shape)).astype(dtype)]
-    terms = [part for term in zip(weights[:k], weights[k:], arrays, strict=True) for part in term]
-    answers = combine_twice(again, *terms)
+    answers = combine_twice(weights[:k], again, weights[k:], arrays)
     expected = naive.combine_twice(again, weights[:k], weights[k:], arrays)
     magnitude = naive.combine_twice(abs(again), np.abs(weights[:k]), np.abs(weights[k:]), np.abs(arrays))
     for mine, theirs, size in zip(answers, expected, magnitude, strict=True):
@@ -29,8 +28,13 @@ def test_against_naive(shape, k, seed, dtype):
         assert (np.abs(mine - theirs) <= (2 * k + 1) * np.finfo(dtype).eps * size).all()
 
 
-@pytest.mark.parametrize("k", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7, 8])
 def test_shapes_must_be_equal(k):
-    terms = [1.0, 1.0, np.ones((3, 4))] * (k - 1) + [1.0, 1.0, np.ones((4, 3))]
+    arrays = [np.ones((3, 4))] * (k - 1) + [np.ones((4, 3))]
     with pytest.raises(ValueError, match="differ in shape"):
-        combine_twice(1.0, *terms)
+        combine_twice([1.0] * k, 1.0, [1.0] * k, arrays)
+
+
+def test_every_array_has_its_weights():
+    with pytest.raises(ValueError, match="2 and 3 weights of 3 arrays"):
+        combine_twice([1.0] * 2, 1.0, [1.0] * 3, [np.ones(2)] * 3)

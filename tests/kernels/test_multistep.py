@@ -52,5 +52,5 @@ def test_shapes_must_be_equal(place):
 
 
 def test_weights_and_slopes_go_together():
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="1 weights of 1 slopes"):
         multistep(np.ones(3), np.ones(3), 1.0, [1.0], [np.ones(3)])
