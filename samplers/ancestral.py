@@ -60,14 +60,3 @@ def fresh(
 ) -> tuple[float, np.ndarray] | tuple[()]:
     """The noise back up as a term of combine: up s_noise, n. A step to 0 draws nothing, and has none."""
     return (s_noise * step.up, noise(sigma, sigma_next)) if sigma_next else ()
-
-
-def renoised(
-    x: np.ndarray, step: Ancestral, sigma: float, sigma_next: float, noise: StepNoise, s_noise: float = 1.0
-) -> np.ndarray:
-    """x scale + up s_noise n; a step to 0 draws nothing."""
-    if sigma_next == 0:
-        return x
-    if step.scale != 1:
-        x = x * step.scale
-    return x + noise(sigma, sigma_next).astype(x.dtype) * (s_noise * step.up)

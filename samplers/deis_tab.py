@@ -3,6 +3,7 @@ import math
 import numpy as np
 
 from refsd.kernels.multistep import multistep
+from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
@@ -17,20 +18,29 @@ def vp_time(sigma):
     return (np.sqrt(_START**2 + 2 * _RISE * np.log(np.square(sigma) + 1)) - _START) / _RISE
 
 
-def time_polynomial_weights(times: np.ndarray, end: float, points: int = 10000) -> np.ndarray:
+def time_polynomial_weights(times: np.ndarray, end: np.ndarray, points: int = 10000) -> np.ndarray:
     """Weights of past noise predictions in the integral over sigma, by the polynomial in t through them.
 
         c_j = int_times_0^end (dsigma / dt) prod_{k != j} (t - times_k) / (times_j - times_k) dt
 
-    times: [order], newest first; -> [order]
-    The integral is a sum over `points` values from end to end, each a 1 / points of the way wide, as published: its
-    error is of the order of 1e-4.
+    times: [steps, order], newest first; end: [steps]; -> [steps, order]
+    What is published sums `points` values from end to end, each a 1 / points of the way wide: its error is of the
+    order of 1e-4. That sum is found here from the integral, and the values at both ends.
+    Source: Gregory's formula (Hildebrand 1974, Introduction to numerical analysis, section 5.9).
     """
-    t = np.linspace(times[0], end, points)
+    nodes, shares = gauss_legendre(48)
+    start, way = times[:, :1], end[:, None] - times[:, :1]
+    ends = np.array([0, 1, points - 2, points - 1]) / (points - 1)
+    t = start + way * np.concatenate([(nodes + 1) / 2, ends])
     exponent = _RISE * t**2 / 2 + _START * t
     slope = (_RISE * t + _START) * np.exp(exponent) / (2 * np.sqrt(np.expm1(exponent)))
-    basis = [[(t - b) / (a - b) for b in times if b != a] for a in times]
-    return np.array([np.sum(slope * np.prod(factors, axis=0)) * (end - times[0]) / points for factors in basis])
+    # sum f = (points - 1) int f + (f_first + f_last) / 2 + (f_first - f_second + f_last - f_before) / 12
+    sums = np.concatenate([shares / 2 * (points - 1), np.array([7, -1, -1, 7]) / 12])
+    order = range(times.shape[1])
+    basis = [
+        [(t - times[:, k, None]) / (times[:, j] - times[:, k])[:, None] for k in order if k != j] for j in order
+    ]
+    return np.stack([(slope * np.prod(factors, axis=0)) @ sums for factors in basis], axis=1) * way / points
 
 
 def deis_tab(
@@ -50,6 +60,7 @@ def deis_tab(
     -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), section 3.2; zju-pi/diff-sampler; ComfyUI and Forge sample_deis, "tab".
     """
+    weights = _weights(np.asarray(sigmas[sigmas > 0], np.float64), order)
     past: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
@@ -57,10 +68,18 @@ def deis_tab(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        weights = [sigma_next - sigma]
-        if past:
-            times = vp_time(np.asarray(sigmas[i - len(past) : i + 1][::-1], np.float64))
-            weights = time_polynomial_weights(times, float(vp_time(sigma_next))).tolist()
-        x, eps = multistep(x, denoised, sigma, weights, past)
+        x, eps = multistep(x, denoised, sigma, weights[i], past)
         past = [eps, *past][: order - 1]
     return x
+
+
+def _weights(sigmas: np.ndarray, order: int) -> list[list[float]]:
+    """Of every step, the first of which is an Euler step; those that use as many predictions go together."""
+    times, weights = vp_time(sigmas), np.diff(sigmas[:2])[:, None].tolist()
+    for used in range(min(order, 2), order + 1):
+        ends = np.arange(len(weights) + 1, len(sigmas) if used == order else min(used + 1, len(sigmas)))
+        if used == 1:
+            weights += np.diff(sigmas)[1:, None].tolist()
+        elif len(ends):
+            weights += time_polynomial_weights(times[ends[:, None] - 1 - np.arange(used)], times[ends]).tolist()
+    return weights

@@ -1,7 +1,6 @@
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.kernels.multistep import multistep
 from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
@@ -24,7 +23,7 @@ def gradient_estimation_ancestral(
     ancestral: flow_ancestral_step for a rectified flow
     Source: stable-diffusion.cpp sample_gradient_estimation.
     """
-    past: list[np.ndarray] = []
+    last: list = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
@@ -32,9 +31,11 @@ def gradient_estimation_ancestral(
         if sigma_next == 0:
             return denoised
         step = ancestral(sigma, sigma_next, eta)
-        dt = step.down - sigma
-        x, d = multistep(x, denoised, sigma, [gamma * dt, (1 - gamma) * dt] if past else [dt], past)
-        if eta:
-            x = combine(step.scale, x, *fresh(step, sigma, sigma_next, noise, s_noise))
-        past = [d]
+        # scale (x + dt (gamma d + (1 - gamma) d_last)) + up n,  d = (x - denoised) / sigma
+        dt = step.scale * (step.down - sigma)
+        a, b = (gamma * dt / sigma, (1 - gamma) * dt) if last else (dt / sigma, 0.0)
+        past = [part for weight, array in last for part in (b * weight, array)]
+        last = [(1 / sigma, x), (-1 / sigma, denoised)]
+        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
+        x = combine(step.scale + a, x, -a, denoised, *past, *n)
     return x

@@ -6,7 +6,10 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.kernels.combine import combine
+from refsd.kernels.combine_twice import combine_twice
+from refsd.kernels.lagrange import exponential_lagrange_integrals
 from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
@@ -31,11 +34,7 @@ def adams_weights(times: list[float], start: float, end: float, m: float) -> np.
     times: [order]; m: 1 + tau^2; -> [order], whose sum is 1 - e^(-m (end - start))
     32-point Gauss-Legendre: exact to rounding while m (end - start) is below 20.
     """
-    points, weights = np.polynomial.legendre.leggauss(32)
-    t = (start + end) / 2 + (end - start) / 2 * points
-    weights = (end - start) / 2 * weights * m * np.exp(m * (t - end))
-    basis = [[(t - b) / (a - b) for b in times if b != a] for a in times]
-    return np.array([np.sum(weights * np.prod(factors, axis=0)) for factors in basis])
+    return exponential_lagrange_integrals(np.array(times), start, end, m, *gauss_legendre(32))
 
 
 def two_weights(times: list[float], start: float, end: float, m: float) -> np.ndarray:
@@ -105,14 +104,13 @@ def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights,
     times = [-math.log(s) if s > 0 else math.inf for s in map(float, sigmas)]
     past: list[np.ndarray] = []
     start, fresh, tau_now = x, (), 0.0
+    decayed_c, correct, old = 1.0, [], ()
 
-    def stepped(x, i, order, known):
-        """To times[i + 1] from the `order` newest values, of which the first is `known`'s."""
+    def stepped(i, order, known):
+        """Of the step to times[i + 1]: the weight of x, and of the `order` newest values, the first `known`'s."""
         m, h = 1 + tau_now**2, times[i + 1] - times[i]
-        nodes = [times[known - k] for k in range(order)]
-        b = weights(nodes, times[i], times[i + 1], m).tolist()
-        values = [part for term in zip(b, past[:order], strict=True) for part in term]
-        return combine(math.exp(-m * h), x, *values, *fresh)
+        b = weights(times[known - order + 1 : known + 1][::-1], times[i], times[i + 1], m).tolist()
+        return math.exp(-m * h), b
 
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
@@ -120,16 +118,34 @@ def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights,
             callback(i, sigma, x, denoised)
         past = [denoised, *past[: max(orders) - 1]]
         room = steps - i if sigmas[-1] == 0 else max(orders) + 1
-        if i > 0 and (sigma_next > 0 or again):
-            x = stepped(start, i - 1, min(orders[1], len(past), room), i)
+        corrects = i > 0 and (sigma_next > 0 or again)
+        if corrects:
+            decayed_c, correct, old = *stepped(i - 1, min(orders[1], len(past), room), i), fresh
             if again:
-                denoised = model(x, sigma)
-                past[0] = denoised
+                x = combine(decayed_c, start, *_terms(correct, past), *old)
+                denoised = past[0] = model(x, sigma)
         if sigma_next == 0:
             return denoised
-        start, tau_now, fresh = x, tau(sigma_next), ()
+        tau_now, fresh = tau(sigma_next), ()
         if tau_now and s_noise:
             spread = math.sqrt(-math.expm1(-2 * tau_now**2 * (times[i + 1] - times[i])))
             fresh = (sigma_next * spread * s_noise, noise(sigma, sigma_next))
-        x = stepped(start, i, min(orders[0], len(past), room - 1), i)
+        decayed, predict = stepped(i, min(orders[0], len(past), room - 1), i)
+        if again or not corrects:
+            start, x = x, combine(decayed, x, *_terms(predict, past), *fresh)
+        else:
+            # x, the values that either knows, the last noise and the new
+            known = max(len(correct), len(predict))
+            first = [decayed_c, *_filled(correct, known), *old[:1], *[0.0] * len(fresh[:1])]
+            late = [0.0, *_filled(predict, known), *[0.0] * len(old[:1]), *fresh[:1]]
+            start, x = combine_twice(first, decayed, late, [start, *past[:known], *old[1:], *fresh[1:]])
     return x
+
+
+def _terms(weights, values) -> list:
+    """As combine takes them."""
+    return [part for term in zip(weights, values, strict=False) for part in term]
+
+
+def _filled(weights: list[float], length: int) -> list[float]:
+    return weights + [0.0] * (length - len(weights))

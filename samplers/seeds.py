@@ -34,6 +34,8 @@ Path = list[tuple[float, np.ndarray]]
 
 def renewed(w: Path, part: float, n: np.ndarray) -> Path:
     """A path of noise, `part` = eta h of a step on: e^-part w + sqrt(1 - e^(-2 part)) n."""
+    if part == 0:
+        return w
     fading = math.exp(-part)
     return [*((fading * weight, drawn) for weight, drawn in w), (math.sqrt(-math.expm1(-2 * part)), n)]
 

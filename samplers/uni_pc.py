@@ -1,7 +1,5 @@
 """UniPC: a predictor over past values of denoised, and a corrector that also knows the new one. One call a step."""
 
-import math
-
 import numpy as np
 
 from refsd.kernels.combine import combine
@@ -44,33 +42,33 @@ def uni_pc_bh2(
     -> latents at sigmas[-1], dtype of x
     Source: Zhao et al. 2023 (UniPC), algorithms 5 to 8; diffusers UniPCMultistepScheduler.
     """
-    return _uni_pc(model, x, sigmas, callback, order, lambda h: math.expm1(-h))
+    return _uni_pc(model, x, sigmas, callback, order, lambda h: np.expm1(-h))
 
 
 def _uni_pc(model, x, sigmas, callback, order, scale):
     """scale: h -> B(h) with the sign that it has for a prediction of denoised"""
     steps = len(sigmas) - 1
-    times = [-math.log(s) if s > 0 else math.inf for s in sigmas.tolist()]
+    times = -np.log(np.asarray(sigmas[sigmas > 0], np.float64))
+    used = [min(order, steps - i, i + 1) for i in range(steps)]
+    predictors, correctors = (_weights(times, used, scale, corrects) for corrects in (False, True))
     past: list[np.ndarray] = []
-    start, used = x, 0
+    start = x
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        correct = _weights(times[: i + 1], used, scale, True) if i > 0 else [1.0]
-        arrays = [start, *past[:used], denoised] if i > 0 else [start]
-        used = min(order, steps - i, len(past) + 1)
+        correct = correctors[i - 1] if i > 0 else [1.0]
+        arrays = [start, *past[: used[i - 1]], denoised] if i > 0 else [start]
         past = [denoised, *past[: order - 1]]
         if sigma_next == 0:
             if callback:
                 callback(i, sigma, combine(*_terms(correct, arrays)), denoised)
             return denoised
-        keep, *predict = _weights(times[: i + 2], used, scale, False)
+        keep, newest, *predict = predictors[i]
         if i == 0:
-            start, x = x, combine(keep, x, predict[0], denoised)
+            start, x = x, combine(keep, x, newest, denoised)
         else:
             # The predictor's m_0 is the corrector's new value, its m_1 the corrector's m_0.
-            late = [0.0, *predict[1:], *[0.0] * (len(arrays) - 1 - len(predict)), predict[0]]
-            terms = (part for term in zip(correct, late, arrays, strict=True) for part in term)
-            start, x = combine_twice(keep, *terms)
+            late = [0.0, *predict, *[0.0] * (len(arrays) - 2 - len(predict)), newest]
+            start, x = combine_twice(correct, keep, late, arrays)
         if callback:
             callback(i, sigma, start, denoised)
     return x
@@ -80,35 +78,46 @@ def _terms(weights, arrays):
     return [part for term in zip(weights, arrays, strict=True) for part in term]
 
 
-def _weights(times: list[float], order: int, scale, corrects: bool) -> list[float]:
-    """Of the step from times[-2] to times[-1]: of x, m_0, m_1, ... and, where it corrects, of the new value."""
-    h = times[-1] - times[-2]
-    r = [(times[-3 - k] - times[-2]) / h for k in range(order - 1)]
-    size, phi, factorial = scale(h), math.expm1(-h) / -h - 1, 1
-    b = []
-    for k in range(order):
-        b.append(phi * factorial / size)
-        factorial *= k + 2
-        phi = phi / -h - 1 / factorial
-    if corrects:
-        r.append(1.0)
-        rho = _solve(r, b) if order > 1 else [0.5]
-    else:
-        rho = _solve(r, b[:-1]) if order != 2 else [0.5]
-    # e^-h x + (1 - e^-h) m_0 - B sum_i rho_i (m_i - m_0) / r_i, the new value's r being 1
-    differences = [-size * weight / node for weight, node in zip(rho, r, strict=True)]
-    return [math.exp(-h), -math.expm1(-h) - sum(differences), *differences]
+def _weights(times: np.ndarray, used: list[int], scale, corrects: bool) -> list[list[float]]:
+    """Of each step: of x, m_0, m_1, ... and, where it corrects, of the new value. Steps of one order go together.
+
+    times: [n + 1]; used: the orders of at least n steps
+    """
+    orders = np.array(used[: len(times) - 1], int)
+    rows: list[list[float]] = [[]] * len(orders)
+    for order in set(orders.tolist()):
+        at = np.flatnonzero(orders == order)
+        h = times[at + 1] - times[at]
+        r = [(times[at - 1 - k] - times[at]) / h for k in range(order - 1)]
+        size, phi, factorial = scale(h), np.expm1(-h) / -h - 1, 1
+        b = []
+        for k in range(order):
+            b.append(phi * factorial / size)
+            factorial *= k + 2
+            phi = phi / -h - 1 / factorial
+        half = [np.full_like(h, 0.5)]
+        if corrects:
+            r.append(np.ones_like(h))
+            rho = _solve(r, b) if order > 1 else half
+        else:
+            rho = _solve(r, b[:-1]) if order != 2 else half
+        # e^-h x + (1 - e^-h) m_0 - B sum_i rho_i (m_i - m_0) / r_i, the new value's r being 1
+        differences = [-size * weight / node for weight, node in zip(rho, r, strict=True)]
+        table = np.stack([np.exp(-h), -np.expm1(-h) - sum(differences), *differences], axis=1)
+        for i, row in zip(at.tolist(), table.tolist(), strict=True):
+            rows[i] = row
+    return rows
 
 
-def _solve(nodes: list[float], b: list[float]) -> list[float]:
-    """rho of sum_i nodes_i^k rho_i = b_k. Source: Bjorck & Pereyra 1970."""
+def _solve(nodes: list[np.ndarray], b: list[np.ndarray]) -> list[np.ndarray]:
+    """rho of sum_i nodes_i^k rho_i = b_k, of many steps at once. Source: Bjorck & Pereyra 1970."""
     rho, n = list(b), len(nodes)
     for k in range(n - 1):
         for i in range(n - 1, k, -1):
-            rho[i] -= nodes[k] * rho[i - 1]
+            rho[i] = rho[i] - nodes[k] * rho[i - 1]
     for k in range(n - 2, -1, -1):
         for i in range(k + 1, n):
-            rho[i] /= nodes[i] - nodes[i - k - 1]
+            rho[i] = rho[i] / (nodes[i] - nodes[i - k - 1])
         for i in range(k, n - 1):
-            rho[i] -= rho[i + 1]
+            rho[i] = rho[i] - rho[i + 1]
     return rho

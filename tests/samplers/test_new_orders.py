@@ -65,6 +65,7 @@ def test_order(name, expected, options):
     assert abs(order(SAMPLERS[name], n, **options) - expected) < 0.15
 
 
+@pytest.mark.jitted
 def test_the_sde_restores_the_data():
     """10000 points: mean and spread, within five standard errors; SA-Solver with noise all the way."""
     sigmas = np.append(np.geomspace(20.0, 0.02, 60), 0.0)
