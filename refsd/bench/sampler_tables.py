@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 
 from refsd.bench.kernel_tables import geometric_mean
-from refsd.bench.samplers import SHAPE, STATE, STEPS, Cost
-from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
+from refsd.bench.samplers import SHAPE, STEPS, Cost
 
 
 def tables(costs: Mapping[str, Mapping[str, Cost]], beside: Mapping[str, float]) -> Iterator[Table]:
@@ -45,5 +44,3 @@ def microseconds(seconds: float) -> str:
 
 def notes() -> Iterator[str]:
     yield f"runs of {STEPS} steps on one thread; one pass: a compiled loop that reads and writes the state once"
-    if rest := sorted({*SAMPLERS, *CFG_PP_SAMPLERS} - set(STATE)):
-        yield f"whose state nobody has counted: {', '.join(rest)}"

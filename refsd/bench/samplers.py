@@ -7,6 +7,7 @@ is one thread's work. Solver, pass and copy take turns; the quickest of each cou
 
 import fnmatch
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,50 +16,62 @@ import numpy as np
 
 from refsd.bench.state_passes import state_passes
 from refsd.golden.errors import BadInput
-from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
+from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox, TorchCpu
 from refsd.samplers.parameterization import V, denoiser
+from refsd.samplers.sa_solver import tau_between
 
 SHAPE = (1, 4, 128, 128)  # SDXL's latents of 1024 x 1024 pixels
 STEPS = 40
 
-# The arrays that a step must read and write, call by call of the model, "read>written": x, y, z are latents; d, e,
-# f answers of the model, the newer the later; c, b those of earlier steps; s, r, q, p slopes; u the answer without
-# prompt; n noise. What follows from others by weights alone is not counted; a buffer that nobody needs is free.
-STATE: dict[str, tuple[str, ...]] = {
-    "euler": ("xd>y",),
-    "euler_a": ("xdn>y",),
-    "heun": ("xd>y", "yde>x"),
+# The arrays that a step must read and write, call by call of the model, "read>written": x, y, z, w are latents;
+# d, e, f, c, b answers of the model; u, v those without prompt; s, r, q, p slopes; n, m, l noise; all also of steps
+# before. What follows from others by weights alone is not counted; a buffer that nobody needs is free.
+_STATE: dict[str, tuple[str, ...]] = {
+    "euler ddim": ("xd>y",),
+    "euler_a ddpm": ("xdn>y",),
+    "heun restart": ("xd>y", "yde>x"),
+    "heunpp2": ("xd>y", "ye>z", "xdef>w"),
     "dpm2": ("xd>y", "xye>z"),
     "dpm2_a": ("xd>y", "xyen>z"),
-    "lms": ("xdsrq>yp",),
+    "lms lms_to_denoised ipndm ipndm_to_denoised ipndm_v ipndm_v_published plms": ("xdsrq>yp",),
+    "lms_shifted deis deis_tab": ("xdsr>yp",),
     "dpm_fast": ("xd>y", "xde>y", "xdef>y"),
     "dpm_adaptive": ("xd>y", "xde>z", "xde>y", "xdef>y", "xyz>w"),
     "dpm++2s_a": ("xd>y", "xen>z"),
-    "dpm++sde": ("xdn>y", "xden>z"),
-    "dpm++2m": ("xdc>y",),
-    "dpm++2mv2": ("xdc>y",),
-    "dpm++2m_sde": ("xdcn>y",),
-    "dpm++2m_sde_heun": ("xdcn>y",),
-    "dpm++3m_sde": ("xdcbn>y",),
-    "ipndm": ("xdsrq>yp",),
-    "ipndm_v": ("xdsrq>yp",),
-    "plms": ("xdsrq>yp",),
-    "deis": ("xdsr>yp",),
-    "uni_pc": ("xdcbe>yz",),
-    "uni_pc_bh2": ("xdcbe>yz",),
+    "dpm++sde exp_heun_2_x0_sde": ("xdn>y", "xden>z"),
+    "dpm++2m dpm++2mv2 res_multistep": ("xdc>y",),
+    "dpm++2m_sde dpm++2m_sde_bt dpm++2m_sde_heun res_multistep_a": ("xdcn>y",),
+    "dpm++3m_sde er_sde": ("xdcbn>y",),
+    "uni_pc uni_pc_bh2 uni_pc_to_thousandth uni_pc_bh2_to_thousandth": ("xdcbe>yz",),
     "lcm": ("dn>y",),
     "tcd": ("xdn>y",),
-    "res_multistep": ("xdc>y",),
-    "res_2s": ("xd>y", "xde>z"),
-    "er_sde": ("xdcbn>y",),
+    "res_2s exp_heun_2_x0": ("xd>y", "xde>z"),
+    "seeds_2": ("xdn>y", "xdenm>z"),
+    "seeds_3": ("xdn>y", "xdenm>z", "xdfnml>w"),
+    "sa_solver": ("xdcbenm>yz",),
+    "sa_solver_pece": ("xdcben>y", "yfcbm>z"),
     "euler_ge": ("xds>yp",),
+    "euler_ge_a": ("xdzcn>y",),
     "euler_cfg_pp": ("xdu>y",),
     "euler_a_cfg_pp": ("xdun>y",),
+    "dpm++2s_a_cfg_pp": ("xu>y", "xduvn>z"),
+    "dpm++2s_a_cfg_pp_first": ("xdu>y", "xdevn>z"),
+    "dpm++2m_cfg_pp res_multistep_cfg_pp": ("xduv>y",),
+    "res_multistep_a_cfg_pp": ("xduvn>y",),
+    "euler_ge_cfg_pp": ("xdus>yp",),
 }
+STATE = {name: passes for names, passes in _STATE.items() for name in names.split()}
+# A flow's solvers move the same arrays as those of their names.
+STATE |= {f"flow/{name}": STATE[name] for name in FLOW_SAMPLERS}
+SOLVERS = SAMPLERS | CFG_PP_SAMPLERS | {f"flow/{name}": solver for name, solver in FLOW_SAMPLERS.items()}
+# Noise all the way, as it is counted.
+OPTIONS = {name: {"tau": tau_between(math.inf, 0.0)} for name in STATE if "sa_solver" in name}
+# Whose steps are not those of the schedule: calls of the model in each.
+_CALLS = {"dpm_adaptive": 3, "restart": 2}
 
 
 class Cost(NamedTuple):
@@ -95,7 +108,9 @@ def _each(function: Callable[[], Any], calls: int = STEPS) -> float:
     return (time.perf_counter() - begun) / calls
 
 
-def _sigmas(n: int) -> np.ndarray:
+def _sigmas(n: int, flow: bool = False) -> np.ndarray:
+    if flow:
+        return np.linspace(0.98, 0.02, n + 1)
     return np.exp(np.linspace(np.log(SD_LEVELS.sigmas[-1]), np.log(SD_LEVELS.sigmas[0]), n + 1))
 
 
@@ -113,32 +128,33 @@ class _Run:
     def turn(self, calls: int) -> None:
         """In memory of its own: where pages lie decides how much of them the cache keeps."""
         rng = np.random.default_rng(1)
-        arrays = [rng.standard_normal(self.shape).astype(self.dtype) for _ in range(9)]
-        pairs = self.name in CFG_PP_SAMPLERS
-        named = dict(zip(dict.fromkeys("x" + "".join(STATE[self.name])), arrays, strict=False))
+        arrays = [rng.standard_normal(self.shape).astype(self.dtype) for _ in range(10)]
+        named = dict(zip(dict.fromkeys("x" + "".join(STATE[self.name]).replace(">", "")), arrays, strict=False))
         answers = [a for name, a in named.items() if name in "bcdef"]
-        if pairs:
-            answers = [(named["d"], named["u"])]
+        normals = [a for name, a in named.items() if name in "nml"]
+        if self.name.removeprefix("flow/") in CFG_PP_SAMPLERS:
+            unguided = [a for name, a in named.items() if name in "uv"]
+            answers = [(answers[k % len(answers)], unguided[k % len(unguided)]) for k in range(2)]
         if self.name == "dpm_adaptive":
             answers = [np.zeros_like(arrays[0])]
-        solver = (CFG_PP_SAMPLERS if pairs else SAMPLERS)[self.name]
+        solver, options = SOLVERS[self.name], OPTIONS.get(self.name, {})
         once = state_passes(STATE[self.name], {name: a.reshape(-1) for name, a in named.items()})
         moved = sum(len(one) - 1 for one in STATE[self.name])
         source = np.ones(moved * arrays[0].size // 2, self.dtype)
         target = np.ones_like(source)
-        sigmas = _sigmas(3 * STEPS if self.name == "dpm_fast" else STEPS)
+        sigmas = _sigmas(3 * STEPS if self.name == "dpm_fast" else STEPS, self.name.startswith("flow/"))
         for _ in range(calls):
-            model, noise = _Turns(answers), _Turns([named.get("n", arrays[0])])
+            model, noise = _Turns(answers), _Turns(normals or arrays[:1])
             begun = time.perf_counter()
-            solver(model, arrays[0], sigmas, noise)
+            solver(model, arrays[0], sigmas, noise, **options)
             self._least("run", time.perf_counter() - begun)
             asked = model.calls + noise.calls
+            if self.name in _CALLS:
+                self.steps = model.calls // _CALLS[self.name]
             begun = time.perf_counter()
             for _ in range(asked):
                 model(None, 0.0)
             self._least("given", time.perf_counter() - begun)
-            if self.name == "dpm_adaptive":  # takes as many steps as it likes, of three calls each
-                self.steps = asked // 3
             self._least("once", _each(once))
             self._least("copy", _each(lambda: np.copyto(target, source)))
 

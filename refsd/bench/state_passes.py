@@ -32,6 +32,12 @@ def _read5(out, x, y, z, u, v):
 
 
 @kernel(parallel=False, inline=False)
+def _read6(out, x, y, z, u, v, w):
+    for i in range(out.size):
+        out[i] = x[i] + y[i] + z[i] + u[i] + v[i] + w[i]
+
+
+@kernel(parallel=False, inline=False)
 def _read3_write2(out, other, x, y, z):
     for i in range(out.size):
         total = x[i] + y[i]
@@ -52,15 +58,24 @@ def _read5_write2(out, other, x, y, z, u, v):
         out[i], other[i] = total, total + z[i] + u[i] + v[i]
 
 
+@kernel(parallel=False, inline=False)
+def _read7_write2(out, other, x, y, z, u, v, w, k):
+    for i in range(out.size):
+        total = x[i] + y[i] + z[i] + w[i]
+        out[i], other[i] = total, total + u[i] + v[i] + k[i]
+
+
 # arrays read, arrays written
 PASSES = {
     (2, 1): _read2,
     (3, 1): _read3,
     (4, 1): _read4,
     (5, 1): _read5,
+    (6, 1): _read6,
     (3, 2): _read3_write2,
     (4, 2): _read4_write2,
     (5, 2): _read5_write2,
+    (7, 2): _read7_write2,
 }
 
 

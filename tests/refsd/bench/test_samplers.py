@@ -7,13 +7,20 @@ from refsd.bench import samplers
 from refsd.bench.sampler_tables import notes, tables
 from refsd.bench.state_passes import state_passes
 from refsd.golden.errors import BadInput
-from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
+from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 
 TINY = (1, 2, 2, 2)
 
 
-def test_every_row_is_a_sampler():
-    assert set(samplers.STATE) <= {*SAMPLERS, *CFG_PP_SAMPLERS}
+def test_every_sampler_has_its_row():
+    assert set(samplers.STATE) == {*SAMPLERS, *CFG_PP_SAMPLERS, *(f"flow/{name}" for name in FLOW_SAMPLERS)}
+
+
+@pytest.mark.parametrize("name", samplers.STATE)
+def test_every_row_runs(name):
+    run = samplers._Run(name, "float64", TINY)
+    run.turn(1)
+    assert run.cost().step > 0
 
 
 @pytest.mark.jitted
