@@ -15,6 +15,7 @@ from refsd.components.component import (
     refused,
     whole_heads,
 )
+from refsd.golden.errors import BadInput
 from refsd.models.chroma import chroma
 from refsd.models.chroma_radiance import chroma_radiance
 from refsd.models.flux import AXES_DIM, double_stream_block, flux, single_stream_block
@@ -37,6 +38,9 @@ def _flux_fits(m: Module) -> dict[str, Fit]:
 def _latent_fits(m: Module) -> dict[str, Fit]:
     """Tokens are 2x2 squares; the positions fill a head of 128 channels."""
     whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
+    for name, axis in (("img_in.weight", 1), ("final_layer.linear.weight", 0)):
+        if m.shape(name)[axis] % 4:
+            raise BadInput(f'"{name}" has the shape {list(m.shape(name))}: tokens of 4 pixels are expected')
     fits = {"C": exactly(m.shape("img_in.weight")[1] // 4), "E": exactly(m.shape("txt_in.weight")[1])}
     fits["K"] = exactly(m.shape("final_layer.linear.weight")[0] // 4)
     return fits | dict.fromkeys("HWhw", multiple_of(2))

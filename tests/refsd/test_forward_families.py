@@ -241,3 +241,12 @@ def test_heads_that_the_positions_do_not_fill_are_refused(family):
     with pytest.raises(BadInput, match="refsd computes whole heads of 128 channels"):
         COMPONENTS[component].fits(m)
         COMPONENTS[component].run(m, x=np.zeros((1, 128, 2, 2)))
+
+
+@pytest.mark.parametrize("name", ["img_in.weight", "final_layer.linear.weight"])
+def test_tokens_that_are_no_squares_are_refused(name):
+    arrays = small.weights("flux", small.FAMILIES["flux-dev"]["flux"])
+    arrays[name] = arrays[name][:, :-1] if name == "img_in.weight" else arrays[name][:-1]
+    m = Module({name: stored(array) for name, array in arrays.items()}, Arithmetic(FLOAT64))
+    with pytest.raises(BadInput, match="tokens of 4 pixels are expected"):
+        COMPONENTS["flux"].fits(m)
