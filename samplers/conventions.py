@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.samplers.levels import DiscreteLevels, Levels, NearestLevels
-from refsd.samplers.noise import Philox, TorchCpu
+from refsd.samplers.noise import Philox
+from refsd.samplers.noise_avx2 import TorchAvx2
 from refsd.samplers.schedules import SCHEDULES, Schedule, tables, timesteps
 
 # seed, [N, C, H, W] -> standard normals, float32
@@ -30,30 +31,71 @@ def one_stream(rng: Callable) -> BatchNoise:
 
 
 def from_the_end(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """A1111, Forge, stable-diffusion.cpp: the last int(steps * min(strength, 0.999)) + 1 steps of `steps`.
+    """A1111, Forge: the last int(steps * min(strength, 0.999)) + 1 steps of `steps`.
 
-    Source: A1111 modules/sd_samplers_common.py, setup_img2img_steps; stable-diffusion.cpp's t_enc.
+    Source: A1111 modules/sd_samplers_common.py, setup_img2img_steps.
     """
     run = int(min(strength, 0.999) * steps)
     return schedule(steps)[steps - run - 1 :]
 
 
+def from_the_end_whole(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """A1111's option img2img_fix_steps, and its second pass of hires fix: the last `steps` of a longer schedule.
+
+    int(steps / min(strength, 0.999)) steps; none where strength is 0.
+    Source: A1111 modules/sd_samplers_common.py, setup_img2img_steps.
+    """
+    if strength <= 0:
+        return np.empty(0)
+    return schedule(int(steps / min(strength, 0.999)))[-(steps + 1) :]
+
+
+def from_the_end_sdcpp(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """stable-diffusion.cpp: the last int(steps * strength) + 1 steps of `steps`, all of them at most.
+
+    The product is of float32: 100 steps at 0.29 are 30, where A1111's float64 makes them 29.
+    Source: stable-diffusion.cpp src/stable-diffusion.cpp, prepare_image_generation_latents.
+    """
+    run = min(int(np.float32(steps) * np.float32(strength)), steps - 1)
+    return schedule(steps)[steps - run - 1 :]
+
+
+def hires_sdcpp(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """stable-diffusion.cpp's second pass of hires fix: from_the_end_sdcpp of int(steps / strength) steps.
+
+    That is one step more than `steps` where steps / strength is whole.
+    Source: stable-diffusion.cpp src/stable-diffusion.cpp, generate_image.
+    """
+    return from_the_end_sdcpp(int(np.float32(steps) / np.float32(max(strength, 1e-4))), strength, schedule)
+
+
 def stretched(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """ComfyUI: the last `steps` steps of a schedule of int(steps / strength).
+    """ComfyUI: the last `steps` steps of a schedule of int(steps / strength); none where strength is 0.
 
     Source: ComfyUI comfy/samplers.py, KSampler.set_steps.
     """
     if strength > 0.9999:
         return schedule(steps)
+    if strength <= 0:
+        return np.empty(0)
     return schedule(int(steps / strength))[-(steps + 1) :]
 
 
 def fewer(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """diffusers: the last int(steps * strength) steps of a schedule of `steps`.
+    """diffusers, SD and SDXL: the last int(steps * strength) steps of a schedule of `steps`.
 
+    A scheduler of order 2 lists every level twice, and is begun at twice the index: the same sigmas.
     Source: diffusers StableDiffusionImg2ImgPipeline.get_timesteps.
     """
     return schedule(steps)[steps - min(int(steps * strength), steps) :]
+
+
+def fewer_rounded_up(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
+    """diffusers, SD3 and Flux: the first int(steps - steps * strength) are left out.
+
+    Source: diffusers FluxImg2ImgPipeline.get_timesteps.
+    """
+    return schedule(steps)[int(max(steps - min(steps * strength, steps), 0)) :]
 
 
 def times_sigma(sigma: float, sigma_max: float) -> float:
@@ -165,13 +207,13 @@ CARDS: dict[str, Card] = {
             _SDCPP,
             "discrete",
             times_sigma,
-            from_the_end,
+            from_the_end_sdcpp,
             source="stable-diffusion.cpp src/runtime/denoiser.hpp, src/stable-diffusion.cpp",
         ),
         Card(
             "comfyui",
             "torch's CPU generator",
-            one_stream(TorchCpu),
+            one_stream(TorchAvx2),
             NearestLevels,
             _COMFYUI,
             "normal",
@@ -207,7 +249,7 @@ CARDS: dict[str, Card] = {
         Card(
             "diffusers",
             "torch's CPU generator",
-            one_stream(TorchCpu),
+            one_stream(TorchAvx2),
             DiscreteLevels,
             _named("leading", "linspace", "trailing", "karras", "exponential", beta=timesteps.beta_of_sigma),
             "leading",
@@ -218,7 +260,7 @@ CARDS: dict[str, Card] = {
         Card(
             "k-diffusion",
             "torch's CPU generator",
-            one_stream(TorchCpu),
+            one_stream(TorchAvx2),
             DiscreteLevels,
             _named("karras", "exponential", "polyexponential", "vp", discrete=timesteps.discrete),
             "discrete",

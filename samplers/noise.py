@@ -6,6 +6,7 @@ float64 and are then rounded, so that they do not depend on a math library's las
 An object holds the state of one stream: what a call returns depends on the calls before it.
 """
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from numpy.typing import DTypeLike
 from refsd.samplers.step import StepNoise
 
 TWO_PI = np.float32(2 * np.pi)
+_CELL = np.float32(2.3283064e-10)  # 2^-32
 
 
 class Noise(Protocol):
@@ -68,9 +70,8 @@ class Philox:
         counter[2] = np.arange(counter.shape[1])
         self.call += 1
         g = philox4x32(counter, self.key).astype(np.float32)
-        step = np.float32(2.3283064e-10)
-        turn = step * TWO_PI
-        u = g[0] * step + step / np.float32(2)
+        turn = _CELL * TWO_PI
+        u = g[0] * _CELL + _CELL / np.float32(2)
         v = g[1] * turn + turn / np.float32(2)
         radius = np.sqrt(-2 * np.log(u, dtype=np.float64)).astype(np.float32)
         return (radius * np.sin(v, dtype=np.float64)).astype(np.float32).reshape(shape)
@@ -126,8 +127,12 @@ class TorchCpu:
     each rounded to the dtype; a tail shorter than 16 redraws the last 16 elements. Fewer than 16
     come one by one from 53-bit uniforms in float64, the sine half kept for the next element or call.
 
-    Error: measured <= 3 ULP against torch 2.13 (its AVX2 log, sin, cos), <= 2 ULP against
-    stable-diffusion.cpp (glibc's float functions); fewer than 16 elements are bit-exact.
+    float16 and bfloat16 are float32's normals, rounded; but there a last block that is not full is not
+    drawn before it is redrawn.
+
+    Error: bit-exact with torch where fewer than 16 are drawn; where more are, <= 3 ULP against torch 2.13
+    on x86-64, whose log, sin and cos are polynomials (TorchAvx2 has their bits), in float64 <= 2 ULP;
+    <= 2 ULP against stable-diffusion.cpp (glibc's float functions).
     Source: PyTorch aten/src/ATen/native/cpu/DistributionTemplates.h, normal_fill;
     aten/src/ATen/core/DistributionsHelper.h, normal_distribution.
     """
@@ -152,25 +157,30 @@ class TorchCpu:
             y, self.kept = self.kept, None
             return y
         u1, u2 = self._uniform53(), self._uniform53()
-        r, theta = np.sqrt(-2.0 * np.log1p(-u2)), 2.0 * np.pi * u1
-        self.kept = float(r * np.sin(theta))
-        return float(r * np.cos(theta))
+        r, theta = math.sqrt(-2.0 * math.log1p(-u2)), 2.0 * math.pi * u1
+        self.kept = r * math.sin(theta)
+        return r * math.cos(theta)
 
     def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
-        """dtype: float32 or float64; which changes the stream, not only its precision"""
-        n = int(np.prod(shape))
+        """dtype: float32, float64, float16 or bfloat16; it changes the stream, not only its precision"""
+        n, dtype = int(np.prod(shape)), np.dtype(dtype)
+        double = dtype == np.float64
         if n < 16:
-            return np.array([self._one() for _ in range(n)], dtype).reshape(shape)
-        uniform, transform = {
-            "float32": (self._uniform24, _box_muller_16),
-            "float64": (self._uniforms53, _box_muller_16_f64),
-        }[np.dtype(dtype).name]
-        d = uniform(n)
-        y = np.empty(n, dtype)
-        y[: n // 16 * 16] = transform(d[: n // 16 * 16])
+            y = np.array([self._one() for _ in range(n)], np.float64 if double else np.float32)
+            return y.astype(dtype).reshape(shape)
+        uniform, transform = (
+            (self._uniforms53, _box_muller_16_f64) if double else (self._uniform24, self._box_muller)
+        )
+        whole = n // 16 * 16
+        d = uniform(n if dtype.itemsize > 2 else whole)
+        y = np.empty(n, np.float64 if double else np.float32)
+        y[:whole] = transform(d[:whole])
         if n % 16:
             y[-16:] = transform(uniform(16))
-        return y.reshape(shape)
+        return y.astype(dtype, copy=False).reshape(shape)
+
+    def _box_muller(self, d: np.ndarray) -> np.ndarray:
+        return _box_muller_16(d)
 
 
 def _box_muller_16(d: np.ndarray) -> np.ndarray:

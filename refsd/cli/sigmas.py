@@ -51,6 +51,8 @@ def sigmas(
         raise BadInput(
             f"--{name}: {error}" if custom is not None else f"--scheduler {name}, --steps {steps}: {error}"
         ) from None
+    if len(values) < 2:
+        raise BadInput(f"--strength {strength}: {like.value} runs no step of {steps}; expected more")
     levels = card.levels(SD_LEVELS.sigmas)
     told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
     first = card.first(float(values[0]), float(SD_LEVELS.sigmas[-1]))

@@ -3,9 +3,19 @@
 import numpy as np
 import pytest
 
-from refsd.samplers.conventions import CARDS, fewer, from_the_end, stretched
+from refsd.samplers.conventions import (
+    CARDS,
+    fewer,
+    fewer_rounded_up,
+    from_the_end,
+    from_the_end_sdcpp,
+    from_the_end_whole,
+    hires_sdcpp,
+    stretched,
+)
 from refsd.samplers.levels import SD_LEVELS
-from refsd.samplers.noise import Philox, TorchCpu
+from refsd.samplers.noise import Philox
+from refsd.samplers.noise_avx2 import TorchAvx2
 from refsd.samplers.webui_noise import first_noise, slerp
 
 SHAPE = (2, 4, 3, 5)
@@ -22,7 +32,7 @@ def test_a_picture_does_not_depend_on_its_batch(engine):
 
 @pytest.mark.parametrize("engine", ["comfyui", "diffusers", "k-diffusion"])
 def test_one_generator_draws_the_batch(engine):
-    np.testing.assert_array_equal(CARDS[engine].noise(7, SHAPE), TorchCpu(7).randn(SHAPE))
+    np.testing.assert_array_equal(CARDS[engine].noise(7, SHAPE), TorchAvx2(7).randn(SHAPE))
     assert "CPU" in CARDS[engine].rng
 
 
@@ -114,23 +124,62 @@ def linear(n):
     return np.linspace(n, 0, n + 1)
 
 
+# rule -> (steps, strength) -> steps of the whole schedule, steps that are run
+IMG2IMG = {
+    from_the_end: {
+        (10, 0.75): (10, 8),
+        (11, 0.5): (11, 6),
+        (10, 1.0): (10, 10),
+        (1, 0.5): (1, 1),
+        (100, 0.29): (100, 29),
+    },
+    from_the_end_sdcpp: {
+        (10, 0.75): (10, 8),
+        (11, 0.5): (11, 6),
+        (10, 1.0): (10, 10),
+        (1, 0.5): (1, 1),
+        (100, 0.29): (100, 30),
+        (10, 0.0): (10, 1),
+        (2000, 0.9995): (2000, 2000),
+    },
+    from_the_end_whole: {(10, 0.75): (13, 10), (11, 0.5): (22, 11), (10, 1.0): (10, 10), (1, 0.5): (2, 1)},
+    hires_sdcpp: {
+        (10, 0.75): (13, 10),
+        (11, 0.5): (22, 12),
+        (10, 1.0): (10, 10),
+        (1, 0.5): (2, 2),
+        (10, 0.7): (14, 10),
+    },
+    stretched: {
+        (10, 0.75): (13, 10),
+        (11, 0.5): (22, 11),
+        (10, 1.0): (10, 10),
+        (1, 0.3): (3, 1),
+        (10, 0.04): (250, 10),
+    },
+    fewer: {(10, 0.75): (10, 7), (11, 0.5): (11, 5), (10, 1.0): (10, 10), (1, 0.5): (1, 0), (100, 0.29): (100, 28)},
+    fewer_rounded_up: {(10, 0.75): (10, 8), (11, 0.5): (11, 6), (10, 1.0): (10, 10), (1, 0.5): (1, 1)},
+}
+
+
 @pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (from_the_end, {0.75: 8, 0.5: 6, 0.999: 10, 0.04: 1}),
-        (stretched, {0.75: 10, 0.5: 10, 0.04: 10}),
-        (fewer, {0.75: 7, 0.5: 5, 0.999: 9}),
-    ],
+    ("rule", "asked"), [pytest.param(r, a, id=f"{r.__name__}-{a}") for r, cases in IMG2IMG.items() for a in cases]
 )
-def test_img2img(rule, expected):
-    for strength, steps in expected.items():
-        sigmas = rule(10, strength, linear)
-        assert len(sigmas) == steps + 1 and sigmas[-1] == 0
-        total = int(10 / strength) if rule is stretched else 10
-        np.testing.assert_array_equal(sigmas, linear(total)[-steps - 1 :])
+def test_img2img(rule, asked):
+    total, run = IMG2IMG[rule][asked]
+    np.testing.assert_array_equal(rule(*asked, linear), linear(total)[total - run :])
 
 
-TRUNCATION = dict.fromkeys(CARDS, from_the_end) | {"comfyui": stretched, "diffusers": fewer}
+@pytest.mark.parametrize("rule", [stretched, from_the_end_whole])
+def test_no_strength_runs_nothing(rule):
+    assert len(rule(10, 0.0, linear)) == 0
+
+
+TRUNCATION = dict.fromkeys(CARDS, from_the_end) | {
+    "sdcpp": from_the_end_sdcpp,
+    "comfyui": stretched,
+    "diffusers": fewer,
+}
 
 
 @pytest.mark.parametrize("engine", CARDS)

@@ -42,6 +42,7 @@ def test_custom_sigmas():
         (["sigmas", "--custom", "3,x"], "--custom: expected numbers between commas, found '3,x'"),
         (["sigmas", "--scheduler", "nothing"], "sdcpp has discrete, karras"),
         (["sigmas", "--scheduler", "gits", "--steps", "1"], "--scheduler gits, --steps 1: GITS has no table"),
+        (["sigmas", "--like", "comfyui", "--strength", "0"], "comfyui runs no step of 20"),
         (["noise", "--shape", "4x64x64"], "expected four sizes"),
         (["noise", "--shape", "9999x9999x9x9"], "expected 1 to"),
         (["noise", "--shape", "1x0x9x9"], "expected 1 to"),
