@@ -155,7 +155,7 @@ class _Changed(Mapping[str, StoredTensor]):
 
     def __getitem__(self, name: str) -> StoredTensor:
         other = self._mutant.rename(name)
-        if other in self._weights and self._weights[other].shape == self._weights[name].shape:
+        if other is not None and other in self._weights and self._weights[other].shape == self._weights[name].shape:
             self.met += 1
             return self._weights[other]
         tensor = self._weights[name]
@@ -206,7 +206,7 @@ def causes(
     named = []
     for mutant in MUTANTS:
         truth = answer(exact, case, mutant)
-        if truth is None or any(np.shape(found.get(name)) != y.shape for name, y in truth.items()):
+        if truth is None or any(name not in found or found[name].shape != y.shape for name, y in truth.items()):
             continue
         near = answer(honest, case, mutant)
         assert near is not None

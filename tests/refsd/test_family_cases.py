@@ -48,7 +48,9 @@ class Broken(Reference):
         self.mutant = mutant
 
     def run(self, case, inputs):
-        return answer(Reference(FLOAT32, model_files=self.model_files), case, self.mutant)
+        y = answer(Reference(FLOAT32, model_files=self.model_files), case, self.mutant)
+        assert y is not None
+        return y
 
 
 @pytest.mark.parametrize("name", [case.name for case in FAMILIES])
@@ -68,6 +70,7 @@ def _killed(model_files, name):
     inputs = case.realize()
     exact, quick = (Reference(n, model_files=model_files) for n in (FLOAT64, FLOAT32))
     truth, honest = exact.run(case, inputs), answer(quick, case, Mutant("none"))
+    assert honest is not None
     killed = set()
     for mutant in MUTANTS:
         wrong = answer(quick, case, mutant)
