@@ -1,10 +1,14 @@
 """Noise against torch running, and sigmas against diffusers."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from diffusers import EulerDiscreteScheduler, FluxImg2ImgPipeline, StableDiffusionImg2ImgPipeline
+from diffusers.pipelines.flux.pipeline_flux_img2img import FluxImg2ImgPipeline
+from diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion_img2img import StableDiffusionImg2ImgPipeline
+from diffusers.schedulers.scheduling_euler_discrete import EulerDiscreteScheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +88,8 @@ class _Pipeline:
 def test_diffusers_img2img(pipeline, rule, order):
     for steps in (1, 2, 9, 10, 100):
         for strength in (0.01, 0.29, 0.5, 0.7, 0.75, 0.9995, 1.0):
-            left, count = pipeline.get_timesteps(_Pipeline(steps, order), steps, strength, "cpu")
+            bare: Any = _Pipeline(steps, order)
+            left, count = pipeline.get_timesteps(bare, steps, strength, "cpu")
             mine = rule(steps, strength, lambda n: np.arange(n, -1.0, -1))
             assert len(mine) == len(np.unique(left)) + 1
             assert not len(left) or mine[0] == left[0]
