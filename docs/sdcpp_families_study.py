@@ -21,7 +21,7 @@ from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
 from refsd.golden.engines.sdcpp_program import Program
 from refsd.golden.engines.sdcpp_tap import Graph
-from refsd.golden.numerics import FLOAT64, GGML_CPU
+from refsd.golden.numerics import FLOAT64, GGML_CPU, Numerics
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
 
@@ -56,8 +56,10 @@ def distances(program: Program, pattern: str) -> None:
             continue
         inputs = case.realize()
         found = engine.run(case, inputs)
+        assert case.model is not None
         declared = REACHES[case.model.family, case.op].deviations
-        runs = {"float64": (FLOAT64, ())} | {f"float64, {name}": (FLOAT64, (name,)) for name in declared}
+        runs: dict[str, tuple[Numerics, tuple[str, ...]]] = {"float64": (FLOAT64, ())}
+        runs |= {f"float64, {name}": (FLOAT64, (name,)) for name in declared}
         runs["ggml-cpu, all deviations" if declared else "ggml-cpu"] = (GGML_CPU, declared)
         truth: dict[str, np.ndarray] = {}
         for label, (numerics, names) in runs.items():
