@@ -5,8 +5,6 @@ Pictures' sides are multiples of 64 pixels, Flux's text is 256 tokens, Z-Image's
 
 from collections.abc import Mapping
 
-import msgspec
-
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
@@ -17,7 +15,6 @@ _GUIDANCE = Recipe((_BATCH,), data="constant", offset=3.5)
 _X, _CONTEXT, _Y = Recipe((_BATCH, 16, 8, 16)), Recipe((_BATCH, 256, 4096)), Recipe((_BATCH, 768))
 _FLUX = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT, "y": _Y}
 _DEV = {**_FLUX, "guidance": _GUIDANCE}
-_ONE = {name: msgspec.structs.replace(recipe, shape=(1, *recipe.shape[1:])) for name, recipe in _DEV.items()}
 
 
 def _channels(n: int) -> Recipe:
@@ -60,14 +57,6 @@ CASES = [
         },
         "q8_0",
     ),
-    _case(
-        "full/t5xxl/256-tokens",
-        "t5",
-        "t5xxl",
-        {"input_ids": Recipe((1, 256), "i32", data="token_ids", exponent=0, n=32128)},
-        "q8_0",
-    ),
-    _case("full/flux/dev/256-tokens", "flux", "flux-dev", _ONE, "q4_0"),
     _case(
         "full/zimage/13-tokens",
         "zimage",
