@@ -31,6 +31,9 @@ _BELL = math.log2(37837.2)
 # Looked up, not multiplied by: their values enter as they are.
 _TABLES = ("embedding.weight", "shared.weight", "embed_tokens.weight", "pos_embed", "_pad_token")
 
+# T5's scores are not divided by sqrt(64): its queries are drawn smaller by as much, lest rounding grow with depth.
+_UNSCALED = 3
+
 # Parts of the names of matrices that stay f16 among blocks.
 _KEPT = (
     *("embedding", "time_embed.", "label_emb.", "img_in.", "txt_in.", "time_in.", "vector_in.", "guidance_in."),
@@ -58,7 +61,8 @@ def tensor_recipe(name: str, shape: Shape, type: str) -> Recipe:
     if name.endswith(_TABLES):
         return Recipe(shape, type, exponent=-20)
     fan_in = math.prod(shape[1:])
-    return Recipe(shape, type, exponent=round(-math.log2(fan_in) / 2 - _BELL))
+    unscaled = _UNSCALED if name.endswith("SelfAttention.q.weight") else 0
+    return Recipe(shape, type, exponent=round(-math.log2(fan_in) / 2 - _BELL) - unscaled)
 
 
 def storage_type(name: str, shape: Shape, type: str) -> str:
