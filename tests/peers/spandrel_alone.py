@@ -6,6 +6,7 @@
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,4 +21,5 @@ def load_esrgan(state: dict[str, Any]) -> Any:
         for name, folder in (("spandrel", root), ("spandrel.architectures", root / "architectures")):
             sys.modules[name] = ModuleType(name)
             sys.modules[name].__path__ = [str(folder)]
+            sys.modules[name].__spec__ = ModuleSpec(name, None, is_package=True)
     return importlib.import_module("spandrel.architectures.ESRGAN").ESRGANArch().load(state)

@@ -89,7 +89,7 @@ def test_a_pipeline_folder(unet, vae, tmp_path, variant):
     clip.save_pretrained(tmp_path / "text_encoder")
     (tmp_path / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
     checkpoint = open_checkpoint(tmp_path)
-    assert (checkpoint.family, checkpoint.layout) == ("sd15", "diffusers")
+    assert (checkpoint.family and checkpoint.family.name, checkpoint.layout) == ("sd15", "diffusers")
     assert checkpoint.components["clip"].config == {"num_heads": 2, "hidden_act": "quick_gelu"}
     for name, model in (("unet", unet), ("vae", vae)):
         weights = checkpoint.components[name].weights

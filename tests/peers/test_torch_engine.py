@@ -15,7 +15,8 @@ from refsd.weights import recipes
 pytestmark = pytest.mark.peer
 
 MODELS = [case.name for case in select() if case.model is not None]
-OPS = [name for name, case in CASES.items() if case.model is None]
+# A trajectory is judged by another rule: test_torch_trajectories.py.
+OPS = [name for name, case in CASES.items() if case.model is None and case.op != "trajectory"]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,10 @@ def test_models(engines, runner, name):
     taken = [r for r in results if r.status != "refused"]
     assert [(r.engine, r.status, r.reason) for r in taken] == [(r.engine, "pass", "") for r in taken]
     rounded = [r for r in results if r.status == "refused"]
-    assert all(r.engine != "torch" and "before embedding" in r.reason for r in rounded)
+    if CASES[name].model.type in recipes.FLOAT_TYPES:
+        assert all(r.engine != "torch" and "before embedding" in r.reason for r in rounded)
+    else:
+        assert len(rounded) == len(engines), "diffusers reads no blocks from a folder"
 
 
 @pytest.mark.parametrize("op", ["model/flux", "model/qwen3"])
