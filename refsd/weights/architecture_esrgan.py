@@ -24,7 +24,6 @@ class ESRGANSize(NamedTuple):
 
 
 ESRGAN_X4 = ESRGANSize()
-ESRGAN_X2 = ESRGANSize(in_channels=12)
 ESRGAN_ANIME_6B = ESRGANSize(blocks=6)
 UPS = ("conv_up1", "conv_up2")
 

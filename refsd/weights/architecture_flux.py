@@ -33,7 +33,6 @@ FLUX_DEV = FluxSize()
 FLUX_SCHNELL = FluxSize(guidance=False)
 FLUX_FILL = FluxSize(in_channels=384)
 FLUX_CONTROL = FluxSize(in_channels=128)
-FLUX_KONTEXT = FLUX_DEV
 
 
 def flux_shapes(size: FluxSize) -> Shapes:

@@ -35,7 +35,6 @@ class RadianceSize(NamedTuple):
 
 
 RADIANCE = RadianceSize()
-RADIANCE_X0 = RadianceSize(x0=True)
 RADIANCE_X0_32 = RadianceSize(x0=True, twice=True)
 
 

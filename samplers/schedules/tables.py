@@ -11,7 +11,6 @@ from refsd.samplers.levels import Levels
 # Sabour et al. 2024, 10 steps; as published with the paper, three decimals.
 AYS_SD1 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
 AYS_SDXL = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
-AYS_SVD = (700.0, 54.5, 15.886, 7.977, 4.248, 1.789, 0.981, 0.403, 0.173, 0.034, 0.002)
 # The same timesteps' levels in full, as stable-diffusion.cpp has them.
 AYS_SD1_LEVELS = (
     *(14.6146412293, 6.4745760956, 3.8636745985, 2.6946151520, 1.8841921177, 1.3943805092),
@@ -36,8 +35,6 @@ AYS_SDXL_32 = (
 )
 AYS_GITS_SD1 = (14.615, 4.617, 2.507, 1.236, 0.702, 0.402, 0.240, 0.156, 0.104, 0.094, 0.029)
 AYS_GITS_SDXL = (14.615, 4.734, 2.567, 1.529, 0.987, 0.652, 0.418, 0.268, 0.179, 0.127, 0.029)
-# Flow levels of Pei et al. 2025 (OptimalSteps). Source: ComfyUI comfy_extras/nodes_optimalsteps.py.
-OPTIMAL_FLUX = (0.9968, 0.9886, 0.9819, 0.975, 0.966, 0.9471, 0.9158, 0.8287, 0.5512, 0.2808, 0.001)
 
 
 def stretched(sigmas: tuple[float, ...] | np.ndarray, count: int) -> np.ndarray:
