@@ -145,3 +145,13 @@ def test_what_cannot_be_made_is_one_line(tmp_path, model, name, layout, says):
         recipes.make(model, tmp_path / name, layout)
     assert "\n" not in str(caught.value)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_network_needs_of_single_tensors():
+    """A variance is positive; T5, whose scores are not scaled, has queries an eighth as large as its keys."""
+    assert (realize(recipes.tensor_recipe("bn.running_var", (512,), "f32"), "bn.running_var").values() > 0).all()
+    q, k = (
+        recipes.tensor_recipe(f"encoder.block.0.layer.0.SelfAttention.{name}.weight", (128, 64), "f32")
+        for name in "qk"
+    )
+    assert q.exponent == k.exponent - 3
