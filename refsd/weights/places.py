@@ -10,6 +10,7 @@ from refsd.weights import (
     keymaps_esrgan,
     keymaps_flux2,
     keymaps_mmdit,
+    keymaps_norms,
     keymaps_sdxl,
     keymaps_taesd,
     keymaps_text,
@@ -33,6 +34,10 @@ class Place(NamedTuple):
 
 def _same(_: Collection[str]) -> Keymap:
     return Keymap((), rest_same=True)
+
+
+def _flux(names: Collection[str]) -> Keymap:
+    return keymaps_norms.norms(names)
 
 
 def _ldm_unet(names: Collection[str]) -> Keymap:
@@ -196,12 +201,12 @@ PLACES = (
     *_places("unet", "diffusers", ("model.diffusion_model.", "unet."), _DIFFUSERS_UNET, _diffusers_unet),
     *_places("unet", "ldm", ("",), _LDM_UNET, _ldm_unet),
     *_places("unet", "diffusers", ("",), _DIFFUSERS_UNET, _diffusers_unet),
-    *_places("chroma-radiance", "original", _DENOISER, ("nerf_image_embedder.", "nerf_blocks."), _same),
+    *_places("chroma-radiance", "original", _DENOISER, ("nerf_image_embedder.", "nerf_blocks."), _flux),
     *_places("chroma", "diffusers", _FOLDER, ("distilled_guidance_layer.layers.0.linear_1.",), _diffusers_chroma),
-    *_places("chroma", "original", _DENOISER, ("distilled_guidance_layer.",), _same),
+    *_places("chroma", "original", _DENOISER, ("distilled_guidance_layer.",), _flux),
     *_places("flux2", "diffusers", _FOLDER, ("double_stream_modulation_img.linear.",), _diffusers_flux2),
-    *_places("flux2", "original", _DENOISER, ("double_stream_modulation_img.",), _same),
-    *_places("flux", "original", _DENOISER, ("double_blocks.", "single_blocks."), _same),
+    *_places("flux2", "original", _DENOISER, ("double_stream_modulation_img.",), _flux),
+    *_places("flux", "original", _DENOISER, ("double_blocks.", "single_blocks."), _flux),
     *_places("flux", "diffusers", _FOLDER, ("single_transformer_blocks.",), _diffusers_flux),
     *_places("mmdit", "original", _DENOISER, ("joint_blocks.",), _same),
     *_places("mmdit", "diffusers", _FOLDER, ("pos_embed.proj.",), _diffusers_mmdit),

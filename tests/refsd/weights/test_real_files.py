@@ -183,6 +183,19 @@ def test_it_opens_and_is_what_it_is(tmp_path, file):
             np.testing.assert_array_equal(held.weights[name].values(), arrays[name])
 
 
+@pytest.mark.parametrize("family", ("flux-dev", "chroma", "chroma-radiance", "flux2-dev"))
+def test_norms_that_comfyui_saved_anew(tmp_path, family):
+    ours, kept = tensors([(UNET, family, "original")])
+    anew = {name.removesuffix("scale") + "weight" if name.endswith(".scale") else name: a for name, a in kept.items()}
+    assert anew.keys() != kept.keys()
+    save_file(anew, tmp_path / "a.safetensors")
+    checkpoint = open_checkpoint(tmp_path / "a.safetensors")
+    assert checkpoint.family.name == family
+    for component, arrays in ours.items():
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(checkpoint.components[component].weights[name].values(), array)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
