@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import DTypeLike
 
-from refsd.samplers.noise import TorchCpu
+from refsd.samplers.noise import TorchAvx2
 from refsd.samplers.step import StepNoise
 
 _DIGITS = 6
@@ -42,7 +42,7 @@ class BrownianTree:
     depth)), and times are rounded to six digits: both as torchsde does it, so that paths agree.
 
     entropy: the seed; shape, dtype: of the increments
-    Error: float64 paths agree with torchsde 0.2.6 to 1e-15; float32 to the last bits of TorchCpu's normals.
+    Error: float64 paths agree with torchsde 0.2.6 to 1e-15; float32 to the last bits of TorchAvx2's normals.
     Source: Li et al. 2020 (Scalable gradients for SDEs), section 4; torchsde BrownianTree.
     """
 
@@ -67,7 +67,7 @@ class BrownianTree:
         return int(np.random.SeedSequence(self.entropy, spawn_key=spawn_key, pool_size=_POOL).generate_state(1)[0])
 
     def _normal(self, seed: int) -> np.ndarray:
-        return TorchCpu(seed).randn(self.shape, self.dtype)
+        return TorchAvx2(seed).randn(self.shape, self.dtype)
 
     def _increment(self, node: _Interval) -> np.ndarray:
         if node.parent is None:

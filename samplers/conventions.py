@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.samplers.levels import DiscreteLevels, Levels, NearestLevels
-from refsd.samplers.noise import Philox
-from refsd.samplers.noise_avx2 import TorchAvx2
+from refsd.samplers.noise import Philox, TorchAvx2
 from refsd.samplers.schedules import SCHEDULES, Schedule, tables, timesteps
 
 # seed, [N, C, H, W] -> standard normals, float32

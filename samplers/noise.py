@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
+from refsd.samplers.noise_avx2 import box_muller_avx2
 from refsd.samplers.step import StepNoise
 
 TWO_PI = np.float32(2 * np.pi)
@@ -118,7 +119,7 @@ class Mersenne:
 
 
 class TorchCpu:
-    """What torch.randn draws on a CPU; stable-diffusion.cpp's RNG `cpu`, ComfyUI's noise.
+    """The stream of torch.randn on a CPU, its log, sin and cos rounded once: stable-diffusion.cpp's RNG `cpu`.
 
     From 16 elements on, in blocks of 16 uniforms d of 24 bits (float64: of 53), for j in 0..7:
 
@@ -130,11 +131,11 @@ class TorchCpu:
     float16 and bfloat16 are float32's normals, rounded; but there a last block that is not full is not
     drawn before it is redrawn.
 
-    Error: bit-exact with torch where fewer than 16 are drawn; where more are, <= 3 ULP against torch 2.13
-    on x86-64, whose log, sin and cos are polynomials (TorchAvx2 has their bits), in float64 <= 2 ULP;
-    <= 2 ULP against stable-diffusion.cpp (glibc's float functions).
+    Error: bit-exact with torch where fewer than 16 are drawn; where more are, <= 2 ULP against
+    stable-diffusion.cpp (glibc's float functions), and in float64 against torch 2.13. In float32 torch has
+    other bits: TorchAvx2, TorchScalar.
     Source: PyTorch aten/src/ATen/native/cpu/DistributionTemplates.h, normal_fill;
-    aten/src/ATen/core/DistributionsHelper.h, normal_distribution.
+    aten/src/ATen/core/DistributionsHelper.h, normal_distribution; stable-diffusion.cpp src/rng_mt19937.hpp.
     """
 
     def __init__(self, seed: int):
@@ -183,13 +184,13 @@ class TorchCpu:
         return _box_muller_16(d)
 
 
-def _box_muller_16(d: np.ndarray) -> np.ndarray:
-    """Normals from uniforms in [0, 1), in blocks of 16: d [16 B] float32 -> the same."""
+def _box_muller_16(d: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
+    """Normals from uniforms in [0, 1), in blocks of 16: d [16 B] float32 -> the same. theta: [B, 8], float32"""
     u1, u2 = 1 - d.reshape(-1, 2, 8)[:, 0], d.reshape(-1, 2, 8)[:, 1]
     log = np.log(u1, dtype=np.float64).astype(np.float32)
-    theta = (TWO_PI * u2).astype(np.float64)
+    angle = (TWO_PI * u2 if theta is None else theta).astype(np.float64)
     r = np.sqrt(np.float32(-2) * log)
-    y = np.stack([r * np.cos(theta).astype(np.float32), r * np.sin(theta).astype(np.float32)], axis=1)
+    y = np.stack([r * np.cos(angle).astype(np.float32), r * np.sin(angle).astype(np.float32)], axis=1)
     return y.reshape(-1)
 
 
@@ -200,4 +201,32 @@ def _box_muller_16_f64(d: np.ndarray) -> np.ndarray:
     return np.stack([r * np.cos(theta), r * np.sin(theta)], axis=1).reshape(-1)
 
 
-RNGS: dict[str, Callable[[int], Noise]] = {"cuda": Philox, "cpu": TorchCpu}
+class TorchAvx2(TorchCpu):
+    """What torch.randn draws on an x86-64 CPU with AVX2 or AVX-512: ComfyUI's noise, diffusers', k-diffusion's.
+
+    Error: of 4 million normals each is torch 2.13's to the bit; float16 and bfloat16 too; float64 is TorchCpu's.
+    """
+
+    def _box_muller(self, d: np.ndarray) -> np.ndarray:
+        return box_muller_avx2(d)
+
+
+class TorchScalar(TorchCpu):
+    """What torch.randn draws on a CPU without AVX2: theta = 2 pi d is a product of float64, rounded once.
+
+    Near theta = pi that is another sine by a hundred thousandth of it, where TorchCpu's and TorchAvx2's agree.
+    Error: <= 3 ULP against torch 2.13 with ATEN_CPU_CAPABILITY=default; with glibc's float functions to the bit.
+    Source: PyTorch aten/src/ATen/native/cpu/DistributionTemplates.h, normal_fill_16.
+    """
+
+    def _box_muller(self, d: np.ndarray) -> np.ndarray:
+        return _box_muller_16(d, (2 * np.pi * d.reshape(-1, 2, 8)[:, 1].astype(np.float64)).astype(np.float32))
+
+
+# `cpu` is torch's on today's CPUs, to the bit; stable-diffusion.cpp's of that name is cpu_sdcpp, the same stream.
+RNGS: dict[str, Callable[[int], Noise]] = {
+    "cuda": Philox,
+    "cpu": TorchAvx2,
+    "cpu_sdcpp": TorchCpu,
+    "cpu_scalar": TorchScalar,
+}

@@ -46,7 +46,7 @@ def txt2img(
     ] = None,
     seed: Annotated[int, typer.Option("-s", "--seed", help="Below 0: a random one, which is shown.")] = 42,
     rng: Annotated[
-        str, typer.Option("--rng", help="cuda (Philox, as A1111), cpu (as torch and ComfyUI).")
+        str, typer.Option("--rng", help="cuda (Philox, as A1111), cpu (as torch and ComfyUI), cpu_sdcpp.")
     ] = "cuda",
     sampler_rng: Annotated[
         str | None, typer.Option("--sampler-rng", help="Of the noise between the steps. Default: --rng's stream.")

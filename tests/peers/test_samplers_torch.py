@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from refsd.samplers.conventions import fewer, fewer_rounded_up
 from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
-from refsd.samplers.noise import TorchCpu
-from refsd.samplers.noise_avx2 import TorchAvx2
+from refsd.samplers.noise import TorchAvx2, TorchCpu
 from refsd.samplers.schedules import discrete, karras
 
 pytestmark = [

@@ -14,8 +14,7 @@ from refsd.samplers.conventions import (
     stretched,
 )
 from refsd.samplers.levels import SD_LEVELS
-from refsd.samplers.noise import Philox
-from refsd.samplers.noise_avx2 import TorchAvx2
+from refsd.samplers.noise import Philox, TorchAvx2
 from refsd.samplers.webui_noise import first_noise, slerp
 
 SHAPE = (2, 4, 3, 5)

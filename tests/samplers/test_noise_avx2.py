@@ -1,4 +1,4 @@
-"""Normals as torch has them on x86-64, to the last bit."""
+"""Normals as torch has them on x86-64, to the last bit, and its Brownian motions: fixtures/record_rng_torch.py."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refsd.samplers.noise import TorchCpu, philox4x32
-from refsd.samplers.noise_avx2 import TorchAvx2, log_cephes, sin_cos_cephes
+from refsd.samplers.brownian import BrownianTree
+from refsd.samplers.noise import RNGS, TorchAvx2, TorchCpu, TorchScalar, philox4x32
+from refsd.samplers.noise_avx2 import log_cephes, sin_cos_cephes
 
 FIXTURE = json.loads((Path(__file__).parent.parent / "fixtures" / "rng_torch.json").read_text())
 DTYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -26,6 +27,37 @@ def test_every_size_class_of_torch(case):
         np.testing.assert_array_max_ulp(y, expected, 2)
     else:
         np.testing.assert_array_equal(y.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=str(c["seed"])) for c in FIXTURE["scalar"]])
+def test_torch_without_avx2(case):
+    """Its angles are products of float64: TorchCpu's are of float32, and other sines near pi."""
+    rng = TorchScalar(case["seed"])
+    y = np.concatenate([rng.randn((n,)) for n in case["calls"]])
+    np.testing.assert_array_max_ulp(y, np.frombuffer(bytes.fromhex(case["hex"]), np.float32), 3)
+
+
+def test_an_angle_of_float32_is_another_sine_near_pi():
+    """Where theta is next to pi its last bit decides on the sine: by some parts in a thousand at 32 steps of it."""
+    u = np.float32(0.5) + np.arange(-32, 32, dtype=np.float32) * np.float32(2.0**-24)
+    d = np.concatenate([np.full((8, 8), 0.5, np.float32), u.reshape(8, 8)], axis=1).reshape(-1)
+    sines, others = (rng(0)._box_muller(d).reshape(8, 2, 8)[:, 1].reshape(-1) for rng in (TorchScalar, TorchCpu))
+    theta = (2 * np.pi * u.astype(np.float64)).astype(np.float32)
+    expected = np.sqrt(2 * np.log(2)) * np.sin(theta.astype(np.float64))
+    np.testing.assert_allclose(sines, expected, rtol=3e-7)
+    assert np.abs(others / expected - 1).max() > 1e-3
+
+
+def test_a_brownian_motion_of_float32_is_torchsdes_to_the_bit():
+    tree = BrownianTree(0.03, 14.6, 42, (2, 4, 3, 5))
+    for a, b, theirs in FIXTURE["brownian"]:
+        expected = np.frombuffer(bytes.fromhex(theirs), np.float32).reshape(2, 4, 3, 5)
+        np.testing.assert_array_equal(tree(a, b), expected)
+
+
+def test_the_default_stream_is_torchs_own():
+    """What a user calls `cpu` is torch's on today's CPUs; stable-diffusion.cpp's and the scalar path have names."""
+    assert (RNGS["cpu"], RNGS["cpu_sdcpp"], RNGS["cpu_scalar"]) == (TorchAvx2, TorchCpu, TorchScalar)
 
 
 def test_random123_zeros():
