@@ -1,4 +1,4 @@
-"""RMS norms of FLUX.1 and its descendants: `.scale` in the original's files, `.weight` where ComfyUI saved them anew."""
+"""RMS norms of FLUX.1 and its descendants: `.scale` in the original's files, `.weight` where ComfyUI saved anew."""
 
 import re
 from collections.abc import Iterable
