@@ -9,7 +9,8 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
 _BATCH = 2
-_E = 128  # channels of a tiny model's context; Flux's is T5's, for sd-cli loads no other
+_E = 128  # channels of a tiny model's context; Flux's is T5's, for sd-cli loads no other, a UNet's 32
+_SIZES = 16 + 6 * 256  # what a tiny SDXL takes besides: its pooled text, and six embedded numbers
 
 
 def _x(channels: int, high: int, wide: int, **recipe) -> Recipe:
@@ -50,7 +51,7 @@ def _lone(case: Case) -> Case:
 def _denoise(
     family: str, component: str, label: str, x: Recipe, t: Recipe, tokens: int, type="f32", **more
 ) -> Case:
-    width = _E if component != "flux" else 4096
+    width = {"flux": 4096, "unet": 32}.get(component, _E)
     inputs = {"x": x, "timesteps": t, "context": _context(tokens, width), **more}
     return _case(family, component, label, inputs, type)
 
@@ -64,8 +65,8 @@ _PICTURE = {"data": "integers", "exponent": -3, "offset": 0.5}
 CASES = [
     _denoise("sd21", "unet", "first-step", _x(4, 16, 8), _all(999), 77, "f16"),
     _denoise("sd21", "unet", "quiet", _x(4, 8, 16, exponent=-30), _all(1), 9, "f16"),
-    _denoise("sdxl", "unet", "first-step", _x(4, 8, 16), _all(999), 77, "f16", y=_y(96)),
-    _denoise("sdxl", "unet", "between", _x(4, 16, 4), _DRAWN, 5, "f16", y=_y(96)),
+    _denoise("sdxl", "unet", "first-step", _x(4, 8, 16), _all(999), 77, "f16", y=_y(_SIZES)),
+    _denoise("sdxl", "unet", "between", _x(4, 16, 4), _DRAWN, 5, "f16", y=_y(_SIZES)),
     _denoise("controlnet", "controlnet", "between", _x(4, 8, 16), _DRAWN, 7, hint=_x(3, 64, 128, **_PICTURE)),
     _denoise("sd3-medium", "mmdit", "between", _x(16, 6, 10), _DRAWN, 7, y=_y(96)),
     _denoise("sd35-medium", "mmdit", "first-step", _x(16, 14, 4), _all(1000), 33, y=_y(96)),
@@ -96,7 +97,7 @@ CASES = [
     _case("taesd", "tae-decoder", "outliers", {"z": _x(4, 5, 3, data="outliers", exponent=-18)}),
     _case("taef1", "tae-decoder", "wide", {"z": _x(16, 3, 7)}),
     _case("esrgan", "esrgan", "odd", {"x": _x(3, 7, 12, **_PICTURE)}),
-    _case("sd21", "clip", "ended", {"input_ids": _ids(77, 40)}, "f16", eos=7),
+    _case("clip-h", "clip", "ended", {"input_ids": _ids(77, 40)}, "f16", eos=7),
     _case("clip-l", "clip", "ended", {"input_ids": _ids(33, 40)}, eos=7),
     _case("clip-g", "clip_g", "ended", {"input_ids": _ids(33, 40)}, "f16", eos=7),
     _case("clip-g", "clip_g", "penultimate", {"input_ids": _ids(9)}, "f16", clip_skip=2, final_norm=False),

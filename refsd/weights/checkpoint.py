@@ -150,7 +150,7 @@ def _scaled(vae: Component, family: Family) -> Component:
     """Latents that no config speaks of are scaled as the denoiser's family has them."""
     from refsd.models.vae import LATENT_SCALES  # the models read weights
 
-    scale = LATENT_SCALES.get(latents_of(family))
+    scale = LATENT_SCALES.get(latents_of(family.name))
     if "scaling_factor" in vae.config or scale is None:
         return vae
     return vae._replace(config={**vae.config, "scaling_factor": scale.factor, "shift_factor": scale.shift})

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from refsd.golden.errors import BadInput
-from refsd.weights.architecture import Shapes, UNetSize
+from refsd.weights.architecture import CLIPSize, Shapes, UNetSize
 from refsd.weights.architecture_controlnet import controlnet_size
 from refsd.weights.architecture_mmdit import mmdit_size
 from refsd.weights.config_fields import COMPUTED
 from refsd.weights.sizes import clip_size, dim, unet_size, vae_size
 
-# OpenCLIP's H and bigG have the GELU that OpenAI's CLIP replaced.
+# OpenCLIP's H and bigG have the GELU that OpenAI's CLIP replaced: they are wider, and deeper than its 12 layers.
 OPENCLIP_WIDTHS = (1024, 1280)
+OPENCLIP_LAYERS = (23, 24, 32)
 
 TEXT = ("clip", "t5", "qwen3", "mistral")
 INNER = ("text_config", "rope_parameters")  # fields in a field: of a model that sees, and since transformers 5
@@ -109,11 +110,16 @@ def _flux2_vae(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, A
 
 
 def _clip(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    hidden = clip_size(shapes).hidden
+    size = clip_size(shapes)
     return {
-        "num_heads": _divisor(path, given, "num_attention_heads", max(1, hidden // 64), hidden),
-        "hidden_act": given.get("hidden_act", "gelu" if hidden in OPENCLIP_WIDTHS else "quick_gelu"),
+        "num_heads": _divisor(path, given, "num_attention_heads", max(1, size.hidden // 64), size.hidden),
+        "hidden_act": given.get("hidden_act", clip_act(size)),
     }
+
+
+def clip_act(size: CLIPSize) -> str:
+    """The activation that a CLIP text encoder of this size has."""
+    return "gelu" if size.hidden in OPENCLIP_WIDTHS or size.layers in OPENCLIP_LAYERS else "quick_gelu"
 
 
 _READ = {

@@ -7,12 +7,16 @@ from typing import NamedTuple
 from refsd.golden.errors import BadInput
 from refsd.weights.architecture import Shape
 from refsd.weights.places import PLACES, Place
+from refsd.weights.sizes import count
 from refsd.weights.stored import shown
 
 # Networks that predict noise or a velocity: a model has one.
 DENOISERS = ("unet", "mmdit", "flux", "chroma", "chroma-radiance", "flux2", "zimage")
 
-_BIGG = 1280  # bigG's width, which no other text encoder of CLIP's kind has
+# bigG's width and depth, which no other text encoder of CLIP's kind has.
+_BIGG, _BIGG_LAYERS = 1280, 32
+
+_CLIP_LAYERS = ("text_model.encoder.layers.", "encoder.layers.", "transformer.resblocks.")
 
 # A part of some name -> what the file is. In this order.
 FOREIGN = (
@@ -112,11 +116,12 @@ def is_known_extra(name: str) -> bool:
 
 
 def _bigg_or(component: str, found: Found, shapes: Mapping[str, Shape]) -> str:
-    """OpenAI's and OpenCLIP's encoders have the same names: bigG is told by its width."""
+    """OpenAI's and OpenCLIP's encoders have the same names: bigG is told by its width, or by its depth."""
     if component != "clip":
         return component
     table = next((shapes[name] for part, name in found.names.items() if _is_table(part)), ())
-    return "clip_g" if _BIGG in table else component
+    layers = max(count(found.names, prefix, 0) for prefix in _CLIP_LAYERS)
+    return "clip_g" if _BIGG in table or layers == _BIGG_LAYERS else component
 
 
 def _is_table(part: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refsd.weights.architecture import CLIPSize, UNetSize, VAESize, unet_depths
-from refsd.weights.config import OPENCLIP_WIDTHS
+from refsd.weights.config import clip_act
 
 
 def pipeline_files() -> dict[str, str]:
@@ -81,7 +81,7 @@ def unet_config(size: UNetSize) -> dict:
 
 
 def vae_config(size: VAESize) -> dict:
-    """SD's, and FLUX.1's, which has no quant convolutions."""
+    """SD's, and FLUX.1's, which has no quant convolutions; but for how its family scales the latents."""
     levels = len(size.channel_mult)
     return {
         "_class_name": "AutoencoderKL",
@@ -94,7 +94,6 @@ def vae_config(size: VAESize) -> dict:
         "norm_num_groups": 32,
         "out_channels": size.image_channels,
         "sample_size": 512,
-        "scaling_factor": 0.18215,
         "up_block_types": ["UpDecoderBlock2D"] * levels,
     } | ({} if size.quant_convs else {"use_quant_conv": False, "use_post_quant_conv": False})
 
@@ -106,7 +105,7 @@ def clip_config(size: CLIPSize, architecture: str = "CLIPTextModel") -> dict:
         "attention_dropout": 0.0,
         "bos_token_id": 49406,
         "eos_token_id": 49407,
-        "hidden_act": "gelu" if size.hidden in OPENCLIP_WIDTHS else "quick_gelu",
+        "hidden_act": clip_act(size),
         "hidden_size": size.hidden,
         "initializer_factor": 1.0,
         "initializer_range": 0.02,
@@ -114,7 +113,7 @@ def clip_config(size: CLIPSize, architecture: str = "CLIPTextModel") -> dict:
         "layer_norm_eps": 1e-05,
         "max_position_embeddings": size.positions,
         "model_type": "clip_text_model",
-        "num_attention_heads": size.hidden // 64,
+        "num_attention_heads": max(1, size.hidden // 64),
         "num_hidden_layers": size.layers,
         "pad_token_id": 49407,
         "projection_dim": size.projection or size.hidden,

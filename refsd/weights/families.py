@@ -32,10 +32,10 @@ def family_of(shapes: Mapping[str, Shapes]) -> Family:
     return Family("parts", f"no denoiser, but {names}", "the names of its tensors")
 
 
-def latents_of(family: Family) -> str:
-    """The name in models.vae.LATENT_SCALES under which its latents are scaled; another where there is none."""
-    kind = family.name.partition("-")[0]
-    return {"sd15": "sd1", "sd35": "sd3"}.get(kind, kind)
+def latents_of(family: str) -> str:
+    """The name in models.vae.LATENT_SCALES under which a family's latents are scaled; another if there is none."""
+    kind = family.partition("-")[0]
+    return {"sd15": "sd1", "sd21": "sd2", "sd35": "sd3"}.get(kind, kind)
 
 
 def _unet(shapes: Shapes) -> Family:

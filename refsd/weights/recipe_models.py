@@ -71,16 +71,27 @@ def _diffusers_tae(size: TAESDSize) -> Keymap:
 
 _UNET, _VAE, _EMBEDDERS = "model.diffusion_model.", "first_stage_model.", "conditioner.embedders."
 _TINY_CLIP = CLIPSize(hidden=128, layers=2, mlp=512)
-_TINY_BIGG = CLIPSize(hidden=1280, layers=2, mlp=256, vocab=1000, projection=64)
+# OpenCLIP's encoders are told by their depth. Those beside a UNet know every token, and are as wide as its context.
+_TINY_H = CLIPSize(hidden=128, layers=24, mlp=128, vocab=1000, projection=64)
+_TINY_BIGG = _TINY_H._replace(layers=32)
+_THIN_CLIP = CLIPSize(hidden=16, layers=2, mlp=32)
+_THIN_H = CLIPSize(hidden=32, layers=24, mlp=64, projection=16)
+_THIN_BIGG = CLIPSize(hidden=16, layers=32, mlp=32, projection=16)
 _TINY_VAE = VAESize(channels=32)
 _TINY_FLUX = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
 _TINY_CHROMA = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
 _TINY_FLUX2 = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
-_TINY_SD2 = UNetSize(channels=64, channel_mult=(1, 1, 2, 2), context_dim=128, linear=True)
+_TINY_SD2 = UNetSize(channels=64, channel_mult=(1, 1, 1, 1), context_dim=32, linear=True)
 _TINY_SDXL = SDXL._replace(
-    channels=64, channel_mult=(1, 1, 2), context_dim=128, label=96, down=((0, 0), (1, 1), (2, 2)), middle=2
+    channels=32,
+    channel_mult=(1, 2, 2),
+    res_blocks=1,
+    context_dim=32,
+    label=16 + 6 * 256,
+    down=((0,), (1,), (2,)),
+    middle=2,
 )
-_NARROW_VAE = VAESize(channels=32, channel_mult=(1, 1, 2, 2))
+_NARROW_VAE = VAESize(channels=32, channel_mult=(1, 1, 1, 1))
 _TINY_MMDIT = MMDiTSize(hidden=128, blocks=2, mlp=512, table=16, context_dim=128, pooled=96)
 
 
@@ -103,9 +114,7 @@ MODELS: dict[str, Model] = {
         {
             "unet": Part(SD21, _TINY_SD2, _UNET),
             "vae": Part(VAESize(), _NARROW_VAE, _VAE),
-            "clip": Part(
-                CLIP_H, CLIPSize(1024, 2, 256, vocab=1000, projection=64), "cond_stage_model.model.", _openclip
-            ),
+            "clip": Part(CLIP_H, _THIN_H, "cond_stage_model.model.", _openclip),
         },
         "sd2",
     ),
@@ -113,8 +122,8 @@ MODELS: dict[str, Model] = {
         {
             "unet": Part(SDXL, _TINY_SDXL, _UNET),
             "vae": Part(VAESize(), _NARROW_VAE, _VAE),
-            "clip": Part(CLIPSize(), _TINY_CLIP._replace(vocab=1000), f"{_EMBEDDERS}0.transformer."),
-            "clip_g": Part(CLIP_G, _TINY_BIGG, f"{_EMBEDDERS}1.model.", _openclip),
+            "clip": Part(CLIPSize(), _THIN_CLIP, f"{_EMBEDDERS}0.transformer."),
+            "clip_g": Part(CLIP_G, _THIN_BIGG, f"{_EMBEDDERS}1.model.", _openclip),
         },
         "sdxl",
     ),
@@ -133,6 +142,7 @@ MODELS: dict[str, Model] = {
     "flux2-klein": _alone("flux2", FLUX2_KLEIN_4B, _TINY_FLUX2._replace(guidance=False), "flux2"),
     "zimage": _alone("zimage", ZIMAGE, ZIMAGE._replace(hidden=384, layers=2, mlp=1024, context_dim=128), "lumina2"),
     "clip-l": _alone("clip", CLIP_L, _TINY_CLIP._replace(vocab=1000), "clip"),
+    "clip-h": _alone("clip", CLIP_H, _TINY_H, "clip"),
     "clip-g": _alone("clip_g", CLIP_G, _TINY_BIGG, "clip"),
     "t5xxl": _alone("t5", T5_XXL, T5Size(128, 2, 2, mlp=256, vocab=1000), "t5encoder"),
     "qwen3-4b": _alone("qwen3", QWEN3_4B, Qwen3Size(128, 3, 2, 1, mlp=256, vocab=1000), "qwen3"),

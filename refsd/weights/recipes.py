@@ -16,6 +16,7 @@ from refsd.weights import recipe_models
 from refsd.weights.architecture import Shape, Shapes
 from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.diffusers_folder import dumped, pipeline_files
+from refsd.weights.families import latents_of
 from refsd.weights.folder_parts import PARTS
 from refsd.weights.keymaps import SAME, Source
 from refsd.weights.recipe_models import Part, part_shapes
@@ -166,7 +167,15 @@ def _write_part(path: Path, model: ModelRecipe, component: str, part: Part, adva
     made = _Made(named)
     tensors = (tensor for name in wanted for tensor in written(name, made).values())
     write_safetensors(path / there.folder / there.file, specs, tensors, advance=advance)
-    _write_text(path / there.folder / "config.json", dumped(there.config(size)))
+    scale = _latent_scale(model.family) if component == "vae" else {}
+    _write_text(path / there.folder / "config.json", dumped({**there.config(size), **scale}))
+
+
+def _latent_scale(family: str) -> dict[str, float]:
+    from refsd.models.vae import LATENT_SCALES  # the models read weights
+
+    scale = LATENT_SCALES[latents_of(family)]
+    return {"scaling_factor": scale.factor, "shift_factor": scale.shift}
 
 
 def _sources(component: str, part: Part, size: Any, named: Mapping[str, Recipe]) -> dict[str, Source]:

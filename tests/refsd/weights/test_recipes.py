@@ -10,7 +10,7 @@ from safetensors import safe_open
 from refsd.golden.case import ModelRecipe
 from refsd.golden.errors import BadInput
 from refsd.golden.recipe import realize
-from refsd.weights import open_checkpoint, recipes
+from refsd.weights import open_checkpoint, recipe_models, recipes
 from refsd.weights.architecture import sd15_shapes
 
 TINY = ModelRecipe("sd15", "f16", tiny=True)
@@ -88,6 +88,35 @@ def test_every_family_has_a_diffusers_folder(tmp_path, family):
         assert set(there) == set(held.weights)
         for name, tensor in held.weights.items():
             assert there[name].data.tobytes() == tensor.data.tobytes(), name
+
+
+@pytest.mark.parametrize(("family", "most"), [("sdxl", 10e6), ("sd21", 14e6), ("clip-g", 7e6), ("clip-h", 6e6)])
+def test_small_files_are_small_and_are_still_what_they_are(tmp_path, family, most):
+    """Narrow encoders of OpenCLIP's are told by their depth, and have its GELU; in a folder as well."""
+    model = ModelRecipe(family, "f16", tiny=True)
+    path = recipes.make(model, tmp_path / "model.safetensors")
+    assert path.stat().st_size < most
+    file, folder = open_checkpoint(path), open_checkpoint(recipes.make(model, tmp_path / "model", "diffusers"))
+    assert file.family.name == folder.family.name == {"sd21": "sd2", "sdxl": "sdxl"}.get(family, "parts")
+    assert set(file.components) == set(folder.components) == set(recipes.shapes(model))
+    for component, held in file.components.items():
+        config = dict(folder.components[component].config)
+        assert held.config == config
+    if family == "clip-h":
+        assert file.components["clip"].config["hidden_act"] == "gelu"
+    elif family != "sd21":
+        assert file.components["clip_g"].config["hidden_act"] == "gelu"
+
+
+def test_a_tiny_sdxl_fits_together():
+    """What its encoders say is what its UNet takes, token for token: it can draw."""
+    parts = recipe_models.MODELS["sdxl"].parts
+    unet, clip, bigg = (parts[name].tiny for name in ("unet", "clip", "clip_g"))
+    assert unet.context_dim == clip.hidden + bigg.hidden
+    assert unet.label == bigg.projection + 6 * 256
+    parts = recipe_models.MODELS["sd21"].parts
+    assert parts["unet"].tiny.context_dim == parts["clip"].tiny.hidden
+    assert clip.vocab == bigg.vocab == parts["clip"].tiny.vocab == 49408
 
 
 def test_no_folder_without_a_peer(tmp_path):
