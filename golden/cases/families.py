@@ -21,6 +21,10 @@ def _channels(n: int) -> Recipe:
     return Recipe((_BATCH, n, 8, 16))
 
 
+def _ids(tokens: int, vocab: int) -> Recipe:
+    return Recipe((1, tokens), "i32", data="token_ids", exponent=0, n=vocab)
+
+
 def _case(name: str, op: str, family: str, inputs: Mapping[str, Recipe], type="f32") -> Case:
     model = ModelRecipe(family, type, tiny=not name.startswith("full/"))
     return Case(name, f"model/{op}", dict(inputs), model=model)
@@ -68,4 +72,5 @@ CASES = [
         },
         "q8_0",
     ),
+    _case("full/t5xxl/256-tokens", "t5", "t5xxl", {"input_ids": _ids(256, 32128)}, "q8_0"),
 ]
