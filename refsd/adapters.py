@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,16 +12,25 @@ from refsd.golden.tensor import StoredTensor, stored
 from refsd.kernels.adapters import Adapter, Conv2d, DoRA, Full, Layer, Linear, LoHa, LoKr, LoRA
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import alpha_over_rank, lokr_scale_sdcpp, rank_sdcpp
+from refsd.weights.adapter_names import Target
 from refsd.weights.adapters import AdapterFile, build_adapters, open_adapters
 from refsd.weights.checkpoint import Checkpoint
 
 
 class Applied(NamedTuple):
-    """strength: 1 as trained; kind: the storage type of its factors, which decides how an engine multiplies"""
+    """
+    strength: 1 as trained
+    kind:     the storage type of its factors, which decides how an engine multiplies
+    target:   the layer, and its rows; None: all
+    """
 
     adapter: Adapter
     strength: float
     kind: str = "f32"
+    target: Target | None = None
+
+    def rows(self, there: int) -> Any:
+        return slice(None) if self.target is None else self.target.rows(there)
 
 
 class Adapters:
@@ -39,7 +48,12 @@ class Adapters:
 
     def linear(self, key: str, x, y, weight, bias) -> np.ndarray:
         """The layer's output y [..., O], and what its adapters, if any, add to it. x: [..., I]"""
-        return self._add(key, x, y, lambda kind: Linear(weight, bias, self.arithmetic.activation(kind)))
+
+        def layer(kind, rows):
+            some = None if bias is None else bias[rows]
+            return Linear(weight[rows], some, self.arithmetic.activation(kind))
+
+        return self._add(key, x, y, layer)
 
     def conv2d(self, key: str, x, y, weight, bias, stride, padding, dilation=1) -> np.ndarray:
         """The same of a convolution. padding: (top, bottom, left, right)"""
@@ -50,11 +64,11 @@ class Adapters:
                 self.arithmetic.round_as(x, conv), self.arithmetic.round_as(weight, conv), stride, padding
             )
 
-        return self._add(key, x, y, lambda kind: Conv2d(weight, bias, stride, padding, dilation, product))
+        return self._add(key, x, y, lambda *_: Conv2d(weight, bias, stride, padding, dilation, product))
 
     def norm(self, key: str, weight, bias) -> tuple[np.ndarray, np.ndarray | None]:
         """A norm's weight and bias with their differences."""
-        for adapter, strength, _ in self.layers.get(key, ()):
+        for adapter, strength, *_ in self.layers.get(key, ()):
             assert isinstance(adapter, Full)
             weight = weight + adapter.delta(weight, strength)
             more = adapter.bias_delta(bias, strength)
@@ -68,12 +82,18 @@ class Adapters:
         x = np.ascontiguousarray(x, dtype)
         base = np.ascontiguousarray(y, dtype)
         out = base.copy()
-        for i, (adapter, strength, kind) in enumerate(self.layers[key]):
-            on: Layer = layer(kind)
+        for i, applied in enumerate(self.layers[key]):
+            adapter, rows = applied.adapter, applied.rows(y.shape[-1])
+            on: Layer = layer(applied.kind, rows)
             if isinstance(adapter, DoRA) and adapter.measured is None:
                 adapter = adapter.on(on.weight)
-                self.layers[key][i] = Applied(adapter, strength, kind)
-            adapter.forward(x, base, on, out, strength)
+                self.layers[key][i] = applied._replace(adapter=adapter)
+            if applied.target is None or applied.target.count is None:
+                adapter.forward(x, base, on, out, applied.strength)
+            else:  # of a linear layer
+                some = np.ascontiguousarray(out[..., rows])
+                adapter.forward(x, np.ascontiguousarray(base[..., rows]), on, some, applied.strength)
+                out[..., rows] = some
         return self.arithmetic.store(out)
 
 
@@ -109,13 +129,10 @@ def load(
     layers: dict[str, list[Applied]] = {}
     for file, strength in loras:
         built = build_adapters(file, component, shapes, arithmetic.expand)
-        types = {
-            target.key: file.weights.headers[next(iter(names.values()))].type
-            for target, names in file.targets.items()
-            if target.component == component
-        }
-        for key, adapter in built.items():
-            layers.setdefault(key, []).append(Applied(_deviating(adapter, arithmetic), strength, types[key]))
+        for target, adapter in built.items():
+            kind = file.weights.headers[next(iter(file.targets[target].values()))].type
+            applied = Applied(_deviating(adapter, arithmetic), strength, kind, target)
+            layers.setdefault(target.key, []).append(applied)
     return Adapters(layers, arithmetic) if layers else None
 
 
@@ -172,11 +189,12 @@ class Merged(Mapping[str, StoredTensor]):
         dtype = self.adapters.arithmetic.numerics.compute_dtype
         value = np.array(tensor.values(), dtype)
         total = value.copy()
-        for adapter, strength, _ in self.adapters.layers[key]:
+        for applied in self.adapters.layers[key]:
+            adapter, strength, rows = applied.adapter, applied.strength, applied.rows(len(value))
             if leaf == "weight":
-                total += adapter.delta(value, strength)
-            elif (more := getattr(adapter, "bias_delta", lambda *_: None)(value, strength)) is not None:
-                total += more
+                total[rows] += adapter.delta(value[rows], strength)
+            elif (more := getattr(adapter, "bias_delta", lambda *_: None)(value[rows], strength)) is not None:
+                total[rows] += more
         return stored(total)
 
     def __iter__(self) -> Iterator[str]:

@@ -11,13 +11,15 @@ from refsd.golden.errors import BadInput
 from refsd.golden.tensor import StoredTensor
 from refsd.kernels.adapters import Adapter
 from refsd.weights.adapter_kinds import Misfit, Parts, build
-from refsd.weights.adapter_names import Target, aliases, split
+from refsd.weights.adapter_names import NAMINGS, Target, aliases, split
 from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.detect import DENOISERS
 from refsd.weights.files import open_weights, read_json
 from refsd.weights.finite import not_finite
 from refsd.weights.problems import NO_WEIGHTS
 from refsd.weights.stored import Weights, shown
 
+_LLMS = ("qwen3", "mistral")
 _PEFT = ("LORA", "LOHA", "LOKR", "OFT", "BOFT", "IA3")
 # Settings of adapter_config.json that change the arithmetic in a way that refsd does not know.
 _UNREAD = ("alpha_pattern", "fan_in_fan_out", "use_qalora")
@@ -43,11 +45,12 @@ def open_adapters(path: str | Path, checkpoint: Checkpoint) -> AdapterFile:
     Raises BadInput, in one line that lists all of them, for names that are no part of an adapter, or of no layer.
     """
     weights = open_weights(path)
-    held = {name: component for name, component in checkpoint.components.items() if name in ("unet", "clip")}
+    held = {name: component for name, component in checkpoint.components.items() if name in NAMINGS}
     layers = aliases(
-        {name: c.size for name, c in held.items()},  # pyright: ignore[reportArgumentType]
+        {name: c.size for name, c in held.items()},
         {name: c.weights.shapes for name, c in held.items()},
     )
+    title = checkpoint.family.title if checkpoint.family else "this checkpoint"
     targets: dict[Target, dict[str, str]] = {}
     unknown, twice = [], []
     for name in weights:
@@ -58,13 +61,13 @@ def open_adapters(path: str | Path, checkpoint: Checkpoint) -> AdapterFile:
         elif targets.setdefault(target, {}).setdefault(part, name) != name:
             twice.append(shown(name))
     for what, names in (
-        ("name no layer of Stable Diffusion 1.x, or no part of an adapter", unknown),
+        (f"name no layer of {title}, or no part of an adapter", unknown),
         ("come twice", twice),
     ):
         if names:
             raise BadInput(f"{path}: {len(names)} of {len(weights)} tensors {what}: {', '.join(names)}")
     if not targets:
-        raise BadInput(f"{path}: no tensors; an adapter of Stable Diffusion 1.x expected")
+        raise BadInput(f"{path}: no tensors; an adapter of {title} expected")
     return AdapterFile(weights, targets, _settings(Path(path), weights))
 
 
@@ -73,15 +76,16 @@ def build_adapters(
     component: str,
     shapes: Mapping[str, tuple[int, ...]],
     expand: Callable[[StoredTensor], np.ndarray],
-) -> dict[str, Adapter]:
-    """The adapters of one component: the layer's key -> adapter, its arrays from `expand`.
+) -> dict[Target, Adapter]:
+    """The adapters of one component, their arrays from `expand`.
 
     Raises BadInput, in one line that lists all of them, for parts that do not fit their layers or are not finite.
     """
-    found: dict[str, Adapter] = {}
+    found: dict[Target, Adapter] = {}
     misfits = []
-    for (of, key), names in file.targets.items():
-        if of != component:
+    for target, names in file.targets.items():
+        key = target.key
+        if target.component != component:
             continue
         try:
             tensors = {part: _read(file.weights, part, name) for part, name in names.items()}
@@ -90,7 +94,8 @@ def build_adapters(
             settings = _of_module(file.settings.get(component, {}), next(iter(names.values())))
             if tensors.keys() & {"diff_b", "b_norm"} and f"{key}.bias" not in shapes:
                 raise Misfit("a difference for a bias that the layer does not have")
-            found[key] = build(Parts(tensors, shapes[f"{key}.weight"], settings, expand))
+            rows, *columns = shapes[f"{key}.weight"]
+            found[target] = build(Parts(tensors, (target.count or rows, *columns), settings, expand))
         except Misfit as misfit:
             misfits.append(f"{component} {key}: {misfit}")
     if misfits:
@@ -127,14 +132,15 @@ def _settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
             raise BadInput(
                 f"{path}: lora_adapter_metadata in the header is not JSON; export the file again"
             ) from None
-        names = {"unet": "unet", "text_encoder": "clip"}
+        names = {"text_encoder": ("clip", *_LLMS), "text_encoder_2": ("clip_g", "t5"), "text_encoder_3": ("t5",)}
         found: dict[str, dict[str, Any]] = {}
         for name, value in flat.items() if isinstance(flat, dict) else ():
             component, _, setting = name.partition(".")
-            found.setdefault(names.get(component, str(component)), {})[setting] = value
+            for of in names.get(component, DENOISERS):
+                found.setdefault(of, {})[setting] = value
     elif config.is_file() and any(name.startswith("base_model.model.") for name in weights):
         read = read_json(config)
-        found = {"unet": read, "clip": read} if read.get("peft_type") in _PEFT else {}
+        found = dict.fromkeys(NAMINGS, read) if read.get("peft_type") in _PEFT else {}
     else:
         return {}
     for settings in found.values():

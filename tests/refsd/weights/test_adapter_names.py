@@ -1,0 +1,130 @@
+"""What adapter files call layers: every naming of every family finds every layer, and all of its rows once."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsd.weights.adapter_names import NAMINGS, Target, aliases, split
+from refsd.weights.architecture import CLIP_G, CLIPSize, UNetSize, clip_shapes, unet_shapes
+from refsd.weights.architecture_chroma import ChromaSize, chroma_shapes
+from refsd.weights.architecture_flux import FluxSize, flux_shapes
+from refsd.weights.architecture_flux2 import Flux2Size, MistralSize, flux2_shapes, mistral_shapes
+from refsd.weights.architecture_mmdit import MMDiTSize, mmdit_shapes
+from refsd.weights.architecture_radiance import RadianceSize, radiance_shapes
+from refsd.weights.architecture_text import Qwen3Size, T5Size, qwen3_shapes, t5_shapes
+from refsd.weights.architecture_zimage import ZImageSize, zimage_shapes
+
+PUBLISHED = np.load(Path(__file__).parents[2] / "fixtures" / "published_layouts.npz")
+SIZES = {
+    "unet": UNetSize(),
+    "flux": FluxSize(),
+    "chroma": ChromaSize(),
+    "chroma-radiance": RadianceSize(),
+    "flux2": Flux2Size(),
+    "mmdit": MMDiTSize(),
+    "zimage": ZImageSize(),
+    "clip": CLIPSize(),
+    "clip_g": CLIP_G,
+    "t5": T5Size(),
+    "qwen3": Qwen3Size(),
+    "mistral": MistralSize(),
+}
+SHAPES = {
+    "unet": unet_shapes,
+    "flux": flux_shapes,
+    "chroma": chroma_shapes,
+    "chroma-radiance": radiance_shapes,
+    "flux2": flux2_shapes,
+    "mmdit": mmdit_shapes,
+    "zimage": zimage_shapes,
+    "clip": clip_shapes,
+    "clip_g": clip_shapes,
+    "t5": t5_shapes,
+    "qwen3": qwen3_shapes,
+    "mistral": mistral_shapes,
+}
+TABLES = ("n_embedding", "embed_tokens", "shared", "relative_attention_bias")
+
+
+def found(*components):
+    return aliases({c: SIZES[c] for c in components}, {c: SHAPES[c](SIZES[c]) for c in components})
+
+
+@pytest.mark.parametrize("component", NAMINGS)
+def test_every_naming_covers_every_row_of_every_layer_once(component):
+    shapes = SHAPES[component](SIZES[component])
+    weights = {name.removesuffix(".weight"): shape for name, shape in shapes.items() if name.endswith(".weight")}
+    weights = {key: shape for key, shape in weights.items() if not key.endswith(TABLES)}
+    names = found(component)
+    for prefix in dict.fromkeys(naming.prefix for naming in NAMINGS[component]):
+        here = {name: target for name, target in names.items() if name.startswith(prefix)}
+        whole = {t.key for t in here.values() if t.component == component and t.count is None}
+        assert whole >= weights.keys(), prefix
+        pieces = {}
+        for target in here.values():
+            if target.component == component and target.count is not None:
+                pieces.setdefault(target.key, set()).add(target)
+        for key, targets in pieces.items():
+            rows = [np.arange(weights[key][0])[target.rows(weights[key][0])] for target in targets]
+            assert sorted(np.concatenate(rows)) == list(range(weights[key][0])), key
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "target"),
+    [
+        ("unet", "lora_unet_down_blocks_0_resnets_1_conv2", ("input_blocks.2.0.out_layers.3",)),
+        ("flux", "transformer.transformer_blocks.3.attn.to_k", ("double_blocks.3.img_attn.qkv", 3072, 3072)),
+        ("flux", "lora_transformer_single_transformer_blocks_7_proj_mlp", ("single_blocks.7.linear1", 9216, 12288)),
+        ("flux", "transformer.norm_out.linear", ("final_layer.adaLN_modulation.1", 3072, 6144)),
+        ("flux", "lora_unet_single_blocks_7_modulation_lin", ("single_blocks.7.modulation.lin",)),
+        ("flux2", "diffusion_model.double_blocks.0.img_mlp.2", ("double_blocks.0.img_mlp.2",)),
+        (
+            "mmdit",
+            "transformer.transformer_blocks.0.attn.add_v_proj",
+            ("joint_blocks.0.context_block.attn.qkv", 3072, 1536),
+        ),
+        ("zimage", "diffusion_model.layers.29.attention.to_out.0", ("layers.29.attention.out",)),
+        ("zimage", "lora_unet_layers_29_attention_to_q", ("layers.29.attention.qkv", 0, 3840)),
+        ("clip", "lora_te1_text_model_encoder_layers_3_mlp_fc1", ("text_model.encoder.layers.3.mlp.fc1",)),
+        ("clip_g", "lora_te2_text_model_encoder_layers_31_mlp_fc1", ("text_model.encoder.layers.31.mlp.fc1",)),
+        ("t5", "lora_te3_encoder_block_0_layer_0_SelfAttention_q", ("encoder.block.0.layer.0.SelfAttention.q",)),
+        ("qwen3", "text_encoder.layers.0.mlp.up_proj", ("model.layers.0.mlp.up_proj",)),
+    ],
+)
+def test_a_name_and_its_layer(component, name, target):
+    assert found(component)[name] == Target(component, *target)
+
+
+def test_swapped_halves_come_back_in_their_places():
+    target = found("flux")["transformer.norm_out.linear"]
+    ours = np.arange(6144)
+    theirs = np.concatenate([ours[3072:], ours[:3072]])
+    there = np.zeros_like(ours)
+    there[target.rows(6144)] = theirs
+    np.testing.assert_array_equal(there, ours)
+
+
+def test_text_encoders_that_a_checkpoint_lacks_are_known_and_other_denoisers_are_not():
+    names = found("flux")
+    assert "lora_te1_text_model_encoder_layers_0_mlp_fc1" in names
+    assert not any(target.component == "unet" for target in names.values())
+    assert found()["lora_unet_mid_block_attentions_0_proj_in"].component == "unet"
+
+
+@pytest.mark.parametrize("file", [name for name in PUBLISHED.files if "_lora_" in name or "_lokr_" in name])
+def test_published_adapters_fit_their_layers(file):
+    """Of each tensor that tells rows or columns, they are the layer's."""
+    names = found("flux")
+    shapes = {of: SHAPES[of](SIZES[of]) for of in ("flux", "clip", "t5")}
+    rows = [row.rsplit(" [", 1) for row in bytes(PUBLISHED[file]).decode().splitlines()]
+    assert rows
+    for name, shape in ((name, json.loads(f"[{shape}")) for name, shape in rows):
+        module, part = split(name)
+        target = names[module]
+        there = shapes[target.component][f"{target.key}.weight"]
+        if part == "up":
+            assert shape[0] == (target.count or there[0]), name
+        elif part == "down":
+            assert shape[1] == there[1], name
