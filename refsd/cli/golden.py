@@ -133,18 +133,22 @@ def _show_operation(name: str, json: bool) -> None:
 
 def _show_mutants(name: str | None, json: bool) -> None:
     from refsd.cli.steps import steps
+    from refsd.golden import mutants
     from refsd.golden.cases import CASES
     from refsd.golden.errors import BadInput
-    from refsd.golden.mutants import MUTANTS, kill_table, try_all
+    from refsd.golden.mutants import MUTANTS, kill_table
     from refsd.progress import compile_progress
+    from refsd.trajectory import OP
+    from refsd.trajectory import trials as trajectories
 
-    chosen = [case for case in CASES.values() if case.op in MUTANTS and name in (None, case.op, case.name)]
+    known = {*MUTANTS, OP}
+    chosen = [case for case in CASES.values() if case.op in known and name in (None, case.op, case.name)]
     if not chosen:
         raise BadInput(f"no case and no operation {name!r}: `refsd golden list` shows the cases")
     trials = []
     with compile_progress(), steps("mutants", len(chosen)) as advance:
         for case in chosen:
-            trials += try_all(case)
+            trials += (trajectories if case.op == OP else mutants).try_all(case)
             advance(case.name)
     if json:
         _print_json([{"case": t.case, "mutant": t.mutant, "killed": t.killed} for t in trials])

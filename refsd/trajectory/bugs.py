@@ -13,36 +13,51 @@ import numpy as np
 from refsd.golden.case import Case
 from refsd.golden.errors import BadInput
 from refsd.pipelines import sampling
-from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.levels import FlowLevels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
-from refsd.trajectory.forms import Forms, forms
-from refsd.trajectory.run import Dump, method_of
+from refsd.trajectory.forms import Forms, Solver, forms
+from refsd.trajectory.run import FLOW, FLOW_LEVELS, Dump, by_forms, from_one, levels_of, signal_of, solver_of
 
 # Those that look back over several steps, one call a step.
 _MULTISTEP = (
     *("lms", "dpm++2m", "dpm++2mv2", "dpm++2m_sde", "dpm++3m_sde", "ipndm", "ipndm_v", "deis"),
     *("res_multistep", "euler_ge", "res_multistep_a", "euler_ge_a", "dpm++2m_sde_heun", "dpm++2m_sde_bt"),
-    *("deis_tab", "ipndm_v_published"),
+    *("deis_tab", "ipndm_v_published", "er_sde", "dpm++2m_cfg_pp", "res_multistep_cfg_pp"),
+    *("res_multistep_a_cfg_pp", "euler_ge_cfg_pp"),
 )
 # Those whose weight of denoised is 1 - e^-h.
 _EXPONENTIAL = ("dpm++2m", "dpm++2mv2")
 
+
+class Asked(NamedTuple):
+    """A call of the model. sigma_next: where the step goes; signal: the weight of the data in x"""
+
+    x: np.ndarray
+    sigma: float
+    sigma_next: float
+    guidance: float
+    signal: float
+
+
 Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | None]
-Answers = Callable[[np.ndarray, float, float, float], np.ndarray]
+# -> denoised, and what it is without the prompt
+Answers = Callable[[Asked], tuple[np.ndarray, np.ndarray]]
 
 
 class Bug(NamedTuple):
     """
     rows:    (case, the right forms, sigmas) -> the wrong ones; None where the bug makes no difference
-    answers: (x, sigma, the next step's sigma, guidance) -> the wrong denoised
+    answers: of a call of the model -> the wrong ones
     sigmas:  case -> the wrong ones
+    of:      whether a solver can have it
     """
 
     name: str
     rows: Rows | None = None
     answers: Answers | None = None
     sigmas: Callable[[Case], np.ndarray | None] | None = None
+    of: Callable[[Solver], bool] = lambda solver: True
 
 
 def _step_of(form: Forms, k: int) -> int:
@@ -58,7 +73,7 @@ def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | N
         other[i + 1] = sigmas[i + 2]
         # Apart from equal ones, so that no step has length 0.
         other[i + 2] = (sigmas[i + 2] + sigmas[i + 3]) / 2
-        wrong = forms(method_of(case).run, other)
+        wrong = forms(solver_of(case), other)
         if wrong.rows.shape != rows.shape:  # where it draws depends on sigma
             return None
         for k in range(1, len(rows)):
@@ -70,10 +85,13 @@ def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | N
 def _without_eta(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
     if not case.params.get("eta"):
         return None
-    wrong = forms(sampling.method(case.params["sampler"], 0.0).run, sigmas).rows
+    still = Case(case.name, case.op, case.inputs, {**case.params, "eta": 0.0})
+    wrong = forms(solver_of(still), sigmas)
+    if wrong.calls != form.calls:
+        return None
     rows = np.zeros_like(form.rows)
-    width = min(wrong.shape[1], rows.shape[1])
-    rows[:, :width] = wrong[:, :width]
+    width = min(wrong.rows.shape[1], rows.shape[1])
+    rows[:, :width] = wrong.rows[:, :width]
     return rows
 
 
@@ -81,7 +99,7 @@ def _noise_of_next(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | 
     """sigma_next in place of sigma_up."""
     rows = form.rows.copy()
     for k in range(1, len(rows)):
-        noise = rows[k, 2 * form.calls :]
+        noise = rows[k, form.known :]
         noise[noise != 0] = sigmas[_step_of(form, k) + 1]
     return rows if form.draws else None
 
@@ -91,18 +109,22 @@ def _noise_late(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | Non
     if form.draws < 2:
         return None
     rows = form.rows.copy()
-    noise = form.rows[:, 2 * form.calls :]
-    rows[:, 2 * form.calls : -1] = noise[:, 1:]
-    rows[:, 2 * form.calls] += noise[:, 0]
+    noise = form.rows[:, form.known :]
+    rows[:, form.known : -1] = noise[:, 1:]
+    rows[:, form.known] += noise[:, 0]
     rows[:, -1] = 0
     return rows
+
+
+def _bare(case: Case) -> str:
+    return case.params["sampler"].removeprefix(FLOW)
 
 
 def _past(rows: np.ndarray, form: Forms, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
     """Change the coefficients of the latents, and those of the answers, that a row looks back on."""
     rows = rows.copy()
     for k in range(2, len(rows)):
-        for start in (0, form.calls):
+        for start in range(0, form.known, form.calls):
             rows[k, start : start + k] = change(rows[k, start : start + k].copy(), k)
     return rows
 
@@ -117,7 +139,7 @@ def _one_too_old(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | No
         shifted[0] += c[0]
         return shifted
 
-    return _past(form.rows, form, change) if case.params["sampler"] in _MULTISTEP else None
+    return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
 
 
 def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
@@ -126,12 +148,12 @@ def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None
     def change(c: np.ndarray, k: int) -> np.ndarray:
         return np.append(np.zeros(k - 1), c.sum())
 
-    return _past(form.rows, form, change) if case.params["sampler"] in _MULTISTEP else None
+    return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
 
 
 def _log10(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
     """1 - e^-h with h a decimal logarithm: 1 - (sigma_next / sigma)^(1 / ln 10)."""
-    if case.params["sampler"] not in _EXPONENTIAL:
+    if _bare(case) not in _EXPONENTIAL:
         return None
     rows = form.rows.copy()
     for k in range(1, len(rows)):
@@ -148,13 +170,49 @@ def _unfinished(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | Non
     return rows
 
 
+def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """The solver of this name for x = data + sigma noise, on a flow's x and sigmas."""
+    wrong = forms(Solver(sampling.method(_bare(case), case.params.get("eta")).run, form.answers), sigmas)
+    return wrong.rows if wrong.rows.shape == form.rows.shape and (wrong.steps == form.steps).all() else None
+
+
+def _guided_throughout(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray:
+    """denoised wherever CFG++ takes what it is without the prompt: the solver without ++."""
+    rows, calls = form.rows.copy(), form.calls
+    rows[:, calls : 2 * calls] += rows[:, 2 * calls : 3 * calls]
+    rows[:, 2 * calls : 3 * calls] = 0
+    return rows
+
+
+def _unguided_noise_scaled(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """A flow's CFG++ whose slope is (x - uncond) / sigma, as if the data in x had no weight."""
+    if _bare(case) not in ("euler_cfg_pp", "euler_a_cfg_pp"):
+        return None
+    rows, calls = form.rows.copy(), form.calls
+    for k in range(1, len(rows)):
+        if rows[k, 2 * calls + k - 1] != 0:
+            rows[k, 2 * calls + k - 1] = -rows[k, k - 1]
+    return rows
+
+
+def _shifted_twice(case: Case) -> np.ndarray | None:
+    if levels_of(case) is not FLOW_LEVELS:
+        return None
+    return SCHEDULES[case.params["schedule"]](case.params["steps"], FlowLevels(shift=3.0))
+
+
 def _another_schedule(name: str) -> Bug:
     def sigmas(case: Case) -> np.ndarray | None:
+        levels = levels_of(case)
         try:
-            other = SCHEDULES[name](case.params["steps"], SD_LEVELS)
+            other = SCHEDULES[name](case.params["steps"], levels)
         except ValueError:
             return None
-        return other if len(other) == case.params["steps"] + 1 else None
+        if len(other) != case.params["steps"] + 1 or not (np.diff(other) < 0).all():
+            return None
+        if levels is not FLOW_LEVELS:
+            return other
+        return from_one(other) if from_one(other)[0] <= 1 else None
 
     return Bug(f"the schedule is {name}", sigmas=sigmas)
 
@@ -162,10 +220,47 @@ def _another_schedule(name: str) -> Bug:
 def _shifted(case: Case) -> np.ndarray | None:
     """One step more, and the first left out."""
     try:
-        longer = SCHEDULES[case.params["schedule"]](case.params["steps"] + 1, SD_LEVELS)
+        longer = SCHEDULES[case.params["schedule"]](case.params["steps"] + 1, levels_of(case))
     except (ValueError, BadInput):
         return None
     return longer[1:] if len(longer) == case.params["steps"] + 2 else None
+
+
+def _guided_by(change: Callable[[float], float]) -> Answers:
+    def answers(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+        x, sigma, _, guidance, signal = asked
+        return analytic.denoised(x, sigma, change(guidance), signal), analytic.uncond(x, sigma, signal)
+
+    return answers
+
+
+def _swapped(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    x, sigma, _, guidance, signal = asked
+    return analytic.denoised(x, sigma, 1 - guidance, signal), analytic.cond(x, sigma, signal)
+
+
+def _with_prompt(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    x, sigma, _, guidance, signal = asked
+    return analytic.denoised(x, sigma, guidance, signal), analytic.cond(x, sigma, signal)
+
+
+def _told_next(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    """A flow's signal too is that of the next sigma."""
+    sigma = asked.sigma_next or asked.sigma
+    signal = 1.0 if asked.signal == 1.0 and asked.sigma != 0 else 1 - sigma
+    return _guided_by(lambda guidance: guidance)(asked._replace(sigma=sigma, signal=signal))
+
+
+def _velocity(weight: Callable[[float], float]) -> Answers:
+    """x - weight v in place of x - sigma v, v = (x - denoised) / sigma."""
+
+    def answers(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+        ratio = asked.x.dtype.type(weight(asked.sigma) / asked.sigma)
+        right = _guided_by(lambda guidance: guidance)(asked)
+        first, second = (asked.x - ratio * (asked.x - y) for y in right)
+        return first, second
+
+    return answers
 
 
 BUGS: tuple[Bug, ...] = (
@@ -177,12 +272,23 @@ BUGS: tuple[Bug, ...] = (
     Bug("history is forgotten", _forgotten),
     Bug("h is a decimal logarithm", _log10),
     Bug("the last step is left out", _unfinished),
-    Bug("guidance has the wrong sign", answers=lambda x, s, n, g: analytic.denoised(x, s, -g)),
-    Bug("cond and uncond are swapped", answers=lambda x, s, n, g: analytic.denoised(x, s, 1 - g)),
-    Bug("guidance is added to cond", answers=lambda x, s, n, g: analytic.denoised(x, s, 1 + g)),
-    Bug("there is no guidance", answers=lambda x, s, n, g: analytic.denoised(x, s, 1.0)),
-    Bug("the model is told the next sigma", answers=lambda x, s, n, g: analytic.denoised(x, n or s, g)),
+    Bug("the solver is that of data + sigma noise, not the flow's", _of_exploding, of=lambda solver: solver.flow),
+    Bug("the prompt's denoised stands where CFG++ has it without", _guided_throughout, of=lambda s: s.answers > 1),
+    Bug(
+        "uncond is not scaled by 1 - sigma",
+        _unguided_noise_scaled,
+        of=lambda solver: solver.flow and solver.answers > 1,
+    ),
+    Bug("guidance has the wrong sign", answers=_guided_by(lambda g: -g)),
+    Bug("cond and uncond are swapped", answers=_swapped),
+    Bug("guidance is added to cond", answers=_guided_by(lambda g: 1 + g)),
+    Bug("there is no guidance", answers=_guided_by(lambda g: 1.0)),
+    Bug("the model is told the next sigma", answers=_told_next),
+    Bug("uncond is what the prompt gives", answers=_with_prompt, of=lambda solver: solver.answers > 1),
+    Bug("the velocity has the wrong sign", answers=_velocity(lambda s: -s), of=lambda solver: solver.flow),
+    Bug("the velocity is not multiplied by sigma", answers=_velocity(lambda s: 1.0), of=lambda solver: solver.flow),
     Bug("the schedule's first sigma is left out", sigmas=_shifted),
+    Bug("a flow's levels are shifted by 3", sigmas=_shifted_twice, of=lambda solver: solver.flow),
     *(_another_schedule(name) for name in SCHEDULES),
 )
 
@@ -194,34 +300,36 @@ def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, bug: Bug | None 
 
     Without a bug: an honest engine that sums in another order than the sampler.
     """
+    solver = solver_of(case)
+    if bug is not None and not bug.of(solver):
+        return None
     if bug is not None and bug.sigmas is not None:
         other = bug.sigmas(case)
         if other is None or np.allclose(other, sigmas, rtol=1e-3, atol=0):
             return None
         sigmas = other
-    form = forms(method_of(case).run, sigmas)
+    form = forms(solver, sigmas)
     if form.draws >= len(noise):
         return None
-    rows = form.rows
     if bug is not None and bug.rows is not None:
         wrong = bug.rows(case, form, sigmas)
-        if wrong is None or np.array_equal(wrong, rows):
+        if wrong is None or np.array_equal(wrong, form.rows):
             return None
-        rows = wrong
-    terms = np.zeros((rows.shape[1], *noise.shape[1:]), noise.dtype)
-    terms[2 * form.calls :] = noise[1 : 1 + form.draws]
-    coefficients = rows.astype(noise.dtype)
-    for k, sigma in enumerate(form.sigmas):
-        x = noise[0] * noise.dtype.type(sigmas[0]) if k == 0 else np.tensordot(coefficients[k], terms, 1)
-        terms[k], terms[form.calls + k] = x, answer(case, form, sigmas, k, x, sigma, bug)
-    return Dump(
-        sigmas, terms[: form.calls], terms[form.calls : 2 * form.calls], np.tensordot(coefficients[-1], terms, 1)
-    )
+        form = form._replace(rows=wrong)
+    calls = iter(range(form.calls))
+    return by_forms(form, sigmas, lambda x, sigma: answer(case, form, sigmas, next(calls), x, sigma, bug), noise)
 
 
-def answer(case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, bug: Bug | None):
+def answer(
+    case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, bug: Bug | None
+) -> tuple[np.ndarray, ...]:
     """What the model says at call k, with the bug if it is one of the model's."""
-    guidance = float(case.params["guidance"])
-    if bug is None or bug.answers is None:
-        return analytic.denoised(x, float(sigma), guidance)
-    return bug.answers(x, float(sigma), float(sigmas[form.steps[k] + 1]), guidance)
+    asked = Asked(
+        x,
+        float(sigma),
+        float(sigmas[form.steps[k] + 1]),
+        float(case.params["guidance"]),
+        signal_of(solver_of(case), float(sigma)),
+    )
+    said = _guided_by(lambda g: g) if bug is None or bug.answers is None else bug.answers
+    return said(asked)[: form.answers]

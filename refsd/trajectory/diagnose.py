@@ -11,8 +11,8 @@ from refsd.golden.tensor import StoredTensor
 from refsd.trajectory import model as analytic
 from refsd.trajectory.bugs import BUGS, Bug, answer
 from refsd.trajectory.forms import Forms, forms, sensitivities
-from refsd.trajectory.measure import forced, sigma_error
-from refsd.trajectory.run import Dump, method_of, sigmas_of
+from refsd.trajectory.measure import forced, sigma_limits
+from refsd.trajectory.run import Dump, from_one, output_names, sigmas_of, solver_of
 
 
 def diagnose(
@@ -22,27 +22,33 @@ def diagnose(
 
     None where outputs are missing, misshapen or not finite.
     """
-    if not found.keys() >= set(Dump._fields):
+    names, solver = output_names(case), solver_of(case)
+    if not found.keys() >= set(names):
         return []
-    y = Dump(**{name: np.asarray(found[name], np.float64) for name in Dump._fields})
+    y = Dump(**{name: np.asarray(found[name], np.float64) for name in names})
     one = inputs["noise"].shape[1:]
     calls = y.x.shape[:1]
-    shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one
-    if any(a.shape != shape or not np.isfinite(a).all() for a, shape in zip(y, shapes, strict=True)):
+    shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one, (*calls, *one)
+    outputs = y.outputs().values()
+    if any(a.shape != shape or not np.isfinite(a).all() for a, shape in zip(outputs, shapes, strict=False)):
         return []
     u = unit(numerics.compute_dtype)
     if not ((np.diff(y.sigmas) < 0).all() and y.sigmas[-1] >= 0):
         return []
-    form = forms(method_of(case).run, y.sigmas)
+    if solver.flow:
+        y = y._replace(sigmas=from_one(y.sigmas))
+    form = forms(solver, y.sigmas)
     if len(form.rows) != len(y.x) + 1:
         return []
     noise = np.asarray(inputs["noise"].values(), np.float64)
-    slopes = sensitivities(method_of(case).run, y.sigmas)
-    right_sigmas = _near(y.sigmas, sigmas_of(case), u)
+    slopes = sensitivities(solver, y.sigmas)
+    right_sigmas = _near(case, y.sigmas, sigmas_of(case), u)
     named = []
     for bug in BUGS:
+        if not bug.of(solver):
+            continue
         told = bug.sigmas(case) if bug.sigmas is not None else None
-        if (bug.sigmas is None) != right_sigmas or (told is not None and not _near(y.sigmas, told, u)):
+        if (bug.sigmas is None) != right_sigmas or (told is not None and not _near(case, y.sigmas, told, u)):
             continue
         if bug.sigmas is not None and told is None:
             continue
@@ -51,8 +57,10 @@ def diagnose(
     return named
 
 
-def _near(sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
-    return len(sigmas) == len(others) and bool(np.all(np.abs(sigmas - others) <= sigma_error(u) * np.abs(others)))
+def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
+    if len(sigmas) != len(others):
+        return False
+    return bool(np.all(np.abs(sigmas - others) <= sigma_limits(case, others, u)))
 
 
 def _explains(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, bug: Bug) -> bool:
@@ -65,10 +73,15 @@ def _explains(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slo
     shown = np.concatenate([y.x, y.latent[None]])
     if not (np.abs(shown - expected) <= 4 * limits).all():
         return False
+    guidances, flow = (3 * case.params["guidance"], 0.0), solver_of(case).flow
+    columns = [column for column in (y.denoised, y.uncond) if column is not None]
     for k, sigma in enumerate(form.sigmas):
         said = answer(case, form, y.sigmas, k, y.x[k], sigma, bug)
-        # Guidance of any of the bugs weighs its terms by three times the case's at most.
-        limit = analytic.limit(y.x[k], float(sigma), 3 * case.params["guidance"], u)
-        if not (np.abs(y.denoised[k] - said) <= 4 * limit).all():
-            return False
+        for found, right, guidance in zip(columns, said, guidances, strict=False):
+            # Guidance of any of the bugs weighs its terms by three times the case's at most, and by two more.
+            limit = analytic.limit(y.x[k], float(sigma), guidance + 2, u, flow)
+            if flow and bug.answers is not None:  # (x - denoised) / sigma
+                limit = (limit + 16 * u * np.abs(y.x[k])) / min(float(sigma), 1.0)
+            if not (np.abs(found[k] - right) <= 4 * limit).all():
+                return False
     return True

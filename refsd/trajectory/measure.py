@@ -6,7 +6,8 @@ Free-running, those roundings grow as the reference itself grows them, which is 
 no error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from refsd.golden.tensor import StoredTensor
 from refsd.samplers.levels import SD_LEVELS
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, forms, sensitivities
-from refsd.trajectory.run import Dump, Model, method_of, model_of, trajectory
+from refsd.trajectory.run import FLOW_LEVELS, Dump, Model, by_forms, from_one, levels_of, model_of, solver_of
 
 # Roundings that a term goes through in one step of any solver: at most a dozen products and sums.
 _ROUNDINGS = 16
@@ -42,34 +43,51 @@ def measure_trajectory(
     if broken:
         return broken
     u = unit(numerics.compute_dtype)
-    y = Dump(**{name: np.asarray(found[name], np.float64) for name in Dump._fields})
+    y = Dump(**{name: np.asarray(found[name], np.float64) for name in truth})
     levels = np.asarray(truth["sigmas"], np.float64)
-    metrics = [_metrics("sigmas", y.sigmas, levels, np.abs(levels) * sigma_error(u), numerics)]
+    metrics = [_metrics("sigmas", y.sigmas, levels, sigma_limits(case, levels, u), numerics)]
     if not (np.diff(y.sigmas) < 0).all() or y.sigmas[-1] < 0:
         return metrics
     return metrics + _steps(case, inputs, y, numerics, u)
 
 
 def _steps(case: Case, inputs: Inputs, y: Dump, numerics: Numerics, u: float) -> list[Metrics]:
-    run, model = method_of(case).run, model_of(case)
+    solver, model = solver_of(case), model_of(case)
     noise = np.asarray(inputs["noise"].values(), np.float64)
-    form = forms(run, y.sigmas)
+    sigmas = from_one(y.sigmas) if solver.flow else y.sigmas
+    form = forms(solver, sigmas)
     if len(form.rows) != len(y.x) + 1:
         return []
-    expected, limits = forced(form, y, noise, u, sensitivities(run, y.sigmas))
+    expected, limits = forced(form, y, noise, u, sensitivities(solver, sigmas))
     shown = np.concatenate([y.x, y.latent[None]])
     metrics = []
     answered = []
+    guidances = {"denoised": float(case.params["guidance"]), "uncond": 0.0}
     for k, sigma in enumerate(form.sigmas):
         metrics.append(_metrics(f"x[{k}]", shown[k], expected[k], limits[k], numerics))
-        answered.append(analytic.limit(y.x[k], sigma, case.params["guidance"], u))
-        metrics.append(_metrics(f"denoised[{k}]", y.denoised[k], model(y.x[k], sigma), answered[k], numerics))
+        right = model(y.x[k].copy(), float(sigma))
+        right = right if isinstance(right, tuple) else (right,)
+        answered.append([])
+        for (name, guidance), answer in zip(guidances.items(), right, strict=False):
+            limit = analytic.limit(y.x[k], float(sigma), guidance, u, solver.flow)
+            metrics.append(_metrics(f"{name}[{k}]", getattr(y, name)[k], answer, limit, numerics))
+            answered[-1].append(limit)
     metrics.append(_metrics("latent", y.latent, expected[-1], limits[-1], numerics))
-    free, grown = displaced(run, y.sigmas, model, noise, limits, np.stack(answered))
+    free, grown = displaced(form, sigmas, model, noise, limits, np.array(answered))
     for k in range(1, len(shown)):
         name = f"x[{k}]" if k < len(y.x) else "latent"
         metrics.append(_metrics(f"{name}, free-running", shown[k], free[k], _FREE * grown[k] + limits[k], numerics))
     return metrics
+
+
+def sigma_limits(case: Case, sigmas: np.ndarray, u: float) -> np.ndarray:
+    """How far an honest engine's sigmas may be from these: its levels are a product, or a flow's a quotient.
+
+    A flow's: a few roundings of the sigma, and of a timestep of 1000, of which sigma is a thousandth.
+    """
+    if levels_of(case) is FLOW_LEVELS:
+        return gamma(64, u) * np.abs(sigmas) + gamma(4, u) * (sigmas > 0)
+    return sigma_error(u) * np.abs(sigmas)
 
 
 def sigma_error(u: float) -> float:
@@ -88,7 +106,7 @@ def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray
 
     -> [calls + 1, N, C, H, W] twice; at k = 0 it is the first noise times sigma_0
     """
-    terms = np.concatenate([y.x, y.denoised, noise[1 : 1 + form.draws]])
+    terms = np.concatenate([y.x, y.answers(), noise[1 : 1 + form.draws]])
     flat = terms.reshape(len(terms), -1)
     expected = form.rows @ flat
     limits = gamma(_ROUNDINGS, u) * (np.abs(form.rows) @ np.abs(flat))
@@ -103,7 +121,7 @@ def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray
 
 
 def displaced(
-    run: Callable[..., np.ndarray],
+    form: Forms,
     sigmas: np.ndarray,
     model: Model,
     noise: np.ndarray,
@@ -113,27 +131,34 @@ def displaced(
     """The reference's own run on these sigmas, and how far it moves when each call is displaced by its limit.
 
     limits:   [calls + 1, ...], of what the model is shown, and of the end
-    answered: [calls, ...], of what it answers
+    answered: [calls, answers, ...], of what it answers
     -> [calls + 1, ...] twice: the run; the sum of the displacements that have come down to each call
     """
-    base = _shown(trajectory(run, sigmas, model, noise))
+    base = _shown(by_forms(form, sigmas, model, noise))
     signs = np.sign(noise[0]) + (noise[0] == 0)
     grown = np.zeros_like(base)
+    still = [0.0] * form.answers
     for j in range(len(answered)):
-        for dx, dy in ((limits[j] * signs, 0.0), (0.0, answered[j] * signs)):
-            moved = _shown(trajectory(run, sigmas, _pushed(model, j, dx, dy), noise))
+        pushes: list[tuple[Any, list[Any]]] = [(limits[j] * signs, still)]
+        for i, limit in enumerate(answered[j]):
+            pushes.append((0.0, [*still[:i], limit * signs, *still[i + 1 :]]))
+        for dx, dy in pushes:
+            moved = _shown(by_forms(form, sigmas, _pushed(model, j, dx, dy), noise))
             grown += np.abs(moved - base)
     return base, grown
 
 
-def amplification(run, sigmas: np.ndarray, model: Model, noise: np.ndarray, delta: float = 1e-6) -> np.ndarray:
+def amplification(
+    form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray, delta: float = 1e-6
+) -> np.ndarray:
     """How an error made at call j has grown at call k, in RMS: [calls, calls + 1], 1 where j = k, 0 before it."""
-    base = trajectory(run, sigmas, model, noise)
+    base = by_forms(form, sigmas, model, noise)
     gains = np.zeros((len(base.x), len(base.x) + 1))
     signs = np.sign(noise[0]) + (noise[0] == 0)
+    still = [0.0] * form.answers
     for j in range(len(base.x)):
         size = delta * float(np.sqrt(np.mean(base.x[j] ** 2)))
-        moved = _shown(trajectory(run, sigmas, _pushed(model, j, size * signs, 0.0), noise))
+        moved = _shown(by_forms(form, sigmas, _pushed(model, j, size * signs, still), noise))
         apart = np.sqrt(np.mean((moved - _shown(base)) ** 2, axis=(1, 2, 3, 4))) / size
         apart[j] = 1.0
         gains[j] = apart
@@ -144,15 +169,16 @@ def _shown(y: Dump) -> np.ndarray:
     return np.concatenate([y.x, y.latent[None]])
 
 
-def _pushed(model: Model, call: int, dx, dy) -> Model:
+def _pushed(model: Model, call: int, dx, dy: list) -> Model:
     """The model, but that what it and the sampler see at one call, and what it answers, are displaced."""
     calls = iter(range(1 << 30))
 
-    def pushed(x: np.ndarray, sigma: float) -> np.ndarray:
+    def pushed(x: np.ndarray, sigma: float):
         if next(calls) != call:
             return model(x, sigma)
         x += dx
-        return model(x, sigma) + dy
+        said = model(x, sigma)
+        return tuple(y + d for y, d in zip(said if isinstance(said, tuple) else (said,), dy, strict=True))
 
     return pushed
 

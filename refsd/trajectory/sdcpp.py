@@ -13,7 +13,7 @@ from refsd.samplers.guidance import guide
 from refsd.samplers.levels import DiscreteLevels
 from refsd.samplers.noise import RNGS
 from refsd.samplers.schedules import SCHEDULES
-from refsd.trajectory.forms import forms, sensitivities
+from refsd.trajectory.forms import Solver, forms, sensitivities
 from refsd.trajectory.measure import forced
 from refsd.trajectory.run import Dump
 
@@ -106,9 +106,9 @@ def compare(asked: Asked, run: Seen, levels: DiscreteLevels) -> Apart:
     run: the whole latents, or their first channels, rows and columns
     Raises ValueError where refsd's sampler calls its model another number of times.
     """
-    method = sampling.method(asked.sampler, asked.eta)
+    solver = Solver(sampling.method(asked.sampler, asked.eta).run)
     sigmas = SCHEDULES[asked.schedule](asked.steps, levels)
-    form = forms(method.run, sigmas)
+    form = forms(solver, sigmas)
     if form.calls != len(run.t):
         raise ValueError(f"{asked}: the program called its UNet {len(run.t)} times, refsd does {form.calls} times")
     sigma = form.sigmas.reshape(-1, 1, 1, 1)
@@ -118,7 +118,7 @@ def compare(asked: Asked, run: Seen, levels: DiscreteLevels) -> Apart:
     whole = (4, asked.height // 8, asked.width // 8)
     noise = np.stack([rng.randn(whole) for _ in range(1 + form.draws)]).astype(np.float64)
     noise = noise[:, *(slice(size) for size in x[0].shape)]
-    expected, limits = forced(form, y, noise, _U, sensitivities(method.run, sigmas))
+    expected, limits = forced(form, y, noise, _U, sensitivities(solver, sigmas))
     # x and denoised were rounded on their way: scaled for the UNet, and put together from its answer.
     rough = np.concatenate([gamma(3, _U) * np.abs(x), gamma(4, _U) * (np.abs(x) + np.abs(sigma * run.eps))])
     limits += np.tensordot(np.abs(form.rows[:, : 2 * form.calls]), rough, 1)

@@ -4,7 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from refsd.cli import app
 from refsd.golden import verdict
 from refsd.golden.cases import trajectories
 from refsd.golden.numerics import FLOAT32, FLOAT64
@@ -29,7 +31,7 @@ def trial(case, bug):
     wrong = simulate(case, inputs["noise"].values().astype(np.float32), right["sigmas"], bug)
     if wrong is None or wrong.x.shape != right["x"].shape:
         return None
-    found = wrong._asdict()
+    found = wrong.outputs()
     judged = verdict.judge_in_order(measure_trajectory(case, inputs, found, right, honest, FLOAT32))
     return not judged.passed, diagnose(case, inputs, found, FLOAT32)
 
@@ -43,6 +45,13 @@ def test_every_bug_is_found_and_named(bug):
     assert bug.name in told[1]
     if bug.sigmas is None:
         assert told[1] == [bug.name]
+
+
+@pytest.mark.parametrize("bug", [b for b in BUGS if b.of is not BUGS[0].of and not b.sigmas], ids=lambda b: b.name)
+def test_bugs_of_flows_and_of_cfg_pp_are_found_by_each_of_their_cases(bug):
+    trials = [t for case in trajectories.CASES if (t := trial(case, bug)) is not None]
+    assert len(trials) >= 2
+    assert all(failed and named == [bug.name] for failed, named in trials)
 
 
 @pytest.mark.parametrize("case", trajectories.CASES, ids=lambda case: case.name)
@@ -64,5 +73,10 @@ def test_two_bugs_at_once_are_not_named():
     noise = inputs["noise"].values().astype(np.float32)
     wrong = simulate(case, noise, right["sigmas"], next(b for b in BUGS if b.name == "history is forgotten"))
     assert wrong is not None
-    found = wrong._asdict() | {"denoised": wrong.denoised * np.float32(1.01)}
+    found = wrong.outputs() | {"denoised": wrong.denoised * np.float32(1.01)}
     assert diagnose(case, inputs, found, FLOAT32) == []
+
+
+def test_show_mutants_has_them():
+    shown = CliRunner().invoke(app, ["golden", "show", "trajectory/flow/euler_cfg_pp/simple", "--mutants"])
+    assert "| trajectory | uncond is not scaled by 1 - sigma | 1 | 1 |" in shown.output

@@ -14,11 +14,13 @@ from refsd.samplers import SAMPLERS
 from refsd.trajectory import JUDGES
 from refsd.trajectory.bugs import BUGS, simulate
 from refsd.trajectory.diagnose import diagnose
+from refsd.trajectory.forms import Solver, forms
 from refsd.trajectory.measure import amplification, displaced, measure_trajectory
 from refsd.trajectory.run import answer, trajectory
 
 CASE = CASES["trajectory/dpmpp2m/karras"]
 SIGMAS = np.array([14.6, 5.0, 1.2, 0.3, 0.1, 0.0])
+EULER = Solver(SAMPLERS["euler"])
 NOISE = np.random.default_rng(5).standard_normal((1, 1, 4, 6, 6))
 
 
@@ -38,7 +40,7 @@ def test_honest_float32_runs_pass(case):
     noise = case.realize()["noise"].values().astype(np.float32)
     other = simulate(case, noise, answered(case, np.float64)["sigmas"])
     assert other is not None
-    for found in (answered(case), other._asdict()):
+    for found in (answered(case), other.outputs()):
         judged = verdict.judge_in_order(measured(case, found))
         assert judged.passed, judged.reason
 
@@ -92,11 +94,11 @@ def chaotic(x, sigma):
 
 def test_chaos_is_no_error():
     """Two honest runs of a chaotic model end far apart, and no farther than their roundings grow."""
-    wide = trajectory(SAMPLERS["euler"], SIGMAS, chaotic, NOISE)
-    narrow = trajectory(SAMPLERS["euler"], SIGMAS, chaotic, NOISE.astype(np.float32))
+    wide = trajectory(EULER, SIGMAS, chaotic, NOISE)
+    narrow = trajectory(EULER, SIGMAS, chaotic, NOISE.astype(np.float32))
     limits = np.stack([2e-6 * np.abs(x) for x in (*wide.x, wide.latent)])
     answers = 1e-6 + 300 * np.abs(wide.x) * 2**-23
-    _, grown = displaced(SAMPLERS["euler"], SIGMAS, chaotic, NOISE, limits, answers)
+    _, grown = displaced(forms(EULER, SIGMAS), SIGMAS, chaotic, NOISE, limits, answers[:, None])
     apart = np.abs(narrow.latent - wide.latent)
     rms = np.sqrt(np.mean(apart**2))
     assert rms > 1e-4
@@ -106,7 +108,7 @@ def test_chaos_is_no_error():
 def test_amplification_by_hand():
     """Euler on D = c x is x -> (1 + (1 - c) (sigma_next / sigma - 1)) x: errors grow by the same factors."""
     c = -0.5
-    gains = amplification(SAMPLERS["euler"], SIGMAS, lambda x, sigma: c * x, NOISE)
+    gains = amplification(forms(EULER, SIGMAS), SIGMAS, lambda x, sigma: c * x, NOISE)
     factors = 1 + (1 - c) * (SIGMAS[1:] / SIGMAS[:-1] - 1)
     for j in range(5):
         np.testing.assert_allclose(gains[j, j + 1], abs(factors[j]), rtol=1e-6, atol=1e-8)
@@ -135,7 +137,7 @@ def test_conform_says_which_bug():
             bug = next(b for b in BUGS if b.name == "history is forgotten")
             found = simulate(case, noise, sigmas, bug)
             assert found is not None
-            return found._asdict()
+            return found.outputs()
 
     truth = Reference()
     runner = conform.Runner(Reference, lambda case: truth.run(case, case.realize()), judges=JUDGES)
@@ -152,7 +154,7 @@ def test_a_dump_is_compared_and_its_bug_named(tmp_path):
     bug = next(b for b in BUGS if b.name.startswith("eta is missing"))
     wrong = simulate(case, noise, answered(case, np.float64)["sigmas"], bug)
     assert wrong is not None
-    for name, found in (("right", answered(case)), ("wrong", wrong._asdict())):
+    for name, found in (("right", answered(case)), ("wrong", wrong.outputs())):
         save_file(
             {k: np.ascontiguousarray(v, np.float32) for k, v in found.items()}, tmp_path / f"{name}.safetensors"
         )
