@@ -26,6 +26,7 @@ _MODULES = (
     "sd15",
     "families",
     "models",
+    "unets",
 )
 
 

@@ -26,6 +26,13 @@ def clip_g(folder: Path) -> Path:
     return hollow(folder / "clip_g.safetensors", shapes)
 
 
+def encoder_of(folder: Path, context_dim: int) -> Path:
+    """A checkpoint's first, by which sd-cli tells UNets apart: OpenCLIP-H for SD 2's context, else CLIP-L."""
+    shapes = _clip(1024, 24) if context_dim == 1024 else _clip(768, 12)
+    prefix = "cond_stage_model.transformer."
+    return hollow(folder / "encoder.safetensors", {prefix + name: shape for name, shape in shapes.items()})
+
+
 def _clip(D: int, layers: int) -> dict[str, tuple[int, ...]]:
     """Under the names of transformers."""
     shapes: dict[str, tuple[int, ...]] = {

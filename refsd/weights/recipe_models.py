@@ -13,9 +13,17 @@ from refsd.weights.architecture import (
     CLIP_H,
     CLIP_L,
     FLUX_VAE,
+    PIX2PIX,
     SD15,
+    SD15_INPAINT,
     SD21,
     SDXL,
+    SDXL_INPAINT,
+    SDXS_09,
+    SDXS_512,
+    SSD_1B,
+    TINY_SD,
+    VEGA,
     CLIPSize,
     UNetSize,
     VAESize,
@@ -34,6 +42,7 @@ from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.keymaps import Keymap
 from refsd.weights.keymaps_openclip import OpenCLIP
 from refsd.weights.keymaps_taesd import taesd
+from refsd.weights.keymaps_tiny_unet import tiny_unet
 
 
 class Part(NamedTuple):
@@ -69,6 +78,10 @@ def _diffusers_tae(size: TAESDSize) -> Keymap:
     return taesd()
 
 
+def _gapped(size: UNetSize) -> Keymap:
+    return tiny_unet(len(size.channel_mult), size.attention)
+
+
 _UNET, _VAE, _EMBEDDERS = "model.diffusion_model.", "first_stage_model.", "conditioner.embedders."
 _TINY_CLIP = CLIPSize(hidden=128, layers=2, mlp=512)
 # OpenCLIP's encoders are told by their depth. Those beside a UNet know every token, and are as wide as its context.
@@ -81,6 +94,8 @@ _TINY_VAE = VAESize(channels=32)
 _TINY_FLUX = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
 _TINY_CHROMA = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
 _TINY_FLUX2 = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
+_TINY_SD1 = UNetSize(channels=32, context_dim=128)
+_SMALL_TINY_SD = TINY_SD._replace(channels=32, channel_mult=(1, 2, 2), context_dim=128)
 _TINY_SD2 = UNetSize(channels=64, channel_mult=(1, 1, 1, 1), context_dim=32, linear=True)
 _TINY_SDXL = SDXL._replace(
     channels=32,
@@ -100,11 +115,16 @@ def _alone(component: str, full: Any, tiny: Any, gguf: str) -> Model:
     return Model({component: Part(full, tiny)}, gguf)
 
 
+def _unet(full: UNetSize, tiny: UNetSize, gguf: str, keymap: Callable[[Any], Keymap] | None = None) -> Model:
+    """A UNet alone, under the names that it has in a checkpoint."""
+    return Model({"unet": Part(full, tiny, _UNET, keymap)}, gguf)
+
+
 # family -> what `refsd weights make` writes; one part alone where the real file holds no more
 MODELS: dict[str, Model] = {
     "sd15": Model(
         {
-            "unet": Part(SD15, UNetSize(channels=32, context_dim=128), _UNET),
+            "unet": Part(SD15, _TINY_SD1, _UNET),
             "vae": Part(VAESize(), _TINY_VAE, _VAE),
             "clip": Part(CLIPSize(), _TINY_CLIP, "cond_stage_model.transformer."),
         },
@@ -127,6 +147,30 @@ MODELS: dict[str, Model] = {
         },
         "sdxl",
     ),
+    "sd15-inpaint": _unet(SD15_INPAINT, _TINY_SD1._replace(in_channels=9), "sd1"),
+    "pix2pix": _unet(PIX2PIX, _TINY_SD1._replace(in_channels=8), "sd1"),
+    "sd15-control": Model(
+        {
+            "unet": Part(SD15, _TINY_SD1, _UNET),
+            "controlnet": Part(CONTROLNET_SD15, ControlNetSize(_TINY_SD1), "control_model."),
+        },
+        "sd1",
+    ),
+    "tiny-sd": _unet(TINY_SD, _SMALL_TINY_SD, "sd1", _gapped),
+    "sdxs-512": _unet(SDXS_512, _SMALL_TINY_SD._replace(attention=(1, 2)), "sd1", _gapped),
+    "sdxs-09": _unet(
+        SDXS_09,
+        _SMALL_TINY_SD._replace(channels=64, linear=True, cross_only=(0,)),
+        "sd2",
+        _gapped,
+    ),
+    "sdxl-inpaint": _unet(SDXL_INPAINT, _TINY_SDXL._replace(in_channels=9), "sdxl"),
+    "ssd-1b": _unet(
+        SSD_1B,
+        _TINY_SDXL._replace(middle=0, up=((0, 0), (1, 2), (2, 1))),
+        "sdxl",
+    ),
+    "vega": _unet(VEGA, _TINY_SDXL._replace(middle=0), "sdxl"),
     "sd3-medium": _alone("mmdit", SD3_MEDIUM, _TINY_MMDIT, "sd3"),
     "sd35-medium": _alone("mmdit", SD35_MEDIUM, _TINY_MMDIT._replace(qk_norm=64, dual=(0,)), "sd3"),
     "sd35-large": _alone("mmdit", SD35_LARGE, _TINY_MMDIT._replace(qk_norm=64), "sd3"),
@@ -152,9 +196,7 @@ MODELS: dict[str, Model] = {
     "taesd": Model({"tae": Part(TAESD, TAESD, keymap=_diffusers_tae)}, "taesd"),
     "taef1": Model({"tae": Part(TAEF1, TAEF1, keymap=_diffusers_tae)}, "taesd"),
     "taef2": Model({"tae": Part(TAEF2, TAEF2, keymap=_diffusers_tae)}, "taesd"),
-    "controlnet": _alone(
-        "controlnet", CONTROLNET_SD15, ControlNetSize(UNetSize(channels=32, context_dim=128)), "controlnet"
-    ),
+    "controlnet": _alone("controlnet", CONTROLNET_SD15, ControlNetSize(_TINY_SD1), "controlnet"),
     "esrgan": _alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan"),
 }
 

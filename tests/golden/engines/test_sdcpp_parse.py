@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.cases import CASES, families
+from refsd.golden.cases import CASES, families, unets
 from refsd.golden.engines import EngineFailure
 from refsd.golden.engines.sdcpp import SdcppEngine, find
 from refsd.golden.engines.sdcpp_program import Program, last_words, timings, version_in
@@ -109,7 +109,8 @@ def test_a_failing_program_is_quoted(program):
 def test_the_cases_that_are_in_its_shapes_are_taken(engine):
     """Of SD 1.x the full size only: it loads no other."""
     taken = {name for name, case in CASES.items() if engine.refuses(case) is None}
-    assert taken >= {case.name for case in families.CASES} | {n for n in CASES if n.startswith("full/sd15/")}
+    assert taken >= {case.name for case in (*families.CASES, *unets.CASES)}
+    assert taken >= {name for name in CASES if name.startswith("full/sd15/")}
     assert not any(name.startswith("sd15/") for name in taken)
 
 
