@@ -66,25 +66,40 @@ def _unet(call: Call) -> dict[str, np.ndarray]:
     items = _rows(call)
     if "hint" not in call.arrays:
         return {"out": outputs(call.program, _steps(call, len(items)), items, skip=(CLIP_L_GRAPH,))}
-    # The ControlNet's answer is the program's own, of the same picture.
-    controls = tuple(np.zeros(shape, np.float32) for shape in _control_shapes(*call.arrays["x"].shape[2:]))
+    # Between the two graphs the ControlNet's answer is the program's own.
+    controls = _controls(call)
     answers = []
     for item, hint in zip(items, f32(call.arrays["hint"]), strict=True):
-        first, unet = (item[0], hint, *item[1:]), (*item, *controls)
-        feeds = [Feed(first, 0, array) for array in first] + [Feed(unet, 0, array) for array in item]
+        first, unet = _control_inputs(item, hint, controls), (*item, *controls)
+        feeds = [Feed(first, 0, array) for array in first[: -len(controls) - 1]]
+        feeds += [Feed(unet, 0, array) for array in item]
         answers.append(_controlled(call, feeds, unet, "").output)
     return {"out": np.stack(answers)}
 
 
 def _controlnet(call: Call) -> dict[str, np.ndarray]:
     """Each item is a process of its own: from the second step on, sd-cli keeps what it made of the hint."""
+    controls = _controls(call)
     answers = []
     for item, hint in zip(_rows(call), f32(call.arrays["hint"]), strict=True):
-        inputs = (item[0], hint, *item[1:])
-        graph = _controlled(call, [Feed(inputs, 0, array) for array in inputs], inputs, "CPY")
+        inputs = _control_inputs(item, hint, controls)
+        feeds = [Feed(inputs, 0, array) for array in inputs[: -len(controls) - 1]]
         # The first of its outputs is the hint's.
-        answers.append([op.result for op in graph.ops][1:])
+        answers.append([op.result for op in _controlled(call, feeds, inputs, "CPY").ops][1:])
     return {f"control.{i}": np.stack(parts) for i, parts in enumerate(zip(*answers, strict=True))}
+
+
+def _controls(call: Call) -> list[np.ndarray]:
+    """Zeros in the shapes of SD 1's ControlNet's outputs: for each skip, then for the middle."""
+    H, W = call.arrays["x"].shape[2:]
+    widths = (320, 320, 320, 320, 640, 640, 640, 1280, 1280, 1280, 1280, 1280, 1280)
+    halved = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3)
+    return [np.zeros((D, H >> n, W >> n), np.float32) for D, n in zip(widths, halved, strict=True)]
+
+
+def _control_inputs(item: tuple[np.ndarray, ...], hint: np.ndarray, controls: list[np.ndarray]):
+    """What a ControlNet's graph takes; where it puts its outputs, the hint's first, are leaves of it too."""
+    return (item[0], hint, *item[1:], np.zeros_like(controls[0]), *controls)
 
 
 def _controlled(call: Call, feeds: list[Feed], inputs: tuple[np.ndarray, ...], ops: str) -> Graph:
@@ -100,13 +115,6 @@ def _controlled(call: Call, feeds: list[Feed], inputs: tuple[np.ndarray, ...], o
         seen = "; ".join(sorted({graph.signature for graph in finished.graphs})) or "none at all"
         raise EngineFailure(f"expected a graph with inputs {kind}, sd-cli computed {seen}")
     return graphs[0]
-
-
-def _control_shapes(H: int, W: int) -> list[tuple[int, ...]]:
-    """Of SD 1's ControlNet: for each skip, then the middle."""
-    widths = (320, 320, 320, 320, 640, 640, 640, 1280, 1280, 1280, 1280, 1280, 1280)
-    halved = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3)
-    return [(D, H >> n, W >> n) for D, n in zip(widths, halved, strict=True)]
 
 
 def _steps(call: Call, n: int) -> list[str]:
