@@ -1,0 +1,94 @@
+"""sd-cli on SD 2, SDXL, their kin and ControlNet. REFSD_SD_CLI names one that is built with shared ggml libraries.
+
+It loads the full size only: gigabytes of disk and memory a family, and minutes.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refsd.cli.model_files import model_files
+from refsd.engine import Reference
+from refsd.golden import conform
+from refsd.golden.cases import CASES, unets
+from refsd.golden.deviations import DEVIATIONS
+from refsd.golden.engines.sdcpp import SdcppEngine
+from refsd.golden.engines.sdcpp_program import Program
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
+
+SDXS_09 = "full/sdxs-09/unet"
+
+
+class Listener(Program):
+    """Keeps the operations of an answer's last graph that `listed` names."""
+
+    listed = ""
+
+    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
+        finished = super().run_tapped(args, feeds, nodes, self.listed or ops, stop, skip)
+        self.graph = finished.graphs[-1]
+        return finished
+
+
+@pytest.fixture(scope="module")
+def program():
+    program = Listener(Path(os.environ["REFSD_SD_CLI"]))
+    assert program.shares_ggml, "REFSD_SD_CLI must be built with SD_BUILD_SHARED_GGML_LIB=ON"
+    return program
+
+
+@pytest.fixture(scope="module")
+def engine(program):
+    return SdcppEngine("sdcpp", program, model_files)
+
+
+@pytest.mark.parametrize("name", [case.name for case in unets.CASES if case.name != SDXS_09])
+def test_the_network_agrees(engine, name):
+    def reference(numerics, deviations):
+        return Reference(numerics, deviations, model_files)
+
+    truth = Reference(model_files=model_files)
+    runner = conform.Runner(reference, lambda case: truth.run(case, case.realize()))
+    (result,) = conform.run(runner, [engine], [CASES[name]])
+    assert result.status == "pass", result.reason
+
+
+def test_the_deviations_are_in_sdxls_nodes_too(engine, program):
+    """Every GroupNorm's eps; its GELUs are the tanh's."""
+    program.listed = "GROUP_NORM,GELU"
+    case = CASES["full/sdxl/unet"]
+    try:
+        engine.run(case, case.realize())
+    finally:
+        program.listed = ""
+    norms = [op for op in program.graph.ops if op.op == "GROUP_NORM"]
+    eps = {np.int32(op.params[1]).view(np.float32).item() for op in norms}
+    assert eps == {np.float32(DEVIATIONS["sdcpp/group-norm-eps"].sets["eps"]).item()}
+    assert sum(op.op == "GELU" for op in program.graph.ops) == 70
+
+
+def test_sdxs_09_looks_at_pixels_that_overlap(engine, program):
+    """Its widest level's first attention has keys of the text; sd-cli's are of the 1024 numbers from a pixel on.
+
+    Its pixels have 320: three neighbours and a part are in each. And it has one head, where SD 2 has five.
+    """
+    program.listed = "ADD,MUL_MAT,SOFT_MAX"
+    case = CASES[SDXS_09]
+    try:
+        engine.run(case, case.realize())
+    finally:
+        program.listed = ""
+    ops = program.graph.ops
+    first = next(i for i, op in enumerate(ops) if op.op == "MUL_MAT" and op.source.shape == (320, 1024))
+    weight, keys = ops[first].source.astype(np.float64), ops[first].result
+    assert keys.shape[-2] == 8 * 16, "as many keys as pixels"
+    pixels = next(op.result for op in ops[first::-1] if op.op == "ADD" and op.result.shape == keys.shape)
+    flat = pixels.astype(np.float16).astype(np.float64).ravel()
+    # The last three would begin where there are not 1024 left.
+    want = np.stack([weight @ flat[320 * i : 320 * i + 1024] for i in range(8 * 16 - 3)])
+    assert np.linalg.norm(keys[: len(want)] - want) < 1e-5 * np.linalg.norm(want)
+    scores = next(op.result for op in ops[first:] if op.op == "SOFT_MAX")
+    assert scores.shape == (8 * 16, 8 * 16)
