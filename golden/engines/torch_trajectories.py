@@ -99,6 +99,81 @@ def _lcm(torch, model, x, sigmas, draw, eta):
     return x
 
 
+def _euler_cfg_pp(torch, model, x, sigmas, draw, eta):
+    for i in range(len(sigmas) - 1):
+        denoised, uncond = model(x, sigmas[i])
+        d = (x - uncond) / sigmas[i]
+        x = denoised + d * sigmas[i + 1]
+    return x
+
+
+def _euler_ancestral_cfg_pp(torch, model, x, sigmas, draw, eta):
+    for i in range(len(sigmas) - 1):
+        denoised, uncond = model(x, sigmas[i])
+        down, up = _down_up(torch, sigmas[i], sigmas[i + 1], eta)
+        d = (x - uncond) / sigmas[i]
+        x = denoised + d * down
+        if sigmas[i + 1] > 0:
+            x = x + draw() * up
+    return x
+
+
+def _dpmpp_2m_cfg_pp(torch, model, x, sigmas, draw, eta):
+    last = None
+    for i in range(len(sigmas) - 1):
+        denoised, uncond = model(x, sigmas[i])
+        if sigmas[i + 1] == 0:
+            return denoised
+        t, t_next = -sigmas[i].log(), -sigmas[i + 1].log()
+        h = t_next - t
+        mixed = -(-h).exp() * uncond
+        if last is not None:
+            r = (t + sigmas[i - 1].log()) / h
+            mixed = mixed - (-h).expm1() / (2 * r) * (denoised - last)
+        x = denoised + mixed + (-h).exp() * x
+        last = uncond
+    return x
+
+
+def _flow_euler_ancestral(torch, model, x, sigmas, draw, eta):
+    for i in range(len(sigmas) - 1):
+        denoised, sigma, after = model(x, sigmas[i]), sigmas[i], sigmas[i + 1]
+        if after == 0:
+            return denoised
+        down = after * (1 + (after / sigma - 1) * eta)
+        ratio = (1 - after) / (1 - down)
+        up = (after**2 - down**2 * ratio**2).sqrt()
+        x = down / sigma * x + (1 - down / sigma) * denoised
+        x = ratio * x + draw() * up
+    return x
+
+
+def _flow_dpmpp_2m_sde(torch, model, x, sigmas, draw, eta):
+    """In half the log SNR; from 1 on, where that is infinite, as if from 0.9999."""
+    sigmas = torch.cat([sigmas[:1].clamp(max=1 - 1e-4), sigmas[1:]])
+    last = h_last = None
+    for i in range(len(sigmas) - 1):
+        denoised, sigma, after = model(x, sigmas[i]), sigmas[i], sigmas[i + 1]
+        if after == 0:
+            return denoised
+        h = ((1 - after) / after).log() - ((1 - sigma) / sigma).log()
+        gone = -(-h * (1 + eta)).expm1()
+        x = after / sigma * (-h * eta).exp() * x + (1 - after) * gone * denoised
+        if last is not None:
+            x = x + 0.5 * (1 - after) * gone * h / h_last * (denoised - last)
+        x = x + draw() * after * (-(-2 * h * eta).expm1()).sqrt()
+        last, h_last = denoised, h
+    return x
+
+
+def _flow_euler_cfg_pp(torch, model, x, sigmas, draw, eta):
+    for i in range(len(sigmas) - 1):
+        denoised, uncond = model(x, sigmas[i])
+        d = (x - (1 - sigmas[i]) * uncond) / sigmas[i]
+        x = (1 - sigmas[i + 1]) * denoised + d * sigmas[i + 1]
+    return x
+
+
 SAMPLERS: dict[str, Sampler] = {
     "euler": _euler,
     "euler_a": _euler_ancestral,
@@ -107,6 +182,13 @@ SAMPLERS: dict[str, Sampler] = {
     "dpm++2s_a": _dpmpp_2s_ancestral,
     "dpm++2m": _dpmpp_2m,
     "lcm": _lcm,
+    "euler_cfg_pp": _euler_cfg_pp,
+    "euler_a_cfg_pp": _euler_ancestral_cfg_pp,
+    "dpm++2m_cfg_pp": _dpmpp_2m_cfg_pp,
+    "flow/euler": _euler,
+    "flow/euler_a": _flow_euler_ancestral,
+    "flow/dpm++2m_sde": _flow_dpmpp_2m_sde,
+    "flow/euler_cfg_pp": _flow_euler_cfg_pp,
 }
 
 
@@ -116,9 +198,15 @@ def _levels(torch):
     return ((1 - kept) / kept).sqrt().float()
 
 
+def _flow_levels(torch):
+    return torch.arange(1, 1001).float() / 1000
+
+
 def _at(torch, levels, t):
     low = t.floor().long()
     high = t.ceil().long()
+    if levels[-1] == 1:  # a flow's are even
+        return levels[low].lerp(levels[high], t - low)
     return (levels.log()[low].lerp(levels.log()[high], t - low)).exp()
 
 
@@ -145,19 +233,24 @@ def refuses(params: dict[str, Any]) -> str | None:
 
 def run(torch, noise, params: dict[str, Any]) -> dict[str, Any]:
     """noise: float32 [1 + draws, N, C, H, W] -> the outputs of the case"""
-    sigmas = SCHEDULES[params["schedule"]](torch, _levels(torch), params["steps"])
+    flow = params["sampler"].startswith("flow/")
+    levels = _flow_levels(torch) if flow else _levels(torch)
+    sigmas = SCHEDULES[params["schedule"]](torch, levels, params["steps"])
     sigmas = torch.cat([sigmas, sigmas.new_zeros(1)])
-    shown, answers, draws = [], [], iter(noise[1:])
+    shown, answers, unconds, draws = [], [], [], iter(noise[1:])
 
     def model(x, sigma):
         """Two known distributions: data of unit variance; two bells at -1 and 1, of variance 1/4."""
-        without = x / (1 + sigma**2)
-        s = sigma**2 + 0.25
-        with_prompt = (0.25 * x + sigma**2 * torch.tanh(x / s)) / s
+        a = 1 - sigma if flow else 1
+        without = a * x / (a**2 + sigma**2)
+        s = sigma**2 + 0.25 * a**2
+        with_prompt = (0.25 * a * x + sigma**2 * torch.tanh(a * x / s)) / s
         shown.append(x)
         answers.append(without + params["guidance"] * (with_prompt - without))
-        return answers[-1]
+        unconds.append(without)
+        return (answers[-1], without) if pairs else answers[-1]
 
-    sampler = SAMPLERS[params["sampler"]]
+    sampler, pairs = SAMPLERS[params["sampler"]], params["sampler"].endswith("_cfg_pp")
     latent = sampler(torch, model, noise[0] * sigmas[0], sigmas, lambda: next(draws), params.get("eta", 1.0))
-    return {"sigmas": sigmas, "x": torch.stack(shown), "denoised": torch.stack(answers), "latent": latent}
+    outputs = {"sigmas": sigmas, "x": torch.stack(shown), "denoised": torch.stack(answers), "latent": latent}
+    return {**outputs, "uncond": torch.stack(unconds)} if pairs else outputs

@@ -86,7 +86,7 @@ def sigma_limits(case: Case, sigmas: np.ndarray, u: float) -> np.ndarray:
     A flow's: a few roundings of the sigma, and of a timestep of 1000, of which sigma is a thousandth.
     """
     if levels_of(case) is FLOW_LEVELS:
-        return gamma(64, u) * np.abs(sigmas) + gamma(4, u) * (sigmas > 0)
+        return gamma(16, u) * np.abs(sigmas) + gamma(4, u) * (sigmas > 0)
     return sigma_error(u) * np.abs(sigmas)
 
 

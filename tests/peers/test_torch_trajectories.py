@@ -24,7 +24,13 @@ def judged(cases="trajectory/*"):
 def test_torch_conforms():
     results = judged()
     assert {r.status for r in results} == {"pass", "refused"}, [r.reason for r in results if not r.conforms]
-    assert sum(r.status == "pass" for r in results) >= 11
+    assert sum(r.status == "pass" for r in results) >= 20
+
+
+def test_a_flow_with_the_other_ancestral_step_does_not(monkeypatch):
+    monkeypatch.setitem(torch_trajectories.SAMPLERS, "flow/euler_a", torch_trajectories.SAMPLERS["euler_a"])
+    (result,) = judged("trajectory/flow/euler_a/simple")
+    assert result.status == "fail" and "not the flow's" in result.reason
 
 
 def test_half_the_eta_does_not(monkeypatch):
