@@ -19,10 +19,11 @@ from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.engines.sdcpp_server import Server
 from refsd.golden.numerics import FLOAT32
 from refsd.pipelines import txt2img
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.samplers import noise
 from refsd.samplers.levels import SD_LEVELS
-from refsd.tokenizers import find_tokenizer
 from refsd.trajectory.sdcpp import Asked, Seen, compare, float32_levels, seen
 from refsd.weights import open_checkpoint
 
@@ -119,12 +120,10 @@ def free(path: Path, model: Path) -> None:
     """Both programs from the same noise to the end, and how much a displaced start moves refsd's."""
     runs = read(path)
     deviations = [DEVIATIONS["sdcpp/group-norm-eps"], DEVIATIONS["sdcpp/gelu-tanh"]]
-    sd = txt2img.open_pipeline(
-        open_checkpoint(model), find_tokenizer(), Arithmetic(FLOAT32, deviations), budget=6 << 30
-    )
-    base = Settings(PROMPT, width=64, height=64, steps=4, cfg_scale=1.0)
+    sd = open_pipeline(open_checkpoint(model), Tokenizers(), Arithmetic(FLOAT32, deviations), budget=6 << 30)
+    base = Settings(PROMPT, width=64, height=64, steps=4, cfg_scale=1.0, schedule="discrete")
     conditioning = txt2img.encode(sd, base)
-    txt2img.RNGS["pushed"] = _Pushed
+    noise.RNGS["pushed"] = _Pushed
     print("| sampler | latents apart | amplification of a displaced start |\n|---|---|---|")
     for sampler in SAMPLERS:
         ends = [

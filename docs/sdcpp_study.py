@@ -28,16 +28,20 @@ from refsd.kernels.group_norm import group_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.softmax import softmax
 from refsd.kernels.timestep_embedding import timestep_embedding
+from refsd.models.vae import LATENT_SCALES
 from refsd.pipelines.job import Job, run
 from refsd.pipelines.picture import to_bytes
 from refsd.pipelines.settings import Settings
-from refsd.pipelines.txt2img import LATENT_SCALE, sigmas
 from refsd.samplers.guidance import guide
+from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import RNGS
+from refsd.samplers.schedules import SCHEDULES
 from refsd.tokenizers import chunks, find_tokenizer
 from refsd.weights import open_checkpoint
 
-SETTINGS = Settings("a lovely cat", width=256, height=256, steps=4, sampler="euler")
+SETTINGS = Settings(
+    "a lovely cat", "", 256, 256, steps=4, cfg_scale=7.0, sampler="euler", schedule="discrete", rng="cuda"
+)
 GROUP_NORM_EPS, GELU_TANH = DEVIATIONS["sdcpp/group-norm-eps"], DEVIATIONS["sdcpp/gelu-tanh"]
 
 
@@ -232,7 +236,7 @@ def between(program: Program, model: Path) -> None:
     for graph, prompt in zip(texts, (SETTINGS.prompt, SETTINGS.negative_prompt), strict=True):
         (ids, _), *_ = chunks(tokenizer, prompt)
         print(f"token ids of {prompt!r} equal: {np.array_equal(inputs_of(graph)['input_ids'][0], ids)}")
-    levels = sigmas(SETTINGS)
+    levels = SCHEDULES["discrete"](4, SD_LEVELS)
     x = (
         RNGS[SETTINGS.rng](42).randn((1, 4, SETTINGS.height // 8, SETTINGS.width // 8)).astype(np.float64)
         * levels[0]
@@ -243,7 +247,7 @@ def between(program: Program, model: Path) -> None:
         print(f"step {i}: x {distance(given['x'], scaled):.1e}, timestep {given['timesteps'][0]:.9g}")
         eps = guide(cond.output.astype(np.float64), uncond.output.astype(np.float64), SETTINGS.cfg_scale)
         x = x + eps * (levels[i + 1] - levels[i])
-    print(f"latent into the decoder {distance(inputs_of(decoder)['z'], x / LATENT_SCALE):.1e}")
+    print(f"latent into the decoder {distance(inputs_of(decoder)['z'], LATENT_SCALES['sd1'].to_vae(x)):.1e}")
     print(f"bytes of the picture that differ: {np.mean(to_bytes(decoder.output[None]) != pixels):.2%}")
 
 

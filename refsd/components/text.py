@@ -12,7 +12,7 @@ from refsd.module import Module
 
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
 ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)
-_CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407}
+_CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407, "final_norm": True}
 
 
 def _clip_fits(m: Module) -> dict[str, Fit]:
@@ -74,7 +74,7 @@ COMPONENTS = {
         _clip_g,
         {"input_ids": INPUT_IDS},
         {"last_hidden_state": "N L D", "pooled": "N P"},
-        _CLIP_PARAMS | {"num_heads": 20, "hidden_act": "gelu", "final_norm": True},
+        _CLIP_PARAMS | {"num_heads": 20, "hidden_act": "gelu"},
         _clip_fits,
         also={"penultimate": "N L D"},
     ),

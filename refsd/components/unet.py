@@ -25,11 +25,12 @@ Y = Argument("N A", VALUE, "SDXL: pooled text, then the sizes, embedded", option
 HINT = Argument("N 3 8H 8W", VALUE, "picture for a ControlNet, 0..1", optional=True)
 
 
-def _run(m: Module, hint=None, **arguments):
+def _run(m: Module, hint=None, control_strength=1.0, **arguments):
     """The UNet; given a hint, with what the ControlNet beside it adds."""
     if hint is None:
         return unet(m, **arguments)
-    return unet(m, **arguments, control=controlnet(m[CONTROL], hint=hint, **arguments))
+    control = controlnet(m[CONTROL], hint=hint, strength=control_strength, **arguments)
+    return unet(m, **arguments, control=control)
 
 
 def _control(m: Module, **arguments) -> dict:
@@ -52,7 +53,7 @@ def _shared_fits(m: Module) -> dict[str, Fit]:
 
 def _unet_fits(m: Module) -> dict[str, Fit]:
     without = {} if CONTROL in m else {"hint": refused("no ControlNet was given; name one with --control-net")}
-    return _shared_fits(m) | without
+    return _shared_fits(m) | without | {"K": exactly(m.shape("out.2.weight")[0])}
 
 
 COMPONENTS = {
@@ -61,7 +62,7 @@ COMPONENTS = {
         _run,
         {"x": X, "timesteps": TIMESTEPS, "context": CONTEXT, "y": Y, "hint": HINT},
         {"out": "N K H W"},
-        {"num_heads": 8, "num_groups": 32},
+        {"num_heads": 8, "num_groups": 32, "control_strength": 1.0},
         _unet_fits,
         beside="controlnet",
     ),

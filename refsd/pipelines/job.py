@@ -1,12 +1,11 @@
-"""What `refsd txt2img` does: check everything, sample, decode, write; and say how far it is."""
+"""What `refsd txt2img` does: check everything, sample, decode, write."""
 
-import sys
-import time
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from refsd import __version__
 from refsd.adapters import open_loras
@@ -15,18 +14,26 @@ from refsd.forward import write
 from refsd.golden.arithmetic import named
 from refsd.golden.errors import BadInput
 from refsd.pipelines import txt2img
+from refsd.pipelines.given import Given, read_picture
+from refsd.pipelines.noise_levels import sigmas
 from refsd.pipelines.picture import output_paths, parameters_text, to_bytes, write_png
+from refsd.pipelines.pipeline import Conditioning, Pipeline, filled, open_pipeline, size_multiple
+from refsd.pipelines.prompts import Tokenizers
+from refsd.pipelines.report import Report
 from refsd.pipelines.settings import Settings, check
+from refsd.pipelines.start import check_given, start
 from refsd.pipelines.tiles import words
 from refsd.progress import compile_progress
-from refsd.tokenizers import find_tokenizer
 from refsd.weights import open_checkpoint
 
 
 class Job(NamedTuple):
-    """The command line of `refsd txt2img`."""
+    """The command line of `refsd txt2img`.
 
-    model: Path
+    parts: a key of PART_FLAGS -> file; pictures: a key of PICTURES -> file
+    """
+
+    model: Path | None
     settings: Settings
     seed: int
     batch_count: int
@@ -37,34 +44,14 @@ class Job(NamedTuple):
     taps: Path | None
     verbose: bool
     loras: tuple[str, ...] = ()
+    parts: Mapping[str, Path] = {}
+    pictures: Mapping[str, Path] = {}
+    tokenizer: Path | None = None
+    json: bool = False
 
 
-class Report:
-    """Lines on stderr, and on a terminal a live line for the step in progress."""
-
-    def __init__(self, verbose: bool):
-        self.verbose = verbose
-        self.console = Console(file=sys.stderr, highlight=False)
-        self.status = self.console.status("")
-        self.last = time.monotonic()
-
-    def say(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
-
-    def detail(self, text: str) -> None:
-        if self.verbose:
-            self.say(text)
-
-    def now(self, text: str) -> None:
-        """What is being done, until the next word; only on a terminal."""
-        self.status.update(text)
-        if self.console.is_terminal:
-            self.status.start()
-
-    def took(self) -> float:
-        """Seconds since the last call."""
-        before, self.last = self.last, time.monotonic()
-        return self.last - before
+# Flag -> field of Given.
+PICTURES = {"--init-img": "init", "--mask": "mask", "--control-image": "control", "--ref-image": "reference"}
 
 
 def run(job: Job) -> list[Path]:
@@ -72,71 +59,109 @@ def run(job: Job) -> list[Path]:
     report = Report(job.verbose)
     check(job.settings, job.batch_count)
     arithmetic = named(job.numerics, job.deviations)
-    checkpoint = open_checkpoint(job.model)
-    tokenizer = find_tokenizer(job.vocab, job.model)
-    paths = output_paths(job.output, job.batch_count)
-    report.detail(f"vocabulary: {tokenizer.source}")
+    given = Given(**{PICTURES[flag]: read_picture(flag, path) for flag, path in job.pictures.items()})
+    checkpoint = open_checkpoint(job.model, job.parts)
     loras = open_loras(job.loras, checkpoint)
-    sd = txt2img.open_pipeline(checkpoint, tokenizer, arithmetic, memory() // 4, loras)
-    settings = _aligned(job.settings, txt2img.size_multiple(sd), report)
+    tokenizers = Tokenizers(job.vocab, job.tokenizer, job.model)
+    pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
+    found = tokenizers.find(pipe.encoders.values())
+    settings = filled(pipe, _aligned(_sized(job.settings, given), size_multiple(pipe), report))
+    check_given(pipe, settings, given)
+    steps = len(sigmas(pipe, settings, given.init is not None)) - 1
+    _warn(pipe, settings, report)
+    paths = output_paths(job.output, job.batch_count)
+    report.detail(f"vocabulary: {', '.join(found)}")
 
     tapped: dict[str, np.ndarray] = {}
     with compile_progress(), one_answer(arithmetic.numerics):
         try:
             report.now("encoding the prompt")
-            conditioning = txt2img.encode(sd, settings)
-            tapped |= {name: array for name, array in conditioning._asdict().items() if array is not None}
+            conditioning = txt2img.encode(pipe, settings)
+            tapped |= _named(conditioning)
             report.detail(f"text encoding: {report.took():.2f} s")
             for b, path in enumerate(paths):
-                seed = job.seed + b
-                image = _picture(sd, settings, conditioning, seed, f"{b + 1}/{len(paths)}", report, tapped, f"{b}.")
-                extras = {"Model": job.model.name, "Numerics": job.numerics}
-                extras |= {"Deviations": " ".join(job.deviations)} if job.deviations else {}
-                extras |= (
-                    {"Lora": " ".join(f"{file.weights.path.name}:{strength:g}" for file, strength in loras)}
-                    if loras
-                    else {}
-                )
-                extras |= words(settings.tiling, settings.seams)
-                extras |= {"Version": f"refsd {__version__}"}
-                write_png(path, to_bytes(image), parameters_text(settings, seed, extras))
-                report.say(f"{path}: {settings.width}x{settings.height}, seed {seed}")
+                begin = start(pipe, settings, job.seed + b, given, job.seed)
+                report.picture, report.steps = f"{b + 1}/{len(paths)}", steps
+                image = _picture(pipe, settings, conditioning, begin, job.seed + b, report, tapped, f"{b}.")
+                parameters = parameters_text(settings, job.seed + b, _extras(job, loras, settings))
+                write_png(path, to_bytes(image), parameters)
+                report.say(f"{path}: {settings.width}x{settings.height}, seed {job.seed + b}")
         finally:
             report.status.stop()
     if job.taps is not None:
         write(job.taps, tapped, {"tool": "refsd txt2img", "version": __version__, "numerics": job.numerics})
+    if job.json:
+        print(json.dumps(_told(job, pipe, settings, paths)))
     return paths
 
 
-def _picture(sd, settings, conditioning, seed, which, report, tapped, prefix) -> np.ndarray:
+def _picture(pipe, settings, conditioning, begin, seed, report, tapped, prefix) -> np.ndarray:
     """One decoded picture, its tensors under `prefix` in `tapped`."""
-
-    def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
-        seconds = report.took()
-        line = f"picture {which}: step {i + 1}/{settings.steps}, {seconds:.2f} s/it"
-        report.now(line)
-        if not report.console.is_terminal and (report.verbose or seconds > 1):
-            report.say(line)
 
     def listener(name: str, array: np.ndarray) -> None:
         tapped[prefix + name] = np.array(array)
 
-    report.now(f"picture {which}: step 0/{settings.steps}")
-    latent = txt2img.sample(sd, settings, conditioning, seed, on_step, listener)
+    report.step(0)
+    latent = txt2img.sample(pipe, settings, conditioning, seed, report.on_step, listener, begin)
     if not np.isfinite(latent).all():
         raise BadInput(
             f"the latent of seed {seed} is not finite: the weights overflow in these numerics; try float32"
         )
-    report.now(f"picture {which}: decoding")
-    image = txt2img.decode(sd, latent, settings.tiling, settings.seams)
+    report.now(f"picture {report.picture}: decoding")
+    image = txt2img.decode(pipe, latent, settings.tiling, settings.seams)
     report.detail(f"decoding: {report.took():.2f} s")
     listener("image", image)
     return image
 
 
+def _sized(settings: Settings, given: Given) -> Settings:
+    """As large as a given picture, where nobody says how large."""
+    first = next((picture for picture in given if picture is not None), None)
+    height, width = (512, 512) if first is None else first.shape[2:]
+    return settings._replace(width=settings.width or width, height=settings.height or height)
+
+
 def _aligned(settings: Settings, multiple: int, report: Report) -> Settings:
-    """sd-cli's rule: sizes go up to the next multiple of 64, with a warning."""
+    """sd-cli's rule: sizes go up to the next multiple, with a warning."""
     width, height = (-(-size // multiple) * multiple for size in (settings.width, settings.height))
     if (width, height) != (settings.width, settings.height):
         report.say(f"{settings.width}x{settings.height} goes up to {width}x{height}: multiples of {multiple}")
     return settings._replace(width=width, height=height)
+
+
+def _warn(pipe: Pipeline, settings: Settings, report: Report) -> None:
+    """Of what the user asked for and this run does not read."""
+    if settings.negative_prompt and settings.cfg_scale == 1:
+        distilled = pipe.drawing.cfg_scale == 1
+        why = f"{pipe.family.title}'s guidance is distilled into its weights; " if distilled else ""
+        report.say(f"--negative-prompt is not read: {why}only a --cfg-scale other than 1 asks for it")
+
+
+def _named(conditioning: Conditioning) -> dict[str, np.ndarray]:
+    """cond, cond.y, cond.mask; uncond, ..."""
+    arrays: dict[str, np.ndarray | None] = {}
+    for which, text in conditioning._asdict().items():
+        if text is not None:
+            arrays |= {which: text.context, f"{which}.y": text.y, f"{which}.mask": text.mask}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _extras(job: Job, loras, settings: Settings) -> dict[str, str]:
+    """What a PNG says besides its settings."""
+    model = job.model or next(iter(job.parts.values()))
+    extras = {"Model": model.name, "Numerics": job.numerics}
+    extras |= {"Deviations": " ".join(job.deviations)} if job.deviations else {}
+    if loras:
+        extras["Lora"] = " ".join(f"{file.weights.path.name}:{strength:g}" for file, strength in loras)
+    if "--init-img" in job.pictures:
+        extras["Denoising strength"] = f"{settings.strength:g}"
+    extras |= words(settings.tiling, settings.seams)
+    return extras | {"Version": f"refsd {__version__}"}
+
+
+def _told(job: Job, pipe: Pipeline, settings: Settings, paths: list[Path]) -> dict:
+    """For --json: what was drawn, with every default as it was filled in."""
+    kept = {name: value for name, value in settings._asdict().items() if name not in ("tiling", "seams")}
+    pictures = [{"path": str(path), "seed": job.seed + b} for b, path in enumerate(paths)]
+    levels = [float(sigma) for sigma in sigmas(pipe, settings, "--init-img" in job.pictures)]
+    return {"family": pipe.family.name, "pictures": pictures, "settings": kept | {"sigmas": levels}}

@@ -47,7 +47,9 @@ def parameters_text(settings: Settings, seed: int, extras: Mapping[str, str]) ->
         "RNG": settings.rng,
         "Sampler": f"{settings.sampler} {'custom' if settings.sigmas else settings.schedule}",
         **({} if settings.eta is None else {"Eta": f"{settings.eta:g}"}),
-        **({"Clip skip": settings.clip_skip} if settings.clip_skip > 1 else {}),
+        **({"Clip skip": settings.clip_skip} if settings.clip_skip and settings.clip_skip > 1 else {}),
+        **({} if settings.guidance is None else {"Distilled CFG Scale": f"{settings.guidance:g}"}),
+        **({} if settings.like == "sdcpp" else {"Like": settings.like}),
         **extras,
     }
     negative = f"Negative prompt: {settings.negative_prompt}\n" if settings.negative_prompt else ""

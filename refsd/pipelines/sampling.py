@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.golden.errors import BadInput
-from refsd.samplers import CFG_PP_SAMPLERS, SAMPLERS
+from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
 from refsd.samplers.distilled import tcd_sdcpp
@@ -56,12 +56,16 @@ def names() -> list[str]:
     return [*SAMPLERS, *ALIASES, *CFG_PP_SAMPLERS]
 
 
-def default_schedule(sampler: str) -> str:
-    return _SDCPP_SCHEDULE.get(sampler, "discrete")
+def default_schedule(sampler: str, otherwise: str = "discrete") -> str:
+    """otherwise: of a sampler that does not ask for one of its own"""
+    return _SDCPP_SCHEDULE.get(sampler, otherwise)
 
 
-def method(name: str, eta: float | None = None) -> Method:
-    """The sampler of this name. eta: None is sd-cli's default, or the sampler's own where sd-cli lacks it.
+def method(name: str, eta: float | None = None, flow: bool = False) -> Method:
+    """The sampler of this name.
+
+    eta:  None is sd-cli's default, or the sampler's own where sd-cli lacks it
+    flow: whether the model is a rectified flow, for which engines mean other solvers by some names
 
     stable-diffusion.cpp's er_sde switches its noise by eta, without scaling it; so does this.
     Raises BadInput for another name, an eta out of range, or for a sampler without one.
@@ -69,7 +73,8 @@ def method(name: str, eta: float | None = None) -> Method:
     if name not in names():
         raise BadInput(f"--sampling-method {name}: expected one of {', '.join(names())}")
     table = CFG_PP_SAMPLERS if name in CFG_PP_SAMPLERS else SAMPLERS
-    sampler = _SDCPP_SAMPLERS.get(name) or table[ALIASES.get(name, name)]
+    own = ALIASES.get(name, name)
+    sampler = _SDCPP_SAMPLERS.get(name) or (FLOW_SAMPLERS.get(own, table[own]) if flow else table[own])
     takes = inspect.signature(sampler).parameters
     if eta is not None:
         most = 1.0 if name == "tcd" else 100.0

@@ -1,182 +1,87 @@
-"""Stable Diffusion 1.x from a prompt to a picture, in stable-diffusion.cpp's order of operations.
+"""From a prompt to a picture: one loop, whatever the family (families.py) and whoever's conventions (`like`).
 
-Whose convention is what:
-- stable-diffusion.cpp: latents start as noise * sigma_0 (diffusers: * sqrt(sigma_0^2 + 1)); the noise of
-  picture b is drawn from seed + b, in one call over [C, H/8, W/8], and Euler a goes on drawing from the same
-  stream; timesteps are real numbers; cond and uncond pass through the UNet one after the other; an empty
-  negative prompt is encoded like any other; a cfg scale of 1 leaves uncond out; sizes go up to a multiple of 64.
-- A1111: prompt weights, with the mean of the hidden states restored; clip_skip n takes the n-th layer from the
-  last, then the final LayerNorm.
-- The original: last hidden state of CLIP-L, latents / 0.18215 into the decoder.
+Whose convention is what, besides the cards of prompts and samplers:
+- stable-diffusion.cpp: a UNet's latents start as noise * sigma_0 (diffusers: * sqrt(sigma_0^2 + 1) where its
+  spacing is "leading"); the noise of picture b is drawn from seed + b, in one call over [C, h, w], and Euler a goes
+  on drawing from the same stream; timesteps are real numbers; conditions pass through the network one by one;
+  an empty negative prompt is encoded like any other, but SDXL's; a cfg scale of 1 leaves uncond out; sizes go up; a
+  masked picture is put back into what was denoised.
+- diffusers: a given picture's posterior and the noise are drawn from one stream.
+- A rectified flow starts from (1 - sigma_0) latent + sigma_0 noise everywhere.
 """
-
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
-from refsd.models.vae import LATENT_SCALES
 from refsd.models.vae_tiling import Tiling
-from refsd.module import Kept, Module
-from refsd.pipelines import sampling
+from refsd.pipelines import prompts, sampling
+from refsd.pipelines.conditioning import Conditioned
+from refsd.pipelines.denoising import Guided, Listener, Told
+from refsd.pipelines.noise_levels import levels_of, sigmas
+from refsd.pipelines.pipeline import Conditioning, Pipeline, filled
+from refsd.pipelines.prediction import PREDICTIONS
 from refsd.pipelines.settings import Settings
-from refsd.pipelines.tiles import decode_as_asked
+from refsd.pipelines.start import Start, start
 from refsd.samplers.cfg_pp import GuidedDenoiser
-from refsd.samplers.guidance import guide
-from refsd.samplers.levels import DiscreteLevels, scaled_linear_alphas_cumprod, training_sigmas
+from refsd.samplers.conventions import CARDS
+from refsd.samplers.levels import Levels
 from refsd.samplers.noise import RNGS
-from refsd.samplers.parameterization import Denoiser, denoiser
-from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.parameterization import Denoiser, Prediction, denoiser
 from refsd.samplers.step import Callback, StepsError
 from refsd.seams import Seams
-from refsd.tokenizers import Tokenizer, chunks
-from refsd.tokenizers.emphasis import mean_kept
-from refsd.weights import Checkpoint
-from refsd.weights.adapters import AdapterFile
-
-PICTURES_OF = ("sd15", "parts")  # families; parts are asked for one by one
-LATENT_SCALE = LATENT_SCALES["sd1"].factor
-LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
-
-Listener = Callable[[str, np.ndarray], None]
 
 
-class Part(NamedTuple):
-    """A component ready to run: its weights, and what its config sets."""
-
-    name: str
-    module: Module
-    params: Mapping[str, Any]
-
-    def __call__(self, inputs: Mapping[str, np.ndarray], source: str, **params) -> dict[str, np.ndarray]:
-        return forward(self.name, self.module, inputs, {**self.params, **params}, source)
-
-
-class StableDiffusion(NamedTuple):
-    clip: Part
-    unet: Part
-    decoder: Part
-    tokenizer: Tokenizer
-
-    @property
-    def dtype(self) -> np.dtype:
-        """In which latents are kept and sampled: the numerics' compute dtype."""
-        return self.unet.module.arithmetic.numerics.compute_dtype
-
-
-class Conditioning(NamedTuple):
-    """cond, uncond: [1, 77 * chunks, E]; uncond is None where the cfg scale is 1"""
-
-    cond: np.ndarray
-    uncond: np.ndarray | None
-
-
-def open_pipeline(
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    arithmetic: Arithmetic,
-    budget: int = 0,
-    loras: Sequence[tuple[AdapterFile, float]] = (),
-) -> StableDiffusion:
-    """
-    budget: bytes of expanded UNet weights to keep between steps
-    loras:  adapter files and their strengths, for the UNet and the text encoder
-
-    Raises BadInput where a component is missing, or the model is no Stable Diffusion 1.x.
-    """
-    family = checkpoint.family
-    if family is not None and family.name not in PICTURES_OF:
-        raise BadInput(
-            f"{checkpoint.path}: {family.title} ({family.why}); txt2img makes pictures with Stable Diffusion 1.x: "
-            "run this model's components with refsd forward"
+def encode_prompt(pipe: Pipeline, settings: Settings, negative: bool = False) -> Conditioned:
+    prompt = settings.negative_prompt if negative else settings.prompt
+    spoken = prompts.say(pipe.drawing, settings.like, pipe.encoders, pipe.tokenizers, prompt, settings.clip_skip)
+    return pipe.drawing.join(
+        prompts.said(
+            spoken,
+            network=pipe.denoiser.module,
+            size=(settings.height, settings.width),
+            like=settings.like,
+            negative=negative,
+            empty=not prompt,
         )
-    kept = {"unet": Kept(budget)}
-    clip, unet, decoder = (
-        Part(name, *load(checkpoint, name, arithmetic, kept.get(name), loras))
-        for name in ("clip", "unet", "vae-decoder")
     )
-    return StableDiffusion(clip, unet, decoder, tokenizer)
 
 
-def pixels_per_latent(sd: StableDiffusion) -> int:
-    """8 for SD 1.x's autoencoder of four levels."""
-    return 2 ** (sd.decoder.module.count("decoder.up") - 1)
-
-
-def size_multiple(sd: StableDiffusion) -> int:
-    """What width and height must be multiples of: the autoencoder's factor times the UNet's; 64."""
-    m = sd.unet.module
-    return pixels_per_latent(sd) * 2 ** sum("0.op" in m["input_blocks"][i] for i in range(m.count("input_blocks")))
-
-
-def encode_prompt(sd: StableDiffusion, prompt: str, clip_skip: int = 1) -> np.ndarray:
-    """Hidden states of a prompt, chunk after chunk along the tokens, weights applied.
-
-        hidden <- hidden * weight;  hidden <- hidden * mean(before) / mean(after)    in each chunk
-
-    -> context: [1, 77 * chunks, E]
-    Source: A1111 modules/sd_hijack_clip.py, process_tokens; stable-diffusion.cpp apply_token_weights.
-    """
-    encoded = []
-    for ids, weights in chunks(sd.tokenizer, prompt):
-        hidden = sd.clip({"input_ids": ids[None]}, "prompt", clip_skip=clip_skip)["last_hidden_state"]
-        if (weights != 1).any():
-            hidden = mean_kept(hidden.astype(sd.dtype), weights).astype(hidden.dtype)
-        encoded.append(hidden)
-    return np.concatenate(encoded, axis=1)
-
-
-def encode(sd: StableDiffusion, settings: Settings) -> Conditioning:
+def encode(pipe: Pipeline, settings: Settings) -> Conditioning:
     """Both prompts; CFG++ needs the negative one at any scale."""
-    cond = encode_prompt(sd, settings.prompt, settings.clip_skip)
-    if settings.cfg_scale == 1 and not sampling.method(settings.sampler, settings.eta).cfg_pp:
+    settings = filled(pipe, settings)
+    cond = encode_prompt(pipe, settings)
+    guided = settings.cfg_scale != 1 or settings.image_cfg_scale not in (None, 1)
+    if not guided and not sampling.method(settings.sampler or "", settings.eta).cfg_pp:
         return Conditioning(cond, None)
-    return Conditioning(cond, encode_prompt(sd, settings.negative_prompt, settings.clip_skip))
-
-
-def sigmas(settings: Settings) -> np.ndarray:
-    """[steps + 1], float64, falling to 0. Raises BadInput for steps that the schedule does not have."""
-    if settings.sigmas is not None:
-        return np.array(settings.sigmas, np.float64)
-    try:
-        return SCHEDULES[settings.schedule](settings.steps, LEVELS)
-    except ValueError as error:
-        raise BadInput(f"--scheduler {settings.schedule}, --steps {settings.steps}: {error}") from None
+    return Conditioning(cond, encode_prompt(pipe, settings, negative=True))
 
 
 def sample(
-    sd: StableDiffusion,
+    pipe: Pipeline,
     settings: Settings,
     conditioning: Conditioning,
     seed: int,
     callback: Callback | None = None,
     listener: Listener | None = None,
+    begin: Start | None = None,
 ) -> np.ndarray:
     """One picture's latents, from noise.
 
     callback: called at each step, before x moves, with (i, sigma, x, denoised)
-    listener: called with (name, array): "noise"; for UNet call n "calls.{n}.x", ".timesteps", ".cond", ".uncond";
-              for step i "steps.{i}.x", ".sigma", ".denoised", ".eps" (after guidance); "latent"
-    -> [1, C, H/8, W/8], in the compute dtype, not divided by 0.18215
+    listener: called with (name, array): "noise"; for network call n "calls.{n}.x", ".timesteps", ".cond",
+              ".uncond"; for step i "steps.{i}.x", ".sigma", ".denoised", ".eps" (after guidance); "latent"
+    begin:    of `start`; None: from the seed's noise, no picture given
+    -> [1, C, h, w], in the compute dtype, as the denoiser sees latents
     """
     tell = listener or (lambda name, array: None)
-    factor = pixels_per_latent(sd)
-    shape = (
-        1,
-        sd.unet.module.shape("input_blocks.0.0.weight")[1],
-        settings.height // factor,
-        settings.width // factor,
-    )
-    sd.unet.module.seams = settings.seams
-    rng = RNGS[settings.rng](seed)
-    noise = rng.randn(shape)
-    tell("noise", noise)
+    settings = filled(pipe, settings)
+    begin = start(pipe, settings, seed) if begin is None else begin
+    pipe.denoiser.module.seams = settings.seams
+    tell("noise", begin.noise)
+    rng = begin.rng
     if settings.sampler_rng not in (None, settings.rng):
         rng = RNGS[settings.sampler_rng](seed)
-    levels = sigmas(settings)
+    levels = sigmas(pipe, settings, begin.latent is not None)
 
     def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
         tell(f"steps.{i}.x", x)
@@ -186,61 +91,74 @@ def sample(
         if callback:
             callback(i, sigma, x, denoised)
 
-    method = sampling.method(settings.sampler, settings.eta)
-    network = _Guided(sd, conditioning, settings.cfg_scale, tell)
-    model = denoiser(network, LEVELS)
-    x = noise.astype(sd.dtype) * float(levels[0])
+    flow = pipe.drawing.flow
+    method = sampling.method(settings.sampler or "", settings.eta, flow is not None)
+    known = levels_of(pipe, settings, settings.steps or 1)
+    prediction = flow.prediction if flow else PREDICTIONS[settings.prediction or "eps"][0]
+    network = _guided(pipe, settings, conditioning, begin, tell)
+    model = _put_back(denoiser(network, known, prediction), begin)
+    x = _noised(begin, pipe, settings, float(levels[0]), float(known.sigmas[-1]))
     try:
         draw = method.noise(rng, x, levels, seed)
-        x = method.run(_with_uncond(model, network) if method.cfg_pp else model, x, levels, draw, on_step)
+        run = _with_uncond(model, network, known, prediction) if method.cfg_pp else model
+        x = method.run(run, x, levels, draw, on_step)
     except StepsError as error:
-        raise BadInput(f"--sampling-method {settings.sampler}, --steps {settings.steps}: {error}") from None
+        steps = len(levels) - 1
+        raise BadInput(f"--sampling-method {settings.sampler}, --steps {steps}: {error}") from None
     tell("latent", x)
     return x
 
 
-class _Guided:
-    """The UNet under classifier-free guidance, as a function of (x, t).
+def _guided(pipe, settings, conditioning, begin, tell) -> Guided:
+    """The network with all that it is told in every call."""
+    cond, uncond, behind = conditioning.cond, conditioning.uncond, begin.behind
+    told = {"cond": Told(cond, behind and behind.cond)}
+    if uncond is not None:
+        told["uncond"] = Told(uncond, behind and behind.uncond)
+        if settings.image_cfg_scale not in (None, settings.cfg_scale):
+            told["image"] = Told(uncond, behind and behind.cond)
+    constants = dict(begin.constants)
+    if settings.guidance is not None:
+        constants["guidance"] = np.array([settings.guidance])
+    params = {"control_strength": float(settings.control_strength)} if "hint" in constants else {}
+    return Guided(pipe.denoiser, told, settings.cfg_scale, settings.image_cfg_scale, constants, params, tell)
 
-    uncond: what it said of the last x without the prompt
+
+def _noised(begin: Start, pipe: Pipeline, settings: Settings, sigma: float, sigma_max: float) -> np.ndarray:
+    """The first x, of what is given and the noise."""
+    noise = begin.noise.astype(pipe.dtype)
+    latent = None if begin.latent is None else begin.latent.astype(pipe.dtype)
+    if pipe.drawing.flow is not None:
+        return noise * sigma if latent is None else latent * (1 - sigma) + noise * sigma
+    if latent is not None:
+        return latent + noise * sigma
+    spread = settings.like == "diffusers" and settings.schedule not in ("linspace", "trailing")
+    return noise * (CARDS["diffusers"].first(sigma, sigma_max) if spread else sigma)
+
+
+def _put_back(model: Denoiser, begin: Start) -> Denoiser:
+    """What is not drawn anew stays as it was given.
+
+    Source: stable-diffusion.cpp, denoise_mask; with Euler, diffusers' mixing behind each step is the same.
     """
+    if begin.mask is None or begin.latent is None:
+        return model
+    mask, latent = begin.mask, begin.latent
 
-    def __init__(self, sd: StableDiffusion, conditioning: Conditioning, cfg_scale: float, tell: Listener):
-        self.sd, self.conditioning, self.cfg_scale, self.tell = sd, conditioning, cfg_scale, tell
-        self.calls = 0
-        self.uncond = np.empty(0)
+    def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
+        return (model(x, sigma) * mask + latent * (1 - mask)).astype(x.dtype)
 
-    def __call__(self, x: np.ndarray, t: float) -> np.ndarray:
-        call = f"calls.{self.calls}"
-        timesteps = np.array([t])
-        self.tell(f"{call}.x", x)
-        self.tell(f"{call}.timesteps", timesteps)
-        outputs = {}
-        for which, context in self.conditioning._asdict().items():
-            if context is not None:
-                inputs = {"x": x, "timesteps": timesteps, "context": context}
-                outputs[which] = self.sd.unet(inputs, f"UNet call {self.calls}")["out"].astype(self.sd.dtype)
-                self.tell(f"{call}.{which}", outputs[which])
-        self.calls += 1
-        if "uncond" not in outputs:
-            return outputs["cond"]
-        self.uncond = outputs["uncond"]
-        return guide(outputs["cond"], outputs["uncond"], self.cfg_scale)
+    return denoised
 
 
-def _with_uncond(model: Denoiser, network: _Guided) -> GuidedDenoiser:
-    """Both denoised latents that CFG++ asks for, of the same calls of the UNet."""
-    without = denoiser(lambda x, t: network.uncond, LEVELS)
+def _with_uncond(model: Denoiser, network: Guided, levels: Levels, prediction: Prediction) -> GuidedDenoiser:
+    """Both denoised latents that CFG++ asks for, of the same calls of the network."""
+    without = denoiser(lambda x, t: network.uncond, levels, prediction)
     return lambda x, sigma: (model(x, sigma), without(x, sigma))
 
 
 def decode(
-    sd: StableDiffusion, latent: np.ndarray, tiling: Tiling | None = None, seams: Seams | None = None
+    pipe: Pipeline, latent: np.ndarray, tiling: Tiling | None = None, seams: Seams | None = None
 ) -> np.ndarray:
-    """[1, C, H/8, W/8] -> picture [1, 3, H, W], about -1..1, not clipped"""
-
-    def run(z: np.ndarray) -> np.ndarray:
-        return sd.decoder({"z": z}, "latent")["out"]
-
-    z = latent / LATENT_SCALE
-    return decode_as_asked(run, sd.decoder.module, z, pixels_per_latent(sd), tiling, seams or Seams())
+    """[1, C, h, w] -> picture [1, 3, H, W], about -1..1, not clipped"""
+    return pipe.autoencoder.decode(latent, tiling, seams)

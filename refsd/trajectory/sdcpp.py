@@ -7,8 +7,8 @@ import numpy as np
 
 from refsd.golden.engines.sdcpp_tap import Graph
 from refsd.golden.rounding import gamma
+from refsd.models.vae import LATENT_SCALES
 from refsd.pipelines import sampling
-from refsd.pipelines.txt2img import LATENT_SCALE
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import DiscreteLevels
 from refsd.samplers.noise import RNGS
@@ -97,7 +97,7 @@ def seen(graphs: Iterable[Graph], cfg_scale: float) -> Seen:
         unet = unet[::2]
     x = np.stack([next(a for a in graph.inputs if a.ndim == 3 and a.shape[0] == 4) for graph in unet])
     t = np.array([next(a for a in graph.inputs if a.size == 1).item() for graph in unet])
-    return Seen(x, t, np.stack(eps), decoder.inputs[0] * np.float32(LATENT_SCALE))
+    return Seen(x, t, np.stack(eps), decoder.inputs[0] * np.float32(LATENT_SCALES["sd1"].factor))
 
 
 def compare(asked: Asked, run: Seen, levels: DiscreteLevels) -> Apart:

@@ -4,11 +4,12 @@ tokens: of the packed latent: (height / 16) (width / 16) for Flux
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special
 
-from refsd.samplers.levels import shift_exponential, shift_snr
+from refsd.samplers.levels import FlowLevels, shift_exponential, shift_snr
 
 
 def _shifted(n: int, shift) -> np.ndarray:
@@ -22,6 +23,14 @@ def flow_uniform(n: int, shift: float = 1.0) -> np.ndarray:
     Source: Tongyi-MAI/Z-Image src/zimage/scheduler.py; black-forest-labs/flux sampling.py, get_schedule.
     """
     return _shifted(n, lambda t: shift_snr(t, shift))
+
+
+def flow_linspace(n: int, shift: float = 3.0) -> np.ndarray:
+    """Evenly from 1 to shift_snr(1 / 1000), and only then shifted: the lowest level is shifted twice.
+
+    Source: diffusers FlowMatchEulerDiscreteScheduler.set_timesteps where no sigmas are given, as for SD3.
+    """
+    return np.append(shift_snr(np.linspace(1.0, shift_snr(1 / 1000, shift), n), shift), 0.0)
 
 
 def line_through(x: float, first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -92,3 +101,10 @@ def logit_normal(
     z = special.ndtri(np.arange(n) / n)
     y = special.expit(mean + 0.5 * math.log(tokens / 1024) - std * z)
     return np.append(np.clip(y, low, high), 0.0)
+
+
+# Those that ask nothing but the model's own shift; Flux's and Flux.2's is e^mu.
+FLOW_SCHEDULES: dict[str, Callable[[int, FlowLevels], np.ndarray]] = {
+    "flow_uniform": lambda n, levels: flow_uniform(n, levels.shift),
+    "flow_linspace": lambda n, levels: flow_linspace(n, levels.shift),
+}

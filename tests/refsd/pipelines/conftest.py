@@ -3,8 +3,8 @@ import pytest
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import ModelRecipe
 from refsd.golden.numerics import FLOAT64
-from refsd.pipelines.txt2img import open_pipeline
-from refsd.tokenizers import find_tokenizer
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.prompts import Tokenizers
 from refsd.weights import open_checkpoint, recipes
 
 
@@ -19,4 +19,4 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="session")
 def sd(tiny):
     """The same in float64."""
-    return open_pipeline(open_checkpoint(tiny), find_tokenizer(), Arithmetic(FLOAT64), budget=1 << 30)
+    return open_pipeline(open_checkpoint(tiny), Tokenizers(), Arithmetic(FLOAT64), budget=1 << 30)

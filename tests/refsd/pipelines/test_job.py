@@ -101,7 +101,15 @@ def test_a_missing_model():
         call("-m", "nowhere.safetensors", "-p", "a cat")
 
 
-def test_another_family_is_named(tmp_path):
+def test_what_is_missing_is_named(tmp_path):
     path = recipes.make(ModelRecipe("zimage", "q4_0", tiny=True), tmp_path / "zimage.gguf")
-    with pytest.raises(BadInput, match=r"Z-Image \(it has a cap_embedder\); txt2img makes pictures with"):
+    with pytest.raises(BadInput, match=r"Z-Image does not hold qwen3, .*: give it with --llm, --taesd or --vae"):
+        call("--diffusion-model", path, "-p", "a cat")
+    with pytest.raises(BadInput, match="no model: name a file or a folder"):
+        call("-p", "a cat")
+
+
+def test_what_draws_nothing_is_named(tmp_path):
+    path = recipes.make(ModelRecipe("taesd", "f16", tiny=True), tmp_path / "taesd.safetensors")
+    with pytest.raises(BadInput, match=r"does not hold .*unet.*: give it with --diffusion-model"):
         call("-m", path, "-p", "a cat")

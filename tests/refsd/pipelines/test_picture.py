@@ -30,7 +30,7 @@ def test_names_of_files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("prompt", ["a cat", "кот, 猫"])
 def test_parameters_in_the_png(tmp_path, prompt):
-    settings = Settings(prompt, "ugly", 64, 128, steps=3, clip_skip=2)
+    settings = Settings(prompt, "ugly", 64, 128, 3, 7.0, "euler_a", "discrete", "cuda", clip_skip=2)
     path = tmp_path / "cat.png"
     write_png(path, np.zeros((128, 64, 3), np.uint8), parameters_text(settings, 7, {"Version": "refsd"}))
     with Image.open(path) as png:
@@ -60,7 +60,7 @@ def test_a_picture_that_cannot_be_written(tmp_path):
         ({"sampler": "heum"}, "--sampling-method heum: expected one of euler, euler_a"),
         ({"schedule": "sai"}, "--scheduler sai: expected one of discrete, karras"),
         ({"rng": "std_default"}, "--rng std_default"),
-        ({"width": 0}, "--width 0: expected 1 to 4096"),
+        ({"width": -1}, "--width -1: expected 1 to 4096"),
         ({"height": 1 << 40}, "--height"),
         ({"steps": 0}, "--steps 0"),
         ({"cfg_scale": float("nan")}, "--cfg-scale nan"),

@@ -8,7 +8,10 @@ from naive import euler as naive
 from refsd.components import forward
 from refsd.golden.errors import BadInput
 from refsd.pipelines import txt2img
+from refsd.pipelines.conditioning import Conditioned
+from refsd.pipelines.pipeline import size_multiple
 from refsd.pipelines.settings import Settings
+from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox
 from refsd.samplers.schedules import discrete
 from refsd.tokenizers import find_tokenizer
@@ -33,24 +36,26 @@ def encoded(sd, prompt):
     ids = np.full((1, 77), 49407)
     words = find_tokenizer().encode(prompt)
     ids[0, : 1 + len(words)] = [49406, *words]
-    return forward("clip", sd.clip.module, {"input_ids": ids}, sd.clip.params)["last_hidden_state"]
+    return forward("clip", sd.encoders["clip"].module, {"input_ids": ids}, sd.encoders["clip"].params)[
+        "last_hidden_state"
+    ]
 
 
 def test_against_naive(sd, run):
     """The components called by hand, guidance on denoised instead of noise, DDIM's form of the step."""
     _, latent, _ = run
     cond, uncond = encoded(sd, "a lovely cat"), encoded(sd, "ugly")
-    sigmas = discrete(2, txt2img.LEVELS)
+    sigmas = discrete(2, SD_LEVELS)
 
     def denoised(x, sigma):
         answers = []
         for context in (cond, uncond):
             inputs = {
                 "x": x / np.sqrt(1 + sigma**2),
-                "timesteps": np.array([txt2img.LEVELS.to_t(sigma)]),
+                "timesteps": np.array([SD_LEVELS.to_t(sigma)]),
                 "context": context,
             }
-            answers.append(x - sigma * forward("unet", sd.unet.module, inputs, sd.unet.params)["out"])
+            answers.append(x - sigma * forward("unet", sd.denoiser.module, inputs, sd.denoiser.params)["out"])
         return -2.0 * answers[1] + 3.0 * answers[0]
 
     x = Philox(42).randn((1, 4, 8, 8)) * sigmas[0]
@@ -70,7 +75,7 @@ def test_recorded_picture(sd, run):
 def test_what_a_listener_hears(run):
     conditioning, latent, heard = run
     assert list(heard)[:2] == ["noise", "calls.0.x"] and list(heard)[-1] == "latent"
-    assert conditioning.cond.shape == conditioning.uncond.shape == (1, 77, 128)
+    assert conditioning.cond.context.shape == conditioning.uncond.context.shape == (1, 77, 128)
     sigma = heard["steps.0.sigma"]
     np.testing.assert_allclose(heard["steps.0.x"], heard["noise"] * sigma, rtol=1e-15)
     np.testing.assert_allclose(heard["calls.0.timesteps"], [999.0])
@@ -105,9 +110,12 @@ def test_euler_a_goes_on_drawing_from_the_stream_of_the_first_noise(sd, run, mon
     assert drawn == [(1, 4, 8, 8)] * 2
 
 
+def context(sd, prompt, skip=None):
+    return txt2img.encode_prompt(sd, SETTINGS._replace(prompt=prompt, clip_skip=skip)).context
+
+
 def test_weights_keep_the_mean(sd):
-    plain = txt2img.encode_prompt(sd, "a lovely cat")
-    heavy = txt2img.encode_prompt(sd, "a (lovely:1.5) cat")
+    plain, heavy = context(sd, "a lovely cat"), context(sd, "a (lovely:1.5) cat")
     np.testing.assert_allclose(heavy.mean(), plain.mean(), rtol=1e-9)
     ratio = heavy / plain
     np.testing.assert_allclose(ratio[0, 2] / ratio[0, 0], 1.5, rtol=1e-6)  # BOS, a, lovely
@@ -115,22 +123,22 @@ def test_weights_keep_the_mean(sd):
 
 
 def test_long_prompts_are_chunks_one_after_the_other(sd):
-    long = txt2img.encode_prompt(sd, "cat " * 80)
+    long = context(sd, "cat " * 80)
     assert long.shape == (1, 154, 128)
-    np.testing.assert_allclose(long[:, 77:], txt2img.encode_prompt(sd, "cat " * 5), rtol=1e-12)
-    conditioning = txt2img.Conditioning(long, None)
+    np.testing.assert_allclose(long[:, 77:], context(sd, "cat " * 5), rtol=1e-12)
+    conditioning = txt2img.Conditioning(Conditioned(long), None)
     assert np.isfinite(txt2img.sample(sd, SETTINGS._replace(steps=1), conditioning, 0)).all()
 
 
 def test_clip_skip(sd):
-    last, before = (txt2img.encode_prompt(sd, "a cat", skip) for skip in (1, 2))
+    last, before = (context(sd, "a cat", skip) for skip in (1, 2))
     assert not np.allclose(last, before)
     with pytest.raises(BadInput, match="clip_skip is 3, the model takes at most 2"):
-        txt2img.encode_prompt(sd, "a cat", 3)
+        context(sd, "a cat", 3)
 
 
 def test_sizes(sd):
-    assert txt2img.size_multiple(sd) == 64 and txt2img.pixels_per_latent(sd) == 8
+    assert size_multiple(sd) == 64 and sd.autoencoder.pixels == 8
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,7 @@ def test_cfg_pp_needs_uncond_at_any_scale(sd, run):
     latent = txt2img.sample(
         sd, settings, conditioning, 42, listener=lambda name, x: heard.update({name: np.array(x)})
     )
-    sigma, sigma_next = txt2img.sigmas(settings)[:2]
+    sigma, sigma_next = txt2img.sigmas(sd, settings)[:2]
     x, cond, uncond = heard["steps.0.x"], heard["calls.0.cond"], heard["calls.0.uncond"]
     np.testing.assert_allclose(heard["steps.1.x"], x - sigma * cond + sigma_next * uncond, rtol=1e-9, atol=1e-12)
     assert np.isfinite(latent).all()
@@ -169,7 +177,7 @@ def test_cfg_pp_needs_uncond_at_any_scale(sd, run):
 
 def test_sigmas_instead_of_a_schedule(sd, run):
     conditioning, latent, _ = run
-    sigmas = tuple(txt2img.sigmas(SETTINGS))
+    sigmas = tuple(txt2img.sigmas(sd, SETTINGS))
     same = txt2img.sample(sd, SETTINGS._replace(schedule="karras", sigmas=sigmas), conditioning, 42)
     np.testing.assert_array_equal(same, latent)
 

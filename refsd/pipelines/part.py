@@ -1,0 +1,75 @@
+"""A component of a checkpoint, ready to run, and what to say where one is missing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.components import COMPONENTS, forward, load
+from refsd.components.component import Fit
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.errors import BadInput
+from refsd.module import Kept, Module
+from refsd.weights import Checkpoint
+from refsd.weights.adapters import AdapterFile
+from refsd.weights.checkpoint import PART_FLAGS
+
+Loras = Sequence[tuple[AdapterFile, float]]
+
+
+class Part(NamedTuple):
+    """
+    name:   of the component, a key of COMPONENTS
+    params: what its config sets
+    path, layout: of the file that holds it
+    """
+
+    name: str
+    module: Module
+    params: Mapping[str, Any]
+    path: Path | None = None
+    layout: str = ""
+
+    def __call__(
+        self, inputs: Mapping[str, np.ndarray], source: str, also: bool = False, **params
+    ) -> dict[str, np.ndarray]:
+        return forward(self.name, self.module, inputs, {**self.params, **params}, source, also)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The numerics' compute dtype."""
+        return self.module.arithmetic.numerics.compute_dtype
+
+    @property
+    def arguments(self) -> Iterable[str]:
+        return COMPONENTS[self.name].arguments
+
+    @property
+    def fits(self) -> Mapping[str, Fit]:
+        return COMPONENTS[self.name].fits(self.module)
+
+
+def open_part(
+    checkpoint: Checkpoint, name: str, arithmetic: Arithmetic, loras: Loras = (), kept: Kept | None = None
+) -> Part:
+    module, params = load(checkpoint, name, arithmetic, kept, loras)
+    held = checkpoint.components[COMPONENTS[name].part or ""]
+    return Part(name, module, params, Path(held.weights.file.path), held.layout)
+
+
+def flag_of(component: str) -> str:
+    """What the command line calls the file that holds it."""
+    return next(flag for flag, names in PART_FLAGS.items() if component in names)
+
+
+def check_parts(checkpoint: Checkpoint, needed: Iterable[tuple[str, ...]]) -> None:
+    """Raises BadInput, in one line, for every part that is missing; of several names any one will do."""
+    missing = [names for names in needed if not any(name in checkpoint.components for name in names)]
+    if missing:
+        flags = ", ".join(" or ".join(dict.fromkeys(map(flag_of, names))) for names in missing)
+        what = ", ".join(" or ".join(names) for names in missing)
+        title = checkpoint.family.title if checkpoint.family else "the model"
+        raise BadInput(
+            f"{checkpoint.path}: {title} does not hold {what}, which a picture needs: give it with {flags}"
+        )
