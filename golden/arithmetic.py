@@ -30,6 +30,7 @@ from refsd.kernels.conv3d_frames import conv3d_frames
 from refsd.kernels.embedding import embedding
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.group_norm_silu import group_norm_silu
+from refsd.kernels.interpolate import resize_bilinear
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
 from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
@@ -45,6 +46,7 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 _WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32 on all cores, where NumPy takes one
 _ANGLES = {"float64": rope.rope_angles, "float32": rope.rope_angles_float32}
+_SHRINKS = {"nearest": resample.resize_nearest, "bilinear": resize_bilinear}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
 
@@ -279,6 +281,11 @@ class Arithmetic:
 
     def upsample_nearest(self, x, factor=2):
         return resample.upsample_nearest(x, factor)
+
+    def halve(self, x):
+        """x [N, C, H, W], H and W even -> [N, C, H/2, W/2]: every other pixel"""
+        shrink = _SHRINKS[self.parameter("halve", "method", "nearest")]
+        return self._round(shrink(self._widen(x), x.shape[2] // 2, x.shape[3] // 2))
 
     def embedding(self, ids, weight):
         """ids [...], weight [V, D] -> [..., D]"""

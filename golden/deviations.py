@@ -58,6 +58,13 @@ DEVIATIONS: dict[str, Deviation] = {
             "stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope",
         ),
         Deviation(
+            "sdcpp/radiance-bilinear",
+            "halve",
+            {"method": "bilinear"},
+            "Radiance of __32x32__ halves its picture by means of four pixels, the original takes every other",
+            "stable-diffusion.cpp flux.hpp:979-984, forward_chroma_radiance: fake_patch_size_x2, ggml_interpolate",
+        ),
+        Deviation(
             "sdcpp/zimage-qk-norm-eps",
             "rms_norm of heads",
             {"eps": 1e-6},

@@ -249,6 +249,10 @@ class Module:
         """x [N, C, H, W] -> [N, C, H*factor, W*factor]"""
         return self._tap("upsample_nearest", self.arithmetic.upsample_nearest(x, factor))
 
+    def halve(self, x):
+        """x [N, C, H, W], H and W even -> [N, C, H/2, W/2]"""
+        return self._tap("halve", self.arithmetic.halve(x))
+
     def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
         """Any kernel without numerics of its own, recorded under its name: m.apply(tanh, x)"""
         return self._tap(kernel.__name__, self.arithmetic.apply(kernel, *arrays, **params))

@@ -15,6 +15,23 @@ _GUIDANCE = Recipe((_BATCH,), data="constant", offset=3.5)
 _X, _CONTEXT, _Y = Recipe((_BATCH, 16, 8, 16)), Recipe((_BATCH, 256, 4096)), Recipe((_BATCH, 768))
 _FLUX = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT, "y": _Y}
 _DEV = {**_FLUX, "guidance": _GUIDANCE}
+_CHROMA = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT}
+_RADIANCE = _CHROMA | {"x": Recipe((_BATCH, 3, 64, 128))}
+# Ones, then zeros: of 256 tokens of the first row all, of the second 56 are seen.
+_MASK = {"context_mask": Recipe((_BATCH, 256), "i32", data="prefix", exponent=0, n=200)}
+_FLUX2_DEV = {
+    "x": Recipe((_BATCH, 128, 4, 8)),
+    "timesteps": _TIMES,
+    "context": Recipe((_BATCH, 512, 128)),
+    "guidance": _GUIDANCE,
+}
+
+_SD3 = {
+    "x": Recipe((1, 16, 16, 8)),
+    "timesteps": Recipe((1,), exponent=-11, offset=500.0),
+    "context": Recipe((1, 154, 4096)),
+    "y": Recipe((1, 2048)),
+}
 
 
 def _channels(n: int) -> Recipe:
@@ -49,17 +66,30 @@ CASES = [
         "flux2-klein",
         {"x": Recipe((_BATCH, 128, 4, 8)), "timesteps": _TIMES, "context": Recipe((_BATCH, 512, 128))},
     ),
+    _case("full/sd3-medium/154-tokens", "mmdit", "sd3-medium", _SD3, "q8_0"),
+    _case("full/sd35-medium/154-tokens", "mmdit", "sd35-medium", _SD3, "q8_0"),
+    _case("full/sd35-large/154-tokens", "mmdit", "sd35-large-narrow", _SD3, "q8_0"),
+    _case("vae/flux2/decoder", "flux2-vae-decoder", "flux2-vae", {"z": Recipe((_BATCH, 128, 4, 8))}),
+    _case("full/flux2-vae/decoder", "flux2-vae-decoder", "flux2-vae", {"z": Recipe((1, 128, 8, 4))}, "f16"),
     _case(
-        "full/sd3-medium/154-tokens",
-        "mmdit",
-        "sd3-medium",
+        "full/flux2-vae/encoder",
+        "flux2-vae-encoder",
+        "flux2-vae",
+        {"x": Recipe((1, 3, 64, 128), exponent=-16)},
+        "f16",
+    ),
+    _case(
+        "full/flux-dev/256-tokens",
+        "flux",
+        "flux-dev",
         {
-            "x": Recipe((1, 16, 16, 8)),
-            "timesteps": Recipe((1,), exponent=-11, offset=500.0),
-            "context": Recipe((1, 154, 4096)),
-            "y": Recipe((1, 2048)),
+            "x": Recipe((1, 16, 32, 32)),
+            "timesteps": Recipe((1,), exponent=-20, offset=0.5),
+            "context": Recipe((1, 256, 4096)),
+            "y": Recipe((1, 768)),
+            "guidance": Recipe((1,), data="constant", offset=3.5),
         },
-        "q8_0",
+        "q4_0",
     ),
     _case(
         "full/zimage/13-tokens",
@@ -73,4 +103,28 @@ CASES = [
         "q8_0",
     ),
     _case("full/t5xxl/256-tokens", "t5", "t5xxl", {"input_ids": _ids(256, 32128)}, "q8_0"),
+    _case("full/chroma/256-tokens", "chroma", "chroma-narrow", _CHROMA),
+    _case("full/chroma/masked", "chroma", "chroma-narrow", _CHROMA | _MASK),
+    _case("full/chroma/masked-q8_0", "chroma", "chroma-narrow", _CHROMA | _MASK, "q8_0"),
+    _case("full/chroma-radiance/256-tokens", "chroma-radiance", "chroma-radiance-narrow", _RADIANCE),
+    _case("full/chroma-radiance/masked", "chroma-radiance", "chroma-radiance-narrow", _RADIANCE | _MASK),
+    _case("full/chroma-radiance/x0", "chroma-radiance", "chroma-radiance-x0-narrow", _RADIANCE | _MASK),
+    _case(
+        "flux2/klein/reference",
+        "flux2",
+        "flux2-klein",
+        {
+            "x": Recipe((_BATCH, 128, 4, 8)),
+            "timesteps": _TIMES,
+            "context": Recipe((_BATCH, 512, 128)),
+            "reference": Recipe((_BATCH, 128, 8, 4)),
+        },
+    ),
+    _case("full/flux2-dev/512-tokens", "flux2", "flux2-dev-narrow", _FLUX2_DEV),
+    _case(
+        "full/flux2-dev/reference",
+        "flux2",
+        "flux2-dev-narrow",
+        _FLUX2_DEV | {"reference": Recipe((_BATCH, 128, 8, 4))},
+    ),
 ]

@@ -3,7 +3,8 @@
 The program offers a picture, no component. Where it links ggml as a shared library, a tap
 (sdcpp_tap.c) puts a case's inputs in place of its own and reads the answer: each component runs as
 the program builds it. What follows the wanted graph is not computed. How each is reached stands in
-sdcpp_sd1.py, sdcpp_unets.py and sdcpp_families.py.
+sdcpp_sd1.py, sdcpp_unets.py, sdcpp_families.py, sdcpp_chroma.py and
+sdcpp_flux2.py.
 """
 
 import os
@@ -15,14 +16,29 @@ import numpy as np
 
 from refsd.golden.case import Case
 from refsd.golden.deviations import DEVIATIONS, Deviation
-from refsd.golden.engines import EngineFailure, Found, ModelFiles, sdcpp_families, sdcpp_sd1, sdcpp_unets
+from refsd.golden.engines import (
+    EngineFailure,
+    Found,
+    ModelFiles,
+    sdcpp_chroma,
+    sdcpp_families,
+    sdcpp_flux2,
+    sdcpp_sd1,
+    sdcpp_unets,
+)
 from refsd.golden.engines.sdcpp_program import Program
 from refsd.golden.engines.sdcpp_reach import Call, Reach, scratch
 from refsd.golden.numerics import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.golden.tensor import StoredTensor
 
 # family and operation -> how it is reached
-REACHES: dict[tuple[str, str], Reach] = {**sdcpp_sd1.REACHES, **sdcpp_unets.REACHES, **sdcpp_families.REACHES}
+REACHES: dict[tuple[str, str], Reach] = {
+    **sdcpp_sd1.REACHES,
+    **sdcpp_unets.REACHES,
+    **sdcpp_families.REACHES,
+    **sdcpp_chroma.REACHES,
+    **sdcpp_flux2.REACHES,
+}
 
 
 class SdcppEngine:

@@ -1,4 +1,4 @@
-"""What sd-cli loads besides SD 1.x, each network alone.
+"""What sd-cli loads besides SD 1.x, each network alone; Chroma and FLUX.2 stand in files of their own.
 
 The text encoders that its command line asks for are stand-ins of zeros: what they give is put aside by the
 case's own context.
@@ -11,13 +11,23 @@ from PIL import Image
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engines import ModelFiles
-from refsd.golden.engines.sdcpp_reach import LATENT, Call, Reach, f32, outputs, refuses_size, scratch, size
+from refsd.golden.engines.sdcpp_reach import (
+    LATENT,
+    Call,
+    Reach,
+    f32,
+    one_step,
+    outputs,
+    picture_to_edit,
+    refuses_size,
+    scratch,
+    size,
+)
 from refsd.golden.engines.sdcpp_sd1 import encoded, refuses_latent, refuses_picture, vae_decoder
 from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH, clip_g, clip_l, qwen3, qwen3_graph
 
-_CHUNK = 256  # tokens of context that a prompt of Flux or Chroma makes
+_CHUNK = 256  # tokens of context that a prompt of Flux makes
 _CLIP = 77  # and one of SD 3, twice: CLIP's and T5's
-_KLEIN = 512  # and one of FLUX.2 klein
 _TEMPLATE = 8  # tokens of Z-Image's template around the prompt
 _PAIRS = 64  # of channels that turn, in a head of 128
 _MULTIPLE = 32  # Z-Image's streams are filled up to it
@@ -44,21 +54,10 @@ def _flux(call: Call) -> dict[str, np.ndarray]:
         own = [s[n : n + 1] for s in scalars] + [f32(call.arrays[name][n]) for name in ("context", "y")]
         items.append((*own, x[n], *(part[n] for part in more.values()), table))
     with scratch() as folder:
-        args = [*call.args, *_steps(N), *size(x, LATENT), *_picture(folder, more)]
+        args = [*call.args, *one_step(N), *size(x, LATENT)]
+        if "reference" in more:
+            args += picture_to_edit(folder, more["reference"], LATENT)
         return {"out": outputs(call.program, args, items, fed=-1, skip=(CLIP_L_GRAPH,))}
-
-
-def _steps(n: int) -> list[str]:
-    return ["-p", "a", "--cfg-scale", "1", "--steps", str(n), "--sampling-method", "euler"]
-
-
-def _picture(folder: Path, more: dict[str, np.ndarray]) -> list[str]:
-    """The flags for a picture to edit, where there is one: of the right size; what it shows is put aside."""
-    if "reference" not in more:
-        return []
-    H, W = more["reference"].shape[2:]
-    Image.new("RGB", (LATENT * W, LATENT * H)).save(folder / "reference.png")
-    return ["-r", str(folder / "reference.png"), "--disable-auto-resize-ref-image"]
 
 
 def _refuses_flux(case: Case) -> str | None:
@@ -86,7 +85,7 @@ def _zimage(call: Call) -> dict[str, np.ndarray]:
     table = np.zeros((tokens, _PAIRS, 2, 2), np.float32)
     t = f32(1000 * call.arrays["timesteps"])
     items = [(t[n : n + 1], context[n], x[n], table) for n in range(len(x))]
-    args = [*call.args, *_steps(len(x)), *size(x, LATENT), "-p", " cat" * (J - _TEMPLATE)]
+    args = [*call.args, *one_step(len(x)), *size(x, LATENT), "-p", " cat" * (J - _TEMPLATE)]
     return {"out": -outputs(call.program, args, items, fed=-1, skip=(qwen3_graph(J),))}
 
 
@@ -136,7 +135,7 @@ def _mmdit(call: Call) -> dict[str, np.ndarray]:
     x = f32(call.arrays["x"])
     rows = zip(*(f32(call.arrays[name]) for name in ("timesteps", "context", "y")), x, strict=True)
     items = [(f32(t).reshape(1), context, y, item) for t, context, y, item in rows]
-    args = [*call.args, *_steps(len(x)), *size(x, LATENT)]
+    args = [*call.args, *one_step(len(x)), *size(x, LATENT)]
     return {"out": outputs(call.program, args, items, skip=(CLIP_L_GRAPH,))}
 
 
@@ -144,27 +143,6 @@ def _refuses_mmdit(case: Case) -> str | None:
     if case.inputs["context"].shape[1] != 2 * _CLIP:
         return f"sd-cli's prompt makes {2 * _CLIP} tokens of context here"
     return refuses_size(case.inputs["x"].shape, LATENT)
-
-
-def _klein_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    tae = model_files(ModelRecipe("taef2", "f32", tiny=True), "ldm")
-    args = ["--diffusion-model", str(model_files(model, "ldm")), "--llm", str(qwen3(folder, hidden=128))]
-    return [*args, "--taesd", str(tae)]
-
-
-def _klein(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance."""
-    x, context, t = (f32(call.arrays[name]) for name in ("x", "context", "timesteps"))
-    table = np.zeros((_KLEIN + x.shape[2] * x.shape[3], _PAIRS, 2, 2), np.float32)
-    items = [(t[n : n + 1], context[n], x[n], table) for n in range(len(x))]
-    args = [*call.args, *_steps(len(x)), *size(x, 2 * LATENT)]
-    return {"out": outputs(call.program, args, items, fed=-1, skip=(qwen3_graph(_KLEIN),))}
-
-
-def _refuses_klein(case: Case) -> str | None:
-    if case.inputs["context"].shape[1] != _KLEIN:
-        return f"sd-cli's prompt makes {_KLEIN} tokens of context here"
-    return refuses_size(case.inputs["x"].shape, 2 * LATENT)
 
 
 def _t5_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
@@ -176,7 +154,7 @@ def _t5_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list
 def _t5(call: Call) -> dict[str, np.ndarray]:
     """Each item is a process of its own; the table of distances is the program's."""
     table = np.zeros((_CHUNK, _CHUNK), np.int32)
-    args = [*call.args, *_steps(1), "-W", "64", "-H", "64"]
+    args = [*call.args, *one_step(1), "-W", "64", "-H", "64"]
     ids = call.arrays["input_ids"].astype(np.int32)
     rows = [outputs(call.program, args, [(row, table)], fed=1, skip=(CLIP_L_GRAPH,)) for row in ids]
     return {"last_hidden_state": np.concatenate(rows)}
@@ -196,10 +174,10 @@ REACHES: dict[tuple[str, str], Reach] = {
     ("zimage", "model/zimage"): Reach(
         _zimage, _refuses_zimage, _zimage_flags, ("sdcpp/zimage-qk-norm-eps", "sdcpp/rope-f32-angles")
     ),
-    ("sd3-medium", "model/mmdit"): Reach(_mmdit, _refuses_mmdit, _mmdit_flags),
-    ("flux2-klein", "model/flux2"): Reach(
-        _klein, _refuses_klein, _klein_flags, ("sdcpp/rope-f32-angles",), tiny=True
-    ),
+    **{
+        (family, "model/mmdit"): Reach(_mmdit, _refuses_mmdit, _mmdit_flags)
+        for family in ("sd3-medium", "sd35-medium", "sd35-large", "sd35-large-narrow")
+    },
     ("t5xxl", "model/t5"): Reach(_t5, _refuses_t5, _t5_flags),
     ("taef1", "model/tae-decoder"): Reach(vae_decoder, refuses_latent, _tae_flags, tiny=True),
     ("taef1", "model/tae-encoder"): Reach(

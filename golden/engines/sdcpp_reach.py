@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engines import EngineFailure, ModelFiles
@@ -85,6 +86,18 @@ def f32(x: np.ndarray) -> np.ndarray:
 def size(x: np.ndarray, scale: int) -> list[str]:
     """sd-cli's flags for the size of x [N, C, H, W], `scale` pixels a pixel of x."""
     return ["-H", str(scale * x.shape[2]), "-W", str(scale * x.shape[3])]
+
+
+def one_step(items: int) -> list[str]:
+    """The flags for a run whose every step is an item: one network's graph a step."""
+    return ["-p", "a", "--cfg-scale", "1", "--steps", str(items), "--sampling-method", "euler"]
+
+
+def picture_to_edit(folder: Path, latent: np.ndarray, scale: int) -> list[str]:
+    """The flags for a picture whose latent is as large as this [N, C, h, w]; what it shows is put aside."""
+    H, W = latent.shape[2:]
+    Image.new("RGB", (scale * W, scale * H)).save(folder / "reference.png")
+    return ["-r", str(folder / "reference.png"), "--disable-auto-resize-ref-image"]
 
 
 def refuses_size(shape: tuple[int, ...], scale: int) -> str | None:

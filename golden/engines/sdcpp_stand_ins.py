@@ -15,6 +15,9 @@ def qwen3_graph(tokens: int) -> str:
     return f"f32:{tokens}x{tokens}x1x1,i32:{tokens}x1x1x1,i32:{tokens}x1x1x1"
 
 
+mistral_graph = qwen3_graph
+
+
 def clip_l(folder: Path) -> Path:
     """CLIP-L; sd-cli takes it in this size only."""
     return hollow(folder / "clip_l.safetensors", _clip(768, 12))
@@ -61,6 +64,17 @@ def qwen3(folder: Path, hidden: int, layers: int = 1) -> Path:
         shapes |= {f"{layer}mlp.{name}.weight": (32, hidden) for name in ("gate_proj", "up_proj")}
         shapes |= {f"{layer}mlp.down_proj.weight": (hidden, 32)}
     return hollow(folder / "qwen3.safetensors", {f"model.{name}": shape for name, shape in shapes.items()})
+
+
+def mistral(folder: Path, hidden: int) -> Path:
+    """A Mistral of one layer and hardly any MLP; sd-cli takes its heads, 32 over 8 of 128, as they are."""
+    layer = "model.layers.0."
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (1, hidden), "model.norm.weight": (hidden,)}
+    heads = {"q_proj": (4096, hidden), "k_proj": (1024, hidden), "v_proj": (1024, hidden), "o_proj": (hidden, 4096)}
+    shapes |= {f"{layer}self_attn.{name}.weight": shape for name, shape in heads.items()}
+    shapes |= {f"{layer}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
+    shapes |= {f"{layer}mlp.{name}.weight": (32, hidden) for name in ("gate_proj", "up_proj")}
+    return hollow(folder / "mistral.safetensors", shapes | {f"{layer}mlp.down_proj.weight": (hidden, 32)})
 
 
 def _linear(name: str, k: int, o: int) -> dict[str, tuple[int, ...]]:

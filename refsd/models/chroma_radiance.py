@@ -32,7 +32,7 @@ def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_D
     -> v:      [N, 3, H, W]
 
     "__32x32__" halves the picture before its patches become tokens, by leaving out every other pixel, and lets each
-    token paint a patch of twice the side. stable-diffusion.cpp halves bilinearly.
+    token paint a patch of twice the side. stable-diffusion.cpp halves bilinearly (`sdcpp/radiance-bilinear`).
     Raises BadInput where a patch does not fit, or a timestep is 0 that must not be.
     """
     H, W = x.shape[2:]
@@ -44,7 +44,7 @@ def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_D
     if _marked(m, "__x0__") and not np.all(timesteps):
         raise BadInput("timesteps hold a 0: these weights predict the picture, which has no velocity there")
 
-    img = m.conv2d("img_in_patch", x[:, :, ::twice, ::twice], stride=side)
+    img = m.conv2d("img_in_patch", m.halve(x) if twice == 2 else x, stride=side)
     img = img.reshape(*img.shape[:2], -1).swapaxes(1, 2)
     img, _ = streams(m, img, timesteps, context, patch_ids(H // P, W // P), mask, axes_dim)
     out = paint(m, patches(x, P), img, H, W)

@@ -34,7 +34,7 @@ from refsd.weights.architecture_esrgan import ESRGAN_X4
 from refsd.weights.architecture_flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
 from refsd.weights.architecture_flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, Flux2Size, Flux2VAESize, MistralSize
 from refsd.weights.architecture_mmdit import SD3_MEDIUM, SD35_LARGE, SD35_MEDIUM, MMDiTSize
-from refsd.weights.architecture_radiance import RADIANCE, RadianceSize
+from refsd.weights.architecture_radiance import RADIANCE, RADIANCE_X0_32, RadianceSize
 from refsd.weights.architecture_taesd import TAEF1, TAEF2, TAESD, TAESDSize
 from refsd.weights.architecture_text import QWEN3_4B, T5_XXL, Qwen3Size, T5Size
 from refsd.weights.architecture_zimage import ZIMAGE
@@ -200,12 +200,27 @@ MODELS: dict[str, Model] = {
     "esrgan": _alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan"),
 }
 
+_NARROW_CHROMA = CHROMA._replace(hidden=256, mlp=1024)
+
+# What cases ask for besides: as deep as what is released, and narrow, for engines that take no other depth
+NARROW: dict[str, Model] = {
+    f"{family}-narrow": _alone(component, size, size, gguf)
+    for family, component, size, gguf in (
+        ("chroma", "chroma", _NARROW_CHROMA, "flux"),
+        ("chroma-radiance", "chroma-radiance", RadianceSize(_NARROW_CHROMA), "flux"),
+        ("chroma-radiance-x0", "chroma-radiance", RADIANCE_X0_32._replace(chroma=_NARROW_CHROMA), "flux"),
+        ("sd35-large", "mmdit", SD35_LARGE._replace(hidden=1536, blocks=24, mlp=6144), "sd3"),
+        ("flux2-dev", "flux2", FLUX2_DEV._replace(hidden=256, mlp=768, context_dim=128), "flux2"),
+    )
+}
+
 
 def model(recipe: ModelRecipe) -> Model:
     """Raises BadInput for an unknown family."""
-    if recipe.family not in MODELS:
-        raise BadInput(f"no recipe for family {recipe.family!r}; there are {', '.join(MODELS)}")
-    return MODELS[recipe.family]
+    found = MODELS.get(recipe.family) or NARROW.get(recipe.family)
+    if found is None:
+        raise BadInput(f"no recipe for family {recipe.family!r}; there are {', '.join([*MODELS, *NARROW])}")
+    return found
 
 
 def part_shapes(component: str, part: Part, tiny: bool) -> dict[str, tuple[int, ...]]:

@@ -31,10 +31,10 @@ TINY = [name for name in NAMES if not name.startswith("full/")]
 
 
 class Listener(Program):
-    """Keeps the last graph of an answer, with its RMSNorms."""
+    """Keeps the last graph of an answer, with its RMSNorms and what it resizes."""
 
     def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
-        finished = super().run_tapped(args, feeds, nodes, "RMS_NORM", stop, skip)
+        finished = super().run_tapped(args, feeds, nodes, "RMS_NORM,UPSCALE", stop, skip)
         self.graph = finished.graphs[-1]
         return finished
 
@@ -107,6 +107,15 @@ def test_zimage_normalises_heads_with_another_eps(engine, program):
         found.setdefault(op.source.ndim > 2, set()).add(np.int32(op.params[0]).view(np.float32).item())
     deviant = DEVIATIONS["sdcpp/zimage-qk-norm-eps"].sets["eps"]
     assert found == {True: {np.float32(deviant).item()}, False: {np.float32(1e-5).item()}}
+
+
+@pytest.mark.slow
+def test_radiance_halves_by_means(engine, program):
+    case = CASES["full/chroma-radiance/x0"]
+    engine.run(case, case.realize())
+    (op,) = (op for op in program.graph.ops if op.op == "UPSCALE")
+    assert op.result.shape == (3, 32, 64)
+    np.testing.assert_allclose(op.result, op.source.reshape(3, 32, 2, 64, 2).mean((2, 4)), atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["zimage", "chroma", "sd3-medium"])

@@ -269,3 +269,10 @@ def test_float32_angles_are_a_deviation():
     exact = Module({}).rope_angles(ids, (8,), 1e4)
     other = Module({}, Arithmetic(FLOAT64, [DEVIATIONS["sdcpp/rope-f32-angles"]])).rope_angles(ids, (8,), 1e4)
     assert 0 < np.abs(other - exact).max() < 1e-5
+
+
+def test_the_mean_of_four_pixels_is_a_deviation():
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 6))
+    np.testing.assert_array_equal(Module({}).halve(x), x[:, :, ::2, ::2])
+    other = Module({}, Arithmetic(FLOAT64, [DEVIATIONS["sdcpp/radiance-bilinear"]])).halve(x)
+    np.testing.assert_allclose(other, x.reshape(2, 3, 2, 2, 3, 2).mean((3, 5)), rtol=1e-14)

@@ -2,6 +2,7 @@
 
 import os
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -129,6 +130,25 @@ def test_refusals_say_why(engine, op, inputs, params, why):
     recipes = {name: Recipe(shape) for name, shape in inputs.items()}
     assert why in engine.refuses(Case("t", op, recipes, params, ModelRecipe("sd15", "f16")))
     assert "full size" in engine.refuses(Case("t", op, recipes, params, ModelRecipe("sd15", tiny=True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "shape", "why"),
+    [
+        ("full/chroma/masked", "context", (2, 512, 4096), "256 tokens"),
+        ("full/chroma/masked", "x", (2, 16, 8, 12), "multiples of 8"),
+        ("full/chroma-radiance/x0", "x", (2, 3, 64, 96), "multiples of 64"),
+        ("full/flux2-dev/reference", "context", (2, 34, 128), "512 tokens"),
+        ("full/flux2-dev/reference", "x", (2, 128, 6, 4), "multiples of 4"),
+        ("full/flux2-dev/reference", "reference", (2, 128, 4, 6), "multiples of 4"),
+        ("vae/flux2/decoder", "z", (2, 128, 4, 6), "multiples of 4"),
+        ("full/sd35-medium/154-tokens", "context", (1, 77, 4096), "154 tokens"),
+    ],
+)
+def test_other_families_refuse_with_a_reason(engine, name, argument, shape, why):
+    case = CASES[name]
+    inputs = case.inputs | {argument: Recipe(shape)}
+    assert why in engine.refuses(msgspec.structs.replace(case, inputs=inputs))
 
 
 def test_a_program_that_holds_ggml_inside_is_refused(engine, program):
