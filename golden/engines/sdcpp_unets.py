@@ -127,7 +127,7 @@ def _clip_h(call: Call) -> dict[str, np.ndarray]:
     ids = call.arrays["input_ids"].astype(np.int32)
     first_eos = np.argmax(ids == call.case.params.get("eos", _EOS), axis=1)
     skips = (call.case.params["clip_skip"], 1)
-    hidden, last = (np.stack([_text(call, row, "a", skip, 1)[0] for row in ids]) for skip in skips)
+    hidden, last = (np.stack([texts(call, row, "a", skip, 1)[0] for row in ids]) for skip in skips)
     return {"last_hidden_state": hidden, "pooled": last[np.arange(len(ids)), first_eos]}
 
 
@@ -139,12 +139,12 @@ def _clip_big_g(call: Call) -> dict[str, np.ndarray]:
         if end == 0:
             raise EngineFailure("ids of which none but the first ends the prompt: it ends before it begins")
         prompt = " ".join(["cat"] * (end - 1))
-        answers.append(_text(call, row, prompt, call.case.params["clip_skip"], 3)[1:])
+        answers.append(texts(call, row, prompt, call.case.params["clip_skip"], 3)[1:])
     hidden, pooled = (np.stack(parts) for parts in zip(*answers, strict=True))
     return {"last_hidden_state": hidden, "pooled": pooled}
 
 
-def _text(call: Call, row: np.ndarray, prompt: str, clip_skip: int, graphs: int) -> list[np.ndarray]:
+def texts(call: Call, row: np.ndarray, prompt: str, clip_skip: int, graphs: int) -> list[np.ndarray]:
     """The outputs of a prompt's first graphs, all fed with the same ids; the mask is the program's."""
     item = (row, np.zeros((_TOKENS, _TOKENS), np.float32))
     kind = signature(item)

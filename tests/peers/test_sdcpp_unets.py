@@ -12,10 +12,19 @@ import pytest
 from refsd.cli.model_files import model_files
 from refsd.engine import Reference
 from refsd.golden import conform
+from refsd.golden.case import Case
 from refsd.golden.cases import CASES, unets
 from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp import SdcppEngine
+from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
 from refsd.golden.engines.sdcpp_program import Program
+from refsd.golden.engines.sdcpp_reach import Call, whole_file
+from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH
+from refsd.golden.engines.sdcpp_tap import signature
+from refsd.golden.engines.sdcpp_unets import texts
+from refsd.golden.metrics import measure
+from refsd.golden.numerics import FLOAT64, GGML_CPU
+from refsd.golden.verdict import judge_output
+from refsd.samplers.parameterization import EPS, V
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
@@ -56,6 +65,22 @@ def test_the_network_agrees(engine, name):
     assert result.status == "pass", result.reason
 
 
+def test_sdxls_clip_l(program, tmp_path):
+    """The layer before the last, not normed. The engine asks for no pooled vector of it: hence no case."""
+    other = CASES["full/sdxl/clip_g"]
+    assert other.model is not None
+    case = Case("full/sdxl/clip", "model/clip", other.inputs, other.params, other.model)
+    inputs = case.realize()
+    call = Call(program, whole_file(model_files, other.model, tmp_path), case, {})
+    (found,) = texts(call, inputs["input_ids"].values()[0].astype(np.int32), "a", 2, 1)
+    truth, honest = (
+        Reference(numerics, [], model_files).run(case, inputs)["last_hidden_state"]
+        for numerics in (FLOAT64, GGML_CPU)
+    )
+    judged = judge_output(measure("last_hidden_state", found[None], truth, honest, None, -1))
+    assert judged.passed, judged.reason
+
+
 def test_the_deviations_are_in_sdxls_nodes_too(engine, program):
     """Every GroupNorm's eps; its GELUs are the tanh's."""
     program.listed = "GROUP_NORM,GELU"
@@ -92,3 +117,22 @@ def test_sdxs_09_looks_at_pixels_that_overlap(engine, program):
     assert np.linalg.norm(keys[: len(want)] - want) < 1e-5 * np.linalg.norm(want)
     scores = next(op.result for op in ops[first:] if op.op == "SOFT_MAX")
     assert scores.shape == (8 * 16, 8 * 16)
+
+
+@pytest.mark.parametrize("prediction", [EPS, V])
+def test_what_is_made_of_a_prediction(program, tmp_path, prediction):
+    """From both inputs and the first answer of two of Euler's steps: SD 2's v too, whatever the UNet."""
+    high, low = 9.0, 2.5
+    case = CASES["full/tiny-sd/unet"]
+    assert case.model is not None
+    args = REACHES["tiny-sd", "model/unet"].flags(model_files, case.model, tmp_path)
+    args += ["-p", "a", "--cfg-scale", "1", "--sampling-method", "euler", "-W", "64", "-H", "64", "--steps", "2"]
+    args += ["--prediction", prediction.name, "--sigmas", f"{high},{low},0"]
+    unet = (np.zeros((4, 8, 8), np.float32), np.zeros(1, np.float32), np.zeros((77, 768), np.float32))
+    finished = program.run_tapped(args, stop=(2, signature(unet)), skip=(CLIP_L_GRAPH,))
+    first, second = (graph for graph in finished.graphs if graph.signature == signature(unet))
+    (x, after), y = (one.inputs[-1].astype(np.float64) for one in (first, second)), first.output.astype(np.float64)
+    c_skip, c_out, c_in = prediction.scalings(high)
+    x = x / c_in
+    x = x + (low - high) * (x - (c_skip * x + c_out * y)) / high
+    np.testing.assert_allclose(after, x * prediction.scalings(low)[2], atol=2e-6)
