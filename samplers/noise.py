@@ -56,26 +56,44 @@ class Philox:
         normal = sqrt(-2 ln u) sin v
 
     u, v and the square root are rounded to float32; one call numbers all its elements from 0.
-    Error: bit-exact with stable-diffusion.cpp. The same formula in float64, as A1111's and Forge's
-    published first normals have it, differs by 1.7e-7 RMS, and by up to 1e-5 where u is next to 1.
-    Source: stable-diffusion.cpp src/rng_philox.hpp; A1111 modules/rng_philox.py.
+    Error: bit-exact with stable-diffusion.cpp. PhiloxNv differs by 1.7e-7 RMS, and by up to 1e-5 where u is
+    next to 1.
+    Source: stable-diffusion.cpp src/rng_philox.hpp.
     """
 
     def __init__(self, seed: int):
         self.key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
         self.call = 0
 
-    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+    def _words(self, shape: tuple[int, ...]) -> np.ndarray:
         counter = np.zeros((4, int(np.prod(shape))), np.uint32)
         counter[0] = self.call
         counter[2] = np.arange(counter.shape[1])
         self.call += 1
-        g = philox4x32(counter, self.key).astype(np.float32)
+        return philox4x32(counter, self.key)
+
+    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+        g = self._words(shape).astype(np.float32)
         turn = _CELL * TWO_PI
         u = g[0] * _CELL + _CELL / np.float32(2)
         v = g[1] * turn + turn / np.float32(2)
         radius = np.sqrt(-2 * np.log(u, dtype=np.float64)).astype(np.float32)
         return (radius * np.sin(v, dtype=np.float64)).astype(np.float32).reshape(shape)
+
+
+class PhiloxNv(Philox):
+    """The same stream, its normals of float64 and rounded at the end: A1111's and Forge's random number source NV.
+
+    Error: bit-exact with A1111 where NumPy's log and sin are; from another of them the last bit of one in 10^8.
+    Source: A1111 modules/rng_philox.py.
+    """
+
+    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+        g = self._words(shape).astype(np.float64)
+        # Both factors were rounded to float32, and so were their halves.
+        turn = np.float32(2.3283064e-10 * 6.2831855)
+        u, v = g[0] * float(_CELL) + float(_CELL / 2), g[1] * float(turn) + float(turn / 2)
+        return (np.sqrt(-2.0 * np.log(u)) * np.sin(v)).astype(np.float32).reshape(shape)
 
 
 class Mersenne:
@@ -226,6 +244,7 @@ class TorchScalar(TorchCpu):
 # `cpu` is torch's on today's CPUs, to the bit; stable-diffusion.cpp's of that name is cpu_sdcpp, the same stream.
 RNGS: dict[str, Callable[[int], Noise]] = {
     "cuda": Philox,
+    "nv": PhiloxNv,
     "cpu": TorchAvx2,
     "cpu_sdcpp": TorchCpu,
     "cpu_scalar": TorchScalar,

@@ -1,10 +1,11 @@
-"""The first noise of A1111 and Forge: variation seeds, and noise of another size."""
+"""The noise of A1111 and Forge: variation seeds, noise of another size, and what follows the first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from refsd.samplers.noise import Noise, Philox
+from refsd.samplers.step import StepNoise
 
 
 def slerp(share: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -51,3 +52,23 @@ def first_noise(
     from_top, from_left, top, left = max(-top, 0), max(-left, 0), max(top, 0), max(left, 0)
     y[:, top : top + h, left : left + w] = noise[:, from_top : from_top + h, from_left : from_left + w]
     return y
+
+
+def later_noise(
+    seeds: Sequence[int],
+    shape: tuple[int, int, int],
+    seed_delta: int = 0,
+    rng: Callable[[int], Noise] = Philox,
+) -> StepNoise:
+    """What the steps draw after the first noise: each picture goes on with its own generator.
+
+    shape:      of one picture's latent; -> [len(seeds), C, H, W], float32
+    seed_delta: ENSD, "eta noise seed delta": where it is not 0, generators of seed + seed_delta begin anew
+    Neither variation seeds nor another size's noise move it.
+    Source: A1111 modules/rng.py, ImageRNG.next.
+    """
+    streams = [rng(seed + seed_delta) for seed in seeds]
+    if not seed_delta:
+        for stream in streams:
+            stream.randn(shape)  # the first noise
+    return lambda sigma, sigma_next: np.stack([stream.randn(shape) for stream in streams])

@@ -1,4 +1,7 @@
-"""Every line of every prompt card; Forge's and ComfyUI's against themselves: tests/fixtures/record_prompts.py."""
+"""Every line of every prompt card; Forge's, ComfyUI's and A1111's against themselves.
+
+See tests/fixtures/record_prompts.py and record_a1111.py.
+"""
 
 import json
 import sys
@@ -21,6 +24,10 @@ sys.path.insert(0, str(FIXTURES))
 from prompt_words import Words  # noqa: E402
 
 RECORD = json.loads((FIXTURES / "prompts.json").read_text())
+A1111 = json.loads((FIXTURES / "a1111.json").read_text())
+for kept in ("parts", "chunks"):
+    for prompt, theirs in A1111[kept].items():
+        RECORD[kept][prompt]["a1111"] = theirs
 WORDS = Words()
 LINE = "a (red:1.3) cat on [mats]"
 
@@ -28,7 +35,7 @@ LINE = "a (red:1.3) cat on [mats]"
 @pytest.mark.parametrize("prompt", RECORD["parts"])
 @pytest.mark.parametrize("engine", ["forge", "a1111", "comfyui"])
 def test_parts(engine, prompt):
-    recorded = RECORD["parts"][prompt]["forge" if engine == "a1111" else engine]
+    recorded = RECORD["parts"][prompt][engine]
     theirs = [(None if part == ["BREAK", -1] else part[0], part[1]) for part in recorded if part[0]]
     ours = [
         (None, -1) if part is None else part
@@ -43,7 +50,7 @@ def test_parts(engine, prompt):
 @pytest.mark.parametrize("engine", ["forge", "a1111", "comfyui"])
 def test_chunks(engine, prompt):
     card = PROMPT_CARDS[engine]
-    theirs = RECORD["chunks"][prompt]["forge" if engine == "a1111" else engine]
+    theirs = RECORD["chunks"][prompt][engine]
     ours = card.chunk(WORDS, card.parse(prompt))
     assert len(ours) == len(theirs)
     for (ids, weights), (said, other) in zip(ours, theirs, strict=True):
@@ -89,14 +96,16 @@ def test_weights(engine):
     ((empty, _),) = card.chunk(WORDS, card.parse(""))
     others = [hidden(empty)] if engine == "comfyui" else []
     y = card.weigh(hidden(ids), weights, *others)
-    np.testing.assert_allclose(y[:9].ravel(), RECORD["weighed"][RULES[engine]], rtol=1e-6)
+    weighed = A1111["weighed"] if engine == "a1111" else RECORD["weighed"]
+    np.testing.assert_allclose(y[:9].ravel(), weighed[RULES[engine]], rtol=1e-6)
 
 
-def test_weights_without_norm():
-    card = PROMPT_CARDS["forge"]
+@pytest.mark.parametrize(("engine", "record"), [("forge", RECORD), ("a1111", A1111)])
+def test_weights_without_norm(engine, record):
+    card = PROMPT_CARDS[engine]
     ((ids, weights),) = card.chunk(WORDS, card.parse(LINE))
     np.testing.assert_allclose(
-        multiplied(hidden(ids), weights)[:9].ravel(), RECORD["weighed"]["No norm"], rtol=1e-6
+        multiplied(hidden(ids), weights)[:9].ravel(), record["weighed"]["No norm"], rtol=1e-6
     )
 
 
