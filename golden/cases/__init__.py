@@ -25,6 +25,7 @@ _MODULES = (
     "trajectories",
     "sd15",
     "families",
+    "texts",
     "models",
     "unets",
 )

@@ -3,8 +3,8 @@
 The program offers a picture, no component. Where it links ggml as a shared library, a tap
 (sdcpp_tap.c) puts a case's inputs in place of its own and reads the answer: each component runs as
 the program builds it. What follows the wanted graph is not computed. How each is reached stands in
-sdcpp_sd1.py, sdcpp_unets.py, sdcpp_families.py, sdcpp_chroma.py and
-sdcpp_flux2.py.
+sdcpp_sd1.py, sdcpp_unets.py, sdcpp_families.py, sdcpp_chroma.py,
+sdcpp_flux2.py and sdcpp_text.py.
 """
 
 import os
@@ -24,6 +24,7 @@ from refsd.golden.engines import (
     sdcpp_families,
     sdcpp_flux2,
     sdcpp_sd1,
+    sdcpp_text,
     sdcpp_unets,
 )
 from refsd.golden.engines.sdcpp_program import Program
@@ -38,6 +39,7 @@ REACHES: dict[tuple[str, str], Reach] = {
     **sdcpp_families.REACHES,
     **sdcpp_chroma.REACHES,
     **sdcpp_flux2.REACHES,
+    **sdcpp_text.REACHES,
 }
 
 
@@ -84,7 +86,7 @@ class SdcppEngine:
         reach = REACHES[case.model.family, case.op]
         with scratch() as folder:
             args = reach.flags(self._model_files, case.model, folder) + (["--fa"] if self._flash else [])
-            return reach.answer(Call(self._program, args, case, arrays))
+            return reach.answer(Call(self._program, args, case, arrays, self._model_files, folder))
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[Found]:

@@ -22,15 +22,19 @@ Arrays = Mapping[str, np.ndarray]
 
 class Call(NamedTuple):
     """
-    args:   sd-cli's flags that name the models
-    case:   what is asked
-    arrays: its inputs
+    args:        sd-cli's flags that name the models
+    case:        what is asked
+    arrays:      its inputs
+    model_files: gives the checkpoints that stand beside it
+    folder:      to write in
     """
 
     program: Program
     args: list[str]
     case: Case
     arrays: Arrays
+    model_files: ModelFiles
+    folder: Path
 
 
 class Reach(NamedTuple):

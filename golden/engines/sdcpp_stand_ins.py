@@ -77,6 +77,43 @@ def mistral(folder: Path, hidden: int) -> Path:
     return hollow(folder / "mistral.safetensors", shapes | {f"{layer}mlp.down_proj.weight": (hidden, 32)})
 
 
+def zimage(folder: Path) -> Path:
+    """Z-Image, of which sd-cli takes one size only: in IQ1_S, the smallest of the block types, 1.3 GB of memory."""
+    D, F, A, heads = 3840, 10240, 256, 128
+    shapes: dict[str, tuple[int, ...]] = {"x_pad_token": (1, D), "cap_pad_token": (1, D)}
+    shapes |= _linear("x_embedder", 64, D) | _linear("cap_embedder.1", 2560, D) | {"cap_embedder.0.weight": (2560,)}
+    shapes |= _linear("t_embedder.mlp.0", 256, 1024) | _linear("t_embedder.mlp.2", 1024, A)
+    shapes |= _linear("final_layer.linear", D, 64) | _linear("final_layer.adaLN_modulation.1", A, D)
+    modulated = [f"layers.{i}." for i in range(30)] + [f"noise_refiner.{i}." for i in range(2)]
+    for block in [*modulated, "context_refiner.0.", "context_refiner.1."]:
+        shapes |= {f"{block}attention.qkv.weight": (3 * D, D), f"{block}attention.out.weight": (D, D)}
+        shapes |= {f"{block}feed_forward.w{i}.weight": (D, F) if i == 2 else (F, D) for i in (1, 2, 3)}
+        shapes |= {f"{block}attention.{name}_norm.weight": (heads,) for name in "qk"}
+        norms = ("attention_norm1", "attention_norm2", "ffn_norm1", "ffn_norm2")
+        shapes |= {f"{block}{name}.weight": (D,) for name in norms}
+        shapes |= _linear(f"{block}adaLN_modulation.0", A, 4 * D) if block in modulated else {}
+    return _hollow_blocks(folder / "zimage.gguf", shapes)
+
+
+def mmdit(folder: Path) -> Path:
+    """SD 3 medium, the smallest that sd-cli takes: in IQ1_S, 0.5 GB of memory."""
+    D, C, P, blocks = 1536, 4096, 2048, 24
+    shapes: dict[str, tuple[int, ...]] = {"pos_embed": (1, 192 * 192, D), "x_embedder.proj.weight": (D, 16, 2, 2)}
+    shapes |= {"x_embedder.proj.bias": (D,)} | _linear("context_embedder", C, D)
+    for name, k in {"t": 256, "y": P}.items():
+        shapes |= _linear(f"{name}_embedder.mlp.0", k, D) | _linear(f"{name}_embedder.mlp.2", D, D)
+    for i in range(blocks):
+        for side in ("context", "x"):
+            block, last = f"joint_blocks.{i}.{side}_block.", side == "context" and i == blocks - 1
+            shapes |= _linear(f"{block}attn.qkv", D, 3 * D)
+            shapes |= _linear(f"{block}adaLN_modulation.1", D, (2 if last else 6) * D)
+            if not last:
+                shapes |= _linear(f"{block}attn.proj", D, D)
+                shapes |= _linear(f"{block}mlp.fc1", D, 4 * D) | _linear(f"{block}mlp.fc2", 4 * D, D)
+    shapes |= _linear("final_layer.linear", D, 64) | _linear("final_layer.adaLN_modulation.1", D, 2 * D)
+    return _hollow_blocks(folder / "sd3.gguf", shapes)
+
+
 def _linear(name: str, k: int, o: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}.weight": (o, k), f"{name}.bias": (o,)}
 
@@ -97,4 +134,21 @@ def hollow(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + at)
+    return path
+
+
+def _hollow_blocks(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
+    """A GGUF file of zeros that the file system does not store: matrices in IQ1_S (50 bytes each 256), else f32."""
+    f32, iq1_s, aligned = 0, 19, 32
+    header, at = struct.pack("<4sIQQ", b"GGUF", 3, len(shapes), 0), 0
+    for name, shape in shapes.items():
+        blocks = len(shape) > 1 and shape[-1] % 256 == 0
+        said = struct.pack(f"<Q{len(name)}sI", len(name), name.encode(), len(shape))
+        said += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), iq1_s if blocks else f32, at)
+        header += said
+        size = math.prod(shape) // 256 * 50 if blocks else 4 * math.prod(shape)
+        at += -(-size // aligned) * aligned
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(-(-len(header) // aligned) * aligned + at)
     return path

@@ -3,6 +3,7 @@
 import math
 
 from refsd.components.component import IDS, MASK, Argument, Component, Fit, at_most, divisor_of, exactly
+from refsd.golden.errors import BadInput
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
@@ -46,17 +47,22 @@ def _clip_g(m: Module, input_ids, **params):
     return hidden, pooled, penultimate
 
 
-def _qwen3(m: Module, input_ids, attention_mask=None):
-    return _told(qwen3(m, input_ids, attention_mask), QWEN3_LAYERS)
+def _qwen3(m: Module, input_ids, attention_mask=None, layers=()):
+    return _told(qwen3(m, input_ids, attention_mask), layers, QWEN3_LAYERS)
 
 
-def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128):
-    return _told(mistral(m, input_ids, attention_mask, head_dim), MISTRAL_LAYERS)
+def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128, layers=()):
+    return _told(mistral(m, input_ids, attention_mask, head_dim), layers, MISTRAL_LAYERS)
 
 
-def _told(hidden_states, layers) -> dict:
+def _told(hidden_states, layers, usual) -> dict:
+    """What a denoiser is given: the hidden states that it asks for, or the last two, and FLUX.2's context."""
+    if layers:
+        if not all(type(i) is int and i >= 0 for i in layers):
+            raise BadInput(f"param layers is {str(layers)[:40]}, expected numbers of hidden states, from 0 on")
+        return {"hidden_states": stacked(hidden_states, layers)}
     told = {"last_hidden_state": hidden_states[-1], "penultimate": hidden_states[-2]}
-    return told | ({"context": stacked(hidden_states, layers)} if len(hidden_states) > max(layers) else {})
+    return told | ({"context": stacked(hidden_states, usual)} if len(hidden_states) > max(usual) else {})
 
 
 COMPONENTS = {
@@ -91,7 +97,7 @@ COMPONENTS = {
         _qwen3,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {},
+        {"layers": []},
         _llm_fits,
         also={"context": "N L 3D"},
     ),
@@ -100,7 +106,7 @@ COMPONENTS = {
         _mistral,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"head_dim": 128},
+        {"head_dim": 128, "layers": []},
         _mistral_fits,
         also={"context": "N L 3D"},
     ),

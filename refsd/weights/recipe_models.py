@@ -40,6 +40,7 @@ from refsd.weights.architecture_text import QWEN3_4B, T5_XXL, Qwen3Size, T5Size
 from refsd.weights.architecture_zimage import ZIMAGE
 from refsd.weights.architectures import ARCHITECTURES
 from refsd.weights.keymaps import Keymap
+from refsd.weights.keymaps_flux2 import mistral_gguf
 from refsd.weights.keymaps_openclip import OpenCLIP
 from refsd.weights.keymaps_taesd import taesd
 from refsd.weights.keymaps_tiny_unet import tiny_unet
@@ -80,6 +81,11 @@ def _diffusers_tae(size: TAESDSize) -> Keymap:
 
 def _gapped(size: UNetSize) -> Keymap:
     return tiny_unet(len(size.channel_mult), size.attention)
+
+
+def _mistral_gguf(size: MistralSize) -> Keymap:
+    """llama.cpp's names and its order of a head's channels: stable-diffusion.cpp knows no other."""
+    return mistral_gguf(size.layers, size.head_dim)
 
 
 _UNET, _VAE, _EMBEDDERS = "model.diffusion_model.", "first_stage_model.", "conditioner.embedders."
@@ -200,6 +206,9 @@ MODELS: dict[str, Model] = {
     "esrgan": _alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan"),
 }
 
+# Of a language model: more layers than a denoiser's context is taken from.
+_NARROW_QWEN3 = Qwen3Size(64, 36, mlp=192, vocab=1000)
+_NARROW_MISTRAL = MistralSize(64, 31, mlp=192, vocab=1000)
 _NARROW_CHROMA = CHROMA._replace(hidden=256, mlp=1024)
 
 # What cases ask for besides: as deep as what is released, and narrow, for engines that take no other depth
@@ -213,6 +222,8 @@ NARROW: dict[str, Model] = {
         ("flux2-dev", "flux2", FLUX2_DEV._replace(hidden=256, mlp=768, context_dim=128), "flux2"),
     )
 }
+NARROW["qwen3-narrow"] = _alone("qwen3", _NARROW_QWEN3, _NARROW_QWEN3, "qwen3")
+NARROW["mistral-narrow"] = Model({"mistral": Part(_NARROW_MISTRAL, _NARROW_MISTRAL, keymap=_mistral_gguf)}, "llama")
 
 
 def model(recipe: ModelRecipe) -> Model:
