@@ -108,7 +108,7 @@ def _controlled(call: Call, feeds: list[Feed], inputs: tuple[np.ndarray, ...], o
     H, W = call.arrays["hint"].shape[2:]
     with scratch() as folder:
         Image.new("RGB", (W, H)).save(folder / "hint.png")
-        args = [*_steps(call, 1), "--control-image", str(folder / "hint.png")]
+        args = [*_steps(call, 1), "--control-strength", "1", "--control-image", str(folder / "hint.png")]
         finished = call.program.run_tapped(args, feeds, ops=ops, stop=(1, kind), skip=(CLIP_L_GRAPH,))
     graphs = [graph for graph in finished.graphs if graph.signature == kind]
     if not graphs:
