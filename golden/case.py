@@ -14,11 +14,13 @@ class ModelRecipe(msgspec.Struct, frozen=True):
     family: "sd15"
     type:   storage type of the large matrices: "f32", "f16", "q8_0", ...
     tiny:   a small configuration of the same architecture
+    quiet:  weights are smaller by so many powers of two, but for norms and modulations: then eps counts in norms
     """
 
     family: str
     type: str = "f32"
     tiny: bool = False
+    quiet: int = 0
 
 
 class Case(msgspec.Struct, frozen=True):

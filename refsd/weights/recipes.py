@@ -35,6 +35,12 @@ _TABLES = ("embedding.weight", "shared.weight", "embed_tokens.weight", "pos_embe
 # T5's scores are not divided by sqrt(64): its queries are drawn smaller by as much, lest rounding grow with depth.
 _UNSCALED = 3
 
+# Parts of the names of what makes shifts, scales and gates: these stay loud, for a closed gate hides a block.
+_CONDITIONING = (
+    *("_mod.", "modulation", "distilled_guidance_layer."),
+    *("time_in.", "vector_in.", "guidance_in.", "t_embedder.", "y_embedder."),
+)
+
 # Parts of the names of matrices that stay f16 among blocks.
 _KEPT = (
     *("embedding", "time_embed.", "label_emb.", "img_in.", "txt_in.", "time_in.", "vector_in.", "guidance_in."),
@@ -50,20 +56,22 @@ def shapes(model: ModelRecipe) -> dict[str, Shapes]:
     return {component: part_shapes(component, part, model.tiny) for component, part in parts.items()}
 
 
-def tensor_recipe(name: str, shape: Shape, type: str) -> Recipe:
+def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
     """How one weight is drawn: so that activations keep their size through the whole depth.
 
-    name: the full name in the original checkpoint, with which it is realised too
+    name:  the full name in the original checkpoint, with which it is realised too
+    quiet: ModelRecipe's
     """
     type = storage_type(name, shape, type)
+    quiet = 0 if any(part in name for part in _CONDITIONING) else quiet
     if len(shape) == 1:
         about_one = name.endswith((".weight", ".scale", ".running_var"))
-        return Recipe(shape, type, exponent=-18 if about_one else -20, offset=float(about_one))
+        return Recipe(shape, type, exponent=-18 if about_one else -20 - quiet, offset=float(about_one))
     if name.endswith(_TABLES):
-        return Recipe(shape, type, exponent=-20)
+        return Recipe(shape, type, exponent=-20 - quiet)
     fan_in = math.prod(shape[1:])
     unscaled = _UNSCALED if name.endswith("SelfAttention.q.weight") else 0
-    return Recipe(shape, type, exponent=round(-math.log2(fan_in) / 2 - _BELL) - unscaled)
+    return Recipe(shape, type, exponent=round(-math.log2(fan_in) / 2 - _BELL) - unscaled - quiet)
 
 
 def storage_type(name: str, shape: Shape, type: str) -> str:
@@ -83,13 +91,16 @@ def storage_type(name: str, shape: Shape, type: str) -> str:
 
 def recipes(model: ModelRecipe, component: str) -> dict[str, Recipe]:
     """Every tensor of a component, under its name in the file."""
-    return {name: tensor_recipe(name, shape, model.type) for name, shape in shapes(model)[component].items()}
+    return _drawn(model, shapes(model)[component])
 
 
 def all_recipes(model: ModelRecipe) -> dict[str, Recipe]:
     """Every tensor of a model's file, in its order."""
-    parts = shapes(model)
-    return {name: tensor_recipe(name, shape, model.type) for of in parts.values() for name, shape in of.items()}
+    return {name: recipe for of in shapes(model).values() for name, recipe in _drawn(model, of).items()}
+
+
+def _drawn(model: ModelRecipe, of: Shapes) -> dict[str, Recipe]:
+    return {name: tensor_recipe(name, shape, model.type, model.quiet) for name, shape in of.items()}
 
 
 def size(model: ModelRecipe) -> int:

@@ -34,7 +34,7 @@ def model_files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
 
     def give(model, layout):
-        path = folder / f"{model.family}-{model.type}.safetensors"
+        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
         return path if path.exists() else recipes.make(model, path, layout)
 
     return give
@@ -65,14 +65,14 @@ def test_float32_is_within_its_bound(model_files, name):
 
 
 @functools.cache
-def _killed(model_files, name):
+def _killed(model_files, name, of=tuple(mutant.name for mutant in MUTANTS)):
     case = CASES[name]
     inputs = case.realize()
     exact, quick = (Reference(n, model_files=model_files) for n in (FLOAT64, FLOAT32))
     truth, honest = exact.run(case, inputs), answer(quick, case, Mutant("none"))
     assert honest is not None
     killed = set()
-    for mutant in MUTANTS:
+    for mutant in (mutant for mutant in MUTANTS if mutant.name in of):
         wrong = answer(quick, case, mutant)
         if wrong is not None and not all(np.array_equal(wrong[output], honest[output]) for output in honest):
             metrics = conform.measure_case(case, inputs, wrong, truth, honest, FLOAT32)
@@ -88,6 +88,11 @@ def test_a_case_kills_several_bugs(model_files, name):
 def test_every_bug_is_killed_by_some_case(model_files):
     killed = set().union(*(_killed(model_files, name) for name in BROKEN))
     assert {mutant.name for mutant in MUTANTS} <= killed
+
+
+@pytest.mark.parametrize("name", [case.name for case in FAMILIES if case.model.quiet])
+def test_quiet_weights_show_a_wrong_eps(model_files, name):
+    assert "eps is ten times too large" in _killed(model_files, name, ("eps is ten times too large",))
 
 
 def test_a_broken_engine_is_told_its_bug(model_files):

@@ -184,3 +184,12 @@ def test_what_a_network_needs_of_single_tensors():
         for name in "qk"
     )
     assert q.exponent == k.exponent - 3
+
+
+def test_quiet_weights_are_smaller_but_for_norms_and_modulations():
+    loud, quiet = (recipes.all_recipes(ModelRecipe("flux-dev", tiny=True, quiet=n)) for n in (0, 6))
+    for name, recipe in loud.items():
+        stays = (
+            "_mod." in name or "modulation" in name or "norm" in name or name.startswith(("time", "vec", "guid"))
+        )
+        assert recipe.exponent - quiet[name].exponent == (0 if stays else 6), name
