@@ -6,7 +6,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.kernels.quant import BLOCK_TYPES, convrot, f8_e4m3, f8_e5m2, int8_scaled
+from refsd.kernels.quant import BLOCK_TYPES, convrot, f8_e4m3, f8_e5m2, grouped, int8_scaled
 
 # Types whose elements stand alone. Block types are in refsd.kernels.quant.
 SCALAR_TYPES: dict[str, np.dtype] = {
@@ -25,6 +25,14 @@ SCALAR_TYPES: dict[str, np.dtype] = {
 }
 
 
+# Codes of 4 or 8 bits, which mean nothing without a scale for each group -> what each code stands for.
+GROUPED_TYPES = {
+    "nf4": grouped.TABLES["nf4"],
+    "fp4": grouped.TABLES["fp4"],
+    "nvfp4_comfy": grouped.TABLES["nvfp4"],
+    "mxfp8": grouped.TABLES["mxfp8"],
+}
+
 _WIDEN = {"f8_e4m3": f8_e4m3.dequantize, "f8_e5m2": f8_e5m2.dequantize}
 
 
@@ -39,23 +47,37 @@ class Scaling(NamedTuple):
     rotation: int = 0
 
 
+class Grouping(NamedTuple):
+    """What codes are multiplied by, a scale for each group; groups go on from row to row.
+
+    scale: float32 [groups]
+    group: elements
+    """
+
+    scale: np.ndarray
+    group: int
+
+
 class StoredTensor(NamedTuple):
     """A tensor in its storage type, not yet expanded.
 
-    type:  a key of SCALAR_TYPES or of kernels.quant.BLOCK_TYPES ("q4_0", "q6_k", ...)
+    type:  a key of SCALAR_TYPES, of kernels.quant.BLOCK_TYPES ("q4_0", "q6_k", ...) or of GROUPED_TYPES
     shape: in torch's order, outermost first
-    data:  scalar types: an array of `shape`; block types: uint8 [shape[0] * ... * row bytes], flat.
+    data:  scalar types: an array of `shape`; others: uint8, flat, shape[0] * ... * row bytes of them.
            It may be a read-only view of a mapped file.
-    scaling: of f8_e4m3, f8_e5m2 and i8; None where the numbers are the values
+    scaling: of f8_e4m3, f8_e5m2 and i8; None where the numbers are the values; a Grouping of GROUPED_TYPES
     """
 
     type: str
     shape: tuple[int, ...]
     data: np.ndarray
-    scaling: Scaling | None = None
+    scaling: Scaling | Grouping | None = None
 
     def values(self) -> np.ndarray:
         """The numbers: scalar types as they are (no copy), 8-bit floats, scaled and block types in float32."""
+        if isinstance(self.scaling, Grouping):
+            y = grouped.dequantize(self.data.reshape(-1), GROUPED_TYPES[self.type], *self.scaling)
+            return y[: math.prod(self.shape)].reshape(self.shape)
         if self.type in _WIDEN:
             scale = 1.0 if self.scaling is None else self.scaling.scale[0]
             return _WIDEN[self.type](self.data.reshape(-1).view(np.uint8), scale).reshape(self.shape)
@@ -80,13 +102,23 @@ class StoredTensor(NamedTuple):
         count = math.prod(self.shape[:-1])
         if isinstance(index, np.ndarray) and index.size and (index.min() < 0 or index.max() >= count):
             raise IndexError(f"rows {index.min()}..{index.max()} do not fit a table of {count} rows")
-        data = self.data.reshape(count, self.data.size // max(1, count))[index]
         scaling = self.scaling
+        if isinstance(scaling, Grouping):
+            return self._grouped_rows(scaling, count, index)
+        data = self.data.reshape(count, self.data.size // max(1, count))[index]
         if scaling is not None and scaling.scale.size > 1:
             of_row = np.arange(count) // max(1, count // self.shape[0])
             scaling = scaling._replace(scale=scaling.scale[of_row[index]])
         flat = self.type in BLOCK_TYPES
         return StoredTensor(self.type, (len(data), self.shape[-1]), data.reshape(-1) if flat else data, scaling)
+
+    def _grouped_rows(self, scaling: Grouping, count: int, index: np.ndarray | slice) -> "StoredTensor":
+        """Expanded where a group does not end with its row."""
+        if not count or self.shape[-1] % scaling.group:
+            return stored(self.values().reshape(count, self.shape[-1])[index])
+        data = self.data.reshape(count, -1)[index]
+        scale = scaling.scale.reshape(count, -1)[index].reshape(-1)
+        return StoredTensor(self.type, (len(data), self.shape[-1]), data.reshape(-1), scaling._replace(scale=scale))
 
 
 def stored(array: np.ndarray) -> StoredTensor:

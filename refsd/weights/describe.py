@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES
+from refsd.golden.tensor import GROUPED_TYPES, SCALAR_TYPES
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.tokenizers import vocabulary
 from refsd.weights.checkpoint import Checkpoint
@@ -38,7 +38,9 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         **_volume(headers),
         "components": {name: _component(component) for name, component in checkpoint.components.items()},
         "prefixes": _prefixes(checkpoint.files),
-        "unreadable_types": sorted({h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys()),
+        "unreadable_types": sorted(
+            {h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys() - GROUPED_TYPES.keys()
+        ),
         "tokenizer": tokenizer(checkpoint.path),
         "unknown": checkpoint.unknown,
         "ignored": checkpoint.extras

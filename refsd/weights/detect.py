@@ -30,7 +30,7 @@ FOREIGN = (
     ("patch_embedding.", "a video model"),
     ("lora_controlnet", "Control-LoRA"),
     ("controlnet_x_embedder.", "a transformer's ControlNet"),
-    (".quant_state.", "4-bit weights of bitsandbytes"),
+    (".SCB", "8-bit weights of bitsandbytes"),
     (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )
 

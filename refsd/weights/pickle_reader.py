@@ -15,6 +15,7 @@ import numpy as np
 
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Header, Weights, map_file, shown
 from refsd.weights.torch_legacy import read_legacy
 from refsd.weights.torch_objects import Place, Tensor, kind
@@ -48,7 +49,9 @@ class PickledWeights(Weights):
         span = 1 + sum((size - 1) * step for size, step in zip(header.shape, stride, strict=True))
         raw = np.frombuffer(self._data, f"u{dtype.itemsize}", span, header.offset)
         strided = np.lib.stride_tricks.as_strided(raw, header.shape, [step * dtype.itemsize for step in stride])
-        return StoredTensor(header.type, header.shape, np.ascontiguousarray(strided).view(dtype))
+        data = np.ascontiguousarray(strided).view(dtype)
+        scaling = self.scalings.get(name)
+        return StoredTensor(header.type, header.shape, data, scaling() if callable(scaling) else scaling)
 
 
 def is_pickle(start: bytes, suffix: str) -> bool:
@@ -70,7 +73,23 @@ def open_pickle(path: Path) -> PickledWeights:
         weights.headers[name] = _header(path, name, tensor, places)
         if math.prod(tensor.size) > 0 and not _follow_one_another(tensor):
             weights.strides[name] = tensor.stride
+    _scale(weights)
     return weights
+
+
+def _scale(weights: PickledWeights) -> None:
+    """Join scales and weights, as in safetensors. Raises BadInput for what does not fit."""
+    named = {id(header): name for name, header in weights.headers.items()}
+
+    def read(header: Header) -> np.ndarray:
+        return np.ascontiguousarray(weights[named[id(header)]].data).reshape(-1).view(np.uint8)
+
+    headers = dict(weights.headers)
+    found = find_scalings(weights.path, headers, {}, read)
+    for name in found.changed.keys() & weights.strides.keys():
+        raise BadInput(f"{weights.path}: tensor {shown(name)}: its codes do not follow one another; save it again")
+    weights.headers = found.tensors(headers)
+    weights.scalings, weights.helpers = found.scalings, found.helpers
 
 
 def _state_dict(path: Path, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -70,9 +70,8 @@ def open_safetensors(path: Path) -> Weights:
     found = find_scalings(
         path, headers, metadata, lambda header: np.frombuffer(data, np.uint8, header.nbytes, header.offset)
     )
-    headers = {name: header for name, header in headers.items() if name not in found.helpers}
-    weights = Weights(path, "safetensors", headers, metadata, data)
-    weights.scalings, weights.helpers = found
+    weights = Weights(path, "safetensors", found.tensors(headers), metadata, data)
+    weights.scalings, weights.helpers = found.scalings, found.helpers
     return weights
 
 

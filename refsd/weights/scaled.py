@@ -1,4 +1,4 @@
-"""Weights that ComfyUI scales: 8-bit floats and int8, their scale in a tensor beside them.
+"""Weights whose scales stand in tensors beside them: ComfyUI's 8-bit floats, int8 and 4-bit floats.
 
 <layer>.weight        F8_E4M3, F8_E5M2 or I8
 <layer>.weight_scale  F32 [], [1], or [rows, 1] for I8; <layer>.scale_weight in the older files, which say so by
@@ -7,7 +7,8 @@
                       one entry a layer in the metadata, under _quantization_metadata
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
-A scale joins its weight here, and these helpers are no tensors of the file any more.
+A scale joins its weight here, and these helpers are no tensors of the file any more. Formats with a scale for each
+group: scaled_groups.py, and bitsandbytes.py for another library's.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout.
 """
 
@@ -20,8 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, Scaling
+from refsd.golden.tensor import SCALAR_TYPES, Grouping, Scaling
 from refsd.kernels.quant import convrot
+from refsd.weights import bitsandbytes, scaled_groups
+from refsd.weights.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.weights.stored import Header, shown
 
 SCALES = ("weight_scale", "scale_weight")
@@ -33,17 +36,25 @@ TYPES = frozenset(FORMATS.values())
 SCALE_TYPES = ("f32", "f16", "bf16")
 MAX_CONFIG = 4096  # bytes of JSON
 
-Read = Callable[[Header], np.ndarray]
-
 
 class Found(NamedTuple):
     """
-    scalings: name of a weight -> its scale
+    scalings: name of a weight -> its scale, or a function that reads its many
     helpers:  names that have done their duty
+    changed:  name of a weight -> its type and shape where the file's list has only its bytes
     """
 
-    scalings: dict[str, Scaling]
+    scalings: dict[str, Scaling | Callable[[], Grouping]]
     helpers: set[str]
+    changed: dict[str, Header]
+
+    def add(self, name: str, joined: Joined) -> None:
+        self.scalings[name], self.changed[name] = joined.scaling, joined.header
+        self.helpers.update(joined.helpers)
+
+    def tensors(self, headers: Mapping[str, Header]) -> dict[str, Header]:
+        """A file's list without the helpers."""
+        return {n: self.changed.get(n, header) for n, header in headers.items() if n not in self.helpers}
 
 
 def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Found:
@@ -53,18 +64,26 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
-    found = Found({}, set(markers))
+    found = Found({}, set(markers), {})
+    for name, joined in bitsandbytes.find(path, headers, read).items():
+        found.add(name, joined)
     for name, header in headers.items():
         layer, dot, last = name.rpartition(".")
-        if last != "weight" or header.type not in TYPES:
+        config_name = f"{layer}{dot}comfy_quant"
+        described = layer in configs or config_name in headers
+        if last != "weight" or (header.type not in TYPES and not described):
             continue
         names = [f"{layer}{dot}{part}" for part in SCALES if f"{layer}{dot}{part}" in headers]
         at = f"{path}: tensor {shown(name)}"
-        config_name = f"{layer}{dot}comfy_quant"
         if config_name in headers:
             configs[layer] = _config(at, headers[config_name], read)
             found.helpers.add(config_name)
         config = configs.get(layer)
+        kind = config.get("format") if config is not None else None
+        if isinstance(kind, str) and kind in GROUP_FORMATS:
+            found.add(name, scaled_groups.join(at, name, kind, headers, read))
+            found.helpers.update(n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers)
+            continue
         rotation = 0 if config is None else _rotation(at, header, config)
         if not names:
             if config is not None or (markers and header.type != "i8" and len(header.shape) > 1):
@@ -113,7 +132,7 @@ def _rotation(at: str, header: Header, config: dict) -> int:
     if not isinstance(kind, str) or FORMATS.get(kind) != header.type:
         raise BadInput(
             f"{at}: {header.type} in the format {shown(str(kind)[:60])}; refsd reads "
-            f"{', '.join(f'{name} ({type})' for name, type in FORMATS.items())}"
+            f"{', '.join(f'{name} ({type})' for name, type in FORMATS.items())}, {', '.join(GROUP_FORMATS)}"
         )
     if not config.get("convrot"):
         return 0

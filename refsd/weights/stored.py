@@ -1,14 +1,14 @@
 """Weights: what lies in a file, by name; mapped, and read when asked for."""
 
 import mmap
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, Scaling, StoredTensor
+from refsd.golden.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
 
 LARGE = 2**20  # bytes of a tensor that is worth giving back
@@ -36,11 +36,11 @@ class Weights(Mapping[str, StoredTensor]):
     format:   "safetensors", "gguf" or "pickle"
     headers:  name -> Header; reads nothing
     metadata: what else the header says
-    scalings: name -> what its values are multiplied by
+    scalings: name -> what its values are multiplied by; of many groups, a function that reads it
     helpers:  names in the file that hold these scales: no tensors of their own
     """
 
-    scalings: Mapping[str, Scaling] = {}
+    scalings: Mapping[str, Scaling | Callable[[], Grouping]] = {}
     helpers: Set[str] = frozenset()
 
     def __init__(
@@ -64,18 +64,22 @@ class Weights(Mapping[str, StoredTensor]):
                 let_go(self._data, self._large)
             self._large = header
         dtype = SCALAR_TYPES.get(header.type)
-        if dtype is None and header.type not in BLOCK_TYPES:
+        scaling = self.scalings.get(name)
+        if dtype is None and header.type not in BLOCK_TYPES and scaling is None:
+            read = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES, *GROUPED_TYPES])
             raise BadInput(
-                f"{self.path}: tensor {shown(name)}: refsd cannot read type {header.type}; "
-                f"it reads {', '.join([*SCALAR_TYPES, *BLOCK_TYPES])}: convert the file to one of these"
+                f"{self.path}: tensor {shown(name)}: refsd cannot read type {header.type}; it reads {read}: "
+                "convert the file to one of these"
             )
         raw = np.frombuffer(self._data, np.uint8, header.nbytes, header.offset)
+        if callable(scaling):
+            return StoredTensor(header.type, header.shape, raw, scaling())
         if dtype is None:
             return StoredTensor(header.type, header.shape, raw)
         array = raw.view(dtype)
         if not array.flags.aligned:
             array = array.copy()
-        return StoredTensor(header.type, header.shape, array.reshape(header.shape), self.scalings.get(name))
+        return StoredTensor(header.type, header.shape, array.reshape(header.shape), scaling)
 
     @property
     def bytes(self) -> mmap.mmap:

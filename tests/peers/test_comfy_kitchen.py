@@ -1,13 +1,18 @@
-"""Scaled 8-bit floats, scaled int8 and ConvRot against comfy-kitchen's eager kernels, which ComfyUI runs."""
+"""Scaled floats and int8, ConvRot, NVFP4 and MXFP8 against comfy-kitchen's eager kernels, which ComfyUI runs."""
+
+import json
 
 import numpy as np
 import pytest
 import torch
 from comfy_kitchen.backends.eager import quantization as theirs
+from comfy_kitchen.tensor import TensorCoreMXFP8Layout, TensorCoreNVFP4Layout
 from comfy_kitchen.tensor.int8_utils import _build_hadamard
 from naive.quant import scaled as naive
+from safetensors.torch import save_file
 
 from refsd.kernels.quant import convrot, f8_e4m3, f8_e5m2, int8_scaled
+from refsd.weights import open_weights
 
 pytestmark = pytest.mark.peer
 
@@ -54,3 +59,30 @@ def test_convrot(weight, group):
     assert np.linalg.norm(ours - expected) <= 1e-6 * np.linalg.norm(expected)
     rotated = theirs.rotate_int8_convrot_weight(weight, group).numpy()
     assert abs(convrot.rotate(weight.numpy(), group) - rotated).max() <= 1e-5
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (144, 80), (256, 320)])
+def test_nvfp4_files(tmp_path, shape):
+    weight = torch.from_numpy(np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+    codes, params = TensorCoreNVFP4Layout.quantize(weight)
+    _saved(tmp_path / "a.safetensors", TensorCoreNVFP4Layout.state_dict_tensors(codes, params), "nvfp4")
+    want = TensorCoreNVFP4Layout.dequantize(codes, params).numpy()
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    assert got.shape == shape and got.values().tobytes() == want.tobytes()
+    assert np.linalg.norm(want - weight.numpy()) < 0.15 * np.linalg.norm(weight.numpy())
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (160, 96), (256, 320)])
+def test_mxfp8_files(tmp_path, shape):
+    weight = torch.from_numpy(np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+    codes, params = TensorCoreMXFP8Layout.quantize(weight)
+    _saved(tmp_path / "a.safetensors", TensorCoreMXFP8Layout.state_dict_tensors(codes, params), "mxfp8")
+    want = TensorCoreMXFP8Layout.dequantize(codes, params).numpy()
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    assert got.shape == shape and got.values().tobytes() == want.tobytes()
+    assert np.linalg.norm(want - weight.numpy()) < 0.05 * np.linalg.norm(weight.numpy())
+
+
+def _saved(path, tensors, kind):
+    config = torch.tensor(list(json.dumps({"format": kind}).encode()), dtype=torch.uint8)
+    save_file({"a.comfy_quant": config} | {f"a.weight{end}": t.contiguous() for end, t in tensors.items()}, path)

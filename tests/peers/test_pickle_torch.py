@@ -161,3 +161,13 @@ def test_a_model_of_it_computes_the_same(model, tmp_path, format):
         for name, y in answers[0].items():
             np.testing.assert_array_equal(y, answers[1][name])
             assert np.abs(y).max() > 0
+
+
+def test_scaled_fp8(saved):
+    """A state dict of ComfyUI's, saved by torch: the scale joins its weight."""
+    weight = torch.linspace(-3, 3, 40).reshape(5, 8).to(torch.float8_e4m3fn)
+    scale = torch.tensor(0.3)
+    marker = torch.zeros(2, dtype=torch.float8_e4m3fn)
+    weights = saved({"a.weight": weight, "a.scale_weight": scale, "scaled_fp8": marker})
+    assert list(weights) == ["a.weight"]
+    assert (weights["a.weight"].values() == (weight.to(torch.float32) * scale).numpy()).all()

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from torch_files import V2, legacy, named, numbers, state, storage, tensor, text, zipped
 
 from refsd.golden.errors import BadInput
+from refsd.golden.tensor import GROUPED_TYPES
 from refsd.weights import open_checkpoint, open_weights
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -256,3 +257,37 @@ def test_a_checkpoint_of_a_model(single, tmp_path, made):
         assert got.components[part].size == component.size
         for name in component.weights:
             assert got.components[part].weights[name].data.tobytes() == component.weights[name].data.tobytes()
+
+
+def test_scales_join_their_weights(tmp_path):
+    """As in safetensors; rows that do not follow one another too, but no codes of groups."""
+    codes = np.arange(-6, 6, dtype=np.int8)
+    scales = np.float32([0.5, 3, 0.25])
+    pickled = state(
+        **{
+            "a.weight": tensor((3, 4), (1, 3), 0, storage("0", 12, "CharStorage")),
+            "a.weight_scale": tensor((3, 1), (1, 1), 0, storage("1", 3)),
+            "a.bias": tensor((3,), (1,), 0, storage("1", 3)),
+        }
+    )
+    (tmp_path / "a.pt").write_bytes(zipped(pickled, [("0", codes.tobytes()), ("1", scales.tobytes())]))
+    weights = open_weights(tmp_path / "a.pt")
+    assert sorted(weights) == ["a.bias", "a.weight"]
+    assert (weights["a.weight"].values() == codes.reshape(4, 3).T * scales[:, None]).all()
+
+
+def test_codes_that_do_not_follow_one_another_are_refused(tmp_path):
+    config = json.dumps({"quant_type": "nf4", "blocksize": 64, "shape": [64, 2]}).encode()
+    bytes_ = lambda key, n: storage(key, n, "ByteStorage")
+    pickled = state(
+        **{
+            "a.weight": tensor((2, 32), (1, 2), 0, bytes_("0", 64)),
+            "a.weight.absmax": tensor((2,), (1,), 0, storage("1", 16)),
+            "a.weight.quant_map": tensor((16,), (1,), 0, storage("1", 16)),
+            "a.weight.quant_state.bitsandbytes__nf4": tensor((len(config),), (1,), 0, bytes_("2", len(config))),
+        }
+    )
+    storages = [("0", bytes(64)), ("1", GROUPED_TYPES["nf4"].tobytes()), ("2", config)]
+    (tmp_path / "a.pt").write_bytes(zipped(pickled, storages))
+    with pytest.raises(BadInput, match=r'tensor "a.weight": its codes do not follow one another'):
+        open_weights(tmp_path / "a.pt")

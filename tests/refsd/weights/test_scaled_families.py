@@ -1,13 +1,18 @@
 """fp8 and scaled fp8 under the names of published files: each part has a scale of its own."""
 
+import json
+
 import ml_dtypes
 import numpy as np
 import pytest
 import small_families as small
+from naive.quant import grouped as naive
 
-from refsd.golden.tensor import stored
+from refsd.golden.tensor import GROUPED_TYPES, stored
 from refsd.weights import open_checkpoint
 from refsd.weights.writers import Spec, write_safetensors
+
+pytestmark = pytest.mark.jitted
 
 KEPT = [
     ("flux-dev", "original", "model.diffusion_model."),
@@ -75,3 +80,29 @@ def test_plain_fp8(tmp_path, family, layout, prefix):
     held = open_checkpoint(write(tmp_path / "a.safetensors", kept)).components[component].weights
     for name, array in ours.items():
         np.testing.assert_array_equal(held[name].values(), array.astype(np.float32))
+
+
+@pytest.mark.parametrize(("family", "layout", "prefix"), KEPT)
+def test_nf4(tmp_path, family, layout, prefix):
+    """As bitsandbytes saves a whole model: matrices of 64 columns and more, whatever is joined or split of them."""
+    rng = np.random.default_rng(6)
+    ((component, size),) = small.FAMILIES[family].items()
+    ours = small.weights(component, size)
+    kept, values = {}, {}
+    for name, array in small.written(component, layout, size, ours).items():
+        if not name.endswith("weight") or array.ndim != 2 or array.size % 64:
+            kept[prefix + name] = values[prefix + name] = array
+            continue
+        codes = rng.integers(0, 256, (array.size // 2, 1), np.uint8)
+        absmax = rng.uniform(0.1, 1, array.size // 64).astype(np.float32)
+        state = {"quant_type": "nf4", "blocksize": 64, "shape": list(array.shape), "dtype": "float16"}
+        parts = {"": codes, ".absmax": absmax, ".quant_map": GROUPED_TYPES["nf4"]}
+        parts[".quant_state.bitsandbytes__nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+        kept |= {prefix + name + ending: part for ending, part in parts.items()}
+        expanded = naive.expand(naive.codes(codes[:, 0]), GROUPED_TYPES["nf4"], absmax, 64)
+        values[prefix + name] = expanded.astype(np.float32).reshape(array.shape)
+    held = open_checkpoint(write(tmp_path / "a.safetensors", kept)).components[component]
+    assert not held.unused and not held.extras and "nf4" in {h.type for h in held.weights.file.headers.values()}
+    plain = open_checkpoint(write(tmp_path / "b.safetensors", values)).components[component].weights
+    for name, tensor in plain.items():
+        np.testing.assert_array_equal(held.weights[name].values(), tensor.values(), err_msg=name)

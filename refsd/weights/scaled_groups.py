@@ -1,0 +1,106 @@
+"""ComfyUI's formats with a scale for each group of a row: NVFP4 and MXFP8.
+
+nvfp4  <layer>.weight          U8 [O, I / 2], codes of 4 bits (E2M1), two a byte
+       <layer>.weight_scale    F8_E4M3 (or U8), one for 16 codes, as tensor cores read them
+       <layer>.weight_scale_2  F32 [], of the whole matrix
+mxfp8  <layer>.weight          F8_E4M3 [O, I]
+       <layer>.weight_scale    F8_E8M0 (or U8), one for 32 codes, as tensor cores read them
+
+The matrix is padded to whole tiles of 16 by 16, or 32 by 32. Each layer's entry, or its tensor comfy_quant, names
+the format: without it these are bytes.
+Source: ComfyUI, comfy/quant_ops.py; comfy_kitchen, TensorCoreNVFP4Layout and TensorCoreMXFP8Layout.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.errors import BadInput
+from refsd.golden.tensor import Grouping
+from refsd.kernels.quant import grouped
+from refsd.weights.stored import Header, shown
+
+Read = Callable[[Header], np.ndarray]
+SMOOTHED = "pre_quant_scale"
+
+
+class GroupFormat(NamedTuple):
+    """
+    type:    as StoredTensor's
+    kept:    the type of the weight in the file
+    a_byte:  codes
+    group:   codes under a scale
+    pad:     the matrix has multiples of so many rows and columns
+    scales:  types of the scales in the file
+    decoded: as which they are read
+    global_: whether the matrix has a scale of its own besides
+    """
+
+    type: str
+    kept: str
+    a_byte: int
+    group: int
+    pad: int
+    scales: tuple[str, ...]
+    decoded: np.dtype
+    global_: bool
+
+
+GROUP_FORMATS = {
+    "nvfp4": GroupFormat(
+        "nvfp4_comfy", "u8", 2, 16, 16, ("f8_e4m3", "u8"), np.dtype(ml_dtypes.float8_e4m3fn), True
+    ),
+    "mxfp8": GroupFormat(
+        "mxfp8", "f8_e4m3", 1, 32, 32, ("f8_e8m0", "u8"), np.dtype(ml_dtypes.float8_e8m0fnu), False
+    ),
+}
+
+
+class Joined(NamedTuple):
+    """A weight as its file's list has it from now on, a function that reads its scales, and the names of these."""
+
+    header: Header
+    scaling: Callable[[], Grouping]
+    helpers: list[str]
+
+
+def join(at: str, name: str, kind: str, headers: Mapping[str, Header], read: Read) -> Joined:
+    """The weight `name` in the format `kind`, a key of GROUP_FORMATS. at: the beginning of an error
+
+    Raises BadInput for scales that are missing or do not fit, and for a smoothed matrix.
+    """
+    layer = name.removesuffix("weight")
+    form, header = GROUP_FORMATS[kind], headers[name]
+    if header.type != form.kept or len(header.shape) != 2:
+        raise BadInput(f"{at}: {header.type} {list(header.shape)} in the format {kind}; a matrix of {form.kept}")
+    if layer + SMOOTHED in headers:
+        raise BadInput(f"{at}: its columns are smoothed ({shown(layer + SMOOTHED)}): refsd does not read that")
+    rows, columns = header.shape[0], header.shape[1] * form.a_byte
+    if not rows or not columns or rows % form.pad or columns % form.pad:
+        raise BadInput(f"{at}: {kind} of [{rows}, {columns}]; multiples of {form.pad} expected")
+    groups = columns // form.group
+    tiled = -(-rows // grouped.TILE_ROWS) * grouped.TILE_ROWS * -(-groups // grouped.TILE_COLUMNS)
+    helpers = [f"{layer}weight_scale", *([f"{layer}weight_scale_2"] if form.global_ else [])]
+    for helper, types, size in zip(
+        helpers, (form.scales, ("f32",)), (tiled * grouped.TILE_COLUMNS, 1), strict=False
+    ):
+        found = headers.get(helper)
+        if found is None:
+            raise BadInput(f"{at}: {kind} without its scale: {shown(helper)} is missing")
+        if found.type not in types or math.prod(found.shape) != size:
+            raise BadInput(
+                f"{at}: its scale {shown(helper)} is {found.type} {list(found.shape)}; {types[0]}, {size} of them, "
+                "expected"
+            )
+
+    def scaling() -> Grouping:
+        tiles = read(headers[helpers[0]]).view(form.decoded)
+        scale = grouped.in_rows(tiles, rows, groups).astype(np.float32)
+        if form.global_:
+            scale *= read(headers[helpers[1]]).view(np.float32)[0]
+        return Grouping(np.ascontiguousarray(scale).reshape(-1), form.group)
+
+    return Joined(header._replace(type=form.type, shape=(rows, columns)), scaling, helpers)

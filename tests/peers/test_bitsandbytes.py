@@ -1,0 +1,53 @@
+"""NF4 and FP4 files as bitsandbytes saves them, expanded as it expands them, bit for bit."""
+
+import bitsandbytes.functional as peer
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from refsd.weights import open_weights
+
+pytestmark = pytest.mark.peer
+
+
+def saved(path, weight, **settings):
+    codes, state = peer.quantize_4bit(weight, **settings)
+    save_file({"a.weight": codes} | {f"a.weight.{k}": v for k, v in state.as_dict(packed=True).items()}, path)
+    return codes, state
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize(("shape", "blocksize"), [((48, 320), 64), ((7, 4096), 128), ((9, 64), 32)])
+def test_it_is_expanded_as_there(tmp_path, kind, nested, shape, blocksize):
+    """Whole blocks a row: their CPU kernel counts blocks from the beginning of each row, the CUDA one does not."""
+    weight = torch.from_numpy(np.random.default_rng(1).standard_normal(shape).astype(np.float32))
+    settings = {"quant_type": kind, "compress_statistics": nested, "blocksize": blocksize}
+    codes, state = saved(tmp_path / "a.safetensors", weight, **settings)
+    want = peer.dequantize_4bit(codes, state).numpy()
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"]
+    assert (got.type, got.shape) == (kind, shape)
+    assert got.values().tobytes() == want.tobytes()
+    assert np.abs(want - weight.numpy()).max() < 0.7, "else it would have expanded something else"
+
+
+@pytest.mark.parametrize("shape", [(6, 160), (5, 33), (60, 16, 3, 3)])
+def test_blocks_go_on_from_row_to_row(tmp_path, shape):
+    """As on CUDA; their definition in Python is asked where the CPU kernel differs."""
+    from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
+    from bitsandbytes.backends.utils import _get_4bit_code
+
+    weight = torch.from_numpy(np.random.default_rng(2).standard_normal(shape).astype(np.float32))
+    codes, state = saved(tmp_path / "a.safetensors", weight, quant_type="nf4", compress_statistics=False)
+    table = _get_4bit_code("nf4", codes.device)
+    flat = codes.reshape(-1)
+    want = _dequantize_4bit_compute(flat, state.absmax, table, state.blocksize, shape, torch.float32).numpy()
+    assert open_weights(tmp_path / "a.safetensors")["a.weight"].values().tobytes() == want.tobytes()
+
+
+def test_other_storage(tmp_path):
+    weight = torch.from_numpy(np.random.default_rng(3).standard_normal((8, 128)).astype(np.float32))
+    codes, state = saved(tmp_path / "a.safetensors", weight, quant_type="nf4", quant_storage=torch.bfloat16)
+    want = peer.dequantize_4bit(codes, state).numpy()
+    assert open_weights(tmp_path / "a.safetensors")["a.weight"].values().tobytes() == want.tobytes()
