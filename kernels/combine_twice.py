@@ -1,6 +1,6 @@
 """Two weighted sums of the same arrays, the second of the first too: a corrector and the predictor after it."""
 
-import numpy as np
+from numpy import empty
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.combine import combine
@@ -30,7 +30,7 @@ def combine_twice(weights, again, late, arrays):
     except KeyError:
         first = combine(*(part for term in zip(weights, arrays, strict=True) for part in term))
         return first, combine(again, first, *(part for term in zip(late, arrays, strict=True) for part in term))
-    first, second = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    first, second = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     sum_into(first, second, *weights, again, *late, *arrays)
     return first, second
 

@@ -24,8 +24,12 @@ def lagrange_integrals(nodes, start, end, points, weights):
             product = half * weights[p]
             for k in range(n):
                 if k != j:
-                    product *= (middle + half * points[p] - nodes[k]) / (nodes[j] - nodes[k])
+                    product *= middle + half * points[p] - nodes[k]
             c[j] += product
+    for j in range(n):
+        for k in range(n):
+            if k != j:
+                c[j] /= nodes[j] - nodes[k]
     return c
 
 
@@ -51,8 +55,12 @@ def log_lagrange_integrals(nodes, start, end, points, weights):
             product = share
             for k in range(n):
                 if k != j:
-                    product *= (at - u[k]) / (u[j] - u[k])
+                    product *= at - u[k]
             c[j] += product
+    for j in range(n):
+        for k in range(n):
+            if k != j:
+                c[j] /= u[j] - u[k]
     return c
 
 
@@ -77,6 +85,10 @@ def exponential_lagrange_integrals(nodes, start, end, rate, points, weights):
             product = share
             for k in range(n):
                 if k != j:
-                    product *= (at - nodes[k]) / (nodes[j] - nodes[k])
+                    product *= at - nodes[k]
             c[j] += product
+    for j in range(n):
+        for k in range(n):
+            if k != j:
+                c[j] /= nodes[j] - nodes[k]
     return c

@@ -1,6 +1,6 @@
 """A linear multistep method's step: the slope of an ODE, kept for the steps to come, and the move along several."""
 
-import numpy as np
+from numpy import empty
 
 from refsd.kernels._jit import kernel
 from refsd.kernels.combine import combine
@@ -29,7 +29,7 @@ def multistep(x, denoised, sigma, weights, slopes):
     if len(weights) > 4:
         d = combine(1 / sigma, x, -1 / sigma, denoised)
         return combine(1.0, x, *(part for term in zip(weights, (d, *slopes), strict=True) for part in term)), d
-    moved, d = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    moved, d = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     _MULTISTEP[len(weights)](moved, d, x, denoised, 1 / sigma, *weights, *slopes)
     return moved, d
 

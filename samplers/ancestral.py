@@ -2,25 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from refsd.samplers.step import StepNoise
 
 
-class Ancestral(NamedTuple):
-    """
-    down:  the sigma that the solver steps to
-    up:    standard deviation of the fresh noise
-    scale: of x, before the noise is added
-    """
-
-    down: float
-    up: float
-    scale: float = 1.0
-
-
+# down: the sigma that the solver steps to; up: standard deviation of the fresh noise; scale: of x, before that is added.
+Ancestral = tuple[float, float, float]
 # sigma, sigma_next, eta -> Ancestral
 AncestralStep = Callable[[float, float, float], Ancestral]
 
@@ -34,10 +23,10 @@ def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestr
     Source: k-diffusion sampling.py, get_ancestral_step.
     """
     if eta == 0:
-        return Ancestral(sigma_next, 0.0)
+        return sigma_next, 0.0, 1.0
     ratio = sigma_next / sigma
     up = sigma_next * min(1.0, eta * math.sqrt((1 - ratio) * (1 + ratio)))
-    return Ancestral(math.sqrt((sigma_next - up) * (sigma_next + up)), up)
+    return math.sqrt((sigma_next - up) * (sigma_next + up)), up, 1.0
 
 
 def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
@@ -49,14 +38,16 @@ def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> An
     Source: ComfyUI sample_euler_ancestral_RF; stable-diffusion.cpp get_ancestral_step_flow.
     """
     if eta == 0 or sigma_next == 0:
-        return Ancestral(sigma_next, 0.0)
+        return sigma_next, 0.0, 1.0
     down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
     scale = (1 - sigma_next) / (1 - down)
-    return Ancestral(down, math.sqrt(max(sigma_next**2 - (scale * down) ** 2, 0.0)), scale)
+    return down, math.sqrt(max(sigma_next**2 - (scale * down) ** 2, 0.0)), scale
 
 
-def fresh(
-    step: Ancestral, sigma: float, sigma_next: float, noise: StepNoise, s_noise: float = 1.0
-) -> tuple[float, np.ndarray] | tuple[()]:
-    """The noise back up as a term of combine: up s_noise, n. A step to 0 draws nothing, and has none."""
-    return (s_noise * step.up, noise(sigma, sigma_next)) if sigma_next else ()
+# No term of combine.
+NONE = (0.0, None)
+
+
+def fresh(weight: float, sigma: float, sigma_next: float, noise: StepNoise) -> tuple[float, np.ndarray | None]:
+    """The noise back up as a term of combine: its weight, and n. A step to 0 draws nothing, and has no such term."""
+    return (weight, noise(sigma, sigma_next)) if sigma_next else NONE

@@ -56,7 +56,8 @@ def euler_ancestral_cfg_pp(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral_step(sigma, sigma_next, eta)
-        ratio = step.down / sigma
-        x = combine(1.0, denoised, ratio, x, -ratio, uncond, *fresh(step, sigma, sigma_next, noise, s_noise))
+        down, up, _ = ancestral_step(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+        ratio = down / sigma
+        x = combine(1.0, denoised, ratio, x, -ratio, uncond, up, n)
     return x

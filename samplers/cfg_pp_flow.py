@@ -3,7 +3,7 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import Ancestral, ancestral_step, flow_ancestral_step, fresh
+from refsd.samplers.ancestral import NONE, ancestral_step, flow_ancestral_step, fresh
 from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
@@ -47,13 +47,13 @@ def euler_ancestral_cfg_pp_flow(
         if sigma_next == 0:
             return denoised
         signal, signal_next = 1 - sigma, 1 - sigma_next
-        step = Ancestral(0.0, sigma_next / signal_next)
+        down, up = 0.0, sigma_next / signal_next
         if signal > 0 or eta == 0:
-            step = ancestral_step(sigma / signal if signal > 0 else 1.0, sigma_next / signal_next, eta)
+            down, up, _ = ancestral_step(sigma / signal if signal > 0 else 1.0, sigma_next / signal_next, eta)
         # signal_next (denoised + down d + up n),  d = (x - signal uncond) / sigma
-        ratio = signal_next * step.down / sigma
-        n = (signal_next * step.up * s_noise, noise(sigma, sigma_next)) if eta and s_noise else ()
-        x = combine(signal_next, denoised, ratio, x, -ratio * signal, uncond, *n)
+        ratio = signal_next * down / sigma
+        up, n = (signal_next * up * s_noise, noise(sigma, sigma_next)) if eta and s_noise else NONE
+        x = combine(signal_next, denoised, ratio, x, -ratio * signal, uncond, up, n)
     return x
 
 
@@ -79,11 +79,11 @@ def dpmpp_2s_ancestral_cfg_pp_flow(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        step = flow_ancestral_step(sigma, sigma_next, eta)
-        odds = math.sqrt((1 - sigma) / sigma * (1 - step.down) / step.down)
+        down, up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        odds = math.sqrt((1 - sigma) / sigma * (1 - down) / down)
         ratio = (1 / (odds + 1) if sigma < 1 else 0.9999) / sigma
         _, uncond_2 = model(combine(ratio, x, 1 - ratio, uncond), ratio * sigma)
-        ratio, signal, scale = step.down / sigma, 1 - sigma_next, step.scale
-        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
-        x = combine(scale * ratio, x, scale * (1 - ratio), uncond_2, signal, denoised, -signal, uncond, *n)
+        ratio, signal = down / sigma, 1 - sigma_next
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
+        x = combine(scale * ratio, x, scale * (1 - ratio), uncond_2, signal, denoised, -signal, uncond, up, n)
     return x

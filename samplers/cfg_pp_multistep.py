@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import ancestral_step, fresh
+from refsd.kernels.combine_twice import combine_twice
+from refsd.samplers.ancestral import NONE, ancestral_step, fresh
 from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.res import phi_1, phi_2
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
@@ -33,16 +34,16 @@ def dpmpp_2s_ancestral_cfg_pp(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral_step(sigma, sigma_next, eta)
-        n = fresh(step, sigma, sigma_next, noise, s_noise)
-        if step.down == 0:
-            x = combine(1.0, denoised, *n)
+        down, up, _ = ancestral_step(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+        if down == 0:
+            x = combine(1.0, denoised, up, n)
         else:
-            sigma_mid = math.sqrt(sigma * step.down)
+            sigma_mid = math.sqrt(sigma * down)
             ratio = sigma_mid / sigma
             _, uncond_2 = model(combine(ratio, x, 1 - ratio, uncond), sigma_mid)
-            ratio = step.down / sigma
-            x = combine(ratio, x, 1 - ratio, uncond_2, 1.0, denoised, -1.0, uncond, *n)
+            ratio = down / sigma
+            x = combine(ratio, x, 1 - ratio, uncond_2, 1.0, denoised, -1.0, uncond, up, n)
     return x
 
 
@@ -66,17 +67,17 @@ def dpmpp_2s_ancestral_cfg_pp_first(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral_step(sigma, sigma_next, eta)
-        n = fresh(step, sigma, sigma_next, noise, s_noise)
-        if step.down == 0:
-            x = combine(1.0, denoised, *n)
+        down, up, _ = ancestral_step(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+        if down == 0:
+            x = combine(1.0, denoised, up, n)
         else:
-            sigma_mid = math.sqrt(sigma * step.down)
+            sigma_mid = math.sqrt(sigma * down)
             # ratio (x + denoised - uncond) + (1 - ratio) denoised, the ratios being e^(-h/2) and e^-h
             ratio = sigma_mid / sigma
             denoised_2, uncond_2 = model(combine(ratio, x, 1.0, denoised, -ratio, uncond), sigma_mid)
-            ratio = step.down / sigma
-            x = combine(ratio, x, ratio, denoised, -ratio, uncond_2, 1 - ratio, denoised_2, *n)
+            ratio = down / sigma
+            x = combine(ratio, x, ratio, denoised, -ratio, uncond_2, 1 - ratio, denoised_2, up, n)
     return x
 
 
@@ -130,17 +131,17 @@ def res_multistep_cfg_pp(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral_step(sigma, sigma_next, eta)
-        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
-        ratio = step.down / sigma
-        if last is None or step.down == 0:
-            x = combine(1.0, denoised, ratio, x, -ratio, uncond, *n)
+        down, up, _ = ancestral_step(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
+        ratio = down / sigma
+        if last is None or down == 0:
+            x = combine(1.0, denoised, ratio, x, -ratio, uncond, up, n)
         else:
-            h = math.log(sigma / step.down)
+            h = math.log(sigma / down)
             b2 = phi_2(h) * h / math.log(down_last / sigma_last)
             b1 = phi_1(h) - b2
-            x = combine(ratio, x, ratio, denoised, h * b1 - ratio, uncond, h * b2, last, *n)
-        last, down_last, sigma_last = uncond, step.down, sigma
+            x = combine(ratio, x, ratio, denoised, h * b1 - ratio, uncond, h * b2, last, up, n)
+        last, down_last, sigma_last = uncond, down, sigma
     return x
 
 
@@ -177,8 +178,7 @@ def gradient_estimation_cfg_pp(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        d = combine(1 / sigma, x, -1 / sigma, uncond)
         more = (gamma - 1) * (sigma_next - sigma) if d_last is not None else 0.0
-        x = combine(1.0, denoised, sigma_next + more, d, -more, d if d_last is None else d_last)
-        d_last = d
+        arrays = [x, uncond, denoised, denoised if d_last is None else d_last]
+        d_last, x = combine_twice([1 / sigma, -1 / sigma, 0.0, 0.0], sigma_next + more, [0.0, 0.0, 1.0, -more], arrays)
     return x

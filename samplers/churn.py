@@ -28,16 +28,12 @@ NO_CHURN = Churn()
 def churned(x: np.ndarray, sigma: float, steps: int, noise: StepNoise, churn: Churn) -> tuple[np.ndarray, float]:
     """Raise the noise level: x + sqrt(sigma_hat^2 - sigma^2) s_noise n, sigma_hat = sigma (1 + gamma).
 
-        if churn.s_churn == 0:
-        return x, sigma
-    gamma = min(s_churn / steps, sqrt(2) - 1)
+        gamma = min(s_churn / steps, sqrt(2) - 1)
 
     steps: of the whole trajectory
     -> x_hat, sigma_hat
     Source: Karras et al. 2022, algorithm 2, lines 4 to 6.
     """
-    if churn.s_churn == 0:
-        return x, sigma
     gamma = min(churn.s_churn / steps, math.sqrt(2) - 1) if churn.s_tmin <= sigma <= churn.s_tmax else 0.0
     if gamma == 0:
         return x, sigma

@@ -1,21 +1,23 @@
 import numpy as np
 
-from refsd.kernels.lagrange import log_lagrange_integrals
+from refsd.kernels.lagrange_steps import log_lagrange_steps
 from refsd.kernels.multistep import multistep
 from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
-def log_polynomial_weights(nodes: np.ndarray, start: float, end: float) -> list[float]:
-    """Weights of past noise predictions in the integral over sigma, by the polynomial in ln sigma through them.
+def log_polynomial_weights(sigmas: np.ndarray, order: int) -> list[list[float]]:
+    """Of every step: weights of the last noise predictions in its integral, by the polynomial in ln sigma.
 
-        c_j = int_start^end prod_{k != j} (ln s - ln nodes_k) / (ln nodes_j - ln nodes_k) ds
+        c_j = int_sigma_i^sigma_{i+1} prod_{k != j} (ln s - ln sigma_{i-k}) / (ln sigma_{i-j} - ln sigma_{i-k}) ds
 
-    nodes: [order]; -> [order]
+    sigmas: [n + 1]; -> [n][order], newest first, 0 where there are not so many yet, and in a step to 0
     16-point Gauss-Legendre in ln s: exact to rounding for steps of a factor below 10^4.
     """
-    return log_lagrange_integrals(nodes, start, end, *gauss_legendre(16)).tolist()
+    nodes = np.ascontiguousarray(sigmas, np.float64)
+    used = np.minimum(np.arange(1, len(nodes)), order) * (nodes[1:] > 0)
+    return log_lagrange_steps(nodes, 0, used, order, *gauss_legendre(16)).tolist()
 
 
 def deis(
@@ -35,15 +37,14 @@ def deis(
     -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), eq. 15 with rho = sigma; diffusers DEISMultistepScheduler.
     """
+    weights = log_polynomial_weights(sigmas, order)
     past: list[np.ndarray] = []
-    rising = np.ascontiguousarray(sigmas[::-1], np.float64)
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        nodes = rising[len(rising) - 1 - i :][: len(past) + 1]
-        x, eps = multistep(x, denoised, sigma, log_polynomial_weights(nodes, sigma, sigma_next), past)
+        x, eps = multistep(x, denoised, sigma, weights[i][: len(past) + 1], past)
         past = [eps, *past][: order - 1]
     return x

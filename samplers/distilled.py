@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import NONE
 from refsd.samplers.levels import SD_LEVELS, Levels
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
@@ -83,8 +84,8 @@ def tcd(
             x = combine(scale * ratio, x, scale * (1 - ratio), denoised)
         else:
             up = math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
-            n = (up, noise(sigma, sigma_next)) if eta > 0 else ()
-            x = combine(ratio, x, 1 - ratio, denoised, *n)
+            up, n = (up, noise(sigma, sigma_next)) if eta > 0 else NONE
+            x = combine(ratio, x, 1 - ratio, denoised, up, n)
     return x
 
 

@@ -27,13 +27,16 @@ def dpm_2(
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver), algorithm 1 with r1 1/2; k-diffusion sample_dpm_2.
     """
-    steps = len(sigmas) - 1
+    steps, churns = len(sigmas) - 1, churn.s_churn > 0
     for i, sigma, sigma_next in intervals(sigmas):
-        x, sigma_hat = churned(x, sigma, steps, noise, churn)
+        x, sigma_hat = churned(x, sigma, steps, noise, churn) if churns else (x, sigma)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        x = combine(*_midpoint_step(model, x, denoised, sigma_hat, sigma_next))
+        if sigma_next == 0:
+            return denoised
+        weight, x_2, denoised_2 = _midpoint(model, x, denoised, sigma_hat, sigma_next)
+        x = combine(1.0, x, weight, x_2, -weight, denoised_2)
     return x
 
 
@@ -58,20 +61,21 @@ def dpm_2_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral_step(sigma, sigma_next, eta)
-        moved = _midpoint_step(model, x, denoised, sigma, step.down)
-        x = combine(*moved, *fresh(step, sigma, sigma_next, noise, s_noise))
+        down, up, _ = ancestral_step(sigma, sigma_next, eta)
+        if down == 0:
+            x = combine(1.0, denoised, *fresh(s_noise * up, sigma, sigma_next, noise))
+        else:
+            weight, x_2, denoised_2 = _midpoint(model, x, denoised, sigma, down)
+            up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+            x = combine(1.0, x, weight, x_2, -weight, denoised_2, up, n)
     return x
 
 
-def _midpoint_step(model: Denoiser, x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
-    """-> the step's terms, as combine takes them"""
-    if sigma_next == 0:
-        return 1.0, denoised
+def _midpoint(model: Denoiser, x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
+    """-> weight, x_2, denoised_2 of the step x + weight (x_2 - denoised_2)"""
     # x_2 = x + d (sigma_mid - sigma),  d = (x - denoised) / sigma
     sigma_mid = math.sqrt(sigma * sigma_next)
     ratio = sigma_mid / sigma
     x_2 = combine(ratio, x, 1 - ratio, denoised)
-    # x + d_2 (sigma_next - sigma),  d_2 = (x_2 - denoised_2) / sigma_mid
-    weight = (sigma_next - sigma) / sigma_mid
-    return 1.0, x, weight, x_2, -weight, model(x_2, sigma_mid)
+    # d_2 (sigma_next - sigma),  d_2 = (x_2 - denoised_2) / sigma_mid
+    return (sigma_next - sigma) / sigma_mid, x_2, model(x_2, sigma_mid)

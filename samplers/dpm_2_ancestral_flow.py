@@ -27,11 +27,11 @@ def dpm_2_ancestral_flow(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        step = flow_ancestral_step(sigma, sigma_next, eta)
-        sigma_mid = math.sqrt(sigma * step.down)
+        down, up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        sigma_mid = math.sqrt(sigma * down)
         x_2 = combine(sigma_mid / sigma, x, 1 - sigma_mid / sigma, denoised)
         # scale (x + d_2 dt),  d_2 = (x_2 - denoised_2) / sigma_mid
-        share = step.scale * (step.down - sigma) / sigma_mid
-        n = fresh(step, sigma, sigma_next, noise, s_noise)
-        x = combine(step.scale, x, share, x_2, -share, model(x_2, sigma_mid), *n)
+        share = scale * (down - sigma) / sigma_mid
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+        x = combine(scale, x, share, x_2, -share, model(x_2, sigma_mid), up, n)
     return x

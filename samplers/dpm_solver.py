@@ -142,5 +142,5 @@ def _down(sigma: float, sigma_next: float, end: float, eta: float) -> tuple[floa
     """ancestral_step, not below the end of the range."""
     if not eta:
         return sigma_next, 0.0
-    down = max(end, ancestral_step(sigma, sigma_next, eta).down)
+    down = max(end, ancestral_step(sigma, sigma_next, eta)[0])
     return down, math.sqrt(sigma_next**2 - down**2)

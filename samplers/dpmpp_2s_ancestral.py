@@ -32,15 +32,15 @@ def dpmpp_2s_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral_step(sigma, sigma_next, eta)
-        n = fresh(step, sigma, sigma_next, noise, s_noise)
-        if step.down == 0:
-            x = combine(1.0, denoised, *n)
+        down, up, _ = ancestral_step(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+        if down == 0:
+            x = combine(1.0, denoised, up, n)
         else:
-            h = math.log(sigma / step.down)
-            sigma_mid = math.sqrt(sigma * step.down)
+            h = math.log(sigma / down)
+            sigma_mid = math.sqrt(sigma * down)
             x_2 = combine(sigma_mid / sigma, x, -math.expm1(-h / 2), denoised)
-            x = combine(step.down / sigma, x, -math.expm1(-h), model(x_2, sigma_mid), *n)
+            x = combine(down / sigma, x, -math.expm1(-h), model(x_2, sigma_mid), up, n)
     return x
 
 
@@ -71,13 +71,13 @@ def dpmpp_2s_ancestral_flow(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        step = flow_ancestral_step(sigma, sigma_next, eta)
+        down, up, scale = flow_ancestral_step(sigma, sigma_next, eta)
         denoised_2 = denoised
         if 1 - sigma >= 1e-6:
-            odds = math.sqrt((1 - sigma) / sigma * (1 - step.down) / step.down)
+            odds = math.sqrt((1 - sigma) / sigma * (1 - down) / down)
             ratio = 1 / (odds + 1) / sigma
             denoised_2 = model(combine(ratio, x, 1 - ratio, denoised), ratio * sigma)
-        ratio, scale = step.down / sigma, step.scale
-        n = fresh(step, sigma, sigma_next, noise, s_noise)
-        x = combine(scale * ratio, x, scale * (1 - ratio), denoised_2, *n)
+        ratio = down / sigma
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
+        x = combine(scale * ratio, x, scale * (1 - ratio), denoised_2, up, n)
     return x

@@ -3,8 +3,9 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import NONE
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import Callback, Signal, StepNoise, exploding_signal, intervals
 
 
 def scaler(lam: float | np.ndarray):
@@ -20,6 +21,7 @@ def er_sde(
     callback: Callback | None = None,
     s_noise: float = 1.0,
     points: int = 200,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """Extended reverse-time SDE, three stages: the past differences of denoised under its own integral.
 
@@ -33,6 +35,7 @@ def er_sde(
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  drawn from once a step where s_noise is not 0, not where the next sigma is 0
     points: of the sums
+    signal: what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Cui et al. 2023 (Elucidating the solution space of extended reverse-time SDE), algorithm 3;
     ComfyUI sample_er_sde. stable-diffusion.cpp calls s_noise eta, and switches the noise by it only.
@@ -48,24 +51,27 @@ def er_sde(
         if sigma_next == 0:
             return denoised
         r = scale[i + 1] / scale[i]
-        n = ()
+        s = signal(sigma_next)
+        kept, whole = s / signal(sigma) * r, s * (1 - r)
+        up, n = NONE
         if s_noise > 0:
-            n = s_noise * math.sqrt(max(sigma_next**2 - (r * sigma) ** 2, 0.0)), noise(sigma, sigma_next)
+            up = s * s_noise * math.sqrt(max(sigma_next**2 - (r * sigma) ** 2, 0.0))
+            n = noise(sigma, sigma_next)
         if not past:
-            x = combine(r, x, 1 - r, denoised, *n)
+            x = combine(kept, x, whole, denoised, up, n)
         else:
             dt, h = sigma_next - sigma, sigma - levels[i - 1]
-            first = dt + s_0[i] * scale[i + 1]
+            first = s * (dt + s_0[i] * scale[i + 1])
             if len(past) == 1:
                 # first d',  d' = (denoised - past_0) / h
                 a = first / h
-                x = combine(r, x, 1 - r + a, denoised, -a, past[0], *n)
+                x = combine(kept, x, whole + a, denoised, -a, past[0], up, n)
             else:
                 # first d' + second d'',  d'' = (d' - d'_last) / ((h + h_last) / 2)
                 h_last = levels[i - 1] - levels[i - 2]
-                second = (dt**2 / 2 + s_1[i] * scale[i + 1]) / ((h + h_last) / 2)
+                second = s * (dt**2 / 2 + s_1[i] * scale[i + 1]) / ((h + h_last) / 2)
                 a, b = (first + second) / h, second / h_last
-                x = combine(r, x, 1 - r + a, denoised, -a - b, past[0], b, past[1], *n)
+                x = combine(kept, x, whole + a, denoised, -a - b, past[0], b, past[1], up, n)
         past = [denoised, *past[:1]]
     return x
 

@@ -22,9 +22,9 @@ def euler(
     -> latents at sigmas[-1], dtype of x
     Source: Karras et al. 2022, algorithm 2 without its correction; k-diffusion sample_euler.
     """
-    steps = len(sigmas) - 1
+    steps, churns = len(sigmas) - 1, churn.s_churn > 0
     for i, sigma, sigma_next in intervals(sigmas):
-        x, sigma_hat = churned(x, sigma, steps, noise, churn)
+        x, sigma_hat = churned(x, sigma, steps, noise, churn) if churns else (x, sigma)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)

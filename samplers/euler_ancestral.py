@@ -31,9 +31,9 @@ def euler_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral(sigma, sigma_next, eta)
+        down, up, scale = ancestral(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
         # scale (x + d dt) + up n,  d = (x - denoised) / sigma,  dt = down - sigma
-        ratio, scale = step.down / sigma, step.scale
-        n = fresh(step, sigma, sigma_next, noise, s_noise)
-        x = combine(scale * ratio, x, scale * (1 - ratio), denoised, *n)
+        ratio = down / sigma
+        x = combine(scale * ratio, x, scale * (1 - ratio), denoised, up, n)
     return x

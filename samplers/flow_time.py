@@ -19,10 +19,17 @@ def share(sigma):
     return sigma / (1 + sigma)
 
 
+def flow_signal(sigma: float) -> float:
+    """1 less the flow's own sigma, from sigma / (1 - sigma)."""
+    return 1 / (1 + sigma)
+
+
 def in_flow_time(solver: Callable[..., np.ndarray], shift: float = 1.0) -> Callable[..., np.ndarray]:
     """A solver in -ln sigma as one in half the log SNR of a flow, ln((1 - sigma) / sigma).
 
         y = x / (1 - sigma),  sigma' = sigma / (1 - sigma),  denoised is the same
+
+    The solver is given sigma', and `signal`: the 1 - sigma that its weights take up, so that no array is scaled.
 
     What ComfyUI writes with alpha = 1 - sigma is that: dpmpp_sde, dpmpp_2m_sde, dpmpp_3m_sde, er_sde, seeds and
     SA-Solver. A schedule that begins at 1, where nothing is left of the signal, begins at shift_snr(0.9999, shift);
@@ -41,16 +48,9 @@ def in_flow_time(solver: Callable[..., np.ndarray], shift: float = 1.0) -> Calla
     ) -> np.ndarray:
         if len(sigmas) > 1 and sigmas[0] >= 1:
             sigmas = np.append(shift_snr(1 - 1e-4, shift), sigmas[1:])
-
-        def asked(y, sigma):
-            return model(y / (1 + sigma), share(sigma))
-
-        def heard(i, sigma, y, denoised):
-            if callback:
-                callback(i, share(sigma), y / (1 + sigma), denoised)
-
-        drawn = lambda sigma, sigma_next: noise(share(sigma), share(sigma_next))
-        y = solver(asked, x / (1 - float(sigmas[0])), exploding(np.asarray(sigmas)), drawn, heard, **options)
-        return y * (1 - float(sigmas[-1]))
+        asked = lambda x, sigma: model(x, sigma / (1 + sigma))
+        drawn = lambda sigma, sigma_next: noise(sigma / (1 + sigma), sigma_next / (1 + sigma_next))
+        heard = (lambda i, sigma, x, denoised: callback(i, share(sigma), x, denoised)) if callback else None
+        return solver(asked, x, exploding(np.asarray(sigmas)), drawn, heard, signal=flow_signal, **options)
 
     return sampled

@@ -1,7 +1,7 @@
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
+from refsd.samplers.ancestral import NONE, AncestralStep, ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
@@ -23,19 +23,22 @@ def gradient_estimation_ancestral(
     ancestral: flow_ancestral_step for a rectified flow
     Source: stable-diffusion.cpp sample_gradient_estimation.
     """
-    last: list = []
+    x_last = denoised_last = last = None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        step = ancestral(sigma, sigma_next, eta)
+        down, up, scale = ancestral(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
         # scale (x + dt (gamma d + (1 - gamma) d_last)) + up n,  d = (x - denoised) / sigma
-        dt = step.scale * (step.down - sigma)
-        a, b = (gamma * dt / sigma, (1 - gamma) * dt) if last else (dt / sigma, 0.0)
-        past = [part for weight, array in last for part in (b * weight, array)]
-        last = [(1 / sigma, x), (-1 / sigma, denoised)]
-        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
-        x = combine(step.scale + a, x, -a, denoised, *past, *n)
+        dt = scale * (down - sigma)
+        if last is None:
+            a = dt / sigma
+            moved = combine(scale + a, x, -a, denoised, up, n)
+        else:
+            a, b = gamma * dt / sigma, (1 - gamma) * dt / last
+            moved = combine(scale + a, x, -a, denoised, b, x_last, -b, denoised_last, up, n)
+        x_last, denoised_last, last, x = x, denoised, sigma, moved
     return x

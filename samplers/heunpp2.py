@@ -27,21 +27,22 @@ def heunpp2(
     -> latents at sigmas[-1], dtype of x
     Source: Carzit/sd-webui-samplers-scheduler; ComfyUI and Forge, sample_heunpp2.
     """
-    steps = len(sigmas) - 1
+    steps, churns, levels = len(sigmas) - 1, churn.s_churn > 0, sigmas.tolist()
     for i, sigma, sigma_next in intervals(sigmas):
-        x, sigma_hat = churned(x, sigma, steps, noise, churn)
+        x, sigma_hat = churned(x, sigma, steps, noise, churn) if churns else (x, sigma)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        ahead = sigmas[i + 1 : min(i + 3, steps)].tolist()
-        dt, w = sigma_next - sigma_hat, [end / ((len(ahead) + 1) * float(sigmas[0])) for end in ahead]
-        # x + dt (w_1 d + w_2 d_2 + w_3 d_3), each d being (x_n - denoised_n) / sigma_n
-        x_n, denoised_n, sigma_n = x, denoised, sigma_hat
-        share = dt * (1 - sum(w)) / sigma_hat
-        terms = [1 + share, x, -share, denoised]
-        for end, weight in zip(ahead, w, strict=True):
+        ahead = levels[i + 1 : min(i + 3, steps)]
+        dt, w = sigma_next - sigma_hat, [end / ((len(ahead) + 1) * levels[0]) for end in ahead]
+        # x + dt (w_1 d + w_2 d_2 + w_3 d_3), each d being (x_n - denoised_n) / sigma_n, which in denoised alone is
+        # x + dt (d + (w_2 + w_3) / sigma_2 (denoised - denoised_2) + w_3 / sigma_3 (denoised_2 - denoised_3))
+        x_n, denoised_n, sigma_n, share = x, denoised, sigma_hat, dt / sigma_hat
+        terms = [1 + share, x]
+        for n, end in enumerate(ahead):
+            late = dt * sum(w[n:]) / end
+            terms += [late - share, denoised_n]
             x_n = combine(end / sigma_n, x_n, 1 - end / sigma_n, denoised_n)
-            denoised_n, sigma_n = model(x_n, end), end
-            terms += [dt * weight / end, x_n, -dt * weight / end, denoised_n]
-        x = combine(*terms)
+            denoised_n, sigma_n, share = model(x_n, end), end, late
+        x = combine(*terms, -share, denoised_n)
     return x

@@ -2,7 +2,7 @@ import functools
 
 import numpy as np
 
-from refsd.kernels.lagrange import lagrange_integrals
+from refsd.kernels.lagrange_steps import lagrange_steps
 from refsd.kernels.multistep import multistep
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
@@ -14,16 +14,18 @@ def gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray]:
     return np.polynomial.legendre.leggauss(points)
 
 
-def adams_bashforth(nodes: np.ndarray, start: float, end: float) -> list[float]:
-    """Weights of past slopes in the integral from start to end, by the polynomial through them.
+def adams_bashforth(sigmas: np.ndarray, order: int) -> list[list[float]]:
+    """Of every step: weights of the last slopes in its integral, by the polynomial through them.
 
-        c_j = int_start^end prod_{k != j} (s - nodes_k) / (nodes_j - nodes_k) ds
+        c_j = int_sigma_i^sigma_{i+1} prod_{k != j} (s - sigma_{i-k}) / (sigma_{i-j} - sigma_{i-k}) ds
 
-    nodes: [order], where the slopes were taken; -> [order]
+    sigmas: [n + 1]; -> [n][order], newest first, 0 where there are not so many slopes yet
     The integral is exact: Gauss-Legendre with half as many points as nodes. k-diffusion integrates with a relative
     tolerance of 1e-4, which for these polynomials is as exact.
     """
-    return lagrange_integrals(nodes, start, end, *gauss_legendre((len(nodes) + 1) // 2)).tolist()
+    nodes = np.ascontiguousarray(sigmas, np.float64)
+    used = np.minimum(np.arange(1, len(nodes)), order)
+    return lagrange_steps(nodes, 0, used, order, *gauss_legendre((order + 1) // 2)).tolist()
 
 
 def lms(
@@ -44,12 +46,11 @@ def lms(
     Source: k-diffusion sample_lms.
     """
     ds: list[np.ndarray] = []
-    rising = np.ascontiguousarray(sigmas[::-1], np.float64)
+    weights = adams_bashforth(sigmas, order)
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        nodes = rising[len(rising) - 1 - i :][: len(ds) + 1]
-        x, d = multistep(x, denoised, sigma, adams_bashforth(nodes, sigma, sigma_next), ds)
+        x, d = multistep(x, denoised, sigma, weights[i][: len(ds) + 1], ds)
         ds = [d, *ds][: order - 1]
     return x

@@ -31,14 +31,14 @@ def lms_shifted(
     Source: stable-diffusion.cpp sample_lms, which takes the weights' integrals as sums over 1000 midpoints.
     """
     order = min(order, len(sigmas) - 1)
+    weights = adams_bashforth(sigmas, order)
     past: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         used = min(order, i + 1)
-        nodes = np.array(sigmas[i - used + 1 : i + 1][::-1], np.float64)
         slopes = [past[max(j - 1 - shift, 0)] for j in range(1, used)]
-        x, d = multistep(x, denoised, sigma, adams_bashforth(nodes, sigma, sigma_next), slopes)
+        x, d = multistep(x, denoised, sigma, weights[i][:used], slopes)
         past = [d, *past][: order - 1]
     return x

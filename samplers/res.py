@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
+from refsd.samplers.ancestral import NONE, AncestralStep, ancestral_step, fresh
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
@@ -47,18 +47,18 @@ def res_multistep(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral(sigma, sigma_next, eta)
-        ratio, scale = step.down / sigma, step.scale
-        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
-        if last is None or step.down == 0:
-            x = combine(scale * ratio, x, scale * (1 - ratio), denoised, *n)
+        down, up, scale = ancestral(sigma, sigma_next, eta)
+        ratio = down / sigma
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
+        if last is None or down == 0:
+            x = combine(scale * ratio, x, scale * (1 - ratio), denoised, up, n)
         else:
-            h = math.log(sigma / step.down)
+            h = math.log(sigma / down)
             c2 = math.log(down_last / sigma_last) / h
             b2 = phi_2(h) / c2
             b1 = phi_1(h) - b2
-            x = combine(scale * ratio, x, scale * h * b1, denoised, scale * h * b2, last, *n)
-        last, down_last, sigma_last = denoised, step.down, sigma
+            x = combine(scale * ratio, x, scale * h * b1, denoised, scale * h * b2, last, up, n)
+        last, down_last, sigma_last = denoised, down, sigma
     return x
 
 
@@ -87,17 +87,16 @@ def res_2s(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        step = ancestral(sigma, sigma_next, eta)
-        n = fresh(step, sigma, sigma_next, noise, s_noise) if eta else ()
-        scale = step.scale
-        if step.down == 0:
-            x = combine(scale, denoised, *n)
+        down, up, scale = ancestral(sigma, sigma_next, eta)
+        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
+        if down == 0:
+            x = combine(scale, denoised, up, n)
         else:
-            h = math.log(sigma / step.down)
+            h = math.log(sigma / down)
             moved = h / 2 * phi_1(h / 2)
-            denoised_2 = model(combine(1 - moved, x, moved, denoised), math.sqrt(sigma * step.down))
+            denoised_2 = model(combine(1 - moved, x, moved, denoised), math.sqrt(sigma * down))
             b2 = 2 * phi_2(h)
             b1 = phi_1(h) - b2
             # x + h (b1 (denoised - x) + b2 (denoised_2 - x)),  and h (b1 + b2) = 1 - e^-h
-            x = combine(scale * step.down / sigma, x, scale * h * b1, denoised, scale * h * b2, denoised_2, *n)
+            x = combine(scale * down / sigma, x, scale * h * b1, denoised, scale * h * b2, denoised_2, up, n)
     return x

@@ -1,17 +1,16 @@
 """SA-Solver: Adams methods for the reverse SDE, as a predictor and a corrector, with noise where one wants it."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from refsd.kernels.combine import combine
 from refsd.kernels.combine_twice import combine_twice
-from refsd.kernels.lagrange import exponential_lagrange_integrals
+from refsd.kernels.lagrange_steps import exponential_lagrange_steps
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals
+from refsd.samplers.step import Callback, Signal, StepNoise, exploding_signal, intervals
 
 # sigma that is stepped to -> tau, the share of noise: 0 is the ODE, 1 the SDE whose noise is DDPM's
 Tau = Callable[[float], float]
@@ -26,29 +25,37 @@ def tau_between(start: float, end: float, eta: float = 1.0) -> Tau:
 SD_TAU = tau_between(*(float(SD_LEVELS.to_sigma(t * 999)) for t in (0.8, 0.2)))
 
 
-def adams_weights(times: list[float], start: float, end: float, m: float) -> np.ndarray:
-    """Weights of past values of denoised, by the polynomial in t = -ln sigma through them.
+# times, ahead, used, order, rates -> of every step, the weights of past values of denoised
+Weights = Callable[[np.ndarray, int, np.ndarray, int, np.ndarray], np.ndarray]
+
+
+def adams_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rates: np.ndarray) -> np.ndarray:
+    """By the polynomial in t = -ln sigma through the last values of denoised, of every step at once.
 
         b_j = int_start^end m e^(m (t - end)) prod_{k != j} (t - times_k) / (times_j - times_k) dt
 
-    times: [order]; m: 1 + tau^2; -> [order], whose sum is 1 - e^(-m (end - start))
+    times: [n + 1], from each to the next a step
+    ahead: 0: the newest value is from the step's start, as a predictor knows it; 1: from its end, a corrector's
+    used:  [n] int64, how many values, at most `order`; rates: [n], m = 1 + tau^2
+    -> [n, order], newest first; a row's sum is 1 - e^(-m (end - start))
     32-point Gauss-Legendre: exact to rounding while m (end - start) is below 20.
     """
-    return exponential_lagrange_integrals(np.array(times), start, end, m, *gauss_legendre(32))
+    return exponential_lagrange_steps(times, ahead, used, order, rates, *gauss_legendre(32))
 
 
-def two_weights(times: list[float], start: float, end: float, m: float) -> np.ndarray:
-    """adams_weights of two values, simplified: the older weighs m h^2 / 2 / (times_1 - start).
+def two_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rates: np.ndarray) -> np.ndarray:
+    """adams_weights, simplified where there are two values: the older weighs m h^2 / 2 / (its time - start).
 
-    In a corrector, whose times_0 is end, the newer weighs m h / 2. Other numbers of values: adams_weights.
+    In a corrector, whose newest value is at the end, that one weighs m h / 2.
     Source: Xue et al. 2023 (SA-Solver), appendix D.
     """
-    if len(times) != 2:
-        return adams_weights(times, start, end, m)
-    h = end - start
-    whole = -math.expm1(-m * h)
-    newest = 0.5 * m * h if times[0] == end else whole - 0.5 * m * h**2 / (times[1] - start)
-    return np.array([newest, whole - newest])
+    b = adams_weights(times, ahead, used, order, rates)
+    at = np.flatnonzero(used == 2)
+    h, m = times[at + 1] - times[at], rates[at]
+    whole = -np.expm1(-m * h)
+    newest = 0.5 * m * h if ahead else whole - 0.5 * m * h**2 / (times[at - 1] - times[at])
+    b[at, :2] = np.stack([newest, whole - newest], axis=1)
+    return b
 
 
 def sa_solver(
@@ -61,7 +68,8 @@ def sa_solver(
     tau: Tau = SD_TAU,
     predictor: int = 3,
     corrector: int = 4,
-    weights: Callable[..., np.ndarray] = adams_weights,
+    weights: Weights = adams_weights,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """A predicted x is shown to the model, and the step there taken again with what it said. One call a step.
 
@@ -74,10 +82,11 @@ def sa_solver(
     tau:    of the sigma that is stepped to
     predictor, corrector: their orders, where there are so many values yet
     weights: adams_weights or two_weights
+    signal: what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver; diffusers SASolverScheduler.
     """
-    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, (predictor, corrector), weights, False)
+    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, (predictor, corrector), weights, signal, False)
 
 
 def sa_solver_pece(
@@ -90,62 +99,64 @@ def sa_solver_pece(
     tau: Tau = SD_TAU,
     predictor: int = 3,
     corrector: int = 4,
-    weights: Callable[..., np.ndarray] = adams_weights,
+    weights: Weights = adams_weights,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """sa_solver that asks the model again about the corrected x: predict, evaluate, correct, evaluate.
 
     Arguments: sa_solver's. Two calls a step. Source: ComfyUI sample_sa_solver_pece.
     """
-    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, (predictor, corrector), weights, True)
+    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, (predictor, corrector), weights, signal, True)
 
 
-def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, again):
-    steps = len(sigmas) - 1
-    times = [-math.log(s) if s > 0 else math.inf for s in map(float, sigmas)]
+def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, again):
+    most = max(orders)
+    predictors, correctors, decays, ups = _tables(sigmas, s_noise, tau, orders, weights, signal)
     past: list[np.ndarray] = []
-    start, fresh, tau_now = x, (), 0.0
-    decayed_c, correct, old = 1.0, [], ()
-
-    def stepped(i, order, known):
-        """Of the step to times[i + 1]: the weight of x, and of the `order` newest values, the first `known`'s."""
-        m, h = 1 + tau_now**2, times[i + 1] - times[i]
-        b = weights(times[known - order + 1 : known + 1][::-1], times[i], times[i + 1], m).tolist()
-        return math.exp(-m * h), b
-
+    start, n = x, None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        past = [denoised, *past[: max(orders) - 1]]
-        room = steps - i if sigmas[-1] == 0 else max(orders) + 1
-        corrects = i > 0 and (sigma_next > 0 or again)
-        if corrects:
-            decayed_c, correct, old = *stepped(i - 1, min(orders[1], len(past), room), i), fresh
-            if again:
-                x = combine(decayed_c, start, *_terms(correct, past), *old)
-                denoised = past[0] = model(x, sigma)
+        # Where there are not so many values yet, their weights are 0.
+        past = [denoised, *past[: most - 1]] if past else [denoised] * most
+        if again and i > 0:
+            x = combine(decays[i - 1], start, *_terms(correctors[i - 1][: orders[1]], past), ups[i - 1], n)
+            denoised = past[0] = model(x, sigma)
         if sigma_next == 0:
             return denoised
-        tau_now, fresh = tau(sigma_next), ()
-        if tau_now and s_noise:
-            spread = math.sqrt(-math.expm1(-2 * tau_now**2 * (times[i + 1] - times[i])))
-            fresh = (sigma_next * spread * s_noise, noise(sigma, sigma_next))
-        decayed, predict = stepped(i, min(orders[0], len(past), room - 1), i)
-        if again or not corrects:
-            start, x = x, combine(decayed, x, *_terms(predict, past), *fresh)
+        n_last, n = n, noise(sigma, sigma_next) if ups[i] else None
+        if again or i == 0:
+            start, x = x, combine(decays[i], x, *_terms(predictors[i][: orders[0]], past), ups[i], n)
         else:
-            # x, the values that either knows, the last noise and the new
-            known = max(len(correct), len(predict))
-            first = [decayed_c, *_filled(correct, known), *old[:1], *[0.0] * len(fresh[:1])]
-            late = [0.0, *_filled(predict, known), *[0.0] * len(old[:1]), *fresh[:1]]
-            start, x = combine_twice(first, decayed, late, [start, *past[:known], *old[1:], *fresh[1:]])
+            # The last step once more, now with what the model said, and the next from there.
+            first, late, arrays = [decays[i - 1], *correctors[i - 1]], [0.0, *predictors[i]], [start, *past]
+            if n_last is not None:
+                first, late, arrays = [*first, ups[i - 1]], [*late, 0.0], [*arrays, n_last]
+            if n is not None:
+                first, late, arrays = [*first, 0.0], [*late, ups[i]], [*arrays, n]
+            start, x = combine_twice(first, decays[i], late, arrays)
     return x
+
+
+def _tables(sigmas, s_noise, tau, orders, weights, signal) -> tuple[list, list, list, list]:
+    """Of every step but one to 0: weights of the past values, before and after it; of x, and of the noise."""
+    levels = np.asarray(sigmas[sigmas > 0], np.float64)
+    times = -np.log(levels)
+    h, i = np.diff(times), np.arange(len(times) - 1)
+    known, most = np.minimum(i + 1, max(orders)), max(orders)
+    # A step to 0 takes denoised, and before it the orders fall.
+    room = len(sigmas) - 2 - i if sigmas[-1] == 0 else most
+    noisy = np.square([tau(level) for level in levels[1:].tolist()])
+    predictors = weights(times, 0, np.minimum(np.minimum(orders[0], known), room), most, 1 + noisy)
+    correctors = weights(times, 1, np.minimum(np.minimum(orders[1], known + 1), room), most, 1 + noisy)
+    signals = np.array([signal(level) for level in levels.tolist()])
+    scale = signals[1:, None]
+    decays = signals[1:] / signals[:-1] * np.exp(-(1 + noisy) * h)
+    ups = signals[1:] * s_noise * levels[1:] * np.sqrt(-np.expm1(-2 * noisy * h))
+    return (scale * predictors).tolist(), (scale * correctors).tolist(), decays.tolist(), ups.tolist()
 
 
 def _terms(weights, values) -> list:
     """As combine takes them."""
     return [part for term in zip(weights, values, strict=False) for part in term]
-
-
-def _filled(weights: list[float], length: int) -> list[float]:
-    return weights + [0.0] * (length - len(weights))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import numpy as np
 
 from refsd.kernels.combine import combine
+from refsd.samplers.ancestral import NONE
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+from refsd.samplers.step import Callback, Signal, StepNoise, exploding_signal, intervals, no_noise
 
 # k = (1 + eta) h, where in the step the second call lies -> weights of denoised and denoised_2
 Weights = Callable[[float, float], tuple[float, float]]
@@ -28,21 +29,9 @@ def refined(k: float, r: float) -> tuple[float, float]:
     return -math.expm1(-k) - b2, b2
 
 
-# Noise of unit variance as a sum: weights and normals.
-Path = list[tuple[float, np.ndarray]]
-
-
-def renewed(w: Path, part: float, n: np.ndarray) -> Path:
-    """A path of noise, `part` = eta h of a step on: e^-part w + sqrt(1 - e^(-2 part)) n."""
-    if part == 0:
-        return w
-    fading = math.exp(-part)
-    return [*((fading * weight, drawn) for weight, drawn in w), (math.sqrt(-math.expm1(-2 * part)), n)]
-
-
-def times(scale: float, w: Path) -> list:
-    """scale w, as combine takes it."""
-    return [part for weight, drawn in w for part in (scale * weight, drawn)]
+def spread(part: float) -> float:
+    """A path of noise, `part` = eta h of a step on, is e^-part w + sqrt(1 - e^(-2 part)) n. -> the weight of n"""
+    return math.sqrt(-math.expm1(-2 * part))
 
 
 def seeds_2(
@@ -55,6 +44,7 @@ def seeds_2(
     s_noise: float = 1.0,
     r: float = 0.5,
     weights: Weights = midpoint,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """SEEDS-2: a noisy step to sigma_1, r of the way in ln sigma, then the whole step with what was found there.
 
@@ -67,6 +57,7 @@ def seeds_2(
     sigmas:  [n + 1], falling; a step to 0 takes denoised
     noise:   drawn from twice a step, sigma to sigma_1 and on to the next; not where eta or s_noise is 0
     weights: midpoint or refined
+    signal:  what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 2; ComfyUI sample_seeds_2.
     """
@@ -79,13 +70,17 @@ def seeds_2(
         h = math.log(sigma / sigma_next)
         k = (1 + eta) * h
         sigma_1 = sigma * math.exp(-r * h)
+        s, s_1, s_next = signal(sigma), signal(sigma_1), signal(sigma_next)
         noisy = eta and s_noise
-        w = renewed([], r * eta * h, noise(sigma, sigma_1)) if noisy else []
+        up, n = (spread(r * eta * h), noise(sigma, sigma_1)) if noisy else NONE
         a, b1 = math.exp(-r * k), -math.expm1(-r * k)
-        denoised_2 = model(combine(a, x, b1, denoised, *times(sigma_1 * s_noise, w)), sigma_1)
-        w = renewed(w, (1 - r) * eta * h, noise(sigma_1, sigma_next)) if noisy else []
+        x_1 = combine(s_1 / s * a, x, s_1 * b1, denoised, s_1 * sigma_1 * s_noise * up, n)
+        denoised_2 = model(x_1, sigma_1)
+        rest, left = (1 - r) * eta * h, s_next * sigma_next * s_noise
+        up_2, n_2 = (spread(rest), noise(sigma_1, sigma_next)) if noisy else NONE
+        late = (left * math.exp(-rest) * up, n, left * up_2, n_2) if rest else (left * up, n)
         b1, b2 = weights(k, r)
-        x = combine(math.exp(-k), x, b1, denoised, b2, denoised_2, *times(sigma_next * s_noise, w))
+        x = combine(s_next / s * math.exp(-k), x, s_next * b1, denoised, s_next * b2, denoised_2, *late)
     return x
 
 
@@ -95,13 +90,14 @@ def exp_heun_2_x0(
     sigmas: np.ndarray,
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """Heun's method as an exponential integrator: seeds_2 to the step's end (r = 1), refined, without noise.
 
     Arguments: seeds_2's. noise: never drawn from
     Source: ComfyUI sample_exp_heun_2_x0.
     """
-    return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined)
+    return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined, signal=signal)
 
 
 def exp_heun_2_x0_sde(
@@ -112,12 +108,13 @@ def exp_heun_2_x0_sde(
     callback: Callback | None = None,
     eta: float = 1.0,
     s_noise: float = 1.0,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """exp_heun_2_x0 with noise; the second draw of a step has no weight.
 
     Arguments: seeds_2's. Source: ComfyUI sample_exp_heun_2_x0_sde.
     """
-    return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined)
+    return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined, signal)
 
 
 def seeds_3(
@@ -128,6 +125,7 @@ def seeds_3(
     callback: Callback | None = None,
     eta: float = 1.0,
     s_noise: float = 1.0,
+    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """SEEDS-3: two noisy steps within the step, to a third and two thirds of it in ln sigma.
 
@@ -140,6 +138,7 @@ def seeds_3(
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  drawn from three times a step; not where eta or s_noise is 0
+    signal: what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 3; ComfyUI sample_seeds_3.
     """
@@ -152,18 +151,24 @@ def seeds_3(
         h = math.log(sigma / sigma_next)
         k = (1 + eta) * h
         sigma_1, sigma_2 = sigma * math.exp(-h / 3), sigma * math.exp(-2 * h / 3)
-        stages = (
-            (sigma, sigma_1, (-math.expm1(-k / 3), 0.0)),
-            (sigma_1, sigma_2, refined(2 * k / 3, 1 / 2)),
-            (sigma_2, sigma_next, refined(k, 2 / 3)),
-        )
-        w: Path = []
-        latest, y = denoised, x
-        for before, after, (b1, b2) in stages:
-            if before != sigma:
-                latest = model(y, before)
-            if eta and s_noise:
-                w = renewed(w, eta * math.log(before / after), noise(before, after))
-            y = combine((after / sigma) ** (1 + eta), x, b1, denoised, b2, latest, *times(after * s_noise, w))
-        x = y
+        s, s_1, s_2, s_3 = signal(sigma), signal(sigma_1), signal(sigma_2), signal(sigma_next)
+        up, fading = s_noise * spread(eta * h / 3), math.exp(-eta * h / 3)
+        noisy = eta and s_noise
+
+        n_1 = noise(sigma, sigma_1) if noisy else None
+        b1 = -math.expm1(-k / 3)
+        x_1 = combine(s_1 / s * math.exp(-k / 3), x, s_1 * b1, denoised, s_1 * sigma_1 * up, n_1)
+        denoised_2 = model(x_1, sigma_1)
+
+        n_2 = noise(sigma_1, sigma_2) if noisy else None
+        b1, b2 = refined(2 * k / 3, 1 / 2)
+        w_2 = s_2 * sigma_2 * up
+        moved = s_2 / s * math.exp(-2 * k / 3), x, s_2 * b1, denoised, s_2 * b2, denoised_2
+        denoised_3 = model(combine(*moved, w_2 * fading, n_1, w_2, n_2), sigma_2)
+
+        n_3 = noise(sigma_2, sigma_next) if noisy else None
+        b1, b2 = refined(k, 2 / 3)
+        w_3 = s_3 * sigma_next * up
+        moved = s_3 / s * math.exp(-k), x, s_3 * b1, denoised, s_3 * b2, denoised_3
+        x = combine(*moved, w_3 * fading**2, n_1, w_3 * fading, n_2, w_3, n_3)
     return x

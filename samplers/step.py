@@ -1,11 +1,12 @@
 """What a sampler is handed beside the model: where fresh noise comes from, and who listens."""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
+# What the data weigh in x at a sigma: x = signal(sigma) (data + sigma noise).
+Signal = Callable[[float], float]
 # Noise for the step from sigma to sigma_next: standard normals of the latents' shape.
 StepNoise = Callable[[float, float], np.ndarray]
 
@@ -16,10 +17,15 @@ class Callback(Protocol):
         ...
 
 
+def exploding_signal(sigma: float) -> float:
+    """x = data + sigma noise."""
+    return 1.0
+
+
 def intervals(sigmas: np.ndarray) -> Iterator[tuple[int, float, float]]:
     """i, sigma, sigma_next of each step. sigmas: [n + 1]"""
-    for i, (sigma, sigma_next) in enumerate(pairwise(sigmas.tolist())):
-        yield i, sigma, sigma_next
+    levels = sigmas.tolist()
+    return zip(range(len(levels) - 1), levels, levels[1:], strict=False)
 
 
 def no_noise(sigma: float, sigma_next: float) -> np.ndarray:

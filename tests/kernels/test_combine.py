@@ -56,6 +56,14 @@ def test_layouts_and_dtypes():
     np.testing.assert_array_equal(z, 2 * single + 3 * x.astype(np.float32))
 
 
+@pytest.mark.parametrize("k", range(1, 7))
+def test_a_last_term_may_be_absent(k):
+    """Of weight 0, without an array."""
+    rng = np.random.default_rng(k)
+    terms = alternate(rng.standard_normal(k).tolist(), rng.standard_normal((k, 2, 3)))
+    np.testing.assert_array_equal(combine(*terms, 0.0, None), combine(*terms))
+
+
 def test_the_arrays_are_left_alone():
     x, y = np.ones(3), np.full(3, 2.0)
     z = combine(0.0, x, 1.0, y)

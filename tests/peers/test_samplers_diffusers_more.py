@@ -93,7 +93,7 @@ def test_sa_solver(tau, orders, prediction, monkeypatch):
         told = {"tau": lambda sigma: tau, "predictor": orders[0], "corrector": orders[1], "weights": two_weights}
         mine = SAMPLERS["sa_solver"](model, x, used, independent(Philox(7), SHAPE), **told)
     close(mine / np.sqrt(used[-1] ** 2 + 1), theirs)
-    three = [0.3, 0.1, -0.2], 0.3, 0.5, 2.0
+    three = np.array([-0.2, 0.1, 0.3, 0.5]), 0, np.array([1, 1, 3]), 3, np.full(3, 2.0)
     np.testing.assert_array_equal(two_weights(*three), adams_weights(*three))
 
 

@@ -132,10 +132,11 @@ def test_lms_shifted_by_hand():
     d0 = (x - gaussian(x, 3.0)) / 3
     x1 = x - d0
     d1 = (x1 - gaussian(x1, 2.0)) / 2
-    c = adams_bashforth(sigmas[1::-1], 2.0, 1.2)
+    weights = adams_bashforth(sigmas, 4)
+    c = weights[1]
     x2 = x1 + c[0] * d1 + c[1] * d0
     d2 = (x2 - gaussian(x2, 1.2)) / 1.2
-    c = adams_bashforth(sigmas[2::-1], 1.2, 0.7)
+    c = weights[2]
     expected = x2 + c[0] * d2 + (c[1] + c[2]) * d1
     np.testing.assert_allclose(lms_shifted(gaussian, x, sigmas), expected, rtol=1e-13)
     np.testing.assert_allclose(lms_shifted(gaussian, x, sigmas, shift=0), SAMPLERS["lms"](gaussian, x, sigmas))
@@ -159,14 +160,17 @@ def test_gradient_estimation_ancestral_by_hand():
 def test_adams_weights(tau):
     """Polynomials of t below the order are integrated exactly; the weights add up to 1 - e^(-m h)."""
     m, times, start, end = 1 + tau**2, [0.9, 0.4, -0.1], 0.9, 1.6
-    b = adams_weights(times, start, end, m)
+    steps = np.array([-0.1, 0.4, 0.9, end])
+    b = adams_weights(steps, 0, np.array([1, 2, 3]), 3, np.full(3, m))[2]
     fine = np.linspace(start, end, 200_001)
     for power in range(3):
         integral = np.trapezoid(m * np.exp(m * (fine - end)) * fine**power, fine)
         assert abs(np.dot(b, np.power(times, power)) - integral) < 1e-9
     assert abs(b.sum() + np.expm1(-m * (end - start))) < 1e-14
-    simple = two_weights(times[:2], start, end, m)
+    simple = two_weights(steps, 0, np.array([1, 2, 2]), 2, np.full(3, m))[2]
     assert abs(simple.sum() - b.sum()) < 1e-14 and abs(simple[1] + m * 0.7**2 / 2 / 0.5) < 1e-14
+    late = two_weights(steps, 1, np.array([1, 2, 2]), 2, np.full(3, m))[2]
+    assert abs(late.sum() - b.sum()) < 1e-14 and abs(late[0] - m * 0.7 / 2) < 1e-14
 
 
 def test_seeds_weights():
@@ -183,10 +187,8 @@ def test_seeds_weights():
 def test_published_ipndm_weights():
     """On even steps up to three are Adams-Bashforth's, four are not; on uneven ones four do not add up to 1."""
     for count in range(1, 4):
-        nodes = np.arange(float(count))
-        np.testing.assert_allclose(
-            published_weights([-1.0] * count), np.negative(adams_bashforth(nodes, 0.0, -1.0)), rtol=1e-13
-        )
+        exact = np.negative(adams_bashforth(np.arange(count - 1.0, -2.0, -1.0), count)[-1])
+        np.testing.assert_allclose(published_weights([-1.0] * count), exact, rtol=1e-13)
     np.testing.assert_allclose(published_weights([-1.0] * 4), np.array([57, -65, 43, -11]) / 24, rtol=1e-13)
     assert abs(sum(published_weights([1.0, 2.0, 1.5])) - 1) < 1e-15
     assert abs(sum(published_weights([1.0, 2.0, 1.5, 3.0])) - 1) > 0.01
