@@ -103,4 +103,3 @@ def _combine6(out, a, x, b, y, c, z, d, u, e, v, f, w):
     for i in range(out.size):
         first = a * T(x.flat[i]) + b * T(y.flat[i]) + c * T(z.flat[i])
         out.flat[i] = first + d * T(u.flat[i]) + e * T(v.flat[i]) + f * T(w.flat[i])
-

@@ -1,4 +1,4 @@
-"""The integrals of lagrange.py for every step of a schedule in one call: a table of a multistep method's weights."""
+"""The integrals of lagrange.py for every step of a schedule in one call: a multistep method's weights."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from refsd.kernels.lagrange import exponential_lagrange_integrals, lagrange_inte
 def lagrange_steps(nodes, ahead, used, order, points, weights):
     """Integrate from each node to the next the polynomials through the last ones.
 
-        c_ij = int_nodes_i^nodes_(i+1) prod_{k != j} (s - v_k) / (v_j - v_k) ds,  v_j = nodes_(i+ahead-j),  j, k < used_i
+        c_ij = int_nodes_i^nodes_(i+1) prod_{k != j} (s - v_k) / (v_j - v_k) ds,  v_j = nodes_(i+ahead-j)
 
     nodes:           [steps + 1] float64, all different
     ahead:           0: the newest value is the one that the step starts from; 1: the one at its end

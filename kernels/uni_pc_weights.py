@@ -16,7 +16,7 @@ def uni_pc_weights(times, used, sizes, ahead, order):
     used:  [steps] int64, how many values m_0, m_1, ... a step has, at most `order`
     sizes: [steps] float64, B(h)
     ahead: 1: the value at the step's end, r = 1, is known too: a corrector; 0: a predictor
-    -> w: [steps, order + 2] float64: of x, of m_0 .. m_(order-1), and of the value at the end; 0 where there is none
+    -> w: [steps, order + 2] float64: of x, of m_0 .. m_(order-1), and of the value at the end; else 0
 
     A system of one unknown is not solved: its rho is 1/2.
     Source: Zhao et al. 2023 (UniPC), theorem 3.1 and algorithms 5 to 8; Bjorck & Pereyra 1970.

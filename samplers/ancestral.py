@@ -7,8 +7,7 @@ import numpy as np
 
 from refsd.samplers.step import StepNoise
 
-
-# down: the sigma that the solver steps to; up: standard deviation of the fresh noise; scale: of x, before that is added.
+# down: the sigma that the solver steps to; up: standard deviation of the fresh noise; scale: of x before the noise.
 Ancestral = tuple[float, float, float]
 # sigma, sigma_next, eta -> Ancestral
 AncestralStep = Callable[[float, float, float], Ancestral]
@@ -49,5 +48,5 @@ NONE = (0.0, None)
 
 
 def fresh(weight: float, sigma: float, sigma_next: float, noise: StepNoise) -> tuple[float, np.ndarray | None]:
-    """The noise back up as a term of combine: its weight, and n. A step to 0 draws nothing, and has no such term."""
+    """The noise back up as a term of combine: its weight, and n. A step to 0 draws nothing: it has no such term."""
     return (weight, noise(sigma, sigma_next)) if sigma_next else NONE

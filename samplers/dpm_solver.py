@@ -6,12 +6,12 @@ import numpy as np
 
 from refsd.kernels.combine import combine
 from refsd.kernels.step_error import step_error
-from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.ancestral import NONE, ancestral_step
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
 
 
-def step_1(x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
+def step_1(x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float) -> tuple:
     """x - sigma_next (e^h - 1) eps, sigma_next e^h = sigma, eps = (x - denoised) / sigma: Euler's step.
 
     -> the step's terms, as combine takes them
@@ -21,7 +21,7 @@ def step_1(x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float)
     return ratio, x, 1 - ratio, denoised
 
 
-def step_2(x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float, r1: float = 0.5):
+def step_2(x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float, r1: float = 0.5) -> tuple:
     """step_1 - (sigma - sigma_next) (eps_1 - eps) / 2 r1, denoised_1 after step_1 to sigma_1 = sigma e^(-r1 h).
 
     As in Heun's method (eps_1 - eps) sigma_1 = denoised - denoised_1. Source: ibid., algorithm 4.
@@ -30,7 +30,7 @@ def step_2(x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: fl
     return ratio, x, 1 - ratio - late, denoised, late, denoised_1
 
 
-def step_3(model: Denoiser, x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float):
+def step_3(model: Denoiser, x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float) -> tuple:
     """One more call, two thirds of the way, where denoised_1 is a third.
 
         u_2 = step_1 - 2 sigma_2 phi(2 h / 3) (eps_1 - eps),  phi(h) = (e^h - 1) / h - 1
@@ -81,8 +81,8 @@ def dpm_fast(
             moved = step_2(x, denoised, denoised_1, sigma, sigma_1, sigma_down)
         else:
             moved = step_3(model, x, denoised, denoised_1, sigma, sigma_1, sigma_down)
-        n = (s_noise * sigma_up, noise(sigma, sigma_next)) if eta else ()
-        x = combine(*moved, *n)
+        up, n = (s_noise * sigma_up, noise(sigma, sigma_next)) if eta else NONE
+        x = combine(*moved, up, n)
     return x
 
 

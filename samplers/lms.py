@@ -47,7 +47,7 @@ def lms(
     """
     ds: list[np.ndarray] = []
     weights = adams_bashforth(sigmas, order)
-    for i, sigma, sigma_next in intervals(sigmas):
+    for i, sigma, _ in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)

@@ -33,7 +33,7 @@ def lms_shifted(
     order = min(order, len(sigmas) - 1)
     weights = adams_bashforth(sigmas, order)
     past: list[np.ndarray] = []
-    for i, sigma, sigma_next in intervals(sigmas):
+    for i, sigma, _ in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)

@@ -54,7 +54,7 @@ def two_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rat
     h, m = times[at + 1] - times[at], rates[at]
     whole = -np.expm1(-m * h)
     newest = 0.5 * m * h if ahead else whole - 0.5 * m * h**2 / (times[at - 1] - times[at])
-    b[at, :2] = np.stack([newest, whole - newest], axis=1)
+    b[at, 0], b[at, 1:2] = newest, (whole - newest)[:, None]
     return b
 
 
@@ -86,7 +86,8 @@ def sa_solver(
     -> latents at sigmas[-1], dtype of x
     Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver; diffusers SASolverScheduler.
     """
-    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, (predictor, corrector), weights, signal, False)
+    orders = predictor, corrector
+    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, False)
 
 
 def sa_solver_pece(
@@ -106,7 +107,8 @@ def sa_solver_pece(
 
     Arguments: sa_solver's. Two calls a step. Source: ComfyUI sample_sa_solver_pece.
     """
-    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, (predictor, corrector), weights, signal, True)
+    orders = predictor, corrector
+    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, True)
 
 
 def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, again):

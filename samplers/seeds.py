@@ -78,9 +78,9 @@ def seeds_2(
         denoised_2 = model(x_1, sigma_1)
         rest, left = (1 - r) * eta * h, s_next * sigma_next * s_noise
         up_2, n_2 = (spread(rest), noise(sigma_1, sigma_next)) if noisy else NONE
-        late = (left * math.exp(-rest) * up, n, left * up_2, n_2) if rest else (left * up, n)
         b1, b2 = weights(k, r)
-        x = combine(s_next / s * math.exp(-k), x, s_next * b1, denoised, s_next * b2, denoised_2, *late)
+        moved = s_next / s * math.exp(-k), x, s_next * b1, denoised, s_next * b2, denoised_2
+        x = combine(*moved, left * math.exp(-rest) * up, n, left * up_2, n_2 if rest else None)
     return x
 
 

@@ -169,6 +169,8 @@ def test_adams_weights(tau):
     assert abs(b.sum() + np.expm1(-m * (end - start))) < 1e-14
     simple = two_weights(steps, 0, np.array([1, 2, 2]), 2, np.full(3, m))[2]
     assert abs(simple.sum() - b.sum()) < 1e-14 and abs(simple[1] + m * 0.7**2 / 2 / 0.5) < 1e-14
+    one = steps, 1, np.ones(3, int), 1, np.full(3, m)
+    np.testing.assert_array_equal(two_weights(*one), adams_weights(*one))
     late = two_weights(steps, 1, np.array([1, 2, 2]), 2, np.full(3, m))[2]
     assert abs(late.sum() - b.sum()) < 1e-14 and abs(late[0] - m * 0.7 / 2) < 1e-14
 
