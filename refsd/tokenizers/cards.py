@@ -10,6 +10,7 @@ from refsd.tokenizers.chunking import Parts, at_commas, by_parts, cut_off
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept
 from refsd.tokenizers.prompt import Chunk, cut, parse_attention
+from refsd.tokenizers.sdcpp_prompt import parse_attention_sdcpp
 from refsd.tokenizers.vocabulary import Tokenizer
 
 # Layers of CLIP-L from its end: SDXL was trained on the last but one.
@@ -64,11 +65,11 @@ PROMPT_CARDS: dict[str, PromptCard] = {
     for card in (
         PromptCard(
             "sdcpp",
-            parse_attention,
+            parse_attention_sdcpp,
             cut,
             mean_kept,
             as_said,
-            "stable-diffusion.cpp src/conditioning/conditioner.hpp",
+            "stable-diffusion.cpp src/conditioner.hpp, src/util.cpp",
         ),
         PromptCard(
             "comfyui",

@@ -17,7 +17,6 @@ from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.clip_bpe import BOS, EOS
 from refsd.tokenizers.comfyui_prompt import parse_weights
 from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied
-from refsd.tokenizers.prompt import parse_attention
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 sys.path.insert(0, str(FIXTURES))
@@ -28,6 +27,7 @@ A1111 = json.loads((FIXTURES / "a1111.json").read_text())
 for kept in ("parts", "chunks"):
     for prompt, theirs in A1111[kept].items():
         RECORD[kept][prompt]["a1111"] = theirs
+SDCPP = json.loads((FIXTURES / "sdcpp_prompts.json").read_text())["parts"]
 WORDS = Words()
 LINE = "a (red:1.3) cat on [mats]"
 
@@ -61,9 +61,19 @@ def test_chunks(engine, prompt):
         np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("prompt", SDCPP)
+def test_sdcpps_parts(prompt):
+    """Texts and weights as its own function gave them: tests/fixtures/record_sdcpp_prompts.py."""
+    parts = [("BREAK", -1.0) if part is None else part for part in PROMPT_CARDS["sdcpp"].parse(prompt)]
+    assert parts == [(text, float(np.float32(weight))) for text, weight in SDCPP[prompt]]
+
+
+def test_sdcpp_would_end_at_a_number_that_is_none():
+    assert PROMPT_CARDS["sdcpp"].parse("(x:.)") == [("x:.)", float(np.float32(1.1)))]
+
+
 def test_sdcpp_cuts_where_75_are_full():
     card = PROMPT_CARDS["sdcpp"]
-    assert card.parse is parse_attention
     first, second = card.chunk(WORDS, card.parse("one, " + "ab " * 74 + "(cd:1.2)"))
     assert (
         first.ids[75] != EOS

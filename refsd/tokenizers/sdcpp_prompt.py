@@ -1,0 +1,52 @@
+"""A prompt's weights as stable-diffusion.cpp reads them: nearly A1111's syntax (prompt.py), and as it stands."""
+
+import re
+
+import numpy as np
+
+from refsd.tokenizers.chunking import Parts
+
+# It searches what is left as if that began there, so that a B in a word begins one.
+_PIECE = re.compile(r"\\[()\[\]\\]|\\|\(|\[|:([+-]?[.\d]+)\)|\)|\]|BREAK\b|[^\\()\[\]:B]+|:|B", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
+
+
+def parse_attention_sdcpp(prompt: str) -> Parts:
+    """The prompt's parts and their weights; None is a BREAK.
+
+    Not as A1111: only a backslash before "(" is taken away, a weight stands between its colon and bracket without
+    blanks, blanks around a BREAK stay, and a word that ends in BREAK is one. Of a number such as 1.2.3 the beginning
+    counts; "(x:.)", which ends the program, is text here.
+    Weights are float32, exactly its own. Source: stable-diffusion.cpp src/util.cpp, parse_prompt_attention.
+    """
+    parts: list[list] = []
+    opened: dict[str, list[int]] = {"(": [], "[": []}
+    usual = {"(": np.float32(1.1), "[": np.float32(1) / np.float32(1.1)}
+
+    def weigh(start: int, weight: np.float32) -> None:
+        for part in parts[start:]:
+            part[1] = part[1] * weight
+
+    for piece in _PIECE.finditer(prompt):
+        text, number = piece[0], _NUMBER.match(piece[1] or "")
+        if text in opened:
+            opened[text].append(len(parts))
+        elif piece[1] and number:
+            if opened["("]:
+                weigh(opened["("].pop(), np.float32(number[0]))
+        elif text == ")" and opened["("]:
+            weigh(opened["("].pop(), usual["("])
+        elif text == "]" and opened["["]:
+            weigh(opened["["].pop(), usual["["])
+        else:
+            parts.append([text.replace(r"\(", "("), np.float32(-1 if text == "BREAK" else 1)])
+    for bracket, starts in opened.items():
+        for start in starts:
+            weigh(start, usual[bracket])
+    joined: list[list] = []
+    for text, weight in parts or [["", np.float32(1)]]:
+        if joined and joined[-1][1] == weight:
+            joined[-1][0] += text
+        else:
+            joined.append([text, weight])
+    return [None if (text, weight) == ("BREAK", -1) else (text, float(weight)) for text, weight in joined]
