@@ -3,6 +3,7 @@
     python -P docs/sdcpp_families_study.py distances SD_CLI 'flux/*'
     python -P docs/sdcpp_families_study.py norms     SD_CLI 'flux/*'
     python -P docs/sdcpp_families_study.py tables    SD_CLI 'flux/*'
+    python -P docs/sdcpp_families_study.py waves     SD_CLI 'full/chroma/*'
 
 SD_CLI is built with shared ggml libraries; the weights are the cases' own recipes, made at first use in the user's
 cache ("full/..." ones have gigabytes). Nothing here passes or fails: that is `refsd conform sdcpp:SD_CLI`.
@@ -27,16 +28,22 @@ from refsd.module import Module
 
 EPS = {"GROUP_NORM": 1, "NORM": 0, "RMS_NORM": 0}  # where a node keeps it among its parameters
 OTHERS = (1e-5, 1e-6)
+WAVES = "TIMESTEP_EMBEDDING"
 
 
 class Listener(Program):
-    """Keeps the graphs that an answer takes, with their normalisations."""
+    """Keeps the graphs that an answer takes, with some of their operations."""
 
-    graph: Graph
+    graphs: list[Graph]
+    ops = tuple(EPS)
+
+    @property
+    def graph(self) -> Graph:
+        return self.graphs[-1]
 
     def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
-        finished = super().run_tapped(args, feeds, nodes, ",".join(EPS), stop, skip)
-        self.graph = finished.graphs[-1]
+        finished = super().run_tapped(args, feeds, nodes, ",".join(self.ops), stop, skip)
+        self.graphs = finished.graphs
         return finished
 
 
@@ -129,13 +136,41 @@ def tables(program: Listener, pattern: str) -> None:
             print(f"| {case.name} | {label} | {np.abs(table.reshape(turns.shape) - turns).max():.1e} |", flush=True)
 
 
+def waves(program: Listener, pattern: str) -> None:
+    """The reference in float64 on the embeddings of times that the engine makes in float32."""
+    program.ops = (WAVES,)
+    engine = SdcppEngine("sdcpp", program, model_files)
+    print("| case | engine - float64 | its embeddings | engine - float64 on them |\n|---|---|---|---|")
+    for case in select(pattern):
+        inputs = case.realize()
+        found = engine.run(case, inputs)["out"].astype(np.float64)
+        ops = [op for graph in program.graphs for op in graph.ops]
+        truth = Reference(FLOAT64, (), model_files).run(case, inputs)["out"]
+        reference = Reference(FLOAT64, (), model_files)
+        exact, worst = reference.arithmetic.timestep_embedding, 0.0
+
+        def theirs(t, dim, *rest, ops=ops, exact=exact, **more):
+            nonlocal worst
+            nodes = [op for op in ops if op.result.shape[-1] == dim]
+            times = np.concatenate([op.source.ravel() for op in nodes])
+            rows = np.concatenate([op.result.reshape(-1, dim) for op in nodes])
+            y = rows[np.abs(times - t[:, None]).argmin(axis=1)].astype(np.float64)
+            worst = max(worst, np.abs(y - exact(t, dim, *rest, **more)).max())
+            return y
+
+        reference.arithmetic.timestep_embedding = theirs
+        near = reference.run(case, inputs)["out"]
+        row = f"{distance(found, truth):.2e} | {worst:.1e} | {distance(found, near):.2e}"
+        print(f"| {case.name} | {row} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("distances", "norms", "tables"))
+    parser.add_argument("part", choices=("distances", "norms", "tables", "waves"))
     parser.add_argument("sd_cli", type=Path)
     parser.add_argument("pattern")
     given = parser.parse_args()
-    parts = {"distances": distances, "norms": norms, "tables": tables}
+    parts = {"distances": distances, "norms": norms, "tables": tables, "waves": waves}
     parts[given.part]((Program if given.part == "distances" else Listener)(given.sd_cli), given.pattern)
 
 
