@@ -12,6 +12,7 @@ import pytest
 from refsd.cli.model_files import model_files
 from refsd.engine import Reference
 from refsd.golden import conform
+from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import Case
 from refsd.golden.cases import CASES, unets
 from refsd.golden.deviations import DEVIATIONS
@@ -24,6 +25,8 @@ from refsd.golden.engines.sdcpp_unets import texts
 from refsd.golden.metrics import measure
 from refsd.golden.numerics import FLOAT64, GGML_CPU
 from refsd.golden.verdict import judge_output
+from refsd.models.unet import size_condition
+from refsd.module import Module
 from refsd.samplers.parameterization import EPS, V
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -63,6 +66,21 @@ def test_the_network_agrees(engine, name):
     runner = conform.Runner(reference, lambda case: truth.run(case, case.realize()))
     (result,) = conform.run(runner, [engine], [CASES[name]])
     assert result.status == "pass", result.reason
+
+
+def test_sdxl_is_told_the_sizes(program, tmp_path):
+    """Original, crop and target behind the pooled vector, each number embedded; float32's angles are 3e-6 off."""
+    case = CASES["full/vega/unet"]
+    assert case.model is not None
+    args = REACHES["vega", "model/unet"].flags(model_files, case.model, tmp_path)
+    args += ["-p", "a", "--cfg-scale", "1", "--steps", "1", "-W", "128", "-H", "64"]
+    shapes = ((4, 8, 16), (1,), (77, 2048), (2816,))
+    kind = signature([np.zeros(shape, np.float32) for shape in shapes])
+    graph = program.run_tapped(args, stop=(1, kind), skip=(CLIP_L_GRAPH,)).graphs[-1]
+    (y,) = (x for x in graph.inputs if x.shape == (2816,))
+    sizes = np.array([[64, 128, 0, 0, 64, 128]], np.float64)
+    want = size_condition(Module({}, Arithmetic(FLOAT64)), np.zeros((1, 1280)), sizes)[0]
+    np.testing.assert_allclose(y[1280:], want[1280:], atol=5e-6)
 
 
 def test_sdxls_clip_l(program, tmp_path):
