@@ -126,7 +126,7 @@ def _clip_h(call: Call) -> dict[str, np.ndarray]:
     """SD 2 takes the layer before the last, normed; the pooled vector is a row of the last, in a run of its own."""
     ids = call.arrays["input_ids"].astype(np.int32)
     first_eos = np.argmax(ids == call.case.params.get("eos", _EOS), axis=1)
-    skips = (call.case.params["clip_skip"], 1)
+    skips = (call.case.params.get("clip_skip", 1), 1)
     hidden, last = (np.stack([texts(call, row, "a", skip, 1)[0] for row in ids]) for skip in skips)
     return {"last_hidden_state": hidden, "pooled": last[np.arange(len(ids)), first_eos]}
 
@@ -139,7 +139,7 @@ def _clip_big_g(call: Call) -> dict[str, np.ndarray]:
         if end == 0:
             raise EngineFailure("ids of which none but the first ends the prompt: it ends before it begins")
         prompt = " ".join(["cat"] * (end - 1))
-        answers.append(texts(call, row, prompt, call.case.params["clip_skip"], 3)[1:])
+        answers.append(texts(call, row, prompt, call.case.params.get("clip_skip", 1), 3)[1:])
     hidden, pooled = (np.stack(parts) for parts in zip(*answers, strict=True))
     return {"last_hidden_state": hidden, "pooled": pooled}
 
@@ -148,20 +148,8 @@ def texts(call: Call, row: np.ndarray, prompt: str, clip_skip: int, graphs: int)
     """The outputs of a prompt's first graphs, all fed with the same ids; the mask is the program's."""
     item = (row, np.zeros((_TOKENS, _TOKENS), np.float32))
     kind = signature(item)
-    args = [
-        *call.args,
-        *_EPS,
-        "-p",
-        prompt,
-        "--clip-skip",
-        str(clip_skip),
-        "-W",
-        "64",
-        "-H",
-        "64",
-        "--cfg-scale",
-        "1",
-    ]
+    args = [*call.args, *_EPS, "-p", prompt, "--clip-skip", str(clip_skip)]
+    args += ["-W", "64", "-H", "64", "--cfg-scale", "1"]
     finished = call.program.run_tapped(args, [Feed(item, n, row) for n in range(graphs)], stop=(graphs, kind))
     found = [graph.output for graph in finished.graphs if graph.signature == kind]
     if len(found) != graphs:
