@@ -89,7 +89,7 @@ def test_sdxls_clip_l(program, tmp_path):
     assert other.model is not None
     case = Case("full/sdxl/clip", "model/clip", other.inputs, other.params, other.model)
     inputs = case.realize()
-    call = Call(program, whole_file(model_files, other.model, tmp_path), case, {})
+    call = Call(program, whole_file(model_files, other.model, tmp_path), case, {}, model_files, tmp_path)
     (found,) = texts(call, inputs["input_ids"].values()[0].astype(np.int32), "a", 2, 1)
     truth, honest = (
         Reference(numerics, [], model_files).run(case, inputs)["last_hidden_state"]

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,12 +32,16 @@ class Listener:
         return Finished("", {}, [Graph(kind, output=np.full((2, 1, 1), n), ops=copies) for n in range(number)])
 
 
+def put(program: Listener, case: Case, arrays: dict[str, np.ndarray]) -> Call:
+    return Call(program, ["-m", "model"], case, arrays, lambda model, layout: Path(model.family), Path())
+
+
 def asked(name: str, program: Listener) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """A case's inputs, and the answer."""
     case = CASES[name]
     assert case.model is not None
     arrays = {argument: tensor.values() for argument, tensor in case.realize().items()}
-    return arrays, REACHES[case.model.family, case.op].answer(Call(program, ["-m", "model"], case, arrays))
+    return arrays, REACHES[case.model.family, case.op].answer(put(program, case, arrays))
 
 
 def fed(program: Listener, nth: int) -> list[np.ndarray]:
@@ -87,7 +92,7 @@ def test_the_pooled_token_is_where_the_prompt_ends():
 
 def test_ids_that_end_at_once_are_no_prompts():
     case = CASES["full/sdxl/clip_g"]
-    call = Call(Listener(), [], case, {"input_ids": np.full((1, 77), 7)})
+    call = put(Listener(), case, {"input_ids": np.full((1, 77), 7)})
     with pytest.raises(EngineFailure, match="ends before it begins"):
         REACHES["sdxl", "model/clip_g"].answer(call)
 
@@ -97,7 +102,7 @@ def test_sd2_takes_the_layer_before_the_last_and_a_row_of_the_last():
     case = Case("t", "model/clip", {}, {"clip_skip": 2, "eos": 7})
     ids = np.full((1, 77), 3)
     ids[0, 1:] = 7
-    answer = REACHES["sd21", "model/clip"].answer(Call(program, [], case, {"input_ids": ids}))
+    answer = REACHES["sd21", "model/clip"].answer(put(program, case, {"input_ids": ids}))
     assert program.args[program.args.index("--clip-skip") + 1] == "1"
     assert answer["last_hidden_state"].shape == (1, 2, 1, 1) and answer["pooled"].shape == (1, 1, 1)
 
