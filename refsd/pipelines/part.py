@@ -22,14 +22,13 @@ class Part(NamedTuple):
     """
     name:   of the component, a key of COMPONENTS
     params: what its config sets
-    path, layout: of the file that holds it
+    path:   of the file that holds it
     """
 
     name: str
     module: Module
     params: Mapping[str, Any]
     path: Path | None = None
-    layout: str = ""
 
     def __call__(
         self, inputs: Mapping[str, np.ndarray], source: str, also: bool = False, **params
@@ -40,6 +39,11 @@ class Part(NamedTuple):
     def dtype(self) -> np.dtype:
         """The numerics' compute dtype."""
         return self.module.arithmetic.numerics.compute_dtype
+
+    @property
+    def in_a_folder(self) -> bool:
+        """Whether it is an encoder in a folder as diffusers writes it."""
+        return self.path is not None and self.path.parent.name.startswith("text_encoder")
 
     @property
     def arguments(self) -> Iterable[str]:
@@ -55,7 +59,7 @@ def open_part(
 ) -> Part:
     module, params = load(checkpoint, name, arithmetic, kept, loras)
     held = checkpoint.components[COMPONENTS[name].part or ""]
-    return Part(name, module, params, Path(held.weights.file.path), held.layout)
+    return Part(name, module, params, Path(held.weights.file.path))
 
 
 def flag_of(component: str) -> str:

@@ -127,8 +127,9 @@ def _clips(drawing, like, card, encoders, tokenizers, prompt, clip_skip) -> dict
 
 
 def _own_layer(drawing: Drawing, part: Part, layer: int) -> int:
-    """Diffusers' folders of SD 2 lack the last layer of OpenCLIP's H, which nothing reads."""
-    return max(1, layer - 1) if drawing.text == "sd2" and part.layout == "diffusers" else layer
+    """Diffusers' folders of SD 2 lack the last of OpenCLIP's 24 layers, which nothing reads."""
+    lacks = part.in_a_folder or part.module.count("text_model.encoder.layers") == 23
+    return max(1, layer - 1) if drawing.text == "sd2" and lacks else layer
 
 
 def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
