@@ -83,7 +83,11 @@ BATCH = Mutant("second item of the batch reads the first", other_input("x", firs
 NO_BIAS = Mutant("bias missing", without("bias"))
 ZERO_BIAS = Mutant("bias missing", other_input("bias", np.zeros_like))
 NO_WEIGHT = Mutant("weight missing", other_input("weight", np.ones_like))
-EPS = Mutant("eps ten times too large", other_params(eps=lambda eps: 10 * eps))
+EPS = (
+    Mutant("eps ten times too large", other_params(eps=lambda eps: 10 * eps)),
+    Mutant("eps ten times too small", other_params(eps=lambda eps: eps / 10)),
+    Mutant("eps missing", other_params(eps=lambda eps: 0.0)),
+)
 F16_INPUT = Mutant("activations silently float16", other_input("x", to_float16))
 F16_WEIGHT = Mutant("weights silently float16", other_input("weight", to_float16))
 IMAGE = Mutant("height and width swapped", other_input("x", read_as_transposed_image))

@@ -95,7 +95,7 @@ _UNBIASED = Mutant("variance divided by n - 1", wrong_norm(ddof=1))
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "group_norm": (
-        EPS,
+        *EPS,
         _ONE_PASS,
         _UNBIASED,
         ZERO_BIAS,
@@ -104,9 +104,9 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("one group", other_params(num_groups=lambda g: 1)),
         BATCH,
     ),
-    "layer_norm": (EPS, _ONE_PASS, _UNBIASED, ZERO_BIAS, NO_WEIGHT, BATCH),
+    "layer_norm": (*EPS, _ONE_PASS, _UNBIASED, ZERO_BIAS, NO_WEIGHT, BATCH),
     "l2_norm": (
-        EPS,
+        *EPS,
         Mutant("eps added to the length", lengths_by(lambda s, n, eps: np.sqrt(s) + eps)),
         Mutant("eps under the root", lengths_by(lambda s, n, eps: np.sqrt(s + eps * eps))),
         Mutant("divided by the root of the mean square", lengths_by(lambda s, n, eps: np.sqrt(s / n))),
@@ -114,7 +114,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         BATCH,
     ),
     "batch_norm": (
-        EPS,
+        *EPS,
         Mutant("divided by the variance", by_variance),
         Mutant("mean missing", other_input("mean", np.zeros_like)),
         Mutant("variance of the channel before", other_input("var", lambda v: np.roll(v, 1))),
@@ -122,7 +122,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         BATCH,
     ),
     "group_norm_silu": (
-        EPS,
+        *EPS,
         ZERO_BIAS,
         NO_WEIGHT,
         Mutant("SiLU before the norm", silu_first),
@@ -131,7 +131,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("one group", other_params(num_groups=lambda g: 1)),
     ),
     "modulate": (*_CONDITIONED, BATCH),
-    "adaptive_layer_norm": (EPS, *_CONDITIONED, BATCH),
+    "adaptive_layer_norm": (*EPS, *_CONDITIONED, BATCH),
     "gated_add": (
         Mutant("gate missing", other_input("gate", np.ones_like)),
         Mutant("one more than the gate", other_input("gate", lambda g: g + 1)),
@@ -139,5 +139,5 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("x and h exchanged", exchanged("x", "h")),
         Mutant("channels of the gate one off", other_input("gate", lambda g: np.roll(g, 1, axis=1))),
     ),
-    "rms_norm": (EPS, NO_WEIGHT, Mutant("mean subtracted", centred_rms), BATCH),
+    "rms_norm": (*EPS, NO_WEIGHT, Mutant("mean subtracted", centred_rms), BATCH),
 }

@@ -1,5 +1,6 @@
 """refsd compare: judge tensors that an engine left in a file."""
 
+import functools
 from pathlib import Path
 
 import typer
@@ -40,19 +41,17 @@ def compare(
     if numerics not in PROFILES:
         raise BadInput(f"no numerics profile {numerics!r}; there are {', '.join(PROFILES)}")
     found = _read(dump)
+    bugs: list[str] = []
     if golden in CASES:
-        metrics = _against_case(CASES[golden], found, store, PROFILES[numerics])
+        metrics, bugs = _against_case(CASES[golden], found, store, PROFILES[numerics])
     elif Path(golden).is_file():
         metrics = _against_file(Path(golden), found, PROFILES[numerics])
     else:
         raise BadInput(f"{golden!r} is neither a case (`refsd golden list`) nor a file")
     special = JUDGES.get(CASES[golden].op) if golden in CASES else None
     judged = verdict.judge_in_order(metrics) if special else verdict.judge(metrics)
-    bugs: list[str] = []
-    if special and not judged.passed:
-        bugs = special.diagnose(CASES[golden], CASES[golden].realize(), found, PROFILES[numerics])
     if json:
-        named = {"bugs": bugs} if special else {}
+        named = {"bugs": bugs} if golden in CASES else {}
         typer.echo(msgspec.json.encode({"verdict": judged, **named, "outputs": metrics}).decode())
     else:
         for m in metrics:
@@ -85,17 +84,29 @@ def _against_case(case, found, store: Path, numerics):
     from refsd.cli.golden import make_into
     from refsd.cli.model_files import model_files
     from refsd.engine import Reference
-    from refsd.golden.conform import measure_case
+    from refsd.golden import verdict
+    from refsd.golden.conform import Runner, causes, measure_case
     from refsd.golden.store import Store
+    from refsd.model_mutants import causes as model_causes
     from refsd.trajectory import JUDGES
 
     place = Store(store)
     make_into(place, [case])
     truth = place.get(case.name).outputs
+    found = _named(found, truth)
     inputs = case.realize()
     honest = Reference(numerics, model_files=model_files).run(case, inputs)
     measure = JUDGES[case.op].measure if case.op in JUDGES else measure_case
-    return measure(case, inputs, _named(found, truth), truth, honest, numerics)
+    metrics = measure(case, inputs, found, truth, honest, numerics)
+    if verdict.judge(metrics).passed:
+        return metrics, []
+    runner = Runner(
+        lambda numerics, deviations: Reference(numerics, deviations, model_files),
+        lambda case: truth,
+        judges=JUDGES,
+        causes=functools.partial(model_causes, model_files=model_files),
+    )
+    return metrics, causes(runner, case, inputs, found, honest, numerics)
 
 
 def _against_file(golden: Path, found, numerics):
