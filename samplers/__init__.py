@@ -29,6 +29,7 @@ from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
 from refsd.samplers.dpmpp_2m import dpmpp_2m, dpmpp_2m_v2
 from refsd.samplers.dpmpp_2s_ancestral import dpmpp_2s_ancestral, dpmpp_2s_ancestral_flow
 from refsd.samplers.dpmpp_sde import dpmpp_2m_sde, dpmpp_2m_sde_heun, dpmpp_3m_sde, dpmpp_sde
+from refsd.samplers.dpmpp_singlestep import dpmpp_2s_singlestep, dpmpp_3s_singlestep
 from refsd.samplers.endings import last_denoised, to_a_thousandth
 from refsd.samplers.er_sde import er_sde
 from refsd.samplers.euler import euler
@@ -66,6 +67,8 @@ SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "dpm_fast": dpm_fast,
     "dpm_adaptive": dpm_adaptive,
     "dpm++2s_a": dpmpp_2s_ancestral,
+    "dpm++2s": dpmpp_2s_singlestep,
+    "dpm++3s": dpmpp_3s_singlestep,
     "dpm++sde": dpmpp_sde,
     "dpm++2m": dpmpp_2m,
     "dpm++2mv2": dpmpp_2m_v2,

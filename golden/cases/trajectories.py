@@ -19,7 +19,7 @@ _SOLVERS: dict[str, tuple[int, float | None]] = {
         (
             *("euler", "heun", "dpm2", "lms", "dpm_fast", "dpm++2m", "dpm++2mv2", "ipndm", "ipndm_v", "plms"),
             *("deis", "deis_tab", "uni_pc", "uni_pc_bh2", "euler_ge", "heunpp2", "exp_heun_2_x0", "restart"),
-            "ipndm_v_published",
+            *("ipndm_v_published", "dpm++2s", "dpm++3s"),
         ),
         (0, None),
     ),

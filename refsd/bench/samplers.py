@@ -42,6 +42,8 @@ _STATE: dict[str, tuple[str, ...]] = {
     "dpm_fast": ("xd>y", "xde>y", "xdef>y"),
     "dpm_adaptive": ("xd>y", "xde>z", "xde>y", "xdef>y", "xyz>w"),
     "dpm++2s_a": ("xd>y", "xen>z"),
+    "dpm++2s": ("xd>y", "xde>z"),
+    "dpm++3s": ("xd>y", "xde>z", "xdf>w"),
     "dpm++sde exp_heun_2_x0_sde": ("xdn>y", "xden>z"),
     "dpm++2m dpm++2mv2 res_multistep": ("xdc>y",),
     "dpm++2m_sde dpm++2m_sde_bt dpm++2m_sde_heun res_multistep_a": ("xdcn>y",),
@@ -71,7 +73,7 @@ SOLVERS = SAMPLERS | CFG_PP_SAMPLERS | {f"flow/{name}": solver for name, solver 
 # Noise all the way, as it is counted.
 OPTIONS = {name: {"tau": tau_between(math.inf, 0.0)} for name in STATE if "sa_solver" in name}
 # Whose steps are not those of the schedule: calls of the model in each.
-_CALLS = {"dpm_adaptive": 3, "restart": 2}
+_CALLS = {"dpm_adaptive": 3, "restart": 2, "dpm++2s": 2, "dpm++3s": 3}
 
 
 class Cost(NamedTuple):

@@ -203,3 +203,25 @@ def test_scm_by_hand():
     model = lambda x, t: np.tanh(x) * np.cos(t)
     x1 = np.cos(1.3) * model(x, 1.5708) + np.sin(1.3) * 0.5 * n
     np.testing.assert_allclose(scm(model, x, angles, lambda *_: n), model(x1, 1.3), rtol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("dpm++2s", 2), ("dpm++3s", 3)])
+def test_orders_along_the_schedule(name, expected):
+    """Of steps that are whole groups; a group cut short has a step of first order."""
+    assert abs(order(SAMPLERS[name], 150) - expected) < 0.06
+    assert error(SAMPLERS[name], 151) > 1.5 * error(SAMPLERS[name], 150)
+
+
+def test_a_middle_in_the_middle_is_dpmpp_2s():
+    """Where sigmas are even in ln sigma two steps are one of dpm++2s_a without its noise."""
+    sigmas, x = np.geomspace(3.0, 0.3, 9), np.linspace(-4, 5, 7)
+    every_other = SAMPLERS["dpm++2s_a"](gaussian, x, sigmas[::2], NOTHING, eta=0.0)
+    np.testing.assert_allclose(SAMPLERS["dpm++2s"](gaussian, x, sigmas), every_other, rtol=1e-13)
+
+
+def test_third_order_by_hand():
+    """One group from 1 by way of 1/2 and 1/4 to 1/8: h = 3 ln 2, r = 2/3."""
+    told = iter([np.array([1.0]), np.array([5.0]), np.array([-2.0])])
+    y = SAMPLERS["dpm++3s"](lambda x, sigma: next(told), np.array([4.0]), np.array([1.0, 0.5, 0.25, 0.125]))
+    expected = 4 / 8 + 7 / 8 + (1 - 7 / 8 / (3 * np.log(2))) * (-2 - 1) * 1.5
+    np.testing.assert_allclose(y, expected, rtol=1e-13)
