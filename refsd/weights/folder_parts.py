@@ -54,11 +54,13 @@ def _unet_keymap(size) -> Keymap:
 def _controlnet_config(size) -> dict:
     same = ("act_fn", "attention_head_dim", "block_out_channels", "cross_attention_dim", "down_block_types")
     same += ("downsample_padding", "flip_sin_to_cos", "freq_shift", "in_channels", "layers_per_block")
-    same += ("mid_block_scale_factor", "norm_eps", "norm_num_groups")
+    same += ("mid_block_scale_factor", "norm_eps", "norm_num_groups", "use_linear_projection")
+    same += ("transformer_layers_per_block", "addition_embed_type", "addition_time_embed_dim")
+    same += ("projection_class_embeddings_input_dim",)
     base = unet_config(size.unet)
     return {
         "_class_name": "ControlNetModel",
-        **{field: base[field] for field in same},
+        **{field: base[field] for field in same if field in base},
         "conditioning_channels": size.hint_channels,
         "conditioning_embedding_out_channels": list(size.hint),
     }
