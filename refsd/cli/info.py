@@ -114,6 +114,8 @@ def _remarks(found: dict[str, Any]):
     for name, part in found["components"].items():
         size = {**part["size"], **part["config"]}
         yield name, ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in size.items())
+    if found["latents"]:
+        yield "latents", found["latents"]
     for kind in ("missing", "unused", "misshapen"):
         names = [name for part in found["components"].values() for name in part[kind]]
         if names:

@@ -1,5 +1,7 @@
 """AutoencoderKL, and the tiny autoencoders."""
 
+import math
+
 from refsd.components.component import (
     VALUE,
     Argument,
@@ -9,9 +11,30 @@ from refsd.components.component import (
     divisor_of,
     exactly,
 )
+from refsd.golden.errors import BadInput
 from refsd.models import taesd
-from refsd.models.vae import decode, encode
+from refsd.models.vae import LATENT_SCALES, LatentScale, decode, encode
 from refsd.module import Module
+
+OWN = "own"  # the autoencoder's own latents, which a denoiser sees scaled and shifted
+
+
+def _scale(latents: str) -> LatentScale:
+    if latents not in LATENT_SCALES:
+        raise BadInput(f"param latents is {latents[:40]!r}; expected {OWN} or {', '.join(LATENT_SCALES)}")
+    return LATENT_SCALES[latents]
+
+
+def _encode(m: Module, x, num_groups, latents):
+    mean, logvar = encode(m, x, num_groups)
+    if latents == OWN:
+        return mean, logvar
+    scale = _scale(latents)
+    return scale.to_denoiser(mean), logvar + 2 * math.log(scale.factor)
+
+
+def _decode(m: Module, z, num_groups, latents):
+    return decode(m, z if latents == OWN else _scale(latents).to_vae(z), num_groups)
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
@@ -29,18 +52,22 @@ def _decoder_fits(m: Module) -> dict[str, Fit]:
 COMPONENTS = {
     "vae-encoder": Component(
         "vae",
-        encode,
+        _encode,
         {"x": Argument("N C H W", VALUE, "picture, -1..1")},
         {"mean": "N Z H/8 W/8", "logvar": "N Z H/8 W/8"},
-        {"num_groups": 32},
+        {"num_groups": 32, "latents": OWN},
         _encoder_fits,
     ),
     "vae-decoder": Component(
         "vae",
-        decode,
-        {"z": Argument("N Z H W", VALUE, "latent, unscaled: SD 1.x divides by 0.18215")},
+        _decode,
+        {
+            "z": Argument(
+                "N Z H W", VALUE, "latent, not as the denoiser has it: with --param latents=sd1, ... it is"
+            )
+        },
         {"out": "N C 8H 8W"},
-        {"num_groups": 32},
+        {"num_groups": 32, "latents": OWN},
         _decoder_fits,
     ),
     "tae-encoder": Component(

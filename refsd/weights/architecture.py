@@ -78,6 +78,7 @@ SDXL_REFINER = UNetSize(
 SSD_1B = SDXL._replace(down=((0, 0), (2, 2), (4, 4)), middle=0, up=((0, 0, 0), (2, 1, 1), (4, 4, 10)))
 VEGA = SDXL._replace(down=((0, 0), (1, 1), (2, 2)), middle=0)
 TINY_SD = UNetSize(channel_mult=(1, 2, 4), res_blocks=1, middle=None)
+# SDXS-512-DreamShaper's config.json says attention_head_dim 8: eight heads, as SD 1. ComfyUI takes heads of 64.
 SDXS_512 = TINY_SD._replace(attention=(1, 2))
 SDXS_09 = TINY_SD._replace(context_dim=1024, linear=True, cross_only=(0,))
 UNETS = {

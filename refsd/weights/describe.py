@@ -37,6 +37,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "layout": checkpoint.layout if checkpoint.components else None,
         **_volume(headers),
         "components": {name: _component(component) for name, component in checkpoint.components.items()},
+        "latents": _latents(checkpoint),
         "prefixes": _prefixes(checkpoint.files),
         "unreadable_types": sorted(
             {h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys() - GROUPED_TYPES.keys()
@@ -96,6 +97,26 @@ def tokenizer(path: Path) -> str | None:
         if (beside / "tokenizer" / name).is_file():
             return str(beside / "tokenizer" / name)
     return next((says for package, says in PACKAGES.items() if importlib.util.find_spec(package)), None)
+
+
+def _latents(checkpoint: Checkpoint) -> str | None:
+    """How a denoiser sees what the file's autoencoder makes."""
+    from refsd.models.vae import LATENT_SCALES  # the models read weights
+
+    parts = checkpoint.components
+    if "flux2-vae" in parts or ("tae" in parts and "vae" not in parts):
+        return "as the denoiser has them: nothing to scale"
+    if "vae" not in parts:
+        return None
+    config = parts["vae"].config
+    if "scaling_factor" in config:
+        factor, shift = config["scaling_factor"], config["shift_factor"]
+        return f"the denoiser has (z - {shift:g}) * {factor:g}; vae-encoder and vae-decoder have z itself"
+    wide = parts["vae"].size.latent_channels == 16
+    known = [
+        f"{name} (z - {of.shift:g}) * {of.factor:g}" for name, of in LATENT_SCALES.items() if wide == (of.shift > 0)
+    ]
+    return f"the file does not tell whose; the denoiser has, by family: {', '.join(known)}: --param latents=FAMILY"
 
 
 def _component(component: Component) -> dict[str, Any]:
