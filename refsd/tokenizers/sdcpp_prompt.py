@@ -15,8 +15,8 @@ def parse_attention_sdcpp(prompt: str) -> Parts:
     """The prompt's parts and their weights; None is a BREAK.
 
     Not as A1111: only a backslash before "(" is taken away, a weight stands between its colon and bracket without
-    blanks, blanks around a BREAK stay, and a word that ends in BREAK is one. Of a number such as 1.2.3 its first part
-    counts; "(x:.)", which ends the program, is text here.
+    blanks, blanks around a BREAK stay, and a word that ends in BREAK is one. Of 1.2.3 the first part counts;
+    "(x:.)", which ends the program, is text here.
     Weights are float32, exactly its own. Source: stable-diffusion.cpp src/util.cpp, parse_prompt_attention.
     """
     parts: list[list] = []
