@@ -140,6 +140,8 @@ def _control(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Be
     return Behind(latent, np.zeros_like(latent) if like == "sdcpp" else latent)
 
 
+# Those whose posterior diffusers draws before the noise.
+BEFORE_NOISE = ("control",)
 # Drawing.behind -> what makes it
 BEHIND: dict[str, Callable[[Given, Autoencoder, str, Draw | None], Behind]] = {
     "inpaint": _inpaint,

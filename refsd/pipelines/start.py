@@ -46,14 +46,23 @@ def start(
     rng = RNGS[settings.rng or ""](seed)
     vae, like, row = pipe.autoencoder, settings.like, pipe.drawing
     drawer = rng if like == "diffusers" else RNGS[settings.rng or ""](seed if first_seed is None else first_seed)
-    latent = None if given.init is None else vae.encode(pictures.signed(given.init), drawer.randn)
+    # diffusers' inpainting pipeline does not look at the picture where all of the schedule is run.
+    fresh = like == "diffusers" and row.behind == "inpaint" and settings.strength == 1
+    latent = None
+    if given.init is not None and not fresh:
+        latent = vae.encode(pictures.signed(given.init), drawer.randn)
+    behind = None
+    if row.behind in pictures.BEFORE_NOISE:
+        behind = pictures.BEHIND[row.behind](given, vae, like, drawer.randn)
     noise = rng.randn(latent_shape(pipe, settings))
-    behind = pictures.BEHIND[row.behind](given, vae, like, drawer.randn) if row.behind else None
+    if row.behind and behind is None:
+        behind = pictures.BEHIND[row.behind](given, vae, like, drawer.randn)
     constants = {}
     if given.control is not None and row.behind != "control":
         constants["hint"] = given.control
     if given.reference is not None and row.behind != "edit":
-        constants["reference"] = vae.encode(pictures.signed(given.reference), drawer.randn)
+        draw = None if like == "diffusers" else drawer.randn
+        constants["reference"] = vae.encode(pictures.signed(given.reference), draw)
     mask = None
     if given.mask is not None and not (like == "diffusers" and row.behind):
         mask = pictures.in_latents(given.mask, vae.pixels, like)

@@ -139,7 +139,8 @@ def _noised(begin: Start, pipe: Pipeline, settings: Settings, sigma: float, sigm
 def _put_back(model: Denoiser, begin: Start) -> Denoiser:
     """What is not drawn anew stays as it was given.
 
-    Source: stable-diffusion.cpp, denoise_mask; with Euler, diffusers' mixing behind each step is the same.
+    Source: stable-diffusion.cpp, denoise_mask; with Euler, diffusers' mixing behind each step is the same, but at
+    strength 1, where its x begins as noise alone.
     """
     if begin.mask is None or begin.latent is None:
         return model

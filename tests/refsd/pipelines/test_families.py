@@ -7,51 +7,19 @@ import numpy as np
 import pytest
 import small_pictures as small
 from PIL import Image
-from typer.testing import CliRunner
+from small_pictures import call, pipeline
 
-from refsd.cli import app
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64
-from refsd.pipelines import prompts, txt2img
+from refsd.pipelines import txt2img
 from refsd.pipelines.families import DRAWINGS
 from refsd.pipelines.pipeline import filled, open_pipeline, size_multiple
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
-from refsd.tokenizers import prompt as chunks
-from refsd.weights import detect, open_checkpoint
+from refsd.weights import open_checkpoint
 
-pytestmark = pytest.mark.jitted  # whole models
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("parts")
-
-
-@pytest.fixture(autouse=True)
-def letters(monkeypatch):
-    monkeypatch.setattr(detect, "_BIGG", small.BIGG)
-    for module in (chunks, prompts):
-        monkeypatch.setattr(module, "EOS", small.EOS)
-    monkeypatch.setattr(chunks, "BOS", small.BOS)
-    monkeypatch.setattr(Tokenizers, "clip", lambda self: small.Letters())
-    monkeypatch.setattr(Tokenizers, "of", lambda self, part: small.Letters())
-
-
-def pipeline(folder, family, **more):
-    place = folder / family
-    place.mkdir(exist_ok=True)
-    checkpoint = open_checkpoint(None, small.files(place, family, **more))
-    assert checkpoint.family.name == family
-    return open_pipeline(checkpoint, Tokenizers(), Arithmetic(FLOAT64), 1 << 30)
-
-
-def call(*args):
-    result = CliRunner().invoke(app, ["txt2img", *map(str, args)])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]  # whole models
 
 
 def shifted(t, shift):

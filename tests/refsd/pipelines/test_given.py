@@ -1,0 +1,201 @@
+"""Pictures that a picture is made from: what is read, what is refused, where they go."""
+
+import json
+
+import numpy as np
+import pytest
+import small_families
+import small_pictures as small
+from PIL import Image
+from small_pictures import call, pipeline
+
+from refsd.golden.errors import BadInput
+from refsd.pipelines import given as pictures
+from refsd.pipelines import start as starts
+from refsd.pipelines import txt2img
+from refsd.pipelines.given import Given
+from refsd.pipelines.noise_levels import sigmas
+from refsd.pipelines.settings import Settings
+from refsd.weights.architecture_controlnet import ControlNetSize
+
+pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]  # whole models
+
+PICTURE = np.random.default_rng(5).random((1, 3, 16, 24))
+MASK = (np.random.default_rng(6).random((1, 1, 16, 24)) > 0.9).astype(np.float64)
+
+
+@pytest.fixture
+def png(tmp_path):
+    path = tmp_path / "given.png"
+    Image.fromarray((PICTURE[0] * 255).astype(np.uint8).transpose(1, 2, 0)).save(path)
+    return path
+
+
+def test_what_is_read(tmp_path, png):
+    read = pictures.read_picture("--init-img", png)
+    np.testing.assert_array_equal(read, np.floor(PICTURE * 255) / 255)
+    grey = tmp_path / "mask.png"
+    Image.fromarray(np.array([[0, 127, 128, 255]], np.uint8)).save(grey)
+    assert pictures.read_picture("--mask", grey).tolist() == [[[[0, 0, 1, 1]]]]
+
+
+def test_no_picture(tmp_path):
+    (tmp_path / "no.png").write_bytes(b"\x89PNG\r\n\x1a\nnonsense")
+    for name in ("no.png", "nowhere.png"):
+        with pytest.raises(BadInput, match=rf"--mask .*{name}: no picture that can be read: \S"):
+            pictures.read_picture("--mask", tmp_path / name)
+    Image.new("1", (4097, 1)).save(tmp_path / "wide.png")
+    with pytest.raises(BadInput, match="4097x1 pixels; at most 4096"):
+        pictures.read_picture("--init-img", tmp_path / "wide.png")
+
+
+def test_masks_of_latents():
+    for like in ("sdcpp", "diffusers"):
+        made = pictures.in_latents(MASK, 2, like)
+        for i, j in np.ndindex(8, 12):
+            square = MASK[0, 0, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
+            assert made[0, 0, i, j] == (square.max() if like == "sdcpp" else square[0, 0])
+    one = np.zeros((1, 1, 4, 5))
+    one[0, 0, 0, 3] = 1
+    assert pictures.widened(one)[0, 0].tolist() == [[0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0] * 5, [0] * 5]
+
+
+@pytest.mark.parametrize("like", ["sdcpp", "diffusers"])
+def test_what_stands_behind_x(folder, like):
+    """An encoder that takes each square's first pixel, so that its place can be read."""
+
+    class Encoder:
+        pixels = 2
+        encode = staticmethod(lambda picture, draw=None, scaled=True: picture[:, :, ::2, ::2])
+
+    def made(kind, **given):
+        return pictures.BEHIND[kind](Given(**given), Encoder(), like, None)
+
+    first, mask = 2 * PICTURE[:, :, ::2, ::2] - 1, pictures.in_latents(MASK, 2, like)
+    inpaint = made("inpaint", init=PICTURE, mask=MASK)
+    masked = first * (1 - MASK[:, :, ::2, ::2])
+    np.testing.assert_array_equal(inpaint.cond, np.concatenate([mask, masked], axis=1))
+    np.testing.assert_array_equal(inpaint.uncond[:, :1], mask)
+    np.testing.assert_array_equal(inpaint.uncond[:, 1:], 0 * masked if like == "sdcpp" else masked)
+    fill = made("fill", init=PICTURE, mask=MASK).cond
+    np.testing.assert_array_equal(fill[:, :3], masked)
+    for row, column in np.ndindex(2, 2):
+        np.testing.assert_array_equal(fill[:, 3 + 2 * row + column], MASK[:, 0, row::2, column::2])
+    edit, control = made("edit", reference=PICTURE), made("control", control=PICTURE)
+    np.testing.assert_array_equal(edit.cond, first)
+    assert not edit.uncond.any()
+    np.testing.assert_array_equal(control.cond, first)
+    assert control.uncond.any() == (like == "diffusers")
+
+
+@pytest.mark.parametrize("family", ["sd15", "flux-dev"])
+def test_from_a_picture_by_hand(folder, family):
+    """Begun at the truncated schedule's first level; the posterior drawn from the first seed's stream."""
+    pipe = pipeline(folder, family)
+    settings = Settings("a cat", "", 24, 16, 4, 1.0, "euler", strength=0.5)
+    levels = sigmas(pipe, settings, from_a_picture=True)
+    np.testing.assert_array_equal(levels, sigmas(pipe, settings)[1:])
+    given = Given(init=PICTURE)
+    begin = starts.start(pipe, settings, 8, given, first_seed=7)
+    said = pipe.autoencoder.encoder({"x": 2 * PICTURE - 1}, "picture")
+    normal = starts.RNGS["cuda"](7).randn(said["mean"].shape)
+    z = said["mean"] + np.exp(0.5 * said["logvar"]) * normal
+    scale = (z - 0) * 0.18215 if family == "sd15" else (z - 0.1159) * 0.3611
+    np.testing.assert_allclose(begin.latent, scale, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(begin.noise, starts.RNGS["cuda"](8).randn(begin.noise.shape))
+    heard = {}
+    both = txt2img.encode(pipe, settings)
+    txt2img.sample(pipe, settings, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
+    share = 1 if family == "sd15" else 1 - levels[0]
+    np.testing.assert_allclose(heard["steps.0.x"], share * scale + levels[0] * begin.noise, rtol=1e-9, atol=1e-12)
+    assert "steps.3.x" not in heard
+
+
+def test_what_is_not_drawn_anew_stays(folder):
+    pipe = pipeline(folder, "flux-dev")
+    settings = Settings("a cat", "", 24, 16, 3, 1.0, "euler")
+    begin = starts.start(pipe, settings, 8, Given(init=PICTURE, mask=MASK))
+    latent = txt2img.sample(pipe, settings, txt2img.encode(pipe, settings), 8, begin=begin)
+    kept = np.broadcast_to(begin.mask == 0, latent.shape)
+    np.testing.assert_allclose(latent[kept], begin.latent[kept], rtol=1e-12)
+    assert not np.isclose(latent[~kept], begin.latent[~kept]).any()
+
+
+@pytest.mark.parametrize(
+    ("family", "flags", "size"),
+    [
+        ("sd15", ["--init-img", "--mask"], 16),
+        ("sd15-inpaint", ["--init-img", "--mask"], 16),
+        ("sd15-edit", ["--ref-image"], 16),
+        ("flux-dev", ["--ref-image"], 16),
+        ("flux-control", ["--control-image"], 16),
+        ("flux-fill", ["--init-img", "--mask"], 16),
+        ("flux2-klein", ["--init-img", "--ref-image"], 16),
+        ("chroma-radiance", ["--init-img"], 16),
+    ],
+)
+def test_the_command(folder, tmp_path, png, family, flags, size):
+    place = folder / family
+    place.mkdir(exist_ok=True)
+    parts = [word for pair in small.files(place, family).items() for word in pair]
+    shown = [word for flag in flags for word in (flag, png)]
+    out = tmp_path / "cat.png"
+    if family == "flux-fill":  # eight pixels a latent, two latents a token
+        Image.fromarray(np.zeros((16, 32, 3), np.uint8)).save(png)
+    more = ["--img-cfg-scale", 1.5] if family == "sd15-edit" else []
+    result = call(*parts, "-p", "a cat", "--steps", 2, "-o", out, "--json", *shown, *more)
+    told = json.loads(result.stdout)["settings"]
+    with Image.open(out) as picture, Image.open(png) as first:
+        assert picture.size == first.size == (told["width"], told["height"])
+        assert np.array(picture).std() > 1
+
+
+def test_a_controlnet(folder, tmp_path):
+    """Hints have eight pixels a latent: so has this autoencoder."""
+    (size,) = small_families.FAMILIES["sd15"].values()
+    vae = small.PARTS["sd15"]["vae"]._replace(channel_mult=(1, 1, 1, 1))
+    place = folder / "controlled"
+    place.mkdir(exist_ok=True)
+    pipe = pipeline(folder, "sd15")
+    files = small.files(place, "sd15", controlnet=ControlNetSize(size), vae=vae)
+    parts = [word for pair in files.items() for word in pair]
+    hint = tmp_path / "hint.png"
+    Image.fromarray(np.full((32, 48, 3), 200, np.uint8)).save(hint)
+    drawn = []
+    for strength in (0.0, 0.9):
+        out = tmp_path / f"{strength}.png"
+        call(
+            *parts, "-p", "a cat", "--control-image", hint, "--control-strength", strength, "--steps", 1, "-o", out
+        )
+        with Image.open(out) as picture:
+            drawn.append(np.array(picture))
+    assert not np.array_equal(*drawn)
+    with pytest.raises(
+        BadInput, match=r"--control-image: Stable Diffusion 1\.x has no use for it, or lacks"
+    ):
+        starts.start(pipe, Settings("", width=24, height=16), 1, Given(control=PICTURE))
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "said"),
+    [
+        ("sd15", {"mask": MASK}, "--mask: it says what of --init-img is drawn anew"),
+        ("sd15", {"init": PICTURE[:, :, 1:]}, "--init-img: the picture has 24x15 pixels and 24x16 are drawn"),
+        ("sd15", {"reference": PICTURE}, "--ref-image: Stable Diffusion 1.x edits no picture"),
+        ("sd15-inpaint", {"init": PICTURE}, "these weights are for inpainting: give --init-img and --mask"),
+        ("sd15-edit", {}, "these weights edit a picture: give it with --ref-image"),
+        ("flux-control", {}, "follow a picture of edges or depths: give it with --control-image"),
+        ("flux-dev", {"reference": PICTURE[:, :, 2:]}, "--ref-image: its sides are no multiples of 4"),
+        ("flux-dev", {"control": PICTURE}, "--control-image: FLUX.1 dev or Kontext has no use for it"),
+    ],
+)
+def test_refused(folder, family, given, said):
+    with pytest.raises(BadInput, match=said):
+        starts.start(pipeline(folder, family), Settings("", width=24, height=16), 1, Given(**given))
+
+
+def test_a_strength_that_leaves_no_step(folder):
+    pipe = pipeline(folder, "sd15")
+    with pytest.raises(BadInput, match=r"--strength 0\.1 of --steps 4 leaves no step: raise one of them"):
+        sigmas(pipe, Settings("", like="diffusers", steps=4, strength=0.1), from_a_picture=True)
+    assert len(sigmas(pipe, Settings("", steps=4, strength=0.1), from_a_picture=True)) == 2
