@@ -100,8 +100,8 @@ class Drawing(NamedTuple):
     on_pixels: bool = False
 
 
-_UNET_SCHEDULE = {"sdcpp": "discrete", "diffusers": "leading"}
-_UNIFORM = dict.fromkeys(ENGINES, "flow_uniform")
+_UNET_SCHEDULE: dict[str, str] = {"sdcpp": "discrete", "diffusers": "leading"}
+_UNIFORM: dict[str, str] = dict.fromkeys(ENGINES, "flow_uniform")
 
 _SD1 = Drawing("sd1", ("clip",), joining.clip, _UNET_SCHEDULE, sampler="euler_a")
 _SD2 = _SD1._replace(text="sd2", layer=2)

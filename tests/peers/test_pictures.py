@@ -117,12 +117,15 @@ def drawn(ours, settings, conditioning, begin):
     return latent, txt2img.decode(ours, latent)
 
 
-def answer(pipe, **given) -> tuple[torch.Tensor, torch.Tensor]:
-    """The peer's latents and picture, which is not clipped."""
+def answer(pipe, seed=None, **given) -> tuple[torch.Tensor, torch.Tensor]:
+    """The peer's latents and picture, which is not clipped. seed: of its generator; None: it needs none"""
     pipe.set_progress_bar_config(disable=True)
     pipe.image_processor.postprocess = lambda image, output_type="pt", **_: image
-    latents = pipe(**given, output_type="latent").images
-    return latents, pipe(**given, output_type="pt").images
+    made = []
+    for kind in ("latent", "pt"):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        made.append(pipe(**given, generator=generator, output_type=kind).images)
+    return made[0], made[1]
 
 
 def agree(ours, theirs):
