@@ -17,10 +17,23 @@ from refsd.models import vae_flux2
 from refsd.models.flux2 import AXES_DIM, flux2
 from refsd.module import Module
 
+# name -> shape: each has its own height and width.
+REFERENCES = {
+    "reference": "N C h w",
+    "reference_2": "N C p q",
+    "reference_3": "N C r s",
+    "reference_4": "N C t u",
+}
+
 
 def _flux2(m: Module, **given):
     whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
-    return flux2(m, **given)
+    references = [given.pop(name) for name in REFERENCES if name in given]
+    return flux2(m, **given, reference=references or None)
+
+
+def _picture(name: str) -> str:
+    return "the latent of a picture to edit" if name == "reference" else "of another, in their order"
 
 
 def _flux2_fits(m: Module) -> dict[str, Fit]:
@@ -50,7 +63,7 @@ COMPONENTS = {
             "timesteps": Argument("N", POSITION, "0..1, the share of the noise"),
             "context": Argument("N J E", VALUE, "three hidden states of Mistral or Qwen3 side by side"),
             "guidance": Argument("N", POSITION, "distilled guidance, 4 or so", optional=True),
-            "reference": Argument("N C h w", VALUE, "the latent of a picture to edit", optional=True),
+            **{name: Argument(shape, VALUE, _picture(name), optional=True) for name, shape in REFERENCES.items()},
         },
         {"out": "N C H W"},
         {},

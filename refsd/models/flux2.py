@@ -36,6 +36,9 @@ def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_
     On the axes (index, row, column, word) x stands at (0, row, column, 0), word j at (0, 0, 0, j), the k-th
     reference at (10 k, row, column, 0), k from 1.
 
+    klein-9b-kv has klein's names and shapes. It was trained for references that see each other alone, as if at time
+    0, so that their keys and values serve every step; here they see all, and are computed again.
+
     Raises BadInput where the weights embed a guidance and none is given.
     Source: black-forest-labs/flux2, model.py and sampling.py; diffusers transformer_flux2.py, pipeline_flux2.py.
     """

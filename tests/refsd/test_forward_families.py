@@ -38,6 +38,7 @@ from refsd.weights.writers import Spec, write_gguf, write_safetensors
 pytestmark = pytest.mark.jitted
 
 SIZES = {"N": 2, "J": 5, "L": 7, "H": 8, "W": 12, "h": 4, "w": 6, "A": 6}
+SIZES |= {"p": 1, "q": 3, "r": 2, "s": 1, "t": 1, "u": 2}  # of further references
 THOUSANDS = ("unet", "mmdit", "controlnet")  # the components whose timesteps count to 1000
 EOS = 49  # the last of the small vocabularies
 
@@ -50,7 +51,9 @@ PAGES = {
     "chroma-radiance": lambda m, context_mask, **given: chroma_radiance.chroma_radiance(
         m, **given, mask=context_mask
     ),
-    "flux2": flux2.flux2,
+    "flux2": lambda m, reference, reference_2, reference_3, reference_4, **given: flux2.flux2(
+        m, **given, reference=[reference, reference_2, reference_3, reference_4]
+    ),
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,

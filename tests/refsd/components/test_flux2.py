@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+import small_families as small
 import tiny_flux2 as tiny
 import tiny_text_encoders as text
 
 from refsd.components import COMPONENTS
 from refsd.components.checks import check
 from refsd.golden.errors import BadInput
-from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
+from refsd.golden.tensor import stored
+from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.module import Module
@@ -99,3 +101,17 @@ def test_a_picture_goes_there_and_back():
     latent = COMPONENTS["flux2-vae-encoder"].run(m, VAE_GIVEN["picture"].astype(np.float64), **groups)
     assert latent.shape == (2, 4 * tiny.VAE.latent_channels, 3, 2)
     assert COMPONENTS["flux2-vae-decoder"].run(m, latent, **groups).shape == VAE_GIVEN["picture"].shape
+
+
+def test_references_in_their_order():
+    """Each has its size; another order is another answer, and one that is left out is none."""
+    size = small.FAMILIES["flux2-klein"]["flux2"]
+    m = Module({name: stored(array) for name, array in small.weights("flux2", size).items()})
+    rng = np.random.default_rng(8)
+    x, first, second = (rng.standard_normal((2, 128, *shape)) for shape in ((2, 3), (1, 4), (3, 1)))
+    plain = {"x": x, "timesteps": np.array([0.5, 0.25]), "context": rng.standard_normal((2, 3, size.context_dim))}
+    run = COMPONENTS["flux2"].run
+    want = flux2(m, **plain, reference=[first, second])
+    np.testing.assert_array_equal(run(m, **plain, reference=first, reference_2=second), want)
+    np.testing.assert_array_equal(run(m, **plain, reference=first, reference_4=second), want)
+    assert not np.allclose(run(m, **plain, reference=second, reference_2=first), want)
