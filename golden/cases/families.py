@@ -5,6 +5,8 @@ Pictures' sides are multiples of 64 pixels, Flux's text is 256 tokens, Z-Image's
 
 from collections.abc import Mapping
 
+import msgspec
+
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
@@ -34,6 +36,11 @@ _SD3 = {
 }
 
 
+def _one(inputs: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """A batch of one."""
+    return {name: msgspec.structs.replace(r, shape=(1, *r.shape[1:])) for name, r in inputs.items()}
+
+
 def _channels(n: int) -> Recipe:
     return Recipe((_BATCH, n, 8, 16))
 
@@ -50,6 +57,7 @@ def _case(name: str, op: str, family: str, inputs: Mapping[str, Recipe], type="f
 CASES = [
     _case("flux/dev/256-tokens", "flux", "flux-dev", _DEV),
     _case("flux/dev/256-tokens-q8_0", "flux", "flux-dev", _DEV, "q8_0"),
+    _case("flux/dev/1024x1024", "flux", "flux-dev", {**_one(_DEV), "x": Recipe((1, 16, 128, 128))}),
     _case("flux/schnell/256-tokens", "flux", "flux-schnell", _FLUX),
     _case("flux/fill/256-tokens", "flux", "flux-fill", _DEV | {"x": _channels(96)}),
     _case("flux/control/256-tokens", "flux", "flux-control", _DEV | {"x": _channels(32)}),
@@ -82,13 +90,7 @@ CASES = [
         "full/flux-dev/256-tokens",
         "flux",
         "flux-dev",
-        {
-            "x": Recipe((1, 16, 32, 32)),
-            "timesteps": Recipe((1,), exponent=-20, offset=0.5),
-            "context": Recipe((1, 256, 4096)),
-            "y": Recipe((1, 768)),
-            "guidance": Recipe((1,), data="constant", offset=3.5),
-        },
+        {**_one(_DEV), "x": Recipe((1, 16, 32, 32))},
         "q4_0",
     ),
     _case(
@@ -119,6 +121,12 @@ CASES = [
             "context": Recipe((_BATCH, 512, 128)),
             "reference": Recipe((_BATCH, 128, 8, 4)),
         },
+    ),
+    _case(
+        "flux2/klein/1024x1024",
+        "flux2",
+        "flux2-klein",
+        {**_one({"timesteps": _TIMES, "context": _FLUX2_DEV["context"]}), "x": Recipe((1, 128, 64, 64))},
     ),
     _case("full/flux2-dev/512-tokens", "flux2", "flux2-dev-narrow", _FLUX2_DEV),
     _case(
