@@ -287,6 +287,13 @@ class Arithmetic:
         shrink = _SHRINKS[self.parameter("halve", "method", "nearest")]
         return self._round(shrink(self._widen(x), x.shape[2] // 2, x.shape[3] // 2))
 
+    def text_projection(self, x, weight, kind):
+        """Linear without a bias. x [N, K], weight [O, K] -> [N, O]"""
+        square = weight.shape[0] == weight.shape[1]
+        if square and self.parameter("text_projection", "transposed", False):
+            weight = np.ascontiguousarray(weight.T)
+        return self.linear(x, weight, None, kind)
+
     def embedding(self, ids, weight):
         """ids [...], weight [V, D] -> [..., D]"""
         return self._round(embedding(ids, weight))

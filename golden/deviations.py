@@ -58,6 +58,13 @@ DEVIATIONS: dict[str, Deviation] = {
             "stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope",
         ),
         Deviation(
+            "sdcpp/openclip-projection",
+            "text_projection",
+            {"transposed": True},
+            "bigG's pooled vector is projected by the transpose where a file has OpenCLIP's names, as SDXL's has",
+            "stable-diffusion.cpp name_conversion.cpp:40 renames text_projection and leaves its axes; clip.hpp:321",
+        ),
+        Deviation(
             "sdcpp/radiance-bilinear",
             "halve",
             {"method": "bilinear"},

@@ -163,6 +163,12 @@ class Module:
         y = self.arithmetic.linear(x, weight, bias, kind)
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, bias))
 
+    def text_projection(self, name: str, x):
+        """The last of a text encoder. x [N, K] -> [N, O]"""
+        kind, weight = self._stored(f"{name}.weight").type, self._borrowed(f"{name}.weight")
+        y = self.arithmetic.text_projection(x, weight, kind)
+        return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, None))
+
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
         sides = (padding, padding, padding, padding) if isinstance(padding, int) else padding

@@ -197,7 +197,9 @@ REACHES: dict[tuple[str, str], Reach] = {
     ("sd15-control", "model/unet"): Reach(_unet, _refuses_unet, _control_flags, _DEVIATIONS),
     ("sd15-control", "model/controlnet"): Reach(_controlnet, _refuses_unet, _control_flags, _DEVIATIONS),
     ("sd21", "model/clip"): Reach(_clip_h, _refuses_text, whole_file, _GELU),
-    ("sdxl", "model/clip_g"): Reach(_clip_big_g, _refuses_text, whole_file, _GELU),
+    ("sdxl", "model/clip_g"): Reach(
+        _clip_big_g, _refuses_text, whole_file, ("sdcpp/openclip-projection", "sdcpp/gelu-tanh")
+    ),
     **{
         (family, op): reach
         for family in ("sd21", "sdxl")

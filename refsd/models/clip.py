@@ -50,7 +50,7 @@ def clip_text_with_projection(
        pooled:      [N, P], the last layer's output at the first `eos`, final LayerNorm applied, projected
     """
     hidden, penultimate, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm)
-    return hidden, penultimate, m.linear("text_projection", pooled)
+    return hidden, penultimate, m.text_projection("text_projection", pooled)
 
 
 @block

@@ -271,6 +271,16 @@ def test_float32_angles_are_a_deviation():
     assert 0 < np.abs(other - exact).max() < 1e-5
 
 
+def test_a_transposed_projection_is_a_deviation():
+    """Of a square one: no other fits."""
+    rng = np.random.default_rng(0)
+    x, square, wide = (rng.integers(-9, 10, (rows, 3)).astype(np.float64) for rows in (2, 3, 5))
+    deviating = Arithmetic(FLOAT64, [DEVIATIONS["sdcpp/openclip-projection"]])
+    for w, arithmetic, want in ((square, None, square), (square, deviating, square.T), (wide, deviating, wide)):
+        m = Module(weights(**{"p.weight": w}), *([arithmetic] if arithmetic else []))
+        np.testing.assert_array_equal(m.text_projection("p", x), x @ want.T)
+
+
 def test_the_mean_of_four_pixels_is_a_deviation():
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 6))
     np.testing.assert_array_equal(Module({}).halve(x), x[:, :, ::2, ::2])
