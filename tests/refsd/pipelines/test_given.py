@@ -170,9 +170,7 @@ def test_a_controlnet(folder, tmp_path):
         with Image.open(out) as picture:
             drawn.append(np.array(picture))
     assert not np.array_equal(*drawn)
-    with pytest.raises(
-        BadInput, match=r"--control-image: Stable Diffusion 1\.x has no use for it, or lacks"
-    ):
+    with pytest.raises(BadInput, match=r"--control-image: Stable Diffusion 1\.x has no use for it, or lacks"):
         starts.start(pipe, Settings("", width=24, height=16), 1, Given(control=PICTURE))
 
 

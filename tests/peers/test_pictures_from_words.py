@@ -1,0 +1,103 @@
+"""From words to a picture, all of it: a folder as diffusers saves it, with its tokenizer and encoder, in float64."""
+
+import numpy as np
+import pytest
+import torch
+from diffusers import (
+    ChromaPipeline,
+    FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    FluxPipeline,
+    ZImagePipeline,
+)
+from float64_peers import distance, draw, float64_throughout, redraw
+from test_conditioning import qwen3_peer, t5_peer  # noqa: F401
+from test_models_chroma import peer_chroma
+from test_models_flux2 import peer_flux2, redraw_statistics
+from test_models_flux2 import peer_vae as peer_flux2_vae
+from test_models_zimage import peer_zimage
+from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
+
+from refsd.golden.arithmetic import Arithmetic
+from refsd.golden.numerics import FLOAT64
+from refsd.pipelines import txt2img
+from refsd.pipelines.pipeline import latent_shape, open_pipeline
+from refsd.pipelines.prompts import Tokenizers
+from refsd.pipelines.settings import Settings
+from refsd.pipelines.start import Start
+from refsd.samplers.noise import TorchCpu
+from refsd.weights import open_checkpoint
+from refsd.weights.architecture_flux2 import Flux2VAESize
+
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")]
+
+WORDS, UGLY = "a lovely cat, caf\u00e9 \U0001f431", "the hat"
+
+
+def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg):
+    """refsd's pipeline of the folder that these make; its start, its latents and its picture."""
+    redraw(network, 4)
+    redraw(vae, 5)
+    names = {"transformer": network, "vae": vae, "scheduler": scheduler, "text_encoder": encoder}
+    for name, part in {**names, "tokenizer": tokenizer}.items():
+        part.save_pretrained(tmp_path / name)
+    ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
+    settings = Settings(WORDS, UGLY, 24, 16, 2, cfg, like="diffusers")
+    begin = Start(draw(latent_shape(ours, settings), 1), TorchCpu(0))
+    latent = txt2img.sample(ours, settings, txt2img.encode(ours, settings), 0, begin=begin)
+    return begin, (latent, txt2img.decode(ours, latent))
+
+
+def asked(begin, guidance):
+    return {
+        "latents": of(begin.noise),
+        "num_inference_steps": 2,
+        "guidance_scale": guidance,
+        "width": 24,
+        "height": 16,
+    }
+
+
+def test_zimage(tmp_path, qwen3_peer):  # noqa: F811
+    tokenizer, model, _ = qwen3_peer
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+        network, vae = peer_zimage(1, (32, 48, 48), 2, 1, 16), vae_of(16, NO_QUANT, **FLUX_VAE)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, model.model, tokenizer, 3.5)
+        pipe = ZImagePipeline(scheduler, vae, model.model, tokenizer, network)
+        theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **asked(begin, 2.5))
+    agree(mine, theirs)
+
+
+def test_flux2_klein(tmp_path, qwen3_peer):  # noqa: F811
+    """Their pipeline's negative prompt is always empty."""
+    tokenizer, model, _ = qwen3_peer
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
+        network = peer_flux2(1, (32, 32, 32, 32), False, channels=20, context=48)
+        vae = peer_flux2_vae(Flux2VAESize(24, 16, (1, 2), 1, 5), 8)
+        redraw_statistics(vae, 6)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, model, tokenizer, 1.0)
+        pipe = Flux2KleinPipeline(scheduler, vae, model, tokenizer, network)
+        theirs = answer(pipe, prompt=WORDS, **asked(begin, 1.0))
+    assert distance(mine[1], theirs[1]) <= 1e-12
+
+
+def test_chroma(tmp_path, t5_peer, monkeypatch):  # noqa: F811
+    """Its mask made of booleans, see test_pictures."""
+    tokenizer, model, _ = t5_peer
+    prepared = ChromaPipeline._prepare_attention_mask
+
+    def seen(self, *, attention_mask, **given):
+        return prepared(self, **given, attention_mask=attention_mask.to(torch.bool))
+
+    monkeypatch.setattr(ChromaPipeline, "_prepare_attention_mask", seen)
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)
+        network = peer_chroma(1, (16, 56, 56), channels=4, context=200)
+        vae = vae_of(4, NO_QUANT, **FLUX_VAE)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, model, tokenizer, 3.0)
+        pipe = ChromaPipeline(scheduler, vae, model, tokenizer, network)
+        given = asked(begin, 3.0) | {"latents": FluxPipeline._pack_latents(of(begin.noise), *np.shape(begin.noise))}
+        theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **given)
+    agree(mine, unpacked(pipe, theirs, begin))
