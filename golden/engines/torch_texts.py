@@ -28,7 +28,11 @@ def _t5(model, x, params):
 
 
 def _llm(model, x, params):
+    import torch
+
     out = model(x["input_ids"], x.get("attention_mask"), output_hidden_states=True, use_cache=False)
+    if params.get("layers"):
+        return {"hidden_states": torch.cat([out.hidden_states[i] for i in params["layers"]], -1)}
     return {"last_hidden_state": out.last_hidden_state, "penultimate": out.hidden_states[-2]}
 
 
