@@ -8,7 +8,6 @@ from refsd.golden.cases import trajectories
 from refsd.golden.numerics import FLOAT64
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.euler import euler
-from refsd.samplers.flow_time import in_flow_time
 from refsd.trajectory.forms import Solver, forms, sensitivities
 from refsd.trajectory.run import Dump, answer, solver_of
 
@@ -80,7 +79,13 @@ def test_an_opening_stands_for_a_flows_first_sigma():
 def test_forms_of_a_solver_with_latents_of_its_own_are_of_each_step():
     """y = x / (1 - sigma) is kept; still a row is what it is of the step's own x, as Euler's is of the flow's."""
     sigmas = np.array([0.9, 0.5, 0.2, 0.0])
-    rows = [forms(Solver(run, flow=True), sigmas).rows for run in (in_flow_time(SAMPLERS["euler"]), euler)]
+
+    def keeping(model, x, sigmas, noise, callback):
+        asked = lambda y, sigma: model(y / (1 + sigma), sigma / (1 + sigma))
+        heard = lambda i, sigma, y, denoised: callback(i, sigma, y, denoised)
+        return euler(asked, x / (1 - sigmas[0]), sigmas / (1 - sigmas), noise, heard)
+
+    rows = [forms(Solver(run, flow=True), sigmas).rows for run in (keeping, euler)]
     np.testing.assert_allclose(*rows, rtol=1e-12, atol=1e-14)
 
 
