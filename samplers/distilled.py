@@ -26,7 +26,9 @@ def lcm(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        x = combine(1.0, denoised, sigma_next, noise(sigma, sigma_next)) if sigma_next > 0 else denoised
+        x = denoised
+        if sigma_next > 0:
+            x = combine(1.0, denoised, sigma_next, noise(sigma, sigma_next))
     return x
 
 

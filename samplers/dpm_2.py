@@ -35,8 +35,8 @@ def dpm_2(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        weight, x_2, denoised_2 = _midpoint(model, x, denoised, sigma_hat, sigma_next)
-        x = combine(1.0, x, weight, x_2, -weight, denoised_2)
+        keep, weight, weight_2, denoised_2 = _midpoint(model, x, denoised, sigma_hat, sigma_next)
+        x = combine(keep, x, weight, denoised, weight_2, denoised_2)
     return x
 
 
@@ -65,17 +65,18 @@ def dpm_2_ancestral(
         if down == 0:
             x = combine(1.0, denoised, *fresh(s_noise * up, sigma, sigma_next, noise))
         else:
-            weight, x_2, denoised_2 = _midpoint(model, x, denoised, sigma, down)
+            keep, weight, weight_2, denoised_2 = _midpoint(model, x, denoised, sigma, down)
             up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-            x = combine(1.0, x, weight, x_2, -weight, denoised_2, up, n)
+            x = combine(keep, x, weight, denoised, weight_2, denoised_2, up, n)
     return x
 
 
 def _midpoint(model: Denoiser, x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float):
-    """-> weight, x_2, denoised_2 of the step x + weight (x_2 - denoised_2)"""
+    """-> weights of x, denoised and denoised_2 in the step, and denoised_2"""
     # x_2 = x + d (sigma_mid - sigma),  d = (x - denoised) / sigma
     sigma_mid = math.sqrt(sigma * sigma_next)
     ratio = sigma_mid / sigma
-    x_2 = combine(ratio, x, 1 - ratio, denoised)
-    # d_2 (sigma_next - sigma),  d_2 = (x_2 - denoised_2) / sigma_mid
-    return (sigma_next - sigma) / sigma_mid, x_2, model(x_2, sigma_mid)
+    denoised_2 = model(combine(ratio, x, 1 - ratio, denoised), sigma_mid)
+    # x + d_2 (sigma_next - sigma),  d_2 = (x_2 - denoised_2) / sigma_mid
+    share = (sigma_next - sigma) / sigma_mid
+    return 1 + share * ratio, share * (1 - ratio), -share, denoised_2

@@ -29,9 +29,10 @@ def dpm_2_ancestral_flow(
             return denoised
         down, up, scale = flow_ancestral_step(sigma, sigma_next, eta)
         sigma_mid = math.sqrt(sigma * down)
-        x_2 = combine(sigma_mid / sigma, x, 1 - sigma_mid / sigma, denoised)
-        # scale (x + d_2 dt),  d_2 = (x_2 - denoised_2) / sigma_mid
+        ratio = sigma_mid / sigma
+        denoised_2 = model(combine(ratio, x, 1 - ratio, denoised), sigma_mid)
+        # scale (x + d_2 dt),  d_2 = (x_2 - denoised_2) / sigma_mid,  x_2 = ratio x + (1 - ratio) denoised
         share = scale * (down - sigma) / sigma_mid
         up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        x = combine(scale, x, share, x_2, -share, model(x_2, sigma_mid), up, n)
+        x = combine(scale + share * ratio, x, share * (1 - ratio), denoised, -share, denoised_2, up, n)
     return x

@@ -39,8 +39,8 @@ def dpmpp_2s_ancestral(
         else:
             h = math.log(sigma / down)
             sigma_mid = math.sqrt(sigma * down)
-            x_2 = combine(sigma_mid / sigma, x, -math.expm1(-h / 2), denoised)
-            x = combine(down / sigma, x, -math.expm1(-h), model(x_2, sigma_mid), up, n)
+            denoised_2 = model(combine(sigma_mid / sigma, x, -math.expm1(-h / 2), denoised), sigma_mid)
+            x = combine(down / sigma, x, -math.expm1(-h), denoised_2, up, n)
     return x
 
 

@@ -44,8 +44,7 @@ def dpmpp_sde(
         down, up, _ = ancestral_step(sigma, sigma_mid, eta)
         up, n = fresh(s * s_noise * up, sigma, sigma_mid, noise)
         ratio = down / sigma
-        x_2 = combine(s / signal(sigma) * ratio, x, s * (1 - ratio), denoised, up, n)
-        denoised_2 = model(x_2, sigma_mid)
+        denoised_2 = model(combine(s / signal(sigma) * ratio, x, s * (1 - ratio), denoised, up, n), sigma_mid)
         s = signal(sigma_next)
         down, up, _ = ancestral_step(sigma, sigma_next, eta)
         up, n = fresh(s * s_noise * up, sigma, sigma_next, noise)

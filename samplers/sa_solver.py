@@ -131,8 +131,9 @@ def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights,
         if again or i == 0:
             start, x = x, combine(decays[i], x, *_terms(predictors[i][: orders[0]], past), ups[i], n)
         else:
-            # The last step once more, now with what the model said, and the next from there.
-            first, late, arrays = [decays[i - 1], *correctors[i - 1]], [0.0, *predictors[i]], [start, *past]
+            # The last step once more, from where it began and with what the model said, and the next from there.
+            x = start
+            first, late, arrays = [decays[i - 1], *correctors[i - 1]], [0.0, *predictors[i]], [x, *past]
             if n_last is not None:
                 first, late, arrays = [*first, ups[i - 1]], [*late, 0.0], [*arrays, n_last]
             if n is not None:

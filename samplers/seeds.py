@@ -74,13 +74,13 @@ def seeds_2(
         noisy = eta and s_noise
         up, n = (spread(r * eta * h), noise(sigma, sigma_1)) if noisy else NONE
         a, b1 = math.exp(-r * k), -math.expm1(-r * k)
-        x_1 = combine(s_1 / s * a, x, s_1 * b1, denoised, s_1 * sigma_1 * s_noise * up, n)
-        denoised_2 = model(x_1, sigma_1)
-        rest, left = (1 - r) * eta * h, s_next * sigma_next * s_noise
+        denoised_2 = model(combine(s_1 / s * a, x, s_1 * b1, denoised, s_1 * sigma_1 * s_noise * up, n), sigma_1)
+        rest = (1 - r) * eta * h
         up_2, n_2 = (spread(rest), noise(sigma_1, sigma_next)) if noisy else NONE
-        b1, b2 = weights(k, r)
-        moved = s_next / s * math.exp(-k), x, s_next * b1, denoised, s_next * b2, denoised_2
-        x = combine(*moved, left * math.exp(-rest) * up, n, left * up_2, n_2 if rest else None)
+        a, (b1, b2) = s_next / s * math.exp(-k), weights(k, r)
+        c2 = s_next * sigma_next * s_noise
+        c1, c2, n_2 = c2 * math.exp(-rest) * up, c2 * up_2, n_2 if rest else None
+        x = combine(a, x, s_next * b1, denoised, s_next * b2, denoised_2, c1, n, c2, n_2)
     return x
 
 
@@ -156,19 +156,15 @@ def seeds_3(
         noisy = eta and s_noise
 
         n_1 = noise(sigma, sigma_1) if noisy else None
-        b1 = -math.expm1(-k / 3)
-        x_1 = combine(s_1 / s * math.exp(-k / 3), x, s_1 * b1, denoised, s_1 * sigma_1 * up, n_1)
-        denoised_2 = model(x_1, sigma_1)
+        a, b1 = s_1 / s * math.exp(-k / 3), -s_1 * math.expm1(-k / 3)
+        denoised_2 = model(combine(a, x, b1, denoised, s_1 * sigma_1 * up, n_1), sigma_1)
 
         n_2 = noise(sigma_1, sigma_2) if noisy else None
-        b1, b2 = refined(2 * k / 3, 1 / 2)
-        w_2 = s_2 * sigma_2 * up
-        moved = s_2 / s * math.exp(-2 * k / 3), x, s_2 * b1, denoised, s_2 * b2, denoised_2
-        denoised_3 = model(combine(*moved, w_2 * fading, n_1, w_2, n_2), sigma_2)
+        a, (b1, b2), c = s_2 / s * math.exp(-2 * k / 3), refined(2 * k / 3, 1 / 2), s_2 * sigma_2 * up
+        b1, b2 = s_2 * b1, s_2 * b2
+        denoised_3 = model(combine(a, x, b1, denoised, b2, denoised_2, c * fading, n_1, c, n_2), sigma_2)
 
         n_3 = noise(sigma_2, sigma_next) if noisy else None
-        b1, b2 = refined(k, 2 / 3)
-        w_3 = s_3 * sigma_next * up
-        moved = s_3 / s * math.exp(-k), x, s_3 * b1, denoised, s_3 * b2, denoised_3
-        x = combine(*moved, w_3 * fading**2, n_1, w_3 * fading, n_2, w_3, n_3)
+        a, (b1, b2), c = s_3 / s * math.exp(-k), refined(k, 2 / 3), s_3 * sigma_next * up
+        x = combine(a, x, s_3 * b1, denoised, s_3 * b2, denoised_3, c * fading**2, n_1, c * fading, n_2, c, n_3)
     return x

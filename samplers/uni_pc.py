@@ -68,6 +68,7 @@ def _uni_pc(model, x, sigmas, callback, order, scale):
         if i == 0:
             start, x = x, combine(keep, x, newest, denoised)
         else:
+            x = start
             # The predictor's m_0 is the corrector's new value, its m_1 the corrector's m_0.
             start, x = combine_twice(correctors[i - 1], keep, [0.0, *predict, 0.0, newest], arrays)
         if callback:
