@@ -8,40 +8,44 @@ from refsd.kernels.combine import combine
 _SHAPES = "combine_twice: the arrays differ in shape"
 
 
-def combine_twice(weights, again, late, arrays):
+def combine_twice(weights, arrays):
     """Weigh arrays and add them up, twice, in one pass.
 
-        first  = weights_0 arrays_0 + weights_1 arrays_1 + ...
-        second = again first + late_0 arrays_0 + late_1 arrays_1 + ...
+        first  = w_0 arrays_0 + ... + w_(k-1) arrays_(k-1)
+        second = w_k first + w_(k+1) arrays_0 + ... + w_(2k) arrays_(k-1)
 
-    weights, again, late: floats, rounded to the dtype of arrays_0
-    arrays: of one shape, in any layout; the first is float32 or float64, the others are cast to its dtype
+    weights: [2 k + 1] float64, a row of a table: floats one by one take longer to hand over. Rounded to the dtype
+             of arrays_0
+    arrays:  k of one shape, in any layout; the first is float32 or float64, the others are cast to its dtype
     -> first, second: new arrays, shape and dtype of arrays_0
 
     Products and sums are in that dtype, from left to right, without FMA. Fewer than three arrays, or more than
     seven, take a pass of combine each.
-    Raises ValueError where shapes or the numbers of weights differ.
+    Raises ValueError where shapes or the number of weights differ.
     """
-    x = arrays[0]
-    if not len(weights) == len(late) == len(arrays):
-        raise ValueError(f"combine_twice: {len(weights)} and {len(late)} weights of {len(arrays)} arrays")
+    x, k = arrays[0], len(arrays)
+    if len(weights) != 2 * k + 1:
+        raise ValueError(f"combine_twice: {len(weights)} weights of {k} arrays, not {2 * k + 1}")
     try:
-        sum_into = _BY_ARRAYS[len(arrays)]
+        sum_into = _BY_ARRAYS[k]
     except KeyError:
-        first = combine(*(part for term in zip(weights, arrays, strict=True) for part in term))
-        return first, combine(again, first, *(part for term in zip(late, arrays, strict=True) for part in term))
+        w = [float(weight) for weight in weights]
+        first = combine(*(part for term in zip(w[:k], arrays, strict=True) for part in term))
+        return first, combine(
+            w[k], first, *(part for term in zip(w[k + 1 :], arrays, strict=True) for part in term)
+        )
     first, second = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
-    sum_into(first, second, *weights, again, *late, *arrays)
+    sum_into(first, second, weights, *arrays)
     return first, second
 
 
 @kernel(parallel=False, inline=False)
-def _combine_twice3(first, second, a, b, c, again, A, B, C, x, y, z):
+def _combine_twice3(first, second, w, x, y, z):
     if not first.shape == x.shape == y.shape == z.shape:
         raise ValueError(_SHAPES)
     T = first.dtype.type
-    again, a, b, c = T(again), T(a), T(b), T(c)
-    A, B, C = T(A), T(B), T(C)
+    a, b, c = T(w[0]), T(w[1]), T(w[2])
+    again, A, B, C = T(w[3]), T(w[4]), T(w[5]), T(w[6])
     for i in range(first.size):
         p, q, r = T(x.flat[i]), T(y.flat[i]), T(z.flat[i])
         total = a * p + b * q + c * r
@@ -50,12 +54,12 @@ def _combine_twice3(first, second, a, b, c, again, A, B, C, x, y, z):
 
 
 @kernel(parallel=False, inline=False)
-def _combine_twice4(first, second, a, b, c, d, again, A, B, C, D, x, y, z, u):
+def _combine_twice4(first, second, w, x, y, z, u):
     if not first.shape == x.shape == y.shape == z.shape == u.shape:
         raise ValueError(_SHAPES)
     T = first.dtype.type
-    again, a, b, c, d = T(again), T(a), T(b), T(c), T(d)
-    A, B, C, D = T(A), T(B), T(C), T(D)
+    a, b, c, d = T(w[0]), T(w[1]), T(w[2]), T(w[3])
+    again, A, B, C, D = T(w[4]), T(w[5]), T(w[6]), T(w[7]), T(w[8])
     for i in range(first.size):
         p, q, r, s = T(x.flat[i]), T(y.flat[i]), T(z.flat[i]), T(u.flat[i])
         total = a * p + b * q + c * r + d * s
@@ -64,12 +68,12 @@ def _combine_twice4(first, second, a, b, c, d, again, A, B, C, D, x, y, z, u):
 
 
 @kernel(parallel=False, inline=False)
-def _combine_twice5(first, second, a, b, c, d, e, again, A, B, C, D, E, x, y, z, u, v):
+def _combine_twice5(first, second, w, x, y, z, u, v):
     if not first.shape == x.shape == y.shape == z.shape == u.shape == v.shape:
         raise ValueError(_SHAPES)
     T = first.dtype.type
-    again, a, b, c, d, e = T(again), T(a), T(b), T(c), T(d), T(e)
-    A, B, C, D, E = T(A), T(B), T(C), T(D), T(E)
+    a, b, c, d, e = T(w[0]), T(w[1]), T(w[2]), T(w[3]), T(w[4])
+    again, A, B, C, D, E = T(w[5]), T(w[6]), T(w[7]), T(w[8]), T(w[9]), T(w[10])
     for i in range(first.size):
         p, q, r, s, t = T(x.flat[i]), T(y.flat[i]), T(z.flat[i]), T(u.flat[i]), T(v.flat[i])
         total = a * p + b * q + c * r + d * s + e * t
@@ -78,30 +82,30 @@ def _combine_twice5(first, second, a, b, c, d, e, again, A, B, C, D, E, x, y, z,
 
 
 @kernel(parallel=False, inline=False)
-def _combine_twice6(first, second, a, b, c, d, e, f, again, A, B, C, D, E, F, x, y, z, u, v, w):
-    if not first.shape == x.shape == y.shape == z.shape == u.shape == v.shape == w.shape:
+def _combine_twice6(first, second, w, x, y, z, u, v, o):
+    if not first.shape == x.shape == y.shape == z.shape == u.shape == v.shape == o.shape:
         raise ValueError(_SHAPES)
     T = first.dtype.type
-    again, a, b, c, d, e, f = T(again), T(a), T(b), T(c), T(d), T(e), T(f)
-    A, B, C, D, E, F = T(A), T(B), T(C), T(D), T(E), T(F)
+    a, b, c, d, e, f = T(w[0]), T(w[1]), T(w[2]), T(w[3]), T(w[4]), T(w[5])
+    again, A, B, C, D, E, F = T(w[6]), T(w[7]), T(w[8]), T(w[9]), T(w[10]), T(w[11]), T(w[12])
     for i in range(first.size):
         p, q, r, s, t = T(x.flat[i]), T(y.flat[i]), T(z.flat[i]), T(u.flat[i]), T(v.flat[i])
-        k = T(w.flat[i])
+        k = T(o.flat[i])
         total = a * p + b * q + c * r + d * s + e * t + f * k
         first.flat[i] = total
         second.flat[i] = again * total + A * p + B * q + C * r + D * s + E * t + F * k
 
 
 @kernel(parallel=False, inline=False)
-def _combine_twice7(first, second, a, b, c, d, e, f, g, again, A, B, C, D, E, F, G, x, y, z, u, v, w, o):
-    if not first.shape == x.shape == y.shape == z.shape == u.shape == v.shape == w.shape == o.shape:
+def _combine_twice7(first, second, w, x, y, z, u, v, o, h):
+    if not first.shape == x.shape == y.shape == z.shape == u.shape == v.shape == o.shape == h.shape:
         raise ValueError(_SHAPES)
     T = first.dtype.type
-    again, a, b, c, d, e, f, g = T(again), T(a), T(b), T(c), T(d), T(e), T(f), T(g)
-    A, B, C, D, E, F, G = T(A), T(B), T(C), T(D), T(E), T(F), T(G)
+    a, b, c, d, e, f, g = T(w[0]), T(w[1]), T(w[2]), T(w[3]), T(w[4]), T(w[5]), T(w[6])
+    again, A, B, C, D, E, F, G = T(w[7]), T(w[8]), T(w[9]), T(w[10]), T(w[11]), T(w[12]), T(w[13]), T(w[14])
     for i in range(first.size):
         p, q, r, s, t = T(x.flat[i]), T(y.flat[i]), T(z.flat[i]), T(u.flat[i]), T(v.flat[i])
-        k, m = T(w.flat[i]), T(o.flat[i])
+        k, m = T(o.flat[i]), T(h.flat[i])
         total = a * p + b * q + c * r + d * s + e * t + f * k + g * m
         first.flat[i] = total
         second.flat[i] = again * total + A * p + B * q + C * r + D * s + E * t + F * k + G * m

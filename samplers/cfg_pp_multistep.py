@@ -179,7 +179,8 @@ def gradient_estimation_cfg_pp(
         if sigma_next == 0:
             return denoised
         more = (gamma - 1) * (sigma_next - sigma) if d_last is not None else 0.0
-        slope, late = [1 / sigma, -1 / sigma, 0.0, 0.0], [0.0, 0.0, 1.0, -more]
+        # d = (x - uncond) / sigma;  (sigma_next + more) d + denoised - more d_last
+        weights = np.array([1 / sigma, -1 / sigma, 0.0, 0.0, sigma_next + more, 0.0, 0.0, 1.0, -more])
         arrays = [x, uncond, denoised, denoised if d_last is None else d_last]
-        d_last, x = combine_twice(slope, sigma_next + more, late, arrays)
+        d_last, x = combine_twice(weights, arrays)
     return x

@@ -113,7 +113,7 @@ def sa_solver_pece(
 
 def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, again):
     most = max(orders)
-    predictors, correctors, decays, ups = _tables(sigmas, s_noise, tau, orders, weights, signal)
+    predictors, correctors, decays, ups, both = _tables(sigmas, s_noise, tau, orders, weights, signal)
     past: list[np.ndarray] = []
     start, n = x, None
     for i, sigma, sigma_next in intervals(sigmas):
@@ -133,17 +133,16 @@ def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights,
         else:
             # The last step once more, from where it began and with what the model said, and the next from there.
             x = start
-            first, late, arrays = [decays[i - 1], *correctors[i - 1]], [0.0, *predictors[i]], [x, *past]
-            if n_last is not None:
-                first, late, arrays = [*first, ups[i - 1]], [*late, 0.0], [*arrays, n_last]
-            if n is not None:
-                first, late, arrays = [*first, 0.0], [*late, ups[i]], [*arrays, n]
-            start, x = combine_twice(first, decays[i], late, arrays)
+            known = [start, *past, denoised if n_last is None else n_last, denoised if n is None else n]
+            start, x = combine_twice(both[i], known)
     return x
 
 
-def _tables(sigmas, s_noise, tau, orders, weights, signal) -> tuple[list, list, list, list]:
-    """Of every step but one to 0: weights of the past values, before and after it; of x, and of the noise."""
+def _tables(sigmas, s_noise, tau, orders, weights, signal):
+    """Of every step but one to 0: weights of the past values, before and after it; of x; of the noise.
+
+    And of x, the past values, both noises, as combine_twice takes them: a step's corrector and the next predictor.
+    """
     levels = np.asarray(sigmas[sigmas > 0], np.float64)
     times = -np.log(levels)
     h, i = np.diff(times), np.arange(len(times) - 1)
@@ -151,13 +150,16 @@ def _tables(sigmas, s_noise, tau, orders, weights, signal) -> tuple[list, list, 
     # A step to 0 takes denoised, and before it the orders fall.
     room = len(sigmas) - 2 - i if sigmas[-1] == 0 else most
     noisy = np.square([tau(level) for level in levels[1:].tolist()])
-    predictors = weights(times, 0, np.minimum(np.minimum(orders[0], known), room), most, 1 + noisy)
-    correctors = weights(times, 1, np.minimum(np.minimum(orders[1], known + 1), room), most, 1 + noisy)
     signals = np.array([signal(level) for level in levels.tolist()])
     scale = signals[1:, None]
+    predictors = scale * weights(times, 0, np.minimum(np.minimum(orders[0], known), room), most, 1 + noisy)
+    correctors = scale * weights(times, 1, np.minimum(np.minimum(orders[1], known + 1), room), most, 1 + noisy)
     decays = signals[1:] / signals[:-1] * np.exp(-(1 + noisy) * h)
     ups = signals[1:] * s_noise * levels[1:] * np.sqrt(-np.expm1(-2 * noisy * h))
-    return (scale * predictors).tolist(), (scale * correctors).tolist(), decays.tolist(), ups.tolist()
+    both = np.zeros((len(h), 2 * most + 7))
+    both[1:, 0], both[1:, 1 : most + 1], both[1:, most + 1] = decays[:-1], correctors[:-1], ups[:-1]
+    both[:, most + 3], both[:, most + 5 : -2], both[:, -1] = decays, predictors, ups
+    return predictors.tolist(), correctors.tolist(), decays.tolist(), ups.tolist(), list(both)
 
 
 def _terms(weights, values) -> list:

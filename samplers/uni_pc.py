@@ -52,7 +52,12 @@ def _uni_pc(model, x, sigmas, callback, order, scale):
     times = -np.log(np.asarray(sigmas[sigmas > 0], np.float64))
     i, sizes = np.arange(len(times) - 1), scale(np.diff(times))
     used = np.minimum(np.minimum(order, i + 1), steps - i)
-    predictors, correctors = (uni_pc_weights(times, used, sizes, ahead, order).tolist() for ahead in (0, 1))
+    predictor, corrector = (uni_pc_weights(times, used, sizes, ahead, order) for ahead in (0, 1))
+    # The predictor's m_0 is the corrector's new value, its m_1 the corrector's m_0.
+    both = np.zeros((len(used), 2 * order + 5))
+    both[1:, : order + 2], both[:, order + 2] = corrector[:-1], predictor[:, 0]
+    both[:, order + 4 : -2], both[:, -1] = predictor[:, 2:-1], predictor[:, 1]
+    rows = list(both)
     past: list[np.ndarray] = []
     start = x
     for i, sigma, sigma_next in intervals(sigmas):
@@ -62,15 +67,13 @@ def _uni_pc(model, x, sigmas, callback, order, scale):
         past = [denoised, *past[: order - 1]] if past else [denoised] * order
         if sigma_next == 0:
             if callback:
-                callback(i, sigma, combine(*_terms(correctors[i - 1], arrays)) if i > 0 else x, denoised)
+                callback(i, sigma, combine(*_terms(corrector[i - 1].tolist(), arrays)) if i > 0 else x, denoised)
             return denoised
-        keep, newest, *predict, _ = predictors[i]
         if i == 0:
-            start, x = x, combine(keep, x, newest, denoised)
+            start, x = x, combine(predictor[0, 0], x, predictor[0, 1], denoised)
         else:
             x = start
-            # The predictor's m_0 is the corrector's new value, its m_1 the corrector's m_0.
-            start, x = combine_twice(correctors[i - 1], keep, [0.0, *predict, 0.0, newest], arrays)
+            start, x = combine_twice(rows[i], arrays)
         if callback:
             callback(i, sigma, start, denoised)
     return x

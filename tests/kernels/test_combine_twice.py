@@ -18,23 +18,24 @@ from refsd.kernels.combine_twice import combine_twice
 )
 def test_against_naive(shape, k, seed, dtype):
     rng = np.random.default_rng(seed)
-    again, *weights = rng.standard_normal(2 * k + 1).astype(np.float32).tolist()
+    weights = rng.standard_normal(2 * k + 1).astype(np.float32).astype(np.float64)
     arrays = [np.asarray(x) for x in rng.standard_normal((k, *shape)).astype(dtype)]
-    answers = combine_twice(weights[:k], again, weights[k:], arrays)
-    expected = naive.combine_twice(again, weights[:k], weights[k:], arrays)
-    magnitude = naive.combine_twice(abs(again), np.abs(weights[:k]), np.abs(weights[k:]), np.abs(arrays))
-    for mine, theirs, size in zip(answers, expected, magnitude, strict=True):
+    answers = combine_twice(weights, arrays)
+    expected = naive.combine_twice(weights[k], weights[:k], weights[k + 1 :], arrays)
+    size = np.abs(weights)
+    magnitude = naive.combine_twice(size[k], size[:k], size[k + 1 :], np.abs(arrays))
+    for mine, theirs, most in zip(answers, expected, magnitude, strict=True):
         assert mine.dtype == dtype and mine.shape == shape
-        assert (np.abs(mine - theirs) <= (2 * k + 1) * np.finfo(dtype).eps * size).all()
+        assert (np.abs(mine - theirs) <= (2 * k + 1) * np.finfo(dtype).eps * most).all()
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7, 8])
 def test_shapes_must_be_equal(k):
     arrays = [np.ones((3, 4))] * (k - 1) + [np.ones((4, 3))]
     with pytest.raises(ValueError, match="differ in shape"):
-        combine_twice([1.0] * k, 1.0, [1.0] * k, arrays)
+        combine_twice(np.ones(2 * k + 1), arrays)
 
 
 def test_every_array_has_its_weights():
-    with pytest.raises(ValueError, match="2 and 3 weights of 3 arrays"):
-        combine_twice([1.0] * 2, 1.0, [1.0] * 3, [np.ones(2)] * 3)
+    with pytest.raises(ValueError, match="6 weights of 3 arrays, not 7"):
+        combine_twice(np.ones(6), [np.ones(2)] * 3)
