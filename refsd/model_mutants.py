@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd import model_operations as operations
 from refsd.components import forward
 from refsd.engine import Reference, one_answer
 from refsd.golden.arithmetic import Arithmetic
@@ -25,30 +26,6 @@ Renamed = Callable[[str], str | None]
 Revalued = Callable[[str, np.ndarray], np.ndarray | None]
 
 
-class _OtherPairs(Arithmetic):
-    rope, rope_halves = Arithmetic.rope_halves, Arithmetic.rope
-
-
-class _OtherAxes(Arithmetic):
-    def rope_angles(self, ids, axes_dim, theta):
-        return super().rope_angles(np.asarray(ids)[..., ::-1], axes_dim, theta)
-
-
-class _NoHeadNorm(Arithmetic):
-    def rms_norm(self, x, weight, eps=1e-6):
-        return x if x.ndim == 4 else super().rms_norm(x, weight, eps)
-
-
-class _OtherGelu(Arithmetic):
-    def gelu(self, x, approximate="none"):
-        return super().gelu(x, "none" if approximate == "tanh" else "tanh")
-
-
-class _LargeEps(Arithmetic):
-    def parameter(self, op, name, value):
-        return 10 * value if name == "eps" else super().parameter(op, name, value)
-
-
 class Mutant(NamedTuple):
     """
     name:       what an engine does that has this bug, in a few words
@@ -56,6 +33,7 @@ class Mutant(NamedTuple):
     inputs:     the inputs -> wrong ones; None: the bug makes no difference
     rename:     which weight is taken for which
     revalue:    what a weight's values are taken for
+    outputs:    the outputs -> wrong ones; None: the bug makes no difference
     """
 
     name: str
@@ -63,6 +41,7 @@ class Mutant(NamedTuple):
     inputs: Callable[[Inputs], Inputs | None] = lambda inputs: inputs
     rename: Renamed = lambda name: None
     revalue: Revalued = lambda name, values: None
+    outputs: Callable[[Inputs], Inputs | None] = lambda outputs: outputs
 
 
 def _change(argument: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
@@ -104,46 +83,137 @@ def _chunks(name: str) -> int:
     return 3 if "single" in name else 6
 
 
-def _turn_qkv(name: str, values: np.ndarray) -> np.ndarray | None:
-    """k, v, q where q, k, v stand in one weight."""
-    fused = name.rpartition(".")[0].endswith(("qkv", "in_proj"))
-    return np.roll(values, values.shape[0] // 3, axis=0) if fused else None
+def _order_of_qkv(*order: int) -> Revalued:
+    """The thirds of a weight in which q, k and v stand, in another order."""
+
+    def reordered(name, values):
+        fused = name.rpartition(".")[0].endswith("qkv")
+        thirds = np.split(values, 3) if fused else []
+        return np.concatenate([thirds[i] for i in order]) if fused else None
+
+    return reordered
 
 
-def _swap(one: str, other: str) -> Renamed:
+def _swap(*pairs: tuple[str, str]) -> Renamed:
     def renamed(name):
-        if one in name:
-            return name.replace(one, other)
-        return name.replace(other, one) if other in name else None
+        for one, other in pairs:
+            if one in name:
+                return name.replace(one, other)
+            if other in name:
+                return name.replace(other, one)
+        return None
 
     return renamed
+
+
+def _transpose(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values.T if values.ndim == 2 and values.shape[0] == values.shape[1] else None
+
+
+def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
+    return np.ones_like(values) if values.ndim == 1 and name.endswith((".weight", ".scale")) else None
+
+
+def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """A change of what has three channels."""
+
+    def changed(tensors):
+        met = {name: change(x) for name, x in tensors.items() if x.ndim == 4 and x.shape[1] == 3}
+        return {**tensors, **met} if met else None
+
+    return changed
+
+
+def _of_thousand(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """A change of times that are numbers of steps, not shares of the noise."""
+
+    def changed(inputs):
+        t = inputs.get("timesteps")
+        return {**inputs, "timesteps": change(t)} if t is not None and np.max(t) > 1 else None
+
+    return changed
+
+
+def _backwards(t: np.ndarray) -> np.ndarray:
+    return (1000 if np.max(t) > 1 else 1) - t
+
+
+def _exchange(one: str, other: str) -> Callable[[Inputs], Inputs | None]:
+    def exchanged(y):
+        return {**y, one: y[other], other: y[one]} if one in y and other in y else None
+
+    return exchanged
+
+
+def _all(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    return lambda y: {name: change(x) for name, x in y.items()}
 
 
 def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
     return values[:, :, ::-1, ::-1] if values.ndim == 4 and values.shape[2] > 1 else None
 
 
+_Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
+_K_V = (("k_proj", "v_proj"), ("to_k", "to_v"), ("Attention.k.", "Attention.v."), (".k.", ".v."))
+_HEAD_NORMS = (("query_norm", "key_norm"), ("q_norm", "k_norm"), ("ln_q", "ln_k"))
+_NORMS = (
+    *(
+        ("layer_norm1", "layer_norm2"),
+        ("input_layernorm", "post_attention_layernorm"),
+        ("in_layers.0", "out_layers.0"),
+    ),
+    *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
+)
+
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("RoPE turns the other pairs of channels (neighbours, halves)", _OtherPairs),
-    Mutant("RoPE's axes stand in the reverse order", _OtherAxes),
-    Mutant("queries and keys are not normalised", _NoHeadNorm),
-    Mutant("GELU is the other one (erf, tanh)", _OtherGelu),
-    Mutant("eps is ten times too large", _LargeEps),
+    Mutant("RoPE turns the other pairs of channels (neighbours, halves)", operations.OtherPairs),
+    Mutant("RoPE's axes stand in the reverse order", operations.OtherAxes),
+    Mutant("RoPE's theta is 10000 (256 where it should be that)", operations.OtherTheta),
+    Mutant("queries and keys are not normalised", operations.NoHeadNorm),
+    Mutant("GELU is the other one (erf, tanh)", operations.OtherGelu),
+    Mutant("GELU is quick GELU, or the reverse", operations.QuickGelu),
+    Mutant("SiLU is GELU", operations.GeluForSilu),
+    Mutant("eps is ten times too large", operations.LargeEps),
+    Mutant("eps is ten times too small", operations.SmallEps),
+    Mutant("sines and cosines of the time stand in the other order", operations.SinesFirst),
+    Mutant("the time has the other shift of frequencies (0, 1)", operations.ShiftedFrequencies),
+    Mutant("attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse", operations.OtherScale),
+    Mutant("attention has no mask", operations.NoMask),
+    Mutant("heads of keys are taken in turn, not in groups", operations.HeadsInTurn),
+    Mutant("going down a level pads both sides", operations.PadsBothSides),
+    Mutant("going down a level pads the other side", operations.PadsTheOtherSide),
     Mutant("the time is 1000 times too small", inputs=_change("timesteps", lambda t: t / 1000)),
     Mutant("the time is rounded to a whole number", inputs=_change("timesteps", np.rint)),
+    Mutant("the time is one too large", inputs=_of_thousand(lambda t: t + 1)),
+    Mutant("the time is one too small", inputs=_of_thousand(lambda t: t - 1)),
+    Mutant("the time runs backwards", inputs=_change("timesteps", _backwards)),
     Mutant("the guidance is not embedded", inputs=_change("guidance", np.zeros_like)),
+    Mutant("the guidance is 1000 times too small", inputs=_change("guidance", lambda g: g / 1000)),
     Mutant("the pooled text is missing", inputs=_change("y", np.zeros_like)),
+    Mutant("the text is missing", inputs=_change("context", np.zeros_like)),
     Mutant("the mask is not read", inputs=_drop("context_mask", "attention_mask")),
     Mutant("the reference is not read", inputs=_drop("reference")),
+    Mutant("the hint is not read", inputs=_change("hint", np.zeros_like)),
     Mutant("the second item of the batch reads the first", inputs=_first_of_batch),
+    Mutant("a picture's channels are blue, green, red", inputs=_pictures(lambda x: x[:, ::-1])),
+    Mutant("a picture of -1..1 is taken for one of 0..1", inputs=_pictures(lambda x: 2 * x - 1)),
+    Mutant("a picture of 0..1 is taken for one of -1..1", inputs=_pictures(lambda x: (x + 1) / 2)),
     Mutant("shift and scale (or scale and gate) stand in the other order", revalue=_swap_modulation),
-    Mutant("q, k and v stand in another order", revalue=_turn_qkv),
+    Mutant("q, k and v stand as k, v, q", revalue=_order_of_qkv(1, 2, 0)),
+    Mutant("q and k are swapped", rename=_swap(*_Q_K), revalue=_order_of_qkv(1, 0, 2)),
+    Mutant("k and v are swapped", rename=_swap(*_K_V), revalue=_order_of_qkv(0, 2, 1)),
+    Mutant("the norms of q and k are swapped", rename=_swap(*_HEAD_NORMS)),
+    Mutant("a block's two norms are swapped", rename=_swap(*_NORMS)),
+    Mutant("norms have no scale", revalue=_unscaled_norms),
+    Mutant("square matrices are transposed", revalue=_transpose),
     Mutant("convolutions are flipped", revalue=_flip),
     Mutant("biases are missing", revalue=lambda name, w: np.zeros_like(w) if name.endswith(".bias") else None),
-    Mutant("T5's gate and value are swapped", rename=_swap("wi_0", "wi_1")),
-    Mutant("the MLP's gate and value are swapped", rename=_swap("gate_proj", "up_proj")),
-    Mutant("q and k are swapped", rename=_swap("q_proj", "k_proj")),
+    Mutant("T5's gate and value are swapped", rename=_swap(("wi_0", "wi_1"))),
+    Mutant("the MLP's gate and value are swapped", rename=_swap(("gate_proj", "up_proj"))),
     Mutant("token ids are one too small", inputs=_change("input_ids", lambda ids: np.maximum(ids - 1, 0))),
+    Mutant("mean and logvar are swapped", outputs=_exchange("mean", "logvar")),
+    Mutant("the output's sign is turned", outputs=_all(np.negative)),
+    Mutant("the output's channels are blue, green, red", outputs=_pictures(lambda x: x[:, ::-1])),
 )  # fmt: skip
 
 
@@ -191,7 +261,10 @@ def answer(reference: Reference, case: Case, mutant: Mutant) -> dict[str, np.nda
         )
     revalues = mutant.revalue is not Mutant._field_defaults["revalue"]
     renames = mutant.rename is not Mutant._field_defaults["rename"]
-    return None if (revalues or renames) and not weights.met else y
+    if (revalues or renames) and not weights.met:
+        return None
+    y = mutant.outputs(y)
+    return None if y is None else dict(y)
 
 
 def causes(
@@ -203,13 +276,27 @@ def causes(
 ) -> list[str]:
     """The bugs under which the reference agrees with an engine's answer."""
     exact, honest = (Reference(n, model_files=model_files) for n in (FLOAT64, numerics))
+    right = honest.run(case, inputs)
+    if any(name not in found or found[name].shape != y.shape for name, y in right.items()):
+        return []
     named = []
     for mutant in MUTANTS:
-        truth = answer(exact, case, mutant)
-        if truth is None or any(name not in found or found[name].shape != y.shape for name, y in truth.items()):
-            continue
         near = answer(honest, case, mutant)
-        assert near is not None
+        if near is None or not _nearer(found, near, right):
+            continue
+        truth = answer(exact, case, mutant)
+        assert truth is not None
         if judge(measure_case(case, inputs, found, truth, near, numerics)).passed:
             named.append(mutant.name)
     return named
+
+
+def _nearer(found: Inputs, near: Inputs, right: Inputs) -> bool:
+    """Whether every answer is at most half as far from a mutant's as from the right one."""
+
+    def apart(y):
+        return np.array([np.linalg.norm(found[name].astype(np.float64) - y[name]) for name in right])
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = all(found[name].shape == y.shape for name, y in near.items())
+        return same and bool((apart(near) <= apart(right) / 2 + 1e-300).any())
