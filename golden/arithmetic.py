@@ -12,6 +12,7 @@ import numpy as np
 from refsd.golden.deviations import DEVIATIONS, Deviation
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import PROFILES, Numerics
+from refsd.golden.running_angles import rope_angles_running
 from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels import activations as act
 from refsd.kernels import modulate as modulation
@@ -45,7 +46,11 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "winograd-f16": conv2d_im2col,  # where Winograd does not apply
 }
 _WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32 on all cores, where NumPy takes one
-_ANGLES = {"float64": rope.rope_angles, "float32": rope.rope_angles_float32}
+_ANGLES = {
+    "float64": rope.rope_angles,
+    "float32": rope.rope_angles_float32,
+    "float32, running": rope_angles_running,
+}
 _SHRINKS = {"nearest": resample.resize_nearest, "bilinear": resize_bilinear}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 

@@ -72,6 +72,13 @@ DEVIATIONS: dict[str, Deviation] = {
             "stable-diffusion.cpp flux.hpp:979-984, forward_chroma_radiance: fake_patch_size_x2, ggml_interpolate",
         ),
         Deviation(
+            "sdcpp/rope-running-angles",
+            "rope_angles",
+            {"precision": "float32, running"},
+            "a language model's angles are a running product in float32, 5e-5 radians off at token 511",
+            "ggml ggml-cpu/ops.cpp, ggml_rope_cache_init, by way of stable-diffusion.cpp llm.hpp, ggml_rope_ext",
+        ),
+        Deviation(
             "sdcpp/zimage-qk-norm-eps",
             "rms_norm of heads",
             {"eps": 1e-6},

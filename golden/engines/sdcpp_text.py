@@ -94,7 +94,7 @@ _QWEN3_ASKERS = {
 _MISTRAL_ASKERS = {(10, 20, 30): _Asker(_recipe("flux2-dev-narrow", tiny=False), "taef2", 0, 33)}
 
 
-def _llm(askers: dict[tuple[int, ...], _Asker], deviations: tuple[str, ...] = ()) -> Reach:
+def _llm(askers: dict[tuple[int, ...], _Asker]) -> Reach:
     def flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
         return ["--llm", str(model_files(model, "ldm"))]
 
@@ -123,7 +123,7 @@ def _llm(askers: dict[tuple[int, ...], _Asker], deviations: tuple[str, ...] = ()
             return "sd-cli's prompt has no padding here"
         return None if asker.template < L else f"sd-cli's prompt makes more than {asker.template} tokens here"
 
-    return Reach(answer, refuses, flags, deviations, tiny=True)
+    return Reach(answer, refuses, flags, ("sdcpp/rope-running-angles",), tiny=True)
 
 
 REACHES: dict[tuple[str, str], Reach] = {

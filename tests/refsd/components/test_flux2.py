@@ -115,3 +115,21 @@ def test_references_in_their_order():
     np.testing.assert_array_equal(run(m, **plain, reference=first, reference_2=second), want)
     np.testing.assert_array_equal(run(m, **plain, reference=first, reference_4=second), want)
     assert not np.allclose(run(m, **plain, reference=second, reference_2=first), want)
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen3"])
+def test_the_hidden_states_that_are_asked_for(name):
+    of = {"mistral": (tiny, HEAD, mistral), "qwen3": (text, {}, qwen3)}
+    fixtures, params, model = of[name]
+    m = Module(fixtures.weights(name))
+    states = model(m, fixtures.IDS, fixtures.MASK, **params)
+    told = COMPONENTS[name].run(m, fixtures.IDS, fixtures.MASK, layers=[2, 0], **params)
+    assert told.keys() == {"hidden_states"}
+    np.testing.assert_array_equal(told["hidden_states"], np.concatenate([states[2], states[0]], -1))
+    for wrong, match in (
+        ([-1], "param layers is"),
+        (["a"], "param layers is"),
+        ([9], "layer 9; the language model has"),
+    ):
+        with pytest.raises(BadInput, match=match):
+            COMPONENTS[name].run(m, fixtures.IDS, fixtures.MASK, layers=wrong, **params)

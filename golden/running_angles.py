@@ -1,0 +1,25 @@
+"""Angles of a rotary position embedding as ggml makes them: no kernel of the reference, but of a deviation."""
+
+import numpy as np
+
+
+def rope_angles_running(ids, axes_dim, theta):
+    """`rope_angles` as a running product in float32.
+
+        angle_0 = ids,  angle_i = angle_(i-1) * theta^(-2 / dim)
+
+    ids:      [N, L, A]
+    axes_dim: channels given to each axis, all even
+    -> angle: [N, L, sum(axes_dim) / 2], float64 that holds float32 numbers
+
+    Error: measured 5e-5 at position 511, of theta 1e6 and 128 channels.
+    Source: ggml ggml-cpu/ops.cpp, ggml_rope_cache_init.
+    """
+    ids = np.asarray(ids, np.float32)
+    parts = []
+    for a, dim in enumerate(axes_dim):
+        angle, factor = ids[..., a], np.float32(theta) ** np.float32(-2 / dim)
+        for _ in range(dim // 2):
+            parts.append(angle)
+            angle = angle * factor
+    return np.stack(parts, axis=-1).astype(np.float64)
