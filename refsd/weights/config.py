@@ -88,7 +88,7 @@ def _check_crossing(path: Path, given: dict[str, Any], size: UNetSize) -> None:
 def _check_heads_of_64(path: Path, field: str, heads: Any, channels: list[int]) -> None:
     """SD 2 and SDXL say how many heads each level has; all are 64 channels wide."""
     heads = heads if isinstance(heads, list) else [heads] * len(channels)
-    if len(heads) != len(channels) or any(n != wide // 64 for n, wide in zip(heads, channels, strict=True)):
+    if len(heads) != len(channels) or any(n != max(1, wide // 64) for n, wide in zip(heads, channels, strict=True)):
         raise BadInput(f"{path}: {field} is {_shown(heads)}; refsd computes heads of 64 channels only")
 
 

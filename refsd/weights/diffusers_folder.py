@@ -53,7 +53,7 @@ def unet_config(size: UNetSize) -> dict:
     more: dict[str, Any] = {}
     if size.linear:
         widths = [mult * size.channels for mult in size.channel_mult]
-        more |= {"attention_head_dim": [wide // 64 for wide in widths], "use_linear_projection": True}
+        more |= {"attention_head_dim": [max(1, wide // 64) for wide in widths], "use_linear_projection": True}
         more["transformer_layers_per_block"] = [depth or 1 for depth in depths]
     if size.label:
         more |= {"addition_embed_type": "text_time", "addition_time_embed_dim": 256}

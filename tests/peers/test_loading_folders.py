@@ -6,25 +6,35 @@ import torch
 from float64_peers import distance, draw, float64_throughout, redraw
 from test_models_chroma import peer_chroma
 from test_models_clip import peer_clip, prompts
-from test_models_flux2 import peer_flux2
+from test_models_controlnet import CONFIGS as CONTROLNETS
+from test_models_controlnet import peer_controlnet
+from test_models_controlnet_sdxl import CONFIGS as SDXL_CONTROLNETS
+from test_models_controlnet_sdxl import peer_controlnet as peer_sdxl_controlnet
+from test_models_flux2 import answers_vae, peer_flux2, redraw_statistics
+from test_models_flux2 import peer_vae as peer_flux2_vae
 from test_models_flux_whole import FluxPipeline, image_ids, packed, peer_flux
 from test_models_mistral import peer_mistral
 from test_models_mmdit import MMDiTSize as PeerSize
 from test_models_mmdit import peer_mmdit
 from test_models_qwen3 import peer_config
 from test_models_sdxl import CONFIGS, peer_unet
+from test_models_sdxl import peer_clip as peer_openclip
 from test_models_t5 import peer_t5
 from test_models_taesd import peer_taesd
+from test_models_vae import CONFIGS as VAES
+from test_models_vae import peer_vae
 from test_models_zimage import answer as zimage_answer
 from test_models_zimage import peer_zimage
-from transformers import Qwen3Model
+from transformers import CLIPTextModelWithProjection, Qwen3Model
 
 from refsd.components import forward, load
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.numerics import FLOAT64
+from refsd.models.unet import size_condition
+from refsd.module import Module
 from refsd.weights import open_checkpoint
 from refsd.weights.architecture import CLIPSize
-from refsd.weights.architecture_flux2 import MistralSize
+from refsd.weights.architecture_flux2 import Flux2VAESize, MistralSize
 from refsd.weights.architecture_text import Qwen3Size, T5Size
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")]
@@ -109,8 +119,60 @@ def _unet(name):
     config = CONFIGS[name]
     peer, context = peer_unet(config), draw((2, 5, config.size.context_dim), 2)
     x = draw((2, config.size.in_channels, 8, 16), 1)
-    inputs = {"x": x, "timesteps": 1000 * T, "context": context}
-    return peer, lambda: peer(of(x), of(1000 * T), of(context)).sample, "unet", inputs
+    y, added = _label(config)
+    inputs = {"x": x, "timesteps": 1000 * T, "context": context, **y}
+    return peer, lambda: peer(of(x), of(1000 * T), of(context), added_cond_kwargs=added).sample, "unet", inputs
+
+
+def _label(config):
+    """What SDXL is told besides, for us and for diffusers."""
+    if not config.pooled:
+        return {}, None
+    pooled, sizes = draw((2, config.pooled), 4), np.abs(draw((2, config.sizes), 5)) * 1000
+    y = size_condition(Module({}, Arithmetic(FLOAT64)), pooled, sizes)
+    return {"y": y}, {"text_embeds": of(pooled), "time_ids": of(sizes)}
+
+
+def _controlnet():
+    size, num_heads, num_groups, widths, *_ = CONTROLNETS["odd-levels"]
+    return _controlled(peer_controlnet(size, num_heads, num_groups, widths), size, {}, None)
+
+
+def _sdxl_controlnet(name):
+    case = SDXL_CONTROLNETS[name]
+    return _controlled(peer_sdxl_controlnet(case), case.config.size, *_label(case.config))
+
+
+def _controlled(peer, size, y, added):
+    x, context, hint = (
+        draw((2, size.in_channels, 4, 8), 1),
+        draw((2, 5, size.context_dim), 2),
+        draw((2, 3, 32, 64), 3),
+    )
+    inputs = {"x": x, "timesteps": 1000 * T, "context": context, "hint": hint, **y}
+    given = [of(array) for array in (x, 1000 * T, context, hint)]
+    run = lambda: peer(*given, added_cond_kwargs=added).down_block_res_samples[0]
+    return peer, run, "controlnet", inputs
+
+
+def _vae(name):
+    size, num_groups, *_, without, _ = VAES[name]
+    peer, z = peer_vae(size, num_groups, without), draw((2, size.latent_channels, 3, 2), 1)
+    return peer, lambda: peer.decode(of(z)).sample, "vae-decoder", {"z": z}
+
+
+def _flux2_vae():
+    size = Flux2VAESize(24, 16, (1, 2), 1, 4)
+    peer, z = peer_flux2_vae(size, 8), draw((2, 16, 3, 2), 1)
+    redraw_statistics(peer, 2)
+    return peer, lambda: answers_vae(peer, draw((1, 3, 8, 8), 2), z)[1], "flux2-vae-decoder", {"z": z}
+
+
+def _bigg():
+    """As deep as bigG, which a folder is known by."""
+    size = CLIPSize(hidden=64, layers=32, mlp=40, vocab=90, positions=11)
+    peer, ids = peer_openclip(CLIPTextModelWithProjection, size, 89, 24), prompts(size, 9, 89)
+    return peer, lambda: peer(of(ids)).text_embeds, "clip_g", {"input_ids": ids}
 
 
 def _tae():
@@ -142,6 +204,16 @@ def _clip():
 FAMILIES = {
     "sd2": lambda: _unet("sd2"),
     "sdxs-09": lambda: _unet("cross-only"),
+    "sdxl": lambda: _unet("sdxl"),
+    "sdxl-refiner": lambda: _unet("refiner"),
+    "controlnet": _controlnet,
+    "controlnet-sd2": lambda: _sdxl_controlnet("sd2-inpaint"),
+    "controlnet-sdxl": lambda: _sdxl_controlnet("sdxl"),
+    "vae": lambda: _vae("two-levels"),
+    "vae of 16 channels": lambda: _vae("sixteen-latents"),
+    "vae of flux": lambda: _vae("flux, odd"),
+    "vae of flux2": _flux2_vae,
+    "bigg": _bigg,
     "sd3.5": _sd3,
     "flux": _flux,
     "chroma": _chroma,
@@ -154,8 +226,18 @@ FAMILIES = {
     "mistral": _mistral,
     "clip": _clip,
 }
-FOLDER = {"unet": "unet", "tae-decoder": "vae", "t5": "text_encoder_2", "clip": "text_encoder"}
+FOLDER = {
+    "unet": "unet",
+    "controlnet": "controlnet",
+    "clip_g": "text_encoder_2",
+    "tae-decoder": "vae",
+    "t5": "text_encoder_2",
+    "clip": "text_encoder",
+}
 FOLDER |= dict.fromkeys(("qwen3", "mistral"), "text_encoder")
+FOLDER |= dict.fromkeys(("vae-decoder", "flux2-vae-decoder"), "vae")
+# What is compared where it is not the first, and what the config does not tell.
+OUTPUT, EOS = {"clip_g": "pooled"}, {"clip_g": {"eos": 89}}
 
 
 @pytest.mark.parametrize("saved", SAVED)
@@ -169,8 +251,8 @@ def test_it_answers_as_what_saved_it(tmp_path, family, saved):
         peer.save_pretrained(folder, **SAVED[saved])
     assert list(folder.glob("*.index*json")) or "shards" not in saved
     m, params = load(open_checkpoint(tmp_path), component, Arithmetic(FLOAT64))
-    got = forward(component, m, inputs, params)
-    assert distance(next(iter(got.values())), want) <= 1e-12
+    got = forward(component, m, inputs, params | EOS.get(component, {}))
+    assert distance(got[OUTPUT.get(component, next(iter(got)))], want) <= 1e-12
 
 
 @pytest.mark.parametrize("family", ["flux", "sd3.5", "clip", "qwen3"])
