@@ -1,4 +1,4 @@
-"""From words to a picture, all of it: a folder as diffusers saves it, with its tokenizer and encoder, in float64."""
+"""From words to a picture, all of it: a folder as diffusers saves it, tokenizer and encoder too, in float64."""
 
 import numpy as np
 import pytest

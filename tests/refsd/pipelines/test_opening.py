@@ -32,15 +32,9 @@ def checkpoint(path, family="sd15", extras=()):
 class Network:
     """Answers its input, less some."""
 
-    fits = {
-        "C": SimpleNamespace(n=9),
-        "K": SimpleNamespace(n=4),
-        "H": SimpleNamespace(n=8),
-        "E": SimpleNamespace(n=5),
-    }
-
     def __init__(self, less):
         self.less = less
+        self.fits = {name: SimpleNamespace(n=n) for name, n in {"C": 9, "K": 4, "H": 8, "E": 5}.items()}
 
     def __call__(self, inputs, source):
         assert inputs["x"].shape == (1, 9, 8, 8) and inputs["context"].shape == (1, 2, 5)
