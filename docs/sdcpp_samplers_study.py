@@ -1,15 +1,17 @@
 """Every sampler on every schedule of stable-diffusion.cpp, in an unmodified sd-server. Results: sdcpp_samplers.md.
 
-    python -P docs/sdcpp_samplers_study.py record  SD_SERVER MODEL RUNS.npz
+    python -P docs/sdcpp_samplers_study.py record  SD_SERVER MODEL RUNS.npz [--only GLOB]
     python -P docs/sdcpp_samplers_study.py matrix  RUNS.npz
     python -P docs/sdcpp_samplers_study.py fixture RUNS.npz OUT.npz
     python -P docs/sdcpp_samplers_study.py free    RUNS.npz MODEL
 
 SD_SERVER is built with shared ggml libraries; MODEL is a full-size SD 1.5 in one file, as
-`refsd weights make sd15 --type f16` writes it. What passes or fails: tests/peers/test_sdcpp_samplers.py.
+`refsd weights make sd15 --type f16` writes it. GLOB chooses runs by name: '*|discrete|4|64|64|1.0|None|42' are the
+15 that `free` needs. What passes or fails: tests/peers/test_sdcpp_samplers.py.
 """
 
 import argparse
+import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.samplers import noise
 from refsd.samplers.levels import SD_LEVELS
+from refsd.trajectory import sdcpp_float32
 from refsd.trajectory.sdcpp import Asked, Seen, compare, float32_levels, seen
 from refsd.weights import open_checkpoint
 
@@ -46,12 +49,13 @@ RUNS = [
 ]
 
 
-def record(server: Path, model: Path, path: Path) -> None:
+def record(server: Path, model: Path, path: Path, only: str) -> None:
     """The decoder's graphs are not computed: only what it is given matters."""
-    sizes = {(asked.width // 8, asked.height // 8) for asked in RUNS}
+    chosen = [asked for asked in RUNS if fnmatch.fnmatch(asked.key, only)]
+    sizes = {(asked.width // 8, asked.height // 8) for asked in chosen}
     runs: dict[str, np.ndarray] = {}
     with Server(server, model, [f"f32:{width}x{height}x4x1" for width, height in sizes]) as program:
-        for asked in RUNS:
+        for asked in chosen:
             size = asked.width, asked.height
             graphs = program.picture(PROMPT, *size, asked.cfg_scale, asked.seed, **asked.sampling())
             runs |= {f"{asked.key}/{name}": a for name, a in seen(graphs, asked.cfg_scale)._asdict().items()}
@@ -86,6 +90,17 @@ def matrix(path: Path) -> None:
     for asked, (near, far) in sorted(both.items(), key=lambda item: -item[1][0].margin)[:24]:
         steps = " ".join(f"{d:.0e}" for d in near.steps)
         print(f"| {asked.key} | {near.margin:.2f} | {far.margin:.2f} | {steps} |")
+    print("\n| run | of the bound | with its deviation | step by step |\n|---|---|---|---|")
+    explained = {
+        asked: compare(asked, run, levels, True)
+        for asked, run in runs.items()
+        if asked.sampler in sdcpp_float32.DEVIATIONS
+    }
+    for asked, apart in explained.items():
+        if both[asked][0].margin > 1:
+            steps = " ".join(f"{d:.0e}" for d in apart.steps)
+            print(f"| {asked.key} | {both[asked][0].margin:.2f} | {apart.margin:.2f} | {steps} |")
+    print(f"\nworst with deviations: {max((apart.margin for apart in explained.values()), default=0):.2f}")
     print(f"\n{len(runs)} runs, {sum(near.margin <= 1 for near, _ in both.values())} inside float32's bound,")
     print(f"worst step {max(near.steps.max() for near, _ in both.values()):.1e} with float32 levels,")
     print(f"{max(far.steps.max() for _, far in both.values()):.1e} with float64's")
@@ -97,6 +112,8 @@ def fixture(path: Path, out: Path) -> None:
     chosen = [Asked(sampler, "karras", 5) for sampler in SAMPLERS]
     chosen += [Asked("dpm++2m", schedule, 4) for schedule in SCHEDULES]
     chosen += [Asked(sampler, "karras", 5, eta=0.5) for sampler in ETA]
+    chosen += [Asked(sampler, "discrete", 5) for sampler in sdcpp_float32.DEVIATIONS]
+    chosen += [Asked("dpm++2s_a", schedule, 4) for schedule in ("ays", "kl_optimal")]
     kept = {}
     for asked in chosen:
         run = runs[asked]
@@ -139,8 +156,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("record", "matrix", "fixture", "free"))
     parser.add_argument("paths", type=Path, nargs="+")
+    parser.add_argument("--only", default="*", help="of record: the runs whose names match")
     given = parser.parse_args()
-    {"record": record, "matrix": matrix, "fixture": fixture, "free": free}[given.part](*given.paths)
+    more = (given.only,) if given.part == "record" else ()
+    {"record": record, "matrix": matrix, "fixture": fixture, "free": free}[given.part](*given.paths, *more)
 
 
 if __name__ == "__main__":

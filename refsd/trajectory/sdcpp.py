@@ -1,6 +1,7 @@
 """A run of stable-diffusion.cpp as the tap saw it, against refsd: each call of the UNet from its own states."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory.forms import Solver, forms, sensitivities
 from refsd.trajectory.measure import forced
 from refsd.trajectory.run import Dump
+from refsd.trajectory.sdcpp_float32 import DEVIATIONS, float32_sigmas
+from refsd.trajectory.sdcpp_float32 import sizes as terms_sizes
 
 _U = 2.0**-24
 
@@ -100,15 +103,26 @@ def seen(graphs: Iterable[Graph], cfg_scale: float) -> Seen:
     return Seen(x, t, np.stack(eps), decoder.inputs[0] * np.float32(LATENT_SCALES["sd1"].factor))
 
 
-def compare(asked: Asked, run: Seen, levels: DiscreteLevels) -> Apart:
+def compare(asked: Asked, run: Seen, levels: DiscreteLevels, deviation: bool = False) -> Apart:
     """Each call, and the end, from the run's own latents and answers, with refsd's sampler, sigmas and noise.
 
-    run: the whole latents, or their first channels, rows and columns
+    run:       the whole latents, or their first channels, rows and columns
+    deviation: with sdcpp_float32's sampler in place of refsd's, and its terms as it lists them
     Raises ValueError where refsd's sampler calls its model another number of times.
     """
-    solver = Solver(sampling.method(asked.sampler, asked.eta).run)
+    smooth = Solver(sampling.method(asked.sampler, asked.eta).run)
     sigmas = SCHEDULES[asked.schedule](asked.steps, levels)
-    form = forms(solver, sigmas)
+    slopes, form, sizes = sensitivities(smooth, sigmas), forms(smooth, sigmas), None
+    if deviation:
+        its = float32_sigmas(asked.schedule, asked.steps, levels)
+        sigmas = sigmas.astype(np.float32).astype(np.float64) if its is None else its
+        told = {} if asked.eta is None else {"eta": asked.eta}
+        run_float32 = partial(DEVIATIONS[asked.sampler][1], **told)
+        form = forms(Solver(run_float32), sigmas)
+        sizes = forms(Solver(partial(run_float32, total=terms_sizes)), sigmas)
+        # Either may draw noise that weighs nothing.
+        more = max(form.rows.shape[1] - slopes.shape[-1], 0)
+        slopes = np.pad(slopes, ((0, 0), (0, 0), (0, more)))[..., : form.rows.shape[1]]
     if form.calls != len(run.t):
         raise ValueError(f"{asked}: the program called its UNet {len(run.t)} times, refsd does {form.calls} times")
     sigma = form.sigmas.reshape(-1, 1, 1, 1)
@@ -118,7 +132,10 @@ def compare(asked: Asked, run: Seen, levels: DiscreteLevels) -> Apart:
     whole = (4, asked.height // 8, asked.width // 8)
     noise = np.stack([rng.randn(whole) for _ in range(1 + form.draws)]).astype(np.float64)
     noise = noise[:, *(slice(size) for size in x[0].shape)]
-    expected, limits = forced(form, y, noise, _U, sensitivities(solver, sigmas))
+    expected, limits = forced(form, y, noise, _U, slopes)
+    if sizes is not None:
+        terms = np.concatenate([y.x, y.denoised, noise[1:]])
+        limits += gamma(16, _U) * np.tensordot(sizes.rows, np.abs(terms), 1)
     # x and denoised were rounded on their way: scaled for the UNet, and put together from its answer.
     rough = np.concatenate([gamma(3, _U) * np.abs(x), gamma(4, _U) * (np.abs(x) + np.abs(sigma * run.eps))])
     limits += np.tensordot(np.abs(form.rows[:, : 2 * form.calls]), rough, 1)
