@@ -21,10 +21,10 @@ from refsd.golden.engines.sdcpp_reach import (
     size,
 )
 from refsd.golden.engines.sdcpp_sd1 import encoded, refuses_picture
-from refsd.golden.engines.sdcpp_stand_ins import mistral, mistral_graph, qwen3, qwen3_graph
+from refsd.golden.engines.sdcpp_stand_ins import mistral, qwen3, qwen3_graph
 from refsd.kernels.batch_norm import batch_denorm, batch_norm
 
-EPS = 1e-4  # of the autoencoder's statistics
+_EPS = 1e-4  # of the autoencoder's statistics
 _SCALE = 2 * LATENT
 _TOKENS = 512  # of context that a prompt makes
 _TEMPLATE = 34  # tokens of dev's template, with a prompt of one
@@ -50,7 +50,7 @@ def _klein(call: Call) -> dict[str, np.ndarray]:
 
 
 def _dev(call: Call) -> dict[str, np.ndarray]:
-    return _answer(call, mistral_graph(_TEMPLATE))
+    return _answer(call, qwen3_graph(_TEMPLATE))
 
 
 def _answer(call: Call, encoder: str) -> dict[str, np.ndarray]:
@@ -86,7 +86,7 @@ def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> lis
 
 def _decoder(call: Call) -> dict[str, np.ndarray]:
     """Each item is one picture of a batch. Before its graph sd-cli scales the latent by statistics of its own."""
-    z = f32(batch_denorm(call.arrays["z"].astype(np.float64), *_statistics(call), EPS))
+    z = f32(batch_denorm(call.arrays["z"].astype(np.float64), *_statistics(call), _EPS))
     args = [*call.args, *one_step(1), *size(z, _SCALE), "-b", str(len(z))]
     with scratch() as folder:
         args += ["-o", str(folder / "out.png")]
@@ -96,7 +96,7 @@ def _decoder(call: Call) -> dict[str, np.ndarray]:
 def _encoder(call: Call) -> dict[str, np.ndarray]:
     """Behind its graph sd-cli scales the latent."""
     mean = encoded(call).astype(np.float64)
-    return {"mean": batch_norm(mean, *_statistics(call), EPS)}
+    return {"mean": batch_norm(mean, *_statistics(call), _EPS)}
 
 
 def _statistics(call: Call) -> tuple[np.ndarray, np.ndarray]:

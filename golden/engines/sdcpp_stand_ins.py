@@ -11,11 +11,8 @@ CLIP_L_GRAPH = "f32:77x77x1x1,i32:77x1x1x1"
 
 
 def qwen3_graph(tokens: int) -> str:
-    """Its mask, ids and positions."""
+    """Its mask, ids and positions; Mistral's too."""
     return f"f32:{tokens}x{tokens}x1x1,i32:{tokens}x1x1x1,i32:{tokens}x1x1x1"
-
-
-mistral_graph = qwen3_graph
 
 
 def clip_l(folder: Path) -> Path:
@@ -54,27 +51,25 @@ def _clip(D: int, layers: int) -> dict[str, tuple[int, ...]]:
 
 def qwen3(folder: Path, hidden: int, layers: int = 1) -> Path:
     """A Qwen3 of few layers and hardly any MLP; sd-cli takes its heads, 32 over 8 of 128, as they are."""
+    return _language_model(folder / "qwen3.safetensors", hidden, layers, ("q_norm", "k_norm"))
+
+
+def mistral(folder: Path, hidden: int) -> Path:
+    """The same for Mistral, which does not normalise its heads."""
+    return _language_model(folder / "mistral.safetensors", hidden, 1, ())
+
+
+def _language_model(path: Path, hidden: int, layers: int, norms: tuple[str, ...]) -> Path:
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (1, hidden), "norm.weight": (hidden,)}
     heads = {"q_proj": (4096, hidden), "k_proj": (1024, hidden), "v_proj": (1024, hidden), "o_proj": (hidden, 4096)}
     for i in range(layers):
         layer = f"layers.{i}."
         shapes |= {f"{layer}self_attn.{name}.weight": shape for name, shape in heads.items()}
-        shapes |= {f"{layer}self_attn.{name}.weight": (128,) for name in ("q_norm", "k_norm")}
+        shapes |= {f"{layer}self_attn.{name}.weight": (128,) for name in norms}
         shapes |= {f"{layer}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
         shapes |= {f"{layer}mlp.{name}.weight": (32, hidden) for name in ("gate_proj", "up_proj")}
         shapes |= {f"{layer}mlp.down_proj.weight": (hidden, 32)}
-    return hollow(folder / "qwen3.safetensors", {f"model.{name}": shape for name, shape in shapes.items()})
-
-
-def mistral(folder: Path, hidden: int) -> Path:
-    """A Mistral of one layer and hardly any MLP; sd-cli takes its heads, 32 over 8 of 128, as they are."""
-    layer = "model.layers.0."
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (1, hidden), "model.norm.weight": (hidden,)}
-    heads = {"q_proj": (4096, hidden), "k_proj": (1024, hidden), "v_proj": (1024, hidden), "o_proj": (hidden, 4096)}
-    shapes |= {f"{layer}self_attn.{name}.weight": shape for name, shape in heads.items()}
-    shapes |= {f"{layer}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
-    shapes |= {f"{layer}mlp.{name}.weight": (32, hidden) for name in ("gate_proj", "up_proj")}
-    return hollow(folder / "mistral.safetensors", shapes | {f"{layer}mlp.down_proj.weight": (hidden, 32)})
+    return hollow(path, {f"model.{name}": shape for name, shape in shapes.items()})
 
 
 def zimage(folder: Path) -> Path:
