@@ -69,8 +69,9 @@ def _heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, Any]:
         given = {**given, field: 8}
     elif isinstance(heads, list) and heads and all(n == heads[0] for n in heads):
         given = {**given, field: heads[0]}
+    heads_of = {"num_heads": _divisor(path, given, field, 8, size.channels)}
     return {
-        "num_heads": _divisor(path, given, field, 8, size.channels),
+        **({"head_dim": 64} if size.linear else heads_of),
         "num_groups": _divisor(path, given, "norm_num_groups", 32, size.channels),
     }
 

@@ -23,6 +23,8 @@ def open_weights(path: str | Path) -> Weights:
     path = Path(path)
     if path.is_dir():
         raise BadInput(f"{path}: a folder; a .safetensors, .gguf or .ckpt file expected")
+    if path.is_fifo() or path.is_socket() or path.is_char_device():
+        raise BadInput(f"{path}: a pipe or a device; a .safetensors, .gguf or .ckpt file expected")
     try:
         with open(path, "rb") as file:
             start = file.read(16)

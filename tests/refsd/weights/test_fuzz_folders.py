@@ -1,6 +1,7 @@
 """Damaged folders, indices and scales: they open as what they say, or are BadInput in one line. No memory taken."""
 
 import json
+import os
 import tracemalloc
 
 import hypothesis.strategies as st
@@ -163,3 +164,9 @@ def test_the_undamaged_open(folders):
         checkpoint = open_checkpoint(folder.parent if folder.name != "controlnet" else folder)
         assert checkpoint.family is not None, family
         json.dumps([describe(checkpoint), bad_values(checkpoint)])
+
+
+def test_a_pipe_is_not_waited_for(place):
+    os.mkfifo(place / "pipe")
+    said = refused_in_one_line(lambda: open_weights(place / "pipe"))
+    assert said is not None and "a pipe or a device" in said
