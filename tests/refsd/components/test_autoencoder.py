@@ -15,6 +15,8 @@ from refsd.module import Module
 from refsd.weights.checkpoint import survey
 from refsd.weights.describe import describe
 
+pytestmark = pytest.mark.jitted
+
 RNG = np.random.default_rng(3)
 
 

@@ -103,6 +103,7 @@ def test_a_picture_goes_there_and_back():
     assert COMPONENTS["flux2-vae-decoder"].run(m, latent, **groups).shape == VAE_GIVEN["picture"].shape
 
 
+@pytest.mark.jitted
 def test_references_in_their_order():
     """Each has its size; another order is another answer, and one that is left out is none."""
     size = small.FAMILIES["flux2-klein"]["flux2"]
