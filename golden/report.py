@@ -56,6 +56,18 @@ def _grid(report: Report) -> tuple[list[str], list[str], dict[tuple[str, str], l
     return ops, list(report.engines), cells
 
 
+def summary(report: Report) -> Table:
+    """A line an engine: how many cases had which outcome, and the worst margin."""
+    grid = Table(title="cases by outcome (worst margin: value / allowed, above 1 fails)", title_style="dim")
+    grid.add_column("engine", no_wrap=True)
+    grid.add_column("outcome")
+    for name in report.engines:
+        text, status = cell(report.of(name))
+        said, _, margin = text.partition(", ")
+        grid.add_row(name, f"[{_STYLE[status]}]{said}{f' ({margin})' if margin else ''}[/]")
+    return grid
+
+
 def table(report: Report) -> Table:
     """Operations down, engines across; passes are a bare number, and the worst margin stands in brackets."""
     ops, engines, cells = _grid(report)

@@ -13,11 +13,7 @@ from refsd.components import forward
 from refsd.engine import Reference, one_answer
 from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import Case
-from refsd.golden.conform import measure_case
-from refsd.golden.engines import ModelFiles
-from refsd.golden.numerics import FLOAT64, Numerics
 from refsd.golden.tensor import StoredTensor, stored
-from refsd.golden.verdict import judge
 from refsd.module import Module
 
 Inputs = Mapping[str, np.ndarray]
@@ -265,38 +261,3 @@ def answer(reference: Reference, case: Case, mutant: Mutant) -> dict[str, np.nda
         return None
     y = mutant.outputs(y)
     return None if y is None else dict(y)
-
-
-def causes(
-    case: Case,
-    inputs: Mapping[str, StoredTensor],
-    found: Mapping[str, np.ndarray],
-    numerics: Numerics,
-    model_files: ModelFiles,
-) -> list[str]:
-    """The bugs under which the reference agrees with an engine's answer."""
-    exact, honest = (Reference(n, model_files=model_files) for n in (FLOAT64, numerics))
-    right = honest.run(case, inputs)
-    if any(name not in found or found[name].shape != y.shape for name, y in right.items()):
-        return []
-    named = []
-    for mutant in MUTANTS:
-        near = answer(honest, case, mutant)
-        if near is None or not _nearer(found, near, right):
-            continue
-        truth = answer(exact, case, mutant)
-        assert truth is not None
-        if judge(measure_case(case, inputs, found, truth, near, numerics)).passed:
-            named.append(mutant.name)
-    return named
-
-
-def _nearer(found: Inputs, near: Inputs, right: Inputs) -> bool:
-    """Whether every answer is at most half as far from a mutant's as from the right one."""
-
-    def apart(y):
-        return np.array([np.linalg.norm(found[name].astype(np.float64) - y[name]) for name in right])
-
-    with np.errstate(invalid="ignore", over="ignore"):
-        same = all(found[name].shape == y.shape for name, y in near.items())
-        return same and bool((apart(near) <= apart(right) / 2 + 1e-300).any())

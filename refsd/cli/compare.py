@@ -87,7 +87,7 @@ def _against_case(case, found, store: Path, numerics):
     from refsd.golden import verdict
     from refsd.golden.conform import Runner, causes, measure_case
     from refsd.golden.store import Store
-    from refsd.model_mutants import causes as model_causes
+    from refsd.model_diagnose import causes as model_causes
     from refsd.trajectory import JUDGES
 
     place = Store(store)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import typer
 
+# More engines make a table that no terminal shows well: then a line each, and the table in report.md.
+_COLUMNS = 5
 _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
     None,
@@ -60,7 +62,7 @@ def conform(
     make_into(store, chosen)
 
     from refsd.cli.model_files import model_files
-    from refsd.model_mutants import causes
+    from refsd.model_diagnose import causes
 
     runner = conformance.Runner(
         lambda numerics, deviations: Reference(numerics, deviations, model_files),
@@ -129,7 +131,7 @@ def _print(outcome, report: Path) -> None:
     from refsd.golden import verdict
 
     console = Console()
-    console.print(pages.table(outcome))
+    console.print(pages.table(outcome) if len(outcome.engines) <= _COLUMNS else pages.summary(outcome))
     for name, version in outcome.engines.items():
         console.print(f"{name} {version}", style="dim", markup=False, highlight=False)
     shown = pages.failures(outcome)

@@ -243,3 +243,14 @@ def test_engines_are_found_by_name():
     assert registry.find("gguf-py")[0].engine is not None
     with pytest.raises(BadInput, match="unknown engine 'gmgl'"):
         registry.find("gmgl")
+
+
+def test_many_engines_have_a_line_each():
+    def result(engine, status, margin):
+        return Result(engine, "silu/x", "silu", status, margin=margin)
+
+    engines = {f"engine{i}": "1" for i in range(7)}
+    results = [result(name, verdict.FAIL if name == "engine3" else verdict.PASS, 2.0) for name in engines]
+    summary = pages.summary(Report("0", engines, [], results))
+    assert summary.row_count == 7
+    assert "1 fail (2.01)" in list(summary.columns[1].cells)[3]

@@ -10,8 +10,9 @@ from refsd.golden import conform, verdict
 from refsd.golden.cases import CASES, select
 from refsd.golden.cases.models import CASES as FAMILIES
 from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT32, FLOAT64
-from refsd.model_mutants import MUTANTS, Mutant, answer, causes
+from refsd.golden.numerics import FLOAT32, FLOAT64, TORCH_BF16
+from refsd.model_diagnose import causes
+from refsd.model_mutants import MUTANTS, Mutant, answer
 from refsd.weights import recipes
 
 pytestmark = pytest.mark.jitted
@@ -140,6 +141,57 @@ def test_a_broken_engine_is_told_its_bug(model_files, name, bug):
     (result,) = conform.run(runner, [Broken(mutant, model_files)], [case])
     assert result.status == verdict.FAIL
     assert result.reason.endswith(f"; the reference agrees if {bug}")
+
+
+class Odd(Reference):
+    """A reference that declares float32, whatever it does."""
+
+    def __init__(self, model_files, change, computes=FLOAT32):
+        super().__init__(computes, model_files=model_files)
+        self.change = change
+
+    def numerics(self, case):
+        return FLOAT32
+
+    def run(self, case, inputs):
+        return {name: self.change(y) for name, y in super().run(case, inputs).items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "computes", "said"),
+    [
+        (
+            lambda y: np.float32(1.25) * y,
+            FLOAT32,
+            "all that it gives is 1.25 times as large",
+        ),
+        (lambda y: y, TORCH_BF16, "it computes as torch-bf16, and not as float32"),
+        (lambda y: y + np.float32(0.01) * y**2, FLOAT32, ""),
+    ],
+)
+def test_size_and_precision_are_told(model_files, change, computes, said):
+    case = CASES["mistral-small/mistral/padded"]
+    truth = Reference(FLOAT64, model_files=model_files).run(case, case.realize())
+    runner = conform.Runner(
+        lambda numerics, deviations: Reference(numerics, deviations, model_files),
+        lambda case: truth,
+        causes=functools.partial(causes, model_files=model_files),
+    )
+    (result,) = conform.run(runner, [Odd(model_files, change, computes)], [case])
+    assert result.status == verdict.FAIL
+    assert result.reason.partition("; the reference agrees if ")[2] == said
+
+
+def test_a_bug_of_one_block_is_told_its_place(model_files):
+    bug = next(m for m in MUTANTS if m.name == "k and v are swapped")
+    case = CASES["mistral-small/mistral/padded"]
+
+    def rename(name):
+        return bug.rename(name) if name.startswith("model.layers.1.") else None
+
+    found = answer(Reference(FLOAT32, model_files=model_files), case, Mutant("one", rename=rename))
+    assert found is not None
+    assert causes(case, case.realize(), found, FLOAT32, model_files) == ["k and v are swapped in model.layers.1"]
 
 
 def test_cases_without_a_peer_are_asked_for_by_name():
