@@ -157,6 +157,10 @@ class Card(NamedTuple):
     clip_skip: int = 1
     source: str = ""
 
+    def of_sdxl(self) -> "Card":
+        """With the tables that are SDXL's own."""
+        return self._replace(schedules={**self.schedules, **SDXL_SCHEDULES.get(self.engine, {})})
+
     def sigmas(self, steps: int, schedule: str, sampler: str, levels: Levels, strength: float = 1.0) -> np.ndarray:
         """The sigmas that are run, falling."""
         rule = self.schedules[schedule]
@@ -185,6 +189,20 @@ _FORGE = {
     "align_your_steps_11": SCHEDULES["ays_11"],
     "align_your_steps_32": SCHEDULES["ays_32"],
     "align_your_steps_GITS": SCHEDULES["ays_gits"],
+}
+# Where a schedule is a table of a family, SDXL has its own.
+SDXL_SCHEDULES: dict[str, dict[str, Schedule]] = {
+    "sdcpp": {"ays": lambda n, levels: tables.align_your_steps(n, tables.AYS_SDXL_LEVELS)},
+    "a1111": {"align_your_steps": lambda n, levels: tables.align_your_steps_appended(n, tables.AYS_SDXL)},
+    "forge": {
+        name: lambda n, levels, table=table: tables.align_your_steps_appended(n, table)
+        for name, table in {
+            "align_your_steps": tables.AYS_SDXL,
+            "align_your_steps_11": tables.AYS_SDXL,
+            "align_your_steps_32": tables.AYS_SDXL_32,
+            "align_your_steps_GITS": tables.AYS_GITS_SDXL,
+        }.items()
+    },
 }
 _COMFYUI = _named(
     *("karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal"),

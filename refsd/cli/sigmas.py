@@ -15,6 +15,10 @@ class Like(StrEnum):
     k_diffusion = "k-diffusion"
 
 
+# A strength leaves out the beginning of any list; elsewhere it asks for another schedule, or there is no list.
+_CUTS_A_LIST = ("sdcpp", "diffusers", "k-diffusion")
+
+
 def register(app: typer.Typer) -> None:
     app.command()(sigmas)
 
@@ -25,31 +29,40 @@ def sigmas(
     scheduler: Annotated[str | None, typer.Option(help="By the engine's own name; its default without.")] = None,
     sampler: Annotated[str, typer.Option(help="Some leave the last sigma above 0 out.")] = "euler",
     strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="img2img: the share that is denoised.")] = 1.0,
-    custom: Annotated[str | None, typer.Option(help="The sigmas themselves: 14.6,7,3,0.")] = None,
+    custom: Annotated[
+        str | None, typer.Option("--sigmas", "--custom", help="The sigmas themselves: 14.6,7,3,0.")
+    ] = None,
+    sdxl: Annotated[bool, typer.Option("--sdxl", help="Tables searched for SDXL, not for SD 1.x.")] = False,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Print the sigmas of a schedule, and what the network is told at each, for SD 1.x, 2.x and SDXL.
 
     Two engines that call a schedule by one name need not mean one schedule: compare --like comfyui --scheduler
-    kl_optimal with --like forge.
+    kl_optimal with --like forge. Custom sigmas are cut by --strength where the engine cuts a list: sdcpp,
+    diffusers, k-diffusion.
     """
     from refsd.golden.errors import BadInput
     from refsd.samplers.conventions import CARDS
     from refsd.samplers.levels import SD_LEVELS
     from refsd.samplers.schedules.sigmas import custom as parse_custom
 
-    card = CARDS[like.value]
+    card = CARDS[like.value].of_sdxl() if sdxl else CARDS[like.value]
     name = "custom" if custom is not None else scheduler or card.schedule
     if custom is None and name not in card.schedules:
         raise BadInput(f"--scheduler {name}: {like.value} has {', '.join(card.schedules)}")
     try:
         if custom is not None:
             values = parse_custom(custom)
+            if strength < 1 and like.value not in _CUTS_A_LIST:
+                raise ValueError(f"{like.value} has no list of sigmas that --strength {strength} would cut")
+            if strength < 1:
+                steps, whole = len(values) - 1, values
+                values = card.truncation(steps, strength, lambda n: whole)
         else:
             values = card.sigmas(steps, name, sampler, SD_LEVELS, strength)
     except ValueError as error:
         raise BadInput(
-            f"--{name}: {error}" if custom is not None else f"--scheduler {name}, --steps {steps}: {error}"
+            f"--sigmas: {error}" if custom is not None else f"--scheduler {name}, --steps {steps}: {error}"
         ) from None
     if len(values) < 2:
         raise BadInput(f"--strength {strength}: {like.value} runs no step of {steps}; expected more")

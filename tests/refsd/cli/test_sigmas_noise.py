@@ -35,11 +35,40 @@ def test_custom_sigmas():
     assert "custom: 3 steps" in run.invoke(app, ["sigmas", "--custom", "14.6,7,3,0"]).output
 
 
+@pytest.mark.parametrize(("like", "kept"), [("sdcpp", 3), ("k-diffusion", 3), ("diffusers", 2)])
+def test_custom_sigmas_of_img2img(like, kept):
+    """Of four steps at strength 0.5 sdcpp runs int(4 * 0.5) + 1, diffusers int(4 * 0.5)."""
+    flags = ["sigmas", "--sigmas", "14.6,7,3,1,0", "--strength", "0.5", "--like", like, "--json"]
+    assert json.loads(run.invoke(app, flags).output)["sigmas"] == [14.6, 7, 3, 1, 0][-(kept + 1) :]
+
+
+@pytest.mark.parametrize(
+    ("like", "scheduler", "second"),
+    [
+        ("sdcpp", "ays", 6.3184485287),
+        ("a1111", "align_your_steps", 6.315),
+        ("forge", "align_your_steps_11", 6.315),
+        ("forge", "align_your_steps_32", 11.1491618),
+        ("forge", "align_your_steps_GITS", 4.734),
+    ],
+)
+def test_sdxl_has_tables_of_its_own(like, scheduler, second):
+    steps = {"ays": 10, "align_your_steps_32": 32}.get(scheduler, 11)
+    flags = ["sigmas", "--like", like, "--scheduler", scheduler, "--steps", str(steps), "--json"]
+    first, other = (json.loads(run.invoke(app, [*flags, *more]).output)["sigmas"] for more in ([], ["--sdxl"]))
+    assert other[1] == second and first[1] != second and len(first) == len(other) == steps + 1
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["sigmas", "--custom", "3,7"], "--custom: expected two or more falling numbers"),
-        (["sigmas", "--custom", "3,x"], "--custom: expected numbers between commas, found '3,x'"),
+        (["sigmas", "--custom", "3,7"], "--sigmas: expected two or more falling numbers"),
+        (["sigmas", "--custom", "3,x"], "--sigmas: expected numbers between commas, found '3,x'"),
+        (
+            ["sigmas", "--custom", "3,1,0", "--strength", "0.5", "--like", "comfyui"],
+            "comfyui has no list",
+        ),
+        (["sigmas", "--sigmas", "3,1,0", "--strength", "0", "--like", "diffusers"], "diffusers runs no step"),
         (["sigmas", "--scheduler", "nothing"], "sdcpp has discrete, karras"),
         (["sigmas", "--scheduler", "gits", "--steps", "1"], "--scheduler gits, --steps 1: GITS has no table"),
         (["sigmas", "--like", "comfyui", "--strength", "0"], "comfyui runs no step of 20"),
