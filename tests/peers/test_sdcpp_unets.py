@@ -103,7 +103,7 @@ def test_sdxls_clip_l(program, tmp_path):
 def test_the_deviations_are_in_sdxls_nodes_too(engine, program):
     """Every GroupNorm's eps; its GELUs are the tanh's."""
     program.listed = "GROUP_NORM,GELU"
-    case = CASES["full/sdxl/unet"]
+    case = CASES["full/sdxl-inpaint/unet"]
     try:
         engine.run(case, case.realize())
     finally:
