@@ -16,6 +16,9 @@ from refsd.golden.metrics import INFINITE, Errors, Metrics
 # order of magnitude in RMS only if they differ in precision.
 _FACTOR = 4.0
 
+# From here on an honest run is no witness: what passes beside it says nothing.
+_FOREIGN = 0.5
+
 PASS, FAIL, DEVIATES, WAIVED, REFUSED, ERROR = "pass", "fail", "deviates", "waived", "refused", "error"
 
 
@@ -84,6 +87,12 @@ def judge_output(m: Metrics) -> Judgement:
     if m.not_finite:
         place = list(m.not_finite_at)
         reason = f"{m.output}: {m.not_finite} elements are not finite where the truth is, first at {place}"
+        return Judgement(False, INFINITE, "output", reason)
+    if not m.bounded and m.honest_relative_l2 > _FOREIGN:
+        reason = (
+            f"{m.output}: the honest run itself is {m.honest_relative_l2:.3g} of the truth away, so nothing can be "
+            "judged: the golden is of other weights (delete it, and it is made anew), or these numerics do not fit"
+        )
         return Judgement(False, INFINITE, "output", reason)
     measured = criteria(m)
     # A wrong element says more than the statistics that it spoils.

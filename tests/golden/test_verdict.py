@@ -154,3 +154,11 @@ def test_metrics_survive_json_and_are_judged_again():
     metrics = [_measure(_TRUTH + 2e-5), _measure(np.full(_SHAPE, np.nan))]
     again = msgspec.json.decode(msgspec.json.encode(metrics), type=list[Metrics])
     assert [judge_output(m) for m in again] == [judge_output(m) for m in metrics]
+
+
+def test_an_honest_run_far_from_the_truth_is_no_witness():
+    """A golden of other weights: whatever an engine says would be as near as the honest run."""
+    truth = np.linspace(-1, 1, 64).reshape(1, 64)
+    judged = judge([measure("y", truth[:, ::-1], truth, -truth, None, -1)])
+    assert not judged.passed
+    assert "golden is of other weights" in judged.reason
