@@ -184,3 +184,11 @@ def test_stated_distance_of_float32_levels():
     error = np.abs(np.array(levels) / SIGMAS - 1)
     assert 1.2e-5 < error.max() < 1.4e-5
     assert error[-1] < 1.1e-6
+
+
+def test_a_flow_whose_lowest_level_is_shifted_twice():
+    """SD 3 in diffusers: 3 t / (1 + 2 t) of 1, ..., and of 3/1002, itself the shift of 1/1000."""
+    t = np.array([1.0, (1 + 3 / 1002) / 2, 3 / 1002])
+    np.testing.assert_allclose(flow.FLOW_SCHEDULES["flow_linspace"](3, FlowLevels(3.0)), [*3 * t / (1 + 2 * t), 0])
+    uniform = flow.FLOW_SCHEDULES["flow_uniform"](4, FlowLevels(3.0))
+    np.testing.assert_allclose(uniform, [1, 0.9, 0.75, 0.5, 0], rtol=1e-15)
