@@ -20,6 +20,7 @@ from refsd.weights.architecture_controlnet import ControlNetSize
 
 pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]  # whole models
 
+F64 = ["--numerics", "float64"]
 PICTURE = np.random.default_rng(5).random((1, 3, 16, 24))
 MASK = (np.random.default_rng(6).random((1, 1, 16, 24)) > 0.9).astype(np.float64)
 
@@ -143,7 +144,7 @@ def test_the_command(folder, tmp_path, png, family, flags, size):
     if family == "flux-fill":  # eight pixels a latent, two latents a token
         Image.fromarray(np.zeros((16, 32, 3), np.uint8)).save(png)
     more = ["--img-cfg-scale", 1.5] if family == "sd15-edit" else []
-    result = call(*parts, "-p", "a cat", "--steps", 2, "-o", out, "--json", *shown, *more)
+    result = call(*parts, "-p", "a cat", "--steps", 2, "-o", out, "--json", *shown, *more, *F64)
     told = json.loads(result.stdout)["settings"]
     with Image.open(out) as picture, Image.open(png) as first:
         assert picture.size == first.size == (told["width"], told["height"])
