@@ -24,7 +24,7 @@ import safetensors
 import safetensors.numpy
 import threadpoolctl
 
-from refsd.golden.case import Case
+from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engines import Engine
 from refsd.golden.errors import BadInput
 from refsd.golden.tensor import StoredTensor
@@ -54,6 +54,7 @@ class Manifest(msgspec.Struct, frozen=True):
     outputs:   the answer's tensors
     inputs:    SHA-256 of each realised input's bytes
     generator: versions of refsd, numpy and numba, the BLAS and its core, the machine
+    weights:   SHA-256 of the recipes of the model's weights; "" without a model
     """
 
     format: int
@@ -64,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
     outputs: dict[str, TensorNote]
     inputs: dict[str, str]
     generator: dict[str, str]
+    weights: str = ""
 
 
 class Golden(NamedTuple):
@@ -82,10 +84,14 @@ class Problem(NamedTuple):
 
 
 class Store:
-    """A folder of goldens; it need not exist before something is put in it."""
+    """A folder of goldens; it need not exist before something is put in it.
 
-    def __init__(self, root: Path):
+    fingerprint: the recipes that a model's weights have today -> their SHA-256
+    """
+
+    def __init__(self, root: Path, fingerprint: Callable[[ModelRecipe], str] = lambda model: ""):
         self.root = Path(root)
+        self.fingerprint = fingerprint
         if self.root.exists() and not self.root.is_dir():
             raise BadInput(f"{self.root}: not a folder, so no store of goldens")
 
@@ -153,9 +159,15 @@ class Store:
         if not self.manifest_path(case.name).exists():
             return False
         try:
-            return _plain(self.get(case.name).manifest.case) == _plain(case)
+            return self._asks(self.get(case.name).manifest, case)
         except BadInput:
             return False
+
+    def _weights(self, case: Case) -> str:
+        return self.fingerprint(case.model) if case.model else ""
+
+    def _asks(self, manifest: Manifest, case: Case) -> bool:
+        return _plain(manifest.case) == _plain(case) and manifest.weights == self._weights(case)
 
     def put(
         self, case: Case, inputs: Mapping[str, StoredTensor], outputs: Mapping[str, np.ndarray], refsd: str
@@ -176,6 +188,7 @@ class Store:
                 for name, t in inputs.items()
             },
             {"refsd": refsd, **_generator()},
+            self._weights(case),
         )
         path = self.blob_path(blob)
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != blob:
@@ -224,8 +237,9 @@ class Store:
             wanted.add(self.blob_path(manifest.blob))
             if name not in cases:
                 yield Problem("extra", f"{name}: this refsd has no such case")
-            elif _plain(manifest.case) != _plain(cases[name]):
-                yield Problem("changed", f"{name}: the case has changed since its golden was made")
+            elif not self._asks(manifest, cases[name]):
+                what = "case has" if _plain(manifest.case) != _plain(cases[name]) else "recipes of its weights have"
+                yield Problem("changed", f"{name}: the {what} changed since its golden was made")
         for name in sorted(cases.keys() - set(names)):
             yield Problem("missing", f"{name}: no golden")
         if len(names) < len(self.names()):

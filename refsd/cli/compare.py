@@ -82,15 +82,14 @@ def _read(dump: Path):
 
 def _against_case(case, found, store: Path, numerics):
     from refsd.cli.golden import make_into
-    from refsd.cli.model_files import model_files
+    from refsd.cli.model_files import model_files, open_store
     from refsd.engine import Reference
     from refsd.golden import verdict
     from refsd.golden.conform import Runner, causes, measure_case
-    from refsd.golden.store import Store
     from refsd.model_diagnose import causes as model_causes
     from refsd.trajectory import JUDGES
 
-    place = Store(store)
+    place = open_store(store)
     make_into(place, [case])
     truth = place.get(case.name).outputs
     found = _named(found, truth)

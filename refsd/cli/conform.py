@@ -42,13 +42,13 @@ def conform(
     """
     from refsd import __version__
     from refsd.cli.golden import make_into
+    from refsd.cli.model_files import model_files, open_store
     from refsd.cli.steps import steps
     from refsd.engine import Reference
     from refsd.golden import cases as corpus
     from refsd.golden import conform as conformance
     from refsd.golden import report as pages
     from refsd.golden import waivers as waiving
-    from refsd.golden.store import Store
     from refsd.progress import compile_progress
     from refsd.trajectory import JUDGES
 
@@ -58,10 +58,9 @@ def conform(
     accepted = waiving.read(waivers) if waivers else []
     groups, missing = _find(engines)
     found = [engine for group in groups.values() for engine in group]
-    store = Store(golden)
+    store = open_store(golden)
     make_into(store, chosen)
 
-    from refsd.cli.model_files import model_files
     from refsd.model_diagnose import causes
 
     runner = conformance.Runner(

@@ -25,11 +25,11 @@ def make(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None:
 
     What is there and whole is left alone: an interrupted run is taken up where it stopped.
     """
+    from refsd.cli.model_files import open_store
     from refsd.golden import cases as corpus
-    from refsd.golden.store import Store
 
     chosen = corpus.select(cases)
-    new = make_into(Store(store), chosen)
+    new = make_into(open_store(store), chosen)
     if json:
         _print_json({"store": str(store), "cases": len(chosen), "new": new})
     else:
@@ -50,10 +50,10 @@ def make_into(store, chosen) -> int:
 
 def list_(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None:
     """Every case that this refsd knows: what it asks, and whether the store has its answer."""
+    from refsd.cli.model_files import open_store
     from refsd.golden import cases as corpus
-    from refsd.golden.store import Store
 
-    place = Store(store)
+    place = open_store(store)
     rows = [(case, place.has(case)) for case in corpus.select(cases)]
     if json:
         _print_json([{"name": case.name, "op": case.op, "made": made} for case, made in rows])
@@ -74,10 +74,10 @@ def show(
     """What a case asks: operation, recipes, parameters; and what its golden holds."""
     import msgspec
 
+    from refsd.cli.model_files import open_store
     from refsd.golden.cases import CASES
     from refsd.golden.errors import BadInput
     from refsd.golden.operations import OPERATIONS
-    from refsd.golden.store import Store
 
     if mutants:
         _show_mutants(name, json)
@@ -87,7 +87,7 @@ def show(
         return
     if name not in CASES:
         raise BadInput(f"no case and no operation {name!r}: `refsd golden list` shows the cases")
-    case, place = CASES[name], Store(store)
+    case, place = CASES[name], open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
         _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
@@ -169,16 +169,16 @@ def verify(
     """
     import fnmatch
 
-    from refsd.cli.model_files import model_files
+    from refsd.cli.model_files import model_files, open_store
     from refsd.cli.steps import steps
     from refsd.engine import Reference
     from refsd.golden import cases as corpus
     from refsd.golden.errors import BadInput
-    from refsd.golden.store import Store, recompute
+    from refsd.golden.store import recompute
     from refsd.progress import compile_progress
 
     chosen = {case.name: case for case in corpus.select(cases)}
-    place = Store(store)
+    place = open_store(store)
     if not store.exists():
         raise BadInput(f"{store}: no such store: run `refsd golden make {store}`")
     problems = list(place.verify(chosen, lambda name: fnmatch.fnmatchcase(name, cases)))

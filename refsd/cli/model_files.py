@@ -1,5 +1,6 @@
 """Where recipe weights are kept between runs: the user's cache folder, under the hash of their recipes."""
 
+import functools
 import hashlib
 import os
 import tempfile
@@ -8,7 +9,17 @@ from pathlib import Path
 import platformdirs
 
 from refsd.golden.case import ModelRecipe
+from refsd.golden.store import Store
 from refsd.weights import recipes
+
+
+@functools.cache
+def fingerprint(model: ModelRecipe) -> str:
+    """The SHA-256 of all recipes of a model's weights. Raises BadInput for an unknown family or type."""
+    key = hashlib.sha256(repr(model).encode())
+    for name, recipe in recipes.all_recipes(model).items():
+        key.update(f"{name} {recipe}\n".encode())
+    return key.hexdigest()
 
 
 def model_files(model: ModelRecipe, layout: str) -> Path:
@@ -16,12 +27,9 @@ def model_files(model: ModelRecipe, layout: str) -> Path:
 
     Raises BadInput for an unknown family or type.
     """
-    key = hashlib.sha256(repr(model).encode())
-    for name, recipe in recipes.all_recipes(model).items():
-        key.update(f"{name} {recipe}\n".encode())
     cache = Path(os.environ.get("REFSD_CACHE") or platformdirs.user_cache_path("refsd")) / "models"
     size = "tiny" if model.tiny else "full"
-    folder = cache / f"{model.family}-{size}-{model.type}-{key.hexdigest()[:16]}"
+    folder = cache / f"{model.family}-{size}-{model.type}-{fingerprint(model)[:16]}"
     suffix = ".safetensors" if model.type in recipes.FLOAT_TYPES else ".gguf"
     path = folder / ("diffusers" if layout == "diffusers" else f"model{suffix}")
     if not path.exists():
@@ -31,3 +39,8 @@ def model_files(model: ModelRecipe, layout: str) -> Path:
             recipes.make(model, made, layout, lambda count: None)
             made.rename(path)
     return path
+
+
+def open_store(root: Path) -> Store:
+    """Goldens that know which weights they were made with. Raises BadInput if it is no folder."""
+    return Store(root, fingerprint)

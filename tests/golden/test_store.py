@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsd.engine import Reference
-from refsd.golden.case import Case
+from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.cases import CASES
 from refsd.golden.errors import BadInput
 from refsd.golden.recipe import Recipe
@@ -69,6 +69,23 @@ def test_a_changed_case_is_made_again(store):
     assert _kinds(store, {**_BY_NAME, changed.name: changed}) == ["changed"]
     assert make(store, [changed], Reference()) == 1
     assert store.has(changed)
+
+
+class _Answer:
+    version = "0"
+
+    def run(self, case, inputs):
+        return {"out": np.ones(3)}
+
+
+def test_an_answer_of_other_weights_is_made_again(tmp_path):
+    case = Case("model/x", "model/unet", {}, model=ModelRecipe("sd15", tiny=True))
+    before, after = (Store(tmp_path, lambda model, seed=seed: f"{model.family} {seed}") for seed in (1, 2))
+    assert make(before, [case], _Answer()) == 1 and make(before, [case], _Answer()) == 0
+    assert before.manifest("model/x").weights == "sd15 1"
+    (problem,) = after.verify({case.name: case})
+    assert problem == ("changed", "model/x: the recipes of its weights have changed since its golden was made")
+    assert make(after, [case], _Answer()) == 1 and not before.has(case)
 
 
 def test_a_flipped_bit_is_found_and_mended(store):
