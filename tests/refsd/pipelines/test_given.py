@@ -198,3 +198,22 @@ def test_a_strength_that_leaves_no_step(folder):
     with pytest.raises(BadInput, match=r"--strength 0\.1 of --steps 4 leaves no step: raise one of them"):
         sigmas(pipe, Settings("", like="diffusers", steps=4, strength=0.1), from_a_picture=True)
     assert len(sigmas(pipe, Settings("", steps=4, strength=0.1), from_a_picture=True)) == 2
+
+
+def test_each_condition_has_its_own_behind_it(folder):
+    """Of pix2pix: the picture with the prompt and without, and neither."""
+    pipe = pipeline(folder, "sd15-edit")
+    settings = Settings("a cat", "ugly", 24, 16, 1, 4.0, "euler", image_cfg_scale=1.5)
+    begin = starts.start(pipe, settings, 8, Given(reference=PICTURE))
+    both, heard = txt2img.encode(pipe, settings), {}
+    txt2img.sample(pipe, settings, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
+    latent = begin.behind.cond
+    parts = {"cond": (both.cond, latent), "image": (both.uncond, latent), "uncond": (both.uncond, 0 * latent)}
+    said = {}
+    for name, (text, behind) in parts.items():
+        x = np.concatenate([heard["calls.0.x"], behind], axis=1)
+        inputs = {"x": x, "timesteps": heard["calls.0.timesteps"], "context": text.context}
+        said[name] = pipe.denoiser(inputs, "by hand")["out"]
+        np.testing.assert_allclose(heard[f"calls.0.{name}"], said[name], rtol=1e-12)
+    guided = said["uncond"] + 1.5 * (said["image"] - said["uncond"]) + 4.0 * (said["cond"] - said["image"])
+    np.testing.assert_allclose(heard["steps.0.eps"], guided, rtol=1e-8, atol=1e-12)
