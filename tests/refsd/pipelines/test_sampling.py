@@ -88,7 +88,7 @@ def test_default_schedules():
         ({"eta": -0.5}, "--eta -0.5: expected 0 to 100"),
         ({"eta": float("nan")}, "--eta nan"),
         ({"eta": 1.5, "sampler": "tcd"}, "--eta 1.5: expected 0 to 1"),
-        ({"rng": "std_default"}, "--rng std_default: expected one of cuda, cpu, .*standard library"),
+        ({"rng": "std_default"}, "--rng std_default: expected one of cuda, nv, cpu, .*standard library"),
         ({"sampler_rng": "std_default"}, "--sampler-rng std_default"),
         ({"sigmas": (1.0,)}, "--sigmas"),
         ({"sigmas": (1.0, 2.0)}, "--sigmas"),
