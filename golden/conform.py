@@ -184,6 +184,8 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, Stored
     measure_it, judge = (special.measure, verdict.judge_in_order) if special else (measure_case, verdict.judge)
     metrics = measure_it(case, inputs, found, runner.truths(case), honest(numerics), numerics)
     judged = judge(metrics)
+    if judged.criterion == verdict.NO_WITNESS:
+        return result(verdict.REFUSED, reason=judged.reason, **rest)
     rest |= {"outputs": metrics, "margin": judged.margin, "criterion": judged.criterion}
     if judged.passed:
         return result(verdict.PASS, **rest)

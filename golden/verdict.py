@@ -18,6 +18,7 @@ _FACTOR = 4.0
 
 # From here on an honest run is no witness: what passes beside it says nothing.
 _FOREIGN = 0.5
+NO_WITNESS = "honest"
 
 PASS, FAIL, DEVIATES, WAIVED, REFUSED, ERROR = "pass", "fail", "deviates", "waived", "refused", "error"
 
@@ -45,7 +46,7 @@ class Judgement(msgspec.Struct, frozen=True):
     """
     passed:    the verdict on one case
     margin:    of the criterion that came nearest to its limit, or passed it furthest; above 1 it fails
-    criterion: which, "output" where an output is missing or has no numbers
+    criterion: which, "output" where an output is missing or has no numbers, NO_WITNESS where nothing can be judged
     reason:    one line; empty if passed
     """
 
@@ -91,9 +92,9 @@ def judge_output(m: Metrics) -> Judgement:
     if not m.bounded and m.honest_relative_l2 > _FOREIGN:
         reason = (
             f"{m.output}: the honest run itself is {m.honest_relative_l2:.3g} of the truth away, so nothing can be "
-            "judged: the golden is of other weights (delete it, and it is made anew), or these numerics do not fit"
+            "judged: these numerics are too coarse for the case, or the golden is of other weights"
         )
-        return Judgement(False, INFINITE, "output", reason)
+        return Judgement(False, INFINITE, NO_WITNESS, reason)
     measured = criteria(m)
     # A wrong element says more than the statistics that it spoils.
     worst = measured[0] if measured[0].margin > 1 else max(measured, key=lambda c: c.margin)

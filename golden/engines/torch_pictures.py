@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from refsd.golden.engines import EngineFailure
 from refsd.golden.engines.torch_model import TorchModel, diffusers
 
 
@@ -59,12 +60,13 @@ def _load_esrgan(path: Path, dtype):
     """spandrel's RRDBNet without the rest of spandrel, whose import wants torchvision."""
     from safetensors.torch import load_file
 
-    spec = importlib.util.find_spec("spandrel")
-    assert spec is not None and spec.origin
-    root = Path(spec.origin).parent
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "spandrel"}
     try:
         if not before:
+            spec = importlib.util.find_spec("spandrel")
+            if spec is None or spec.origin is None:
+                raise EngineFailure("spandrel is not installed: pip install --no-deps spandrel")
+            root = Path(spec.origin).parent
             for name, folder in (("spandrel", root), ("spandrel.architectures", root / "architectures")):
                 sys.modules[name] = ModuleType(name)
                 sys.modules[name].__path__ = [str(folder)]

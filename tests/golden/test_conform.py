@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Mapping
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,6 +17,7 @@ from refsd.golden.conform import FLOORS, Report, Result, Runner, run, shortages
 from refsd.golden.deviations import DEVIATIONS, Deviation
 from refsd.golden.engines import EngineFailure, registry
 from refsd.golden.errors import BadInput
+from refsd.golden.metrics import measure
 from refsd.golden.numerics import FLOAT32, FLOAT64, TORCH_F16
 from refsd.golden.recipe import Recipe
 from refsd.golden.waivers import Waiver
@@ -120,6 +122,16 @@ def test_a_refused_case_is_no_failure():
     case = Case("silu/f16/x", "silu", {"x": Recipe((2, 2))})
     result = _judge(Engine(), case)
     assert (result.status, result.reason, result.conforms) == (verdict.REFUSED, "only float32 inputs", True)
+
+
+def test_where_the_honest_run_is_no_witness_nobody_is_judged():
+    def measured(case, inputs, found, truth, honest, numerics):
+        return [measure("y", found["y"], truth["y"], -truth["y"], None, -1)]
+
+    runner = _runner()._replace(judges={_GELU.op: SimpleNamespace(measure=measured)})
+    (result,) = run(runner, [Engine()], [_GELU])
+    assert result.status == verdict.REFUSED
+    assert "the honest run itself is 2 of the truth away" in result.reason
 
 
 def test_a_declared_deviation_is_named_and_is_no_pass():

@@ -6,7 +6,7 @@ import pytest
 
 from refsd.golden.bounds import Bound
 from refsd.golden.metrics import INFINITE, Metrics, measure, unwanted
-from refsd.golden.verdict import criteria, judge, judge_output
+from refsd.golden.verdict import NO_WITNESS, criteria, judge, judge_output
 
 _RNG = np.random.default_rng(3)
 _SHAPE = (2, 8, 16, 24)
@@ -161,4 +161,5 @@ def test_an_honest_run_far_from_the_truth_is_no_witness():
     truth = np.linspace(-1, 1, 64).reshape(1, 64)
     judged = judge([measure("y", truth[:, ::-1], truth, -truth, None, -1)])
     assert not judged.passed
+    assert judged.criterion == NO_WITNESS
     assert "golden is of other weights" in judged.reason

@@ -61,7 +61,8 @@ def test_models(engines, runner, name):
     assert [(r.engine, r.status, r.reason) for r in taken] == [(r.engine, "pass", "") for r in taken]
     rounded = [r for r in results if r.status == "refused"]
     if CASES[name].model.type in recipes.FLOAT_TYPES:
-        assert all(r.engine != "torch" and "before embedding" in r.reason for r in rounded)
+        why = ("before embedding", "too coarse")
+        assert all(r.engine != "torch" and any(reason in r.reason for reason in why) for r in rounded)
     else:
         assert len(rounded) == len(engines), "diffusers reads no blocks from a folder"
 
