@@ -61,7 +61,9 @@ def _silent(package: str) -> Iterator[None]:
     logging = importlib.import_module(f"{package}.utils.logging")
     before = logging.get_verbosity()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        logging.enable_progress_bar()
