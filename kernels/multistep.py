@@ -1,5 +1,7 @@
 """A linear multistep method's step: the slope of an ODE, kept for the steps to come, and the move along several."""
 
+from typing import Any
+
 from numpy import empty
 
 from refsd.kernels._jit import kernel
@@ -28,7 +30,8 @@ def multistep(x, denoised, sigma, weights, slopes):
         raise ValueError(f"multistep: {len(weights)} weights of {len(slopes)} slopes and the newest")
     if len(weights) > 4:
         d = combine(1 / sigma, x, -1 / sigma, denoised)
-        return combine(1.0, x, *(part for term in zip(weights, (d, *slopes), strict=True) for part in term)), d
+        terms: list[Any] = [part for term in zip(weights, (d, *slopes), strict=True) for part in term]
+        return combine(1.0, x, *terms), d
     moved, d = empty(x.shape, x.dtype), empty(x.shape, x.dtype)
     _MULTISTEP[len(weights)](moved, d, x, denoised, 1 / sigma, *weights, *slopes)
     return moved, d
