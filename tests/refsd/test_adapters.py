@@ -6,7 +6,7 @@ import tiny_adapters
 import tiny_models as tiny
 from typer.testing import CliRunner
 
-from refsd.adapters import Merged, load, open_loras, parse
+from refsd.adapters import Adapters, Applied, Merged, load, open_loras, parse
 from refsd.cli import app
 from refsd.components import forward
 from refsd.golden.arithmetic import Arithmetic
@@ -14,10 +14,11 @@ from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.errors import BadInput
 from refsd.golden.numerics import FLOAT64, GGML_CPU, TORCH_BF16
 from refsd.golden.tensor import stored
-from refsd.kernels.adapters import DoRA
+from refsd.kernels.adapters import DoRA, LoRA
 from refsd.module import Module, Taps
 from refsd.weights import open_checkpoint, open_weights
 from refsd.weights.adapter_kinds import KINDS, kind_of
+from refsd.weights.adapter_names import Target
 
 INPUTS = tiny.inputs()
 F64 = Arithmetic(FLOAT64)
@@ -93,6 +94,20 @@ def test_several_adapters_on_a_layer_refer_to_its_own_weight(model, everything):
     adapters = load(twice, "clip", weights, F64)
     assert {len(applied) for applied in adapters.layers.values()} == {2}
     assert distance(run("clip", weights, adapters), run("clip", Merged(weights, adapters))) < 1e-12
+
+
+@pytest.mark.parametrize(("first", "count", "rows"), [(4, 4, range(4, 8)), (6, 12, [*range(6, 12), *range(6)])])
+def test_rows_of_a_layer(first, count, rows):
+    """q, k or v alone; and halves that stand the other way round."""
+    rng = np.random.default_rng(1)
+    weight, x = rng.standard_normal((12, 5)), rng.standard_normal((2, 3, 5))
+    lora = LoRA(rng.standard_normal((2, 5)), rng.standard_normal((count, 2)))
+    adapters = Adapters({"qkv": [Applied(lora, 0.5, target=Target("x", "qkv", first, count))]}, F64)
+    weights = {"qkv.weight": stored(weight)}
+    want = x @ weight.T
+    want[..., list(rows)] += 0.5 * x @ (lora.up @ lora.down).T
+    assert distance(Module(weights, F64, adapters=adapters).linear("qkv", x), want) < 1e-14
+    assert distance(Module(Merged(weights, adapters), F64).linear("qkv", x), want) < 1e-14
 
 
 def test_a_tap_sees_the_adapted_output(model, everything):
