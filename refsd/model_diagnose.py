@@ -18,7 +18,6 @@ Answer = Mapping[str, np.ndarray]
 
 # What an engine may compute as without knowing.
 _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU)
-_NONE = Mutant("none")
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 

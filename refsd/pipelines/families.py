@@ -75,10 +75,11 @@ class Drawing(NamedTuple):
     join:       what they say, as the network takes it
     schedule:   engine -> its default
     flow:       None: a UNet, whose levels are SD's and whose prediction is told by the checkpoint
-    layer:      of CLIP, from the end; the last but one is not normed
+    layer:      of CLIP, from the end
+    normed:     whether CLIP's last norm follows that layer
     steps, cfg_scale, guidance, sampler: defaults; guidance: of a network that embeds one
     optional:   encoders that it can do without
-    behind:     what stands behind x in the network's input: a key of behind.BEHIND
+    behind:     what stands behind x in the network's input: a key of given.BEHIND
     projected:  engines that project CLIP-L's pooled text
     on_pixels:  whether the network draws them itself, without an autoencoder
     """

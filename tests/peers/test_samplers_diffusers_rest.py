@@ -1,6 +1,5 @@
 """The rest of diffusers' schedulers stepping, in float64; and that docs/samplers.md speaks of every one of them."""
 
-import importlib
 from pathlib import Path
 
 import diffusers.schedulers
@@ -18,6 +17,7 @@ from diffusers import (
 )
 from diffusers.schedulers import DPMSolverSDEScheduler, FlowMapEulerDiscreteScheduler, MiniMaxH3Scheduler
 from float64_peers import float64_throughout
+from test_samplers_diffusers_more import SD, SHAPE, Told, close, network, stepped
 
 from refsd.samplers import SAMPLERS
 from refsd.samplers.brownian import brownian_noise
@@ -35,41 +35,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Should have"),
 ]
 
-SD = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
-SHAPE = (2, 4, 6, 5)
 PREDICTIONS = {"epsilon": EPS, "v_prediction": V, "sample": X0}
 PAGE = Path(__file__).parents[2] / "docs" / "samplers.md"
-
-
-def network(x, t):
-    module = torch if isinstance(x, torch.Tensor) else np
-    return 0.9 * module.tanh(x + 0.3) + 0.1 * x * (1 + float(t) / 999)
-
-
-def stepped(scheduler, x, monkeypatch) -> np.ndarray:
-    """Where diffusers ends from x in its own scale, with our noise."""
-    rng = Philox(7)
-    draw = lambda shape, **_: torch.from_numpy(rng.randn(tuple(shape))).double()
-    monkeypatch.setattr(importlib.import_module(type(scheduler).__module__), "randn_tensor", draw, raising=False)
-    y = torch.from_numpy(x).double()
-    for t in scheduler.timesteps:
-        scaled = scheduler.scale_model_input(y, t) if hasattr(scheduler, "scale_model_input") else y
-        y = scheduler.step(network(scaled, t), t, y, return_dict=False)[0]
-    return y.numpy()
-
-
-def close(mine, theirs, bound=1e-10):
-    assert np.linalg.norm(mine - theirs) <= bound * np.linalg.norm(theirs)
-
-
-class Told:
-    """Levels of a schedule that come with what the network is told."""
-
-    def __init__(self, sigmas, times):
-        self.times = dict(zip(sigmas.tolist(), times, strict=False))
-
-    def to_t(self, sigma):
-        return self.times[sigma]
 
 
 def start(sigma=1.0):

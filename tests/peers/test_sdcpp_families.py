@@ -31,10 +31,12 @@ TINY = [name for name in NAMES if not name.startswith("full/")]
 
 
 class Listener(Program):
-    """Keeps the last graph of an answer, with its RMSNorms and what it resizes."""
+    """Keeps the last graph of an answer, and the operations in it that `listed` names."""
+
+    listed = ""
 
     def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
-        finished = super().run_tapped(args, feeds, nodes, "RMS_NORM,UPSCALE", stop, skip)
+        finished = super().run_tapped(args, feeds, nodes, self.listed or ops, stop, skip)
         self.graph = finished.graphs[-1]
         return finished
 
@@ -42,6 +44,7 @@ class Listener(Program):
 @pytest.fixture(scope="module")
 def program():
     program = Listener(Path(os.environ["REFSD_SD_CLI"]))
+    program.listed = "RMS_NORM,UPSCALE"
     assert program.shares_ggml, "REFSD_SD_CLI must be built with SD_BUILD_SHARED_GGML_LIB=ON"
     return program
 

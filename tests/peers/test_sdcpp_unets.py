@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_sdcpp_families import Listener
 
 from refsd.cli.model_files import model_files
 from refsd.engine import Reference
@@ -17,7 +18,6 @@ from refsd.golden.case import Case
 from refsd.golden.cases import CASES, unets
 from refsd.golden.deviations import DEVIATIONS
 from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
-from refsd.golden.engines.sdcpp_program import Program
 from refsd.golden.engines.sdcpp_reach import Call, whole_file
 from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH
 from refsd.golden.engines.sdcpp_tap import signature
@@ -33,17 +33,6 @@ pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 SDXS_09 = "full/sdxs-09/unet"
 EXPECTED = {"full/sdxl/clip_g": ("deviates", ("sdcpp/openclip-projection",))}
-
-
-class Listener(Program):
-    """Keeps the operations of an answer's last graph that `listed` names."""
-
-    listed = ""
-
-    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
-        finished = super().run_tapped(args, feeds, nodes, self.listed or ops, stop, skip)
-        self.graph = finished.graphs[-1]
-        return finished
 
 
 @pytest.fixture(scope="module")
