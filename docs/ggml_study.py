@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 
-from refsd.golden.engines import ggml
-from refsd.golden.engines.ggml import GgmlLibrary
-from refsd.golden.tensor import stored
+from refsd.engines.ggml import engine as ggml
+from refsd.engines.ggml.engine import GgmlLibrary
 from refsd.kernels.attention import attention
 from refsd.kernels.attention_online_f16 import attention_online_f16
+from refsd.numerics.tensor import stored
 
 PLAIN = {"scale": None, "causal": False}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from refsd.engines.ggml.library import library_files
 from refsd.golden.block_scales import SCALE_FIELDS
-from refsd.golden.engines.ggml_library import library_files
 from refsd.golden.recipe import Recipe, realize
 from refsd.kernels.quant import BLOCK_TYPES, BlockType
 from refsd.kernels.quant.block_type import Importance

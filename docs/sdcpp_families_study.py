@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.cases import select
 from refsd.cli.model_files import model_files
-from refsd.engine import Reference
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.cases import select
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.engines.sdcpp_tap import Graph
-from refsd.golden.numerics import FLOAT64, GGML_CPU, Numerics
+from refsd.engines.reference import Reference
+from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
+from refsd.engines.sdcpp.program import Program
+from refsd.engines.sdcpp.tap import Graph
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import FLOAT64, GGML_CPU, Numerics
 
 EPS = {"GROUP_NORM": 1, "NORM": 0, "RMS_NORM": 0}  # where a node keeps it among its parameters
 OTHERS = (1e-5, 1e-6)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp_server import Server
-from refsd.golden.numerics import FLOAT32
+from refsd.engines.sdcpp.server import Server
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import FLOAT32
 from refsd.pipelines import txt2img
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.prompts import Tokenizers

@@ -18,17 +18,17 @@ import numpy as np
 from PIL import Image
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.engines.sdcpp_tap import Graph
-from refsd.golden.numerics import FLOAT64, GGML_CPU
+from refsd.engines.sdcpp.program import Program
+from refsd.engines.sdcpp.tap import Graph
+from refsd.families import LATENT_SCALES
 from refsd.kernels.activations import gelu, gelu_tanh, quick_gelu, silu
 from refsd.kernels.group_norm import group_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.softmax import softmax
 from refsd.kernels.timestep_embedding import timestep_embedding
-from refsd.models.vae import LATENT_SCALES
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import FLOAT64, GGML_CPU
 from refsd.pipelines.job import Job, run
 from refsd.pipelines.picture import to_bytes
 from refsd.pipelines.settings import Settings

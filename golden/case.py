@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.tensor import StoredTensor
+from refsd.numerics.tensor import StoredTensor
 
 
 class ModelRecipe(msgspec.Struct, frozen=True):

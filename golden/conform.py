@@ -7,34 +7,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from refsd.golden import diagnose, verdict
-from refsd.golden.bounds import Bound, bound
+from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.deviations import Deviation
-from refsd.golden.engines import Engine, EngineFailure
-from refsd.golden.metrics import Metrics, measure, unwanted
-from refsd.golden.numerics import FLOAT64, Numerics
-from refsd.golden.operations import OPERATIONS
-from refsd.golden.tensor import StoredTensor
+from refsd.golden.engine import Engine, EngineFailure
+from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
+from refsd.golden.metrics import Metrics
 from refsd.golden.waivers import Waiver, apply
-
-# Makes the reference: numerics, deviations -> engine. Injected, for golden knows no model.
-MakeReference = Callable[[Numerics, Sequence[Deviation]], Engine]
-Answer = Mapping[str, np.ndarray]
-
-
-class Judge(NamedTuple):
-    """How an operation is judged that golden does not know itself; its outputs come in the order of computation.
-
-    measure:  (case, inputs, found, truth, honest, numerics) -> metrics
-    diagnose: (case, inputs, found, numerics) -> names of bugs under which the reference agrees with the engine
-    """
-
-    measure: Callable[..., list[Metrics]]
-    diagnose: Callable[..., list[str]]
-
+from refsd.golden.wording import counted
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.printable import printable
+from refsd.numerics.profiles import FLOAT64, Numerics
 
 # Engine -> the cases of the whole corpus that it must run at least: fewer is a failure of the run itself.
 FLOORS = {
@@ -75,7 +59,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """An engine that was not found, and how to get it."""
+    """An engine that cannot be judged, and why."""
 
     name: str
     why: str
@@ -85,7 +69,7 @@ class Report(msgspec.Struct):
     """
     refsd:    version
     engines:  name -> version
-    missing:  engines that were not found
+    missing:  engines that cannot be judged
     results:  one for each engine and case
     shortage: engines that ran fewer cases than they must, a line each
     """
@@ -106,19 +90,15 @@ class Report(msgspec.Struct):
 
 class Runner(NamedTuple):
     """
-    reference: makes the reference
-    truths:    the stored answer of a case
-    waivers:   and the day on which they are looked at
-    judges:    operation -> how it is judged; those that are not there as every operation
-    causes:    of a model's case: inputs, what was found, numerics -> names of bugs under which the reference agrees
+    judges:  the kinds of case
+    truths:  the stored answer of a case
+    waivers: and the day on which they are looked at
     """
 
-    reference: MakeReference
+    judges: Judges
     truths: Callable[[Case], Answer]
     waivers: Sequence[Waiver] = ()
     today: datetime.date | None = None
-    judges: Mapping[str, Judge] = {}
-    causes: Callable[..., list[str]] | None = None
 
 
 def run(
@@ -132,7 +112,7 @@ def run(
     for case in cases:
         asked = [engine for engine in engines if engine.refuses(case) is None]
         inputs = case.realize() if asked else {}
-        honest = _Honest(runner.reference, case, inputs)
+        honest = _Honest(runner.judges.of(case), case, inputs)
         for engine in engines:
             refusal = engine.refuses(case)
             if refusal is not None:
@@ -147,20 +127,20 @@ def run(
 class _Honest:
     """The reference's answers to one case under each of the numerics that engines declare."""
 
-    def __init__(self, reference: MakeReference, case: Case, inputs: Mapping[str, StoredTensor]):
-        self._reference, self._case, self._inputs = reference, case, inputs
+    def __init__(self, judge: Judge, case: Case, inputs: Inputs):
+        self.judge, self._case, self._inputs = judge, case, inputs
         self._answers: list[tuple[Numerics, tuple[Deviation, ...], Answer]] = []
 
     def __call__(self, numerics: Numerics, deviations: tuple[Deviation, ...] = ()) -> Answer:
         for known, with_deviations, answer in self._answers:
             if known == numerics and with_deviations == deviations:
                 return answer
-        answer = self._reference(numerics, deviations).run(self._case, self._inputs)
+        answer = self.judge.answer(self._case, self._inputs, Arithmetic(numerics, deviations))
         self._answers.append((numerics, deviations, answer))
         return answer
 
 
-def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, StoredTensor], honest: _Honest) -> Result:
+def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Honest) -> Result:
     def result(status: str, **rest) -> Result:
         return Result(engine.name, case.name, case.op, status, **rest)
 
@@ -180,18 +160,23 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, Stored
     if spoiled:
         reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
-    special = runner.judges.get(case.op)
-    measure_it, judge = (special.measure, verdict.judge_in_order) if special else (measure_case, verdict.judge)
-    metrics = measure_it(case, inputs, found, runner.truths(case), honest(numerics), numerics)
-    judged = judge(metrics)
+    judge = honest.judge
+    try:
+        near = honest(numerics)
+    except Exception as error:  # what an engine declares need not fit the case
+        reason = f"the reference cannot compute it under {numerics.name}: {type(error).__name__}: {_line(error)}"
+        return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
+    standard = Standard(case, inputs, runner.truths(case), near, numerics)
+    metrics = judge.measure(standard, found)
+    judged = verdict.judge(metrics)
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)
     rest |= {"outputs": metrics, "margin": judged.margin, "criterion": judged.criterion}
     if judged.passed:
         return result(verdict.PASS, **rest)
-    explaining = () if special else _explain(case, inputs, found, honest, numerics, declared)
+    explaining = _explain(standard, found, honest, declared)
     if not explaining:
-        named = causes(runner, case, inputs, found, honest(numerics), numerics)
+        named = judge.diagnose(standard, found)
         said = f"; the reference agrees if {' or '.join(named)}" if named else ""
         return result(verdict.FAIL, reason=judged.reason + said, **rest)
     names = tuple(d.name for d in explaining)
@@ -200,71 +185,17 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Mapping[str, Stored
     return result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
 
 
-def causes(
-    runner: Runner,
-    case: Case,
-    inputs: Mapping[str, StoredTensor],
-    found: Answer,
-    honest: Answer,
-    numerics: Numerics,
-) -> list[str]:
-    """The known bugs under which the reference agrees with an engine that does not conform."""
-    special = runner.judges.get(case.op)
-    if special:
-        return special.diagnose(case, inputs, found, numerics)
-    if case.op in OPERATIONS:
-        return diagnose.causes(case, inputs, found, runner.truths(case), honest, numerics)
-    small = case.model is not None and case.model.tiny
-    return runner.causes(case, inputs, found, numerics) if runner.causes and small else []
-
-
 def _explain(
-    case: Case,
-    inputs: Mapping[str, StoredTensor],
-    found: Answer,
-    honest: _Honest,
-    numerics: Numerics,
-    declared: tuple[Deviation, ...],
+    standard: Standard, found: Answer, honest: _Honest, declared: tuple[Deviation, ...]
 ) -> tuple[Deviation, ...]:
     """The fewest declared deviations under which the reference agrees with the engine; empty if none do."""
     attempts = [(d,) for d in declared] + ([declared] if len(declared) > 1 else [])
     for attempt in attempts:
-        changed = _with(case, attempt)
-        truth, near = honest(FLOAT64, attempt), honest(numerics, attempt)
-        if verdict.judge(measure_case(changed, inputs, found, truth, near, numerics)).passed:
+        truth, near = honest(FLOAT64, attempt), honest(standard.numerics, attempt)
+        deviating = standard._replace(truth=truth, honest=near, deviations=attempt)
+        if verdict.judge(honest.judge.measure(deviating, found)).passed:
             return attempt
     return ()
-
-
-def _with(case: Case, deviations: Iterable[Deviation]) -> Case:
-    """The case with the parameters that the deviations replace, for its bound."""
-    params = dict(case.params)
-    known = OPERATIONS[case.op].params if case.op in OPERATIONS else {}
-    for deviation in deviations:
-        params |= {k: v for k, v in deviation.sets.items() if deviation.op == case.op and k in known}
-    return msgspec.structs.replace(case, params=params)
-
-
-def measure_case(
-    case: Case,
-    inputs: Mapping[str, StoredTensor],
-    found: Answer,
-    truth: Answer,
-    honest: Answer,
-    numerics: Numerics,
-) -> list[Metrics]:
-    """Measure every output of a case: those that the truth has, and those that it has not."""
-    metrics = []
-    for name, y in truth.items():
-        channel = OPERATIONS[case.op].channel if case.op in OPERATIONS else (1 if y.ndim == 4 else -1)
-        metrics.append(measure(name, found.get(name), y, honest[name], _bound(case, inputs, numerics, y), channel))
-    return metrics + [unwanted(name, found[name]) for name in found.keys() - truth.keys()]
-
-
-def _bound(case: Case, inputs: Mapping[str, StoredTensor], numerics: Numerics, truth: np.ndarray) -> Bound | None:
-    if case.op not in OPERATIONS:
-        return None
-    return bound(case.op, numerics, inputs, case.params, truth)
 
 
 def shortages(
@@ -282,12 +213,12 @@ def shortages(
         most = max((ran[engine] for engine in engines), default=0)
         least = 1 if minimum is None else minimum
         if most < least:
-            lines.append(f"{name} ran {most} cases, expected at least {least}")
+            lines.append(f"{name} ran {counted(most, 'case')}, expected at least {least}")
         for engine in engines:
             if whole and minimum is None and ran[engine] < FLOORS.get(engine, 0):
-                lines.append(f"{engine} ran {ran[engine]} cases, expected at least {FLOORS[engine]}")
+                lines.append(f"{engine} ran {counted(ran[engine], 'case')}, expected at least {FLOORS[engine]}")
     return lines
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]
+    return printable(" ".join(str(error).split()), 500)

@@ -3,9 +3,12 @@
 Lengths in a header are checked against the file before anything is allocated; no pickle is executed.
 """
 
+import itertools
 import mmap
+import os
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,8 +16,10 @@ import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy
 
-from refsd.golden.errors import BadInput
+from refsd.golden.file_kinds import NPY, START, ZEROS, ZIP, kind
+from refsd.golden.input_file import open_input
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
 
 SUFFIXES = (".npy", ".npz", ".bin")
 
@@ -44,25 +49,22 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """
     if path.is_dir():
         return _folder(path)
-    try:
-        if path.suffix == ".npz":
-            return _npz(path)
-        with open(path, "rb") as file:
-            if path.suffix == ".npy":
-                return {path.stem: _npy(file, path.stat().st_size, str(path))}
-            if path.suffix == ".bin":
-                return _bin(file, path.stat().st_size, path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot read the file: {error.strerror or error}") from None
-    raise BadInput(f"{path}: unknown kind of dump: expected .safetensors, .gguf, {', '.join(SUFFIXES)} or a folder")
+    if path.suffix not in _READERS:
+        expected = f".safetensors, .gguf, {', '.join(SUFFIXES)} or a folder"
+        raise BadInput(f"{path}: unknown kind of dump: expected {expected}")
+    with open_input(path, f"a dump of tensors ({path.suffix})") as file:
+        try:
+            return _READERS[path.suffix](file, os.fstat(file.fileno()).st_size, path)
+        except OSError as error:
+            raise BadInput(f"{path}: cannot read the file: {error.strerror or error}") from None
 
 
 def _folder(path: Path) -> dict[str, np.ndarray]:
-    files = sorted(path.rglob("*.npy"))
+    files = sorted(itertools.islice(path.rglob("*.npy"), _MAX_FILES + 1))
     if not files:
         raise BadInput(f"{path}: no .npy file in this folder")
     if len(files) > _MAX_FILES:
-        raise BadInput(f"{path}: {len(files)} files, at most {_MAX_FILES} expected")
+        raise BadInput(f"{path}: more than {_MAX_FILES} .npy files in this folder")
     return {file.relative_to(path).with_suffix("").as_posix(): read(file)[file.stem] for file in files}
 
 
@@ -73,12 +75,14 @@ def _npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dt
         if read_header is None:
             raise BadInput(f"{what}: npy version {version}, expected 1.0 or 2.0")
         shape, fortran, dtype = read_header(file)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError, EOFError) as error:
+    except BadInput:
+        raise
+    except Exception as error:  # NumPy reads the header with ast and tokenize, which raise what they like
         raise BadInput(f"{what}: not an npy file: {_line(error)}") from None
     if dtype.hasobject or dtype.kind not in "fiub":
         raise BadInput(f"{what}: dtype {dtype}, expected floats or integers; save it as float32")
-    if any(size < 0 for size in shape):
-        raise BadInput(f"{what}: shape {list(shape)}")
+    if any(isinstance(size, bool) or size < 0 for size in shape):
+        raise BadInput(f"{what}: shape {list(shape)}, expected whole numbers")
     return shape, fortran, dtype
 
 
@@ -91,25 +95,39 @@ def _npy(file: BinaryIO, size: int, what: str) -> np.ndarray:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _npz(path: Path) -> dict[str, np.ndarray]:
-    tensors = {}
+def _npy_alone(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
+    return {path.stem: _npy(file, size, _called(file, path, NPY))}
+
+
+def _called(file: BinaryIO, path: Path, expected: str) -> str:
+    """The file's name for a message, and what it is if that is not what its name says."""
+    found = kind(file.read(START))
+    file.seek(0)
+    return f"{path}" if found in ("", expected) else f"{path}: {found}"
+
+
+def _npz(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
+    tensors: dict[str, np.ndarray] = {}
+    called = _called(file, path, ZIP)
     try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if entry.file_size > _FREE and entry.file_size > _MAX_RATIO * entry.compress_size:
-                    raise BadInput(f"{path}: {entry.filename!r} says that it unpacks to {entry.file_size} bytes")
-                if not entry.filename.endswith(".npy"):
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            unpacked = sum(entry.file_size for entry in entries)
+            if len(entries) > _MAX_FILES or (unpacked > _FREE and unpacked > _MAX_RATIO * size):
+                raise BadInput(f"{path}: {len(entries)} entries say that they unpack to {unpacked} bytes")
+            for entry in entries:
+                name = entry.filename.removesuffix(".npy")
+                if name == entry.filename:
                     raise BadInput(f"{path}: {entry.filename!r} is no .npy")
-                with archive.open(entry) as file:
-                    name = entry.filename.removesuffix(".npy")
-                    tensors[name] = _npy(file, entry.file_size, f"{path}: {name}")  # type: ignore[arg-type]
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
-        raise BadInput(f"{path}: not an npz file: {_line(error)}") from None
-    except Exception as error:
-        # zlib.error, lzma.LZMAError and what else a broken stream raises
-        if isinstance(error, BadInput | OSError):
-            raise
-        raise BadInput(f"{path}: not an npz file: {_line(error)}") from None
+                if name in tensors:
+                    raise BadInput(f"{path}: {name!r} is there twice")
+                with archive.open(entry) as content:
+                    tensors[name] = _npy(content, entry.file_size, f"{path}: {name}")  # type: ignore[arg-type]
+                    content.read(1)  # to its end, where zipfile checks the CRC
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:  # zipfile's own, zlib.error, lzma.LZMAError and what else a broken stream raises
+        raise BadInput(f"{called}: not an npz file: {_line(error)}") from None
     return tensors
 
 
@@ -118,15 +136,18 @@ def _bin(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
     if size == 0:
         raise BadInput(f"{path}: an empty file")
     tensors: dict[str, np.ndarray] = {}
+    called = _called(file, path, ZEROS)
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         at = 0
         while at < size:
-            name, tensor, at = _bin_tensor(data, at, size, path)
+            name, tensor, at = _bin_tensor(data, at, size, called)
+            if (name or path.stem) in tensors:
+                raise BadInput(f"{path}: tensor {name or path.stem!r} is there twice")
             tensors[name or path.stem] = tensor
     return tensors
 
 
-def _bin_tensor(data: mmap.mmap, at: int, size: int, path: Path) -> tuple[str, np.ndarray, int]:
+def _bin_tensor(data: mmap.mmap, at: int, size: int, path: str) -> tuple[str, np.ndarray, int]:
     what = f"{path}: the tensor at byte {at}"
     if size - at < 12:
         raise BadInput(f"{what} is cut off")
@@ -170,3 +191,10 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+_READERS: dict[str, Callable[[BinaryIO, int, Path], dict[str, np.ndarray]]] = {
+    ".npy": _npy_alone,
+    ".npz": _npz,
+    ".bin": _bin,
+}

@@ -5,15 +5,18 @@ model) they are measured in units of the honest run's RMS error.
 """
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
-from refsd.golden.bounds import Bound
+from refsd.golden.rounding import Bound
+from refsd.numerics.printable import printable
 
 # Stands for infinity: JSON has none.
 INFINITE = 1e30
 _TILE = 8
+_LONGEST = 200  # characters of an output's name
 
 
 class Errors(msgspec.Struct, frozen=True):
@@ -73,7 +76,13 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 def measure(
-    name: str, found: np.ndarray | None, truth: np.ndarray, honest: np.ndarray, bound: Bound | None, channel: int
+    name: str,
+    found: np.ndarray | None,
+    truth: np.ndarray,
+    honest: np.ndarray,
+    bound: Bound | None,
+    channel: int,
+    least: float = 2.0**-50,
 ) -> Metrics:
     """Measure one output.
 
@@ -81,11 +90,17 @@ def measure(
     truth:   float64; honest: the reference under the engine's numerics; the same shape
     bound:   None for a model
     channel: the axis of channels
+    least:   without a bound: the honest run's RMS error counts as this share of the truth's RMS at least
     """
+    name = printable(name, _LONGEST)
     if found is None or found.shape != truth.shape:
         return Metrics(name, truth.shape, None if found is None else found.shape)
+    if truth.ndim == 0:
+        bound = bound and Bound(np.atleast_1d(bound.limit), np.atleast_1d(bound.spread))
+        one = measure(name, found[None], truth[None], np.asarray(honest)[None], bound, 0)
+        return msgspec.structs.replace(one, shape=(), found=())
     found, honest = found.astype(np.float64), honest.astype(np.float64)
-    limit, spread = _scale(truth, honest, bound)
+    limit, spread = _scale(truth, honest, bound, least)
     free = np.isinf(limit)
     odd = ~free & ~np.isfinite(found) & (found != truth) & ~(np.isnan(found) & np.isnan(truth))
     odd |= ~free & ~np.isfinite(truth) & np.isfinite(found)
@@ -115,18 +130,24 @@ def measure(
     )
 
 
-def unwanted(name: str, found: np.ndarray) -> Metrics:
-    """An output that no golden has."""
-    return Metrics(name, (), found.shape, unwanted=True)
+def not_asked_for(found: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[Metrics]:
+    """The outputs that no golden has."""
+    others = [(printable(name, _LONGEST), y) for name, y in found.items() if name not in truth]
+    return [Metrics(name, (), y.shape, unwanted=True) for name, y in others]
 
 
-def _scale(truth, honest, bound: Bound | None) -> tuple[np.ndarray, np.ndarray]:
+def channel_axis(y: np.ndarray) -> int:
+    """The axis of channels where nobody declares it: of a picture or latent the second, else the last."""
+    return 1 if y.ndim == 4 else -1
+
+
+def _scale(truth, honest, bound: Bound | None, least: float) -> tuple[np.ndarray, np.ndarray]:
     if bound is not None:
         return bound.limit, bound.spread
     error = np.where(np.isfinite(honest) & np.isfinite(truth), honest - truth, 0.0)
     size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2))) if truth.size else 0.0
-    # An honest float64 run has no error at all: 2**-50 of the output's RMS stands in for it.
-    unit = max(math.sqrt(float(np.mean(error**2))) if error.size else 0.0, size * 2.0**-50)
+    # An honest run may have no error at all, as one in float64.
+    unit = max(math.sqrt(float(np.mean(error**2))) if error.size else 0.0, size * least)
     return np.full(truth.shape, unit), np.full(truth.shape, unit)
 
 
@@ -185,4 +206,5 @@ def _finite(x) -> float:
 def _relative(y, truth, skip) -> float:
     y, truth = np.where(skip, 0.0, y), np.where(skip, 0.0, truth)
     size = float(np.linalg.norm(truth))
-    return _finite(np.linalg.norm(y - truth) / size) if size else 0.0
+    with np.errstate(over="ignore"):
+        return _finite(np.linalg.norm(y - truth) / size) if size else 0.0

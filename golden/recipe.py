@@ -12,11 +12,11 @@ import numba
 import numpy as np
 
 from refsd.golden.block_scales import SCALE_FIELDS, scales_fit, set_scales
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels._jit import kernel
-from refsd.kernels.philox import philox4x32_10
+from refsd.kernels.philox import philox_successive
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ def key_of(name: str) -> int:
 def _word_chunks(name: str, seed: int, counters: int) -> Iterator[np.ndarray]:
     key = np.uint64(key_of(name))
     for first in range(0, counters, _CHUNK):
-        yield philox4x32_10(np.uint64(first), min(_CHUNK, counters - first), np.uint64(seed), key)
+        yield philox_successive(np.uint64(first), min(_CHUNK, counters - first), np.uint64(seed), key)
 
 
 def realize(recipe: Recipe, name: str) -> StoredTensor:

@@ -1,9 +1,7 @@
 """A conformance report for people (a table, Markdown) and for machines (JSON, JUnit)."""
 
 import math
-import os
 from collections import Counter
-from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
@@ -11,7 +9,9 @@ from rich.table import Table
 
 from refsd.golden import verdict
 from refsd.golden.conform import Report, Result
-from refsd.golden.errors import BadInput
+from refsd.golden.wording import counted
+from refsd.numerics.errors import BadInput
+from refsd.numerics.printable import in_markdown, printable
 
 # Worst first: a cell shows the worst that happened in it.
 _ORDER = (verdict.FAIL, verdict.ERROR, verdict.DEVIATES, verdict.WAIVED, verdict.PASS, verdict.REFUSED)
@@ -94,6 +94,23 @@ def failures(report: Report) -> list[Result]:
     return sorted(odd, key=lambda r: (_ORDER.index(r.status), r.engine, r.case))
 
 
+def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
+    """Why an engine does not take cases, and how many for each reason, the most frequent first."""
+    reasons = Counter(r.reason for r in report.of(engine) if r.status == verdict.REFUSED)
+    return reasons.most_common()
+
+
+def refusals_in_short(report: Report, engine: str, most: int = 3) -> list[str]:
+    """The same in at most `most` lines, and one for the rest."""
+    reasons = refusals(report, engine)
+    lines = [f"{engine} does not take {counted(n, 'case')}: {why}" for why, n in reasons[:most]]
+    rest = reasons[most:]
+    if rest:
+        cases = counted(sum(n for _, n in rest), "case")
+        lines.append(f"{engine} does not take {cases} for {counted(len(rest), 'other reason')}")
+    return lines
+
+
 def markdown(report: Report) -> str:
     """The whole report as a Markdown page."""
     ops, engines, cells = _grid(report)
@@ -110,28 +127,28 @@ def markdown(report: Report) -> str:
     for name in engines:
         counts = Counter(r.status for r in report.of(name))
         statuses = (verdict.PASS, verdict.WAIVED, verdict.DEVIATES, verdict.FAIL, verdict.ERROR, verdict.REFUSED)
-        lines.append(f"| {name} | {report.engines[name]} | " + " | ".join(str(counts[s]) for s in statuses) + " |")
+        row = (name, in_markdown(report.engines[name]), *(str(counts[s]) for s in statuses))
+        lines.append(f"| {' | '.join(row)} |")
     lines += ["", "Each cell: cases by outcome, and the worst margin (value / allowed: above 1 fails).", ""]
     lines += ["| operation | " + " | ".join(engines) + " |", "|---|" + "---|" * len(engines)]
     for op in ops:
         lines.append(f"| {op} | " + " | ".join(cell(cells.get((op, name), []))[0] for name in engines) + " |")
     if report.shortage:
-        lines += ["", "## Fewer cases than expected", "", *(f"- {line}" for line in report.shortage)]
+        lines += ["", "## Fewer cases than expected", "", *(f"- {in_markdown(line)}" for line in report.shortage)]
     odd = failures(report)
     if odd:
         lines += ["", "## What does not agree", ""]
         lines += ["| engine | case | numerics | outcome | margin | why |", "|---|---|---|---|---|---|"]
         for r in odd:
-            why = r.reason.replace("|", "\\|")
+            why = in_markdown(r.reason)
             lines.append(f"| {r.engine} | {r.case} | {r.numerics} | {r.status} | {margin_text(r.margin)} | {why} |")
-    refused: dict[tuple[str, str], int] = Counter(
-        (r.engine, r.reason) for r in report.results if r.status == verdict.REFUSED
-    )
+    refused = [(engine, *refusal) for engine in engines for refusal in refusals(report, engine)]
     if refused:
         lines += ["", "## Cases that an engine does not take", ""]
-        lines += [f"- {engine}: {n} cases: {why}" for (engine, why), n in sorted(refused.items())]
+        lines += [f"- {engine}: {counted(n, 'case')}: {in_markdown(why)}" for engine, why, n in refused]
     if report.missing:
-        lines += ["", "## Engines that were not found", "", *(f"- {m.name}: {m.why}" for m in report.missing)]
+        lines += ["", "## Engines that were not judged", ""]
+        lines += [f"- {m.name}: {in_markdown(m.why)}" for m in report.missing]
     lines += ["", "## Every case", "", "| case | engine | numerics | outcome | margin | nearest limit |"]
     lines += ["|---|---|---|---|---|---|"]
     for r in report.results:
@@ -146,7 +163,8 @@ def junit(report: Report) -> bytes:
     root = ElementTree.Element("testsuites", name="refsd conform")
     for name, version in report.engines.items():
         results = report.of(name)
-        suite = ElementTree.SubElement(root, "testsuite", name=f"{name} {version}", tests=str(len(results)))
+        called = printable(f"{name} {version}")
+        suite = ElementTree.SubElement(root, "testsuite", name=called, tests=str(len(results)))
         suite.set("failures", str(sum(r.status in (verdict.FAIL, verdict.DEVIATES) for r in results)))
         suite.set("errors", str(sum(r.status == verdict.ERROR for r in results)))
         suite.set("skipped", str(sum(r.status == verdict.REFUSED for r in results)))
@@ -155,17 +173,17 @@ def junit(report: Report) -> bytes:
                 suite, "testcase", classname=f"{name}.{r.op}", name=r.case, time=f"{r.seconds:.6f}"
             )
             if r.status in (verdict.FAIL, verdict.DEVIATES):
-                ElementTree.SubElement(test, "failure", type=r.status, message=_printable(r.reason))
+                ElementTree.SubElement(test, "failure", type=r.status, message=printable(r.reason))
             elif r.status == verdict.ERROR:
-                ElementTree.SubElement(test, "error", type=r.status, message=_printable(r.reason))
+                ElementTree.SubElement(test, "error", type=r.status, message=printable(r.reason))
             elif r.status == verdict.REFUSED:
-                ElementTree.SubElement(test, "skipped", message=_printable(r.reason))
+                ElementTree.SubElement(test, "skipped", message=printable(r.reason))
             else:
                 ElementTree.SubElement(test, "system-out").text = f"margin {margin_text(r.margin)} {r.criterion}"
     for line in report.shortage:
         suite = ElementTree.SubElement(root, "testsuite", name="corpus", tests="1", failures="1")
-        test = ElementTree.SubElement(suite, "testcase", classname="corpus", name=line)
-        ElementTree.SubElement(test, "failure", type="fail", message=line)
+        test = ElementTree.SubElement(suite, "testcase", classname="corpus", name=printable(line))
+        ElementTree.SubElement(test, "failure", type="fail", message=printable(line))
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
 
 
@@ -180,19 +198,3 @@ def decode(data: bytes) -> Report:
         return msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"not a conformance report: {error}") from None
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file through a temporary one. Raises BadInput if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _printable(text: str) -> str:
-    """XML 1.0 knows no control characters."""
-    return "".join(c if c >= " " and c.isprintable() else "?" for c in text)

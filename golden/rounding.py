@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.golden.numerics import DTYPES
-from refsd.golden.tensor import SCALAR_TYPES
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.profiles import DTYPES
+from refsd.numerics.tensor import SCALAR_TYPES
 
 
 def unit(dtype: np.dtype) -> float:

@@ -3,17 +3,18 @@
     <store>/cases/<case name>.json      what was asked, of whom, and the hashes of the answer
     <store>/blobs/<sha256>.safetensors  the answer, float64
 
-Files are written beside their place, flushed to the disk and renamed, the blob before its manifest:
+Files are written in <store>/tmp, flushed to the disk and renamed, the blob before its manifest:
 whatever interrupts a run, what stands under a final name is whole. A manifest is the proof that its
 case is complete, so that a run can be taken up where it stopped.
 """
 
+import contextlib
 import hashlib
 import itertools
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +26,13 @@ import safetensors.numpy
 import threadpoolctl
 
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.engines import Engine
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import StoredTensor
+from refsd.golden.engine import Engine
+from refsd.golden.scratch import Scratch, abandoned, sweep
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor
 
 FORMAT = 1
+NUMERICS = "float64"
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 # A manifest is a few kilobytes; what is larger is none.
@@ -49,7 +52,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """
     format:    FORMAT
     case:      the question, with its recipes
-    numerics:  of the answer: "float64"
+    numerics:  of the answer: NUMERICS
     blob:      SHA-256 of the safetensors file; bytes: its size
     outputs:   the answer's tensors
     inputs:    SHA-256 of each realised input's bytes
@@ -77,10 +80,12 @@ class Problem(NamedTuple):
     """
     kind: "missing", "corrupt", "changed", "extra", "drift"
     what: one line
+    case: its name; "" for a file that belongs to none
     """
 
     kind: str
     what: str
+    case: str = ""
 
 
 class Store:
@@ -92,6 +97,8 @@ class Store:
     def __init__(self, root: Path, fingerprint: Callable[[ModelRecipe], str] = lambda model: ""):
         self.root = Path(root)
         self.fingerprint = fingerprint
+        self._scratch: Scratch | None = None
+        self._replaced: set[str] = set()  # blobs of the manifests that `put` has overwritten
         if self.root.exists() and not self.root.is_dir():
             raise BadInput(f"{self.root}: not a folder, so no store of goldens")
 
@@ -131,6 +138,11 @@ class Store:
             raise BadInput(f"{path}: format {manifest.format}, this refsd reads {FORMAT}")
         if manifest.case.name != name:
             raise BadInput(f"{path}: it is the manifest of {manifest.case.name!r}")
+        for numerics in (manifest.numerics, *(note.dtype for note in manifest.outputs.values())):
+            if numerics != NUMERICS:
+                raise BadInput(
+                    f"{path}: an answer in {numerics[:80]!r}, expected {NUMERICS}: run `refsd golden make` again"
+                )
         self.blob_path(manifest.blob)
         return manifest
 
@@ -155,19 +167,29 @@ class Store:
         return Golden(manifest, outputs)
 
     def has(self, case: Case) -> bool:
-        """Whether this very question, with these recipes, has a whole answer."""
+        """True if the store holds a whole answer to this very question, with these recipes and inputs."""
         if not self.manifest_path(case.name).exists():
             return False
         try:
-            return self._asks(self.get(case.name).manifest, case)
+            return not self._change(self.get(case.name).manifest, case)
         except BadInput:
             return False
 
     def _weights(self, case: Case) -> str:
         return self.fingerprint(case.model) if case.model else ""
 
-    def _asks(self, manifest: Manifest, case: Case) -> bool:
-        return _plain(manifest.case) == _plain(case) and manifest.weights == self._weights(case)
+    def _change(self, manifest: Manifest, case: Case) -> str:
+        """What has changed since a case's golden was made; "" if nothing has."""
+        if manifest.case != _as_stored(case):
+            return "the case has changed"
+        if manifest.weights != self._weights(case):
+            return "the recipes of its weights have changed"
+        inputs = _digests(case.realize())
+        names = sorted(inputs.keys() | manifest.inputs.keys())
+        changed = [name for name in names if inputs.get(name) != manifest.inputs.get(name)]
+        if changed:
+            return f"the bytes of its inputs {str(changed)[1:-1][:200]} have changed"
+        return ""
 
     def put(
         self, case: Case, inputs: Mapping[str, StoredTensor], outputs: Mapping[str, np.ndarray], refsd: str
@@ -179,29 +201,34 @@ class Store:
         manifest = Manifest(
             FORMAT,
             case,
-            "float64",
+            NUMERICS,
             blob,
             len(data),
             {name: _note(y) for name, y in arrays.items()},
-            {
-                name: hashlib.sha256(np.ascontiguousarray(t.data).tobytes()).hexdigest()
-                for name, t in inputs.items()
-            },
+            _digests(inputs),
             {"refsd": refsd, **_generator()},
             self._weights(case),
         )
         path = self.blob_path(blob)
         if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != blob:
             self._write(path, data)
+        with contextlib.suppress(BadInput):
+            self._replaced.add(self.manifest(case.name).blob)
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         self._write(self.manifest_path(case.name), text + b"\n")
         return manifest
 
     def _write(self, path: Path, data: bytes) -> None:
+        try:
+            self._write_whole(path, data)
+        except OSError as error:
+            raise BadInput(f"{path}: cannot write the file: {error.strerror or error}") from None
+
+    def _write_whole(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = self.root / "tmp"
-        folder.mkdir(exist_ok=True)
-        temporary = folder / f"{os.getpid()}-{next(_temporary)}"
+        if self._scratch is None:
+            self._scratch = Scratch(self.root / "tmp")
+        temporary = self._scratch.path / str(next(_temporary))
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
@@ -213,42 +240,43 @@ class Store:
             os.close(handle)
 
     def sweep(self) -> None:
-        """Remove what an interrupted run left half written, if that run is dead."""
-        for path in (self.root / "tmp").glob("*-*"):
-            pid = path.name.partition("-")[0]
-            if pid.isdigit() and not _alive(int(pid)):
-                path.unlink(missing_ok=True)
+        """Remove what killed runs left half written, and replaced answers that no other case has."""
+        sweep(self.root / "tmp")
+        if self._replaced:
+            for name in self.names():
+                with contextlib.suppress(BadInput):
+                    self._replaced.discard(self.manifest(name).blob)
+            while self._replaced:
+                self.blob_path(self._replaced.pop()).unlink(missing_ok=True)
 
-    def verify(
-        self, cases: Mapping[str, Case], concerns: Callable[[str], bool] = lambda name: True
-    ) -> Iterator[Problem]:
+    def verify(self, cases: Mapping[str, Case], names: Collection[str] | None = None) -> Iterator[Problem]:
         """Look at every file: hashes, recipes against the present cases, what is missing and what is nobody's.
 
-        concerns: which names are looked at; by default all, and then every file of the store
+        names: the manifests to look at; by default all, and then every file of the store
         """
         wanted = set()
-        names = [name for name in self.names() if concerns(name)]
+        everything = self.names()
+        names = everything if names is None else names
         for name in names:
             try:
                 manifest = self.get(name).manifest
             except BadInput as error:
-                yield Problem("corrupt", str(error))
+                yield Problem("corrupt", str(error), name)
                 continue
             wanted.add(self.blob_path(manifest.blob))
             if name not in cases:
-                yield Problem("extra", f"{name}: this refsd has no such case")
-            elif not self._asks(manifest, cases[name]):
-                what = "case has" if _plain(manifest.case) != _plain(cases[name]) else "recipes of its weights have"
-                yield Problem("changed", f"{name}: the {what} changed since its golden was made")
+                yield Problem("extra", f"{name}: this refsd has no such case", name)
+            elif change := self._change(manifest, cases[name]):
+                yield Problem("changed", f"{name}: {change} since its golden was made", name)
         for name in sorted(cases.keys() - set(names)):
-            yield Problem("missing", f"{name}: no golden")
-        if len(names) < len(self.names()):
+            yield Problem("missing", f"{name}: no golden", name)
+        if len(names) < len(everything):
             return
-        for path in sorted(p for p in self.root.rglob("*") if p.is_file()):
-            if path not in wanted and path.parent.name == "blobs":
-                yield Problem("extra", f"{path}: no manifest wants it")
-            elif path.parent == self.root / "tmp":
-                yield Problem("extra", f"{path}: left by an interrupted run")
+        for path in sorted(p for p in (self.root / "blobs").glob("*") if p.is_file()):
+            if path not in wanted:
+                yield Problem("extra", f"{path}: no manifest wants it; remove it")
+        for path in abandoned(self.root / "tmp"):
+            yield Problem("extra", f"{path}: left by an interrupted run; `refsd golden make` removes it")
 
 
 def make(
@@ -267,6 +295,7 @@ def make(
             store.put(case, inputs, reference.run(case, inputs), reference.version)
             new += 1
         done(case, fresh)
+    store.sweep()
     return new
 
 
@@ -275,13 +304,15 @@ def recompute(golden: Golden, reference: Engine) -> Problem | None:
     case = golden.manifest.case
     again = reference.run(case, case.realize())
     if again.keys() != golden.outputs.keys():
-        return Problem("drift", f"{case.name}: outputs {sorted(again)}, the golden has {sorted(golden.outputs)}")
+        what = f"{case.name}: outputs {sorted(again)}, the golden has {sorted(golden.outputs)}"
+        return Problem("drift", what, case.name)
     for name, y in golden.outputs.items():
         if np.array_equal(y, again[name], equal_nan=True):
             continue
         distance = np.linalg.norm(y - again[name]) / max(np.linalg.norm(y), np.finfo(np.float64).tiny)
         if y.shape != again[name].shape or not distance <= 1e-13:
-            return Problem("drift", f"{case.name}: {name} is now {distance:.3g} away (relative L2); allowed 1e-13")
+            what = f"{case.name}: {name} is now {distance:.3g} away (relative L2); allowed 1e-13"
+            return Problem("drift", what, case.name)
     return None
 
 
@@ -290,8 +321,14 @@ def _note(tensor: np.ndarray) -> TensorNote:
     return TensorNote(tensor.shape, str(tensor.dtype), digest)
 
 
-def _plain(case: Case) -> bytes:
-    return msgspec.json.encode(case, order="sorted")
+def _digests(inputs: Mapping[str, StoredTensor]) -> dict[str, str]:
+    """Name -> the SHA-256 of the tensor's bytes."""
+    return {name: hashlib.sha256(np.ascontiguousarray(t.data).tobytes()).hexdigest() for name, t in inputs.items()}
+
+
+def _as_stored(case: Case) -> Case:
+    """The case as a manifest gives it back: 999 in a float field becomes 999.0, a tuple becomes a list."""
+    return msgspec.json.decode(msgspec.json.encode(case), type=Case)
 
 
 def _generator() -> dict[str, str]:
@@ -304,13 +341,3 @@ def _generator() -> dict[str, str]:
         ),
         "machine": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -16,7 +16,7 @@ from refsd.golden.metrics import INFINITE, Errors, Metrics
 # order of magnitude in RMS only if they differ in precision.
 _FACTOR = 4.0
 
-# From here on an honest run is no witness: what passes beside it says nothing.
+# Above this relative error the honest run is too far from the truth to judge against.
 _FOREIGN = 0.5
 NO_WITNESS = "honest"
 
@@ -105,21 +105,17 @@ def judge_output(m: Metrics) -> Judgement:
 
 
 def judge(outputs: Iterable[Metrics]) -> Judgement:
-    """The verdict on a case: that of its worst output. No output at all fails."""
-    return _worst([judge_output(m) for m in outputs])
+    """The verdict on a case, whose outputs come in the order in which they were computed.
 
-
-def _worst(judged: list[Judgement]) -> Judgement:
+    It is that of the first output that fails, for that one may spoil the rest; else of the first that cannot be
+    judged; else of the one nearest to its limit. No output at all fails.
+    """
+    judged = [judge_output(m) for m in outputs]
     if not judged:
         return Judgement(False, INFINITE, "output", "no output")
-    return max(judged, key=lambda j: (not j.passed, j.margin))
-
-
-def judge_in_order(outputs: Iterable[Metrics]) -> Judgement:
-    """The verdict on what was computed one after the other: the first that fails, for it may spoil the rest."""
-    judged = [judge_output(m) for m in outputs]
-    wrong = next((j for j in judged if not j.passed), None)
-    return wrong or _worst(judged)
+    wrong = [j for j in judged if not j.passed]
+    failing = [j for j in wrong if j.criterion != NO_WITNESS]
+    return (failing or wrong or [max(judged, key=lambda j: j.margin)])[0]
 
 
 def _describe(c: Criterion, m: Metrics, e: Errors) -> str:

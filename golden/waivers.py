@@ -16,8 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.errors import BadInput
+from refsd.golden.input_file import read_input
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.errors import BadInput
+
+_LARGEST = 2**20  # bytes
 
 
 class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,10 +45,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read(path: Path, known: Iterable[str] = tuple(DEVIATIONS)) -> list[Waiver]:
     """The waivers of a file. Raises BadInput for what is not one, an empty reason or an unknown deviation."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_input(path, _LARGEST, "waivers in TOML").decode("utf-8"))
         waivers = msgspec.convert(table, _File).waiver
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, msgspec.ValidationError) as error:
         raise BadInput(f"{path}: not a file of waivers (name, reason, expires): {error}") from None
     known = set(known)

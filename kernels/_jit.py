@@ -3,7 +3,7 @@
 A kernel's machine code is cached on disk under a folder whose name is a hash of every kernel
 source, Numba's version and the CPU. Numba's own cache looks only at the file that holds a
 function, so an edited callee would leave its callers serving yesterday's answer; here any edit
-opens a new folder.
+opens a new folder. `_cache.py` reads and writes the files in it.
 """
 # Numba exports neither its settings nor its dispatchers' types.
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false, reportArgumentType=false
@@ -12,7 +12,7 @@ opens a new folder.
 import functools
 import hashlib
 import os
-import tempfile
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +23,8 @@ import numba
 import numpy as np
 import platformdirs
 from numba.extending import overload
+
+from refsd.kernels._cache import KernelCache, private_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,23 +49,29 @@ if "NUMBA_THREADING_LAYER" not in os.environ:
 
 @functools.cache
 def cache_dir() -> Path | None:
-    """The folder that holds the compiled kernels of exactly these sources on this machine.
+    """The folder that holds the compiled kernels of exactly these sources, on this machine, for this user.
 
-    It stands in NUMBA_CACHE_DIR, else in the user's cache. None, with one warning, where it cannot
-    be written: Numba would then fall back on a folder beside the sources, and serve stale answers.
+    It stands in NUMBA_CACHE_DIR, else in the user's cache. None, with one warning that says what to do, where it
+    cannot be written, or where others could put files: what is in it is run.
     """
-    key = hashlib.sha256(f"{numba.__version__} {np.__version__} {llvmlite.binding.get_host_cpu_name()}".encode())
+    of = numba.__version__, np.__version__, sys.implementation.cache_tag, llvmlite.binding.get_host_cpu_name()
+    switches = numba.config.BOUNDSCHECK, numba.config.OPT
+    key = hashlib.sha256(" ".join(map(str, (*of, *switches))).encode())
     root = Path(__file__).parent
     for source in sorted(root.rglob("*.py")):
         key.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
     home = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_path("refsd") / "kernels"
     folder = Path(home) / key.hexdigest()[:16]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        if not os.environ.get("NUMBA_CACHE_DIR") and not folder.is_absolute():
+            raise OSError(0, "this user has no home folder")
+        private_folder(folder)
     except OSError as error:
-        warnings.warn(f"kernels will be compiled anew at each start: {folder}: {error.strerror}", stacklevel=2)
+        warnings.warn(
+            f"kernels will be compiled anew at each start: {folder}: {error.strerror or error}; "
+            "name a folder of your own in NUMBA_CACHE_DIR",
+            stacklevel=2,
+        )
         return None
     return folder
 
@@ -104,22 +112,17 @@ def kernel(
         return cast(F, functools.partial(kernel, **options))
     if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
         return cast(F, np.errstate(all="ignore")(fn))
-    folder = cache_dir()
     fastmath = {name for name, wanted in (("contract", contract), ("reassoc", reassociate)) if wanted} or False
-    compiler = numba.njit(
-        cache=folder is not None,
+    compiled = numba.njit(
         parallel=_PRANGE if parallel else False,
         forceinline=inline and not parallel,
         nogil=True,
         error_model="numpy",
         fastmath=fastmath,
-    )
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder or "")
-    try:
-        compiled = compiler(fn)
-    finally:
-        numba.config.CACHE_DIR = before
+    )(fn)
+    folder = cache_dir()
+    if folder is not None:
+        compiled._cache = KernelCache(fn, folder)
     if slp or not loops:
         compiled.compile = _switched(compiled.compile, int(slp), int(loops))
     return compiled

@@ -74,6 +74,7 @@ def _attend(q, k, v, scale, mask, diagonal, sinks, y):
         b, h, first = task // (H * tiles), task // tiles % H, task % tiles * _LANES
         g = h // (H // G)
         lanes = min(_LANES, L - first)
+        # Before the keys: the queries times scale, one a lane; no output, the sink alone in the sum.
         queries = _aligned(D * _LANES, q)
         queries[:] = zero
         for l in range(lanes):
@@ -92,6 +93,7 @@ def _attend(q, k, v, scale, mask, diagonal, sinks, y):
         end = max(0, min(J, first + lanes + diagonal))
         for start in range(0, end, _KEYS):
             keys = min(_KEYS, end - start)
+            # Phase 1: scores = K Q, what the mask adds, and -inf where the diagonal hides.
             scores[:] = zero
             _accumulate(scores, k[b, start : start + keys, g], queries)
             if masked and mL == 1:
@@ -108,7 +110,7 @@ def _attend(q, k, v, scale, mask, diagonal, sinks, y):
                 for l in range(min(lanes, start + j - first - diagonal)):
                     scores[j * _LANES + l] = nothing
 
-            # What was scaled by the old maximum shrinks to the new one.
+            # Phase 2: the new maximum; output and sum shrink from the old one to it.
             for l in range(_LANES):
                 base[l] = peak[l]
             for j in range(keys):
@@ -124,6 +126,7 @@ def _attend(q, k, v, scale, mask, diagonal, sinks, y):
                 for l in range(_LANES):
                     out[d * _LANES + l] *= shrink[l]
 
+            # Phase 3: e = exp(score - maximum), its sum, and output += e V.
             for j in range(keys):
                 for l in range(_LANES):
                     e = exp_flushed(scores[j * _LANES + l] - base[l])
@@ -131,6 +134,7 @@ def _attend(q, k, v, scale, mask, diagonal, sinks, y):
                     total[l] += e
             _accumulate(out, v[b, start : start + keys, g].T, scores)
 
+        # Behind the keys: divide by the sum.
         for l in range(lanes):
             for d in range(E):
                 y[b, first + l, h, d] = out[d * _LANES + l] / total[l] if total[l] != zero else zero

@@ -1,47 +1,42 @@
 """A weighted sum of arrays in one pass: what every step of a sampler is.
 
 Each array is read once and the result written once, where NumPy's a * x + b * y writes three arrays and reads
-four. At the size of a latent the call itself counts: a kernel for each number of terms, since a tuple of arrays
-would cost more to hand over than the arithmetic, and no threads, since waking them costs as much again.
+four. At the size of a latent the call itself counts: there is a kernel for each number of terms, since a tuple of
+arrays costs more to hand over than the arithmetic, and no threads, since waking them costs as much again.
 """
 
-from numpy import empty
+from collections.abc import Sequence
+
+from numpy import empty, ndarray
 
 from refsd.kernels._jit import kernel
 
 _SHAPES = "combine: the arrays differ in shape"
 
 
-def combine(a, x, b=0.0, y=None, c=0.0, z=None, d=0.0, u=None, e=0.0, v=None, f=0.0, w=None, *more):
+def combine(weights: Sequence[float], arrays: Sequence[ndarray]) -> ndarray:
     """Weigh arrays and add them up, from left to right.
 
-        combine(a, x, b, y, c, z, ...) = a x + b y + c z + ...
+        y = weights_0 arrays_0 + weights_1 arrays_1 + ...
 
-    a, b, c: floats, rounded to the dtype of x
-    x, y, z: arrays of one shape, in any layout; x is float32 or float64, the others are cast to its dtype. The last
-             ones may be None: terms that are absent
-    -> a new array, shape and dtype of x
+    weights: rounded to the dtype of arrays_0
+    arrays:  one or more of one shape, in any layout; the first is float32 or float64, the others are cast to its
+             dtype
+    -> a new array, shape and dtype of arrays_0
 
-    Products and sums are in the dtype of x, without FMA: each rounds once. More than six terms take a second pass.
-    Error: measured <= 1.25 ULP of sum |a x| for two terms, 2.7 for six (tests/naive/combine.py).
-    Raises ValueError where shapes differ.
+    Products and sums are in that dtype, without FMA: each rounds once. More than six terms take a second pass.
+    Error: measured <= 1.25 ULP of sum |weight array| for two terms, 2.7 for six (tests/naive/combine.py).
+    Raises ValueError where shapes differ, or there are not as many weights as arrays.
     """
-    # Written out, and not looked up by the number of arguments: that takes a tenth of a microsecond.
-    out = empty(x.shape, x.dtype)
-    if u is None:
-        if z is not None:
-            _combine3(out, a, x, b, y, c, z)
-        elif y is not None:
-            _combine2(out, a, x, b, y)
-        else:
-            _combine1(out, a, x)
-    elif v is None:
-        _combine4(out, a, x, b, y, c, z, d, u)
-    elif w is None:
-        _combine5(out, a, x, b, y, c, z, d, u, e, v)
-    else:
-        _combine6(out, a, x, b, y, c, z, d, u, e, v, f, w)
-    return combine(1.0, out, *more) if more else out
+    n = len(arrays)
+    if len(weights) != n:
+        raise ValueError(f"combine: {len(weights)} weights of {n} arrays")
+    out = empty(arrays[0].shape, arrays[0].dtype)
+    if n > _MOST:
+        _COMBINE[_MOST](out, *weights[:_MOST], *arrays[:_MOST])
+        return combine((1.0, *weights[_MOST:]), (out, *arrays[_MOST:]))
+    _COMBINE[n](out, *weights, *arrays)
+    return out
 
 
 @kernel(parallel=False, inline=False)
@@ -55,7 +50,7 @@ def _combine1(out, a, x):
 
 
 @kernel(parallel=False, inline=False)
-def _combine2(out, a, x, b, y):
+def _combine2(out, a, b, x, y):
     if not out.shape == x.shape == y.shape:
         raise ValueError(_SHAPES)
     T = out.dtype.type
@@ -65,7 +60,7 @@ def _combine2(out, a, x, b, y):
 
 
 @kernel(parallel=False, inline=False)
-def _combine3(out, a, x, b, y, c, z):
+def _combine3(out, a, b, c, x, y, z):
     if not out.shape == x.shape == y.shape == z.shape:
         raise ValueError(_SHAPES)
     T = out.dtype.type
@@ -75,7 +70,7 @@ def _combine3(out, a, x, b, y, c, z):
 
 
 @kernel(parallel=False, inline=False)
-def _combine4(out, a, x, b, y, c, z, d, u):
+def _combine4(out, a, b, c, d, x, y, z, u):
     if not out.shape == x.shape == y.shape == z.shape == u.shape:
         raise ValueError(_SHAPES)
     T = out.dtype.type
@@ -85,7 +80,7 @@ def _combine4(out, a, x, b, y, c, z, d, u):
 
 
 @kernel(parallel=False, inline=False)
-def _combine5(out, a, x, b, y, c, z, d, u, e, v):
+def _combine5(out, a, b, c, d, e, x, y, z, u, v):
     if not out.shape == x.shape == y.shape == z.shape == u.shape == v.shape:
         raise ValueError(_SHAPES)
     T = out.dtype.type
@@ -95,7 +90,7 @@ def _combine5(out, a, x, b, y, c, z, d, u, e, v):
 
 
 @kernel(parallel=False, inline=False)
-def _combine6(out, a, x, b, y, c, z, d, u, e, v, f, w):
+def _combine6(out, a, b, c, d, e, f, x, y, z, u, v, w):
     if not out.shape == x.shape == y.shape == z.shape == u.shape == v.shape == w.shape:
         raise ValueError(_SHAPES)
     T = out.dtype.type
@@ -103,3 +98,7 @@ def _combine6(out, a, x, b, y, c, z, d, u, e, v, f, w):
     for i in range(out.size):
         first = a * T(x.flat[i]) + b * T(y.flat[i]) + c * T(z.flat[i])
         out.flat[i] = first + d * T(u.flat[i]) + e * T(v.flat[i]) + f * T(w.flat[i])
+
+
+_COMBINE = {1: _combine1, 2: _combine2, 3: _combine3, 4: _combine4, 5: _combine5, 6: _combine6}
+_MOST = max(_COMBINE)

@@ -2,6 +2,22 @@
 
 Points 0, 1, -1 and infinity: sums and halves alone. Measured error 4.6 to 5.6 units of 2^-24 (float32, relative L2
 2.7e-7 to 3.3e-7) over 320 to 2560 channels, where im2col has 5.4 to 5.8.
+
+    Y = A^T [(G g G^T) * (B^T d B)] A
+
+    B^T = [[1,  0, -1,  0],
+           [0,  1,  1,  0],
+           [0, -1,  1,  0],
+           [0,  1,  0, -1]]
+
+    G = [[  1,    0,   0],
+         [1/2,  1/2, 1/2],
+         [1/2, -1/2, 1/2],
+         [  0,    0,   1]]
+
+    A^T = [[1, 1,  1,  0],
+           [0, 1, -1, -1]]
+
 Source: Lavin & Gray 2015, section 4.1.
 """
 
@@ -10,7 +26,7 @@ from numba import prange
 
 from refsd.kernels._jit import kernel
 
-_CHANNELS = 16  # taken at a time, so that each of U's streams is written in long pieces
+_CHANNELS = 16  # per batch; keeps writes to U long and contiguous
 
 
 @kernel(contract=True)

@@ -1,7 +1,7 @@
 """Philox4x32-10: random words that are a pure function of a counter and a key."""
 
-import numba
 import numpy as np
+from numba import prange
 
 from refsd.kernels._jit import kernel
 
@@ -15,27 +15,23 @@ _W1 = np.uint64(0xBB67AE85)
 
 
 @kernel
-def philox4x32_10(first, count, seed, key):
-    """Ten Philox rounds on each of `count` successive counters.
+def philox4x32_10(counters, key):
+    """Ten Philox rounds on each counter.
 
         (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)), ten times,
-        (k0, k1) <- (k0 + W0, k1 + W1) between two rounds
-        c = (index low, index high, seed low, seed high), k = (key low, key high)
+        (k0, k1) <- (k0 + W0, k1 + W1) between two rounds;  k = (key low, key high)
 
-    first:    uint64, index of the first counter
-    count:    number of counters
-    seed:     uint64, upper half of every counter
+    counters: uint32 [count, 4]
     key:      uint64
     -> words: uint32 [count, 4]
 
     Integers only: the same bits on every machine.
     Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3.
     """
-    words = np.empty((count, 4), np.uint32)
-    for i in numba.prange(count):
-        index = first + np.uint64(i)
-        c0, c1 = index & _MASK, index >> _HALF
-        c2, c3 = seed & _MASK, seed >> _HALF
+    words = np.empty(counters.shape, np.uint32)
+    for i in prange(len(counters)):
+        c0, c1 = np.uint64(counters[i, 0]), np.uint64(counters[i, 1])
+        c2, c3 = np.uint64(counters[i, 2]), np.uint64(counters[i, 3])
         k0, k1 = key & _MASK, key >> _HALF
         for _ in range(10):
             p0, p1 = _M0 * c0, _M1 * c2
@@ -43,3 +39,19 @@ def philox4x32_10(first, count, seed, key):
             k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
         words[i, 0], words[i, 1], words[i, 2], words[i, 3] = c0, c1, c2, c3
     return words
+
+
+def philox_successive(first, count, seed, key):
+    """The same of `count` successive counters c = (index low, index high, seed low, seed high).
+
+    first:    uint64, index of the first counter
+    count:    number of counters
+    seed:     uint64, upper half of every counter
+    key:      uint64
+    -> words: uint32 [count, 4]
+    """
+    index = first + np.arange(count, dtype=np.uint64)
+    counters = np.empty((count, 4), np.uint32)
+    counters[:, 0], counters[:, 1] = index & _MASK, index >> _HALF
+    counters[:, 2], counters[:, 3] = seed & _MASK, seed >> _HALF
+    return philox4x32_10(counters, key)

@@ -1,20 +1,37 @@
 """Adapters on a model's layers: applied as it runs, or merged into its weights."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import StoredTensor, stored
-from refsd.kernels.adapters import Adapter, Conv2d, DoRA, Full, Layer, Linear, LoHa, LoKr, LoRA
+from refsd.kernels.adapters import Adapter, Conv2d, DoRA, Full, Layer, Linear
 from refsd.kernels.adapters.layer import convolve
-from refsd.kernels.adapters.scales import alpha_over_rank, lokr_scale_sdcpp, rank_sdcpp
-from refsd.weights.adapter_names import Target
-from refsd.weights.adapters import AdapterFile, build_adapters, open_adapters
-from refsd.weights.checkpoint import Checkpoint
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor, stored
+
+
+class Target(NamedTuple):
+    """A layer of the original checkpoint: "unet", "input_blocks.1.1.proj_in"; or rows of it.
+
+    What one layout keeps as q, k and v is one layer in another, and has a third of its rows each.
+
+    first: of the rows
+    count: how many, going on from the first row behind the last; None: all
+    """
+
+    component: str
+    key: str
+    first: int = 0
+    count: int | None = None
+
+    def rows(self, there: int) -> Any:
+        """The rows in a layer that has so many, as an index of an array."""
+        if self.count is None:
+            return slice(None)
+        end = self.first + self.count
+        return slice(self.first, end) if end <= there else (self.first + np.arange(self.count)) % there
 
 
 class Applied(NamedTuple):
@@ -22,12 +39,14 @@ class Applied(NamedTuple):
     strength: 1 as trained
     kind:     the storage type of its factors, which decides how an engine multiplies
     target:   the layer, and its rows; None: all
+    in_turn:  whether it meets the weight that those before it on the layer have left; else the layer's own
     """
 
     adapter: Adapter
     strength: float
     kind: str = "f32"
     target: Target | None = None
+    in_turn: bool = False
 
     def rows(self, there: int) -> Any:
         return slice(None) if self.target is None else self.target.rows(there)
@@ -35,7 +54,7 @@ class Applied(NamedTuple):
 
 class Adapters:
     """
-    layers:     key of a layer ("input_blocks.1.1.proj_in") -> what is applied to it, each to its original weight
+    layers:     key of a layer ("input_blocks.1.1.proj_in") -> what is applied to it, one after the other
     arithmetic: rounds inside and behind an adapter as it does in a layer
     """
 
@@ -49,22 +68,24 @@ class Adapters:
     def linear(self, key: str, x, y, weight, bias) -> np.ndarray:
         """The layer's output y [..., O], and what its adapters, if any, add to it. x: [..., I]"""
 
-        def layer(kind, rows):
+        def layer(kind, weight, rows):
             some = None if bias is None else bias[rows]
-            return Linear(weight[rows], some, self.arithmetic.activation(kind))
+            return Linear(weight[rows], some, self.arithmetic.activation(kind), self.arithmetic.settled)
 
-        return self._add(key, x, y, layer)
+        return self._add(key, x, y, weight, layer)
 
     def conv2d(self, key: str, x, y, weight, bias, stride, padding, dilation=1) -> np.ndarray:
         """The same of a convolution. padding: (top, bottom, left, right)"""
 
         def product(x, weight, stride, padding):
             conv = self.arithmetic.numerics.conv
-            return convolve(
-                self.arithmetic.round_as(x, conv), self.arithmetic.round_as(weight, conv), stride, padding
-            )
+            x = self.arithmetic.round_as(self.arithmetic.settled(x), conv)
+            return convolve(x, self.arithmetic.round_as(weight, conv), stride, padding)
 
-        return self._add(key, x, y, lambda *_: Conv2d(weight, bias, stride, padding, dilation, product))
+        def layer(kind, weight, rows):
+            return Conv2d(weight, bias, stride, padding, dilation, product, self.arithmetic.settled)
+
+        return self._add(key, x, y, weight, layer)
 
     def norm(self, key: str, weight, bias) -> tuple[np.ndarray, np.ndarray | None]:
         """A norm's weight and bias with their differences."""
@@ -75,7 +96,7 @@ class Adapters:
             bias = bias if more is None or bias is None else bias + more
         return weight, bias
 
-    def _add(self, key: str, x, y, layer) -> np.ndarray:
+    def _add(self, key: str, x, y, weight, layer) -> np.ndarray:
         if key not in self.layers:
             return y
         dtype = self.arithmetic.numerics.compute_dtype
@@ -84,9 +105,11 @@ class Adapters:
         out = base.copy()
         for i, applied in enumerate(self.layers[key]):
             adapter, rows = applied.adapter, applied.rows(y.shape[-1])
-            on: Layer = layer(applied.kind, rows)
+            if i and applied.in_turn:
+                weight, base = _after(self.layers[key][i - 1], weight), out.copy()
+            on: Layer = layer(applied.kind, weight, rows)
             if isinstance(adapter, DoRA) and adapter.measured is None:
-                adapter = adapter.on(on.weight)
+                adapter = adapter.on(on.weight, applied.strength)
                 self.layers[key][i] = applied._replace(adapter=adapter)
             if applied.target is None or applied.target.count is None:
                 adapter.forward(x, base, on, out, applied.strength)
@@ -94,81 +117,15 @@ class Adapters:
                 some = np.ascontiguousarray(out[..., rows])
                 adapter.forward(x, np.ascontiguousarray(base[..., rows]), on, some, applied.strength)
                 out[..., rows] = some
+            out = self.arithmetic.settled(out)
         return self.arithmetic.store(out)
 
 
-class Lora(NamedTuple):
-    """A file and its strength, as a command line names it: FILE or FILE:STRENGTH."""
-
-    path: Path
-    strength: float
-
-
-def parse(argument: str) -> Lora:
-    """Raises BadInput where what stands behind the last colon is no number."""
-    path, colon, strength = argument.rpartition(":")
-    if not colon or not path or "/" in strength or "\\" in strength:
-        return Lora(Path(argument), 1.0)
-    try:
-        value = float(strength)
-    except ValueError:
-        value = float("nan")
-    if not np.isfinite(value):
-        raise BadInput(f"--lora {argument}: expected FILE or FILE:STRENGTH, and a number for a strength")
-    return Lora(Path(path), value)
-
-
-def load(
-    loras: Iterable[tuple[AdapterFile, float]],
-    component: str,
-    weights: Mapping[str, StoredTensor],
-    arithmetic: Arithmetic,
-) -> Adapters | None:
-    """What the files hold for a component; None where that is nothing. Raises BadInput."""
-    shapes = dict(_shapes(weights))
-    layers: dict[str, list[Applied]] = {}
-    for file, strength in loras:
-        built = build_adapters(file, component, shapes, arithmetic.expand)
-        for target, adapter in built.items():
-            kind = file.weights.headers[next(iter(file.targets[target].values()))].type
-            applied = Applied(_deviating(adapter, arithmetic), strength, kind, target)
-            layers.setdefault(target.key, []).append(applied)
-    return Adapters(layers, arithmetic) if layers else None
-
-
-def open_loras(arguments: Iterable[str], checkpoint: Checkpoint) -> list[tuple[AdapterFile, float]]:
-    """The files that a command line names. Raises BadInput."""
-    return [(open_adapters(path, checkpoint), strength) for path, strength in map(parse, arguments)]
-
-
-def _shapes(weights: Mapping[str, StoredTensor]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    known = getattr(weights, "shapes", None)
-    for key in weights:
-        yield key, known[key] if known else weights[key].shape
-
-
-def _deviating(adapter: Adapter, arithmetic: Arithmetic) -> Adapter:
-    """An engine's own rule for the scale, where one is declared."""
-    columns = _columns_of_one_row(adapter)
-    if columns is None or not arithmetic.parameter("adapter", "rank_one_is_columns", False):
-        return adapter
-    counted = rank_sdcpp(1, columns)
-    if isinstance(adapter, LoKr):
-        return adapter._replace(scale=lokr_scale_sdcpp(adapter.scale, counted))
-    assert isinstance(adapter, LoRA | LoHa)
-    return adapter._replace(scale=alpha_over_rank(adapter.scale, counted or 1))
-
-
-def _columns_of_one_row(adapter: Adapter) -> int | None:
-    """How wide the part that tells the rank is, where the rank is 1 (and the scale so alpha); else None."""
-    if isinstance(adapter, LoRA) and len(adapter.down) == 1:
-        return adapter.down.shape[1]
-    if isinstance(adapter, LoHa) and len(adapter.w1_b) == 1:
-        return adapter.w1_b.shape[1]
-    if isinstance(adapter, LoKr) and adapter.rank == 1:
-        factored = adapter.w1 if isinstance(adapter.w2, np.ndarray) else adapter.w2
-        return factored[1].shape[1]
-    return None
+def _after(applied: Applied, weight) -> np.ndarray:
+    """The weight that an adapter leaves to the next."""
+    left, rows = weight.copy(), applied.rows(len(weight))
+    left[rows] += applied.adapter.delta(weight[rows], applied.strength)
+    return left
 
 
 class Merged(Mapping[str, StoredTensor]):
@@ -180,6 +137,10 @@ class Merged(Mapping[str, StoredTensor]):
     def __init__(self, weights: Mapping[str, StoredTensor], adapters: Adapters):
         self.weights = weights
         self.adapters = adapters
+        for key, all_applied in adapters.layers.items():
+            lacks = f"{key}.bias" not in weights
+            if lacks and any(getattr(a.adapter, "bias", None) is not None for a in all_applied):
+                raise BadInput(f"{key} has no bias, and its adapter one: it cannot be merged; apply it as it runs")
 
     def __getitem__(self, name: str) -> StoredTensor:
         tensor = self.weights[name]
@@ -192,7 +153,8 @@ class Merged(Mapping[str, StoredTensor]):
         for applied in self.adapters.layers[key]:
             adapter, strength, rows = applied.adapter, applied.strength, applied.rows(len(value))
             if leaf == "weight":
-                total[rows] += adapter.delta(value[rows], strength)
+                met = total if applied.in_turn else value
+                total[rows] += adapter.delta(met[rows], strength)
             elif (more := getattr(adapter, "bias_delta", lambda *_: None)(value[rows], strength)) is not None:
                 total[rows] += more
         return stored(total)

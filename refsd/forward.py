@@ -2,28 +2,25 @@
 
 import hashlib
 import json
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from refsd import __version__
-from refsd.adapters import open_loras
 from refsd.components import COMPONENTS, check, forward, load, offered, resolve
-from refsd.engine import one_answer
-from refsd.golden.arithmetic import named
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, stored
+from refsd.golden.output_file import Outputs
+from refsd.loras import open_loras
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import named
+from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import one_answer
+from refsd.numerics.tensor import SCALAR_TYPES, stored
 from refsd.progress import compile_progress
+from refsd.tap_progress import shown
 from refsd.weights import Checkpoint, open_checkpoint, open_weights
-from refsd.weights.writers import Spec, write_safetensors
-
-PATIENCE = 2.0  # seconds that pass in silence
+from refsd.weights.tensor_files import check_name, write_arrays
 
 
 class Request(NamedTuple):
@@ -42,23 +39,7 @@ class Request(NamedTuple):
     tap_ops: bool
     json: bool
     loras: list[str]
-
-
-class _Progress(Taps):
-    """Taps that also say on stderr, after two seconds, which block is done."""
-
-    def __init__(self, label: str, pattern: str, ops: bool):
-        super().__init__(pattern, ops)
-        self.label = label
-        self.started = time.monotonic()
-        self.status = Console(file=sys.stderr).status("")
-
-    def record(self, name: str, value: np.ndarray) -> None:
-        super().record(name, value)
-        passed = time.monotonic() - self.started
-        if passed > PATIENCE:
-            self.status.update(f"{self.label}: {name} done, {passed:.0f} s")
-            self.status.start()
+    lora_rule: str = "trainer"
 
 
 def run(request: Request) -> None:
@@ -68,10 +49,12 @@ def run(request: Request) -> None:
     arithmetic = named(request.numerics, request.deviations)
     checkpoint = open_checkpoint(request.model, request.parts)
     request = request._replace(component=resolve(checkpoint, request.component))
-    m, params = load(checkpoint, request.component, arithmetic, loras=open_loras(request.loras, checkpoint))
+    loras = open_loras(request.loras, checkpoint, request.lora_rule)
+    m, params = load(checkpoint, request.component, arithmetic, loras=loras)
     params |= _params(request)
     inputs = {name: _values(request.inputs, name, tensor) for name, tensor in open_weights(request.inputs).items()}
     check(request.component, m, inputs, params, str(request.inputs))
+    _check_outputs(request, arithmetic.numerics.storage_dtype)
 
     outputs, taps = _compute(request, m, inputs, params)
     metadata = {
@@ -82,13 +65,25 @@ def run(request: Request) -> None:
         "deviations": ", ".join(request.deviations),
         "params": json.dumps(params),
         "loras": ", ".join(Path(lora).name for lora in request.loras),
+        **({"lora_rule": request.lora_rule} if request.loras else {}),
         "model": checkpoint.path.name,
         "model_header_sha256": header_sha256(checkpoint, request.component),
     }
-    write(request.out, outputs, metadata)
+    write_arrays(request.out, outputs, metadata)
     if request.taps is not None:
-        write(request.taps, taps, metadata)
+        write_arrays(request.taps, taps, metadata)
     _report(request, outputs)
+
+
+def _check_outputs(request: Request, dtype: np.dtype) -> None:
+    """Raises BadInput for what could not be written once it is computed."""
+    component, outputs = COMPONENTS[request.component], Outputs()
+    type = stored(np.zeros(0, dtype)).type
+    check_name(request.out, [*component.outputs, *component.also], [type])
+    outputs.add("--out", request.out)
+    if request.taps is not None:
+        check_name(request.taps, types=[type])
+        outputs.add("--taps", request.taps)
 
 
 def _params(request: Request) -> dict[str, Any]:
@@ -97,29 +92,26 @@ def _params(request: Request) -> dict[str, Any]:
         name, equals, value = setting.partition("=")
         if not equals:
             raise BadInput(f"--param {setting}: expected NAME=VALUE")
-        params[name] = int(value) if value.isdecimal() and len(value) < 19 else value
+        numbers = [int(part) for part in value.split(",") if part.isdecimal() and len(part) < 19]
+        whole = len(numbers) == value.count(",") + 1
+        params[name] = value if not whole else numbers if len(numbers) > 1 else numbers[0]
     return params
 
 
 def _values(path: Path, name: str, tensor) -> np.ndarray:
-    if tensor.type not in SCALAR_TYPES or tensor.type == "bool":
-        raise BadInput(f"{path}: tensor {name} is {tensor.type}, expected floats or integers")
+    if tensor.type not in SCALAR_TYPES:
+        raise BadInput(f"{path}: tensor {name} is {tensor.type}, expected floats or integers, or bool for a mask")
     return tensor.values()
 
 
 def _compute(request: Request, m: Module, inputs: Mapping[str, np.ndarray], params) -> tuple[dict, Taps]:
     nothing = ""
-    taps = _Progress(
-        f"{request.component} in {request.numerics}",
-        request.tap if request.taps is not None else nothing,
-        request.tap_ops and request.taps is not None,
-    )
-    m.taps = taps
-    with compile_progress(), one_answer(m.arithmetic.numerics):
-        try:
-            outputs = forward(request.component, m, inputs, params, str(request.inputs), also=True)
-        finally:
-            taps.status.stop()
+    asked = request.taps is not None
+    wanted = Taps(request.tap if asked else nothing, request.tap_ops and asked)
+    label = f"{request.component} in {request.numerics}"
+    with compile_progress(), one_answer(m.arithmetic.numerics), shown(label, wanted) as taps:
+        m.taps = taps
+        outputs = forward(request.component, m, inputs, params, str(request.inputs), also=True)
     return outputs, taps
 
 
@@ -129,12 +121,6 @@ def header_sha256(checkpoint: Checkpoint, component: str) -> str:
     first = min(header.offset for header in file.headers.values())
     with open(file.path, "rb") as raw:
         return hashlib.sha256(raw.read(first)).hexdigest()
-
-
-def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """All tensors in one safetensors file, whole or not at all."""
-    ours = {name: stored(np.ascontiguousarray(array)) for name, array in tensors.items()}
-    write_safetensors(path, {name: Spec(t.type, t.shape) for name, t in ours.items()}, ours.values(), metadata)
 
 
 def _report(request: Request, outputs: Mapping[str, np.ndarray]) -> None:

@@ -8,18 +8,18 @@ import fnmatch
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from refsd.adapters import Adapters
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
-from refsd.golden.tensor import StoredTensor
 from refsd.kernels.conv2d_fast import Choice
 from refsd.kernels.conv2d_winograd import bytes_of_filters
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
+from refsd.numerics.tensor import StoredTensor
 from refsd.seams import Seams
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,19 +34,23 @@ class Taps(dict[str, np.ndarray]):
 
     pattern: a glob; what does not match is not kept
     ops:     keep operations too, not only blocks
+    names:   None, or the only names that are kept
     """
 
-    def __init__(self, pattern: str = "*", ops: bool = False):
+    def __init__(self, pattern: str = "*", ops: bool = False, names: Collection[str] | None = None):
         super().__init__()
         self.pattern = pattern
         self.ops = ops
+        self.names = names
+        self.recorded: list[str] = []  # every name, kept or not
         self._seen: Counter[str] = Counter()
 
     def record(self, name: str, value: np.ndarray) -> None:
         again = self._seen[name]
         self._seen[name] += 1
         name = f"{name}.{again}" if again else name
-        if fnmatch.fnmatchcase(name, self.pattern):
+        self.recorded.append(name)
+        if fnmatch.fnmatchcase(name, self.pattern) and (self.names is None or name in self.names):
             self[name] = np.array(value)
 
 
@@ -81,6 +85,7 @@ class Module:
     kept:       which expanded weights stay in memory
     adapters:   None, or what is added to which layers
     seams:      which edges of a picture meet: there conv2d's padding is no zeros
+    prefixes:   of all weights; collected at the first `in`, and shared by the modules under this one
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Module:
         kept: Kept | None = None,
         adapters: Adapters | None = None,
         seams: Seams | None = None,
+        prefixes: set[str] | None = None,
     ):
         self.weights = weights
         self.arithmetic = arithmetic or Arithmetic(FLOAT64)
@@ -100,15 +106,18 @@ class Module:
         self.kept = kept or Kept()
         self.adapters = adapters or Adapters({}, self.arithmetic)
         self.seams = seams or Seams()
+        self._prefixes = set() if prefixes is None else prefixes
 
     def __getitem__(self, name: str | int) -> "Module":
         """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
         prefix = f"{self.prefix}{name}."
-        return Module(self.weights, self.arithmetic, prefix, self.taps, self.kept, self.adapters, self.seams)
+        shared = self.arithmetic, prefix, self.taps, self.kept, self.adapters, self.seams, self._prefixes
+        return Module(self.weights, *shared)
 
     def __contains__(self, name: str | int) -> bool:
-        start = f"{self.prefix}{name}."
-        return any(key.startswith(start) for key in self.weights)
+        if not self._prefixes:
+            self._prefixes |= {key[: i + 1] for key in self.weights for i, c in enumerate(key) if c == "."}
+        return f"{self.prefix}{name}." in self._prefixes
 
     def count(self, name: str = "") -> int:
         """How many modules stand under `name`: name.0, name.1, ...; without a name, under this one."""
@@ -214,8 +223,15 @@ class Module:
         return self._tap(name, self.arithmetic.layer_norm(x, weight, bias, eps))
 
     def rms_norm(self, name: str, x, eps=1e-6):
-        """x [..., D] -> the same; `name` is the full key of the weight ("norm.weight", "query_norm.scale")."""
+        """x [..., D] -> the same; `name` is the full key of the weight ("norm.weight", "query_norm.scale").
+
+        torch.nn.RMSNorm: one operation, rounded once.
+        """
         return self._tap(name, self.arithmetic.rms_norm(x, self.weight(name), eps))
+
+    def rms_norm_apart(self, name: str, x, eps=1e-6):
+        """The same as diffusers and transformers write it: the result is rounded, and then meets the weight."""
+        return self._tap(name, self.arithmetic.rms_norm_apart(x, self.weight(name), eps))
 
     def embedding(self, name: str, ids):
         """ids [...] -> [..., D]; a table's other rows are not expanded"""
@@ -262,6 +278,18 @@ class Module:
     def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
         """Any kernel without numerics of its own, recorded under its name: m.apply(tanh, x)"""
         return self._tap(kernel.__name__, self.arithmetic.apply(kernel, *arrays, **params))
+
+    def add(self, x, y):
+        """x + y, broadcast against each other"""
+        return self._tap("add", self.arithmetic.add(x, y))
+
+    def multiply(self, x, y):
+        """x * y, broadcast against each other"""
+        return self._tap("multiply", self.arithmetic.multiply(x, y))
+
+    def l2_norm(self, x, eps=1e-12):
+        """x [..., D] -> the same, each row of length one"""
+        return self._tap("l2_norm", self.arithmetic.l2_norm(x, eps))
 
     def swiglu(self, x, second_gates=False):
         """x [..., 2D] -> [..., D]"""

@@ -1,4 +1,4 @@
-"""What the user sees while a kernel compiles: `with compile_progress(): ...` around a command's work."""
+"""Show on stderr that kernels are being compiled, and how many: `with compile_progress(): ...`."""
 
 import sys
 import threading
@@ -12,20 +12,23 @@ from rich.console import Console
 _PATIENCE = 1.0  # seconds of compilation that pass in silence
 
 
-class _CompileStatus(Listener):
-    """A listener of Numba's "numba:compile" events that shows the outermost kernel by name.
+class _Compilations(Listener):
+    """Count compilations and show the count: on a terminal in a status line, elsewhere in a line at each end.
 
-    On a terminal a status line, gone when the compilation ends; elsewhere one plain line in all.
-    Loads from the disk cache are no events, so that a warm start shows nothing.
+    Kernels that come from the disk cache cause no event, so that a warm start shows nothing.
     """
 
+    count = 0  # of this process, so that the next command's work goes on from it
+
     def __init__(self):
-        self._console = Console(file=sys.stderr)
+        self._console = Console(file=sys.stderr, highlight=False)
         self._status = self._console.status("")
+        self._before = _Compilations.count
         self._depth = 0
         self._spent = 0.0
         self._started = 0.0
-        self._announced = False
+        self._name = ""
+        self._shown = False
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
 
@@ -34,8 +37,8 @@ class _CompileStatus(Listener):
             self._depth += 1
             if self._depth > 1:
                 return
-            name = event.data["dispatcher"].py_func.__name__
-            self._status.update(f"compiling kernels (first run): {name} ...")
+            self._name = event.data["dispatcher"].py_func.__name__
+            self._status.update(self._line())
             self._started = time.monotonic()
             self._timer = threading.Timer(max(0.0, _PATIENCE - self._spent), self._show)
             self._timer.daemon = True
@@ -43,10 +46,16 @@ class _CompileStatus(Listener):
 
     def on_end(self, event) -> None:
         with self._lock:
+            _Compilations.count += 1
             self._depth -= 1
-            if self._depth == 0:
-                self._spent += time.monotonic() - self._started
-                self.close()
+            if self._depth:
+                self._status.update(self._line())
+                return
+            self._spent += time.monotonic() - self._started
+            self._stop()
+
+    def _line(self) -> str:
+        return f"compiling kernels: {_Compilations.count} so far, now {self._name} ..."
 
     def _show(self) -> None:
         with self._lock:
@@ -54,20 +63,27 @@ class _CompileStatus(Listener):
                 return
             if self._console.is_terminal:
                 self._status.start()
-            elif not self._announced:
-                self._console.print("compiling kernels (first run; later starts load them from disk) ...")
-            self._announced = True
+            elif not self._shown:
+                self._console.print(self._line(), soft_wrap=True)
+            self._shown = True
 
-    def close(self) -> None:
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._status.stop()
 
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+            if self._shown:
+                count = _Compilations.count - self._before
+                self._console.print(f"kernels compiled: {count}, in {self._spent:.0f} s", soft_wrap=True)
+
 
 @contextmanager
 def compile_progress() -> Iterator[None]:
-    """Say on stderr which kernel compiles, once compiling has cost more than a second."""
-    listener = _CompileStatus()
+    """Show how many kernels are compiled in the block, once compiling has taken more than a second."""
+    listener = _Compilations()
     with install_listener("numba:compile", listener):
         try:
             yield

@@ -4,17 +4,21 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import typer
 
-from refsd.golden.errors import BadInput
+from refsd.families import FAMILIES
+from refsd.golden.output_file import Outputs
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.clip_bpe import BOS, EOS
-from refsd.tokenizers.text_rules import FAMILY, TEXT_RULES, token_rows
+from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.tokenizers.vocabulary import find_tokenizer
+from refsd.weights.tensor_files import check_name, write_arrays
 
 CLIP = "clip", "clip_g"
+# Text encoder -> the family whose rule it follows where none is named.
+USUAL_FAMILY = {"clip": "sd1", "clip_g": "sdxl", "t5": "flux", "qwen3": "zimage", "mistral": "flux2-dev"}
 
 
 class Request(NamedTuple):
@@ -33,12 +37,15 @@ class Request(NamedTuple):
 
 def run(request: Request) -> None:
     """Raises BadInput, in one line, before anything is written."""
-    if request.component not in FAMILY:
-        raise BadInput(f"--component {request.component}: expected one of {', '.join(FAMILY)}")
-    family = request.family or FAMILY[request.component]
-    rule = TEXT_RULES.get((family, request.component, request.like))
+    if request.component not in USUAL_FAMILY:
+        raise BadInput(f"--component {request.component}: expected one of {', '.join(USUAL_FAMILY)}")
+    family = request.family or USUAL_FAMILY[request.component]
+    readers = {
+        name: of.encoders[request.component] for name, of in FAMILIES.items() if request.component in of.encoders
+    }
+    rule = readers[family].rules.get(request.like) if family in readers else None
     if rule is None:
-        known = [f"--family {f} --like {e}" for f, c, e in TEXT_RULES if c == request.component]
+        known = [f"--family {name} --like {engine}" for name, reader in readers.items() for engine in reader.rules]
         raise BadInput(
             f"--family {family} --like {request.like}: no rule for {request.component}; it has {', '.join(known)}"
         )
@@ -49,7 +56,9 @@ def run(request: Request) -> None:
     tensors = {"input_ids": ids} | ({"attention_mask": mask} if rule.mask else {})
     told = {"component": request.component, "family": family, "like": request.like, "tokenizer": source}
     if request.output is not None:
-        _write(request.output, tensors, told)
+        check_name(request.output, tensors)
+        Outputs().add("--output", request.output)
+        write_arrays(request.output, tensors, told)
     if request.json:
         values = {name: tensor.tolist() for name, tensor in tensors.items()}
         typer.echo(json.dumps(told | {"lengths": mask.sum(axis=1).tolist()} | values))
@@ -68,13 +77,3 @@ def _tokenizer(request: Request):
         raise BadInput(f"--component {request.component}: give a model that carries its tokenizer, or --tokenizer")
     tokenizer = open_tokenizer(path, request.component)
     return tokenizer.encode, tokenizer.ends, tokenizer.source
-
-
-def _write(path: Path, tensors: dict[str, np.ndarray], told: dict[str, str]) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    try:
-        save_file(tensors, path, told)
-    except (OSError, SafetensorError) as error:
-        raise BadInput(f"{path}: cannot be written: {error}") from None

@@ -20,14 +20,18 @@ from refsd.samplers.cfg_pp_multistep import (
     res_multistep_ancestral_cfg_pp,
     res_multistep_cfg_pp,
 )
+from refsd.samplers.ddim_strided import ddim_strided
 from refsd.samplers.deis import deis
 from refsd.samplers.deis_tab import deis_tab
 from refsd.samplers.distilled import lcm, lcm_flow, tcd
 from refsd.samplers.dpm_2 import dpm_2, dpm_2_ancestral
-from refsd.samplers.dpm_2_ancestral_flow import dpm_2_ancestral_flow
 from refsd.samplers.dpm_solver import dpm_adaptive, dpm_fast
 from refsd.samplers.dpmpp_2m import dpmpp_2m, dpmpp_2m_v2
-from refsd.samplers.dpmpp_2s_ancestral import dpmpp_2s_ancestral, dpmpp_2s_ancestral_flow
+from refsd.samplers.dpmpp_2s_ancestral import (
+    dpmpp_2s_ancestral,
+    dpmpp_2s_ancestral_flow,
+    dpmpp_2s_ancestral_flow_below_one,
+)
 from refsd.samplers.dpmpp_sde import dpmpp_2m_sde, dpmpp_2m_sde_heun, dpmpp_3m_sde, dpmpp_sde
 from refsd.samplers.dpmpp_singlestep import dpmpp_2s_singlestep, dpmpp_3s_singlestep
 from refsd.samplers.endings import last_denoised, to_a_thousandth
@@ -44,6 +48,7 @@ from refsd.samplers.ipndm_v import ipndm_v
 from refsd.samplers.lms import lms
 from refsd.samplers.lms_shifted import lms_shifted
 from refsd.samplers.plms import plms
+from refsd.samplers.pndm import pndm
 from refsd.samplers.res import res_2s, res_multistep
 from refsd.samplers.restart import restart
 from refsd.samplers.sa_solver import sa_solver, sa_solver_pece
@@ -78,11 +83,14 @@ SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "dpm++3m_sde": dpmpp_3m_sde,
     "ddpm": euler_ancestral,
     "ddim": euler,
+    "ddim_strided": ddim_strided,
     "ipndm": ipndm,
     "ipndm_to_denoised": last_denoised(ipndm),
     "ipndm_v": ipndm_v_sdcpp,
     "ipndm_v_published": ipndm_v,
     "plms": plms,
+    "pndm": pndm,
+    "pndm_v": partial(pndm, in_v=True),
     "deis": deis,
     "deis_tab": deis_tab,
     "uni_pc": uni_pc,
@@ -114,12 +122,16 @@ CFG_PP_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "res_multistep_a_cfg_pp": res_multistep_ancestral_cfg_pp,
     "euler_ge_cfg_pp": gradient_estimation_cfg_pp,
 }
+# diffusers' UniPC begins a flow of sigma 1 here. Source: diffusers UniPCMultistepScheduler.set_timesteps.
+UNI_PC_OPENING = 1 - 1e-6
 # What engines make of those names where the model is a rectified flow; the other names mean what they mean above.
+# So dpm++2m is ComfyUI's and stable-diffusion.cpp's, in ln sigma; diffusers' solvers are in log SNR.
 FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler": euler,
     "euler_a": partial(euler_ancestral, ancestral=flow_ancestral_step),
-    "dpm2_a": dpm_2_ancestral_flow,
+    "dpm2_a": partial(dpm_2_ancestral, ancestral=flow_ancestral_step),
     "dpm++2s_a": dpmpp_2s_ancestral_flow,
+    "dpm++2s_a_below_one": dpmpp_2s_ancestral_flow_below_one,
     "res_multistep": partial(res_multistep, ancestral=flow_ancestral_step),
     "res_2s": partial(res_2s, ancestral=flow_ancestral_step),
     "euler_ge_a": partial(gradient_estimation_ancestral, ancestral=flow_ancestral_step),
@@ -135,6 +147,12 @@ FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "exp_heun_2_x0_sde": in_flow_time(exp_heun_2_x0_sde),
     "sa_solver": in_flow_time(sa_solver),
     "sa_solver_pece": in_flow_time(sa_solver_pece),
+    "dpm++2m_log_snr": in_flow_time(dpmpp_2m),
+    "dpm++2s_log_snr": in_flow_time(dpmpp_2s_singlestep),
+    "dpm++3s_log_snr": in_flow_time(dpmpp_3s_singlestep),
+    "deis_log_snr": in_flow_time(deis),
+    "uni_pc_log_snr": in_flow_time(uni_pc, UNI_PC_OPENING),
+    "uni_pc_bh2_log_snr": in_flow_time(uni_pc_bh2, UNI_PC_OPENING),
     "euler_cfg_pp": euler_cfg_pp_flow,
     "euler_a_cfg_pp": euler_ancestral_cfg_pp_flow,
     "dpm++2s_a_cfg_pp": dpmpp_2s_ancestral_cfg_pp_flow,

@@ -3,10 +3,6 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
-
-from refsd.samplers.step import StepNoise
-
 # down: the sigma that the solver steps to; up: standard deviation of the fresh noise; scale: of x before the noise.
 Ancestral = tuple[float, float, float]
 # sigma, sigma_next, eta -> Ancestral
@@ -41,12 +37,3 @@ def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> An
     down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
     scale = (1 - sigma_next) / (1 - down)
     return down, math.sqrt(max(sigma_next**2 - (scale * down) ** 2, 0.0)), scale
-
-
-# No term of combine.
-NONE = (0.0, None)
-
-
-def fresh(weight: float, sigma: float, sigma_next: float, noise: StepNoise) -> tuple[float, np.ndarray | None]:
-    """The noise back up as a term of combine: its weight, and n. A step to 0 draws nothing: it has no such term."""
-    return (weight, noise(sigma, sigma_next)) if sigma_next else NONE

@@ -4,14 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import ancestral_step, fresh
+from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.latents import sampler
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 # x, sigma -> denoised under guidance, and without the prompt
 GuidedDenoiser = Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
+@sampler
 def euler_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -32,12 +33,12 @@ def euler_cfg_pp(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        # denoised + d sigma_next,  d = (x - uncond) / sigma
-        ratio = sigma_next / sigma
-        x = combine(1.0, denoised, ratio, x, -ratio, uncond)
+        d = (x - uncond) / sigma
+        x = denoised + d * sigma_next
     return x
 
 
+@sampler
 def euler_ancestral_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -56,8 +57,9 @@ def euler_ancestral_cfg_pp(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, _ = ancestral_step(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        ratio = down / sigma
-        x = combine(1.0, denoised, ratio, x, -ratio, uncond, up, n)
+        sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
+        d = (x - uncond) / sigma
+        x = denoised + d * sigma_down
+        if sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x

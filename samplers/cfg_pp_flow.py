@@ -2,12 +2,13 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import NONE, ancestral_step, flow_ancestral_step, fresh
+from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step
 from refsd.samplers.cfg_pp import GuidedDenoiser
+from refsd.samplers.latents import sampler
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def euler_cfg_pp_flow(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -24,6 +25,7 @@ def euler_cfg_pp_flow(
     return euler_ancestral_cfg_pp_flow(model, x, sigmas, noise, callback, eta=0.0)
 
 
+@sampler
 def euler_ancestral_cfg_pp_flow(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -46,17 +48,20 @@ def euler_ancestral_cfg_pp_flow(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        signal, signal_next = 1 - sigma, 1 - sigma_next
-        down, up = 0.0, sigma_next / signal_next
-        if signal > 0 or eta == 0:
-            down, up, _ = ancestral_step(sigma / signal if signal > 0 else 1.0, sigma_next / signal_next, eta)
-        # signal_next (denoised + down d + up n),  d = (x - signal uncond) / sigma
-        ratio = signal_next * down / sigma
-        up, n = (signal_next * up * s_noise, noise(sigma, sigma_next)) if eta and s_noise else NONE
-        x = combine(signal_next, denoised, ratio, x, -ratio * signal, uncond, up, n)
+        alpha, alpha_next = 1 - sigma, 1 - sigma_next
+        sigma_down, sigma_up = 0.0, sigma_next / alpha_next
+        if alpha > 0 or eta == 0:
+            sigma_down, sigma_up, _ = ancestral_step(
+                sigma / alpha if alpha > 0 else 1.0, sigma_next / alpha_next, eta
+            )
+        d = (x - alpha * uncond) / sigma
+        x = alpha_next * (denoised + d * sigma_down)
+        if eta and s_noise:
+            x = x + noise(sigma, sigma_next) * (alpha_next * sigma_up * s_noise)
     return x
 
 
+@sampler
 def dpmpp_2s_ancestral_cfg_pp_flow(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -79,11 +84,14 @@ def dpmpp_2s_ancestral_cfg_pp_flow(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        down, up, scale = flow_ancestral_step(sigma, sigma_next, eta)
-        odds = math.sqrt((1 - sigma) / sigma * (1 - down) / down)
-        ratio = (1 / (odds + 1) if sigma < 1 else 0.9999) / sigma
-        _, uncond_2 = model(combine(ratio, x, 1 - ratio, uncond), ratio * sigma)
-        ratio, signal = down / sigma, 1 - sigma_next
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
-        x = combine(scale * ratio, x, scale * (1 - ratio), uncond_2, signal, denoised, -signal, uncond, up, n)
+        sigma_down, sigma_up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        odds = math.sqrt((1 - sigma) / sigma * (1 - sigma_down) / sigma_down)
+        sigma_mid = 1 / (odds + 1) if sigma < 1 else 0.9999
+        ratio = sigma_mid / sigma
+        x_2 = ratio * x + (1 - ratio) * uncond
+        _, uncond_2 = model(x_2, sigma_mid)
+        ratio = sigma_down / sigma
+        x = scale * (ratio * x + (1 - ratio) * uncond_2) + (1 - sigma_next) * (denoised - uncond)
+        if eta:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x

@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.kernels.combine_twice import combine_twice
-from refsd.samplers.ancestral import NONE, ancestral_step, fresh
+from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.cfg_pp import GuidedDenoiser
+from refsd.samplers.latents import sampler
 from refsd.samplers.res import phi_1, phi_2
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def dpmpp_2s_ancestral_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -34,19 +34,22 @@ def dpmpp_2s_ancestral_cfg_pp(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, _ = ancestral_step(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        if down == 0:
-            x = combine(1.0, denoised, up, n)
+        sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
+        if sigma_down == 0:
+            x = denoised
         else:
-            sigma_mid = math.sqrt(sigma * down)
+            sigma_mid = math.sqrt(sigma * sigma_down)
             ratio = sigma_mid / sigma
-            _, uncond_2 = model(combine(ratio, x, 1 - ratio, uncond), sigma_mid)
-            ratio = down / sigma
-            x = combine(ratio, x, 1 - ratio, uncond_2, 1.0, denoised, -1.0, uncond, up, n)
+            x_2 = ratio * x + (1 - ratio) * uncond
+            _, uncond_2 = model(x_2, sigma_mid)
+            ratio = sigma_down / sigma
+            x = ratio * x + (1 - ratio) * uncond_2 + (denoised - uncond)
+        if sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x
 
 
+@sampler
 def dpmpp_2s_ancestral_cfg_pp_first(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -67,20 +70,22 @@ def dpmpp_2s_ancestral_cfg_pp_first(
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, _ = ancestral_step(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        if down == 0:
-            x = combine(1.0, denoised, up, n)
+        sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
+        if sigma_down == 0:
+            x = denoised
         else:
-            sigma_mid = math.sqrt(sigma * down)
-            # ratio (x + denoised - uncond) + (1 - ratio) denoised, the ratios being e^(-h/2) and e^-h
+            sigma_mid = math.sqrt(sigma * sigma_down)
             ratio = sigma_mid / sigma
-            denoised_2, uncond_2 = model(combine(ratio, x, 1.0, denoised, -ratio, uncond), sigma_mid)
-            ratio = down / sigma
-            x = combine(ratio, x, ratio, denoised, -ratio, uncond_2, 1 - ratio, denoised_2, up, n)
+            x_2 = ratio * (x + (denoised - uncond)) + (1 - ratio) * denoised
+            denoised_2, uncond_2 = model(x_2, sigma_mid)
+            ratio = sigma_down / sigma
+            x = ratio * (x + (denoised - uncond_2)) + (1 - ratio) * denoised_2
+        if sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x
 
 
+@sampler
 def dpmpp_2m_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -96,7 +101,7 @@ def dpmpp_2m_cfg_pp(
     The first step, and one to 0, is euler_cfg_pp's.
     Source: ComfyUI sample_dpmpp_2m_cfg_pp.
     """
-    last, h_last = None, 0.0
+    old_uncond, h_last = None, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
@@ -104,13 +109,15 @@ def dpmpp_2m_cfg_pp(
         if sigma_next == 0:
             return denoised
         h = math.log(sigma / sigma_next)
-        ratio = sigma_next / sigma
-        c = (1 - ratio) * h / (2 * h_last) if last is not None else 0.0
-        x = combine(ratio, x, 1 + c, denoised, -ratio, uncond, -c, uncond if last is None else last)
-        last, h_last = uncond, h
+        x = denoised + sigma_next / sigma * (x - uncond)
+        if old_uncond is not None:
+            r = h_last / h
+            x = x - math.expm1(-h) / (2 * r) * (denoised - old_uncond)
+        old_uncond, h_last = uncond, h
     return x
 
 
+@sampler
 def res_multistep_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -126,25 +133,28 @@ def res_multistep_cfg_pp(
     euler_ancestral_cfg_pp's.
     Source: ComfyUI sample_res_multistep_cfg_pp; with eta 1 sample_res_multistep_ancestral_cfg_pp.
     """
-    last, down_last, sigma_last = None, 0.0, 0.0
+    old_uncond, down_last, sigma_last = None, 0.0, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised, uncond = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, _ = ancestral_step(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
-        ratio = down / sigma
-        if last is None or down == 0:
-            x = combine(1.0, denoised, ratio, x, -ratio, uncond, up, n)
+        sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
+        if old_uncond is None or sigma_down == 0:
+            d = (x - uncond) / sigma
+            x = denoised + d * sigma_down
         else:
-            h = math.log(sigma / down)
-            b2 = phi_2(h) * h / math.log(down_last / sigma_last)
+            h = math.log(sigma / sigma_down)
+            c2 = math.log(down_last / sigma_last) / h
+            b2 = phi_2(h) / c2
             b1 = phi_1(h) - b2
-            x = combine(ratio, x, ratio, denoised, h * b1 - ratio, uncond, h * b2, last, up, n)
-        last, down_last, sigma_last = uncond, down, sigma
+            x = math.exp(-h) * (x + denoised - uncond) + h * (b1 * uncond + b2 * old_uncond)
+        if eta and sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
+        old_uncond, down_last, sigma_last = uncond, sigma_down, sigma
     return x
 
 
+@sampler
 def res_multistep_ancestral_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -158,6 +168,7 @@ def res_multistep_ancestral_cfg_pp(
     return res_multistep_cfg_pp(model, x, sigmas, noise, callback, eta, s_noise)
 
 
+@sampler
 def gradient_estimation_cfg_pp(
     model: GuidedDenoiser,
     x: np.ndarray,
@@ -178,9 +189,10 @@ def gradient_estimation_cfg_pp(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        more = (gamma - 1) * (sigma_next - sigma) if d_last is not None else 0.0
-        # d = (x - uncond) / sigma;  (sigma_next + more) d + denoised - more d_last
-        weights = np.array([1 / sigma, -1 / sigma, 0.0, 0.0, sigma_next + more, 0.0, 0.0, 1.0, -more])
-        arrays = [x, uncond, denoised, denoised if d_last is None else d_last]
-        d_last, x = combine_twice(weights, arrays)
+        d = (x - uncond) / sigma
+        dt = sigma_next - sigma
+        x = denoised + d * sigma_next
+        if d_last is not None:
+            x = x + (gamma - 1) * (d - d_last) * dt
+        d_last = d
     return x

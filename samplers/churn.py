@@ -5,21 +5,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.kernels.combine import combine
 from refsd.samplers.step import StepNoise
 
 
 class Churn(NamedTuple):
     """
-    s_churn:      how much in a whole trajectory; 0 adds nothing
-    s_tmin:       added where s_tmin <= sigma <= s_tmax
-    s_noise:      standard deviation of what is added
+    s_churn:    how much in a whole trajectory; 0 adds nothing, and draws nothing
+    s_tmin:     noise is added where s_tmin <= sigma <= s_tmax
+    s_noise:    standard deviation of the noise
+    every_step: draw at every step, and drop what is drawn outside of s_tmin .. s_tmax, as k-diffusion and Forge do;
+                False draws only where noise is added, as ComfyUI does (but for heunpp2)
     """
 
     s_churn: float = 0.0
     s_tmin: float = 0.0
     s_tmax: float = math.inf
     s_noise: float = 1.0
+    every_step: bool = True
 
 
 NO_CHURN = Churn()
@@ -31,12 +33,17 @@ def churned(x: np.ndarray, sigma: float, steps: int, noise: StepNoise, churn: Ch
         gamma = min(s_churn / steps, sqrt(2) - 1)
 
     steps: of the whole trajectory
+    noise: drawn from in every call, or only where gamma is above 0: churn.every_step
     -> x_hat, sigma_hat
-    Source: Karras et al. 2022, algorithm 2, lines 4 to 6.
+    Source: Karras et al. 2022, algorithm 2, lines 4 to 6; k-diffusion, Forge and ComfyUI sample_euler.
     """
-    gamma = min(churn.s_churn / steps, math.sqrt(2) - 1) if churn.s_tmin <= sigma <= churn.s_tmax else 0.0
-    if gamma == 0:
+    if churn.s_churn == 0:
         return x, sigma
+    gamma = min(churn.s_churn / steps, math.sqrt(2) - 1) if churn.s_tmin <= sigma <= churn.s_tmax else 0.0
     sigma_hat = sigma * (gamma + 1)
-    eps = noise(sigma, sigma_hat)
-    return combine(1.0, x, churn.s_noise * math.sqrt(sigma_hat**2 - sigma**2), eps), sigma_hat
+    if gamma == 0:
+        if churn.every_step:
+            noise(sigma, sigma_hat)
+        return x, sigma
+    eps = noise(sigma, sigma_hat) * churn.s_noise
+    return x + eps * math.sqrt(sigma_hat**2 - sigma**2), sigma_hat

@@ -5,13 +5,14 @@ A card is data and small functions; every line of it is a test in tests/samplers
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.samplers.levels import DiscreteLevels, Levels, NearestLevels
+from refsd.samplers.levels import DiscreteLevels, FlowLevels, Levels, NearestLevels
 from refsd.samplers.noise import Philox, TorchAvx2
 from refsd.samplers.schedules import SCHEDULES, Schedule, tables, timesteps
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
 # seed, [N, C, H, W] -> standard normals, float32
 BatchNoise = Callable[[int, tuple[int, ...]], np.ndarray]
@@ -128,6 +129,11 @@ def without_penultimate(schedule: Schedule) -> Schedule:
     return discarded
 
 
+def in_range_of(spacing: Schedule, schedule: Schedule) -> Schedule:
+    """A schedule between the highest and the lowest sigma of another one, not of the model."""
+    return lambda n, levels: schedule(n, DiscreteLevels(spacing(n, levels)[-2::-1]))
+
+
 class Card(NamedTuple):
     """
     engine:      its name
@@ -142,6 +148,8 @@ class Card(NamedTuple):
     eta:         of ancestral samplers
     clip_skip:   1 is the last layer
     source:      where this can be read
+    of_flows:    schedules that there are only on a rectified flow, or that are others there
+    flow_schedule: its default there, where it is another
     """
 
     engine: str
@@ -156,14 +164,20 @@ class Card(NamedTuple):
     eta: float = 1.0
     clip_skip: int = 1
     source: str = ""
+    of_flows: Mapping[str, Callable[[int, FlowLevels], np.ndarray]] = {}
+    flow_schedule: str = ""
 
     def of_sdxl(self) -> "Card":
         """With the tables that are SDXL's own."""
         return self._replace(schedules={**self.schedules, **SDXL_SCHEDULES.get(self.engine, {})})
 
+    def rules(self, levels: Levels) -> Mapping[str, Callable[[int, Any], np.ndarray]]:
+        """Its schedules of such levels, by name."""
+        return {**self.schedules, **self.of_flows} if isinstance(levels, FlowLevels) else self.schedules
+
     def sigmas(self, steps: int, schedule: str, sampler: str, levels: Levels, strength: float = 1.0) -> np.ndarray:
         """The sigmas that are run, falling."""
-        rule = self.schedules[schedule]
+        rule = self.rules(levels)[schedule]
         if sampler in self.discarding:
             rule = without_penultimate(rule)
         if strength == 1.0:
@@ -208,6 +222,35 @@ _COMFYUI = _named(
     *("karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal"),
     normal=timesteps.discrete,
 )
+_COMFYUI_FLOWS = {
+    "normal": FLOW_SCHEDULES["flow_linspace"],
+    "sgm_uniform": FLOW_SCHEDULES["flow_sgm_uniform"],
+}
+
+
+def _forge_of_flows(name: str) -> Callable[[int, FlowLevels], np.ndarray]:
+    """ComfyUI's; Flux, whose network is told sigma itself, has sigmas evenly from 1 to the lowest.
+
+    Source: Forge modules/sd_schedulers.py; backend/modules/k_prediction.py, PredictionFlux.sigma.
+    """
+
+    def rule(n: int, levels: FlowLevels) -> np.ndarray:
+        if levels.multiplier != 1:
+            return _COMFYUI_FLOWS[name](n, levels)
+        spared = int(name == "sgm_uniform")
+        return np.append(np.linspace(1.0, levels.sigmas[0], n + spared)[:n], 0.0)
+
+    return rule
+
+
+_FORGE_FLOWS = {name: _forge_of_flows(name) for name in _COMFYUI_FLOWS}
+# With its spacing as the range: what EulerDiscreteScheduler makes of use_karras_sigmas and its like. Those of the
+# multistep schedulers have the model's range.
+_SPACED = {
+    f"{spacing}_{name}": in_range_of(SCHEDULES[spacing], SCHEDULES[rule])
+    for spacing in ("leading", "trailing")
+    for name, rule in (("karras", "karras"), ("exponential", "exponential"), ("beta", "beta_of_sigma"))
+}
 _SDCPP = _named(
     *("discrete", "karras", "exponential", "ays", "gits", "sgm_uniform", "simple", "smoothstep", "kl_optimal"),
     *("lcm", "bong_tangent", "beta"),
@@ -238,6 +281,7 @@ CARDS: dict[str, Card] = {
             stretched,
             frozenset({"dpm2", "dpm2_a", "uni_pc", "uni_pc_bh2"}),
             source="ComfyUI comfy/samplers.py, comfy/sample.py, comfy/model_sampling.py",
+            of_flows=_COMFYUI_FLOWS,
         ),
         Card(
             "a1111",
@@ -262,17 +306,25 @@ CARDS: dict[str, Card] = {
             from_the_end,
             frozenset({"dpm2", "dpm2_a", "dpm++3m_sde"}),
             source="Forge modules/sd_samplers_kdiffusion.py, modules/rng.py, backend/modules/k_prediction.py",
+            of_flows=_FORGE_FLOWS,
         ),
         Card(
             "diffusers",
             "torch's CPU generator",
             one_stream(TorchAvx2),
             DiscreteLevels,
-            _named("leading", "linspace", "trailing", "karras", "exponential", beta=timesteps.beta_of_sigma),
+            _named(
+                *("leading", "linspace", "trailing", "leading_multistep", "linspace_multistep"),
+                *("karras", "exponential"),
+                beta=timesteps.beta_of_sigma,
+                **_SPACED,
+            ),
             "leading",
             unit_data,
             fewer,
             source="diffusers schedulers/scheduling_euler_discrete.py; SD 1.5's and SDXL's scheduler configs",
+            of_flows={name: FLOW_SCHEDULES[name] for name in ("flow_linspace", "flow_below_one")},
+            flow_schedule="flow_linspace",
         ),
         Card(
             "k-diffusion",

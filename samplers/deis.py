@@ -1,13 +1,13 @@
 import numpy as np
 
 from refsd.kernels.lagrange_steps import log_lagrange_steps
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
-def log_polynomial_weights(sigmas: np.ndarray, order: int) -> list[list[float]]:
+def log_polynomial_weights(sigmas: np.ndarray, order: int, lower_order_final: bool = False) -> list[list[float]]:
     """Of every step: weights of the last noise predictions in its integral, by the polynomial in ln sigma.
 
         c_j = int_sigma_i^sigma_{i+1} prod_{k != j} (ln s - ln sigma_{i-k}) / (ln sigma_{i-j} - ln sigma_{i-k}) ds
@@ -17,9 +17,12 @@ def log_polynomial_weights(sigmas: np.ndarray, order: int) -> list[list[float]]:
     """
     nodes = np.ascontiguousarray(sigmas, np.float64)
     used = np.minimum(np.arange(1, len(nodes)), order) * (nodes[1:] > 0)
+    if lower_order_final:
+        used = np.minimum(used, np.arange(len(nodes) - 1, 0, -1))
     return log_lagrange_steps(nodes, 0, used, order, *gauss_legendre(16)).tolist()
 
 
+@sampler
 def deis(
     model: Denoiser,
     x: np.ndarray,
@@ -27,6 +30,7 @@ def deis(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
     order: int = 3,
+    lower_order_final: bool = False,
 ) -> np.ndarray:
     """DEIS (log-rho): the noise prediction extrapolated in ln sigma, integrated over sigma. One call a step.
 
@@ -34,17 +38,19 @@ def deis(
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  never drawn from
     order:  predictions used, where there are so many yet
+    lower_order_final: not more predictions than steps are left
     -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), eq. 15 with rho = sigma; diffusers DEISMultistepScheduler.
     """
-    weights = log_polynomial_weights(sigmas, order)
-    past: list[np.ndarray] = []
+    weights = log_polynomial_weights(sigmas, order, lower_order_final)
+    epses: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        x, eps = multistep(x, denoised, sigma, weights[i][: len(past) + 1], past)
-        past = [eps, *past][: order - 1]
+        eps = (x - denoised) / sigma
+        epses = [eps, *epses][:order]
+        x = sum((c * eps for c, eps in zip(weights[i], epses, strict=False)), start=x)
     return x

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
@@ -43,6 +43,7 @@ def time_polynomial_weights(times: np.ndarray, end: np.ndarray, points: int = 10
     return np.stack([(slope * np.prod(factors, axis=0)) @ sums for factors in basis], axis=1) * way / points
 
 
+@sampler
 def deis_tab(
     model: Denoiser,
     x: np.ndarray,
@@ -61,15 +62,16 @@ def deis_tab(
     Source: Zhang & Chen 2023 (DEIS), section 3.2; zju-pi/diff-sampler; ComfyUI and Forge sample_deis, "tab".
     """
     weights = _weights(np.asarray(sigmas[sigmas > 0], np.float64), order)
-    past: list[np.ndarray] = []
+    epses: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        x, eps = multistep(x, denoised, sigma, weights[i], past)
-        past = [eps, *past][: order - 1]
+        eps = (x - denoised) / sigma
+        epses = [eps, *epses][:order]
+        x = sum((c * eps for c, eps in zip(weights[i], epses, strict=False)), start=x)
     return x
 
 

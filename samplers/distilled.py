@@ -5,12 +5,13 @@ import math
 import numpy as np
 
 from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import NONE
+from refsd.samplers.latents import sampler
 from refsd.samplers.levels import SD_LEVELS, Levels
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
 
+@sampler
 def lcm(
     model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
 ) -> np.ndarray:
@@ -28,10 +29,33 @@ def lcm(
             callback(i, sigma, x, denoised)
         x = denoised
         if sigma_next > 0:
-            x = combine(1.0, denoised, sigma_next, noise(sigma, sigma_next))
+            x = x + sigma_next * noise(sigma, sigma_next)
     return x
 
 
+def consistent(
+    model: Denoiser, levels: Levels = SD_LEVELS, timestep_scaling: float = 10.0, sigma_data: float = 0.5
+) -> Denoiser:
+    """A model that answers x itself at timestep 0, as a consistency model does: LCM's boundary condition.
+
+        c_skip x / sqrt(sigma^2 + 1) + c_out denoised
+        c_skip = sigma_data^2 / (s^2 + sigma_data^2),  c_out = s / sqrt(s^2 + sigma_data^2),  s = timestep_scaling t
+
+    levels: what timestep t a sigma is of
+    c_skip is 7e-6 at timestep 19, the lowest of LCM's, and less above.
+    Source: Luo et al. 2023 (LCM), eq. 9; diffusers LCMScheduler.get_scalings_for_boundary_condition_discrete.
+    """
+
+    def answered(x: np.ndarray, sigma: float) -> np.ndarray:
+        s = timestep_scaling * levels.to_t(sigma)
+        variance = s**2 + sigma_data**2
+        c_skip, c_out = sigma_data**2 / variance, s / math.sqrt(variance)
+        return combine((c_out, c_skip / math.sqrt(sigma**2 + 1)), (model(x, sigma), x))
+
+    return answered
+
+
+@sampler
 def lcm_flow(
     model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
 ) -> np.ndarray:
@@ -45,10 +69,11 @@ def lcm_flow(
             callback(i, sigma, x, denoised)
         x = denoised
         if sigma_next > 0:
-            x = combine(1 - sigma_next, denoised, sigma_next, noise(sigma, sigma_next))
+            x = (1 - sigma_next) * x + sigma_next * noise(sigma, sigma_next)
     return x
 
 
+@sampler
 def tcd(
     model: Denoiser,
     x: np.ndarray,
@@ -78,19 +103,17 @@ def tcd(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        # denoised + d sigma_s,  d = (x - denoised) / sigma
         sigma_s = lower[i + 1]
-        ratio = sigma_s / sigma
+        d = (x - denoised) / sigma
+        x = denoised + d * sigma_s
         if sigma_next == 0:
-            scale = 1 / math.sqrt(1 + sigma_s**2)
-            x = combine(scale * ratio, x, scale * (1 - ratio), denoised)
-        else:
-            up = math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
-            up, n = (up, noise(sigma, sigma_next)) if eta > 0 else NONE
-            x = combine(ratio, x, 1 - ratio, denoised, up, n)
+            x = x / math.sqrt(1 + sigma_s**2)
+        elif eta > 0:
+            x = x + noise(sigma, sigma_next) * math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
     return x
 
 
+@sampler
 def tcd_sdcpp(
     model: Denoiser,
     x: np.ndarray,
@@ -114,13 +137,11 @@ def tcd_sdcpp(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        # denoised + d sigma_s,  d = (x - denoised) / sigma
         sigma_s = lower[i + 1]
-        ratio = sigma_s / sigma
+        d = (x - denoised) / sigma
+        x = denoised + d * sigma_s
         if sigma_next == 0 or eta == 0:
-            scale = math.sqrt((1 + sigma_next**2) / (1 + sigma_s**2))
-            x = combine(scale * ratio, x, scale * (1 - ratio), denoised)
+            x = x * math.sqrt((1 + sigma_next**2) / (1 + sigma_s**2))
         else:
-            up = math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
-            x = combine(ratio, x, 1 - ratio, denoised, up, noise(sigma, sigma_next))
+            x = x + noise(sigma, sigma_next) * math.sqrt(max(sigma_next**2 - sigma_s**2, 0.0))
     return x

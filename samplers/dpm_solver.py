@@ -4,49 +4,62 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
 from refsd.kernels.step_error import step_error
-from refsd.samplers.ancestral import NONE, ancestral_step
+from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.latents import array_of, sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
 
 
-def step_1(x: np.ndarray, denoised: np.ndarray, sigma: float, sigma_next: float) -> tuple:
-    """x - sigma_next (e^h - 1) eps, sigma_next e^h = sigma, eps = (x - denoised) / sigma: Euler's step.
+def step_1(x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float) -> np.ndarray:
+    """Euler's step: x - sigma_next (e^h - 1) eps,  h = ln(sigma / sigma_next).
 
-    -> the step's terms, as combine takes them
+    eps: (x - denoised) / sigma
     Source: Lu et al. 2022 (DPM-Solver), eq. 3.7.
     """
-    ratio = sigma_next / sigma
-    return ratio, x, 1 - ratio, denoised
+    return x - (sigma - sigma_next) * eps
 
 
-def step_2(x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float, r1: float = 0.5) -> tuple:
-    """step_1 - (sigma - sigma_next) (eps_1 - eps) / 2 r1, denoised_1 after step_1 to sigma_1 = sigma e^(-r1 h).
+def eps_after(model: Denoiser, x: np.ndarray, eps: np.ndarray, sigma: float, sigma_1: float) -> np.ndarray:
+    """eps at sigma_1, where step_1 leads."""
+    u1 = step_1(x, eps, sigma, sigma_1)
+    return (u1 - model(u1, sigma_1)) / sigma_1
 
-    As in Heun's method (eps_1 - eps) sigma_1 = denoised - denoised_1. Source: ibid., algorithm 4.
+
+def step_2(
+    x: np.ndarray, eps: np.ndarray, eps_r1: np.ndarray, sigma: float, sigma_next: float, r1: float = 0.5
+) -> np.ndarray:
+    """x - sigma_next (e^h - 1) (eps + (eps_r1 - eps) / 2 r1).
+
+    eps_r1: at sigma e^(-r1 h)
+    Source: ibid., algorithm 4.
     """
-    ratio, late = sigma_next / sigma, (sigma - sigma_next) / (2 * r1 * sigma_1)
-    return ratio, x, 1 - ratio - late, denoised, late, denoised_1
+    return x - (sigma - sigma_next) * (eps + (eps_r1 - eps) / (2 * r1))
 
 
-def step_3(model: Denoiser, x, denoised, denoised_1, sigma: float, sigma_1: float, sigma_next: float) -> tuple:
-    """One more call, two thirds of the way, where denoised_1 is a third.
+def step_3(
+    model: Denoiser, x: np.ndarray, eps: np.ndarray, eps_r1: np.ndarray, sigma: float, sigma_next: float
+) -> np.ndarray:
+    """One more call, two thirds of the way.
 
-        u_2 = step_1 - 2 sigma_2 phi(2 h / 3) (eps_1 - eps),  phi(h) = (e^h - 1) / h - 1
-        step_1 - 1.5 sigma_next phi(h) (eps_2 - eps)
+        u_2 = x - sigma_2 (e^(2h/3) - 1) eps - 2 sigma_2 phi(2h/3) (eps_r1 - eps),  phi(h) = (e^h - 1) / h - 1
+        x - sigma_next (e^h - 1) eps - 1.5 sigma_next phi(h) (eps_r2 - eps)
 
+    eps_r1: at sigma e^(-h/3)
     Source: ibid., algorithm 5.
     """
     h = math.log(sigma / sigma_next)
     sigma_2 = sigma * math.exp(-2 * h / 3)
-    ratio, late = sigma_2 / sigma, 2 * sigma_2 * (math.expm1(2 * h / 3) / (2 * h / 3) - 1) / sigma_1
-    denoised_2 = model(combine(ratio, x, 1 - ratio - late, denoised, late, denoised_1), sigma_2)
-    # (eps_2 - eps) sigma_2 = denoised - denoised_2 + late (denoised_1 - denoised)
-    ratio, last = sigma_next / sigma, 1.5 * sigma_next * (math.expm1(h) / h - 1) / sigma_2
-    return ratio, x, 1 - ratio - last + last * late, denoised, -last * late, denoised_1, last, denoised_2
+    u2 = step_1(x, eps, sigma, sigma_2) - 2 * sigma_2 * _phi(2 * h / 3) * (eps_r1 - eps)
+    eps_r2 = (u2 - model(u2, sigma_2)) / sigma_2
+    return step_1(x, eps, sigma, sigma_next) - 1.5 * sigma_next * _phi(h) * (eps_r2 - eps)
 
 
+def _phi(h: float) -> float:
+    return math.expm1(h) / h - 1
+
+
+@sampler
 def dpm_fast(
     model: Denoiser,
     x: np.ndarray,
@@ -73,19 +86,21 @@ def dpm_fast(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        sigma_1 = sigma * (sigma_down / sigma) ** (1 / order)
-        denoised_1 = model(combine(*step_1(x, denoised, sigma, sigma_1)), sigma_1) if order > 1 else denoised
+        eps = (x - denoised) / sigma
         if order == 1:
-            moved = step_1(x, denoised, sigma, sigma_down)
-        elif order == 2:
-            moved = step_2(x, denoised, denoised_1, sigma, sigma_1, sigma_down)
+            x = step_1(x, eps, sigma, sigma_down)
         else:
-            moved = step_3(model, x, denoised, denoised_1, sigma, sigma_1, sigma_down)
-        up, n = (s_noise * sigma_up, noise(sigma, sigma_next)) if eta else NONE
-        x = combine(*moved, up, n)
+            eps_r1 = eps_after(model, x, eps, sigma, sigma * (sigma_down / sigma) ** (1 / order))
+            if order == 2:
+                x = step_2(x, eps, eps_r1, sigma, sigma_down)
+            else:
+                x = step_3(model, x, eps, eps_r1, sigma, sigma_down)
+        if eta:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x
 
 
+@sampler
 def dpm_adaptive(
     model: Denoiser,
     x: np.ndarray,
@@ -108,7 +123,7 @@ def dpm_adaptive(
     _, start, end = _range(sigmas)
     atol, rtol, power = 0.0078, 0.05, 1 / (1.5 if eta else 3)
     t, t_end, h = -math.log(start), -math.log(end), 0.05
-    previous, tried = x, 0
+    x_prev, tried = x, 0
     while t < t_end - 1e-5:
         t_next = min(t_end, t + h)
         sigma, sigma_next = math.exp(-t), math.exp(-t_next)
@@ -116,16 +131,16 @@ def dpm_adaptive(
         denoised = model(x, sigma)
         if callback:
             callback(tried, sigma, x, denoised)
-        sigma_1 = sigma * (sigma_down / sigma) ** (1 / 3)
-        denoised_1 = model(combine(*step_1(x, denoised, sigma, sigma_1)), sigma_1)
-        low = combine(*step_2(x, denoised, denoised_1, sigma, sigma_1, sigma_down, 1 / 3))
-        high = combine(*step_3(model, x, denoised, denoised_1, sigma, sigma_1, sigma_down))
-        error = step_error(low, high, previous, atol, rtol)
+        eps = (x - denoised) / sigma
+        eps_r1 = eps_after(model, x, eps, sigma, sigma * (sigma_down / sigma) ** (1 / 3))
+        x_low = step_2(x, eps, eps_r1, sigma, sigma_down, 1 / 3)
+        x_high = step_3(model, x, eps, eps_r1, sigma, sigma_down)
+        error = step_error(array_of(x_low), array_of(x_high), array_of(x_prev), atol, rtol)
         factor = 1 + math.atan((1 / (error + 1e-8)) ** power - 1)
         if factor >= 0.81:
-            previous, x, t = low, high, t_next
+            x_prev, x, t = x_low, x_high, t_next
             if eta:
-                x = combine(1.0, x, s_noise * sigma_up, noise(sigma, sigma_next))
+                x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
         h, tried = h * factor, tried + 1
     return x
 

@@ -2,12 +2,13 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step, fresh
+from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
 
+@sampler
 def dpmpp_2s_ancestral(
     model: Denoiser,
     x: np.ndarray,
@@ -32,18 +33,21 @@ def dpmpp_2s_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, _ = ancestral_step(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        if down == 0:
-            x = combine(1.0, denoised, up, n)
+        sigma_down, sigma_up, _ = ancestral_step(sigma, sigma_next, eta)
+        if sigma_down == 0:
+            x = denoised
         else:
-            h = math.log(sigma / down)
-            sigma_mid = math.sqrt(sigma * down)
-            denoised_2 = model(combine(sigma_mid / sigma, x, -math.expm1(-h / 2), denoised), sigma_mid)
-            x = combine(down / sigma, x, -math.expm1(-h), denoised_2, up, n)
+            h = math.log(sigma / sigma_down)
+            sigma_mid = math.sqrt(sigma * sigma_down)
+            x_2 = (sigma_mid / sigma) * x - math.expm1(-h / 2) * denoised
+            denoised_2 = model(x_2, sigma_mid)
+            x = (sigma_down / sigma) * x - math.expm1(-h) * denoised_2
+        if sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x
 
 
+@sampler
 def dpmpp_2s_ancestral_flow(
     model: Denoiser,
     x: np.ndarray,
@@ -60,24 +64,59 @@ def dpmpp_2s_ancestral_flow(
         x <- scale (down / sigma x + (1 - down / sigma) model(x_2, sigma_mid)) + up noise
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling from at most 1; from 1 on the middle is 1, and its call is spared
+    sigmas: [n + 1], falling from at most 1; from 1 the middle is 1 too, and the second call is left out
     noise:  drawn from once a step, not where the next sigma is 0
     -> latents at sigmas[-1], dtype of x
-    Source: ComfyUI sample_dpmpp_2s_ancestral_RF; stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow.
+    Source: stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow. ComfyUI's is dpmpp_2s_ancestral_flow_below_one.
     """
+    return _flow(model, x, sigmas, noise, callback, eta, s_noise, _middle_spared)
+
+
+@sampler
+def dpmpp_2s_ancestral_flow_below_one(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise,
+    callback: Callback | None = None,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+) -> np.ndarray:
+    """dpmpp_2s_ancestral_flow with the middle of a step from 1 at 0.9999, where the model is asked again.
+
+    Arguments: dpmpp_2s_ancestral_flow's. Source: ComfyUI sample_dpmpp_2s_ancestral_RF, at 02159d81.
+    """
+    return _flow(model, x, sigmas, noise, callback, eta, s_noise, _middle_below_one)
+
+
+def _middle(sigma: float, down: float) -> float:
+    return 1 / (math.sqrt((1 - sigma) / sigma * (1 - down) / down) + 1)
+
+
+def _middle_spared(sigma: float, down: float) -> float | None:
+    return None if 1 - sigma < 1e-6 else _middle(sigma, down)
+
+
+def _middle_below_one(sigma: float, down: float) -> float:
+    return 0.9999 if sigma == 1 else _middle(sigma, down)
+
+
+def _flow(model, x, sigmas, noise, callback, eta, s_noise, middle):
+    """middle: sigma, down -> sigma_mid; None takes denoised in place of the second call"""
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        down, up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        sigma_down, sigma_up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        sigma_mid = middle(sigma, sigma_down)
         denoised_2 = denoised
-        if 1 - sigma >= 1e-6:
-            odds = math.sqrt((1 - sigma) / sigma * (1 - down) / down)
-            ratio = 1 / (odds + 1) / sigma
-            denoised_2 = model(combine(ratio, x, 1 - ratio, denoised), ratio * sigma)
-        ratio = down / sigma
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        x = combine(scale * ratio, x, scale * (1 - ratio), denoised_2, up, n)
+        if sigma_mid is not None:
+            ratio = sigma_mid / sigma
+            x_2 = ratio * x + (1 - ratio) * denoised
+            denoised_2 = model(x_2, sigma_mid)
+        ratio = sigma_down / sigma
+        x = scale * (ratio * x + (1 - ratio) * denoised_2)
+        x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x

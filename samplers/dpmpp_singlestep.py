@@ -2,17 +2,19 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def dpmpp_2s_singlestep(
     model: Denoiser,
     x: np.ndarray,
     sigmas: np.ndarray,
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
+    lower_order_final: bool = False,
 ) -> np.ndarray:
     """DPM-Solver++(2S) whose middle is a sigma of the schedule: two steps, one call each, are one of second order.
 
@@ -22,18 +24,21 @@ def dpmpp_2s_singlestep(
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  never drawn from
+    lower_order_final: end with a step of order 1, as a step to 0 always is: see orders
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; diffusers DPMSolverSinglestepScheduler.
     """
-    return _singlestep(model, x, sigmas, callback, 2)
+    return _singlestep(model, x, sigmas, callback, 2, lower_order_final)
 
 
+@sampler
 def dpmpp_3s_singlestep(
     model: Denoiser,
     x: np.ndarray,
     sigmas: np.ndarray,
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
+    lower_order_final: bool = False,
 ) -> np.ndarray:
     """The same with three steps for one of third order, whose last takes denoised_a and denoised only.
 
@@ -41,38 +46,39 @@ def dpmpp_3s_singlestep(
 
     Arguments: dpmpp_2s_singlestep's. Source: diffusers DPMSolverSinglestepScheduler, solver_type "midpoint".
     """
-    return _singlestep(model, x, sigmas, callback, 3)
+    return _singlestep(model, x, sigmas, callback, 3, lower_order_final)
 
 
-def orders(steps: int, highest: int, to_zero: bool) -> list[int]:
-    """The order of each step: 1, 2, .. highest over and over, and lower ones where steps are left, or lead to 0.
+def orders(steps: int, highest: int, to_zero: bool, lower_order_final: bool = False) -> list[int]:
+    """The order of each step: 1, 2, .. highest over and over, and lower ones where steps are left over.
 
+    to_zero: the last step leads to 0, and is of order 1
+    lower_order_final: what is left over at the end is never as long as `highest`: 1, 2, .. highest - 1, and 1
     Source: diffusers DPMSolverSinglestepScheduler.get_order_list.
     """
     whole, left = divmod(steps, highest)
-    if to_zero and left == 0:
+    if (to_zero or lower_order_final) and left == 0:
         whole, left = whole - 1, highest
     tail = [highest - 1, 1] if left == highest else [left]
     plan = [k + 1 for length in [highest] * whole + tail for k in range(length)]
     return [*plan[:-1], 1] if to_zero else plan
 
 
-def _singlestep(model, x, sigmas, callback, highest):
-    start, first, told = x, 0.0, x
-    plan = orders(len(sigmas) - 1, highest, sigmas[-1] == 0)
+def _singlestep(model, x, sigmas, callback, highest, lower_order_final):
+    plan = orders(len(sigmas) - 1, highest, sigmas[-1] == 0, lower_order_final)
+    x_s, denoised_s, sigma_s = x, x, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        if plan[i] == 1:
-            start, first, told = x, sigma, denoised
         if sigma_next == 0:
             return denoised
-        h, ratio = math.log(first / sigma_next), sigma_next / first
         if plan[i] == 1:
-            x = combine(ratio, start, 1 - ratio, denoised)
-        else:
-            more = 0.5 * (1 - ratio) if plan[i] == 2 else 1 - (1 - ratio) / h
-            c = more * h / math.log(first / sigma)
-            x = combine(ratio, start, 1 - ratio - c, told, c, denoised)
+            x_s, denoised_s, sigma_s = x, denoised, sigma
+        h, ratio = math.log(sigma_s / sigma_next), sigma_next / sigma_s
+        x = ratio * x_s + (1 - ratio) * denoised_s
+        if plan[i] > 1:
+            r = math.log(sigma_s / sigma) / h
+            d = (denoised - denoised_s) / r
+            x = x + (0.5 * (1 - ratio) if plan[i] == 2 else 1 - (1 - ratio) / h) * d
     return x

@@ -1,9 +1,11 @@
 """Where a trajectory ends: what engines make of the step to 0."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, no_noise
 
@@ -14,6 +16,8 @@ def last_denoised(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray
     Source: ComfyUI sample_lms, sample_ipndm; k-diffusion and stable-diffusion.cpp take that step as any other.
     """
 
+    @sampler
+    @functools.wraps(solver)
     def sampled(
         model: Denoiser,
         x: np.ndarray,
@@ -37,6 +41,8 @@ def last_denoised(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray
 def to_a_thousandth(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """A solver that steps to 0.001 where the schedule says 0. Source: ComfyUI extra_samplers/uni_pc.py."""
 
+    @sampler
+    @functools.wraps(solver)
     def sampled(
         model: Denoiser,
         x: np.ndarray,

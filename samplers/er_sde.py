@@ -2,10 +2,9 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import NONE
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, Signal, StepNoise, exploding_signal, intervals
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def scaler(lam: float | np.ndarray):
@@ -13,6 +12,7 @@ def scaler(lam: float | np.ndarray):
     return lam * (np.exp(np.exp(0.3 * np.log(lam))) + 10)
 
 
+@sampler
 def er_sde(
     model: Denoiser,
     x: np.ndarray,
@@ -21,7 +21,6 @@ def er_sde(
     callback: Callback | None = None,
     s_noise: float = 1.0,
     points: int = 200,
-    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """Extended reverse-time SDE, three stages: the past differences of denoised under its own integral.
 
@@ -35,15 +34,14 @@ def er_sde(
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  drawn from once a step where s_noise is not 0, not where the next sigma is 0
     points: of the sums
-    signal: what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Cui et al. 2023 (Elucidating the solution space of extended reverse-time SDE), algorithm 3;
     ComfyUI sample_er_sde. stable-diffusion.cpp calls s_noise eta, and switches the noise by it only.
     """
     positive = sigmas[sigmas > 0].astype(np.float64)
     scale, (s_0, s_1) = scaler(positive).tolist(), _integrals(positive, points)
-    levels: list[float] = sigmas.tolist()
-    past: list[np.ndarray] = []
+    old_denoised = old_d1 = None
+    h = h_last = 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
@@ -51,28 +49,19 @@ def er_sde(
         if sigma_next == 0:
             return denoised
         r = scale[i + 1] / scale[i]
-        s = signal(sigma_next)
-        kept, whole = s / signal(sigma) * r, s * (1 - r)
-        up, n = NONE
+        dt = sigma_next - sigma
+        d1 = None
+        x = r * x + (1 - r) * denoised
+        if old_denoised is not None:
+            d1 = (denoised - old_denoised) / h
+            x = x + (dt + s_0[i] * scale[i + 1]) * d1
+        if d1 is not None and old_d1 is not None:
+            d2 = (d1 - old_d1) / ((h + h_last) / 2)
+            x = x + (dt**2 / 2 + s_1[i] * scale[i + 1]) * d2
         if s_noise > 0:
-            up = s * s_noise * math.sqrt(max(sigma_next**2 - (r * sigma) ** 2, 0.0))
-            n = noise(sigma, sigma_next)
-        if not past:
-            x = combine(kept, x, whole, denoised, up, n)
-        else:
-            dt, h = sigma_next - sigma, sigma - levels[i - 1]
-            first = s * (dt + s_0[i] * scale[i + 1])
-            if len(past) == 1:
-                # first d',  d' = (denoised - past_0) / h
-                a = first / h
-                x = combine(kept, x, whole + a, denoised, -a, past[0], up, n)
-            else:
-                # first d' + second d'',  d'' = (d' - d'_last) / ((h + h_last) / 2)
-                h_last = levels[i - 1] - levels[i - 2]
-                second = s * (dt**2 / 2 + s_1[i] * scale[i + 1]) / ((h + h_last) / 2)
-                a, b = (first + second) / h, second / h_last
-                x = combine(kept, x, whole + a, denoised, -a - b, past[0], b, past[1], up, n)
-        past = [denoised, *past[:1]]
+            x = x + noise(sigma, sigma_next) * (s_noise * math.sqrt(max(sigma_next**2 - (r * sigma) ** 2, 0.0)))
+        old_denoised, old_d1 = denoised, d1
+        h, h_last = dt, h
     return x
 
 

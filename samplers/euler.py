@@ -1,11 +1,12 @@
 import numpy as np
 
-from refsd.kernels.combine import combine
 from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def euler(
     model: Denoiser,
     x: np.ndarray,
@@ -22,13 +23,12 @@ def euler(
     -> latents at sigmas[-1], dtype of x
     Source: Karras et al. 2022, algorithm 2 without its correction; k-diffusion sample_euler.
     """
-    steps, churns = len(sigmas) - 1, churn.s_churn > 0
     for i, sigma, sigma_next in intervals(sigmas):
-        x, sigma_hat = churned(x, sigma, steps, noise, churn) if churns else (x, sigma)
+        x, sigma_hat = churned(x, sigma, len(sigmas) - 1, noise, churn)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        # x + d dt,  d = (x - denoised) / sigma_hat,  dt = sigma_next - sigma_hat
-        ratio = sigma_next / sigma_hat
-        x = combine(ratio, x, 1 - ratio, denoised)
+        d = (x - denoised) / sigma_hat
+        dt = sigma_next - sigma_hat
+        x = x + d * dt
     return x

@@ -1,11 +1,12 @@
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import AncestralStep, ancestral_step, fresh
+from refsd.samplers.ancestral import AncestralStep, ancestral_step
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
 
+@sampler
 def euler_ancestral(
     model: Denoiser,
     x: np.ndarray,
@@ -31,9 +32,10 @@ def euler_ancestral(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, scale = ancestral(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise)
-        # scale (x + d dt) + up n,  d = (x - denoised) / sigma,  dt = down - sigma
-        ratio = down / sigma
-        x = combine(scale * ratio, x, scale * (1 - ratio), denoised, up, n)
+        sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
+        d = (x - denoised) / sigma
+        dt = sigma_down - sigma
+        x = scale * (x + d * dt)
+        if sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x

@@ -1,10 +1,11 @@
 import numpy as np
 
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def gradient_estimation(
     model: Denoiser,
     x: np.ndarray,
@@ -23,15 +24,16 @@ def gradient_estimation(
     Source: Permenter & Yuan 2024 (Interpreting and improving diffusion models from an optimization
     perspective), algorithm 2; ComfyUI sample_gradient_estimation; stable-diffusion.cpp's euler_ge.
     """
-    d_last: list[np.ndarray] = []
+    d_last = None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
+        d = (x - denoised) / sigma
         dt = sigma_next - sigma
-        weights = [gamma * dt, (1 - gamma) * dt] if d_last else [dt]
-        x, d = multistep(x, denoised, sigma, weights, d_last)
-        d_last = [d]
+        d_bar = d if d_last is None else gamma * d + (1 - gamma) * d_last
+        x = x + d_bar * dt
+        d_last = d
     return x

@@ -1,11 +1,12 @@
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import NONE, AncestralStep, ancestral_step, fresh
+from refsd.samplers.ancestral import AncestralStep, ancestral_step
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
 
+@sampler
 def gradient_estimation_ancestral(
     model: Denoiser,
     x: np.ndarray,
@@ -23,22 +24,19 @@ def gradient_estimation_ancestral(
     ancestral: flow_ancestral_step for a rectified flow
     Source: stable-diffusion.cpp sample_gradient_estimation.
     """
-    x_last = denoised_last = last = None
+    d_last = None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        down, up, scale = ancestral(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
-        # scale (x + dt (gamma d + (1 - gamma) d_last)) + up n,  d = (x - denoised) / sigma
-        dt = scale * (down - sigma)
-        if last is None:
-            a = dt / sigma
-            moved = combine(scale + a, x, -a, denoised, up, n)
-        else:
-            a, b = gamma * dt / sigma, (1 - gamma) * dt / last
-            moved = combine(scale + a, x, -a, denoised, b, x_last, -b, denoised_last, up, n)
-        x_last, denoised_last, last, x = x, denoised, sigma, moved
+        sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
+        d = (x - denoised) / sigma
+        dt = sigma_down - sigma
+        d_bar = d if d_last is None else gamma * d + (1 - gamma) * d_last
+        x = scale * (x + d_bar * dt)
+        if eta:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
+        d_last = d
     return x

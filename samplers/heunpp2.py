@@ -1,11 +1,12 @@
 import numpy as np
 
-from refsd.kernels.combine import combine
 from refsd.samplers.churn import NO_CHURN, Churn, churned
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def heunpp2(
     model: Denoiser,
     x: np.ndarray,
@@ -27,22 +28,30 @@ def heunpp2(
     -> latents at sigmas[-1], dtype of x
     Source: Carzit/sd-webui-samplers-scheduler; ComfyUI and Forge, sample_heunpp2.
     """
-    steps, churns, levels = len(sigmas) - 1, churn.s_churn > 0, sigmas.tolist()
+    steps = len(sigmas) - 1
+    levels = sigmas.tolist()
     for i, sigma, sigma_next in intervals(sigmas):
-        x, sigma_hat = churned(x, sigma, steps, noise, churn) if churns else (x, sigma)
+        x, sigma_hat = churned(x, sigma, steps, noise, churn)
         denoised = model(x, sigma_hat)
         if callback:
             callback(i, sigma, x, denoised)
-        ahead = levels[i + 1 : min(i + 3, steps)]
-        dt, w = sigma_next - sigma_hat, [end / ((len(ahead) + 1) * levels[0]) for end in ahead]
-        # x + dt (w_1 d + w_2 d_2 + w_3 d_3), each d being (x_n - denoised_n) / sigma_n, which in denoised alone is
-        # x + dt (d + (w_2 + w_3) / sigma_2 (denoised - denoised_2) + w_3 / sigma_3 (denoised_2 - denoised_3))
-        x_n, denoised_n, sigma_n, share = x, denoised, sigma_hat, dt / sigma_hat
-        terms = [1 + share, x]
-        for n, end in enumerate(ahead):
-            late = dt * sum(w[n:]) / end
-            terms += [late - share, denoised_n]
-            x_n = combine(end / sigma_n, x_n, 1 - end / sigma_n, denoised_n)
-            denoised_n, sigma_n, share = model(x_n, end), end, late
-        x = combine(*terms, -share, denoised_n)
+        d = (x - denoised) / sigma_hat
+        dt = sigma_next - sigma_hat
+        if i == steps - 1:
+            d_prime = d
+        else:
+            x_2 = x + d * dt
+            denoised_2 = model(x_2, sigma_next)
+            d_2 = (x_2 - denoised_2) / sigma_next
+            if i == steps - 2:
+                w_2 = sigma_next / (2 * levels[0])
+                d_prime = d * (1 - w_2) + d_2 * w_2
+            else:
+                sigma_3 = levels[i + 2]
+                x_3 = x_2 + d_2 * (sigma_3 - sigma_next)
+                denoised_3 = model(x_3, sigma_3)
+                d_3 = (x_3 - denoised_3) / sigma_3
+                w_2, w_3 = sigma_next / (3 * levels[0]), sigma_3 / (3 * levels[0])
+                d_prime = d * (1 - w_2 - w_3) + d_2 * w_2 + d_3 * w_3
+        x = x + d_prime * dt
     return x

@@ -2,19 +2,20 @@
 
 import numpy as np
 
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
-# Weights of the newest slope, the one before it, ... for 1 to 4 slopes.
-ADAMS_BASHFORTH = (
-    (1.0,),
-    (3 / 2, -1 / 2),
-    (23 / 12, -16 / 12, 5 / 12),
-    (55 / 24, -59 / 24, 37 / 24, -9 / 24),
-)
+# Number of slopes -> weights of the newest one, the one before it, ...
+ADAMS_BASHFORTH = {
+    1: (1.0,),
+    2: (3 / 2, -1 / 2),
+    3: (23 / 12, -16 / 12, 5 / 12),
+    4: (55 / 24, -59 / 24, 37 / 24, -9 / 24),
+}
 
 
+@sampler
 def ipndm(
     model: Denoiser,
     x: np.ndarray,
@@ -37,12 +38,14 @@ def ipndm(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        weights = [weight * (sigma_next - sigma) for weight in ADAMS_BASHFORTH[len(ds)]]
-        x, d = multistep(x, denoised, sigma, weights, ds)
-        ds = [d, *ds[:2]]
+        d = (x - denoised) / sigma
+        dt = sigma_next - sigma
+        ds = [d, *ds[:3]]
+        x = sum((c * dt * d for c, d in zip(ADAMS_BASHFORTH[len(ds)], ds, strict=True)), start=x)
     return x
 
 
+@sampler
 def ipndm_v_sdcpp(
     model: Denoiser,
     x: np.ndarray,
@@ -63,10 +66,12 @@ def ipndm_v_sdcpp(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        h, weights = sigma_next - sigma, ADAMS_BASHFORTH[len(ds)]
-        if len(ds) == 1:
-            r = h / (sigma - float(sigmas[i - 1]))
+        d = (x - denoised) / sigma
+        dt = sigma_next - sigma
+        ds = [d, *ds[:3]]
+        weights = ADAMS_BASHFORTH[len(ds)]
+        if len(ds) == 2:
+            r = dt / (sigma - float(sigmas[i - 1]))
             weights = 1 + r / 2, -r / 2
-        x, d = multistep(x, denoised, sigma, [weight * h for weight in weights], ds)
-        ds = [d, *ds[:2]]
+        x = sum((c * dt * d for c, d in zip(weights, ds, strict=True)), start=x)
     return x

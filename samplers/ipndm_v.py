@@ -1,6 +1,6 @@
 import numpy as np
 
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
@@ -36,6 +36,7 @@ def published_weights(h: list[float]) -> tuple[float, ...]:
     return 1 + r + s + t, -r - (1 + a) * s - (1 + a + b) * t, c_3, -a * b * t
 
 
+@sampler
 def ipndm_v(
     model: Denoiser,
     x: np.ndarray,
@@ -52,14 +53,15 @@ def ipndm_v(
     Source: ComfyUI sample_ipndm_v.
     """
     ds: list[np.ndarray] = []
-    steps: list[float] = []
+    hs: list[float] = []
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        steps = [sigma_next - sigma, *steps[:3]]
-        x, d = multistep(x, denoised, sigma, [steps[0] * c for c in published_weights(steps)], ds)
-        ds = [d, *ds[:2]]
+        d = (x - denoised) / sigma
+        h = sigma_next - sigma
+        ds, hs = [d, *ds[:3]], [h, *hs[:3]]
+        x = sum((c * h * d for c, d in zip(published_weights(hs), ds, strict=True)), start=x)
     return x

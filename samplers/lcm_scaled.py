@@ -1,10 +1,11 @@
 import numpy as np
 
-from refsd.kernels.combine import combine
+from refsd.samplers.latents import array_of, sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
 
+@sampler
 def lcm_scaled(
     model: Denoiser,
     x: np.ndarray,
@@ -31,10 +32,10 @@ def lcm_scaled(
             callback(i, sigma, x, denoised)
         x = denoised
         if sigma_next > 0:
-            n = noise(sigma, sigma_next).astype(x.dtype)
+            n = array_of(noise(sigma, sigma_next))
             if clip > 0:
                 bound = float(clip * n.std(ddof=ddof, dtype=np.float64))
                 n = np.clip(n, -bound, bound)
             scale = scales[0] + (scales[1] - scales[0]) * (i / (steps - 1) if steps > 1 else 0.0)
-            x = combine(1.0, x, sigma_next * scale, n)
+            x = x + sigma_next * scale * n
     return x

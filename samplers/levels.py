@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from refsd.samplers.betas import scaled_linear
+
 
 class Levels(Protocol):
     """
@@ -41,10 +43,8 @@ def scaled_linear_alphas_cumprod(
         alphas_cumprod_t = prod_{s <= t} (1 - beta_s)
 
     -> [steps], float64, falling from 0.99915 to 0.00466
-    Source: CompVis latent-diffusion, ldm/modules/diffusionmodules/util.py, make_beta_schedule("linear").
     """
-    betas = np.linspace(np.sqrt(beta_start), np.sqrt(beta_end), steps) ** 2
-    return np.cumprod(1.0 - betas)
+    return np.cumprod(1.0 - scaled_linear(steps, beta_start, beta_end))
 
 
 def training_sigmas(alphas_cumprod: np.ndarray) -> np.ndarray:
@@ -74,13 +74,13 @@ def t_to_sigma(t: float | np.ndarray, levels: np.ndarray) -> np.ndarray:
     return np.exp(np.interp(t, np.arange(len(levels)), np.log(levels)))
 
 
-def nearest_t(sigma: float, levels: np.ndarray) -> float:
+def nearest_t(sigma, levels: np.ndarray):
     """The trained timestep whose level is next to sigma, in log sigma; of two as near, the lower.
 
-    levels: [T], rising
+    sigma: scalar or [N]; levels: [T], rising -> the shape of sigma, int
     Source: k-diffusion external.py, DiscreteSchedule.sigma_to_t(quantize=True); ComfyUI model_sampling.py.
     """
-    return float(np.argmin(np.abs(np.log(sigma) - np.log(levels))))
+    return np.argmin(np.abs(np.log(sigma)[..., None] - np.log(levels)), axis=-1)
 
 
 def zero_terminal_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ class NearestLevels(DiscreteLevels):
     """The same, but the network is only ever told a trained timestep."""
 
     def to_t(self, sigma: float) -> float:
-        return nearest_t(sigma, self.sigmas)
+        return float(nearest_t(sigma, self.sigmas))
 
 
 def shift_snr(t, shift: float):

@@ -3,7 +3,7 @@ import functools
 import numpy as np
 
 from refsd.kernels.lagrange_steps import lagrange_steps
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
@@ -28,6 +28,7 @@ def adams_bashforth(sigmas: np.ndarray, order: int) -> list[list[float]]:
     return lagrange_steps(nodes, 0, used, order, *gauss_legendre((order + 1) // 2)).tolist()
 
 
+@sampler
 def lms(
     model: Denoiser,
     x: np.ndarray,
@@ -45,12 +46,13 @@ def lms(
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_lms.
     """
-    ds: list[np.ndarray] = []
     weights = adams_bashforth(sigmas, order)
+    ds: list[np.ndarray] = []
     for i, sigma, _ in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        x, d = multistep(x, denoised, sigma, weights[i][: len(ds) + 1], ds)
-        ds = [d, *ds][: order - 1]
+        d = (x - denoised) / sigma
+        ds = [d, *ds][:order]
+        x = sum((c * d for c, d in zip(weights[i], ds, strict=False)), start=x)
     return x

@@ -1,11 +1,12 @@
 import numpy as np
 
-from refsd.kernels.multistep import multistep
+from refsd.samplers.latents import sampler
 from refsd.samplers.lms import adams_bashforth
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def lms_shifted(
     model: Denoiser,
     x: np.ndarray,
@@ -32,13 +33,14 @@ def lms_shifted(
     """
     order = min(order, len(sigmas) - 1)
     weights = adams_bashforth(sigmas, order)
-    past: list[np.ndarray] = []
+    ds: list[np.ndarray] = []
     for i, sigma, _ in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        used = min(order, i + 1)
-        slopes = [past[max(j - 1 - shift, 0)] for j in range(1, used)]
-        x, d = multistep(x, denoised, sigma, weights[i][:used], slopes)
-        past = [d, *past][: order - 1]
+        d = (x - denoised) / sigma
+        ds = [d, *ds][:order]
+        x = x + weights[i][0] * d
+        for j in range(1, len(ds)):
+            x = x + weights[i][j] * ds[max(j - shift, 1)]
     return x

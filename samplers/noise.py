@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
+from refsd.kernels.philox import philox4x32_10
 from refsd.samplers.noise_avx2 import box_muller_avx2
 from refsd.samplers.step import StepNoise
 
@@ -31,27 +32,10 @@ def independent(rng: Noise, shape: tuple[int, ...]) -> StepNoise:
     return lambda sigma, sigma_next: rng.randn(shape)
 
 
-def philox4x32(counter: np.ndarray, key: tuple[int, int], rounds: int = 10) -> np.ndarray:
-    """The counter-based generator Philox4x32-10, on N counters at once.
-
-    counter: [4, N] uint32; key: two words -> [4, N] uint32
-    Source: Salmon et al. 2011, section 4.4.
-    """
-    c0, c1, c2, c3 = counter.astype(np.uint64)
-    k0, k1 = key
-    low = np.uint64(0xFFFFFFFF)
-    for _ in range(rounds):
-        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
-        c0, c1 = (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0), p1 & low
-        c2, c3 = (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1), p0 & low
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3]).astype(np.uint32)
-
-
 class Philox:
     """What torch draws on a GPU, as stable-diffusion.cpp's RNG `cuda` imitates it.
 
-        g = philox4x32(counter = (call number, 0, element, 0), key = seed)
+        g = philox4x32_10(counter = (call number, 0, element, 0), key = seed)
         u = g0 / 2^32 + 2^-33,  v = 2 pi (g1 / 2^32 + 2^-33)
         normal = sqrt(-2 ln u) sin v
 
@@ -62,21 +46,22 @@ class Philox:
     """
 
     def __init__(self, seed: int):
-        self.key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
+        self.key = np.uint64(seed & 0xFFFFFFFFFFFFFFFF)
         self.call = 0
 
     def _words(self, shape: tuple[int, ...]) -> np.ndarray:
-        counter = np.zeros((4, int(np.prod(shape))), np.uint32)
-        counter[0] = self.call
-        counter[2] = np.arange(counter.shape[1])
+        """[n, 4] uint32"""
+        counters = np.zeros((int(np.prod(shape)), 4), np.uint32)
+        counters[:, 0] = self.call
+        counters[:, 2] = np.arange(len(counters))
         self.call += 1
-        return philox4x32(counter, self.key)
+        return philox4x32_10(counters, self.key)
 
     def randn(self, shape: tuple[int, ...]) -> np.ndarray:
         g = self._words(shape).astype(np.float32)
         turn = _CELL * TWO_PI
-        u = g[0] * _CELL + _CELL / np.float32(2)
-        v = g[1] * turn + turn / np.float32(2)
+        u = g[:, 0] * _CELL + _CELL / np.float32(2)
+        v = g[:, 1] * turn + turn / np.float32(2)
         radius = np.sqrt(-2 * np.log(u, dtype=np.float64)).astype(np.float32)
         return (radius * np.sin(v, dtype=np.float64)).astype(np.float32).reshape(shape)
 
@@ -92,7 +77,7 @@ class PhiloxNv(Philox):
         g = self._words(shape).astype(np.float64)
         # Both factors were rounded to float32, and so were their halves.
         turn = np.float32(2.3283064e-10 * 6.2831855)
-        u, v = g[0] * float(_CELL) + float(_CELL / 2), g[1] * float(turn) + float(turn / 2)
+        u, v = g[:, 0] * float(_CELL) + float(_CELL / 2), g[:, 1] * float(turn) + float(turn / 2)
         return (np.sqrt(-2.0 * np.log(u)) * np.sin(v)).astype(np.float32).reshape(shape)
 
 
@@ -103,37 +88,11 @@ class Mersenne:
     """
 
     def __init__(self, seed: int):
-        state = [seed & 0xFFFFFFFF]
-        for j in range(1, 624):
-            state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + j) & 0xFFFFFFFF)
-        self.state = np.array(state, np.uint32)
-        self.words = np.empty(0, np.uint32)
-
-    def _twist(self) -> None:
-        """Replace all 624 words of the state, in runs short enough that each reads only finished ones."""
-        s = self.state
-        for start, stop in ((0, 227), (227, 454), (454, 624)):
-            here = np.arange(start, stop)
-            after, middle = (here + 1) % 624, (here + 397) % 624
-            y = (s[here] & np.uint32(0x80000000)) | (s[after] & np.uint32(0x7FFFFFFF))
-            s[here] = s[middle] ^ (y >> np.uint32(1)) ^ (y & np.uint32(1)) * np.uint32(0x9908B0DF)
-
-    def _temper(self) -> np.ndarray:
-        y = self.state.copy()
-        y ^= y >> np.uint32(11)
-        y ^= y << np.uint32(7) & np.uint32(0x9D2C5680)
-        y ^= y << np.uint32(15) & np.uint32(0xEFC60000)
-        return y ^ y >> np.uint32(18)
+        self._words = np.random.RandomState(seed & 0xFFFFFFFF)
 
     def draw(self, n: int) -> np.ndarray:
         """-> [n] uint32, the next n words"""
-        blocks = [self.words]
-        while sum(map(len, blocks)) < n:
-            self._twist()
-            blocks.append(self._temper())
-        words = np.concatenate(blocks)
-        self.words = words[n:]
-        return words[:n]
+        return np.frombuffer(self._words.bytes(4 * n) if n else b"", "<u4")  # no bytes would take a word too
 
 
 class TorchCpu:

@@ -75,6 +75,6 @@ def denoiser(network: Network, levels: Levels, prediction: Prediction = EPS) -> 
     def denoised(x: np.ndarray, sigma: float) -> np.ndarray:
         c_skip, c_out, c_in = prediction.scalings(sigma)
         y = network(x * c_in if c_in != 1 else x, levels.to_t(sigma))
-        return combine(c_out, y) if c_skip == 0 else combine(c_skip, x, c_out, y)
+        return combine((c_out,), (y,)) if c_skip == 0 else combine((c_skip, c_out), (x, y))
 
     return denoised

@@ -1,12 +1,12 @@
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.kernels.multistep import multistep
 from refsd.samplers.ipndm import ADAMS_BASHFORTH
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def plms(
     model: Denoiser,
     x: np.ndarray,
@@ -27,12 +27,15 @@ def plms(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
+        d = (x - denoised) / sigma
         dt = sigma_next - sigma
-        weights = [weight * dt for weight in ADAMS_BASHFORTH[len(ds)]]
-        x, d = multistep(x, denoised, sigma, weights, ds)
+        ds = [d, *ds[:3]]
         if i == 0 and sigma_next > 0:
-            # x + (d + d_2) dt / 2 = x_2 + (d_2 - d) dt / 2,  and x_2 - denoised = d sigma_next
-            half = dt / (2 * sigma_next)
-            x = combine(1.0, x, half, denoised, -half, model(x, sigma_next))
-        ds = [d, *ds[:2]]
+            x_2 = x + d * dt
+            denoised_2 = model(x_2, sigma_next)
+            d_2 = (x_2 - denoised_2) / sigma_next
+            d_prime = (d + d_2) / 2
+            x = x + d_prime * dt
+        else:
+            x = sum((c * dt * d for c, d in zip(ADAMS_BASHFORTH[len(ds)], ds, strict=True)), start=x)
     return x

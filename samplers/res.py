@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import NONE, AncestralStep, ancestral_step, fresh
+from refsd.samplers.ancestral import AncestralStep, ancestral_step
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
@@ -20,6 +20,7 @@ def phi_2(h: float) -> float:
     return (1 - phi_1(h)) / h
 
 
+@sampler
 def res_multistep(
     model: Denoiser,
     x: np.ndarray,
@@ -32,7 +33,7 @@ def res_multistep(
 ) -> np.ndarray:
     """The second-order exponential integrator of Zhang et al. on the last two values of denoised.
 
-        x <- e^-h x + h (b1 denoised + b2 last),  b2 = phi_2(h) / c2,  b1 = phi_1(h) - b2
+        x <- e^-h x + h (b1 denoised + b2 old_denoised),  b2 = phi_2(h) / c2,  b1 = phi_1(h) - b2
         h = ln(sigma / down),  c2 = ln(down_last / sigma_last) / h, which is negative
 
     x:      latents at sigmas[0]
@@ -42,26 +43,29 @@ def res_multistep(
     -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023 (Improved order analysis of DEIS); ComfyUI sample_res_multistep.
     """
-    last, down_last, sigma_last = None, 0.0, 0.0
+    old_denoised, down_last, sigma_last = None, 0.0, 0.0
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, scale = ancestral(sigma, sigma_next, eta)
-        ratio = down / sigma
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
-        if last is None or down == 0:
-            x = combine(scale * ratio, x, scale * (1 - ratio), denoised, up, n)
+        sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
+        if old_denoised is None or sigma_down == 0:
+            d = (x - denoised) / sigma
+            dt = sigma_down - sigma
+            x = scale * (x + d * dt)
         else:
-            h = math.log(sigma / down)
+            h = math.log(sigma / sigma_down)
             c2 = math.log(down_last / sigma_last) / h
             b2 = phi_2(h) / c2
             b1 = phi_1(h) - b2
-            x = combine(scale * ratio, x, scale * h * b1, denoised, scale * h * b2, last, up, n)
-        last, down_last, sigma_last = denoised, down, sigma
+            x = scale * (math.exp(-h) * x + h * (b1 * denoised + b2 * old_denoised))
+        if eta and sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
+        old_denoised, down_last, sigma_last = denoised, sigma_down, sigma
     return x
 
 
+@sampler
 def res_2s(
     model: Denoiser,
     x: np.ndarray,
@@ -87,16 +91,16 @@ def res_2s(
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        down, up, scale = ancestral(sigma, sigma_next, eta)
-        up, n = fresh(s_noise * up, sigma, sigma_next, noise) if eta else NONE
-        if down == 0:
-            x = combine(scale, denoised, up, n)
+        sigma_down, sigma_up, scale = ancestral(sigma, sigma_next, eta)
+        if sigma_down == 0:
+            x = scale * denoised
         else:
-            h = math.log(sigma / down)
-            moved = h / 2 * phi_1(h / 2)
-            denoised_2 = model(combine(1 - moved, x, moved, denoised), math.sqrt(sigma * down))
+            h = math.log(sigma / sigma_down)
+            x_2 = x + h / 2 * phi_1(h / 2) * (denoised - x)
+            denoised_2 = model(x_2, math.sqrt(sigma * sigma_down))
             b2 = 2 * phi_2(h)
             b1 = phi_1(h) - b2
-            # x + h (b1 (denoised - x) + b2 (denoised_2 - x)),  and h (b1 + b2) = 1 - e^-h
-            x = combine(scale * down / sigma, x, scale * h * b1, denoised, scale * h * b2, denoised_2, up, n)
+            x = scale * (x + h * (b1 * (denoised - x) + b2 * (denoised_2 - x)))
+        if eta and sigma_next > 0:
+            x = x + noise(sigma, sigma_next) * (s_noise * sigma_up)
     return x

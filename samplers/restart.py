@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.kernels.combine import combine
+from refsd.samplers.latents import sampler
 from refsd.samplers.levels import DiscreteLevels
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.schedules import karras
@@ -52,6 +52,7 @@ def path(sigmas: np.ndarray, segments: list[Segment]) -> list[tuple[float, float
     return steps
 
 
+@sampler
 def restart(
     model: Denoiser,
     x: np.ndarray,
@@ -75,15 +76,20 @@ def restart(
     last = float(sigmas[0])
     for i, (sigma, sigma_next) in enumerate(path(sigmas, segments)):
         if sigma > last:
-            x = combine(1.0, x, s_noise * math.sqrt(sigma**2 - last**2), noise(last, sigma))
+            x = x + noise(last, sigma) * (s_noise * math.sqrt(sigma**2 - last**2))
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        x = combine(sigma_next / sigma, x, 1 - sigma_next / sigma, denoised)
-        if sigma_next > 0:
-            # x_2 + (d_2 - d) dt / 2, and x_2 - denoised = d sigma_next
-            half = (sigma_next - sigma) / (2 * sigma_next)
-            x = combine(1.0, x, half, denoised, -half, model(x, sigma_next))
+        d = (x - denoised) / sigma
+        dt = sigma_next - sigma
+        if sigma_next == 0:
+            x = x + d * dt
+        else:
+            x_2 = x + d * dt
+            denoised_2 = model(x_2, sigma_next)
+            d_2 = (x_2 - denoised_2) / sigma_next
+            d_prime = (d + d_2) / 2
+            x = x + d_prime * dt
         last = sigma_next
     return x
 

@@ -1,16 +1,16 @@
 """SA-Solver: Adams methods for the reverse SDE, as a predictor and a corrector, with noise where one wants it."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.kernels.combine_twice import combine_twice
 from refsd.kernels.lagrange_steps import exponential_lagrange_steps
+from refsd.samplers.latents import sampler, settle
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, Signal, StepNoise, exploding_signal, intervals
+from refsd.samplers.step import Callback, StepNoise, intervals
 
 # sigma that is stepped to -> tau, the share of noise: 0 is the ODE, 1 the SDE whose noise is DDPM's
 Tau = Callable[[float], float]
@@ -58,6 +58,7 @@ def two_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rat
     return b
 
 
+@sampler
 def sa_solver(
     model: Denoiser,
     x: np.ndarray,
@@ -69,7 +70,8 @@ def sa_solver(
     predictor: int = 3,
     corrector: int = 4,
     weights: Weights = adams_weights,
-    signal: Signal = exploding_signal,
+    tau_at_start: bool = False,
+    lower_order_final: bool = False,
 ) -> np.ndarray:
     """A predicted x is shown to the model, and the step there taken again with what it said. One call a step.
 
@@ -82,14 +84,16 @@ def sa_solver(
     tau:    of the sigma that is stepped to
     predictor, corrector: their orders, where there are so many values yet
     weights: adams_weights or two_weights
-    signal: what the data weigh in x, for in_flow_time
+    tau_at_start: tau is of the sigma that a step starts from, as diffusers has it
+    lower_order_final: before a last sigma above 0 too the orders fall to 1; the corrector's is one higher
     -> latents at sigmas[-1], dtype of x
     Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver; diffusers SASolverScheduler.
     """
-    orders = predictor, corrector
-    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, False)
+    plan = _Plan(s_noise, tau, tau_at_start, (predictor, corrector), lower_order_final, weights)
+    return _sa_solver(model, x, sigmas, noise, callback, plan, False)
 
 
+@sampler
 def sa_solver_pece(
     model: Denoiser,
     x: np.ndarray,
@@ -101,67 +105,73 @@ def sa_solver_pece(
     predictor: int = 3,
     corrector: int = 4,
     weights: Weights = adams_weights,
-    signal: Signal = exploding_signal,
+    tau_at_start: bool = False,
+    lower_order_final: bool = False,
 ) -> np.ndarray:
     """sa_solver that asks the model again about the corrected x: predict, evaluate, correct, evaluate.
 
     Arguments: sa_solver's. Two calls a step. Source: ComfyUI sample_sa_solver_pece.
     """
-    orders = predictor, corrector
-    return _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, True)
+    plan = _Plan(s_noise, tau, tau_at_start, (predictor, corrector), lower_order_final, weights)
+    return _sa_solver(model, x, sigmas, noise, callback, plan, True)
 
 
-def _sa_solver(model, x, sigmas, noise, callback, s_noise, tau, orders, weights, signal, again):
-    most = max(orders)
-    predictors, correctors, decays, ups, both = _tables(sigmas, s_noise, tau, orders, weights, signal)
-    past: list[np.ndarray] = []
-    start, n = x, None
+class _Plan(NamedTuple):
+    """sa_solver's arguments of these names; orders: the predictor's, the corrector's"""
+
+    s_noise: float
+    tau: Tau
+    tau_at_start: bool
+    orders: tuple[int, int]
+    lower_order_final: bool
+    weights: Weights
+
+
+def _sa_solver(model, x, sigmas, noise, callback, plan, again):
+    predictors, correctors, decays, ups = _tables(sigmas, plan)
+    ms: list[np.ndarray] = []
+    x_last, n = x, None
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:
             callback(i, sigma, x, denoised)
-        # Where there are not so many values yet, their weights are 0.
-        past = [denoised, *past[: most - 1]] if past else [denoised] * most
-        if again and i > 0:
-            x = combine(decays[i - 1], start, *_terms(correctors[i - 1][: orders[1]], past), ups[i - 1], n)
-            denoised = past[0] = model(x, sigma)
+        if i > 0 and (again or sigma_next > 0):
+            x = settle(_step(x_last, decays[i - 1], correctors[i - 1], [denoised, *ms], ups[i - 1], n))
+            denoised = model(x, sigma) if again else denoised
         if sigma_next == 0:
             return denoised
-        n_last, n = n, noise(sigma, sigma_next) if ups[i] else None
-        if again or i == 0:
-            start, x = x, combine(decays[i], x, *_terms(predictors[i][: orders[0]], past), ups[i], n)
-        else:
-            # The last step once more, from where it began and with what the model said, and the next from there.
-            x = start
-            known = [start, *past, denoised if n_last is None else n_last, denoised if n is None else n]
-            start, x = combine_twice(both[i], known)
+        ms = [denoised, *ms][: max(plan.orders)]
+        n = noise(sigma, sigma_next) if ups[i] else None
+        x_last, x = x, _step(x, decays[i], predictors[i], ms, ups[i], n)
     return x
 
 
-def _tables(sigmas, s_noise, tau, orders, weights, signal):
-    """Of every step but one to 0: weights of the past values, before and after it; of x; of the noise.
+def _step(x: np.ndarray, decay: float, b: list[float], ms: list[np.ndarray], up: float, n: np.ndarray | None):
+    """decay x + sum_j b_j m_j + up n"""
+    x = decay * x
+    for b_j, m in zip(b, ms, strict=False):
+        x = x + b_j * m
+    return x if n is None else x + up * n
 
-    And of x, the past values, both noises, as combine_twice takes them: a step's corrector and the next predictor.
-    """
+
+def _tables(sigmas: np.ndarray, plan: _Plan):
+    """Of every step but one to 0: the predictor's and the corrector's weights, that of x and that of the noise."""
     levels = np.asarray(sigmas[sigmas > 0], np.float64)
     times = -np.log(levels)
     h, i = np.diff(times), np.arange(len(times) - 1)
-    known, most = np.minimum(i + 1, max(orders)), max(orders)
-    # A step to 0 takes denoised, and before it the orders fall.
-    room = len(sigmas) - 2 - i if sigmas[-1] == 0 else most
-    noisy = np.square([tau(level) for level in levels[1:].tolist()])
-    signals = np.array([signal(level) for level in levels.tolist()])
-    scale = signals[1:, None]
-    predictors = scale * weights(times, 0, np.minimum(np.minimum(orders[0], known), room), most, 1 + noisy)
-    correctors = scale * weights(times, 1, np.minimum(np.minimum(orders[1], known + 1), room), most, 1 + noisy)
-    decays = signals[1:] / signals[:-1] * np.exp(-(1 + noisy) * h)
-    ups = signals[1:] * s_noise * levels[1:] * np.sqrt(-np.expm1(-2 * noisy * h))
-    both = np.zeros((len(h), 2 * most + 7))
-    both[1:, 0], both[1:, 1 : most + 1], both[1:, most + 1] = decays[:-1], correctors[:-1], ups[:-1]
-    both[:, most + 3], both[:, most + 5 : -2], both[:, -1] = decays, predictors, ups
-    return predictors.tolist(), correctors.tolist(), decays.tolist(), ups.tolist(), list(both)
-
-
-def _terms(weights, values) -> list:
-    """As combine takes them."""
-    return [part for term in zip(weights, values, strict=False) for part in term]
+    order, corrector_order = plan.orders
+    most = max(plan.orders)
+    known, room, corrector_room = np.minimum(i + 1, most), np.full(len(i), most), np.full(len(i), most)
+    if sigmas[-1] == 0:
+        # A step to 0 takes denoised, and before it the orders fall.
+        room = corrector_room = len(sigmas) - 2 - i
+    elif plan.lower_order_final:
+        room = len(i) - i
+        corrector_room = room + 1
+    noisy = np.square([plan.tau(level) for level in (levels[:-1] if plan.tau_at_start else levels[1:]).tolist()])
+    used, corrected = np.minimum(np.minimum(order, known), room), np.minimum(corrector_order, known + 1)
+    predictors = plan.weights(times, 0, used, order, 1 + noisy)
+    correctors = plan.weights(times, 1, np.minimum(corrected, corrector_room), corrector_order, 1 + noisy)
+    decays = np.exp(-(1 + noisy) * h)
+    ups = plan.s_noise * levels[1:] * np.sqrt(-np.expm1(-2 * noisy * h))
+    return predictors.tolist(), correctors.tolist(), decays.tolist(), ups.tolist()

@@ -2,11 +2,12 @@ import math
 
 import numpy as np
 
-from refsd.kernels.combine import combine
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
 
+@sampler
 def scm(
     model: Denoiser,
     x: np.ndarray,
@@ -28,7 +29,7 @@ def scm(
         denoised = model(x, t)
         if callback:
             callback(i, t, x, denoised)
-        x = combine(math.cos(t_next), denoised, math.sin(t_next) * sigma_data, noise(t, t_next))
+        x = math.cos(t_next) * denoised + math.sin(t_next) * sigma_data * noise(t, t_next)
     return x
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.samplers.ancestral import NONE
+from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
-from refsd.samplers.step import Callback, Signal, StepNoise, exploding_signal, intervals, no_noise
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 # k = (1 + eta) h, where in the step the second call lies -> weights of denoised and denoised_2
 Weights = Callable[[float, float], tuple[float, float]]
@@ -30,10 +29,16 @@ def refined(k: float, r: float) -> tuple[float, float]:
 
 
 def spread(part: float) -> float:
-    """A path of noise, `part` = eta h of a step on, is e^-part w + sqrt(1 - e^(-2 part)) n. -> the weight of n"""
+    """The weight of new noise in a path w of unit noise, `part` = eta h of a step later: sqrt(1 - e^(-2 part))."""
     return math.sqrt(-math.expm1(-2 * part))
 
 
+def advanced(w: np.ndarray, part: float, n: np.ndarray) -> np.ndarray:
+    """A path of noise, `part` = eta h of a step later: e^-part w + sqrt(1 - e^(-2 part)) n."""
+    return math.exp(-part) * w + spread(part) * n
+
+
+@sampler
 def seeds_2(
     model: Denoiser,
     x: np.ndarray,
@@ -44,7 +49,6 @@ def seeds_2(
     s_noise: float = 1.0,
     r: float = 0.5,
     weights: Weights = midpoint,
-    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """SEEDS-2: a noisy step to sigma_1, r of the way in ln sigma, then the whole step with what was found there.
 
@@ -57,7 +61,6 @@ def seeds_2(
     sigmas:  [n + 1], falling; a step to 0 takes denoised
     noise:   drawn from twice a step, sigma to sigma_1 and on to the next; not where eta or s_noise is 0
     weights: midpoint or refined
-    signal:  what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 2; ComfyUI sample_seeds_2.
     """
@@ -70,36 +73,41 @@ def seeds_2(
         h = math.log(sigma / sigma_next)
         k = (1 + eta) * h
         sigma_1 = sigma * math.exp(-r * h)
-        s, s_1, s_next = signal(sigma), signal(sigma_1), signal(sigma_next)
         noisy = eta and s_noise
-        up, n = (spread(r * eta * h), noise(sigma, sigma_1)) if noisy else NONE
-        a, b1 = math.exp(-r * k), -math.expm1(-r * k)
-        denoised_2 = model(combine(s_1 / s * a, x, s_1 * b1, denoised, s_1 * sigma_1 * s_noise * up, n), sigma_1)
-        rest = (1 - r) * eta * h
-        up_2, n_2 = (spread(rest), noise(sigma_1, sigma_next)) if noisy else NONE
-        a, (b1, b2) = s_next / s * math.exp(-k), weights(k, r)
-        c2 = s_next * sigma_next * s_noise
-        c1, c2, n_2 = c2 * math.exp(-rest) * up, c2 * up_2, n_2 if rest else None
-        x = combine(a, x, s_next * b1, denoised, s_next * b2, denoised_2, c1, n, c2, n_2)
+
+        # Step 1: to sigma_1
+        x_1 = math.exp(-r * k) * x - math.expm1(-r * k) * denoised
+        if noisy:
+            w = spread(r * eta * h) * noise(sigma, sigma_1)
+            x_1 = x_1 + sigma_1 * s_noise * w
+        denoised_2 = model(x_1, sigma_1)
+
+        # Step 2: over the whole step
+        b1, b2 = weights(k, r)
+        x = math.exp(-k) * x + b1 * denoised + b2 * denoised_2
+        if noisy:
+            w = advanced(w, (1 - r) * eta * h, noise(sigma_1, sigma_next))
+            x = x + sigma_next * s_noise * w
     return x
 
 
+@sampler
 def exp_heun_2_x0(
     model: Denoiser,
     x: np.ndarray,
     sigmas: np.ndarray,
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
-    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """Heun's method as an exponential integrator: seeds_2 to the step's end (r = 1), refined, without noise.
 
     Arguments: seeds_2's. noise: never drawn from
     Source: ComfyUI sample_exp_heun_2_x0.
     """
-    return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined, signal=signal)
+    return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined)
 
 
+@sampler
 def exp_heun_2_x0_sde(
     model: Denoiser,
     x: np.ndarray,
@@ -108,15 +116,15 @@ def exp_heun_2_x0_sde(
     callback: Callback | None = None,
     eta: float = 1.0,
     s_noise: float = 1.0,
-    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """exp_heun_2_x0 with noise; the second draw of a step has no weight.
 
     Arguments: seeds_2's. Source: ComfyUI sample_exp_heun_2_x0_sde.
     """
-    return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined, signal)
+    return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined)
 
 
+@sampler
 def seeds_3(
     model: Denoiser,
     x: np.ndarray,
@@ -125,7 +133,6 @@ def seeds_3(
     callback: Callback | None = None,
     eta: float = 1.0,
     s_noise: float = 1.0,
-    signal: Signal = exploding_signal,
 ) -> np.ndarray:
     """SEEDS-3: two noisy steps within the step, to a third and two thirds of it in ln sigma.
 
@@ -138,7 +145,6 @@ def seeds_3(
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 takes denoised
     noise:  drawn from three times a step; not where eta or s_noise is 0
-    signal: what the data weigh in x, for in_flow_time
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 3; ComfyUI sample_seeds_3.
     """
@@ -151,20 +157,28 @@ def seeds_3(
         h = math.log(sigma / sigma_next)
         k = (1 + eta) * h
         sigma_1, sigma_2 = sigma * math.exp(-h / 3), sigma * math.exp(-2 * h / 3)
-        s, s_1, s_2, s_3 = signal(sigma), signal(sigma_1), signal(sigma_2), signal(sigma_next)
-        up, fading = s_noise * spread(eta * h / 3), math.exp(-eta * h / 3)
+        part = eta * h / 3
         noisy = eta and s_noise
 
-        n_1 = noise(sigma, sigma_1) if noisy else None
-        a, b1 = s_1 / s * math.exp(-k / 3), -s_1 * math.expm1(-k / 3)
-        denoised_2 = model(combine(a, x, b1, denoised, s_1 * sigma_1 * up, n_1), sigma_1)
+        # Step 1: to sigma_1
+        x_1 = math.exp(-k / 3) * x - math.expm1(-k / 3) * denoised
+        if noisy:
+            w = spread(part) * noise(sigma, sigma_1)
+            x_1 = x_1 + sigma_1 * s_noise * w
+        denoised_2 = model(x_1, sigma_1)
 
-        n_2 = noise(sigma_1, sigma_2) if noisy else None
-        a, (b1, b2), c = s_2 / s * math.exp(-2 * k / 3), refined(2 * k / 3, 1 / 2), s_2 * sigma_2 * up
-        b1, b2 = s_2 * b1, s_2 * b2
-        denoised_3 = model(combine(a, x, b1, denoised, b2, denoised_2, c * fading, n_1, c, n_2), sigma_2)
+        # Step 2: to sigma_2
+        b1, b2 = refined(2 * k / 3, 1 / 2)
+        x_2 = math.exp(-2 * k / 3) * x + b1 * denoised + b2 * denoised_2
+        if noisy:
+            w = advanced(w, part, noise(sigma_1, sigma_2))
+            x_2 = x_2 + sigma_2 * s_noise * w
+        denoised_3 = model(x_2, sigma_2)
 
-        n_3 = noise(sigma_2, sigma_next) if noisy else None
-        a, (b1, b2), c = s_3 / s * math.exp(-k), refined(k, 2 / 3), s_3 * sigma_next * up
-        x = combine(a, x, s_3 * b1, denoised, s_3 * b2, denoised_3, c * fading**2, n_1, c * fading, n_2, c, n_3)
+        # Step 3: over the whole step
+        b1, b2 = refined(k, 2 / 3)
+        x = math.exp(-k) * x + b1 * denoised + b2 * denoised_3
+        if noisy:
+            w = advanced(w, part, noise(sigma_2, sigma_next))
+            x = x + sigma_next * s_noise * w
     return x

@@ -5,8 +5,6 @@ from typing import Protocol
 
 import numpy as np
 
-# What the data weigh in x at a sigma: x = signal(sigma) (data + sigma noise).
-Signal = Callable[[float], float]
 # Noise for the step from sigma to sigma_next: standard normals of the latents' shape.
 StepNoise = Callable[[float, float], np.ndarray]
 
@@ -15,11 +13,6 @@ class Callback(Protocol):
     def __call__(self, i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
         """Step i, at noise level sigma: the latents x as the model saw them, and its answer."""
         ...
-
-
-def exploding_signal(sigma: float) -> float:
-    """x = data + sigma noise."""
-    return 1.0
 
 
 def intervals(sigmas: np.ndarray) -> Iterator[tuple[int, float, float]]:

@@ -1,14 +1,16 @@
 """UniPC: a predictor over past values of denoised, and a corrector that also knows the new one. One call a step."""
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 
-from refsd.kernels.combine import combine
-from refsd.kernels.combine_twice import combine_twice
-from refsd.kernels.uni_pc_weights import uni_pc_weights
+from refsd.samplers.latents import sampler, settle
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
+@sampler
 def uni_pc(
     model: Denoiser,
     x: np.ndarray,
@@ -16,11 +18,13 @@ def uni_pc(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
     order: int = 3,
+    lower_order_final: bool = True,
 ) -> np.ndarray:
     """B_1(h) = h: see uni_pc_bh2 for the arguments. Better where steps are many and guidance is weak."""
-    return _uni_pc(model, x, sigmas, callback, order, lambda h: -h)
+    return _uni_pc(model, x, sigmas, callback, order, lower_order_final, lambda h: -h)
 
 
+@sampler
 def uni_pc_bh2(
     model: Denoiser,
     x: np.ndarray,
@@ -28,6 +32,7 @@ def uni_pc_bh2(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
     order: int = 3,
+    lower_order_final: bool = True,
 ) -> np.ndarray:
     """The unified predictor-corrector with B_2(h) = e^h - 1, predicting denoised.
 
@@ -38,46 +43,84 @@ def uni_pc_bh2(
     Vandermonde system in r. The corrected x is what the next step starts from; its denoised is the predicted x's.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; the first steps, and the last ones, are of lower order; a step to 0 takes denoised
+    sigmas: [n + 1], falling; the first steps are of lower order; a step to 0 takes denoised
     noise:  never drawn from
+    order:  values used, where there are so many yet
+    lower_order_final: not more values than steps are left
     -> latents at sigmas[-1], dtype of x
     Source: Zhao et al. 2023 (UniPC), algorithms 5 to 8; diffusers UniPCMultistepScheduler.
     """
-    return _uni_pc(model, x, sigmas, callback, order, lambda h: np.expm1(-h))
+    return _uni_pc(model, x, sigmas, callback, order, lower_order_final, lambda h: math.expm1(-h))
 
 
-def _uni_pc(model, x, sigmas, callback, order, scale):
-    """scale: h -> B(h) with the sign that it has for a prediction of denoised"""
-    steps = len(sigmas) - 1
-    times = -np.log(np.asarray(sigmas[sigmas > 0], np.float64))
-    i, sizes = np.arange(len(times) - 1), scale(np.diff(times))
-    used = np.minimum(np.minimum(order, i + 1), steps - i)
-    predictor, corrector = (uni_pc_weights(times, used, sizes, ahead, order) for ahead in (0, 1))
-    # The predictor's m_0 is the corrector's new value, its m_1 the corrector's m_0.
-    both = np.zeros((len(used), 2 * order + 5))
-    both[1:, : order + 2], both[:, order + 2] = corrector[:-1], predictor[:, 0]
-    both[:, order + 4 : -2], both[:, -1] = predictor[:, 2:-1], predictor[:, 1]
-    rows = list(both)
-    past: list[np.ndarray] = []
-    start = x
+def _uni_pc(model, x, sigmas, callback, order, lower_order_final, B):
+    """B: h -> B(h) with the sign that it has for a prediction of denoised"""
+    ms: list[np.ndarray] = []
+    ts: list[float] = []
+    x_last = x
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
-        arrays = [start, *past, denoised]
-        # Where there are not so many values yet, their weights are 0.
-        past = [denoised, *past[: order - 1]] if past else [denoised] * order
-        if sigma_next == 0:
-            if callback:
-                callback(i, sigma, combine(*_terms(corrector[i - 1].tolist(), arrays)) if i > 0 else x, denoised)
-            return denoised
-        if i == 0:
-            start, x = x, combine(predictor[0, 0], x, predictor[0, 1], denoised)
-        else:
-            x = start
-            start, x = combine_twice(rows[i], arrays)
+        t = -math.log(sigma)
+        if i > 0:
+            x = settle(step(x_last, ms, ts, t, B, denoised))
         if callback:
-            callback(i, sigma, start, denoised)
+            callback(i, sigma, x, denoised)
+        if sigma_next == 0:
+            return denoised
+        used = min(order, len(sigmas) - 1 - i) if lower_order_final else order
+        ms, ts = [denoised, *ms][:used], [t, *ts][:used]
+        x_last, x = x, step(x, ms, ts, -math.log(sigma_next), B)
     return x
 
 
-def _terms(weights, arrays):
-    return [part for term in zip(weights, arrays, strict=True) for part in term]
+def step(
+    x: np.ndarray,
+    ms: list[np.ndarray],
+    ts: list[float],
+    t_next: float,
+    B: Callable[[float], float],
+    m_next: np.ndarray | None = None,
+) -> np.ndarray:
+    """x at t_next: e^-h x + (1 - e^-h) m_0 - B(h) sum_k rho_k (m_k - m_0) / r_k.
+
+    ms, ts: values of denoised and their t, newest first
+    m_next: denoised at t_next, for the corrector
+    """
+    h, m_0 = t_next - ts[0], ms[0]
+    if h == 0:
+        return x
+    # Where two earlier levels are equal there is no such polynomial, and no number.
+    r = [(t - ts[0]) / h or math.nan for t in ts[1:]]
+    if m_next is not None:
+        r, ms = [*r, 1.0], [*ms, m_next]
+    B_h = B(h)
+    x = math.exp(-h) * x - math.expm1(-h) * m_0
+    for r_k, rho_k, m_k in zip(r, rhos(r, h, B_h), ms[1:], strict=True):
+        x = x - B_h * rho_k / r_k * (m_k - m_0)
+    return x
+
+
+def rhos(r: list[float], h: float, B_h: float) -> list[float]:
+    """Solve a step's Vandermonde system; with one unknown rho is 1/2 without solving.
+
+        sum_k r_k^j rho_k = -h (j + 1)! phi_(j+2)(-h) / B(h),  j = 0, 1, ...,  phi_j(z) = sum_i z^i / (i + j)!
+
+    Source: Zhao et al. 2023 (UniPC), theorem 3.1; Bjorck & Pereyra 1970.
+    """
+    n = len(r)
+    if n < 2:
+        return [0.5] * n
+    phi, factorial, rho = math.expm1(-h) / -h - 1, 1.0, []
+    for k in range(n):
+        rho.append(phi * factorial / B_h)
+        factorial *= k + 2
+        phi = phi / -h - 1 / factorial
+    for k in range(n - 1):
+        for i in range(n - 1, k, -1):
+            rho[i] -= r[k] * rho[i - 1]
+    for k in range(n - 2, -1, -1):
+        for i in range(k + 1, n):
+            rho[i] /= r[i] - r[i - k - 1] or math.nan
+        for i in range(k, n - 1):
+            rho[i] -= rho[i + 1]
+    return rho

@@ -14,6 +14,10 @@ hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, deran
 hypothesis.settings.register_profile("deep", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# A worker for each core: BLAS threads of their own would only fight over the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # `from naive.group_norm import group_norm`: tests/ itself on sys.path would make tests/refsd shadow refsd.
 _naive = types.ModuleType("naive", "The slow, obvious second opinions.")
 _naive.__path__ = [str(Path(__file__).parent / "naive")]
@@ -24,8 +28,21 @@ ASKED_FOR = {Path(__file__).parent / "peers": "peer", Path(__file__).parent / "n
 UNJITTED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker a core for the plain suite and its folders; none for single files, for -m and for -s."""
+    files = all(arg.split("::")[0].endswith(".py") for arg in config.args)
+    alone = files or config.option.markexpr or config.option.capture == "no"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if alone or cores == 1 else cores
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """tests/peers imports peers at its top: a missing one fails there, and is never met elsewhere."""
+    """tests/peers imports peers at its top: a missing one fails there, and is never met elsewhere.
+
+    -m smoke reads only the files that hold such a test: to collect them all takes longer than it may.
+    """
+    if config.option.markexpr == "smoke" and collection_path.name.startswith("test_"):
+        return None if b"pytest.mark.smoke" in collection_path.read_bytes() else True
     marker = ASKED_FOR.get(collection_path)
     return True if marker and marker not in config.option.markexpr else None
 

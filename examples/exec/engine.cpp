@@ -1,6 +1,6 @@
 // An engine for `refsd conform exec:./engine`, in one file and nothing but the standard library:
 //     c++ -O2 -std=c++17 -o engine engine.cpp
-// The protocol: golden/engines/exec_protocol.md.
+// The protocol: refsd/engines/exec/protocol.md.
 #include <cmath>
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,6 @@
 """An engine for `refsd conform "exec:python3 engine.py"`, in NumPy alone. With --bug it answers wrongly.
 
-The protocol: golden/engines/exec_protocol.md.
+The protocol: refsd/engines/exec/protocol.md.
 """
 
 import itertools

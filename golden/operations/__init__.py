@@ -1,42 +1,34 @@
-"""The operations that a case may ask for: tensors and parameters in, named tensors out.
+"""The operations that a case may ask for, a page each: declaration, reference, bound, known bugs, cases.
 
-One line an operation, in a file a family: it looks up its arguments and hands them to Arithmetic,
-which rounds as the numerics say. The reference answers a case with `run`; an engine's adapter reads
-the same table to learn the arguments, their shapes and what must come back.
+A page is a module of this folder that has OPERATIONS; it is found by itself. The other modules hold what
+several pages share. The reference answers a case with `run`; an engine's adapter reads the same table to
+learn the arguments, their shapes and what must come back.
 """
 
+import importlib
+import pkgutil
 from typing import Any
 
 import numpy as np
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.operations import (
-    activations,
-    adapters,
-    attention,
-    blocks,
-    convolution,
-    layout,
-    norms,
-    positions,
-    products,
-    resampling,
-)
-from refsd.golden.operations.operation import REQUIRED, Inputs, Operation, Params
+from refsd.golden.operation import REQUIRED, Inputs, Operation, Params
+from refsd.golden.rounding import Bound
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import Numerics
 
-OPERATIONS: dict[str, Operation] = {
-    **products.OPERATIONS,
-    **convolution.OPERATIONS,
-    **norms.OPERATIONS,
-    **activations.OPERATIONS,
-    **attention.OPERATIONS,
-    **positions.OPERATIONS,
-    **resampling.OPERATIONS,
-    **layout.OPERATIONS,
-    **blocks.OPERATIONS,
-    **adapters.OPERATIONS,
-}
+
+def _collect() -> dict[str, Operation]:
+    operations: dict[str, Operation] = {}
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for operation in getattr(importlib.import_module(module.name), "OPERATIONS", ()):
+            if operation.name in operations:
+                raise ValueError(f"two pages declare {operation.name}")
+            operations[operation.name] = operation
+    return operations
+
+
+OPERATIONS = _collect()
 
 
 def complete(op: str, inputs: Inputs, params: Params) -> dict[str, Any]:
@@ -46,23 +38,20 @@ def complete(op: str, inputs: Inputs, params: Params) -> dict[str, Any]:
     """
     if op not in OPERATIONS:
         raise BadInput(f"unknown operation {op!r}: expected one of {', '.join(OPERATIONS)}")
-    entry = OPERATIONS[op]
-    required = {name for name in entry.inputs if not name.endswith("?")}
-    known = {name.rstrip("?") for name in entry.inputs}
-    if required - inputs.keys() or inputs.keys() - known:
-        raise BadInput(f"{op}: inputs {sorted(inputs)}, expected {', '.join(entry.inputs)}")
-    if params.keys() - entry.params.keys():
-        raise BadInput(f"{op}: params {sorted(params)}, expected some of {', '.join(entry.params) or 'none'}")
-    full = {**entry.params, **params}
-    missing = [name for name, value in full.items() if value is REQUIRED]
-    if missing:
-        raise BadInput(f"{op}: missing params {', '.join(missing)}")
-    return full
+    return OPERATIONS[op].complete(inputs, params)
 
 
 def run(op: str, arithmetic: Arithmetic, inputs: Inputs, params: Params) -> dict[str, np.ndarray]:
     """Answer one operation under the arithmetic's numerics. Raises BadInput, see `complete`."""
-    return OPERATIONS[op].run(arithmetic, inputs, complete(op, inputs, params))
+    return {"y": OPERATIONS[op].run(arithmetic, inputs, complete(op, inputs, params))}
 
 
-__all__ = ["OPERATIONS", "REQUIRED", "Inputs", "Operation", "Params", "complete", "run"]
+def bound(op: str, numerics: Numerics, inputs: Inputs, params: Params, truth: np.ndarray) -> Bound:
+    """Error bound of one operation's output "y" under the numerics. truth: the float64 answer.
+
+    Raises BadInput, see `complete`.
+    """
+    return OPERATIONS[op].bound_of(numerics, inputs, complete(op, inputs, params), truth)
+
+
+__all__ = ["OPERATIONS", "REQUIRED", "Inputs", "Operation", "Params", "bound", "complete", "run"]

@@ -1,12 +1,21 @@
-"""Activations."""
+"""Functions of one number."""
+
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from refsd.golden.operations.operation import ROWS, Operation, entry, values
+from refsd.golden.bounds import FUNCTION, Run, movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import Wrong, other_input, other_params, other_run, to_float16
+from refsd.golden.operation import Mutant, Operation, values
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms, floor, moved, moved_by_type, unit
 from refsd.kernels.relu import leaky_relu, relu
 from refsd.kernels.sigmoid import sigmoid
-from refsd.kernels.swiglu import swiglu_oai
 from refsd.kernels.tanh import tanh
+from refsd.numerics.profiles import DTYPES
 
 
 def _silu(a, inputs, params):
@@ -25,51 +34,272 @@ def _quick_gelu(a, inputs, params):
     return a.quick_gelu(values(a, inputs["x"]))
 
 
-def _geglu(a, inputs, params):
-    value, gate = np.split(values(a, inputs["x"]), 2, axis=-1)
-    return value * a.gelu(gate)
-
-
 def _kernel(kernel):
     return lambda a, inputs, params: a.apply(kernel, values(a, inputs["x"]), **params)
 
 
-def _swiglu(a, inputs, params):
-    return a.swiglu(values(a, inputs["x"]), params["second_gates"])
+# erf's absolute error in units of u: Abramowitz & Stegun 7.1.26, which torch evaluates in float32, is 2.5 u off by
+# itself, and was measured 8 u off.
+_ERF = 12.0
 
 
-def _swiglu_oai(a, inputs, params):
-    return a.apply(swiglu_oai, *(values(a, inputs[name]) for name in ("gate", "value")), **params)
+_SILU_SLOPE = 1.1
 
 
-OPERATIONS: dict[str, Operation] = {
-    "silu": entry(_silu, "x * sigmoid(x)", {"x": "[...]"}, "[...]"),
-    "gelu": entry(_gelu, "x * Phi(x), Phi by erf", {"x": "[...]"}, "[...]"),
-    "gelu_tanh": entry(_gelu_tanh, "GELU by its tanh approximation", {"x": "[...]"}, "[...]"),
-    "quick_gelu": entry(_quick_gelu, "x * sigmoid(1.702 x)", {"x": "[...]"}, "[...]"),
-    "sigmoid": entry(_kernel(sigmoid), "1 / (1 + exp(-x))", {"x": "[...]"}, "[...]"),
-    "tanh": entry(_kernel(tanh), "tanh(x)", {"x": "[...]"}, "[...]"),
-    "relu": entry(_kernel(relu), "max(x, 0)", {"x": "[...]"}, "[...]"),
-    "leaky_relu": entry(_kernel(leaky_relu), "x, or slope * x below zero", {"x": "[...]"}, "[...]", slope=0.2),
-    "swiglu": entry(
-        _swiglu,
-        "SiLU of the first half of the last axis times the second half; second_gates exchanges them.",
-        {"x": "[..., 2*D]"},
-        ROWS,
-        second_gates=False,
+def activation_bound(slope: float, relative: Callable[[np.ndarray], Any], near: Callable[[np.ndarray], Any]):
+    """y = x g(x): |y'| dx + u (relative(x) |y| + near(x)), with |y'| <= slope.
+
+    relative: what g's argument and its value lose, relative to y, in units of u
+    near:     what g loses near 0, where 1 + erf or 1 + tanh cancel, times |x|, in units of u
+    A table (numerics.gelu) rounds x before and y after.
+    """
+
+    def bound(run: Run) -> Bound:
+        return run.rounded(activation_terms(run, run.inputs["x"], run.moved("x"), run.truth, slope, relative, near))
+
+    return bound
+
+
+def activation_terms(run: Run, x, dx, y, slope, relative, near) -> Terms:
+    table = run.numerics.gelu if slope > _SILU_SLOPE else None
+    dx = dx + moved_by_type(x, table)
+    terms = Terms().add(slope * dx)
+    noise = run.u * (FUNCTION * np.abs(y) + relative(x) * np.abs(y) + near(x))
+    terms.add(noise, noise / FUNCTION)
+    if table is not None:
+        f16 = DTYPES["float16"]
+        terms.add(unit(f16) * np.abs(y) + float(2.0**-25), np.abs(moved(y, f16)) / math.sqrt(3))
+    return terms
+
+
+def _slope_of_tanh(x):
+    a = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return np.abs(a) / np.cosh(np.clip(a, -300, 300)) ** 2
+
+
+GELU_ERROR = (
+    1.13,
+    lambda x: 2.0,
+    lambda x: _ERF * np.abs(x) / 2,
+)
+
+
+_GELU_TANH_ERROR = (
+    1.13,
+    lambda x: 2.0,
+    lambda x: (FUNCTION + 4 * _slope_of_tanh(x)) * np.abs(x) / 2,
+)
+
+
+# In float32 exp(-x) overflows below -88.7, and x / inf is 0 where the truth is not yet: it is |x| 2^-128 at most.
+_OVERFLOW = 2.0**-104
+
+
+# exp(-a x): the product's rounding moves the exponent by u |a x|, felt where the sigmoid is not yet 1.
+SILU_ERROR = (_SILU_SLOPE, lambda x: np.where(x < 0, 1.0, 0.0) * 2, lambda x: _OVERFLOW * np.abs(x))
+
+
+_QUICK_GELU_ERROR = (
+    1.12,
+    lambda x: 2 + 1.702 * np.abs(x) / (1 + np.exp(np.clip(1.702 * x, -60, 60))),
+    lambda x: _OVERFLOW * np.abs(x),
+)
+
+
+def stored_sigmoid(run: Run, x, alpha: float):
+    """What storing a = alpha x, and the sigmoid s of it, does to x s where torch computes them one after the other.
+
+    |ln s(a + da) - ln s(a)| <= da / (1 + exp(a - da))
+    """
+    a = alpha * x
+    da = run.between(np.abs(a))
+    s = 1 / (1 + np.exp(np.clip(-a, -700, 700)))
+    s_moved = s * np.expm1(da / (1 + np.exp(np.clip(a - da, -700, 700))))
+    return np.abs(x) * (s_moved + run.between(s + s_moved))
+
+
+def _quick_gelu_bound(run: Run) -> Bound:
+    """activation_terms, and stored_sigmoid"""
+    x = run.inputs["x"]
+    terms = activation_terms(run, x, run.moved("x"), run.truth, *_QUICK_GELU_ERROR)
+    return run.rounded(terms.add(stored_sigmoid(run, x, 1.702)))
+
+
+def _sigmoid_bound(run: Run) -> Bound:
+    """|y'| = y (1 - y) <= 1/4; exp(-x) and the quotient 4 u + 2 u"""
+    noise = run.u * (FUNCTION + 2) * np.abs(run.truth)
+    return run.rounded(Terms().add(run.moved("x") / 4).add(noise, noise / FUNCTION))
+
+
+def _tanh_bound(run: Run) -> Bound:
+    """|y'| <= 1; from an exp near 0, where 1 cancels, a library's tanh keeps its digits all the same"""
+    noise = run.u * 2 * FUNCTION * np.abs(run.truth)
+    return run.rounded(Terms().add(run.moved("x")).add(noise, noise / FUNCTION))
+
+
+def _leaky_relu_bound(run: Run) -> Bound:
+    """slope x below zero: the slope and the product are rounded"""
+    below = run.inputs["x"] < 0
+    terms = Terms().add(run.moved("x") * np.where(below, abs(run.params["slope"]), 1.0))
+    return run.rounded(terms.add(2 * run.u * np.abs(run.truth) * below))
+
+
+def gated_bound(run: Run, gate, dgate, value, dvalue, activated, kind, stored=0.0) -> Bound:
+    """y = v a(g): |v| da + dv |a|, and the product's rounding. stored: what roundings inside a(g) do to it"""
+    inner = activation_terms(run, gate, dgate, activated, *kind).add(stored)
+    inner.add((unit(run.numerics.storage_dtype) + run.u) * np.abs(activated))
+    terms = Terms().add(np.abs(value) * inner.limit, np.abs(value) * np.sqrt(inner.square))
+    terms.add(dvalue * np.abs(activated))
+    return run.rounded(terms, extra=floor(run.numerics.storage_dtype) * np.abs(value))
+
+
+def sigmoid_gelu(x: np.ndarray, a: float) -> np.ndarray:
+    return x / (1 + np.exp(np.float32(-a) * x))
+
+
+def function_of_x(f: Callable[[np.ndarray], np.ndarray]) -> Wrong:
+    return lambda op, inputs, params: f(inputs["x"].values().astype(np.float32))
+
+
+_F16 = Mutant("input through float16", other_input("x", to_float16))
+
+
+def _cases(op: str) -> tuple[Case, ...]:
+    """Where the function bends, and far out where one kind of GELU differs from another."""
+    return (
+        Case(f"{op}/f32/bend-x33x77", op, {"x": Recipe((33, 77), exponent=-14)}),
+        Case(f"{op}/f32/wide-x2x320", op, {"x": Recipe((2, 320), exponent=-11)}),
+    )
+
+
+SILU = Operation(
+    "silu",
+    "x * sigmoid(x)",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_silu,
+    bound=activation_bound(*SILU_ERROR),
+    mutants=(Mutant("x sigmoid(1.702 x)", other_run(_quick_gelu)), Mutant("gelu", other_run(_gelu))),
+    cases=_cases("silu"),
+)
+
+
+GELU = Operation(
+    "gelu",
+    "x * Phi(x), Phi by erf",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_gelu,
+    bound=activation_bound(*GELU_ERROR),
+    mutants=(
+        Mutant("tanh for erf", other_run(_gelu_tanh)),
+        Mutant("quick GELU for erf", other_run(_quick_gelu)),
+        _F16,
     ),
-    "swiglu_oai": entry(
-        _swiglu_oai,
-        "g sigmoid(alpha g) (v + 1), g = min(gate, limit), v = value clipped to -limit..limit.",
-        {"gate": ROWS, "value": ROWS},
-        ROWS,
-        alpha=1.702,
-        limit=7.0,
+    cases=_cases("gelu"),
+)
+
+
+GELU_TANH = Operation(
+    "gelu_tanh",
+    "GELU by its tanh approximation",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_gelu_tanh,
+    bound=activation_bound(*_GELU_TANH_ERROR),
+    mutants=(
+        Mutant("erf for tanh", other_run(_gelu)),
+        Mutant("quick GELU for tanh", other_run(_quick_gelu)),
+        _F16,
     ),
-    "geglu": entry(
-        _geglu,
-        "The first half of the last axis times GELU (erf) of the second half.",
-        {"x": "[..., 2*D]"},
-        ROWS,
+    cases=_cases("gelu_tanh"),
+)
+
+
+QUICK_GELU = Operation(
+    "quick_gelu",
+    "x * sigmoid(1.702 x)",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_quick_gelu,
+    bound=_quick_gelu_bound,
+    mutants=(
+        Mutant("SiLU", other_run(_silu)),
+        Mutant("erf GELU", other_run(_gelu)),
+        Mutant("1.7 for 1.702", lambda op, i, p: sigmoid_gelu(i["x"].values(), 1.7)),
     ),
-}
+    cases=_cases("quick_gelu"),
+)
+
+
+SIGMOID = Operation(
+    "sigmoid",
+    "1 / (1 + exp(-x))",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_kernel(sigmoid),
+    bound=_sigmoid_bound,
+    mutants=(
+        Mutant("of 2x", function_of_x(lambda x: 1 / (1 + np.exp(-2 * x)))),
+        Mutant("hard", function_of_x(lambda x: np.clip(x / 6 + np.float32(0.5), 0, 1))),
+        _F16,
+    ),
+    cases=_cases("sigmoid"),
+)
+
+
+TANH = Operation(
+    "tanh",
+    "tanh(x)",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_kernel(tanh),
+    bound=_tanh_bound,
+    mutants=(
+        Mutant("hard", function_of_x(lambda x: np.clip(x, -1, 1))),
+        Mutant("of 2x", function_of_x(lambda x: np.tanh(2 * x))),
+        Mutant("a rational function", function_of_x(lambda x: x * (27 + x * x) / (27 + 9 * x * x))),
+        _F16,
+    ),
+    cases=_cases("tanh"),
+)
+
+
+RELU = Operation(
+    "relu",
+    "max(x, 0)",
+    inputs={"x": "[...]"},
+    output="[...]",
+    run=_kernel(relu),
+    bound=movement,
+    mutants=(
+        Mutant("leaky", function_of_x(lambda x: np.where(x > 0, x, x / 100))),
+        Mutant("cut at 6", function_of_x(lambda x: np.clip(x, 0, 6))),
+        Mutant("absolute value", function_of_x(np.abs)),
+        _F16,
+    ),
+    cases=_cases("relu"),
+)
+
+
+LEAKY_RELU = Operation(
+    "leaky_relu",
+    "x, or slope * x below zero",
+    inputs={"x": "[...]"},
+    output="[...]",
+    params={"slope": 0.2},
+    run=_kernel(leaky_relu),
+    bound=_leaky_relu_bound,
+    mutants=(
+        Mutant("slope 0.01 always", other_params(slope=lambda s: 0.01)),
+        Mutant("not leaky", other_params(slope=lambda s: 0.0)),
+        _F16,
+    ),
+    cases=(
+        *_cases("leaky_relu"),
+        Case("leaky_relu/f32/shallow-x7x20", "leaky_relu", {"x": Recipe((7, 20))}, {"slope": 0.01}),
+    ),
+)
+
+
+OPERATIONS = (SILU, GELU, GELU_TANH, QUICK_GELU, SIGMOID, TANH, RELU, LEAKY_RELU)

@@ -1,43 +1,243 @@
-"""Softmax and attention."""
+"""Attention: masks, causal corners, grouped heads, sinks."""
 
-from refsd.golden.operations.operation import Operation, entry, optional, values
+from collections.abc import Callable
+
+import numpy as np
+from msgspec.structs import replace
+
+from refsd.golden.bounds import Run, products
+from refsd.golden.case import Case
+from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
+from refsd.golden.operation import Mutant, Operation, optional, values
+from refsd.golden.operations.softmax import softmax_terms, with_sinks
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms, moved_by_type, unit
+from refsd.kernels.attention import causal_mask
+from refsd.numerics.profiles import DTYPES
+from refsd.numerics.tensor import stored
 
 
-def _softmax(a, inputs, params):
-    mask = values(a, inputs["mask"]) if "mask" in inputs else None
-    return a.softmax(values(a, inputs["x"]), params["scale"], mask, optional(a, inputs, "sinks"))
-
-
-def _attention(a, inputs, params):
+def _run(a, inputs, params):
     q, k, v = (values(a, inputs[name]) for name in ("q", "k", "v"))
     mask = inputs["mask"].values().astype(a.numerics.compute_dtype) if "mask" in inputs else None
     diagonal = params["diagonal"] if params["causal"] else None
     return a.attention(q, k, v, params["scale"], mask, diagonal, optional(a, inputs, "sinks"))
 
 
-OPERATIONS: dict[str, Operation] = {
-    "softmax": entry(
-        _softmax,
-        "Softmax over the last axis of scale * x + mask; -inf masks. A sink is one more score, left out again.",
-        {"x": "[..., L]", "mask?": "broadcastable to x", "sinks?": "[H], x being [B, H, L, J]"},
-        "[..., L]",
-        scale=1.0,
+def _bound(run: Run) -> Bound:
+    """y = p v: sum p rho |v| with rho the relative error of p, p dv, and the sum over J keys.
+
+    s = scale q.k + mask: scale (|q| dk + dq |k| + gamma(D) |q||k|). Fused attention in float16 rounds q, k, v and
+    the mask, and may sum p v in float16; an engine that stores float16 or bfloat16 may round s and p to it.
+    Keys and values are repeated for each head of their group; a sink is one more key, whose value is zero.
+    """
+    flash = run.numerics.flash
+    q, k, v = (run.inputs[name].transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
+    dq, dk, dv = (run.moved(name, flash).transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
+    k, v, dk, dv = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v, dk, dv))
+    scale = run.params["scale"] or q.shape[-1] ** -0.5
+    u, u_store = run.u, unit(run.numerics.storage_dtype)
+    mask, dmask = 0.0, 0.0
+    if "mask" in run.inputs:
+        mask, dmask = run.inputs["mask"], moved_by_type(run.inputs["mask"], flash)
+    if run.params["causal"]:
+        mask = mask + causal_mask(q.shape[2], np.float64, k.shape[2], run.params["diagonal"])
+
+    def dot(a, b):
+        return a @ b.swapaxes(-1, -2)
+
+    scores = scale * dot(q, k) + mask
+    finite = np.where(np.isneginf(scores), 0.0, np.abs(scores))
+    absolute, squares = dot(np.abs(q) + dq, np.abs(k) + dk), dot((np.abs(q) + dq) ** 2, (np.abs(k) + dk) ** 2)
+    terms = Terms().add(
+        scale * (dot(dq, np.abs(k)) + dot(np.abs(q) + dq, dk)),
+        scale * np.sqrt((dot(dq**2, k**2) + dot(q**2, dk**2)) / 3),
+    )
+    limit, spread = products(u, q.shape[-1], absolute, squares, dot(q, k))
+    terms.add(abs(scale) * limit, abs(scale) * spread).add(dmask).add(3 * u * finite)
+    if u_store > u:
+        terms.add(u_store * finite)
+    J = scores.shape[-1]
+    p, rho, rho_spread = (
+        t[..., :J] for t in softmax_terms(u, *with_sinks(run, scores, terms.limit, np.sqrt(terms.square)))
+    )
+    half_sum = flash is not None and run.numerics.flash_sum == "f16"
+    u_p = max(u, unit(DTYPES["float16"])) if half_sum else max(u, u_store)
+    w, pv = np.abs(v) + dv, p @ (np.abs(v) + dv)
+    total = Terms().add((p * rho) @ w, np.sqrt((p * rho_spread) ** 2 @ w**2)).add(p @ dv, np.sqrt(p**2 @ dv**2 / 3))
+    total.add(u_p * pv)
+    truth = run.truth.transpose(0, 2, 1, 3)
+    # In float16 the running sum is rounded again whenever a new peak rescales it.
+    u_sum, roundings = (unit(DTYPES["float16"]), 2) if half_sum else (u, 1)
+    total.add(*products(u_sum, roundings * p.shape[-1], pv, p**2 @ w**2, truth))
+    total.limit, total.square = total.limit.transpose(0, 2, 1, 3), total.square.transpose(0, 2, 1, 3)
+    return run.rounded(total)
+
+
+def scale_by(power: float) -> Wrong:
+    def wrong(op, inputs, params):
+        return answer(op, inputs, {**params, "scale": inputs["q"].shape[-1] ** power})
+
+    return wrong
+
+
+def causal_with(change: Callable[[int, int], int]) -> Wrong:
+    """Another diagonal: a function of the right one and of J - L."""
+
+    def wrong(op, inputs, params):
+        if not params["causal"]:
+            return None
+        later = inputs["k"].shape[1] - inputs["q"].shape[1]
+        return answer(op, inputs, {**params, "diagonal": change(params["diagonal"], later)})
+
+    return wrong
+
+
+def heads_interleaved(op, inputs, params):
+    """Head h reads keys and values h mod G, where it should read h // (H/G)."""
+    H, G = inputs["q"].shape[2], inputs["k"].shape[2]
+    if G in (1, H):
+        return None
+    each = {name: stored(inputs[name].values()[:, :, np.arange(H) % G]) for name in ("k", "v")}
+    return answer(op, {**inputs, **each}, params)
+
+
+def first_key_head(op, inputs, params):
+    """Every head reads the first head's keys and values."""
+    if inputs["k"].shape[2] == 1:
+        return None
+    first = {name: stored(inputs[name].values()[:, :, :1].copy()) for name in ("k", "v")}
+    return answer(op, {**inputs, **first}, params)
+
+
+def sink_with_value(op, inputs, params):
+    """The sink's share of the softmax goes to the last value, where it should go nowhere."""
+    if "sinks" not in inputs:
+        return None
+    v = inputs["v"].values()
+    seen = answer(op, {**inputs, "v": stored(np.ones_like(v))}, params)
+    last = np.repeat(v[:, -1:], inputs["q"].shape[2] // v.shape[2], axis=2)
+    return answer(op, inputs, params) + (1 - seen) * last
+
+
+def sinks_scaled(op, inputs, params):
+    if "sinks" not in inputs:
+        return None
+    scale = params["scale"] or (inputs["q"].shape[-1] ** -0.5 if "q" in inputs else 1.0)
+    return answer(op, {**inputs, "sinks": stored(inputs["sinks"].values() * np.float32(scale))}, params)
+
+
+def nan_where_nothing_is_seen(op, inputs, params):
+    """exp(-inf + inf) and 0 / 0."""
+    y = answer(op, inputs, params)
+    unseen = (y == 0).all(axis=-1, keepdims=True)
+    return np.where(unseen, np.float32(np.nan), y) if unseen.any() else None
+
+
+def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
+    """[B, H, L, D] taken for [B, L, H, D]."""
+    B, L, H, D = x.shape
+    return np.ascontiguousarray(x.reshape(B, H, L, D).transpose(0, 2, 1, 3)) if H > 1 else None
+
+
+def transposed(mask: np.ndarray) -> np.ndarray | None:
+    return mask.swapaxes(-1, -2) if mask.ndim > 1 and mask.shape[-1] == mask.shape[-2] > 1 else None
+
+
+def exchanged(a: str, b: str) -> Wrong:
+    def wrong(op, inputs, params):
+        if inputs[a].shape != inputs[b].shape:
+            return None
+        return answer(op, {**inputs, a: inputs[b], b: inputs[a]}, params)
+
+    return wrong
+
+
+_BELL = Recipe((), "f16")
+
+
+# Three of eight keys hidden; with n every n-th query sees none.
+_HIDDEN = Recipe((), "f16", "masked")
+
+
+_UNSEEN = Recipe((), "f16", "masked", n=5)
+
+
+def _case(
+    label: str, B: int, L: int, J: int, H: int, D: int, G=0, E=0, mask: Recipe | None = None, sinks=False, **params
+) -> Case:
+    """G heads of keys (0: H), values of width E (0: D); the mask's recipe takes its shape here."""
+    inputs = {
+        "q": Recipe((B, L, H, D)),
+        "k": Recipe((B, J, G or H, D)),
+        "v": Recipe((B, J, G or H, E or D)),
+    }
+    if mask is not None:
+        inputs["mask"] = replace(mask, shape=(B, 1, L, J))
+    if sinks:
+        inputs["sinks"] = Recipe((H,))
+    more = (f"-g{G}" if G else "") + (f"-e{E}" if E else "")
+    return Case(f"attention/f32/{label}-b{B}-l{L}-j{J}-h{H}-d{D}{more}", "attention", inputs, params)
+
+
+ATTENTION = Operation(
+    "attention",
+    "softmax(scale q.k + mask) v; scale None is 1/sqrt(D); causal hides j > l + diagonal: 0 aligns the first "
+    "query with the first key, J - L the last with the last. H/G neighbouring heads share keys and values. "
+    "A query that sees no key gives zeros. A sink is one more score of a head, without a value.",
+    inputs={
+        "q": "[B, L, H, D]",
+        "k": "[B, J, G, D]",
+        "v": "[B, J, G, E]",
+        "mask?": "broadcastable to [B, H, L, J]",
+        "sinks?": "[H]",
+    },
+    output="[B, L, H, E]",
+    params={"scale": None, "causal": False, "diagonal": 0},
+    run=_run,
+    bound=_bound,
+    mutants=(
+        Mutant("scale missing", scale_by(0.0)),
+        Mutant("scale 1/D", scale_by(-1.0)),
+        Mutant("given scale ignored", lambda op, i, p: scale_by(-0.5)(op, i, p) if p["scale"] else None),
+        Mutant("mask ignored", without("mask")),
+        Mutant("mask transposed", other_input("mask", transposed)),
+        Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -1e4))),
+        Mutant("NaN where nothing is seen", nan_where_nothing_is_seen),
+        Mutant(
+            "future not hidden", lambda op, i, p: answer(op, i, {**p, "causal": False}) if p["causal"] else None
+        ),
+        Mutant("one future key seen", causal_with(lambda diagonal, later: diagonal + 1)),
+        Mutant("causal from the other corner", causal_with(lambda diagonal, later: later - diagonal)),
+        Mutant("heads interleaved, not grouped", heads_interleaved),
+        Mutant("only the first head of the keys", first_key_head),
+        Mutant("sinks ignored", without("sinks")),
+        Mutant("sinks scaled too", sinks_scaled),
+        Mutant("the sink has a value", sink_with_value),
+        Mutant("keys and values exchanged", exchanged("k", "v")),
+        Mutant("heads and tokens of k mixed", other_input("k", heads_as_tokens)),
+        Mutant("batch of v reads the first item", other_input("v", first_of_batch)),
+        Mutant("q silently float16", other_input("q", to_float16)),
     ),
-    "attention": entry(
-        _attention,
-        "softmax(scale q.k + mask) v; scale None is 1/sqrt(D); causal hides j > l + diagonal: 0 aligns the first "
-        "query with the first key, J - L the last with the last. H/G neighbouring heads share keys and values. "
-        "A query that sees no key gives zeros. A sink is one more score of a head, without a value.",
-        {
-            "q": "[B, L, H, D]",
-            "k": "[B, J, G, D]",
-            "v": "[B, J, G, E]",
-            "mask?": "broadcastable to [B, H, L, J]",
-            "sinks?": "[H]",
-        },
-        "[B, L, H, E]",
-        scale=None,
-        causal=False,
-        diagonal=0,
+    cases=(
+        _case("self", 2, 35, 35, 2, 40),
+        _case("cross", 2, 20, 77, 2, 40),
+        _case("causal", 1, 77, 77, 2, 64, causal=True),
+        _case("masked", 2, 33, 33, 3, 32, mask=_BELL),
+        _case("hidden", 2, 33, 33, 3, 32, mask=_HIDDEN),
+        _case("unseen", 2, 20, 77, 2, 40, mask=_UNSEEN),
+        _case("first-corner", 1, 20, 77, 2, 32, causal=True),
+        _case("last-corner", 1, 20, 77, 2, 32, causal=True, diagonal=57),
+        _case("grouped", 2, 20, 33, 6, 32, G=2),
+        _case("multi-query", 1, 20, 33, 4, 64, G=1, mask=_HIDDEN),
+        _case("wide-values", 2, 20, 33, 2, 32, E=96),
+        _case("narrow-values", 1, 33, 20, 2, 96, E=32),
+        _case("sinks", 2, 20, 33, 3, 32, sinks=True),
+        _case("sinks-unseen", 1, 20, 33, 4, 32, G=2, mask=_UNSEEN, sinks=True),
+        _case("scaled", 1, 33, 20, 2, 80, scale=0.2),
+        _case("wide", 1, 16, 132, 1, 128),
     ),
-}
+)
+
+
+OPERATIONS = (ATTENTION,)

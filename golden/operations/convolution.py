@@ -1,9 +1,21 @@
-"""Convolutions and their patches."""
+"""What convolutions of pictures and of videos share: parameters, bound, bugs, cases."""
+
+from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
-from refsd.golden.operations.operation import IMAGE, REQUIRED, Operation, entry, values
+from refsd.golden.bounds import Run, bias_per_channel, products
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, answer, other_input
+from refsd.golden.operation import Mutant
+from refsd.golden.operations.winograd_f16 import winograd_f16
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms
+from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.conv2d_winograd_f16 import applies
+from refsd.kernels.conv3d_frames import conv3d_frames
+from refsd.kernels.convolution_geometry import each
+from refsd.numerics.tensor import stored
 
 
 def _each(value):
@@ -11,69 +23,155 @@ def _each(value):
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def _how(params):
+def geometry(params):
     return _each(params["stride"]), tuple(params["padding"]), _each(params["dilation"]), params["groups"]
 
 
-def _weights(a, inputs):
+def weights(a, inputs):
     weight = a.expand(inputs["weight"])
     return weight, a.expand(inputs["bias"]) if "bias" in inputs else np.zeros(weight.shape[0], weight.dtype)
 
 
-def _conv2d(a, inputs, params):
-    return a.conv2d(values(a, inputs["x"]), *_weights(a, inputs), *_how(params))
+# Winograd F(4x4, 3x3), which an engine may choose for a 3x3 filter, magnifies a float32 rounding: measured 58 u
+# relative to the norm of the output on a 64-channel layer (conv2d's limit must leave room for it).
+_WINOGRAD = 64.0
 
 
-def _conv3d(a, inputs, params):
-    return a.conv3d(values(a, inputs["x"]), *_weights(a, inputs), *_how(params))
+def convolution_bound(run: Run) -> Bound:
+    """linear's bound with patches for rows; a 3x3 filter of stride 1 may be Winograd's."""
+    how = (run.params["stride"], tuple(run.params["padding"]), run.params["dilation"], run.params["groups"])
+    weight = run.inputs["weight"]
+    if run.numerics.convolution == "winograd-f16" and weight.ndim == 4 and applies(weight.shape, *how):
+        return winograd_f16(run)
+    convolve = conv2d_im2col if weight.ndim == 4 else conv3d_frames
+    none = np.zeros(len(weight))
+
+    def sum_of(x, w):
+        return convolve(np.ascontiguousarray(x), np.ascontiguousarray(w), none, *how)
+
+    W, dW = np.abs(weight), run.moved("weight", run.numerics.conv)
+    x, dx = np.abs(run.inputs["x"]), run.moved("x", run.numerics.conv)
+    b, db = bias_per_channel(run)
+    terms = Terms().add(sum_of(dx, W), np.sqrt(sum_of(dx**2, W**2) / 3))
+    terms.add(sum_of(x + dx, dW), np.sqrt(sum_of((x + dx) ** 2, dW**2) / 3)).add(db)
+    absolute = sum_of(x + dx, W + dW) + b + db
+    squares = sum_of((x + dx) ** 2, (W + dW) ** 2) + b**2
+    terms.add(*products(run.u, weight[0].size, absolute, squares, run.truth))
+    # Frame by frame, or all of it, an engine may take Winograd.
+    if weight.shape[-2:] == (3, 3) and np.all(np.equal(how[0], 1)) and np.all(np.equal(how[2], 1)):
+        pixels = tuple(range(2, weight.ndim))
+        typical = _WINOGRAD * run.u * np.sqrt(squares.max(axis=pixels, keepdims=True))
+        terms.add(8 * typical, typical)
+    return run.rounded(terms)
 
 
-def _im2col(a, inputs, params):
-    x = a.round_as(values(a, inputs["x"]), a.numerics.conv)
-    N, C, _, _ = x.shape
-    top, bottom, left, right = params["padding"]
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    R, S = params["kernel"]
-    (down, across), (high, wide) = (np.broadcast_to(params[name], 2) for name in ("stride", "dilation"))
-    windows = sliding_window_view(padded, (high * (R - 1) + 1, wide * (S - 1) + 1), axis=(2, 3))
-    patches = windows[:, :, ::down, ::across, ::high, ::wide]
-    return patches.transpose(0, 1, 4, 5, 2, 3).reshape(N, C * R * S, -1)
+def channels_interleaved(w: np.ndarray) -> np.ndarray | None:
+    """Filters stored [K, R, S, C] (or [K, T, R, S, C]) taken for [K, C, R, S]."""
+    K, C, *taps = w.shape
+    return np.moveaxis(w.reshape(K, *taps, C), -1, 1) if np.prod(taps) > 1 and C > 1 else None
 
 
-OPERATIONS: dict[str, Operation] = {
-    "conv2d": entry(
-        _conv2d,
-        "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
-        "number or (down, across).",
-        {"x": IMAGE, "weight": "[K, C/groups, R, S]", "bias?": "[K]"},
-        "[N, K, P, Q]",
-        channel=1,
-        stride=1,
-        padding=(0, 0, 0, 0),
-        dilation=1,
-        groups=1,
-    ),
-    "conv3d": entry(
-        _conv3d,
-        "The same with frames; padding is (front, back, top, bottom, left, right), stride and dilation are a "
-        "number or (frames, down, across).",
-        {"x": "[N, C, D, H, W]", "weight": "[K, C/groups, T, R, S]", "bias?": "[K]"},
-        "[N, K, F, P, Q]",
-        channel=1,
-        stride=1,
-        padding=(0, 0, 0, 0, 0, 0),
-        dilation=1,
-        groups=1,
-    ),
-    "im2col": entry(
-        _im2col,
-        "Copy each filter position's patch into a column; kernel is (R, S).",
-        {"x": IMAGE},
-        "[N, C*R*S, P*Q]",
-        channel=1,
-        kernel=REQUIRED,
-        stride=1,
-        padding=(0, 0, 0, 0),
-        dilation=1,
-    ),
-}
+def filters_transposed(w: np.ndarray) -> np.ndarray:
+    return w.reshape(*w.shape[:-2], w.shape[-1], w.shape[-2]).swapaxes(-1, -2)
+
+
+def padding_repeated(op, inputs, params):
+    """The border's pixels repeated where zeros belong."""
+    padding = tuple(params["padding"])
+    if not any(padding):
+        return None
+    sides = [padding[i : i + 2] for i in range(0, len(padding), 2)]
+    x = np.pad(inputs["x"].values(), [(0, 0), (0, 0), *sides], "edge")
+    return answer(op, {**inputs, "x": stored(x)}, {**params, "padding": (0,) * len(padding)})
+
+
+def padding_mirrored(op, inputs, params):
+    padding = tuple(params["padding"])
+    other = tuple(side for i in range(0, len(padding), 2) for side in (padding[i + 1], padding[i]))
+    return answer(op, inputs, {**params, "padding": other}) if other != padding else None
+
+
+def padding_transposed(op, inputs, params):
+    *frames, top, bottom, left, right = params["padding"]
+    if (top, bottom) == (left, right):
+        return None
+    return answer(op, inputs, {**params, "padding": (*frames, left, right, top, bottom)})
+
+
+def dilation_ignored(op, inputs, params):
+    """The filter's taps side by side, in the middle of where they should be."""
+    taps = inputs["weight"].shape[2:] if "weight" in inputs else params["kernel"]
+    spare = [(d - 1) * (n - 1) for d, n in zip(each(params["dilation"], len(taps)), taps, strict=True)]
+    padding = [p - (spare[i // 2] + i % 2) // 2 for i, p in enumerate(params["padding"])]
+    if not any(spare) or min(padding) < 0:
+        return None
+    return answer(op, inputs, {**params, "dilation": 1, "padding": tuple(padding)})
+
+
+def groups_interleaved(op, inputs, params):
+    """Every groups-th channel taken for a group, where a group is channels in a row."""
+    x, groups = inputs["x"].values(), params["groups"]
+    if groups in (1, x.shape[1]):
+        return None
+    mixed = x.reshape(x.shape[0], -1, groups, *x.shape[2:]).swapaxes(1, 2).reshape(x.shape)
+    return answer(op, {**inputs, "x": stored(mixed)}, params)
+
+
+def groups_in_turn(op, inputs, params):
+    """Filter k given to group k mod groups."""
+    weight, groups = inputs["weight"].values(), params["groups"]
+    K = len(weight)
+    if groups in (1, K):
+        return None
+    order = np.arange(K).reshape(groups, -1).T.reshape(-1)
+    changed = {name: stored(inputs[name].values()[order]) for name in ("weight", "bias") if name in inputs}
+    return answer(op, {**inputs, **changed}, params)[:, np.argsort(order)]
+
+
+MUTANTS = (
+    Mutant("filter transposed", other_input("weight", filters_transposed)),
+    Mutant("filter read as channels-last", other_input("weight", channels_interleaved)),
+    NO_BIAS,
+    Mutant("border repeated", padding_repeated),
+    Mutant("padding on the other side", padding_mirrored),
+    Mutant("padding of rows and columns swapped", padding_transposed),
+    Mutant("dilation ignored", dilation_ignored),
+    Mutant("groups of interleaved channels", groups_interleaved),
+    Mutant("filters dealt to the groups in turn", groups_in_turn),
+    BATCH,
+    F16_INPUT,
+    F16_WEIGHT,
+)
+
+
+class Geometry(NamedTuple):
+    """A case's shapes.
+
+    x: [N, C, H, W] or [N, C, D, H, W]; K: filters; kernel: (R, S) or (T, R, S); the rest are the params
+    """
+
+    label: str
+    x: tuple[int, ...]
+    K: int
+    kernel: tuple[int, ...]
+    stride: int | tuple[int, ...]
+    padding: tuple[int, ...]
+    data: str = "bell"
+    dilation: int | tuple[int, ...] = 1
+    groups: int = 1
+
+
+def convolution_case(op: str, s: Geometry, type: str) -> Case:
+    inputs = {
+        "x": Recipe(s.x, data=s.data),
+        "weight": Recipe((s.K, s.x[1] // s.groups, *s.kernel), type, exponent=-19),
+        "bias": Recipe((s.K,)),
+    }
+    params = {"stride": s.stride, "padding": s.padding}
+    if s.dilation != 1:
+        params["dilation"] = s.dilation
+    if s.groups != 1:
+        params["groups"] = s.groups
+    N, C, *depth, H, W = s.x
+    deep = f"-d{depth[0]}" if depth else ""
+    return Case(f"{op}/{type}/{s.label}-n{N}-c{C}-k{s.K}{deep}-h{H}-w{W}", op, inputs, params)

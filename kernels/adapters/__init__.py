@@ -6,10 +6,10 @@ Every adapter is a NamedTuple of its arrays, with
     forward(x, base, layer, out, strength)       adds to `out`, in place, what that delta makes of x
 
 and the two agree. base is the layer's own output; out may be that array. x, base, out and the factors are of one
-dtype, out C-contiguous. Several adapters on a layer all refer to its original weight.
+dtype, out C-contiguous. How a strength other than 1 enters, trainers and engines disagree on: strengths.py.
 """
 
-from refsd.kernels.adapters.dora import DoRA
+from refsd.kernels.adapters.dora import CrossedDoRA, DoRA
 from refsd.kernels.adapters.full import Full
 from refsd.kernels.adapters.glora import GLoRA
 from refsd.kernels.adapters.ia3 import IA3
@@ -19,25 +19,13 @@ from refsd.kernels.adapters.lokr import LoKr
 from refsd.kernels.adapters.lora import LoRA
 from refsd.kernels.adapters.oft import InputRotation, OutputRotation
 
-Adapter = LoRA | LoHa | LoKr | DoRA | OutputRotation | InputRotation | GLoRA | IA3 | Full
-
-ADAPTERS = {
-    "lora": LoRA,
-    "loha": LoHa,
-    "lokr": LoKr,
-    "dora": DoRA,
-    "oft": OutputRotation,
-    "oft-input": InputRotation,
-    "glora": GLoRA,
-    "ia3": IA3,
-    "full": Full,
-}
+Adapter = LoRA | LoHa | LoKr | DoRA | CrossedDoRA | OutputRotation | InputRotation | GLoRA | IA3 | Full
 
 __all__ = [
-    "ADAPTERS",
     "IA3",
     "Adapter",
     "Conv2d",
+    "CrossedDoRA",
     "DoRA",
     "Full",
     "GLoRA",

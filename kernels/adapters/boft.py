@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.kernels.adapters.oft import Stage
-from refsd.kernels.adapters.rotation import cayley, cayley_inverse, limited, skew
+from refsd.kernels.adapters.rotation import cayley, cayley_inverse, skew
 
 
 def wings(channels, distance):
@@ -14,16 +14,15 @@ def wings(channels, distance):
     return np.arange(channels).reshape(-1, 2, distance).swapaxes(1, 2).ravel()
 
 
-def butterfly(blocks, limit=0.0) -> tuple[Stage, ...]:
+def butterfly(q) -> tuple[Stage, ...]:
     """LyCORIS's stages, for OutputRotation: stage m brings channels 2^m b/2 apart together.
 
-    blocks: [m, n, b, b], free parameters
-    limit:  see `limited`; LyCORIS's is alpha O, its norm over all stages
+    q: [m, n, b, b], skew
 
     Source: Liu et al. 2023 (BOFT), section 4; LyCORIS boft.py.
     """
-    r = cayley(limited(skew(blocks), limit))
-    channels, half = blocks.shape[1] * blocks.shape[2], blocks.shape[2] // 2
+    r = cayley(q)
+    channels, half = q.shape[1] * q.shape[2], q.shape[2] // 2
     # LyCORIS multiplies columns by the block, a Stage rows.
     return tuple(Stage(np.swapaxes(r[m], -1, -2), wings(channels, 2**m * half)) for m in range(len(r)))
 

@@ -23,11 +23,13 @@ class Linear(NamedTuple):
     weight:     [O, I]
     bias:       [O] or None
     activation: what the engine makes of an input before it multiplies: a rounding, or nothing
+    settled:    what becomes of a result that it keeps: a rounding, or nothing
     """
 
     weight: np.ndarray
     bias: np.ndarray | None = None
     activation: Callable[[np.ndarray], np.ndarray] = as_it_is
+    settled: Callable[[np.ndarray], np.ndarray] = as_it_is
 
     axis = -1  # of the channels, in x and in the output
 
@@ -47,7 +49,8 @@ class Conv2d(NamedTuple):
     stride:   in pixels
     padding:  (top, bottom, left, right), in pixels
     dilation: distance of a filter's taps, in pixels
-    product:  (x [N, I, H, W], weight [O, I, R, S], stride, padding) -> [N, O, P, Q], with the engine's roundings
+    product:  (x [N, I, H, W], weight [O, I, R, S], stride, padding) -> [N, O, P, Q], of what the engine makes of x
+    settled:  what becomes of a result that it keeps: a rounding, or nothing
     """
 
     weight: np.ndarray
@@ -56,6 +59,7 @@ class Conv2d(NamedTuple):
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: int = 1
     product: Callable[..., np.ndarray] = convolve
+    settled: Callable[[np.ndarray], np.ndarray] = as_it_is
 
     axis = 1  # of the channels, in x and in the output
 

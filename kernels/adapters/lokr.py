@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.kernels.adapters.layer import Conv2d, Layer, Linear
+from refsd.kernels.adapters.layer import Conv2d, Layer, Linear, as_it_is, row_blocks
 from refsd.kernels.adapters.lokr_conv2d import Sliding, add_conv2d
 
 # All buffers of a block together take at most this share of the delta's bytes (or one token, one output row).
@@ -48,14 +48,18 @@ class LoKr(NamedTuple):
         a, b = self.w2
         return (a @ b.reshape(len(b), -1)).reshape(len(a), -1, *kernel)
 
-    def rows(self, shape, which: slice):
-        """The delta's rows `which` alone. shape: of the weight -> [rows, ...]"""
-        w1, w2 = self.full_w1(), self.full_w2(shape[2:])
+    def rows(self, shape, which: slice, settled=as_it_is):
+        """The delta's rows `which` alone. shape: of the weight; settled: of each product's result -> [rows, ...]"""
+        w1, w2 = (w if isinstance(of, np.ndarray) else settled(w) for w, of in self._full(shape[2:]))
         o1, o2 = np.divmod(np.arange(shape[0])[which], len(w2))
         ones = (1,) * (w2.ndim - 2)
-        product = w1[o1].reshape(len(o1), -1, 1, *ones) * w2[o2][:, None]
+        product = settled(w1[o1].reshape(len(o1), -1, 1, *ones) * w2[o2][:, None])
         product *= self.scale
-        return product.reshape(-1, *shape[1:])
+        return settled(product).reshape(-1, *shape[1:])
+
+    def _full(self, kernel):
+        """Each factor in full, and what it is given as."""
+        return (self.full_w1(), self.w1), (self.full_w2(kernel), self.w2)
 
     def delta(self, weight, strength=1.0):
         """The definition, in full. weight: [O, I] or [O, I, R, S], only its shape counts -> the same shape"""
@@ -69,11 +73,21 @@ class LoKr(NamedTuple):
         In the order that multiplies less: (X W2^T) takes I1 I2 O2 products and leaves O1 I1 O2, (W1 X) takes
         O1 I1 I2 and leaves O1 I2 O2; the delta takes O1 O2 I1 I2. For a convolution W2 slides over I1 images of I2
         channels, and W1 mixes them. Blocks of tokens, or of output rows, keep what is held below 1/24 of the delta.
+
+        An engine that rounds what it keeps rounds the delta, formed as PEFT forms it: then so does this.
         """
-        if isinstance(layer, Linear):
+        if layer.settled is not as_it_is:
+            self._replace(scale=self.scale * strength)._by_rows(x, layer, out)
+        elif isinstance(layer, Linear):
             self._linear(x, layer, out, self.scale * strength)
         else:
             self._conv2d(x, layer, out, self.scale * strength)
+
+    def _by_rows(self, x, layer: Layer, out):
+        shape = layer.weight.shape
+        for which in row_blocks(shape, x.itemsize):
+            part = layer.apply(x, self.rows(shape, which, layer.settled))
+            out[(..., which) if isinstance(layer, Linear) else (slice(None), which)] += layer.settled(part)
 
     def _linear(self, x, layer: Linear, out, scale):
         w1, w2 = _chain(self.w1), _chain(self.w2)

@@ -17,6 +17,7 @@ class LoRA(NamedTuple):
     up:    [O, K]
     mid:   [K, K, R, S] or None
     scale: alpha / rank, see scales.py
+    bias:  [O] or None, times the scale: PEFT's lora_bias
 
     Sums accumulate in the dtype of x, in BLAS's order.
     Source: Hu et al. 2021, section 4.1; LyCORIS locon.py (convolution and core).
@@ -26,6 +27,7 @@ class LoRA(NamedTuple):
     up: np.ndarray
     mid: np.ndarray | None = None
     scale: float = 1.0
+    bias: np.ndarray | None = None
 
     def rows(self, shape, which: slice):
         """The delta's rows `which` alone. shape: of the weight -> [rows, ...]"""
@@ -39,6 +41,10 @@ class LoRA(NamedTuple):
         """The definition. weight: [O, I] or [O, I, R, S], only its shape counts -> the same shape"""
         return strength * self.rows(weight.shape, slice(None))
 
+    def bias_delta(self, bias, strength=1.0):
+        """What is added to the layer's bias, [O]; None where there is nothing."""
+        return None if self.bias is None else strength * self.scale * self.bias
+
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`: down to K channels, and up again. base is not read.
 
@@ -50,5 +56,8 @@ class LoRA(NamedTuple):
             wide = layer.pointwise(layer.apply(x, self.down.reshape(-1, *layer.weight.shape[1:])), self.up)
         else:
             wide = layer.pointwise(layer.apply(layer.pointwise(x, self.down), self.mid), self.up)
+        if self.bias is not None:
+            wide += layer.channels(self.bias.astype(wide.dtype))
+        wide = layer.settled(wide)
         wide *= self.scale * strength
-        out += wide
+        out += layer.settled(wide)

@@ -1,11 +1,13 @@
 """OFT: the weight turned by a block-diagonal rotation, on its output or on its input."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from refsd.kernels.adapters.layer import Layer, Linear, row_blocks, without_bias
-from refsd.kernels.adapters.rotation import cayley, limited, skew
+from refsd.kernels.adapters.rotation import cayley
+from refsd.kernels.adapters.strengths import TurnShares, turn_lycoris
 
 
 class Stage(NamedTuple):
@@ -40,12 +42,12 @@ def transposed(stages):
     return tuple(Stage(np.swapaxes(s.blocks, -1, -2), s.order) for s in reversed(stages))
 
 
-def weakened(stages, strength):
-    """Each block between the identity (strength 0) and itself (1), as LyCORIS and ComfyUI do it."""
-    if strength == 1:
+def weakened(stages, share):
+    """Each block between the identity (share 0) and itself (1)."""
+    if share == 1:
         return stages
     return tuple(
-        s._replace(blocks=strength * s.blocks + (1 - strength) * np.eye(s.blocks.shape[-1], dtype=s.blocks.dtype))
+        s._replace(blocks=share * s.blocks + (1 - share) * np.eye(s.blocks.shape[-1], dtype=s.blocks.dtype))
         for s in stages
     )
 
@@ -54,21 +56,25 @@ class OutputRotation(NamedTuple):
     """
         weight <- gain * (weight^T stages)^T             the rows of the weight are turned; the bias is not
 
-    LyCORIS's diag_oft and boft, kohya's OFT, ComfyUI's.
+    LyCORIS's diag_oft and boft, kohya's OFT, ComfyUI's and A1111's.
 
     stages: of O channels
-    gain:   [O] or None; with a strength s, 1 + s (gain - 1)
+    gain:   [O] or None
+    shares: where a strength enters: a function of strengths.py
     """
 
     stages: tuple[Stage, ...]
     gain: np.ndarray | None = None
+    shares: Callable[[float], TurnShares] = turn_lycoris
 
     def _turned(self, columns, strength):
         """columns: [..., O] -> what is added to them"""
-        y = turn(columns, weakened(self.stages, strength))
+        whole, share = self.shares(strength)
+        y = turn(columns, weakened(self.stages, share))
         if self.gain is not None:
-            y *= 1 + strength * (self.gain - 1)
+            y *= self.gain
         y -= columns
+        y *= whole
         return y
 
     def delta(self, weight, strength=1.0):
@@ -89,25 +95,26 @@ class InputRotation(NamedTuple):
         weight <- gain * (weight stages^T)        the columns are turned: weight (x stages) instead of weight x
 
     PEFT's OFT and BOFT. A convolution's columns are its I R S taps; one of 1x1 and a linear layer turn their input.
+    PEFT knows no strength but 1; here a strength is a share of the way to the turned weight.
 
     stages: of I (I R S) channels
-    gain:   [O] or None; with a strength s, 1 + s (gain - 1)
+    gain:   [O] or None
     """
 
     stages: tuple[Stage, ...]
     gain: np.ndarray | None = None
 
-    def rows(self, weight, strength=1.0):
+    def rows(self, weight):
         """What is added to some rows of the weight, but for the gain. weight: [rows, ...] -> the same shape"""
         flat = weight.reshape(len(weight), -1)
-        return (turn(flat, transposed(weakened(self.stages, strength))) - flat).reshape(weight.shape)
+        return (turn(flat, transposed(self.stages)) - flat).reshape(weight.shape)
 
     def delta(self, weight, strength=1.0):
         """The definition. weight: [O, I] or [O, I, R, S] -> the same shape"""
         if self.gain is None:
-            return self.rows(weight, strength)
-        gain = (1 + strength * (self.gain - 1)).reshape(-1, *(1,) * (weight.ndim - 1))
-        return gain * self.rows(weight, strength) + (gain - 1) * weight
+            return strength * self.rows(weight)
+        gain = self.gain.reshape(-1, *(1,) * (weight.ndim - 1))
+        return strength * (gain * self.rows(weight) + (gain - 1) * weight)
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`. base: the layer's own output, its bias included.
@@ -117,17 +124,18 @@ class InputRotation(NamedTuple):
         its forward is not its merged weight where the filter is larger than 1x1.)
         """
         if isinstance(layer, Linear):
-            part = layer.apply(turn(x, weakened(self.stages, strength)) - x, layer.weight)
+            part = layer.apply(turn(x, self.stages) - x, layer.weight)
         else:
             part = np.empty_like(base)
             for which in row_blocks(layer.weight.shape, x.itemsize):
-                part[:, which] = layer.apply(x, self.rows(layer.weight[which], strength))
+                part[:, which] = layer.apply(x, self.rows(layer.weight[which]))
         if self.gain is not None:
-            more = (strength * (self.gain - 1)).astype(x.dtype)
+            more = (self.gain - 1).astype(x.dtype)
             part += layer.channels(more) * (part + without_bias(base, layer))
+        part *= strength
         out += part
 
 
-def diagonal(blocks, limit=0.0) -> tuple[Stage, ...]:
-    """LyCORIS's diag_oft, kohya's OFT: one stage, R by cayley. blocks: [n, b, b], limit: see `limited`"""
-    return (Stage(cayley(limited(skew(blocks), limit))),)
+def diagonal(q) -> tuple[Stage, ...]:
+    """LyCORIS's diag_oft, kohya's OFT: one stage, R by cayley. q: [n, b, b], skew"""
+    return (Stage(cayley(q)),)

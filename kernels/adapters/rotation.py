@@ -28,6 +28,22 @@ def limited(q, limit):
     return q * (limit / norm) if limit > 0 and norm > limit else q
 
 
+def clamped(q, limit):
+    """The same as kohya and A1111 have it: both norms have 1e-8 added to them."""
+    norm = np.sqrt(np.sum(np.square(q)))
+    return q * ((min(norm, limit) + 1e-8) / (norm + 1e-8)) if limit != 0 else q
+
+
+def limited_each(q, limit):
+    """Each block shrunk to the Frobenius norm limit / sqrt(n), if it is longer: PEFT's coft, its limit eps.
+
+    q: [n, b, b] -> the same shape. Source: PEFT tuners/oft/layer.py, _project_batch.
+    """
+    limit = limit / np.sqrt(len(q))
+    norm = np.sqrt(np.sum(np.square(q), axis=(1, 2), keepdims=True))
+    return np.where(norm <= limit, q, q * (limit / np.where(norm == 0, 1, norm)))
+
+
 def cayley(q):
     """R = (I + Q) (I - Q)^-1, a rotation. q: [..., b, b], skew -> the same shape
 

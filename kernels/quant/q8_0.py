@@ -90,6 +90,12 @@ def _largest(row):
     return largest
 
 
+@kernel(parallel=False)
+def _code(value, overflow):
+    """A code. Of blocks so small that 1 / d is infinite: what x86 makes of a number that no integer holds."""
+    return np.int8(value) if abs(value) <= np.float32(127) else np.int8(overflow)
+
+
 @kernel
 def _quantize(x):
     d = np.empty(x.shape[0], np.float32)
@@ -102,7 +108,7 @@ def _quantize(x):
             whole = np.floor(abs(scaled))
             if abs(scaled) - whole >= np.float32(0.5):
                 whole += np.float32(1)
-            qs[b, j] = np.int8(np.copysign(whole, scaled))
+            qs[b, j] = _code(np.copysign(whole, scaled), 0)
     return d, qs
 
 
@@ -115,7 +121,7 @@ def _quantize_activation(x):
         d[b] = largest / np.float32(127)
         inverse = np.float32(127) / largest if largest != 0 else np.float32(0)
         for j in range(BLOCK):
-            qs[b, j] = np.int8(np.rint(x[b, j] * inverse))
+            qs[b, j] = _code(np.rint(x[b, j] * inverse), -128)
     return d, qs
 
 

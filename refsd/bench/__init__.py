@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 
 CONTENDERS = ("refsd", "torch", "sd-cli")
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from refsd.bench import Request
 from refsd.bench.row import Absent
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT32
 from refsd.golden.recipe import Recipe, realize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32
 
 # component -> pixels a latent's pixel spans; 8 elsewhere
 PIXELS = {"chroma-radiance": 1, "flux2": 16}
@@ -100,12 +100,12 @@ def refsd_blocks(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[s
     """Weights by recipe, in f16."""
     from refsd.models.flux import double_stream_block, single_stream_block
     from refsd.module import Module
-    from refsd.weights.architecture_flux import FLUX_DEV
-    from refsd.weights.architectures import ARCHITECTURES
+    from refsd.networks import NETWORKS
+    from refsd.networks.flux import FLUX_DEV
     from refsd.weights.recipes import tensor_recipe
 
     tokens = request.tokens or 512
-    shapes = ARCHITECTURES["flux"].shapes(FLUX_DEV._replace(double_blocks=1, single_blocks=1))
+    shapes = NETWORKS["flux"].shapes(FLUX_DEV._replace(double_blocks=1, single_blocks=1))
     weights = {
         name: realize(tensor_recipe(name, shape, "f16"), name)
         for name, shape in shapes.items()

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from refsd.bench.row import Absent, Ready
-from refsd.golden.engines.ggml_graph import Graph
-from refsd.golden.engines.ggml_library import Library
-from refsd.golden.engines.ggml_ops import BUILDERS, FLASH_BUILDERS
+from refsd.engines.ggml.graph import Graph
+from refsd.engines.ggml.library import Library
+from refsd.engines.ggml.ops import BUILDERS, FLASH_BUILDERS
 from refsd.golden.operations import complete
-from refsd.golden.tensor import stored
+from refsd.numerics.tensor import stored
 
 
 class GgmlTools:
@@ -27,7 +27,7 @@ class GgmlTools:
         self._graph: Graph | None = None
 
     def ready(self, op: str, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], flash=False) -> Ready:
-        """The operation as golden/engines/ggml_ops builds it. A graph before it is let go."""
+        """The operation as refsd/engines/ggml/ops builds it. A graph before it is let go."""
         builder = (FLASH_BUILDERS if flash else BUILDERS)[op]
         missing = [name for name in builder.needs if name not in self.libggml]
         if missing:

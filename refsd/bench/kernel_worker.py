@@ -19,7 +19,7 @@ import numpy as np
 
 from refsd.bench.families import ROWS
 from refsd.bench.row import Absent, Ready
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 
 # Written before each call, so that no input is found in a cache: twice the largest that a desktop has today.
 FLUSHED = 64 << 20

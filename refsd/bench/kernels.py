@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from refsd.bench.environment import environment
 from refsd.bench.families import ROWS
 from refsd.bench.row import Row
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 
 # A turn makes as many calls as fit into these seconds, three at most.
 _TURN = 0.06

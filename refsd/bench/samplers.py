@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.bench.state_passes import state_passes
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.guidance import guide
@@ -31,13 +31,13 @@ STEPS = 40
 # d, e, f, c, b answers of the model; u, v those without prompt; s, r, q, p slopes; n, m, l noise; all also of steps
 # before. What follows from others by weights alone is not counted; a buffer that nobody needs is free.
 _STATE: dict[str, tuple[str, ...]] = {
-    "euler ddim": ("xd>y",),
+    "euler ddim ddim_strided": ("xd>y",),
     "euler_a ddpm": ("xdn>y",),
     "heun restart": ("xd>y", "yde>x"),
     "heunpp2": ("xd>y", "ye>z", "xdef>w"),
     "dpm2": ("xd>y", "xye>z"),
     "dpm2_a": ("xd>y", "xyen>z"),
-    "lms lms_to_denoised ipndm ipndm_to_denoised ipndm_v ipndm_v_published plms": ("xdsrq>yp",),
+    "lms lms_to_denoised ipndm ipndm_to_denoised ipndm_v ipndm_v_published plms pndm pndm_v": ("xdsrq>yp",),
     "lms_shifted deis deis_tab": ("xdsr>yp",),
     "dpm_fast": ("xd>y", "xde>y", "xdef>y"),
     "dpm_adaptive": ("xd>y", "xde>z", "xde>y", "xdef>y", "xyz>w"),
@@ -67,8 +67,14 @@ _STATE: dict[str, tuple[str, ...]] = {
     "euler_ge_cfg_pp": ("xdus>yp",),
 }
 STATE = {name: passes for names, passes in _STATE.items() for name in names.split()}
-# A flow's solvers move the same arrays as those of their names.
-STATE |= {f"flow/{name}": STATE[name] for name in FLOW_SAMPLERS}
+
+
+def _rule(name: str) -> str:
+    """The row whose arrays a solver moves: a flow's are those of its name."""
+    return name.removeprefix("flow/").removesuffix("_log_snr").removesuffix("_below_one")
+
+
+STATE |= {f"flow/{name}": STATE[_rule(name)] for name in FLOW_SAMPLERS}
 SOLVERS = SAMPLERS | CFG_PP_SAMPLERS | {f"flow/{name}": solver for name, solver in FLOW_SAMPLERS.items()}
 # Noise all the way, as it is counted.
 OPTIONS = {name: {"tau": tau_between(math.inf, 0.0)} for name in STATE if "sa_solver" in name}
@@ -151,8 +157,8 @@ class _Run:
             solver(model, arrays[0], sigmas, noise, **options)
             self._least("run", time.perf_counter() - begun)
             asked = model.calls + noise.calls
-            if self.name in _CALLS:
-                self.steps = model.calls // _CALLS[self.name]
+            if _rule(self.name) in _CALLS:
+                self.steps = model.calls // _CALLS[_rule(self.name)]
             begun = time.perf_counter()
             for _ in range(asked):
                 model(None, 0.0)

@@ -4,8 +4,8 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 
-from refsd.golden.engines import EngineFailure
-from refsd.golden.engines.sdcpp_program import last_words, timings
+from refsd.engines.sdcpp.program import last_words, timings
+from refsd.golden.engine import EngineFailure
 
 
 def seconds_of(stage: str, program: str, files: Sequence[str], side: int) -> float:

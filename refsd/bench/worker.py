@@ -16,8 +16,8 @@ from typing import Any
 
 from refsd.bench import Request
 from refsd.bench.row import Absent
-from refsd.golden.engines import EngineFailure
-from refsd.golden.errors import BadInput
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.errors import BadInput
 
 # row -> what to time; it may give the seconds itself, where the contender has its own clock
 Rows = dict[str, Callable[[], Any]]
@@ -29,9 +29,9 @@ ROWS = {"unet": "UNet step, 64x64 latents", "vae": "VAE decode, 256x256 pixels"}
 
 def refsd_rows(what: str, model: str, _: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
     from refsd.components import forward, load
-    from refsd.golden.arithmetic import Arithmetic
-    from refsd.golden.numerics import FLOAT32
     from refsd.module import Kept
+    from refsd.numerics.arithmetic import Arithmetic
+    from refsd.numerics.profiles import FLOAT32
     from refsd.weights.checkpoint import open_checkpoint
 
     if what in ("diffusion", "flux-blocks"):
@@ -112,7 +112,7 @@ def torch_rows(what: str, _: str, __: str, request: Request = USUAL) -> tuple[Ro
 def sd_cli_rows(what: str, model: str, program: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
     """One step without guidance; the times are those of the program's log."""
     from refsd.bench.sd_cli import seconds_of
-    from refsd.golden.engines.sdcpp_program import Program
+    from refsd.engines.sdcpp.program import Program
 
     if what == "flux-blocks":
         raise Absent("not asked: it runs whole models")

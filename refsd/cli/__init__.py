@@ -30,6 +30,7 @@ _COMMANDS = (
     "sigmas",
     "noise",
     "bench",
+    "cache",
 )
 
 for _name in _COMMANDS:
@@ -44,19 +45,18 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    pass
+    from refsd.golden.input_file import inputs_of_a_run
+
+    context.with_resource(inputs_of_a_run())
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0 pass, 1 does not conform, 2 bad usage or bad input."""
-    from refsd.golden.errors import BadInput
+    from refsd.cli.ending import run
 
-    try:
-        app()
-    except BadInput as error:
-        typer.echo(f"refsd: {error}", err=True)
-        sys.exit(2)
+    sys.exit(run(app))

@@ -24,7 +24,7 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
         TransferSpeedColumn,
     )
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn()
     console = Console(file=sys.stderr)
     progress = Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True)
     task = progress.add_task(what, total=total)

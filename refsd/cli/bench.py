@@ -65,11 +65,18 @@ def bench(
     """Measure refsd in float32 beside its peers, turn by turn, each in a process of its own."""
     from rich.console import Console
 
-    from refsd.golden.errors import BadInput
+    from refsd.golden.input_file import note_input
+    from refsd.golden.output_file import Outputs, write_file
+    from refsd.numerics.errors import BadInput
+    from refsd.numerics.printable import printable
 
     if what not in WHAT:
         raise BadInput(f"{what}: expected {', '.join(WHAT)}")
-    progress, console = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160)
+    for file in filter(None, (model, sd_cli, diffusion_model, vae, clip_l, clip_g, t5xxl, llm)):
+        note_input(file)
+    if json is not None:
+        Outputs().add("--json", json)
+    progress, console = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160, emoji=False)
     if what == "kernels":
         from refsd.bench import kernels
         from refsd.bench.kernel_tables import notes, tables
@@ -85,7 +92,7 @@ def bench(
         for one in tables(result):
             console.print(one)
         for line in notes(result):
-            console.print(line, highlight=False)
+            console.print(printable(line), highlight=False, markup=False)
         written = {
             "setups": result.setups,
             "rows": {
@@ -103,7 +110,7 @@ def bench(
         for one in tables(costs, beside):
             console.print(one)
         for line in notes():
-            console.print(line, highlight=False)
+            console.print(printable(line), highlight=False, markup=False)
         written = {
             "steps": {
                 dtype: {name: cost._asdict() for name, cost in rows.items()} for dtype, rows in costs.items()
@@ -127,7 +134,7 @@ def bench(
             entries = measure(Request(what, model, sd_cli, runs, parts, side, tokens), status.update)
         console.print(table(entries))
         for line in warnings(entries):
-            console.print(line, highlight=False)
+            console.print(printable(line), highlight=False, markup=False)
         written = {name: entry._asdict() for name, entry in entries.items()}
     if json is not None:
-        json.write_text(json_module.dumps(written, indent=2))
+        write_file(json, json_module.dumps(written, indent=2).encode())

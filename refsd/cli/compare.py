@@ -1,15 +1,24 @@
 """refsd compare: judge tensors that an engine left in a file."""
 
-import functools
 from pathlib import Path
 
 import typer
 
+from refsd.golden.wording import counted, did_you_mean
+
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
-_WHICH = typer.Argument(help="A case's name, or a safetensors file of float64 tensors.")
-_NUMERICS = typer.Option("float32", help="How the engine says that it computes: a numerics profile.")
+_WHICH = typer.Argument(help="A case's name, or a file of float64 tensors.")
+_NUMERICS = typer.Option(
+    None, help="For a case: how the engine says that it computes, a numerics profile.", show_default="float32"
+)
+_HONEST = typer.Option(
+    None, help="For a file: the same tensors from an honest run, as of `refsd forward --numerics torch-f16`."
+)
 _GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens, for a case's name; made if it lacks it.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
+# Of more taps than this only the first wrong ones are shown: the others inherit their error.
+_LINES = 20
+_WRONG = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -20,57 +29,113 @@ def compare(
     dump: Path = _DUMP,
     golden: str = _WHICH,
     numerics: str = _NUMERICS,
+    honest: Path = _HONEST,
     store: Path = _GOLDEN,
     json: bool = _JSON,
 ) -> None:
     """Judge a dump against a golden, as `refsd conform` judges an engine.
 
-    Against a case, its bound and its honest run decide. Against a file, there is nothing to run: what stands for
-    the honest run is each number's rounding to the profile's storage, 64 times over.
+    A case's outputs are judged by its bound and its honest run. A dump may also, or only, have taps: results inside
+    a model, by the names that `refsd forward --taps` gives them, any part of them. A tap is wrong where its error
+    is over 4 times the honest run's; the first wrong one, in the order of computation, is where the bug is.
 
-    Exit code 0: it conforms. 1: it does not. 2: bad input.
+    A file's tensors are judged as taps, in the file's order.
+
+    Exit code 0: what the dump has conforms. 1: it does not. 2: bad input.
     """
     import msgspec
 
-    from refsd.golden import verdict
-    from refsd.golden.cases import CASES
-    from refsd.golden.errors import BadInput
-    from refsd.golden.numerics import PROFILES
-    from refsd.trajectory import JUDGES
+    from refsd.cases import CASES
+    from refsd.comparison import with_case, with_files
+    from refsd.numerics.errors import BadInput
+    from refsd.numerics.profiles import PROFILES
+    from refsd.progress import compile_progress
 
-    if numerics not in PROFILES:
-        raise BadInput(f"no numerics profile {numerics!r}; there are {', '.join(PROFILES)}")
-    found = _read(dump)
-    bugs: list[str] = []
+    if numerics is not None and numerics not in PROFILES:
+        meant = did_you_mean(numerics, PROFILES)
+        raise BadInput(f"no numerics profile {numerics!r}{meant}; there are {', '.join(PROFILES)}")
     if golden in CASES:
-        metrics, bugs = _against_case(CASES[golden], found, store, PROFILES[numerics])
-    elif Path(golden).is_file():
-        metrics = _against_file(Path(golden), found, PROFILES[numerics])
-    else:
-        raise BadInput(f"{golden!r} is neither a case (`refsd golden list`) nor a file")
-    special = JUDGES.get(CASES[golden].op) if golden in CASES else None
-    judged = verdict.judge_in_order(metrics) if special else verdict.judge(metrics)
-    if json:
-        named = {"bugs": bugs} if golden in CASES else {}
-        typer.echo(msgspec.json.encode({"verdict": judged, **named, "outputs": metrics}).decode())
-    else:
-        for m in metrics:
-            one = verdict.judge_output(m)
-            typer.echo(
-                f"{'pass' if one.passed else 'FAIL'}  {m.output}  margin {one.margin:.3g} ({one.criterion})  "
-                f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
+        if honest is not None:
+            raise BadInput(f"--honest: {golden} is a case, whose honest run is computed; leave it out")
+        found = _read(dump)
+        truth, model_files = _golden(CASES[golden], store)
+        with compile_progress():
+            compared = with_case(CASES[golden], found, truth, PROFILES[numerics or "float32"], model_files)
+    elif Path(golden).exists():
+        if numerics is not None:
+            raise BadInput("--numerics: against a file, --honest shows how an engine computes; leave it out")
+        if honest is None:
+            raise BadInput(
+                f"{golden}: a file shows no honest error to judge by: give --honest FILE, the same tensors "
+                "with the engine's numerics, as of `refsd forward --numerics torch-f16 --taps FILE`"
             )
-            if not one.passed:
-                typer.echo(f"      {one.reason}")
-        for bug in bugs:
-            typer.echo(f"      the reference agrees if {bug}")
+        compared = with_files(_read(dump), _read(Path(golden)), _read(honest))
+    else:
+        meant = did_you_mean(golden, CASES)
+        raise BadInput(f"{golden!r}{meant} is neither a case (`refsd golden list`) nor a file")
+    judged = compared.verdict()
+    if json:
+        told = {"verdict": judged, "bugs": compared.bugs, "absent": compared.absent}
+        told |= {"taps": compared.taps, "outputs": compared.outputs}
+        typer.echo(msgspec.json.encode(told).decode())
+    else:
+        _print(compared)
     if not judged.passed:
         raise typer.Exit(1)
 
 
+def _golden(case, store: Path):
+    """The case's answer, made where the store lacks it, and what gives a model's weights."""
+    from refsd.cli.golden import make_into
+    from refsd.cli.model_files import model_files, open_store
+
+    place = open_store(store)
+    make_into(place, [case])
+    return place.get(case.name).outputs, model_files
+
+
+def _print(compared) -> None:
+    from refsd.golden.verdict import judge_output
+
+    unseen = {*compared.unseen()}
+    wrong = [m for m in compared.taps if not judge_output(m).passed and m.output not in unseen]
+    for m in compared.taps if len(compared.taps) <= _LINES else wrong[:_WRONG]:
+        _line(m, "not judged" if m.output in unseen else "FAIL")
+    for m in compared.outputs:
+        _line(m, "FAIL", compared.meant.get(m.output, ""))
+    for bug in compared.bugs:
+        typer.echo(f"      the reference agrees if {bug}")
+    if compared.taps:
+        right = len(compared.taps) - len(wrong) - len(unseen)
+        typer.echo(f"{right} of {counted(len(compared.taps), 'tap')} right")
+    if wrong:
+        typer.echo(f"the first wrong one in the order of computation: {wrong[0].output}")
+    if unseen:
+        taps = counted(len(unseen), "tap")
+        typer.echo(f"{taps} not judged: there the honest run itself is too far from the truth")
+    if compared.absent:
+        shown = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
+        typer.echo(f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {shown}")
+
+
+def _line(m, otherwise: str, hint: str = "") -> None:
+    """Print one tensor's verdict.
+
+    otherwise: the word for one that does not pass; hint: what was meant by its name
+    """
+    from refsd.golden.verdict import judge_output
+
+    one = judge_output(m)
+    distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
+    said = "pass" if one.passed else otherwise
+    typer.echo(f"{said}  {m.output}  margin {one.margin:.3g} ({one.criterion})  {distance}")
+    if not one.passed:
+        typer.echo(f"      {one.reason}{hint}")
+
+
 def _read(dump: Path):
     from refsd.golden import dumps
-    from refsd.golden.errors import BadInput
+    from refsd.numerics.errors import BadInput
     from refsd.weights.files import open_weights
 
     if not dump.exists():
@@ -78,57 +143,3 @@ def _read(dump: Path):
     if dump.is_dir() or dump.suffix in dumps.SUFFIXES:
         return dumps.read(dump)
     return {name: tensor.values() for name, tensor in open_weights(dump).items()}
-
-
-def _against_case(case, found, store: Path, numerics):
-    from refsd.cli.golden import make_into
-    from refsd.cli.model_files import model_files, open_store
-    from refsd.engine import Reference
-    from refsd.golden import verdict
-    from refsd.golden.conform import Runner, causes, measure_case
-    from refsd.model_diagnose import causes as model_causes
-    from refsd.trajectory import JUDGES
-
-    place = open_store(store)
-    make_into(place, [case])
-    truth = place.get(case.name).outputs
-    found = _named(found, truth)
-    inputs = case.realize()
-    honest = Reference(numerics, model_files=model_files).run(case, inputs)
-    measure = JUDGES[case.op].measure if case.op in JUDGES else measure_case
-    metrics = measure(case, inputs, found, truth, honest, numerics)
-    if verdict.judge(metrics).passed:
-        return metrics, []
-    runner = Runner(
-        lambda numerics, deviations: Reference(numerics, deviations, model_files),
-        lambda case: truth,
-        judges=JUDGES,
-        causes=functools.partial(model_causes, model_files=model_files),
-    )
-    return metrics, causes(runner, case, inputs, found, honest, numerics)
-
-
-def _against_file(golden: Path, found, numerics):
-    import numpy as np
-
-    from refsd.golden.bounds import Bound
-    from refsd.golden.metrics import measure, unwanted
-    from refsd.golden.rounding import floor, unit
-
-    truth = {name: np.asarray(y, np.float64) for name, y in _read(golden).items()}
-    found = _named(found, truth)
-    u = 64 * max(unit(numerics.storage_dtype), unit(numerics.compute_dtype))
-    metrics = []
-    for name, y in truth.items():
-        # Sums lose with the size of their terms, not of their result: an element may err as a typical one does.
-        size = np.maximum(np.abs(y), np.sqrt(np.mean(y**2)) if y.size else 0.0)
-        limit = u * size + floor(numerics.storage_dtype)
-        honest = y.astype(numerics.storage_dtype)
-        channel = 1 if y.ndim == 4 else -1
-        metrics.append(measure(name, found.get(name), y, honest, Bound(limit, limit / 8), channel))
-    return metrics + [unwanted(name, found[name]) for name in found.keys() - truth.keys()]
-
-
-def _named(found, truth):
-    """The dump's tensors; where both hold a single one, its name is no matter."""
-    return dict(zip(truth, found.values(), strict=True)) if len(found) == len(truth) == 1 else found

@@ -1,9 +1,13 @@
 """refsd conform: judge engines against the goldens."""
 
 import functools
+from collections import Counter
 from pathlib import Path
 
 import typer
+
+from refsd.cli.golden import CASES
+from refsd.golden.wording import counted, did_you_mean
 
 # More engines make a table that no terminal shows well: then a line each, and the table in report.md.
 _COLUMNS = 5
@@ -13,7 +17,6 @@ _ENGINES = typer.Argument(
     metavar="[ENGINE]...",
     help="gguf-py, torch, ggml[:LIBRARY], sdcpp[:SD_CLI], exec:PROGRAM, refsd[:PROFILE]. None: all that are there.",
 )
-_CASES = typer.Option("*", help="Only cases whose names match this glob: 'conv2d/*', '*q4_k*'.")
 _GOLDEN = typer.Option(Path("goldens"), help="Store of goldens; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")
 _JUNIT = typer.Option(None, help="Write JUnit XML here too.")
@@ -28,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def conform(
     engines: list[str] = _ENGINES,
-    cases: str = _CASES,
+    cases: list[str] = CASES,
     golden: Path = _GOLDEN,
     json: Path = _JSON,
     junit: Path = _JUNIT,
@@ -41,49 +44,54 @@ def conform(
     Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input.
     """
     from refsd import __version__
+    from refsd import cases as corpus
     from refsd.cli.golden import make_into
-    from refsd.cli.model_files import model_files, open_store
+    from refsd.cli.model_files import model_files, open_store, trim_model_files
     from refsd.cli.steps import steps
-    from refsd.engine import Reference
-    from refsd.golden import cases as corpus
     from refsd.golden import conform as conformance
     from refsd.golden import report as pages
     from refsd.golden import waivers as waiving
+    from refsd.golden.input_file import note_input
+    from refsd.golden.output_file import Outputs, write_file
+    from refsd.judges import judges
     from refsd.progress import compile_progress
-    from refsd.trajectory import JUDGES
 
-    chosen = corpus.select(cases)
+    chosen = corpus.select(*cases)
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
     groups, missing = _find(engines)
     found = [engine for group in groups.values() for engine in group]
+    for argument in engines or ():
+        note_input(Path(argument.partition(":")[2]))
     store = open_store(golden)
+    outputs = Outputs()
+    outputs.add("--report", report / "report.md")
+    reports = {"--json": [report / "conform.json", json], "--junit": [report / "junit.xml", junit]}
+    for flag, paths in reports.items():
+        for path in filter(None, paths):
+            outputs.add(flag, path)
     make_into(store, chosen)
-
-    from refsd.model_diagnose import causes
-
-    runner = conformance.Runner(
-        lambda numerics, deviations: Reference(numerics, deviations, model_files),
-        lambda case: store.get(case.name).outputs,
-        accepted,
-        judges=JUDGES,
-        causes=functools.partial(causes, model_files=model_files),
-    )
+    runner = conformance.Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted)
     total = len(found) * len(chosen)
     with compile_progress(), steps("conform", total) as advance:
-        results = conformance.run(runner, found, chosen, lambda r: advance(f"{r.engine} {r.case}"))
+
+        def done(result) -> None:
+            advance(f"{result.engine} {result.case}")
+            trim_model_files()
+
+        results = conformance.run(runner, found, chosen, done)
     names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
-    short = conformance.shortages(names, results, min_cases, cases == "*")
+    short = conformance.shortages(names, results, min_cases, "*" in cases)
     outcome = conformance.Report(__version__, {e.name: e.version for e in found}, missing, results, short)
 
-    pages.write(report / "report.md", pages.markdown(outcome).encode())
-    for path in filter(None, (report / "conform.json", json)):
-        pages.write(path, pages.encode(outcome))
-    for path in filter(None, (report / "junit.xml", junit)):
-        pages.write(path, pages.junit(outcome))
+    write_file(report / "report.md", pages.markdown(outcome).encode())
+    contents = {"--json": pages.encode(outcome), "--junit": pages.junit(outcome)}
+    for flag, content in contents.items():
+        for path in filter(None, reports[flag]):
+            write_file(path, content)
     _print(outcome, report)
     if not outcome.conforms or not found:
         raise typer.Exit(1)
@@ -92,9 +100,9 @@ def conform(
 def _find(arguments: list[str] | None):
     """Argument -> its engines, and those that are not there. What is named must be: raises BadInput."""
     from refsd.cli.model_files import model_files
+    from refsd.engines import registry
     from refsd.golden.conform import Missing
-    from refsd.golden.engines import registry
-    from refsd.golden.errors import BadInput
+    from refsd.numerics.errors import BadInput
 
     groups, missing = {}, []
     for argument in arguments or ("refsd:float32", *registry.DEFAULT):
@@ -105,19 +113,24 @@ def _find(arguments: list[str] | None):
         groups[argument] = [one.engine for one in looked if one.engine is not None]
         missing += [Missing(one.name, one.why_not) for one in looked if one.engine is None]
         if arguments and not groups[argument]:
-            raise BadInput(f"{argument} was not found: {'; '.join(one.why_not for one in looked)}")
+            raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why_not for one in looked)}")
+    names = Counter(engine.name for group in groups.values() for engine in group)
+    for name, n in names.items():
+        if n > 1:
+            raise BadInput(f"{n} of the engines are called {name!r}: a report tells engines apart by their names")
     return groups, missing
 
 
 def _reference(profile: str):
     """The reference itself under a numerics profile, as an engine to be judged against float64."""
     from refsd.cli.model_files import model_files
-    from refsd.engine import Reference
-    from refsd.golden.errors import BadInput
-    from refsd.golden.numerics import PROFILES
+    from refsd.engines.reference import Reference
+    from refsd.numerics.errors import BadInput
+    from refsd.numerics.profiles import PROFILES
 
     if profile not in PROFILES:
-        raise BadInput(f"refsd:{profile}: no such profile; there are {', '.join(PROFILES)}")
+        meant = did_you_mean(profile, PROFILES)
+        raise BadInput(f"refsd:{profile}: no such numerics profile{meant}; there are {', '.join(PROFILES)}")
     engine = Reference(PROFILES[profile], model_files=model_files)
     engine.name = f"refsd-{profile}"
     return engine
@@ -129,22 +142,26 @@ def _print(outcome, report: Path) -> None:
     from refsd.golden import report as pages
     from refsd.golden import verdict
 
-    console = Console()
+    console = Console(emoji=False)
+    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     console.print(pages.table(outcome) if len(outcome.engines) <= _COLUMNS else pages.summary(outcome))
     for name, version in outcome.engines.items():
-        console.print(f"{name} {version}", style="dim", markup=False, highlight=False)
+        say(f"{name} {version}", style="dim")
     shown = pages.failures(outcome)
     for r in shown[:20]:
-        console.print(f"{r.status:8} {r.engine}  {r.case}  margin {pages.margin_text(r.margin)}", markup=False)
-        console.print(f"         {r.reason}", markup=False)
+        say(f"{r.status:8} {r.engine}  {r.case}  margin {pages.margin_text(r.margin)}")
+        say(f"         {r.reason}")
     if len(shown) > 20:
-        console.print(f"... and {len(shown) - 20} more, in {report / 'report.md'}")
+        say(f"... and {len(shown) - 20} more, in {report / 'report.md'}")
+    for name in outcome.engines:
+        for line in pages.refusals_in_short(outcome, name):
+            say(line, style="dim")
     for line in outcome.shortage:
-        console.print(f"too few: {line}", markup=False)
+        say(f"too few: {line}")
     for engine in outcome.missing:
-        console.print(f"not found: {engine.name}: {engine.why}", markup=False)
+        say(f"not judged: {engine.name}: {engine.why}")
     ran = sum(r.status != verdict.REFUSED for r in outcome.results)
     bad = sum(not r.conforms for r in outcome.results)
     said = "conforms" if outcome.conforms and outcome.engines else "does not conform"
-    answers = f"{ran} answers of {len(outcome.engines)} engines, {bad} not conforming"
-    console.print(f"{said}: {answers}; {report / 'report.md'}", markup=False)
+    answers = f"{counted(ran, 'answer')} of {counted(len(outcome.engines), 'engine')}, {bad} not conforming"
+    say(f"{said}: {answers}; {report / 'report.md'}")

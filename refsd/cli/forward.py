@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
+from refsd.cli.numerics import Profile
 from refsd.cli.parts import (
     T5XXL,
     ClipG,
@@ -13,20 +14,10 @@ from refsd.cli.parts import (
     ControlNet,
     DiffusionModel,
     Llm,
+    LoraRule,
     Taesd,
     Vae,
     given,
-)
-
-PROFILES = (
-    "float64",
-    "float32",
-    "torch-f32",
-    "torch-f16",
-    "torch-bf16",
-    "ggml-cpu",
-    "ggml-cpu-flash",
-    "winograd-f16",
 )
 
 
@@ -47,7 +38,7 @@ def register(app: typer.Typer) -> None:
 def forward(
     component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...: all are listed below.")],
     inputs: Annotated[Path, typer.Option("--inputs", "-i", help="Safetensors file with the arguments by name.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Safetensors file to write the outputs to.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors, .npz or .npy file for the outputs.")],
     model: Annotated[
         Path | None, typer.Argument(help="Checkpoint: a .safetensors or .gguf file, or a diffusers folder.")
     ] = None,
@@ -59,7 +50,7 @@ def forward(
     t5xxl: T5XXL = None,
     llm: Llm = None,
     control_net: ControlNet = None,
-    numerics: Annotated[str, typer.Option(help=f"{', '.join(PROFILES)}.")] = "float64",
+    numerics: Profile = "float64",
     deviation: Annotated[
         list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
     ] = None,
@@ -70,7 +61,8 @@ def forward(
         list[str] | None,
         typer.Option(help="FILE[:STRENGTH]: an adapter to apply as the model runs; may be repeated."),
     ] = None,
-    taps: Annotated[Path | None, typer.Option(help="Safetensors file to write every block's output to.")] = None,
+    lora_rule: LoraRule = "trainer",
+    taps: Annotated[Path | None, typer.Option(help="A .safetensors or .npz file for every block's output.")] = None,
     tap: Annotated[str, typer.Option(help="Glob: which taps to keep.")] = "*",
     tap_ops: Annotated[bool, typer.Option("--tap-ops", help="Tap every operation too, not only blocks.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outputs' shapes and statistics as JSON.")] = False,
@@ -78,6 +70,6 @@ def forward(
     """Run one component of a model once, on tensors from a file."""
     from refsd.forward import Request, run
 
-    settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [])
+    settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [], lora_rule)
     parts = given(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
     run(Request(model, parts, component, inputs, out, *settings))

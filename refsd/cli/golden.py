@@ -4,10 +4,17 @@ from pathlib import Path
 
 import typer
 
+from refsd.golden.wording import counted, did_you_mean
+
 STORE = Path("goldens")
 _STORE = typer.Argument(STORE, help="Folder of the goldens.")
 _STORE_OPTION = typer.Option(STORE, "--store", help="Folder of the goldens.")
-_CASES = typer.Option("*", "--cases", help="Only cases whose names match this glob: 'conv2d/*', '*q4_k*'.")
+CASES = typer.Option(
+    ["*"],
+    "--cases",
+    help="Only cases whose names match this glob: 'conv2d/*', '*q4_k*'. Repeat it for the cases of several globs.",
+    show_default="all cases",
+)
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -20,47 +27,52 @@ def register(app: typer.Typer) -> None:
     app.add_typer(golden, name="golden")
 
 
-def make(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None:
+def make(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """Answer every case in float64 and keep the answers.
 
     What is there and whole is left alone: an interrupted run is taken up where it stopped.
     """
+    from refsd import cases as corpus
     from refsd.cli.model_files import open_store
-    from refsd.golden import cases as corpus
 
-    chosen = corpus.select(cases)
+    chosen = corpus.select(*cases)
     new = make_into(open_store(store), chosen)
     if json:
         _print_json({"store": str(store), "cases": len(chosen), "new": new})
     else:
-        typer.echo(f"{store}: {len(chosen)} goldens, {new} of them new")
+        typer.echo(f"{store}: {counted(len(chosen), 'golden')}, {new} of them new")
 
 
 def make_into(store, chosen) -> int:
     """Fill a store, with progress. -> how many answers are new"""
-    from refsd.cli.model_files import model_files
+    from refsd.cli.model_files import model_files, trim_model_files
     from refsd.cli.steps import steps
-    from refsd.engine import Reference
+    from refsd.engines.reference import Reference
     from refsd.golden.store import make
     from refsd.progress import compile_progress
 
     with compile_progress(), steps("goldens", len(chosen)) as advance:
-        return make(store, chosen, Reference(model_files=model_files), lambda case, new: advance(case.name))
+
+        def done(case, new: bool) -> None:
+            advance(case.name)
+            trim_model_files()
+
+        return make(store, chosen, Reference(model_files=model_files), done)
 
 
-def list_(store: Path = _STORE, cases: str = _CASES, json: bool = _JSON) -> None:
+def list_(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """Every case that this refsd knows: what it asks, and whether the store has its answer."""
+    from refsd import cases as corpus
     from refsd.cli.model_files import open_store
-    from refsd.golden import cases as corpus
 
     place = open_store(store)
-    rows = [(case, place.has(case)) for case in corpus.select(cases)]
+    rows = [(case, place.has(case)) for case in corpus.select(*cases)]
     if json:
         _print_json([{"name": case.name, "op": case.op, "made": made} for case, made in rows])
         return
     for case, made in rows:
         typer.echo(f"{'made' if made else '    '}  {case.name}")
-    typer.echo(f"{len(rows)} cases, {sum(made for _, made in rows)} of them in {store}")
+    typer.echo(f"{counted(len(rows), 'case')}, {sum(made for _, made in rows)} of them in {store}")
 
 
 def show(
@@ -74,10 +86,12 @@ def show(
     """What a case asks: operation, recipes, parameters; and what its golden holds."""
     import msgspec
 
+    from refsd import cases as corpus
     from refsd.cli.model_files import open_store
-    from refsd.golden.cases import CASES
-    from refsd.golden.errors import BadInput
     from refsd.golden.operations import OPERATIONS
+    from refsd.judges import judges
+    from refsd.numerics.errors import BadInput
+    from refsd.numerics.printable import printable
 
     if mutants:
         _show_mutants(name, json)
@@ -85,21 +99,14 @@ def show(
     if name in OPERATIONS:
         _show_operation(name, json)
         return
-    if name not in CASES:
-        raise BadInput(f"no case and no operation {name!r}: `refsd golden list` shows the cases")
-    case, place = CASES[name], open_store(store)
+    if name not in corpus.CASES:
+        raise BadInput(_unknown(name, [*corpus.CASES, *OPERATIONS]))
+    case, place = corpus.CASES[name], open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
         _print_json(msgspec.to_builtins({"case": case, "manifest": manifest}))
         return
-    what = (
-        OPERATIONS[case.op].what
-        if case.op in OPERATIONS
-        else "a trajectory"
-        if case.op == "trajectory"
-        else "a model's component"
-    )
-    typer.echo(f"{case.name}\n  {case.op}: {what}")
+    typer.echo(f"{case.name}\n  {case.op}: {judges().of(case).what(case)}")
     for argument, recipe in case.inputs.items():
         exponent = f"2**{recipe.exponent}" + (f" + {recipe.offset:g}" if recipe.offset else "")
         typer.echo(f"  {argument:8} {recipe.type} {list(recipe.shape)}  {recipe.data}, {exponent}")
@@ -109,9 +116,16 @@ def show(
         typer.echo(f"  no golden in {store}: `refsd golden make {store} --cases '{name}'`")
         return
     for output, note in manifest.outputs.items():
-        typer.echo(f"  -> {output:5} {note.dtype} {list(note.shape)}  sha256 {note.sha256}")
+        typer.echo(printable(f"  -> {output:5} {note.dtype} {list(note.shape)}  sha256 {note.sha256}"))
     made_by = ", ".join(f"{key} {value}" for key, value in manifest.generator.items())
-    typer.echo(f"  blob {manifest.blob}.safetensors, {manifest.bytes} bytes\n  made by {made_by}")
+    typer.echo(f"  blob {manifest.blob}.safetensors, {manifest.bytes} bytes")
+    typer.echo(printable(f"  made by {made_by}"))
+
+
+def _unknown(name: str | None, known: list[str]) -> str:
+    if name is None:
+        return "name a case or an operation: `refsd golden list` shows the cases"
+    return f"no case and no operation {name!r}{did_you_mean(name, known)}: `refsd golden list` shows the cases"
 
 
 def _show_operation(name: str, json: bool) -> None:
@@ -132,70 +146,77 @@ def _show_operation(name: str, json: bool) -> None:
 
 
 def _show_mutants(name: str | None, json: bool) -> None:
+    from refsd import cases as corpus
+    from refsd.cli.model_files import model_files
     from refsd.cli.steps import steps
-    from refsd.golden import mutants
-    from refsd.golden.cases import CASES
-    from refsd.golden.errors import BadInput
-    from refsd.golden.mutants import MUTANTS, kill_table
+    from refsd.golden.mutants import kill_table, try_all
+    from refsd.judges import judges
+    from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
-    from refsd.trajectory import OP
-    from refsd.trajectory import trials as trajectories
 
-    known = {*MUTANTS, OP}
-    chosen = [case for case in CASES.values() if case.op in known and name in (None, case.op, case.name)]
+    # Whole models take minutes: only a case or a component that is named.
+    chosen = [case for case in corpus.select() if case.op == name or (name is None and case.model is None)]
+    chosen += [corpus.CASES[name]] if name in corpus.CASES else []
     if not chosen:
-        raise BadInput(f"no case and no operation {name!r}: `refsd golden list` shows the cases")
-    trials = []
+        raise BadInput(_unknown(name, [*dict.fromkeys(case.op for case in corpus.CASES.values()), *corpus.CASES]))
+    trials, kinds = [], judges(model_files)
     with compile_progress(), steps("mutants", len(chosen)) as advance:
         for case in chosen:
-            trials += (trajectories if case.op == OP else mutants).try_all(case)
+            trials += try_all(kinds.of(case), case)
             advance(case.name)
     if json:
-        _print_json([{"case": t.case, "mutant": t.mutant, "killed": t.killed} for t in trials])
+        _print_json([{"case": t.case.name, "mutant": t.mutant, "killed": t.killed} for t in trials])
     else:
         typer.echo(kill_table(trials))
 
 
 def verify(
     store: Path = _STORE,
-    cases: str = _CASES,
+    cases: list[str] = CASES,
     again: bool = typer.Option(False, "--recompute", help="Compute every answer again and compare."),
     json: bool = _JSON,
 ) -> None:
     """Check a store: every hash, every recipe, nothing missing, nothing left over.
 
     With --recompute every answer must come out again, bit by bit, or within a relative L2 of 1e-13 where
-    another BLAS core sums in another order. Exit code 1 if anything is wrong.
+    another BLAS core sums in another order; weights are made anew from their recipes, not read from the cache.
+    Exit code 1 if anything is wrong.
     """
     import fnmatch
 
-    from refsd.cli.model_files import model_files, open_store
+    from refsd import cases as corpus
+    from refsd.cli.model_files import fresh_model_files, open_store
     from refsd.cli.steps import steps
-    from refsd.engine import Reference
-    from refsd.golden import cases as corpus
-    from refsd.golden.errors import BadInput
+    from refsd.engines.reference import Reference
     from refsd.golden.store import recompute
+    from refsd.numerics.errors import BadInput
+    from refsd.numerics.printable import printable
     from refsd.progress import compile_progress
 
-    chosen = {case.name: case for case in corpus.select(cases)}
+    chosen = {case.name: case for case in corpus.select(*cases)}
     place = open_store(store)
     if not store.exists():
         raise BadInput(f"{store}: no such store: run `refsd golden make {store}`")
-    problems = list(place.verify(chosen, lambda name: fnmatch.fnmatchcase(name, cases)))
-    whole = [name for name, case in chosen.items() if place.has(case)]
+    # A glob leaves out the cases that must be asked for; where the store has them, they are looked at too.
+    concerned = [name for name in place.names() if any(fnmatch.fnmatchcase(name, glob) for glob in cases)]
+    chosen |= {name: corpus.CASES[name] for name in concerned if name in corpus.CASES}
+    problems = list(place.verify(chosen, concerned))
+    whole = sorted(chosen.keys() - {problem.case for problem in problems})
     if again:
-        reference = Reference(model_files=model_files)
-        with compile_progress(), steps("again", len(whole)) as advance:
+        with compile_progress(), fresh_model_files() as files, steps("again", len(whole)) as advance:
+            reference = Reference(model_files=files)
             for name in whole:
                 drift = recompute(place.get(name), reference)
                 problems += [drift] if drift else []
                 advance(name)
+                files.trim()
     if json:
         _print_json({"cases": len(chosen), "whole": len(whole), "problems": [p._asdict() for p in problems]})
     else:
         for problem in problems:
-            typer.echo(f"{problem.kind:8} {problem.what}")
-        typer.echo(f"{store}: {len(whole)} of {len(chosen)} goldens whole, {len(problems)} problems")
+            typer.echo(printable(f"{problem.kind:8} {problem.what}"))
+        whole_of_all = f"{len(whole)} of {counted(len(chosen), 'golden')} whole"
+        typer.echo(f"{store}: {whole_of_all}, {counted(len(problems), 'problem')}")
     if problems:
         raise typer.Exit(1)
 

@@ -63,25 +63,26 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(Text(found["path"], "bold"))
-    console.print(f"  {_headline(found)}")
+    from refsd.numerics.printable import printable
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console.print(Text(printable(found["path"]), "bold"))
+    console.print(printable(f"  {_headline(found)}"))
     table = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
     for heading in ("component", "tensors", "parameters", "bytes", "types"):
         right = heading in ("tensors", "parameters", "bytes")
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     rows = found["components"] or dict(list(found["prefixes"].items())[:20])
     for name, part in rows.items():
-        table.add_row(*(Text(cell) for cell in _row(name, part)))
+        table.add_row(*(Text(printable(cell)) for cell in _row(name, part)))
     if not found["components"] and len(found["prefixes"]) > 20:
         table.add_row(Text(f"... {len(found['prefixes']) - 20} more"))
     console.print(table)
     for word, line in _remarks(found):
-        console.print(Text.assemble(("  " + word.ljust(12), "dim"), line))
+        console.print(Text.assemble(("  " + word.ljust(12), "dim"), printable(line)))
     for tensor in found.get("tensor_list", ()):
-        console.print(
-            f"  {_quoted(tensor['name'])} {tensor['type']} {tensor['shape']} {_our_name(tensor)}".rstrip()
-        )
+        line = f"  {_quoted(tensor['name'])} {tensor['type']} {tensor['shape']} {_our_name(tensor)}"
+        console.print(printable(line.rstrip()))
 
 
 def _headline(found: dict[str, Any]) -> str:
@@ -91,6 +92,9 @@ def _headline(found: dict[str, Any]) -> str:
         layout = {"ldm": "the original layout", "mixed": "mixed layouts"}.get(found["layout"])
         layout = layout or f"{found['layout']}' layout".replace("l' ", "l's ")
         return f"{found['title']} in {layout}, {kinds}; {volume}"
+    if found["adapter"]:
+        does = "runs with --lora" if found["adapter"]["runs"] else "does not run"
+        return f"{found['family']}, which refsd {does}, {kinds}; {volume}"
     if found["family"]:
         return f"{found['family']}, which refsd does not run, {kinds}; {volume}"
     return f"no model that refsd knows, {kinds}; {volume}; by prefix:"
@@ -108,14 +112,18 @@ def _row(name: str, part: dict[str, Any]) -> list[str]:
 
 
 def _remarks(found: dict[str, Any]):
-    from refsd.golden.tensor import SCALAR_TYPES
     from refsd.kernels.quant import BLOCK_TYPES
+    from refsd.numerics.tensor import SCALAR_TYPES
 
     for name, part in found["components"].items():
         size = {**part["size"], **part["config"]}
         yield name, ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in size.items())
     if found["latents"]:
         yield "latents", found["latents"]
+    if found["adapter"] and found["adapter"]["models"]:
+        yield "layers", f"{found['adapter']['layers']}, by their names and shapes"
+        if found["adapter"]["unknown"]:
+            yield "unknown", _few([_quoted(name) for name in found["adapter"]["unknown"]])
     for kind in ("missing", "unused", "misshapen"):
         names = [name for part in found["components"].values() for name in part[kind]]
         if names:
@@ -148,9 +156,9 @@ def _few(names: list[str], most: int = 10) -> str:
 
 
 def _quoted(name: str) -> str:
-    from refsd.weights.stored import shown
+    from refsd.numerics.printable import printable
 
-    return shown(name).removeprefix('"').removesuffix('"')
+    return printable(name, 120)
 
 
 def _our_name(tensor: dict[str, Any]) -> str:

@@ -17,7 +17,9 @@ def noise(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The picture's seed.")] = 42,
     like: Annotated[Like, typer.Option(help="Whose conventions.")] = Like.sdcpp,
     shape: Annotated[str, typer.Option(help="N x C x H x W of the latents.")] = "1x4x64x64",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="A .safetensors file for `noise`.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .safetensors, .npz or .npy file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Draw an engine's first noise: print its beginning and its hash, or write it to a file.
@@ -29,7 +31,7 @@ def noise(
 
     import numpy as np
 
-    from refsd.golden.errors import BadInput
+    from refsd.numerics.errors import BadInput
     from refsd.samplers.conventions import CARDS
 
     if not re.fullmatch(r"\d{1,4}x\d{1,4}x\d{1,5}x\d{1,5}", shape):
@@ -42,13 +44,9 @@ def noise(
     digest = hashlib.sha256(y.tobytes()).hexdigest()
     first = [float(v) for v in y.reshape(-1)[:6]]
     if output:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
+        from refsd.weights.tensor_files import write_arrays
 
-        try:
-            save_file({"noise": y}, output, {"seed": str(seed), "like": like.value})
-        except (OSError, SafetensorError) as error:
-            raise BadInput(f"{output}: cannot be written: {error}") from None
+        write_arrays(output, {"noise": y}, {"seed": str(seed), "like": like.value})
     if json:
         import json as encoder
 

@@ -1,4 +1,4 @@
-"""The options that name a model's parts, each a file of its own, as sd-cli calls them."""
+"""Options of several commands: a model's parts, each a file of its own, as sd-cli calls them; an adapter's rule."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,14 @@ ClipG = Annotated[Path | None, _file("--clip_g", "OpenCLIP bigG")]
 T5XXL = Annotated[Path | None, _file("--t5xxl", "T5")]
 Llm = Annotated[Path | None, _file("--llm", "Qwen3 or Mistral")]
 ControlNet = Annotated[Path | None, _file("--control-net", "ControlNet")]
+LoraRule = Annotated[
+    str,
+    typer.Option(
+        "--lora-rule",
+        help="Whose way to apply DoRA, OFT and BOFT, which differ at strengths other than 1, some at 1: trainer "
+        "(LyCORIS's or PEFT's, as the file says), lycoris, peft (diffusers), comfyui, a1111 or sdcpp.",
+    ),
+]
 
 FLAGS = ("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net")
 

@@ -33,23 +33,28 @@ def sigmas(
         str | None, typer.Option("--sigmas", "--custom", help="The sigmas themselves: 14.6,7,3,0.")
     ] = None,
     sdxl: Annotated[bool, typer.Option("--sdxl", help="Tables searched for SDXL, not for SD 1.x.")] = False,
+    flow_shift: Annotated[
+        float | None, typer.Option(min=0.01, max=100.0, help="Of a rectified flow with this shift; SD 3: 3.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Print the sigmas of a schedule, and what the network is told at each, for SD 1.x, 2.x and SDXL.
+    """Print the sigmas of a schedule, and what the network is told at each: SD 1.x, 2.x, SDXL; --flow-shift: SD 3.
 
     Two engines that call a schedule by one name need not mean one schedule: compare --like comfyui --scheduler
-    kl_optimal with --like forge. Custom sigmas are cut by --strength where the engine cuts a list: sdcpp,
-    diffusers, k-diffusion.
+    kl_optimal with --like forge, or --flow-shift 3 --scheduler sgm_uniform of comfyui with sdcpp's. Custom sigmas
+    are cut by --strength where the engine cuts a list: sdcpp, diffusers, k-diffusion.
     """
-    from refsd.golden.errors import BadInput
+    from refsd.numerics.errors import BadInput
     from refsd.samplers.conventions import CARDS
-    from refsd.samplers.levels import SD_LEVELS
+    from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
     from refsd.samplers.schedules.sigmas import custom as parse_custom
 
     card = CARDS[like.value].of_sdxl() if sdxl else CARDS[like.value]
-    name = "custom" if custom is not None else scheduler or card.schedule
-    if custom is None and name not in card.schedules:
-        raise BadInput(f"--scheduler {name}: {like.value} has {', '.join(card.schedules)}")
+    known: Levels = SD_LEVELS if flow_shift is None else FlowLevels(flow_shift)
+    usual = card.schedule if flow_shift is None else card.flow_schedule or card.schedule
+    name = "custom" if custom is not None else scheduler or usual
+    if custom is None and name not in card.rules(known):
+        raise BadInput(f"--scheduler {name}: {like.value} has {', '.join(card.rules(known))}")
     try:
         if custom is not None:
             values = parse_custom(custom)
@@ -59,16 +64,16 @@ def sigmas(
                 steps, whole = len(values) - 1, values
                 values = card.truncation(steps, strength, lambda n: whole)
         else:
-            values = card.sigmas(steps, name, sampler, SD_LEVELS, strength)
+            values = card.sigmas(steps, name, sampler, known, strength)
     except ValueError as error:
         raise BadInput(
             f"--sigmas: {error}" if custom is not None else f"--scheduler {name}, --steps {steps}: {error}"
         ) from None
     if len(values) < 2:
         raise BadInput(f"--strength {strength}: {like.value} runs no step of {steps}; expected more")
-    levels = card.levels(SD_LEVELS.sigmas)
+    levels = card.levels(SD_LEVELS.sigmas) if flow_shift is None else known
     told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
-    first = card.first(float(values[0]), float(SD_LEVELS.sigmas[-1]))
+    first = float(values[0]) if flow_shift is not None else card.first(float(values[0]), float(known.sigmas[-1]))
     if json:
         import json as encoder
 

@@ -14,9 +14,10 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    what_column = TextColumn("{task.description}", markup=False)
+    columns = what_column, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = Console(file=sys.stderr)
-    progress = Progress(*columns, TextColumn("{task.fields[name]}"), console=console, transient=True)
+    progress = Progress(*columns, TextColumn("{task.fields[name]}", markup=False), console=console, transient=True)
     task = progress.add_task(what, total=total, name="")
     begun = time.monotonic()
 
@@ -28,4 +29,5 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     try:
         yield advance
     finally:
-        progress.stop()
+        if progress.live.is_started:  # else Rich prints an empty line where stderr is no terminal
+            progress.stop()

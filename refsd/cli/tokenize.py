@@ -31,7 +31,8 @@ def tokenize(
     like: Annotated[str, typer.Option(help="diffusers or sdcpp.")] = "diffusers",
     length: Annotated[int | None, typer.Option(help="Tokens of a row, in place of the family's.")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .safetensors file, as `refsd forward -i` takes it.")
+        Path | None,
+        typer.Option("-o", "--output", help="A .safetensors file, for `refsd forward -i`, or .npz or .npy."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from refsd.cli.parts import T5XXL, ClipG, ClipL, ControlNet, DiffusionModel, Llm, Taesd, Vae, given
+from refsd.cli.numerics import Profile
+from refsd.cli.parts import T5XXL, ClipG, ClipL, ControlNet, DiffusionModel, Llm, LoraRule, Taesd, Vae, given
 
-PROFILES = ("float64", "float32", "torch-f16", "torch-bf16", "ggml-cpu", "ggml-cpu-flash", "winograd-f16")
 PICTURES, TILES = "Pictures to draw from", "Large pictures"
 
 
@@ -177,7 +177,7 @@ def txt2img(
     circular: Annotated[bool, typer.Option("--circular", help="All edges meet: the picture tiles. UNets.")] = False,
     circularx: Annotated[bool, typer.Option("--circularx", help="The left and the right edge meet.")] = False,
     circulary: Annotated[bool, typer.Option("--circulary", help="The top and the bottom edge meet.")] = False,
-    numerics: Annotated[str, typer.Option(help=f"{', '.join(PROFILES)}.")] = "float32",
+    numerics: Profile = "float32",
     deviation: Annotated[
         list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
     ] = None,
@@ -185,6 +185,7 @@ def txt2img(
         list[str] | None,
         typer.Option(help="FILE[:STRENGTH]: an adapter to apply as the model runs; may be repeated."),
     ] = None,
+    lora_rule: LoraRule = "trainer",
     taps: Annotated[
         Path | None,
         typer.Option(help="Safetensors file for text encodings, noise, every step, latent and picture."),
@@ -211,34 +212,47 @@ def txt2img(
 
     tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
     levels = None if sigmas is None else read_sigmas(sigmas)
-    settings = Settings(
-        prompt,
-        negative_prompt,
-        width,
-        height,
-        steps if levels is None else len(levels) - 1,
-        cfg_scale,
-        sampling_method,
-        scheduler,
-        rng,
-        clip_skip if clip_skip > 0 else None,
-        eta,
-        sampler_rng,
-        levels,
-        tiling if vae_tiling else None,
-        Seams(circular or circularx, circular or circulary),
-        like,
-        guidance,
-        flow_shift,
-        prediction,
-        strength,
-        img_cfg_scale,
-        control_strength,
-    )
-    seed = seed if seed >= 0 else secrets.randbelow(2**31)
-    files = (model, settings, seed, batch_count, output, vocab)
-    said = (numerics, deviation or [], taps, verbose, tuple(lora or ()))
-    parts = given(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
     shown = zip(FLAGS, (init_img, mask, control_image, ref_image), strict=True)
-    pictures = {flag: file for flag, file in shown if file is not None}
-    run(Job(*files, *said, parts, pictures, tokenizer, json))
+    settings = Settings(
+        prompt=prompt,
+        negative_prompt=negative_prompt,
+        width=width,
+        height=height,
+        steps=steps if levels is None else len(levels) - 1,
+        cfg_scale=cfg_scale,
+        sampler=sampling_method,
+        schedule=scheduler,
+        rng=rng,
+        clip_skip=clip_skip if clip_skip > 0 else None,
+        eta=eta,
+        sampler_rng=sampler_rng,
+        sigmas=levels,
+        tiling=tiling if vae_tiling else None,
+        seams=Seams(circular or circularx, circular or circulary),
+        like=like,
+        guidance=guidance,
+        flow_shift=flow_shift,
+        prediction=prediction,
+        strength=strength,
+        image_cfg_scale=img_cfg_scale,
+        control_strength=control_strength,
+    )
+    job = Job(
+        model=model,
+        settings=settings,
+        seed=seed if seed >= 0 else secrets.randbelow(2**31),
+        batch_count=batch_count,
+        output=output,
+        vocab=vocab,
+        numerics=numerics,
+        deviations=deviation or [],
+        taps=taps,
+        verbose=verbose,
+        loras=tuple(lora or ()),
+        parts=given(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net),
+        pictures={flag: file for flag, file in shown if file is not None},
+        tokenizer=tokenizer,
+        json=json,
+        lora_rule=lora_rule,
+    )
+    run(job)

@@ -5,33 +5,36 @@ has a use for them, and gives out; a text encoder takes input_ids and attention_
 original's forward.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from refsd.adapters import load as load_adapters
-from refsd.components import autoencoder, esrgan, flux, flux2, mmdit, text, unet, zimage
 from refsd.components.checks import check as check_inputs
 from refsd.components.component import IDS, MASK, VALUE, Argument, Component
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import StoredTensor
+from refsd.components.unet import CONTROL
+from refsd.loras import load as load_adapters
 from refsd.module import Kept, Module
+from refsd.networks import DENOISERS, NETWORKS
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor
 from refsd.weights.adapters import AdapterFile
 from refsd.weights.checkpoint import Checkpoint
-from refsd.weights.detect import DENOISERS
 
-COMPONENTS: dict[str, Component] = {
-    **unet.COMPONENTS,
-    **flux.COMPONENTS,
-    **flux2.COMPONENTS,
-    **mmdit.COMPONENTS,
-    **zimage.COMPONENTS,
-    **text.COMPONENTS,
-    **autoencoder.COMPONENTS,
-    **esrgan.COMPONENTS,
-}
+
+def _collect() -> dict[str, Component]:
+    """The COMPONENTS of every module of this folder, in the order of their networks; those without one last."""
+    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
+    pages = [getattr(importlib.import_module(module.name), "COMPONENTS", {}) for module in modules]
+    order = [*NETWORKS, None]
+    rows = [(name, component) for page in pages for name, component in page.items()]
+    return dict(sorted(rows, key=lambda row: order.index(row[1].part)))
+
+
+COMPONENTS = _collect()
 
 # What else a component may be called: the first that the checkpoint holds is meant.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -95,7 +98,7 @@ def load(
     adapters = load_adapters(loras, component.part or "", held.weights, arithmetic)
     weights: Mapping[str, StoredTensor] = held.weights
     if component.beside in checkpoint.components:
-        weights = _Beside(weights, f"{unet.CONTROL}.", checkpoint.components[component.beside].weights)
+        weights = _Beside(weights, f"{CONTROL}.", checkpoint.components[component.beside].weights)
     return Module(weights, arithmetic, kept=kept, adapters=adapters), params
 
 

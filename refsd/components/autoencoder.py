@@ -11,10 +11,11 @@ from refsd.components.component import (
     divisor_of,
     exactly,
 )
-from refsd.golden.errors import BadInput
+from refsd.families import LATENT_SCALES, LatentScale
 from refsd.models import taesd
-from refsd.models.vae import LATENT_SCALES, LatentScale, decode, encode
+from refsd.models.vae import decode, encode
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 
 OWN = "own"  # the autoencoder's own latents, which a denoiser sees scaled and shifted
 
@@ -37,16 +38,24 @@ def _decode(m: Module, z, num_groups, latents):
     return decode(m, z if latents == OWN else _scale(latents).to_vae(z), num_groups)
 
 
+def level_gcd(m: Module, half: str) -> int:
+    """What divides the channels of every norm. half: encoder.down or decoder.up"""
+    norms = [m[half][i].shape(f"block.0.norm{n}.weight")[0] for i in range(m.count(half)) for n in (1, 2)]
+    return math.gcd(*norms)
+
+
 def _encoder_fits(m: Module) -> dict[str, Fit]:
-    channels, C, _, _ = m.shape("encoder.conv_in.weight")
-    fits = {"C": exactly(C), "num_groups": divisor_of(channels)}
+    C = m.shape("encoder.conv_in.weight")[1]
+    fits = {"C": exactly(C), "num_groups": divisor_of(level_gcd(m, "encoder.down"))}
     fits["H"] = fits["W"] = at_least(2 ** (m.count("encoder.down") - 1))
     return fits
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
-    channels = m.shape("decoder.norm_out.weight")[0]
-    return {"Z": exactly(m.shape("decoder.conv_in.weight")[1]), "num_groups": divisor_of(channels)}
+    return {
+        "Z": exactly(m.shape("decoder.conv_in.weight")[1]),
+        "num_groups": divisor_of(level_gcd(m, "decoder.up")),
+    }
 
 
 COMPONENTS = {

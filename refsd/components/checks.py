@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from refsd.components.component import IDS, MASK, Argument, Component, Fit
-from refsd.golden.errors import BadInput
 from refsd.models.clip import ACTIVATIONS
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 from refsd.weights.stored import shown
 
 
@@ -24,7 +24,7 @@ def check(
     """Raises BadInput, in one line, unless `forward` can take these inputs and params."""
     fits = component.fits(m)
     _check_names(name, component, inputs, fits, source)
-    _check_params(name, component, params, fits)
+    _check_params(name, component, {**component.params, **params}, fits)
     sizes: dict[str, int] = {}
     for argument, wanted in component.arguments.items():
         if argument not in inputs:
@@ -60,12 +60,14 @@ def _check_params(name: str, component: Component, params: Mapping[str, Any], fi
         if param not in component.params:
             has = f"it has {', '.join(component.params)}" if component.params else "it has none"
             raise BadInput(f"{name} has no param {param}; {has}")
-        default = component.params[param]
-        if type(value) is not type(default):
+        default, fit = component.params[param], fits.get(param)
+        listed = type(value) is list and fit is not None and fit.lists
+        if type(value) is not type(default) and not listed:
             raise BadInput(f"{name}: param {param} is {str(value)[:40]!r}, expected something like {default!r}")
-        if type(value) is int and (value < 1 or (param in fits and not fits[param].holds(value))):
-            says = fits[param].says if param in fits else "at least 1"
-            raise BadInput(f"{name}: param {param} is {value}, the model takes {says}")
+        numbers = value if listed else [value] if type(value) is int else []
+        if not all(type(n) is int and n >= 1 for n in numbers) or (numbers and fit and not fit.holds(value)):
+            says = fit.says if fit else "at least 1"
+            raise BadInput(f"{name}: param {param} is {str(value)[:40]}, the model takes {says}")
         if type(value) is float and not np.isfinite(value):
             raise BadInput(f"{name}: param {param} is {value}, expected a finite number")
     if params.get("hidden_act", "gelu") not in ACTIVATIONS:
@@ -93,6 +95,8 @@ def _check_size(at: str, letter: str, size: int, sizes: dict[str, int], fits: Ma
 
 
 def _check_values(at: str, x: np.ndarray, kind: str, fits: Mapping[str, Fit]) -> None:
+    if x.dtype.kind == "b" and kind is not MASK:
+        raise BadInput(f"{at} is bool, expected {kind.split(',')[0]}: only a mask may be bool")
     integers = x.dtype.kind in "iu"
     if kind is IDS:
         if not integers:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from refsd.golden.errors import BadInput
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 
 VALUE = "float, rounded to the storage dtype"
 POSITION = "float, never rounded"
@@ -27,11 +27,15 @@ class Argument(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What the weights demand of a size, or of an argument's presence (1 where it is given, else 0)."""
+    """What the weights demand of a size, of a param, or of an argument's presence (1 where it is given, else 0).
+
+    lists: whether a param may be a list of numbers too, which `holds` then is given
+    """
 
     n: int
     says: str
-    holds: Callable[[int], bool]
+    holds: Callable[[Any], bool]
+    lists: bool = False
 
 
 def exactly(n: int) -> Fit:

@@ -15,11 +15,11 @@ from refsd.components.component import (
     refused,
     whole_heads,
 )
-from refsd.golden.errors import BadInput
 from refsd.models.chroma import chroma
 from refsd.models.chroma_radiance import chroma_radiance
 from refsd.models.flux import AXES_DIM, double_stream_block, flux, single_stream_block
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 
 X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")
 TIMESTEPS = Argument("N", POSITION, "0..1, the share of the noise")

@@ -1,5 +1,6 @@
 """FLUX.2, and the way into its latents and back."""
 
+from refsd.components.autoencoder import level_gcd
 from refsd.components.component import (
     POSITION,
     VALUE,
@@ -44,14 +45,15 @@ def _flux2_fits(m: Module) -> dict[str, Fit]:
 
 
 def _encoder_fits(m: Module) -> dict[str, Fit]:
-    channels, C, _, _ = m.shape("encoder.conv_in.weight")
+    C = m.shape("encoder.conv_in.weight")[1]
     side = multiple_of(2 ** m.count("encoder.down"))
-    return {"C": exactly(C), "num_groups": divisor_of(channels), "H": side, "W": side}
+    groups = divisor_of(level_gcd(m, "encoder.down"))
+    return {"C": exactly(C), "num_groups": groups, "H": side, "W": side}
 
 
 def _decoder_fits(m: Module) -> dict[str, Fit]:
-    channels = m.shape("decoder.norm_out.weight")[0]
-    return {"C": exactly(m.shape("bn.running_mean")[0]), "num_groups": divisor_of(channels)}
+    groups = divisor_of(level_gcd(m, "decoder.up"))
+    return {"C": exactly(m.shape("bn.running_mean")[0]), "num_groups": groups}
 
 
 COMPONENTS = {

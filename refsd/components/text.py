@@ -3,13 +3,13 @@
 import math
 
 from refsd.components.component import IDS, MASK, Argument, Component, Fit, at_most, divisor_of, exactly
-from refsd.golden.errors import BadInput
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
 ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)

@@ -1,5 +1,7 @@
 """The UNet of SD 1.x, 2.x and SDXL, and a ControlNet beside it."""
 
+import math
+
 from refsd.components.component import (
     POSITION,
     VALUE,
@@ -8,12 +10,11 @@ from refsd.components.component import (
     Fit,
     divisor_of,
     exactly,
-    multiple_of,
     needed,
     refused,
 )
 from refsd.models.controlnet import controlnet
-from refsd.models.unet import unet
+from refsd.models.unet import goes_down, goes_up, unet
 from refsd.module import Module
 
 CONTROL = "control_model"
@@ -38,10 +39,10 @@ def _control(m: Module, **arguments) -> dict:
 
 
 def _shared_fits(m: Module) -> dict[str, Fit]:
-    downsamples = sum("0.op" in m["input_blocks"][i] for i in range(m.count("input_blocks")))
     channels, C, _, _ = m.shape("input_blocks.0.0.weight")
-    fits = {"C": exactly(C), "num_heads": divisor_of(channels), "num_groups": divisor_of(channels)}
-    fits["H"] = fits["W"] = multiple_of(2**downsamples)
+    widths, attending = _levels(m)
+    fits = {"C": exactly(C), "num_heads": _heads(attending, len(widths), _is_linear(m))}
+    fits["num_groups"] = divisor_of(math.gcd(channels, *widths))
     if "label_emb" in m:
         fits |= {"y": needed("the weights have label_emb"), "A": exactly(m.shape("label_emb.0.0.weight")[1])}
     else:
@@ -49,6 +50,47 @@ def _shared_fits(m: Module) -> dict[str, Fit]:
     own = m.prefix
     context = [key for key in m.weights if key.startswith(own) and key.endswith("attn2.to_k.weight")]
     return fits | ({"E": exactly(m.weights[context[0]].shape[1])} if context else {})
+
+
+def _levels(m: Module) -> tuple[list[int], dict[int, int]]:
+    """The channels of each level; and of those levels that have transformers, by their numbers."""
+    widths, attending = [0], {}
+    for i in range(1, m.count("input_blocks")):
+        part = m["input_blocks"][i]
+        if goes_down(part):
+            widths.append(0)
+        elif not widths[-1]:
+            (widths[-1],) = part.shape("0.out_layers.0.weight")
+        if "1.norm" in part:
+            (attending[len(widths) - 1],) = part.shape("1.norm.weight")
+    level = len(widths) - 1
+    for part in (m["middle_block"], *(m["output_blocks"][i] for i in range(m.count("output_blocks")))):
+        if "1.norm" in part:
+            (attending[level],) = part.shape("1.norm.weight")
+        level -= goes_up(part)
+    return widths, attending
+
+
+def _is_linear(m: Module) -> bool:
+    """Whether transformers project with linear layers."""
+    own = m.prefix
+    found = next((key for key in m.weights if key.startswith(own) and key.endswith(".proj_in.weight")), None)
+    return found is not None and len(m.weights[found].shape) == 2
+
+
+def _heads(attending: dict[int, int], levels: int, linear: bool) -> Fit:
+    """One number counts where proj_in is a convolution, and must divide every level's channels; a list has one for
+    each level.
+    """
+    common = math.gcd(*attending.values())
+
+    def holds(heads) -> bool:
+        if isinstance(heads, list):
+            return len(heads) == levels and all(width % heads[level] == 0 for level, width in attending.items())
+        return linear or not attending or common % heads == 0
+
+    each = ", ".join(str(attending.get(level, "any")) for level in range(levels))
+    return Fit(common, f"a divisor of {common}, or one for each level, which has the channels {each}", holds, True)
 
 
 def _unet_fits(m: Module) -> dict[str, Fit]:

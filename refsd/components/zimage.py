@@ -13,9 +13,9 @@ from refsd.components.component import (
     multiple_of,
     whole_heads,
 )
-from refsd.golden.errors import BadInput
 from refsd.models.zimage import zimage
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 
 PATCH = 2
 HEAD_DIM = 128  # its axes' channels

@@ -3,10 +3,13 @@
 Key names as in lodestone-rock/flow, src/models/chroma/model.py.
 """
 
+from itertools import islice
+
 import numpy as np
 
 from refsd.models.flux import (
     AXES_DIM,
+    Modulation,
     angles,
     double_stream,
     grid_ids,
@@ -48,7 +51,7 @@ def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
     ids:            [L, A], where the tokens stand
     mask, axes_dim: as `chroma` takes them
     -> img:         [N, L, D]
-       last:        shift and scale of the final layer, [2, N, D]
+       last:        shift and scale of the final layer, [N, D] each
 
     The modulation stands in the order single blocks (shift, scale, gate), picture of the double blocks
     (shift, scale, gate, twice), their text, final layer (shift, scale).
@@ -56,9 +59,9 @@ def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
     J = context.shape[1]
     doubles, singles = m.count("double_blocks"), m.count("single_blocks")
     vectors = iter(approximator(m["distilled_guidance_layer"], timesteps, 3 * singles + 12 * doubles + 2))
-    single_mods = [take(vectors, 3) for _ in range(singles)]
-    img_mods = [(take(vectors, 3), take(vectors, 3)) for _ in range(doubles)]
-    txt_mods = [(take(vectors, 3), take(vectors, 3)) for _ in range(doubles)]
+    single_mods = [next_modulation(vectors) for _ in range(singles)]
+    img_mods = [(next_modulation(vectors), next_modulation(vectors)) for _ in range(doubles)]
+    txt_mods = [(next_modulation(vectors), next_modulation(vectors)) for _ in range(doubles)]
 
     txt = m.linear("txt_in", context)
     angle = angles(m, J, ids, axes_dim)
@@ -70,7 +73,7 @@ def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
     for i in range(singles):
         both = single_block(m["single_blocks"][i], both, single_mods[i], angle, num_heads, pairs)
     _, img = np.split(both, [J], axis=1)
-    return img, take(vectors, 2)
+    return img, tuple(vectors)
 
 
 double_block, single_block = block(double_stream), block(single_stream)
@@ -96,13 +99,13 @@ def approximator(m: Module, timesteps, n):
     )
     x = m.linear("in_proj", x)
     for i in range(m.count("layers")):
-        x = x + mlp_embedder(m["layers"][i], m.rms_norm(f"norms.{i}.scale", x))
+        x = m.add(x, mlp_embedder(m["layers"][i], m.rms_norm(f"norms.{i}.scale", x)))
     return m.linear("out_proj", x)
 
 
-def take(vectors, count):
-    """The next `count` of an iterator."""
-    return [next(vectors) for _ in range(count)]
+def next_modulation(vectors):
+    """The next three of an iterator."""
+    return Modulation(*islice(vectors, 3))
 
 
 def seen(attention_mask):

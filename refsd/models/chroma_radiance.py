@@ -9,11 +9,10 @@ import math
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.kernels.l2_norm import l2_norm
 from refsd.models.chroma import streams
 from refsd.models.flux import AXES_DIM
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 AT_ONCE = 512  # patches whose matrices are held together: 49152 numbers each, in the released weights
 
@@ -49,7 +48,7 @@ def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_D
     img, _ = streams(m, img, timesteps, context, patch_ids(H // P, W // P), mask, axes_dim)
     out = paint(m, patches(x, P), img, H, W)
     if _marked(m, "__x0__"):
-        return m.apply(np.divide, x - out, np.asarray(timesteps)[:, None, None, None])
+        return m.apply(np.divide, m.apply(np.subtract, x, out), np.asarray(timesteps)[:, None, None, None])
     return out
 
 
@@ -137,15 +136,15 @@ def _field(m: Module, x, hidden):
     B, _, K = x.shape
     gate, value, out = np.split(m.linear("param_generator", hidden), 3, axis=1)
     n = m.rms_norm("norm.scale", x)
-    h = m.silu(_product(m, n, gate.reshape(B, K, -1))) * _product(m, n, value.reshape(B, K, -1))
-    return x + _product(m, h, out.reshape(B, -1, K))
+    gate, value = m.silu(_product(m, n, gate.reshape(B, K, -1))), _product(m, n, value.reshape(B, K, -1))
+    return m.add(x, _product(m, m.multiply(gate, value), out.reshape(B, -1, K)))
 
 
 def _product(m: Module, x, matrix):
     """x [B, L, K], matrix [B, K, R], whose columns are scaled to length 1 -> [B, L, R]"""
     B, K, R = matrix.shape
     columns = matrix.swapaxes(1, 2).reshape(-1, K)
-    columns = m.apply(l2_norm, columns, eps=1e-12).reshape(B, R, K)
+    columns = m.l2_norm(columns).reshape(B, R, K)
     return m.apply(np.matmul, x, columns.swapaxes(1, 2))
 
 

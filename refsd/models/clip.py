@@ -57,14 +57,14 @@ def clip_text_with_projection(
 def embeddings(m: Module, input_ids):
     """[N, L] -> [N, L, D]"""
     positions = np.arange(input_ids.shape[1])
-    return m.embedding("token_embedding", input_ids) + m.embedding("position_embedding", positions)
+    return m.add(m.embedding("token_embedding", input_ids), m.embedding("position_embedding", positions))
 
 
 @block
 def layer(m: Module, x, num_heads, activation):
     """Pre-norm attention and MLP. [N, L, D] -> [N, L, D]"""
-    x = x + self_attention(m["self_attn"], m.layer_norm("layer_norm1", x), num_heads)
-    return x + mlp(m["mlp"], m.layer_norm("layer_norm2", x), activation)
+    x = m.add(x, self_attention(m["self_attn"], m.layer_norm("layer_norm1", x), num_heads))
+    return m.add(x, mlp(m["mlp"], m.layer_norm("layer_norm2", x), activation))
 
 
 @block

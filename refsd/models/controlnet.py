@@ -3,11 +3,9 @@
 Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py, SDXL's as its UNet has them.
 """
 
-import numpy as np
-
-from refsd.golden.errors import BadInput
-from refsd.models.unet import conv_in, label_embed, stage, time_embed
+from refsd.models.unet import conv_in, goes_down, heads_at, label_embed, stage, time_embed
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 
 @block
@@ -20,10 +18,10 @@ def controlnet(
     hint:       [N, 3, 8H, 8W], 0..1: edges, depth, a pose, ...
     timesteps:  [N], 0..1000
     context:    [N, J, E]
-    num_heads:  of every attention whose proj_in is a convolution (SD 1)
+    num_heads:  heads of every attention whose proj_in is a convolution (SD 1); a list: heads of each level
     strength:   the factor of all outputs
     y:          [N, A], what SDXL's label_emb takes, from `size_condition`; else None
-    head_dim:   channels a head where proj_in is linear (SD 2, SDXL)
+    head_dim:   channels a head where proj_in is linear (SD 2, SDXL); a list of num_heads goes before it
     -> control: for each input block the shape of its output, then the middle block's
     """
     if ("label_emb" in m) != (y is not None):
@@ -31,15 +29,18 @@ def controlnet(
         raise BadInput(f"y is {given}: a ControlNet takes it if it has label_emb, as SDXL's")
     emb = time_embed(m, timesteps)
     if y is not None:
-        emb = emb + label_embed(m["label_emb.0"], y)
-    h = conv_in(m["input_blocks.0"], x) + hint_block(m["input_hint_block"], hint)
+        emb = m.add(emb, label_embed(m["label_emb.0"], y))
+    h = m.add(conv_in(m["input_blocks.0"], x), hint_block(m["input_hint_block"], hint))
     outs = [zero_conv(m["zero_convs.0"], h)]
+    level = 0
     for i in range(1, m.count("input_blocks")):
-        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
+        part = m["input_blocks"][i]
+        h = stage(part, h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
         outs.append(zero_conv(m["zero_convs"][i], h))
-    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups, head_dim)
+        level += goes_down(part)
+    h = stage(m["middle_block"], h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
     outs.append(zero_conv(m["middle_block_out"], h))
-    return tuple(m.apply(np.multiply, out, strength) for out in outs)
+    return tuple(m.multiply(out, strength) for out in outs)
 
 
 @block

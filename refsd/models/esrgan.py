@@ -1,17 +1,17 @@
 """ESRGAN's generator, RRDBNet: pictures enlarged.
 
 Wang et al. 2018, section 3.1; Wang et al. 2021 (Real-ESRGAN), figure 4. Key names as in XPixelGroup/BasicSR,
-rrdbnet_arch.py; two older layouts are tables in refsd/weights/keymaps_esrgan.py.
+rrdbnet_arch.py; two older layouts are tables in refsd/networks/esrgan.py.
 """
 
 import math
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.kernels.pixel_shuffle import pixel_unshuffle
 from refsd.kernels.relu import leaky_relu
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 
 @block
@@ -34,7 +34,7 @@ def rrdbnet(m: Module, x):
     h = feat
     for i in range(m.count("body")):
         h = rrdb(m["body"][i], h)
-    feat = feat + m.conv2d("conv_body", h, padding=1)
+    feat = m.add(feat, m.conv2d("conv_body", h, padding=1))
     for name in ("conv_up1", "conv_up2"):
         if name in m:
             feat = lrelu(m, m.conv2d(name, m.upsample_nearest(feat), padding=1))
@@ -47,7 +47,7 @@ def rrdb(m: Module, x):
     h = x
     for i in (1, 2, 3):
         h = dense_block(m[f"rdb{i}"], h)
-    return m.apply(np.multiply, h, 0.2) + x
+    return m.add(m.multiply(h, 0.2), x)
 
 
 @block
@@ -56,7 +56,7 @@ def dense_block(m: Module, x):
     seen = x
     for i in (1, 2, 3, 4):
         seen = np.concatenate([seen, lrelu(m, m.conv2d(f"conv{i}", seen, padding=1))], axis=1)
-    return m.apply(np.multiply, m.conv2d("conv5", seen, padding=1), 0.2) + x
+    return m.add(m.multiply(m.conv2d("conv5", seen, padding=1), 0.2), x)
 
 
 def lrelu(m: Module, x):

@@ -3,13 +3,23 @@
 Key names, argument names and order of the streams as in black-forest-labs/flux, model.py and modules/layers.py.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 AXES_DIM = 16, 56, 56  # the channels of a head that turn with the reference's index, the row, the column
 THETA = 10000.0
+
+
+class Modulation(NamedTuple):
+    """x + gate * f(norm(x) * (1 + scale) + shift), of one sublayer f of a stream. Each [N, D]."""
+
+    shift: np.ndarray
+    scale: np.ndarray
+    gate: np.ndarray
 
 
 @block
@@ -78,8 +88,8 @@ def conditioning(m: Module, timesteps, y, guidance):
     if "guidance_in" in m:
         if guidance is None:
             raise BadInput("the weights embed a guidance: give one (3.5 is usual), or take schnell's weights")
-        vec = vec + mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, waves))
-    return vec + mlp_embedder(m["vector_in"], y)
+        vec = m.add(vec, mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, waves)))
+    return m.add(vec, mlp_embedder(m["vector_in"], y))
 
 
 @block
@@ -112,21 +122,21 @@ def double_stream_block(m: Module, img, txt, vec, angle, num_heads=24):
 
 
 def double_stream(m: Module, img, txt, img_mod, txt_mod, angle, num_heads, mask=None):
-    """`double_stream_block`, its modulation given: two triples (shift, scale, gate) a stream, each [N, D].
+    """`double_stream_block`, given the Modulations of each stream's attention and MLP.
 
     mask: [N, 1, J + L, J + L], added to the attention's scores
     """
     (img_attn, img_mlp), (txt_attn, txt_mlp) = img_mod, txt_mod
-    img_qkv = qkv(m["img_attn"], m.modulate(norm(m, img), *img_attn[:2]), num_heads)
-    txt_qkv = qkv(m["txt_attn"], m.modulate(norm(m, txt), *txt_attn[:2]), num_heads)
+    img_qkv = qkv(m["img_attn"], m.modulate(norm(m, img), img_attn.shift, img_attn.scale), num_heads)
+    txt_qkv = qkv(m["txt_attn"], m.modulate(norm(m, txt), txt_attn.shift, txt_attn.scale), num_heads)
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
     y = rotary_attention(m, q, k, v, angle, mask)
     txt_y, img_y = np.split(y, [txt.shape[1]], axis=1)
 
-    img = img + img_attn[2][:, None] * m.linear("img_attn.proj", img_y)
-    txt = txt + txt_attn[2][:, None] * m.linear("txt_attn.proj", txt_y)
-    img = img + img_mlp[2][:, None] * mlp(m["img_mlp"], m.modulate(norm(m, img), *img_mlp[:2]))
-    txt = txt + txt_mlp[2][:, None] * mlp(m["txt_mlp"], m.modulate(norm(m, txt), *txt_mlp[:2]))
+    img = m.gated_add(img, m.linear("img_attn.proj", img_y), img_attn.gate)
+    txt = m.gated_add(txt, m.linear("txt_attn.proj", txt_y), txt_attn.gate)
+    img = m.gated_add(img, mlp(m["img_mlp"], m.modulate(norm(m, img), img_mlp.shift, img_mlp.scale)), img_mlp.gate)
+    txt = m.gated_add(txt, mlp(m["txt_mlp"], m.modulate(norm(m, txt), txt_mlp.shift, txt_mlp.scale)), txt_mlp.gate)
     return img, txt
 
 
@@ -144,24 +154,23 @@ def single_stream_block(m: Module, x, vec, angle, num_heads=24):
 
 
 def single_stream(m: Module, x, mod, angle, num_heads, mask=None):
-    """`single_stream_block`, its modulation given: (shift, scale, gate), each [N, D].
+    """`single_stream_block`, given its Modulation.
 
     mask: [N, 1, L, L], added to the attention's scores
     """
     N, L, D = x.shape
-    shift, scale, gate = mod
-    h = m.linear("linear1", m.modulate(norm(m, x), shift, scale))
+    h = m.linear("linear1", m.modulate(norm(m, x), mod.shift, mod.scale))
     qkv, hidden = np.split(h, [3 * D], axis=-1)
     q, k, v = qkv.reshape(N, L, 3, num_heads, -1).transpose(2, 0, 1, 3, 4)
     q, k = qk_norm(m["norm"], q, k)
     y = rotary_attention(m, q, k, v, angle, mask)
-    return x + gate[:, None] * m.linear("linear2", np.concatenate([y, m.gelu_tanh(hidden)], axis=-1))
+    return m.gated_add(x, m.linear("linear2", np.concatenate([y, m.gelu_tanh(hidden)], axis=-1)), mod.gate)
 
 
 def modulation(m: Module, vec, times):
-    """[N, D] -> `times` triples (shift, scale, gate), each [N, D]"""
+    """[N, D] -> `times` Modulations"""
     out = np.split(m.linear("lin", m.silu(vec)), 3 * times, axis=-1)
-    return [out[3 * i : 3 * i + 3] for i in range(times)]
+    return [Modulation(*out[3 * i : 3 * i + 3]) for i in range(times)]
 
 
 def norm(m: Module, x):

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.models.flux import final_layer, mlp_embedder, modulation, qk_norm, qkv, rotary_attention
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 AXES_DIM = 32, 32, 32, 32  # the channels of a head that turn with the picture's index, row, column, the word
 THETA = 2000.0
@@ -114,11 +114,12 @@ def text_ids(J):
 
 def conditioning(m: Module, timesteps, guidance):
     """timesteps [N], guidance [N] or None -> vec [N, D]"""
-    vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, 256))
+    waves = m.shape("time_in.in_layer.weight")[1]
+    vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, waves))
     if "guidance_in" in m:
         if guidance is None:
             raise BadInput("the weights embed a guidance: give one (4 is usual), or take klein's weights")
-        vec = vec + mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, 256))
+        vec = m.add(vec, mlp_embedder(m["guidance_in"], m.timestep_embedding(1000 * guidance, waves)))
     return vec
 
 
@@ -128,22 +129,26 @@ def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=
 
     img:     [N, L, D]
     txt:     [N, J, D]
-    img_mod: two triples (shift, scale, gate), each [N, D]: the attention's, the MLP's; the same in every block
+    img_mod: Modulations of the attention and of the MLP, the same in every block
     txt_mod: the same for the text
     angle:   [N or 1, J + L, D / num_heads / 2], radians; text first
     -> img:  [N, L, D]
        txt:  [N, J, D]
     """
     (img_attn, img_mlp), (txt_attn, txt_mlp) = img_mod, txt_mod
-    img_qkv = qkv(m["img_attn"], m.adaptive_layer_norm(img, *img_attn[:2]), num_heads)
-    txt_qkv = qkv(m["txt_attn"], m.adaptive_layer_norm(txt, *txt_attn[:2]), num_heads)
+    img_qkv = qkv(m["img_attn"], m.adaptive_layer_norm(img, img_attn.shift, img_attn.scale), num_heads)
+    txt_qkv = qkv(m["txt_attn"], m.adaptive_layer_norm(txt, txt_attn.shift, txt_attn.scale), num_heads)
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
     txt_y, img_y = np.split(rotary_attention(m, q, k, v, angle), [txt.shape[1]], axis=1)
 
-    img = m.gated_add(img, m.linear("img_attn.proj", img_y), img_attn[2])
-    txt = m.gated_add(txt, m.linear("txt_attn.proj", txt_y), txt_attn[2])
-    img = m.gated_add(img, mlp(m["img_mlp"], m.adaptive_layer_norm(img, *img_mlp[:2])), img_mlp[2])
-    txt = m.gated_add(txt, mlp(m["txt_mlp"], m.adaptive_layer_norm(txt, *txt_mlp[:2])), txt_mlp[2])
+    img = m.gated_add(img, m.linear("img_attn.proj", img_y), img_attn.gate)
+    txt = m.gated_add(txt, m.linear("txt_attn.proj", txt_y), txt_attn.gate)
+    img = m.gated_add(
+        img, mlp(m["img_mlp"], m.adaptive_layer_norm(img, img_mlp.shift, img_mlp.scale)), img_mlp.gate
+    )
+    txt = m.gated_add(
+        txt, mlp(m["txt_mlp"], m.adaptive_layer_norm(txt, txt_mlp.shift, txt_mlp.scale)), txt_mlp.gate
+    )
     return img, txt
 
 
@@ -152,18 +157,17 @@ def single_stream_block(m: Module, x, mod, angle, num_heads=48):
     """Attention and MLP side by side on text and picture together.
 
     x:     [N, L, D], text first
-    mod:   (shift, scale, gate), each [N, D]; the same in every block
+    mod:   Modulation, the same in every block
     angle: [N or 1, L, D / num_heads / 2], radians
     -> x:  [N, L, D]
     """
     N, L, D = x.shape
-    shift, scale, gate = mod
-    h = m.linear("linear1", m.adaptive_layer_norm(x, shift, scale))
+    h = m.linear("linear1", m.adaptive_layer_norm(x, mod.shift, mod.scale))
     qkv, hidden = np.split(h, [3 * D], axis=-1)
     q, k, v = qkv.reshape(N, L, 3, num_heads, -1).transpose(2, 0, 1, 3, 4)
     q, k = qk_norm(m["norm"], q, k)
     y = rotary_attention(m, q, k, v, angle)
-    return m.gated_add(x, m.linear("linear2", np.concatenate([y, m.swiglu(hidden)], axis=-1)), gate)
+    return m.gated_add(x, m.linear("linear2", np.concatenate([y, m.swiglu(hidden)], axis=-1)), mod.gate)
 
 
 @block

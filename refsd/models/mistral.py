@@ -39,15 +39,15 @@ def mistral(m: Module, input_ids, attention_mask=None, head_dim=128, theta=1e9):
         x = layer(m["layers"][i], x, angle, mask)
         hidden_states.append(x)
     if "norm" in m:
-        hidden_states[-1] = m.rms_norm("norm.weight", x, EPS)
+        hidden_states[-1] = m.rms_norm_apart("norm.weight", x, EPS)
     return tuple(hidden_states)
 
 
 @block
 def layer(m: Module, x, angle, mask):
     """Pre-norm attention and MLP. x [N, L, D] -> [N, L, D]"""
-    x = x + self_attention(m["self_attn"], m.rms_norm("input_layernorm.weight", x, EPS), angle, mask)
-    return x + mlp(m["mlp"], m.rms_norm("post_attention_layernorm.weight", x, EPS))
+    x = m.add(x, self_attention(m["self_attn"], m.rms_norm_apart("input_layernorm.weight", x, EPS), angle, mask))
+    return m.add(x, mlp(m["mlp"], m.rms_norm_apart("post_attention_layernorm.weight", x, EPS)))
 
 
 @block

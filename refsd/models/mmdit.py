@@ -7,10 +7,10 @@ where there is attn2 (3.5 medium), a last block whose text is only looked at whe
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.kernels.patchify import unpatchify_channels_last
 from refsd.kernels.sincos_positions import crop_positions
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 
 def mmdit(m: Module, x, timesteps, context, y, head_dim=64, skip_layers=()):
@@ -35,8 +35,8 @@ def mmdit(m: Module, x, timesteps, context, y, head_dim=64, skip_layers=()):
             "say how wide a head is (head_dim)"
         )
     height, width = grid(m, x, patch)
-    x = patch_embed(m["x_embedder"], x, patch) + positions(m, height, width)
-    c = embedder(m["t_embedder"], frequencies(m, timesteps)) + embedder(m["y_embedder"], y)
+    x = m.add(patch_embed(m["x_embedder"], x, patch), positions(m, height, width))
+    c = m.add(embedder(m["t_embedder"], frequencies(m, timesteps)), embedder(m["y_embedder"], y))
     context = m.linear("context_embedder", context)
     for i in range(m.count("joint_blocks")):
         if i not in skip_layers:
@@ -146,7 +146,7 @@ def qkv(m: Module, x, head_dim):
     N, L, _ = x.shape
     q, k, v = m.linear("qkv", x).reshape(N, L, 3, -1, head_dim).transpose(2, 0, 1, 3, 4)
     if "ln_q" in m:
-        q, k = m.rms_norm("ln_q.weight", q), m.rms_norm("ln_k.weight", k)
+        q, k = m.rms_norm_apart("ln_q.weight", q), m.rms_norm_apart("ln_k.weight", k)
     return q, k, v
 
 

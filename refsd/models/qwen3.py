@@ -35,15 +35,15 @@ def qwen3(m: Module, input_ids, attention_mask=None, theta=1e6):
     for i in range(m.count("layers")):
         x = layer(m["layers"][i], x, angle, mask)
         hidden_states.append(x)
-    hidden_states[-1] = m.rms_norm("norm.weight", x, EPS)
+    hidden_states[-1] = m.rms_norm_apart("norm.weight", x, EPS)
     return tuple(hidden_states)
 
 
 @block
 def layer(m: Module, x, angle, mask):
     """Pre-norm attention and MLP. x [N, L, D] -> [N, L, D]"""
-    x = x + self_attention(m["self_attn"], m.rms_norm("input_layernorm.weight", x, EPS), angle, mask)
-    return x + mlp(m["mlp"], m.rms_norm("post_attention_layernorm.weight", x, EPS))
+    x = m.add(x, self_attention(m["self_attn"], m.rms_norm_apart("input_layernorm.weight", x, EPS), angle, mask))
+    return m.add(x, mlp(m["mlp"], m.rms_norm_apart("post_attention_layernorm.weight", x, EPS)))
 
 
 @block
@@ -57,8 +57,8 @@ def self_attention(m: Module, x, angle, mask):
     """
     N, L, _ = x.shape
     q, k, v = (m.linear(name, x).reshape(N, L, -1, 2 * angle.shape[-1]) for name in ("q_proj", "k_proj", "v_proj"))
-    q = m.rope_halves(m.rms_norm("q_norm.weight", q, EPS), angle)
-    k = m.rope_halves(m.rms_norm("k_norm.weight", k, EPS), angle)
+    q = m.rope_halves(m.rms_norm_apart("q_norm.weight", q, EPS), angle)
+    k = m.rope_halves(m.rms_norm_apart("k_norm.weight", k, EPS), angle)
     y = m.attention(q, k, v, mask=mask, diagonal=0)
     return m.linear("o_proj", y.reshape(N, L, -1))
 
@@ -66,4 +66,4 @@ def self_attention(m: Module, x, angle, mask):
 @block
 def mlp(m: Module, x):
     """SwiGLU. [N, L, D] -> [N, L, D]"""
-    return m.linear("down_proj", m.silu(m.linear("gate_proj", x)) * m.linear("up_proj", x))
+    return m.linear("down_proj", m.multiply(m.silu(m.linear("gate_proj", x)), m.linear("up_proj", x)))

@@ -33,7 +33,7 @@ def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128):
             if attention_mask is not None:
                 bias = bias + boolean_mask(np.asarray(attention_mask)[:, None, None] != 0, np.float64)
         x = t5_block(m["block"][i], x, bias)
-    return m.rms_norm("final_layer_norm.weight", x)
+    return m.rms_norm_apart("final_layer_norm.weight", x)
 
 
 @block
@@ -45,7 +45,7 @@ def t5_block(m: Module, x, bias):
 @block
 def attention(m: Module, x, bias):
     """x plus attention to its norm. x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]"""
-    return x + self_attention(m["SelfAttention"], m.rms_norm("layer_norm.weight", x), bias)
+    return m.add(x, self_attention(m["SelfAttention"], m.rms_norm_apart("layer_norm.weight", x), bias))
 
 
 @block
@@ -59,13 +59,13 @@ def self_attention(m: Module, x, bias):
 @block
 def feed_forward(m: Module, x):
     """x plus the gated MLP of its norm. [N, L, D] -> [N, L, D]"""
-    return x + gated_gelu(m["DenseReluDense"], m.rms_norm("layer_norm.weight", x))
+    return m.add(x, gated_gelu(m["DenseReluDense"], m.rms_norm_apart("layer_norm.weight", x)))
 
 
 @block
 def gated_gelu(m: Module, x):
     """[N, L, D] -> [N, L, D]; the GELU is the one by tanh"""
-    return m.linear("wo", m.gelu_tanh(m.linear("wi_0", x)) * m.linear("wi_1", x))
+    return m.linear("wo", m.multiply(m.gelu_tanh(m.linear("wi_0", x)), m.linear("wi_1", x)))
 
 
 def position_bias(m: Module, L, max_distance):

@@ -40,7 +40,7 @@ def decode(m: Module, z):
 
     Place 0 clamps softly to -3..3, place 2 is a ReLU; any later place without weights doubles the size.
     """
-    h = m.apply(np.multiply, m.apply(tanh, m.apply(np.divide, z, 3)), 3)
+    h = m.multiply(m.apply(tanh, m.apply(np.divide, z, 3)), 3)
     h = m.apply(relu, m.conv2d("1", h, padding=1))
     i = 3
     while i in m or i + 1 in m:
@@ -61,10 +61,10 @@ def res_block(m: Module, x):
     TAEF2's blocks at the latent's size look at the whole picture first: see `pool`.
     """
     if "pool" in m:
-        x = x + pool(m["pool"], x)
+        x = m.add(x, pool(m["pool"], x))
     h = m.apply(relu, m.conv2d("conv.0", x, padding=1))
     h = m.apply(relu, m.conv2d("conv.2", h, padding=1))
-    return m.apply(relu, m.conv2d("conv.4", h, padding=1) + x)
+    return m.apply(relu, m.add(m.conv2d("conv.4", h, padding=1), x))
 
 
 @block

@@ -9,20 +9,21 @@ openaimodel.py and attention.py.
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 
 @block
 def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, head_dim=64, control=None):
     """Predict the noise in a latent, or its velocity: what the model was trained for.
 
-    x:         [N, C, H, W], H and W multiples of 2^(number of downsamplings)
+    x:         [N, C, H, W]; where H or W is odd on a level, the way up is cut to the size that the level had
     timesteps: [N], 0..1000, fractions allowed
     context:   [N, J, E], the text encoder's hidden states
-    num_heads: of every attention whose proj_in is a convolution (SD 1)
+    num_heads: heads of every attention whose proj_in is a convolution (SD 1); a list: heads of each level, the
+               middle's as the last
     y:         [N, A], what SDXL's label_emb takes, from `size_condition`; else None
-    head_dim:  channels a head where proj_in is linear (SD 2, SDXL)
+    head_dim:  channels a head where proj_in is linear (SD 2, SDXL); a list of num_heads goes before it
     control:   None, or what `controlnet` adds to each skip and, last, to the middle
     -> eps:    [N, K, H, W]
     """
@@ -30,21 +31,26 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
         raise BadInput(f"y is {'missing' if y is None else 'given'}: a UNet takes it if it has label_emb, as SDXL")
     emb = time_embed(m, timesteps)
     if y is not None:
-        emb = emb + label_embed(m["label_emb.0"], y)
+        emb = m.add(emb, label_embed(m["label_emb.0"], y))
     h = conv_in(m["input_blocks.0"], x)
-    skips = [h]
+    skips, level = [h], 0
     for i in range(1, m.count("input_blocks")):
-        h = stage(m["input_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
+        part = m["input_blocks"][i]
+        h = stage(part, h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
         skips.append(h)
-    h = stage(m["middle_block"], h, emb, context, num_heads, num_groups, head_dim)
+        level += goes_down(part)
+    h = stage(m["middle_block"], h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
     if control is not None:
         if len(control) != len(skips) + 1:
             raise BadInput(f"control has {len(control)} parts, this UNet takes {len(skips) + 1}")
-        h = h + control[-1]
-        skips = [skip + more for skip, more in zip(skips, control[:-1], strict=True)]
+        h = m.add(h, control[-1])
+        skips = [m.add(skip, more) for skip, more in zip(skips, control[:-1], strict=True)]
     for i in range(m.count("output_blocks")):
+        part = m["output_blocks"][i]
         h = np.concatenate([h, skips.pop()], axis=1)
-        h = stage(m["output_blocks"][i], h, emb, context, num_heads, num_groups, head_dim)
+        size = skips[-1].shape[2:] if skips else None
+        h = stage(part, h, emb, context, *heads_at(level, num_heads, head_dim), num_groups, size)
+        level -= goes_up(part)
     h = m.group_norm_silu("out.0", h, num_groups)
     return m.conv2d("out.2", h, padding=1)
 
@@ -75,6 +81,21 @@ def size_condition(m: Module, pooled, sizes):
     return np.concatenate([pooled, embedded.reshape(len(sizes), -1)], axis=1)
 
 
+def goes_down(m: Module) -> bool:
+    """Whether a numbered block is a downsampling: the next level begins behind it."""
+    return "0.op" in m
+
+
+def goes_up(m: Module) -> bool:
+    """Whether a numbered block ends in an upsampling."""
+    return f"{m.count() - 1}.conv" in m
+
+
+def heads_at(level, num_heads, head_dim):
+    """num_heads and head_dim of a level; head_dim is None where a list of num_heads goes before it."""
+    return (num_heads[level], None) if isinstance(num_heads, list) else (num_heads, head_dim)
+
+
 @block
 def conv_in(m: Module, x):
     """[N, C, H, W] -> [N, model_channels, H, W]"""
@@ -82,18 +103,21 @@ def conv_in(m: Module, x):
 
 
 @block
-def stage(m: Module, h, emb, context, num_heads, num_groups, head_dim=64):
-    """One numbered block: its layers one after the other, each known by its keys. [N, C, H, W] -> [N, K, P, Q]"""
+def stage(m: Module, h, emb, context, num_heads, head_dim, num_groups, size=None):
+    """One numbered block: its layers one after the other, each known by its keys. [N, C, H, W] -> [N, K, P, Q]
+
+    size: of what comes out of an upsampling, if not twice what goes in
+    """
     for i in range(m.count()):
         layer = m[i]
         if "in_layers" in layer:
             h = res_block(layer, h, emb, num_groups)
         elif "transformer_blocks" in layer:
-            h = spatial_transformer(layer, h, context, num_heads, num_groups, head_dim)
+            h = spatial_transformer(layer, h, context, num_heads, head_dim, num_groups)
         elif "op" in layer:
             h = downsample(layer, h)
         else:
-            h = upsample(layer, h)
+            h = upsample(layer, h, size)
     return h
 
 
@@ -102,10 +126,10 @@ def res_block(m: Module, x, emb, num_groups):
     """x [N, C, H, W], emb [N, D] -> [N, K, H, W]"""
     h = m.group_norm_silu("in_layers.0", x, num_groups)
     h = m.conv2d("in_layers.2", h, padding=1)
-    h = h + m.linear("emb_layers.1", m.silu(emb))[:, :, None, None]
+    h = m.add(h, m.linear("emb_layers.1", m.silu(emb))[:, :, None, None])
     h = m.group_norm_silu("out_layers.0", h, num_groups)
     h = m.conv2d("out_layers.3", h, padding=1)
-    return h + (m.conv2d("skip_connection", x) if "skip_connection" in m else x)
+    return m.add(h, m.conv2d("skip_connection", x) if "skip_connection" in m else x)
 
 
 @block
@@ -115,13 +139,18 @@ def downsample(m: Module, x):
 
 
 @block
-def upsample(m: Module, x):
-    """[N, C, H, W] -> [N, C, 2H, 2W]"""
-    return m.conv2d("conv", m.upsample_nearest(x), padding=1)
+def upsample(m: Module, x, size=None):
+    """[N, C, H, W] -> [N, C, 2H, 2W], or a row or a column less by `size`
+
+    Without its last row, twice the size is what nearest interpolation to that size gives.
+    Source: diffusers unet_2d_condition.py, forward_upsample_size; CompVis' UNet takes no odd sizes.
+    """
+    H, W = size or (2 * x.shape[2], 2 * x.shape[3])
+    return m.conv2d("conv", m.upsample_nearest(x)[:, :, :H, :W], padding=1)
 
 
 @block
-def spatial_transformer(m: Module, x, context, num_heads, num_groups, head_dim=64):
+def spatial_transformer(m: Module, x, context, num_heads, head_dim, num_groups):
     """Every pixel is a token. x [N, C, H, W], context [N, J, E] -> [N, C, H, W]
 
     SD 1 projects pixels (1x1 convolutions), SD 2 and SDXL tokens (linear layers): the same map, other keys.
@@ -129,15 +158,19 @@ def spatial_transformer(m: Module, x, context, num_heads, num_groups, head_dim=6
     H, W = x.shape[2:]
     D, *rest = m.shape("proj_in.weight")
     linear = len(rest) == 1
-    if linear and D % head_dim:
-        raise BadInput(f"{m.prefix}proj_in has {D} channels: expected a multiple of head_dim, which is {head_dim}")
-    heads = D // head_dim if linear else num_heads
+    heads = num_heads
+    if linear and head_dim is not None:
+        if D % head_dim:
+            raise BadInput(
+                f"{m.prefix}proj_in has {D} channels: expected a multiple of head_dim, which is {head_dim}"
+            )
+        heads = D // head_dim
     h = m.group_norm("norm", x, num_groups, eps=1e-6)
     h = m.linear("proj_in", tokens(h)) if linear else tokens(m.conv2d("proj_in", h))
     for i in range(m.count("transformer_blocks")):
         h = transformer_block(m["transformer_blocks"][i], h, context, heads)
     h = pixels(m.linear("proj_out", h), H, W) if linear else m.conv2d("proj_out", pixels(h, H, W))
-    return h + x
+    return m.add(h, x)
 
 
 def tokens(x):
@@ -158,9 +191,9 @@ def transformer_block(m: Module, x, context, num_heads):
     """
     h = m.layer_norm("norm1", x)
     crosses = m.shape("attn1.to_k.weight")[1] != x.shape[-1]
-    x = x + cross_attention(m["attn1"], h, context if crosses else h, num_heads)
-    x = x + cross_attention(m["attn2"], m.layer_norm("norm2", x), context, num_heads)
-    return x + feed_forward(m["ff"], m.layer_norm("norm3", x))
+    x = m.add(x, cross_attention(m["attn1"], h, context if crosses else h, num_heads))
+    x = m.add(x, cross_attention(m["attn2"], m.layer_norm("norm2", x), context, num_heads))
+    return m.add(x, feed_forward(m["ff"], m.layer_norm("norm3", x)))
 
 
 @block

@@ -8,42 +8,10 @@ autoencoder have neither), the attention in the middle (diffusers' mid_block_add
 Sizes that are no multiple of 8 go down to the next one, a row or a column at each level.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.module import Module, block
-
-
-class LatentScale(NamedTuple):
-    """How a family's denoiser sees an autoencoder's latents: diffusers' scaling_factor and shift_factor."""
-
-    factor: float
-    shift: float
-    source: str
-
-    def to_denoiser(self, z):
-        """(z - shift) * factor: of what encode gives, what is noised"""
-        return (z - self.shift) * self.factor
-
-    def to_vae(self, x):
-        """x / factor + shift: of what sampling ends with, what decode takes"""
-        return x / self.factor + self.shift
-
-
-_FLUX = LatentScale(0.3611, 0.1159, "black-forest-labs/flux, util.py, AutoEncoderParams")
-
-# FLUX.2's latents pass through a BatchNorm instead: vae_flux2.py. Radiance and TAESD have nothing to scale.
-LATENT_SCALES: dict[str, LatentScale] = {
-    "sd1": LatentScale(0.18215, 0.0, "CompVis/stable-diffusion, v1-inference.yaml, scale_factor"),
-    "sd2": LatentScale(0.18215, 0.0, "Stability-AI/stablediffusion, v2-inference.yaml, scale_factor"),
-    "sdxl": LatentScale(0.13025, 0.0, "Stability-AI/generative-models, sd_xl_base.yaml, scale_factor"),
-    "sd3": LatentScale(1.5305, 0.0609, "Stability-AI/sd3-ref, sd3_impls.py, SD3LatentFormat"),
-    "flux": _FLUX,
-    "chroma": _FLUX,
-    "zimage": _FLUX,
-}
+from refsd.numerics.errors import BadInput
 
 
 @block
@@ -136,7 +104,7 @@ def res_block(m: Module, x, num_groups):
     h = m.conv2d("conv1", h, padding=1)
     h = m.group_norm_silu("norm2", h, num_groups, eps=1e-6)
     h = m.conv2d("conv2", h, padding=1)
-    return h + (m.conv2d("nin_shortcut", x) if "nin_shortcut" in m else x)
+    return m.add(h, m.conv2d("nin_shortcut", x) if "nin_shortcut" in m else x)
 
 
 @block
@@ -146,4 +114,4 @@ def attention(m: Module, x, num_groups):
     h = m.group_norm("norm", x, num_groups, eps=1e-6)
     q, k, v = (m.conv2d(name, h).reshape(N, C, H * W).swapaxes(1, 2)[:, :, None] for name in "qkv")
     h = m.attention(q, k, v)[:, :, 0].swapaxes(1, 2).reshape(N, C, H, W)
-    return x + m.conv2d("proj_out", h)
+    return m.add(x, m.conv2d("proj_out", h))

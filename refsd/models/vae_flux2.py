@@ -4,10 +4,10 @@ black-forest-labs/flux2, autoencoder.py. `bn` holds what BatchNorm has collected
 and no bias. The networks are in vae.py. stable-diffusion.cpp has the statistics built in, to four decimals.
 """
 
-from refsd.golden.errors import BadInput
 from refsd.kernels.batch_norm import batch_denorm, batch_norm
 from refsd.models import vae
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 EPS = 1e-4
 

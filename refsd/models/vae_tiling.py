@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.seams import Seams
 
 Run = Callable[[np.ndarray], np.ndarray]

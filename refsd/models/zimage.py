@@ -1,7 +1,7 @@
 """The transformer of Z-Image: picture and caption are refined apart, then run through one stack together.
 
 Key names of the single-file checkpoint (fused `attention.qkv`, `x_embedder`, `final_layer`), which GGUF files keep;
-the split names of Tongyi-MAI's own folder are in weights/keymaps_zimage.py. A single file may also hold
+the split names of Tongyi-MAI's own folder are in networks/zimage.py. A single file may also hold
 `norm_final.weight`, which diffusers drops and nothing here reads.
 
 Time runs backwards here: the model is given 1 - sigma, and its output is minus the flow's velocity. This page does
@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.kernels.attention import boolean_mask
 from refsd.kernels.patchify import patchify_channels_last, unpatchify_channels_last
 from refsd.kernels.tanh import tanh
 from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
 
 MULTIPLE = 32  # a stream's length, after learned tokens have filled it up
 NORM_EPS = 1e-5  # of every RMSNorm, those of queries and keys too
@@ -79,8 +79,9 @@ def transformer_block(m: Module, x, angle, c=None, mask=None):
     -> x:  [N, L, D]
     """
     if c is None:
-        x = x + norm(m, "attention_norm2", attention(m["attention"], norm(m, "attention_norm1", x), angle, mask))
-        return x + norm(m, "ffn_norm2", feed_forward(m["feed_forward"], norm(m, "ffn_norm1", x)))
+        h = attention(m["attention"], norm(m, "attention_norm1", x), angle, mask)
+        x = m.add(x, norm(m, "attention_norm2", h))
+        return m.add(x, norm(m, "ffn_norm2", feed_forward(m["feed_forward"], norm(m, "ffn_norm1", x))))
 
     scale_msa, gate_msa, scale_mlp, gate_mlp = np.split(m.linear("adaLN_modulation.0", c), 4, axis=-1)
     h = attention(m["attention"], scaled(m, norm(m, "attention_norm1", x), scale_msa), angle, mask)
@@ -127,7 +128,7 @@ def final_layer(m: Module, x, c):
 
 def norm(m: Module, name, x):
     """RMSNorm. [..., D] -> the same"""
-    return m.rms_norm(f"{name}.weight", x, eps=NORM_EPS)
+    return m.rms_norm_apart(f"{name}.weight", x, eps=NORM_EPS)
 
 
 def scaled(m: Module, x, scale):

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.models.vae import LatentScale
+from refsd.families import LatentScale
 from refsd.models.vae_flux2 import pack, unpack
 from refsd.models.vae_tiling import Tiling
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.pipelines.part import Part, flag_of, open_part
 from refsd.pipelines.tiles import decode_as_asked
 from refsd.seams import Seams
@@ -101,7 +101,7 @@ def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: i
 def _pixels(kind: str, decoder: Part) -> int:
     m = decoder.module
     if kind == "tae":
-        # Behind each doubling stands a convolution without bias.
+        # ExtraChannels each doubling stands a convolution without bias.
         places = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
         return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in places)
     levels = m.count("decoder.up")

@@ -1,11 +1,11 @@
-"""A denoiser under guidance, as a function of x and what it is told of the noise: a call for each condition."""
+"""A denoiser under guidance, as a function of x and the timestep: a call for each condition."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.pipelines.conditioning import Conditioned
+from refsd.families.family import Condition
 from refsd.pipelines.part import Part
 from refsd.samplers.guidance import guide, guide_image
 
@@ -14,38 +14,39 @@ Listener = Callable[[str, np.ndarray], None]
 CONDITIONS = "cond", "image", "uncond"
 
 
-class Told(NamedTuple):
+class CallCondition(NamedTuple):
     """
-    text:   what the prompt's encoders said
-    behind: [1, C, h, w], behind x in the input; None: nothing stands there
+    text:  the prompt
+    extra: [1, C, h, w], channels behind x in the network's input; None: there are none
     """
 
-    text: Conditioned
-    behind: np.ndarray | None = None
+    text: Condition
+    extra: np.ndarray | None = None
 
 
 class Guided:
     """
-    told:        "cond" and, as far as guidance asks for them, "uncond" (without the prompt) and "image" (without
+    conditions:  "cond" and, as far as guidance asks for them, "uncond" (without the prompt) and "image" (without
                  the prompt, but with the picture to edit)
-    constants:   what every call takes besides, by argument: guidance, hint, reference
+    constants:   further inputs of every call, by argument: guidance, hint, reference
     params:      of the component
-    uncond:      what it said of the last x without the prompt
+    uncond:      the output for the last x without the prompt
     """
 
     def __init__(
         self,
         denoiser: Part,
-        told: Mapping[str, Told],
+        conditions: Mapping[str, CallCondition],
         cfg_scale: float,
         image_cfg_scale: float | None,
         constants: Mapping[str, np.ndarray],
         params: Mapping[str, Any],
         tell: Listener,
     ):
-        self.denoiser, self.told, self.tell = denoiser, told, tell
+        self.denoiser, self.conditions, self.tell = denoiser, conditions, tell
         self.cfg_scale, self.image_cfg_scale = cfg_scale, image_cfg_scale
         self.constants, self.params = constants, params
+        self.patch = denoiser.patch
         self.calls = 0
         self.uncond = np.empty(0)
 
@@ -56,7 +57,7 @@ class Guided:
         self.tell(f"{call}.timesteps", timesteps)
         outputs = {}
         for which in CONDITIONS:
-            if which in self.told:
+            if which in self.conditions:
                 outputs[which] = self._run(which, x, timesteps)
                 self.tell(f"{call}.{which}", outputs[which])
         self.calls += 1
@@ -69,9 +70,9 @@ class Guided:
         return guide(outputs["cond"], outputs["uncond"], self.cfg_scale)
 
     def _run(self, which: str, x: np.ndarray, timesteps: np.ndarray) -> np.ndarray:
-        text, behind = self.told[which]
+        text, extra = self.conditions[which]
         inputs = {
-            "x": x if behind is None else np.concatenate([x, behind.astype(x.dtype)], axis=1),
+            "x": self._whole(x if extra is None else np.concatenate([x, extra.astype(x.dtype)], axis=1)),
             "timesteps": timesteps,
             "context": text.context,
             **({} if text.y is None else {"y": text.y}),
@@ -79,4 +80,12 @@ class Guided:
             **self.constants,
         }
         source = f"{self.denoiser.name} call {self.calls}"
-        return self.denoiser(inputs, source, **self.params)["out"].astype(x.dtype)
+        out = self.denoiser(inputs, source, **self.params)["out"]
+        return out[:, :, : x.shape[2], : x.shape[3]].astype(x.dtype)
+
+    def _whole(self, x: np.ndarray) -> np.ndarray:
+        """x padded with zeros below and to the right to whole patches.
+
+        Source: stable-diffusion.cpp common_dit.hpp, pad_to_patch_size, unpatchify_and_crop.
+        """
+        return np.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % self.patch), (0, -x.shape[3] % self.patch)))

@@ -1,4 +1,4 @@
-"""Pictures that a picture is made from: to begin with, a mask, a hint, one to edit; and what stands behind x.
+"""Pictures that a picture is made from: to begin with, a mask, a hint, one to edit; and the channels behind x.
 
 No picture is resized: one that does not fit is refused, since every engine resizes in its own way.
 """
@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.golden.file_kinds import START, kind
+from refsd.golden.input_file import open_input
+from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import Autoencoder, Draw
 
 MOST = 4096  # pixels of a side
@@ -27,8 +29,8 @@ class Given(NamedTuple):
     reference: np.ndarray | None = None
 
 
-class Behind(NamedTuple):
-    """What stands behind x with the prompt, and without: [1, C, h, w] each."""
+class ExtraChannels(NamedTuple):
+    """Channels behind x in the network's input, with the prompt and without: [1, C, h, w] each."""
 
     cond: np.ndarray
     uncond: np.ndarray
@@ -43,7 +45,12 @@ def read_picture(flag: str, path: Path) -> np.ndarray:
 
     colours = flag != "--mask"
     try:
-        with Image.open(path) as image:
+        file = open_input(path, "a picture")
+    except BadInput as error:
+        raise BadInput(f"{flag} {error}") from None
+    found = kind(file.read(START))
+    try:
+        with file, Image.open(file) as image:
             if max(image.size) > MOST:
                 raise BadInput(f"{flag} {path}: {image.width}x{image.height} pixels; at most {MOST} a side")
             pixels = np.asarray(image.convert("RGB" if colours else "L"))
@@ -51,7 +58,8 @@ def read_picture(flag: str, path: Path) -> np.ndarray:
         raise
     except Exception as error:  # Pillow has one for each format
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise BadInput(f"{flag} {path}: no picture that can be read: {reason}") from None
+        found = reason if not found or found.endswith(" picture") else found
+        raise BadInput(f"{flag} {path}: no picture that can be read: {found}") from None
     values = pixels.astype(np.float64) / 255
     values = values.transpose(2, 0, 1) if colours else np.floor(values + 0.5)[None]
     return values[None]
@@ -96,17 +104,17 @@ def _masked(given: Given, what: str) -> tuple[np.ndarray, np.ndarray]:
     return signed(given.init) * (1 - given.mask), given.mask
 
 
-def _inpaint(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Behind:
+def _inpaint(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> ExtraChannels:
     """The mask, then the masked picture's latent; without the prompt stable-diffusion.cpp has zeros for it."""
     picture, mask = _masked(given, "inpainting")
     latent = vae.encode(picture, draw)
     mask = in_latents(mask, vae.pixels, like).astype(latent.dtype)
     cond = np.concatenate([mask, latent], axis=1)
     zeros = np.concatenate([mask, np.zeros_like(latent)], axis=1)
-    return Behind(cond, zeros if like == "sdcpp" else cond)
+    return ExtraChannels(cond, zeros if like == "sdcpp" else cond)
 
 
-def _fill(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Behind:
+def _fill(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> ExtraChannels:
     """The masked picture's latent, then the mask, each latent's pixels as channels.
 
     Source: black-forest-labs/flux sampling.py, prepare_fill; diffusers FluxFillPipeline.prepare_mask_latents.
@@ -118,10 +126,10 @@ def _fill(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Behin
     mask = mask.reshape(1, h, P, w, P).transpose(0, 2, 4, 1, 3).reshape(1, P * P, h, w).astype(latent.dtype)
     cond = np.concatenate([latent, mask], axis=1)
     zeros = np.concatenate([np.zeros_like(latent), mask], axis=1)
-    return Behind(cond, zeros if like == "sdcpp" else cond)
+    return ExtraChannels(cond, zeros if like == "sdcpp" else cond)
 
 
-def _edit(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Behind:
+def _edit(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> ExtraChannels:
     """The latent of the picture to edit, its mean, as the autoencoder gives it; zeros without.
 
     Source: timothybrooks/instruct-pix2pix edit_cli.py; diffusers prepare_image_latents.
@@ -129,21 +137,21 @@ def _edit(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Behin
     if given.reference is None:
         raise BadInput("these weights edit a picture: give it with --ref-image")
     latent = vae.encode(signed(given.reference), scaled=False)
-    return Behind(latent, np.zeros_like(latent))
+    return ExtraChannels(latent, np.zeros_like(latent))
 
 
-def _control(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> Behind:
+def _control(given: Given, vae: Autoencoder, like: str, draw: Draw | None) -> ExtraChannels:
     """The latent of edges or depths. Source: black-forest-labs/flux sampling.py, prepare_control."""
     if given.control is None:
         raise BadInput("these weights follow a picture of edges or depths: give it with --control-image")
     latent = vae.encode(signed(given.control), draw)
-    return Behind(latent, np.zeros_like(latent) if like == "sdcpp" else latent)
+    return ExtraChannels(latent, np.zeros_like(latent) if like == "sdcpp" else latent)
 
 
-# Those whose posterior diffusers draws before the noise.
+# Extra channels whose posterior diffusers draws before the noise.
 BEFORE_NOISE = ("control",)
-# Drawing.behind -> what makes it
-BEHIND: dict[str, Callable[[Given, Autoencoder, str, Draw | None], Behind]] = {
+# Variant.extra_channels -> the function that makes them
+EXTRA_CHANNELS: dict[str, Callable[[Given, Autoencoder, str, Draw | None], ExtraChannels]] = {
     "inpaint": _inpaint,
     "fill": _fill,
     "edit": _edit,

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd import __version__
-from refsd.adapters import open_loras
-from refsd.engine import memory, one_answer
-from refsd.forward import write
-from refsd.golden.arithmetic import named
-from refsd.golden.errors import BadInput
+from refsd.golden.output_file import Outputs
+from refsd.loras import open_loras
+from refsd.numerics.arithmetic import named
+from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import memory, one_answer
 from refsd.pipelines import txt2img
 from refsd.pipelines.given import Given, read_picture
 from refsd.pipelines.noise_levels import sigmas
 from refsd.pipelines.picture import output_paths, parameters_text, to_bytes, write_png
-from refsd.pipelines.pipeline import Conditioning, Pipeline, filled, open_pipeline, size_multiple
+from refsd.pipelines.pipeline import Conditioning, Pipeline, drawn_size, filled, open_pipeline, size_multiple
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.report import Report
 from refsd.pipelines.settings import Settings, check
@@ -25,6 +25,7 @@ from refsd.pipelines.start import check_given, start
 from refsd.pipelines.tiles import words
 from refsd.progress import compile_progress
 from refsd.weights import open_checkpoint
+from refsd.weights.tensor_files import check_name, write_arrays
 
 
 class Job(NamedTuple):
@@ -48,6 +49,7 @@ class Job(NamedTuple):
     pictures: Mapping[str, Path] = {}
     tokenizer: Path | None = None
     json: bool = False
+    lora_rule: str = "trainer"
 
 
 # Flag -> field of Given.
@@ -61,15 +63,15 @@ def run(job: Job) -> list[Path]:
     arithmetic = named(job.numerics, job.deviations)
     given = Given(**{PICTURES[flag]: read_picture(flag, path) for flag, path in job.pictures.items()})
     checkpoint = open_checkpoint(job.model, job.parts)
-    loras = open_loras(job.loras, checkpoint)
+    loras = open_loras(job.loras, checkpoint, job.lora_rule)
     tokenizers = Tokenizers(job.vocab, job.tokenizer, job.model)
     pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
     found = tokenizers.find(pipe.encoders.values())
-    settings = filled(pipe, _aligned(_sized(job.settings, given), size_multiple(pipe), report))
+    settings = filled(pipe, _aligned(pipe, _sized(job.settings, given), report))
     check_given(pipe, settings, given)
     steps = len(sigmas(pipe, settings, given.init is not None)) - 1
     _warn(pipe, settings, report)
-    paths = output_paths(job.output, job.batch_count)
+    paths = _outputs(job)
     report.detail(f"vocabulary: {', '.join(found)}")
 
     tapped: dict[str, np.ndarray] = {}
@@ -89,9 +91,20 @@ def run(job: Job) -> list[Path]:
         finally:
             report.status.stop()
     if job.taps is not None:
-        write(job.taps, tapped, {"tool": "refsd txt2img", "version": __version__, "numerics": job.numerics})
+        write_arrays(job.taps, tapped, {"tool": "refsd txt2img", "version": __version__, "numerics": job.numerics})
     if job.json:
         print(json.dumps(_told(job, pipe, settings, paths)))
+    return paths
+
+
+def _outputs(job: Job) -> list[Path]:
+    """Each picture's path. Raises BadInput for what could not be written in the end."""
+    outputs, paths = Outputs(), output_paths(job.output, job.batch_count)
+    for path in paths:
+        outputs.add("--output", path)
+    if job.taps is not None:
+        check_name(job.taps)
+        outputs.add("--taps", job.taps)
     return paths
 
 
@@ -121,19 +134,23 @@ def _sized(settings: Settings, given: Given) -> Settings:
     return settings._replace(width=settings.width or width, height=settings.height or height)
 
 
-def _aligned(settings: Settings, multiple: int, report: Report) -> Settings:
-    """sd-cli's rule: sizes go up to the next multiple, with a warning."""
-    width, height = (-(-size // multiple) * multiple for size in (settings.width, settings.height))
-    if (width, height) != (settings.width, settings.height):
-        report.say(f"{settings.width}x{settings.height} goes up to {width}x{height}: multiples of {multiple}")
-    return settings._replace(width=width, height=height)
+def _aligned(pipe: Pipeline, settings: Settings, report: Report) -> Settings:
+    """`drawn_size`, with a warning where that is another."""
+    drawn = drawn_size(pipe, settings)
+    if drawn != settings:
+        goes = "up" if settings.like == "sdcpp" else "down"
+        report.say(
+            f"{settings.width}x{settings.height} goes {goes} to {drawn.width}x{drawn.height}: "
+            f"multiples of {size_multiple(pipe, settings.like)}"
+        )
+    return drawn
 
 
 def _warn(pipe: Pipeline, settings: Settings, report: Report) -> None:
     """Of what the user asked for and this run does not read."""
     if settings.negative_prompt and settings.cfg_scale == 1:
-        distilled = pipe.drawing.cfg_scale == 1
-        why = f"{pipe.family.title}'s guidance is distilled into its weights; " if distilled else ""
+        distilled = pipe.variant.cfg_scale == 1
+        why = f"{pipe.variant.title}'s guidance is distilled into its weights; " if distilled else ""
         report.say(f"--negative-prompt is not read: {why}only a --cfg-scale other than 1 asks for it")
 
 
@@ -153,6 +170,7 @@ def _extras(job: Job, loras, settings: Settings) -> dict[str, str]:
     extras |= {"Deviations": " ".join(job.deviations)} if job.deviations else {}
     if loras:
         extras["Lora"] = " ".join(f"{file.weights.path.name}:{strength:g}" for file, strength in loras)
+        extras |= {} if job.lora_rule == "trainer" else {"Lora rule": job.lora_rule}
     if "--init-img" in job.pictures:
         extras["Denoising strength"] = f"{settings.strength:g}"
     extras |= words(settings.tiling, settings.seams)
@@ -164,4 +182,4 @@ def _told(job: Job, pipe: Pipeline, settings: Settings, paths: list[Path]) -> di
     kept = {name: value for name, value in settings._asdict().items() if name not in ("tiling", "seams")}
     pictures = [{"path": str(path), "seed": job.seed + b} for b, path in enumerate(paths)]
     levels = [float(sigma) for sigma in sigmas(pipe, settings, "--init-img" in job.pictures)]
-    return {"family": pipe.family.name, "pictures": pictures, "settings": kept | {"sigmas": levels}}
+    return {"family": pipe.variant.name, "pictures": pictures, "settings": kept | {"sigmas": levels}}

@@ -4,28 +4,30 @@ from functools import partial
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.pipelines.pipeline import Pipeline, filled, latent_shape, patch
+from refsd.numerics.errors import BadInput
+from refsd.pipelines.pipeline import Pipeline, filled, latent_shape
 from refsd.pipelines.prediction import PREDICTIONS, shift_of
 from refsd.pipelines.settings import Settings
+from refsd.pipelines.trained_levels import trained_levels
 from refsd.samplers.conventions import CARDS, fewer_rounded_up
-from refsd.samplers.levels import FlowLevels, Levels
+from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
 
 def levels_of(pipe: Pipeline, settings: Settings, steps: int) -> Levels:
     """The noise levels of a filled setting; a flow's move with the picture's size, some with the steps."""
-    flow = pipe.drawing.flow
+    flow = pipe.variant.flow
     if flow is None:
-        return PREDICTIONS[settings.prediction or "eps"][1]
+        known = PREDICTIONS[settings.prediction or "eps"][1]
+        return trained_levels(pipe.checkpoint, settings.like) if known is SD_LEVELS else known
     shift = shift_of(pipe.checkpoint) if settings.like == "diffusers" else None
     if settings.flow_shift is not None:
-        shift = flow.said(settings.flow_shift)
+        shift = flow.from_flag(settings.flow_shift)
     if shift is None:
-        side = patch(pipe.denoiser)
+        side = pipe.denoiser.patch
         _, _, h, w = latent_shape(pipe, settings)
-        shift = flow.shift[settings.like]((h // side) * (w // side), steps)
+        shift = flow.shift[settings.like](-(-h // side) * -(-w // side), steps)
     return flow.levels(shift)
 
 
@@ -39,7 +41,7 @@ def sigmas(pipe: Pipeline, settings: Settings, from_a_picture: bool = False) -> 
         if not from_a_picture or settings.strength == 1:
             return _schedule(pipe, settings, steps)
         truncation = CARDS[settings.like].truncation
-        if settings.like == "diffusers" and pipe.drawing.flow is not None:
+        if settings.like == "diffusers" and pipe.variant.flow is not None:
             truncation = fewer_rounded_up
         levels = truncation(steps, settings.strength, partial(_schedule, pipe, settings))
     except ValueError as error:
@@ -53,6 +55,6 @@ def _schedule(pipe: Pipeline, settings: Settings, steps: int) -> np.ndarray:
     name, levels = settings.schedule or "", levels_of(pipe, settings, steps)
     if name in FLOW_SCHEDULES:
         if not isinstance(levels, FlowLevels):
-            raise BadInput(f"--scheduler {name}: {pipe.family.title} is no rectified flow")
+            raise BadInput(f"--scheduler {name}: {pipe.variant.title} is no rectified flow")
         return FLOW_SCHEDULES[name](steps, levels)
     return SCHEDULES[name](steps, levels)

@@ -8,9 +8,9 @@ import numpy as np
 
 from refsd.components import COMPONENTS, forward, load
 from refsd.components.component import Fit
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
 from refsd.module import Kept, Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.weights import Checkpoint
 from refsd.weights.adapters import AdapterFile
 from refsd.weights.checkpoint import PART_FLAGS
@@ -52,6 +52,12 @@ class Part(NamedTuple):
     @property
     def fits(self) -> Mapping[str, Fit]:
         return COMPONENTS[self.name].fits(self.module)
+
+    @property
+    def patch(self) -> int:
+        """What the sides of its latents must be multiples of."""
+        fits = self.fits
+        return fits["H"].n if "H" in fits else 1
 
 
 def open_part(

@@ -1,12 +1,12 @@
 """A picture's bytes, its file's name, and the words that a PNG carries."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.golden.output_file import whole_file
+from refsd.numerics.errors import BadInput
 from refsd.pipelines.settings import Settings
 
 
@@ -22,16 +22,10 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
 def output_paths(output: Path, count: int) -> list[Path]:
     """sd-cli's names: cat.png, or for several cat_0.png, cat_1.png, ...; .png where there is no suffix.
 
-    Makes the folder. Raises BadInput for another format, or a folder that cannot be written to.
+    Raises BadInput for another format.
     """
     if output.suffix.lower() not in ("", ".png"):
         raise BadInput(f"--output {output}: refsd writes PNG; expected a name that ends in .png")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{output.parent}: cannot be made: {error.strerror}") from error
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
-        raise BadInput(f"{output}: cannot be written there")
     suffix = output.suffix or ".png"
     numbers = [""] if count == 1 else [f"_{b}" for b in range(count)]
     return [output.with_name(f"{output.stem}{number}{suffix}") for number in numbers]
@@ -57,16 +51,11 @@ def parameters_text(settings: Settings, seed: int, extras: Mapping[str, str]) ->
 
 
 def write_png(path: Path, pixels: np.ndarray, parameters: str) -> None:
-    """pixels [H, W, 3] uint8; an existing file is replaced once the new one is whole."""
+    """Write pixels, [H, W, 3] uint8. Raises BadInput as `whole_file` does."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
     info = PngInfo()
     info.add_itxt("parameters", parameters) if not parameters.isascii() else info.add_text("parameters", parameters)
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with whole_file(path) as part:
         Image.fromarray(pixels).save(part, "PNG", pnginfo=info)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadInput(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -1,32 +1,28 @@
 """A prompt through a family's tokenizers and text encoders.
 
-Whose convention is what: the words around a prompt, lengths, padding and masks are text_rules.py's; weights in
-brackets and the layer of CLIP are cards.py's, both engine by engine. What an encoder says of one chunk is weighed
-before the chunks are joined; stable-diffusion.cpp weighs SDXL's two encoders as one, T5, Qwen3 and Mistral too.
+The words around a prompt, its length, padding and mask come from the family's text rules; weights in brackets
+and clip skip from the engine's card (cards.py). Weights are applied to the hidden states of each chunk before
+these are joined; SDXL's two encoders are weighted as one. stable-diffusion.cpp weights T5, Qwen3 and Mistral too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.pipelines.families import Drawing
-from refsd.pipelines.joining import Said
+from refsd.families.family import Encoded, TextEncoder, Variant
+from refsd.numerics.errors import BadInput
 from refsd.pipelines.part import Part
 from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.cards import PROMPT_CARDS, PromptCard
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
-from refsd.tokenizers.text_rules import MAX_LENGTH, TEXT_RULES, TextRule, in_chunks, token_rows
+from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, in_chunks, token_rows
 from refsd.tokenizers.text_tokenizer import TextTokenizer
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 
 CLIP = "clip", "clip_g"
-ONE_TOGETHER = "sdxl"  # whose encoders are weighed as one
-# What a language model is asked for, family by family.
-HIDDEN = {"zimage": "penultimate", "flux2-klein": "context", "flux2-dev": "context"}
 
 
 class Tokenizers:
@@ -69,67 +65,62 @@ class Tokenizers:
         raise BadInput(f"no tokenizer for {part.name} ({reason}): give its file or folder with --tokenizer")
 
 
-class Spoken(NamedTuple):
-    """What one encoder says: hidden [1, J, E], pooled [1, P] of the first chunk, mask [1, J]."""
-
-    hidden: np.ndarray
-    pooled: np.ndarray | None
-    mask: np.ndarray
-
-
-def say(
-    drawing: Drawing,
+def encode(
+    variant: Variant,
     like: str,
     encoders: Mapping[str, Part],
     tokenizers: Tokenizers,
     prompt: str,
     clip_skip: int | None = None,
-) -> Mapping[str, Spoken]:
-    """Encoder by encoder; one that is not there says nothing.
+    negative: bool = False,
+) -> dict[str, Encoded]:
+    """A prompt through the text encoders that are there. -> component -> batches of one
 
-    clip_skip: as the user of that engine says it; None: the family's
+    clip_skip: as the user of that engine gives it; None: the family's
+    negative:  whether this is the negative prompt
     """
     card = PROMPT_CARDS[like]
+    clip_skip = clip_skip if card.negative or not negative else None
     clips = {name: part for name, part in encoders.items() if name in CLIP}
-    spoken = _clips(drawing, like, card, clips, tokenizers, prompt, clip_skip) if clips else {}
-    for name in encoders:
+    encoded = _clips(variant, like, card, clips, tokenizers, prompt, clip_skip) if clips else {}
+    for name, part in encoders.items():
         if name not in CLIP:
-            rule = TEXT_RULES[drawing.text, name, like]
-            hidden = HIDDEN.get(drawing.text, "last_hidden_state")
-            spoken[name] = _language(encoders[name], tokenizers.of(encoders[name]), rule, card, hidden, prompt)
-    return spoken
+            own = variant.encoders[name]
+            encoded[name] = _language(part, tokenizers.of(part), own.rules[like], card, own.output, prompt)
+    return encoded
 
 
-def _clips(drawing, like, card, encoders, tokenizers, prompt, clip_skip) -> dict[str, Spoken]:
+def _clips(variant: Variant, like, card, encoders, tokenizers, prompt, clip_skip) -> dict[str, Encoded]:
     chunks: list[Chunk] = card.chunk(tokenizers.clip(), card.parse(prompt))
-    rules = {name: TEXT_RULES[drawing.text, name, like] for name in encoders}
+    rules = {name: variant.encoders[name].rules[like] for name in encoders}
     if not all(rule.over is in_chunks for rule in rules.values()):
         chunks = chunks[:1]
-    layer = card.layer(clip_skip, "sdxl" if drawing.layer == 2 else "sd1")
-    spoken = {}
-    for names in [[*encoders]] if drawing.text == ONE_TOGETHER else [[name] for name in encoders]:
-        said = {}
+    layer = card.layer(clip_skip, variant.clip_layer)
+    encoded = {}
+    for names in [[*encoders]] if variant.weighted_together else [[name] for name in encoders]:
+        outputs = {}
         for name in names:
-            params = {"clip_skip": _own_layer(drawing, encoders[name], layer), "final_norm": drawing.normed}
+            own = _own_layer(variant.encoders[name], encoders[name], layer)
+            params = {"clip_skip": own, "final_norm": variant.final_norm}
             ids = [_padded(chunk.ids, rules[name]) for chunk in chunks]
-            said[name] = [encoders[name]({"input_ids": row[None]}, "prompt", **params) for row in ids]
-        weighed = []
+            outputs[name] = [encoders[name]({"input_ids": row[None]}, "prompt", **params) for row in ids]
+        weighted = []
         for i, chunk in enumerate(chunks):
-            hidden = [said[name][i]["last_hidden_state"] for name in names]
-            weighed.append(_weighed(hidden, chunk.weights, card, encoders[names[0]]))
+            hidden = [outputs[name][i]["last_hidden_state"] for name in names]
+            weighted.append(_weighted(hidden, chunk.weights, card, encoders[names[0]]))
         for j, name in enumerate(names):
-            hidden = np.concatenate([chunk[j] for chunk in weighed], axis=1)
-            pooled = said[name][0]["pooled"]
-            if like in drawing.projected and name == "clip" and "text_projection" in encoders[name].module:
+            hidden = np.concatenate([chunk[j] for chunk in weighted], axis=1)
+            pooled = outputs[name][0]["pooled"]
+            if like in variant.encoders[name].projected_in and "text_projection" in encoders[name].module:
                 pooled = encoders[name].module.linear("text_projection", pooled)
-            spoken[name] = Spoken(hidden, pooled, np.ones(hidden.shape[:2], np.int64))
-    return spoken
+            encoded[name] = Encoded(hidden, pooled, np.ones(hidden.shape[:2], np.int64))
+    return encoded
 
 
-def _own_layer(drawing: Drawing, part: Part, layer: int) -> int:
-    """Diffusers' folders of SD 2 lack the last of OpenCLIP's 24 layers, which nothing reads."""
+def _own_layer(encoder: TextEncoder, part: Part, layer: int) -> int:
+    """The layer of an encoder that may lack the last of OpenCLIP's 24, as in diffusers' folders of SD 2."""
     lacks = part.in_a_folder or part.module.count("text_model.encoder.layers") == 23
-    return max(1, layer - 1) if drawing.text == "sd2" and lacks else layer
+    return max(1, layer - 1) if encoder.short_in_folders and lacks else layer
 
 
 def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
@@ -142,26 +133,26 @@ def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
 
 def _language(
     part: Part, tokenizer: TextTokenizer, rule: TextRule, card: PromptCard, hidden: str, prompt: str
-) -> Spoken:
+) -> Encoded:
     """T5, Qwen3 or Mistral. A BREAK means nothing to them."""
     parts = [pair for pair in card.parse(prompt.replace(rule.without, "") if rule.without else prompt) if pair]
     before, after = rule.around
     ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
     source = f"{tokenizer.source}, {part.name}"
     rows, mask = token_rows(lambda _: ids, tokenizer.ends, [""], rule, source)
-    weighed = np.ones(rows.shape, np.float32)
+    all_weights = np.ones(rows.shape, np.float32)
     room = (rule.length or MAX_LENGTH) - rule.bos - rule.eos
-    for row, mine, seen in zip(weighed, rule.over(weights, room), mask, strict=True):  # type: ignore[arg-type]
+    for row, mine, seen in zip(all_weights, rule.over(weights, room), mask, strict=True):  # type: ignore[arg-type]
         start = int(np.argmax(seen)) + rule.bos
         row[start : start + len(mine)] = mine
     answers = []
-    for row, seen, weight in zip(rows, mask, weighed, strict=True):
+    for row, seen, weight in zip(rows, mask, all_weights, strict=True):
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
-        said = part(inputs, "prompt", also=True)
-        if hidden not in said:
+        outputs = part(inputs, "prompt", also=True)
+        if hidden not in outputs:
             raise BadInput(f"{part.path}: {part.name} has too few layers for this family")
-        answers.append(_weighed([said[hidden]], weight, card, part)[0])
-    return Spoken(np.concatenate(answers, axis=1), None, mask.reshape(1, -1))
+        answers.append(_weighted([outputs[hidden]], weight, card, part)[0])
+    return Encoded(np.concatenate(answers, axis=1), None, mask.reshape(1, -1))
 
 
 def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list[int], list[float]]:
@@ -181,20 +172,10 @@ def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list
     return ids, weights
 
 
-def _weighed(hidden: list[np.ndarray], weights: np.ndarray, card: PromptCard, part: Part) -> list[np.ndarray]:
-    """The hidden states of one chunk, of several encoders side by side, weighed together. [1, J, E] each"""
+def _weighted(hidden: list[np.ndarray], weights: np.ndarray, card: PromptCard, part: Part) -> list[np.ndarray]:
+    """Apply a prompt's weights to one chunk's hidden states, those of several encoders as one. [1, J, E] each"""
     if card.weigh is None or (weights == 1).all():
         return hidden
     both = np.concatenate(hidden, axis=2)
     wide = card.weigh(both.astype(part.dtype), weights).astype(both.dtype)
     return np.split(wide, np.cumsum([h.shape[2] for h in hidden])[:-1], axis=2)
-
-
-def said(spoken: Mapping[str, Spoken], **context: Any) -> Said:
-    """What `joining` takes."""
-    return Said(
-        {name: one.hidden for name, one in spoken.items()},
-        {name: one.pooled for name, one in spoken.items() if one.pooled is not None},
-        {name: one.mask for name, one in spoken.items()},
-        **context,
-    )

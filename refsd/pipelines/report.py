@@ -12,7 +12,7 @@ class Report:
 
     def __init__(self, verbose: bool):
         self.verbose = verbose
-        self.console = Console(file=sys.stderr, highlight=False)
+        self.console = Console(file=sys.stderr, highlight=False, emoji=False)
         self.status = self.console.status("")
         self.last = time.monotonic()
         self.picture, self.steps = "", 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
@@ -26,6 +26,8 @@ _SDCPP_SCHEDULE = {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple"}
 # They ask for a Brownian motion's increments; dpm++2m_sde does with fresh noise, as stable-diffusion.cpp's.
 # Source: k-diffusion sampling.py.
 _BROWNIAN = ("dpm++sde", "dpm++2m_sde_heun", "dpm++3m_sde")
+# Names that mean nothing where the model is no rectified flow.
+FLOWS_ONLY = tuple(name for name in FLOW_SAMPLERS if name not in {**SAMPLERS, **CFG_PP_SAMPLERS})
 _STD_DEFAULT = (
     "C++ leaves std::default_random_engine and std::normal_distribution to each standard library, "
     "so that one seed gives another picture elsewhere"
@@ -53,7 +55,8 @@ class Method(NamedTuple):
 
 
 def names() -> list[str]:
-    return [*SAMPLERS, *ALIASES, *CFG_PP_SAMPLERS]
+    """Of all samplers; those in FLOWS_ONLY are for rectified flows alone."""
+    return [*SAMPLERS, *ALIASES, *CFG_PP_SAMPLERS, *FLOWS_ONLY]
 
 
 def default_schedule(sampler: str, otherwise: str = "discrete") -> str:
@@ -61,20 +64,25 @@ def default_schedule(sampler: str, otherwise: str = "discrete") -> str:
     return _SDCPP_SCHEDULE.get(sampler, otherwise)
 
 
-def method(name: str, eta: float | None = None, flow: bool = False) -> Method:
+def method(name: str, eta: float | None = None, flow: bool | None = False) -> Method:
     """The sampler of this name.
 
     eta:  None is sd-cli's default, or the sampler's own where sd-cli lacks it
-    flow: whether the model is a rectified flow, for which engines mean other solvers by some names
+    flow: whether the model is a rectified flow, for which engines mean other solvers by some names; None where
+          that is not known yet
 
     stable-diffusion.cpp's er_sde switches its noise by eta, without scaling it; so does this.
-    Raises BadInput for another name, an eta out of range, or for a sampler without one.
+    Raises BadInput for another name, for one of a flow alone where the model is none, an eta out of range, or for
+    a sampler without one.
     """
     if name not in names():
         raise BadInput(f"--sampling-method {name}: expected one of {', '.join(names())}")
-    table = CFG_PP_SAMPLERS if name in CFG_PP_SAMPLERS else SAMPLERS
+    if name in FLOWS_ONLY and flow is False:
+        raise BadInput(f"--sampling-method {name}: this model is no rectified flow, and {name} is for those alone")
     own = ALIASES.get(name, name)
-    sampler = _SDCPP_SAMPLERS.get(name) or (FLOW_SAMPLERS.get(own, table[own]) if flow else table[own])
+    of_flows = flow or name in FLOWS_ONLY
+    table = {**SAMPLERS, **CFG_PP_SAMPLERS, **(FLOW_SAMPLERS if of_flows else {})}
+    sampler = _SDCPP_SAMPLERS.get(name) or table[own]
     takes = inspect.signature(sampler).parameters
     if eta is not None:
         most = 1.0 if name == "tcd" else 100.0

@@ -4,10 +4,10 @@ import itertools
 import math
 from typing import NamedTuple
 
-from refsd.golden.errors import BadInput
+from refsd.families.family import ENGINES
 from refsd.models.vae_tiling import Tiling
+from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
-from refsd.pipelines.families import ENGINES
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 from refsd.seams import Seams
@@ -16,7 +16,7 @@ from refsd.seams import Seams
 class Settings(NamedTuple):
     """None is the family's own, or the engine's (`txt2img.filled`).
 
-    width, height:   pixels, multiples of size_multiple(); 0: as large as a given picture, else 512
+    width, height:   pixels, multiples of size_multiple(): see drawn_size; 0: as large as a given picture, else 512
     sampler:         one of sampling.names()
     schedule, rng:   names in SCHEDULES and RNGS
     cfg_scale:       1 leaves the negative prompt out
@@ -63,7 +63,7 @@ def check(settings: Settings, batch_count: int = 1) -> None:
     """Raises BadInput for a setting out of range; what the family says to it is another matter (txt2img.filled)."""
     if settings.like not in ENGINES:
         raise BadInput(f"--like {settings.like}: expected one of {', '.join(ENGINES)}")
-    sampling.method(settings.sampler or "euler", settings.eta)
+    sampling.method(settings.sampler or "euler", settings.eta, flow=None)
     if settings.schedule is not None and settings.schedule not in names():
         raise BadInput(f"--scheduler {settings.schedule}: expected one of {', '.join(names())}")
     for flag, name in (("rng", settings.rng), ("sampler-rng", settings.sampler_rng)):

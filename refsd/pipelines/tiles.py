@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
 from refsd.models.vae_tiling import Run, Tiling, tiled_sdcpp
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
 from refsd.seams import Seams
 
 _WHOLE, _PART = r"\d{1,9}", r"(?:\d+\.?\d*|\.\d+)"

@@ -1,4 +1,4 @@
-"""From a prompt to a picture: one loop, whatever the family (families.py) and whoever's conventions (`like`).
+"""From a prompt to a picture: one loop, whatever the family (refsd/families) and whoever's conventions (`like`).
 
 Whose convention is what, besides the cards of prompts and samplers:
 - stable-diffusion.cpp: a UNet's latents start as noise * sigma_0 (diffusers: * sqrt(sigma_0^2 + 1) where its
@@ -6,17 +6,18 @@ Whose convention is what, besides the cards of prompts and samplers:
   on drawing from the same stream; timesteps are real numbers; conditions pass through the network one by one;
   an empty negative prompt is encoded like any other, but SDXL's; a cfg scale of 1 leaves uncond out; sizes go up; a
   masked picture is put back into what was denoised.
-- diffusers: a given picture's posterior and the noise are drawn from one stream.
+- diffusers: a given picture's posterior and the noise are drawn from one stream; --clip-skip counts for the prompt,
+  not for the negative one.
 - A rectified flow starts from (1 - sigma_0) latent + sigma_0 noise everywhere.
 """
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.families.family import Condition, EncodedPrompt
 from refsd.models.vae_tiling import Tiling
+from refsd.numerics.errors import BadInput
 from refsd.pipelines import prompts, sampling
-from refsd.pipelines.conditioning import Conditioned
-from refsd.pipelines.denoising import Guided, Listener, Told
+from refsd.pipelines.denoising import CallCondition, Guided, Listener
 from refsd.pipelines.noise_levels import levels_of, sigmas
 from refsd.pipelines.pipeline import Conditioning, Pipeline, filled
 from refsd.pipelines.prediction import PREDICTIONS
@@ -31,18 +32,14 @@ from refsd.samplers.step import Callback, StepsError
 from refsd.seams import Seams
 
 
-def encode_prompt(pipe: Pipeline, settings: Settings, negative: bool = False) -> Conditioned:
+def encode_prompt(pipe: Pipeline, settings: Settings, negative: bool = False) -> Condition:
     prompt = settings.negative_prompt if negative else settings.prompt
-    spoken = prompts.say(pipe.drawing, settings.like, pipe.encoders, pipe.tokenizers, prompt, settings.clip_skip)
-    return pipe.drawing.join(
-        prompts.said(
-            spoken,
-            network=pipe.denoiser.module,
-            size=(settings.height, settings.width),
-            like=settings.like,
-            negative=negative,
-            empty=not prompt,
-        )
+    encoded = prompts.encode(
+        pipe.variant, settings.like, pipe.encoders, pipe.tokenizers, prompt, settings.clip_skip, negative
+    )
+    size = settings.height, settings.width
+    return pipe.variant.join(
+        EncodedPrompt(encoded, pipe.denoiser.module, size, settings.like, negative, empty=not prompt)
     )
 
 
@@ -91,7 +88,7 @@ def sample(
         if callback:
             callback(i, sigma, x, denoised)
 
-    flow = pipe.drawing.flow
+    flow = pipe.variant.flow
     method = sampling.method(settings.sampler or "", settings.eta, flow is not None)
     known = levels_of(pipe, settings, settings.steps or 1)
     prediction = flow.prediction if flow else PREDICTIONS[settings.prediction or "eps"][0]
@@ -110,25 +107,25 @@ def sample(
 
 
 def _guided(pipe, settings, conditioning, begin, tell) -> Guided:
-    """The network with all that it is told in every call."""
-    cond, uncond, behind = conditioning.cond, conditioning.uncond, begin.behind
-    told = {"cond": Told(cond, behind and behind.cond)}
+    """The network with every input of its calls but x and the timestep."""
+    cond, uncond, extra = conditioning.cond, conditioning.uncond, begin.extra
+    conditions = {"cond": CallCondition(cond, extra and extra.cond)}
     if uncond is not None:
-        told["uncond"] = Told(uncond, behind and behind.uncond)
+        conditions["uncond"] = CallCondition(uncond, extra and extra.uncond)
         if settings.image_cfg_scale not in (None, settings.cfg_scale):
-            told["image"] = Told(uncond, behind and behind.cond)
+            conditions["image"] = CallCondition(uncond, extra and extra.cond)
     constants = dict(begin.constants)
     if settings.guidance is not None:
         constants["guidance"] = np.array([settings.guidance])
     params = {"control_strength": float(settings.control_strength)} if "hint" in constants else {}
-    return Guided(pipe.denoiser, told, settings.cfg_scale, settings.image_cfg_scale, constants, params, tell)
+    return Guided(pipe.denoiser, conditions, settings.cfg_scale, settings.image_cfg_scale, constants, params, tell)
 
 
 def _noised(begin: Start, pipe: Pipeline, settings: Settings, sigma: float, sigma_max: float) -> np.ndarray:
     """The first x, of what is given and the noise."""
     noise = begin.noise.astype(pipe.dtype)
     latent = None if begin.latent is None else begin.latent.astype(pipe.dtype)
-    if pipe.drawing.flow is not None:
+    if pipe.variant.flow is not None:
         return noise * sigma if latent is None else latent * (1 - sigma) + noise * sigma
     if latent is not None:
         return latent + noise * sigma

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFace
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, in_one_line, recognise
 
 

@@ -13,9 +13,6 @@ from refsd.tokenizers.prompt import Chunk, cut, parse_attention
 from refsd.tokenizers.sdcpp_prompt import parse_attention_sdcpp
 from refsd.tokenizers.vocabulary import Tokenizer
 
-# Layers of CLIP-L from its end: SDXL was trained on the last but one.
-LAST = {"sd1": 1, "sdxl": 2}
-
 
 class PromptCard(NamedTuple):
     """
@@ -23,16 +20,18 @@ class PromptCard(NamedTuple):
     parse:     prompt -> parts and weights, None for a BREAK
     chunk:     those -> chunks of 77
     weigh:     hidden states, weights -> hidden states; ComfyUI's also takes an empty prompt's; None: not at all
-    layer:     what the user says of clip skip (None: nothing), family -> the layer that is taken, from the end
+    layer:     the user's clip skip (None: not given), the family's layer -> CLIP's layer, counted from the last
     source:    where this can be read
+    negative:  whether clip skip counts for the negative prompt too
     """
 
     engine: str
     parse: Callable[[str], Parts]
     chunk: Callable[[Tokenizer, Parts], list[Chunk]]
     weigh: Callable | None
-    layer: Callable[[int | None, str], int]
+    layer: Callable[[int | None, int], int]
     source: str = ""
+    negative: bool = True
 
 
 def literally(prompt: str) -> Parts:
@@ -40,24 +39,24 @@ def literally(prompt: str) -> Parts:
     return [(prompt, 1.0)]
 
 
-def at_least_the_familys(said: int | None, family: str) -> int:
+def at_least_the_familys(clip_skip: int | None, own: int) -> int:
     """2 is the last but one; SDXL stays there for 1. Source: Forge backend/text_processing/classic_engine.py."""
-    return max(said or 1, LAST[family])
+    return max(clip_skip or 1, own)
 
 
-def as_said(said: int | None, family: str) -> int:
+def as_given(clip_skip: int | None, own: int) -> int:
     """2 is the last but one, 1 the last for SDXL too. Source: stable-diffusion.cpp conditioner.hpp."""
-    return said if said is not None and said > 0 else LAST[family]
+    return clip_skip if clip_skip is not None and clip_skip > 0 else own
 
 
-def negative(said: int | None, family: str) -> int:
+def negative(clip_skip: int | None, own: int) -> int:
     """-2 is the last but one. Source: ComfyUI nodes.py, CLIPSetLastLayer."""
-    return LAST[family] if said is None else -said
+    return own if clip_skip is None else -clip_skip
 
 
-def skipped(said: int | None, family: str) -> int:
+def skipped(clip_skip: int | None, own: int) -> int:
     """1 is one more than the family leaves out anyway. Source: diffusers encode_prompt, clip_skip."""
-    return LAST[family] + (said or 0)
+    return own + (clip_skip or 0)
 
 
 PROMPT_CARDS: dict[str, PromptCard] = {
@@ -68,7 +67,7 @@ PROMPT_CARDS: dict[str, PromptCard] = {
             parse_attention_sdcpp,
             cut,
             mean_kept,
-            as_said,
+            as_given,
             "stable-diffusion.cpp src/conditioner.hpp, src/util.cpp",
         ),
         PromptCard(
@@ -102,6 +101,7 @@ PROMPT_CARDS: dict[str, PromptCard] = {
             None,
             skipped,
             "diffusers pipelines/stable_diffusion/pipeline_stable_diffusion.py, encode_prompt",
+            negative=False,
         ),
     )
 }

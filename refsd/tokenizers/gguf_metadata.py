@@ -5,7 +5,7 @@ Keys as in llama.cpp, gguf-py/gguf/constants.py, Keys.Tokenizer.
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.byte_level import CUTS, byte_level
 from refsd.tokenizers.sentence_pieces import SPECIAL, Pieces, merged_by_score, unigram
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, numbered

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer as HuggingFace
 from tokenizers import models, normalizers, pre_tokenizers
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, in_one_line, numbered, recognise
 
 BLANK = "\u2581"

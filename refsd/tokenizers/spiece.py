@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.sentence_pieces import BYTE, NORMAL, USER_DEFINED, Pieces, merged_by_score, unigram
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer
 

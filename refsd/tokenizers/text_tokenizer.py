@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HuggingFace
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 
 LONGEST = 2**20  # characters of a text
 

@@ -1,18 +1,19 @@
 """A tokenizer from files: tokenizer.json, spiece.model, vocab.json with merges.txt, or a folder with these."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as HuggingFace
 
-from refsd.golden.errors import BadInput
+from refsd.golden.input_file import read_input
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.byte_level import QWEN2, TEKKEN, byte_level
 from refsd.tokenizers.gguf_metadata import from_gguf
 from refsd.tokenizers.sentence_pieces import LONGEST_PIECE
 from refsd.tokenizers.spiece import read_spiece
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, in_one_line
 from refsd.weights import open_weights
+from refsd.weights.files import read_json
 
 LIMIT = 2**26  # bytes of a file
 MAX_ID = 2**20
@@ -76,7 +77,9 @@ def _is_unigram(path: Path) -> bool:
 def _whole(path: Path) -> TextTokenizer:
     text = _text(path)
     with in_one_line(str(path), "no tokenizer.json"):
-        return TextTokenizer(str(path), HuggingFace.from_str(text), Ends())
+        tokenizer = HuggingFace.from_str(text)
+    _checked_ids(path, tokenizer.get_vocab())
+    return TextTokenizer(str(path), tokenizer, Ends())
 
 
 def _vocabulary(folder: Path, component: str) -> TextTokenizer:
@@ -113,7 +116,10 @@ def _ends(folder: Path, tokenizer: TextTokenizer, component: str) -> Ends:
     for key, name in zip(("bos_token", "eos_token", "pad_token"), NAMES[component], strict=True):
         said = config.get(key)
         said = said.get("content") if isinstance(said, dict) else said
-        ids.append(tokenizer.id_of(said if isinstance(said, str) else name or ""))
+        token = said if isinstance(said, str) else name or ""
+        if any("\ud800" <= character <= "\udfff" for character in token):
+            raise BadInput(f"{folder / 'tokenizer_config.json'}: {key} is {ascii(token)[:40]}, which is no Unicode")
+        ids.append(tokenizer.id_of(token))
     return Ends(*ids, left=config.get("padding_side") == "left")
 
 
@@ -128,13 +134,7 @@ def _object(config: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: no JSON: {str(error)[:120]}") from None
-    if not isinstance(value, dict):
-        raise BadInput(f"{path}: a JSON object expected, found another value")
-    return value
+    return read_json(path, LIMIT)
 
 
 def _text(path: Path) -> str:
@@ -145,11 +145,4 @@ def _text(path: Path) -> str:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(LIMIT + 1)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
-    if len(data) > LIMIT:
-        raise BadInput(f"{path}: longer than {LIMIT} bytes, which no tokenizer is")
-    return data
+    return read_input(path, LIMIT, "a tokenizer")

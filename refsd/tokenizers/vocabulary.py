@@ -3,12 +3,14 @@
 import gzip
 import hashlib
 import importlib.util
+import io
 import json
 import zlib
 from pathlib import Path
 from typing import Protocol
 
-from refsd.golden.errors import BadInput
+from refsd.golden.input_file import read_input
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers.clip_bpe import ClipBpe
 from refsd.tokenizers.instant_clip import InstantClip
 
@@ -66,12 +68,9 @@ def read_merges(path: Path) -> Merges:
     """
     if path.name == "vocab.json":
         path = path.with_name("merges.txt")  # the merges make the ids
+    data = read_input(path, LIMIT, "CLIP's vocabulary, of some megabytes,")
     try:
-        if path.stat().st_size > LIMIT:
-            raise BadInput(
-                f"{path}: expected CLIP's vocabulary of some megabytes, found {path.stat().st_size} bytes"
-            )
-        merges = _from_json(path) if path.suffix == ".json" else _from_text(path)
+        merges = _from_json(data) if path.suffix == ".json" else _from_text(data, path.suffix == ".gz")
     except (
         OSError,
         EOFError,
@@ -101,16 +100,16 @@ def _from_file(path: Path) -> Tokenizer:
     return ClipBpe(read_merges(path), str(path))
 
 
-def _from_text(path: Path) -> Merges:
+def _from_text(data: bytes, packed: bool) -> Merges:
     """A line of heading, then a merge a line; bpe_simple_vocab_16e6.txt has many more than CLIP took."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        lines = file.read(LIMIT).decode().split("\n")[1 : MERGES + 1]
+    text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(LIMIT) if packed else data
+    lines = text.decode().split("\n")[1 : MERGES + 1]
     return [_pair(line) for line in lines if line]
 
 
-def _from_json(path: Path) -> Merges:
+def _from_json(data: bytes) -> Merges:
     """A tokenizer.json: merges as "a b", or since tokenizers 0.20 as ["a", "b"]."""
-    model = json.loads(path.read_bytes())["model"]
+    model = json.loads(data)["model"]
     return [_pair(merge) if isinstance(merge, str) else _pair(" ".join(merge)) for merge in model["merges"]]
 
 

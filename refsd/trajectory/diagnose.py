@@ -5,14 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.golden.case import Case
-from refsd.golden.numerics import Numerics
 from refsd.golden.rounding import unit
-from refsd.golden.tensor import StoredTensor
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
 from refsd.trajectory import model as analytic
-from refsd.trajectory.bugs import BUGS, Bug, answer
 from refsd.trajectory.forms import Forms, forms, sensitivities
 from refsd.trajectory.measure import forced, sigma_limits
-from refsd.trajectory.run import Dump, from_one, output_names, sigmas_of, solver_of
+from refsd.trajectory.mutants import MUTANTS, Change, answer
+from refsd.trajectory.run import Dump, can_be_stepped, from_one, output_names, sigmas_of, solver_of
 
 
 def diagnose(
@@ -33,7 +33,7 @@ def diagnose(
     if any(a.shape != shape or not np.isfinite(a).all() for a, shape in zip(outputs, shapes, strict=False)):
         return []
     u = unit(numerics.compute_dtype)
-    if not ((np.diff(y.sigmas) < 0).all() and y.sigmas[-1] >= 0):
+    if not can_be_stepped(case, y.sigmas):
         return []
     if solver.flow:
         y = y._replace(sigmas=from_one(y.sigmas))
@@ -44,16 +44,16 @@ def diagnose(
     slopes = sensitivities(solver, y.sigmas)
     right_sigmas = _near(case, y.sigmas, sigmas_of(case), u)
     named = []
-    for bug in BUGS:
-        if not bug.of(solver):
+    for name, change in MUTANTS:
+        if not change.of(solver):
             continue
-        told = bug.sigmas(case) if bug.sigmas is not None else None
-        if (bug.sigmas is None) != right_sigmas or (told is not None and not _near(case, y.sigmas, told, u)):
+        told = change.sigmas(case) if change.sigmas is not None else None
+        if (change.sigmas is None) != right_sigmas or (told is not None and not _near(case, y.sigmas, told, u)):
             continue
-        if bug.sigmas is not None and told is None:
+        if change.sigmas is not None and told is None:
             continue
-        if _explains(case, form, y, noise, u, slopes, bug):
-            named.append(bug.name)
+        if _explains(case, form, y, noise, u, slopes, change):
+            named.append(name)
     return named
 
 
@@ -63,9 +63,11 @@ def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:
     return bool(np.all(np.abs(sigmas - others) <= sigma_limits(case, others, u)))
 
 
-def _explains(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, bug: Bug) -> bool:
-    if bug.rows is not None:
-        rows = bug.rows(case, form, y.sigmas)
+def _explains(
+    case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray, change: Change
+) -> bool:
+    if change.rows is not None:
+        rows = change.rows(case, form, y.sigmas)
         if rows is None or np.array_equal(rows, form.rows):
             return False
         form = form._replace(rows=rows)
@@ -76,11 +78,11 @@ def _explains(case: Case, form: Forms, y: Dump, noise: np.ndarray, u: float, slo
     guidances, flow = (3 * case.params["guidance"], 0.0), solver_of(case).flow
     columns = [column for column in (y.denoised, y.uncond) if column is not None]
     for k, sigma in enumerate(form.sigmas):
-        said = answer(case, form, y.sigmas, k, y.x[k], sigma, bug)
+        said = answer(case, form, y.sigmas, k, y.x[k], sigma, change)
         for found, right, guidance in zip(columns, said, guidances, strict=False):
             # Guidance of any of the bugs weighs its terms by three times the case's at most, and by two more.
             limit = analytic.limit(y.x[k], float(sigma), guidance + 2, u, flow)
-            if flow and bug.answers is not None:  # (x - denoised) / sigma
+            if flow and change.answers is not None:  # (x - denoised) / sigma
                 limit = (limit + 16 * u * np.abs(y.x[k])) / min(float(sigma), 1.0)
             if not (np.abs(found[k] - right) <= 4 * limit).all():
                 return False

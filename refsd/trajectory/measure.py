@@ -11,16 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from refsd.golden.bounds import Bound
 from refsd.golden.case import Case
-from refsd.golden.metrics import Metrics, measure, unwanted
-from refsd.golden.numerics import Numerics
-from refsd.golden.rounding import gamma, unit
-from refsd.golden.tensor import StoredTensor
+from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
+from refsd.golden.rounding import Bound, gamma, unit
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
 from refsd.samplers.levels import SD_LEVELS
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, forms, sensitivities
-from refsd.trajectory.run import FLOW_LEVELS, Dump, Model, by_forms, from_one, levels_of, model_of, solver_of
+from refsd.trajectory.run import (
+    FLOW_LEVELS,
+    Dump,
+    Model,
+    by_forms,
+    can_be_stepped,
+    from_one,
+    levels_of,
+    model_of,
+    solver_of,
+)
 
 # Roundings that a term goes through in one step of any solver: at most a dozen products and sums.
 _ROUNDINGS = 16
@@ -36,17 +45,20 @@ Inputs = Mapping[str, StoredTensor]
 def measure_trajectory(
     case: Case, inputs: Inputs, found: Answer, truth: Answer, honest: Answer, numerics: Numerics
 ) -> list[Metrics]:
-    """Every output in the order of computation: sigmas, then call by call, then the trajectory as it ran."""
+    """Every output in the order of computation: sigmas, then call by call, then the trajectory as it ran.
+
+    An output that is missing or misshapen is all that is measured; nothing is after one that is not finite.
+    """
     shapes = [measure(name, found.get(name), y, honest[name], None, -1) for name, y in truth.items()]
-    shapes += [unwanted(name, found[name]) for name in found.keys() - truth.keys()]
-    broken = [m for m in shapes if m.unwanted or m.found != m.shape or m.not_finite]
+    shapes += not_asked_for(found, truth)
+    broken = [m for m in shapes if m.unwanted or m.found != m.shape]
     if broken:
         return broken
     u = unit(numerics.compute_dtype)
     y = Dump(**{name: np.asarray(found[name], np.float64) for name in truth})
     levels = np.asarray(truth["sigmas"], np.float64)
     metrics = [_metrics("sigmas", y.sigmas, levels, sigma_limits(case, levels, u), numerics)]
-    if not (np.diff(y.sigmas) < 0).all() or y.sigmas[-1] < 0:
+    if not can_be_stepped(case, y.sigmas):
         return metrics
     return metrics + _steps(case, inputs, y, numerics, u)
 
@@ -58,13 +70,17 @@ def _steps(case: Case, inputs: Inputs, y: Dump, numerics: Numerics, u: float) ->
     form = forms(solver, sigmas)
     if len(form.rows) != len(y.x) + 1:
         return []
-    expected, limits = forced(form, y, noise, u, sensitivities(solver, sigmas))
+    # What is computed up to the first number that is not finite does not depend on it; there the loop ends.
+    finite = Dump(**{name: np.where(np.isfinite(a), a, 0.0) for name, a in y.outputs().items()})
+    expected, limits = forced(form, finite, noise, u, sensitivities(solver, sigmas))
     shown = np.concatenate([y.x, y.latent[None]])
     metrics = []
     answered = []
     guidances = {"denoised": float(case.params["guidance"]), "uncond": 0.0}
     for k, sigma in enumerate(form.sigmas):
         metrics.append(_metrics(f"x[{k}]", shown[k], expected[k], limits[k], numerics))
+        if metrics[-1].not_finite:
+            return metrics
         right = model(y.x[k].copy(), float(sigma))
         right = right if isinstance(right, tuple) else (right,)
         answered.append([])
@@ -72,7 +88,11 @@ def _steps(case: Case, inputs: Inputs, y: Dump, numerics: Numerics, u: float) ->
             limit = analytic.limit(y.x[k], float(sigma), guidance, u, solver.flow)
             metrics.append(_metrics(f"{name}[{k}]", getattr(y, name)[k], answer, limit, numerics))
             answered[-1].append(limit)
+        if any(m.not_finite for m in metrics):
+            return metrics
     metrics.append(_metrics("latent", y.latent, expected[-1], limits[-1], numerics))
+    if metrics[-1].not_finite:
+        return metrics
     free, grown = displaced(form, sigmas, model, noise, limits, np.array(answered))
     for k in range(1, len(shown)):
         name = f"x[{k}]" if k < len(y.x) else "latent"
@@ -185,5 +205,4 @@ def _pushed(model: Model, call: int, dx, dy: list) -> Model:
 
 def _metrics(name: str, found: np.ndarray, truth: np.ndarray, limit: np.ndarray, numerics: Numerics) -> Metrics:
     honest = truth.astype(numerics.compute_dtype).astype(np.float64)
-    channel = 1 if truth.ndim == 4 else -1
-    return measure(name, found, truth, honest, Bound(limit, limit / 4), channel)
+    return measure(name, found, truth, honest, Bound(limit, limit / 4), channel_axis(truth))

@@ -7,26 +7,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.golden.case import Case
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
-from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
+from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS, UNI_PC_OPENING
+from refsd.samplers.flow_time import OPENING
 from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver
 
-OP = "trajectory"
 # A sampler's name where its model is a rectified flow, of levels t / 1000.
 FLOW = "flow/"
 FLOW_LEVELS = FlowLevels(shift=1.0)
 # Solvers that see a flow as data + sigma noise begin at this share of noise. Source: samplers/flow_time.py.
-_OPENING = 1 - 1e-4
 _IN_FLOW_TIME = (
     *("dpm++sde", "dpm++2m_sde", "dpm++2m_sde_heun", "dpm++3m_sde", "er_sde", "seeds_2", "seeds_3"),
     *("exp_heun_2_x0", "exp_heun_2_x0_sde", "sa_solver", "sa_solver_pece"),
+    *("dpm++2m_log_snr", "dpm++2s_log_snr", "dpm++3s_log_snr", "deis_log_snr"),
 )
+_OPENINGS = {
+    **dict.fromkeys(_IN_FLOW_TIME, OPENING),
+    **dict.fromkeys(("uni_pc_log_snr", "uni_pc_bh2_log_snr"), UNI_PC_OPENING),
+}
 
 _ROUNDING = 2.0**-22  # about 1, of a float32 engine
+_AWAY = 1000.0  # a sigma of any schedule is within this factor of another schedule's
 
 # x, sigma -> denoised; for CFG++ also what it is without the prompt
 Model = Callable[[np.ndarray, float], np.ndarray | tuple[np.ndarray, ...]]
@@ -66,7 +71,7 @@ def solver_of(case: Case) -> Solver:
     """Raises BadInput for a sampler that refsd does not have, or an eta that it does not take."""
     told, eta = case.params["sampler"], case.params.get("eta")
     name = told.removeprefix(FLOW)
-    method = sampling.method(name, eta)
+    method = sampling.method(name, eta, flow=None if told != name else False)
     answers = 2 if method.cfg_pp else 1
     if told == name:
         return Solver(method.run, answers)
@@ -74,7 +79,7 @@ def solver_of(case: Case) -> Solver:
     if name not in table:
         raise BadInput(f"{case.name}: sampler {told!r}, expected one of {', '.join(table)}")
     run = table[name] if eta is None else partial(table[name], eta=eta)
-    return Solver(run, answers, True, _OPENING if name in _IN_FLOW_TIME else None)
+    return Solver(run, answers, True, _OPENINGS.get(name))
 
 
 def levels_of(case: Case) -> Levels:
@@ -100,6 +105,19 @@ def sigmas_of(case: Case) -> np.ndarray:
 def from_one(sigmas: np.ndarray) -> np.ndarray:
     """A flow's sigmas, whose first, rounded to the side of 1, is 1."""
     return np.where(np.abs(sigmas - 1) < _ROUNDING, 1.0, sigmas)
+
+
+def can_be_stepped(case: Case, sigmas: np.ndarray) -> bool:
+    """Whether a solver can run on an engine's sigmas: they fall to 0 or above, and are about as large as any.
+
+    Solvers take logarithms and powers of them. Sigmas that fail this have failed their own limits by far.
+    """
+    right, solver = sigmas_of(case), solver_of(case)
+    most = 1.0 if solver.flow else _AWAY * right[0]
+    least = right[right > 0].min() / _AWAY
+    fall = bool((np.diff(sigmas) < 0).all())
+    first = from_one(sigmas)[0] if solver.flow else sigmas[0]
+    return fall and first <= most and bool(((sigmas >= least) | (sigmas == 0)).all())
 
 
 def signal_of(solver: Solver, sigma: float) -> float:

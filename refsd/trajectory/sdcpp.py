@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.golden.engines.sdcpp_tap import Graph
+from refsd.engines.sdcpp.tap import Graph
+from refsd.families import LATENT_SCALES
 from refsd.golden.rounding import gamma
-from refsd.models.vae import LATENT_SCALES
 from refsd.pipelines import sampling
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import DiscreteLevels

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from refsd.golden.deviations import Deviation
+from refsd.numerics.deviations import Deviation
 from refsd.samplers.levels import Levels
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.schedules.tables import AYS_SD1_LEVELS

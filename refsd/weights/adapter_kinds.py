@@ -1,16 +1,14 @@
 """From the parts of a file to an adapter: which kind they make, whether they fit the layer, what their scale is."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.tensor import StoredTensor
 from refsd.kernels.adapters import (
     IA3,
     Adapter,
-    DoRA,
     Full,
     GLoRA,
     InputRotation,
@@ -21,8 +19,11 @@ from refsd.kernels.adapters import (
 )
 from refsd.kernels.adapters.boft import butterfly, butterfly_inputs
 from refsd.kernels.adapters.oft import Stage, diagonal
-from refsd.kernels.adapters.rotation import cayley_inverse, cayley_neumann, skew_from_upper
+from refsd.kernels.adapters.rotation import cayley_inverse, cayley_neumann, limited_each, skew, skew_from_upper
 from refsd.kernels.adapters.scales import alpha_over_rank, alpha_over_root, lokr_rank, lokr_scale, lokr_scale_peft
+from refsd.numerics.tensor import StoredTensor
+from refsd.weights.adapter_rules import RULES, TRAINER, rule_of
+from refsd.weights.adapter_settings import ModuleSettings
 
 Shape = tuple[int, ...]
 
@@ -36,21 +37,25 @@ class Parts:
 
     tensors:  part -> StoredTensor
     shape:    of the layer's weight
-    settings: PEFT's adapter_config.json, or {}
     expand:   a StoredTensor -> its values, in the compute dtype
+    settings: PEFT's, of this module
+    rule:     one of adapter_rules.NAMES
     """
 
     def __init__(
         self,
         tensors: Mapping[str, StoredTensor],
         shape: Shape,
-        settings: Mapping[str, Any],
         expand: Callable[[StoredTensor], np.ndarray],
+        settings: ModuleSettings | None = None,
+        rule: str = TRAINER,
     ):
         self.tensors = tensors
         self.shape = shape
-        self.settings = settings
         self.expand = expand
+        self.settings = settings or ModuleSettings()
+        self.kind = kind_of(tensors)
+        self.rule = rule_of(rule, self.kind or "", tensors)
 
     def __contains__(self, part: str) -> bool:
         return part in self.tensors
@@ -87,12 +92,11 @@ class Parts:
             if math.prod(self.tensors["alpha"].shape) != 1:
                 raise Misfit(f"alpha {list(self.tensors['alpha'].shape)} for one number")
             return float(np.asarray(self.tensors["alpha"].values(), np.float64).reshape(()))
-        alpha = self.settings.get("lora_alpha") or self.settings.get("alpha")
-        return None if alpha is None else float(alpha)
+        return self.settings.alpha
 
     def scale(self, rank: int) -> float:
         alpha = self.alpha
-        if alpha is not None and "alpha" not in self and self.settings.get("use_rslora"):
+        if alpha is not None and "alpha" not in self and self.settings.rslora:
             return alpha_over_root(alpha, rank)
         return alpha_over_rank(alpha, rank)
 
@@ -101,9 +105,12 @@ def _lora(p: Parts) -> LoRA:
     O, I = p.shape[:2]
     K = p.dims("up", 2)[1]
     up = p.get("up", O, K)
+    if p.settings.dora and "magnitude" not in p:
+        raise Misfit("use_dora in its PEFT settings, and no lora_magnitude_vector")
+    bias = _vector(p, "up_bias", O) if "up_bias" in p else None
     if "mid" in p:
-        return LoRA(p.get("down", K, I), up, p.get("mid", K, K, *p.shape[2:]), p.scale(K))
-    return LoRA(p.get("down", K, *p.shape[1:]), up, None, p.scale(K))
+        return LoRA(p.get("down", K, I), up, p.get("mid", K, K, *p.shape[2:]), p.scale(K), bias)
+    return LoRA(p.get("down", K, *p.shape[1:]), up, None, p.scale(K), bias)
 
 
 def _loha(p: Parts) -> LoHa:
@@ -153,8 +160,8 @@ def _lokr(p: Parts) -> LoKr:
         else:
             w2 = p.get("lokr_w2_a", O2, w2_rank), p.get("lokr_w2_b", w2_rank, I2 * p.taps)
     rank = lokr_rank(w1_rank, w2_rank)
-    if "alpha" not in p and p.settings.get("r") and p.alpha is not None:
-        return LoKr(w1, w2, lokr_scale_peft(p.alpha, int(p.settings["r"])), rank)
+    if "alpha" not in p and p.settings.rank and p.alpha is not None:
+        return LoKr(w1, w2, lokr_scale_peft(p.alpha, p.settings.rank), rank)
     return LoKr(w1, w2, lokr_scale(p.alpha, rank), rank)
 
 
@@ -166,7 +173,7 @@ def _glora(p: Parts) -> GLoRA:
 
 
 def _oft(p: Parts) -> OutputRotation:
-    """diag_oft [n, b, b], boft [m, n, b, b]. alpha is LyCORIS's constraint, a share of the number of outputs."""
+    """diag_oft [n, b, b], boft [m, n, b, b]. alpha is a constraint on all blocks together; 0: none."""
     O = p.shape[0]
     shape = p.tensors["oft_blocks"].shape
     p.rank("oft_blocks")
@@ -176,24 +183,24 @@ def _oft(p: Parts) -> OutputRotation:
         shape[-1] % 2 or 2 ** (shape[0] - 1) * shape[-1] > O or O % (2 ** (shape[0] - 1) * shape[-1])
     ):
         raise Misfit(f"oft_blocks {list(shape)}: {O} outputs have no such butterfly")
-    limit = O * (p.alpha or 0.0)
-    blocks = p.get("oft_blocks", *shape)
-    gain = p.get("rescale", O) if "rescale" in p else None
-    return OutputRotation(diagonal(blocks, limit) if len(shape) == 3 else butterfly(blocks, limit), gain)
+    if len(shape) == 4 and p.rule is RULES["comfyui"] and p.alpha is None:
+        raise Misfit("a BOFT without alpha, which ComfyUI does not apply")
+    q = p.rule.limit(skew(p.get("oft_blocks", *shape)), p.alpha or 0.0, O)
+    gain = p.get("rescale", O) if "rescale" in p and (len(shape) == 4 or p.rule.rescales) else None
+    return OutputRotation(diagonal(q) if len(shape) == 3 else butterfly(q), gain, p.rule.turn)
 
 
 def _oft_input(p: Parts) -> InputRotation:
     inputs = p.shape[1] * p.taps
     n, values = p.dims("oft_r", 2)
     size = int((1 + np.sqrt(1 + 8 * values)) / 2)
-    shared = bool(p.settings.get("block_share"))
+    shared = p.settings.block_share
     if size * (size - 1) != 2 * values or inputs % size or n != (1 if shared else inputs // size):
         raise Misfit(f"oft_R {[n, values]} for blocks of {inputs} inputs")
-    if p.settings.get("coft"):
-        raise Misfit("oft_R with coft, which refsd does not read")
     q = skew_from_upper(p.get("oft_r", n, values), size)
-    terms = int(p.settings.get("num_cayley_neumann_terms") or 5)
-    blocks = cayley_neumann(q, terms) if p.settings.get("use_cayley_neumann", True) else cayley_inverse(q)
+    if p.settings.coft is not None:
+        q = limited_each(q, p.settings.coft)
+    blocks = cayley_inverse(q) if p.settings.terms is None else cayley_neumann(q, p.settings.terms)
     return InputRotation((Stage(np.repeat(blocks, inputs // size, axis=0) if shared else blocks),))
 
 
@@ -219,7 +226,7 @@ def _ia3(p: Parts) -> IA3:
 def _ia3_peft(p: Parts) -> IA3:
     """A column is of the outputs, a row of the inputs; a convolution's [1, C, 1, 1] must be told."""
     shape = p.tensors["ia3_l"].shape
-    on_input = shape[:1] == (1,) if len(shape) == 2 else bool(p.settings.get("feedforward"))
+    on_input = shape[:1] == (1,) if len(shape) == 2 else p.settings.feedforward
     return IA3(_vector(p, "ia3_l", p.shape[1 if on_input else 0]), on_input, on_bias=not on_input)
 
 
@@ -256,7 +263,7 @@ class Kind(NamedTuple):
 _LAYER = (2, 4)
 _DECOMPOSED = ("alpha", "dora_scale", "magnitude")
 KINDS: dict[str, Kind] = {
-    "lora": Kind(("down", "up"), ("mid", *_DECOMPOSED), _LAYER, _lora),
+    "lora": Kind(("down", "up"), ("mid", "up_bias", *_DECOMPOSED), _LAYER, _lora),
     "loha": Kind(
         ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"), ("hada_t1", "hada_t2", *_DECOMPOSED), _LAYER, _loha
     ),
@@ -284,7 +291,7 @@ _TOGETHER = (
 _EITHER = {"lokr": (("lokr_w1", "lokr_w1_a"), ("lokr_w2", "lokr_w2_a")), "full": (("diff", "diff_b"),)}
 
 
-def kind_of(parts: Mapping[str, StoredTensor]) -> str | None:
+def kind_of(parts: Iterable[str]) -> str | None:
     """The kind that these parts make, all of them; None where there is none."""
     there = set(parts)
     for name, (needs, may, _, _) in KINDS.items():
@@ -300,20 +307,29 @@ def kind_of(parts: Mapping[str, StoredTensor]) -> str | None:
 
 def build(parts: Parts) -> Adapter:
     """Raises Misfit where the parts make no kind, or do not fit the layer."""
-    name = kind_of(parts.tensors)
-    if name is None:
+    if parts.kind is None:
         raise Misfit(f"{', '.join(sorted(parts.tensors))} make no adapter")
-    kind = KINDS[name]
+    kind = KINDS[parts.kind]
     if len(parts.shape) not in kind.axes:
-        raise Misfit(f"{name} for a weight {list(parts.shape)}")
+        raise Misfit(f"{parts.kind} for a weight {list(parts.shape)}")
+    if parts.kind not in parts.rule.kinds:
+        raise Misfit(f"{parts.kind}, which {parts.rule.title} does not load")
     adapter = kind.make(parts)
     return _dora(parts, adapter) if parts.tensors.keys() & {"dora_scale", "magnitude"} else adapter
 
 
-def _dora(p: Parts, inner) -> DoRA:
-    if "magnitude" in p:
-        return DoRA(inner, _vector(p, "magnitude", p.shape[0]))
-    shape = p.tensors["dora_scale"].shape
-    on_input = len(shape) > 1 and shape[0] == 1 != p.shape[0]
-    magnitude = _vector(p, "dora_scale", p.shape[1 if on_input else 0])
-    return DoRA(inner, magnitude, on_input, float(np.finfo(magnitude.dtype).eps))
+def _dora(p: Parts, inner) -> Adapter:
+    part = "magnitude" if "magnitude" in p else "dora_scale"
+    if part not in p.rule.decomposed:
+        if p.rule.ignores:
+            return inner
+        raise Misfit(f"{part}, which {p.rule.title} does not load")
+    if getattr(inner, "bias", None) is not None:
+        raise Misfit("a DoRA whose LoRA has a bias")
+    shape = p.tensors[part].shape
+    on_input = part == "dora_scale" and len(shape) > 1 and shape[0] == 1 != p.shape[0]
+    adapter = p.rule.decompose(inner, _vector(p, part, p.shape[1 if on_input else 0]), on_input)
+    if adapter is None:
+        what = "columns" if on_input else f"a {p.kind}"
+        raise Misfit(f"{part} of {what}, which {p.rule.title} does not load")
+    return adapter

@@ -5,43 +5,12 @@ A name is a module's and a part's: "lora_unet_mid_block_attentions_0_proj_in" + 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from refsd.weights import (
-    keymaps,
-    keymaps_chroma,
-    keymaps_flux2,
-    keymaps_mmdit,
-    keymaps_sdxl,
-    keymaps_zimage,
-)
-from refsd.weights.architecture import CLIP_G, CLIPSize, Shape, UNetSize, clip_shapes, unet_shapes
-from refsd.weights.architecture_text import T5Size, t5_shapes
-
-
-class Target(NamedTuple):
-    """A layer of the original checkpoint: "unet", "input_blocks.1.1.proj_in"; or rows of it.
-
-    What one layout keeps as q, k and v is one layer in another, and has a third of its rows each.
-
-    first: of the rows
-    count: how many, going on from the first row behind the last; None: all
-    """
-
-    component: str
-    key: str
-    first: int = 0
-    count: int | None = None
-
-    def rows(self, there: int) -> Any:
-        """The rows in a layer that has so many, as an index of an array."""
-        if self.count is None:
-            return slice(None)
-        end = self.first + self.count
-        return slice(self.first, end) if end <= there else (self.first + np.arange(self.count)) % there
-
+from refsd.adapters import Target
+from refsd.networks import DENOISERS, NETWORKS
+from refsd.networks.dimensions import Shape
+from refsd.networks.keymap import SWAP, Keymap
 
 # What a name ends in -> the part. The longest match counts.
 PARTS: dict[str, str] = {
@@ -68,8 +37,10 @@ PARTS: dict[str, str] = {
     # PEFT, and diffusers on top of it
     ".lora_A.weight": "down",
     ".lora_B.weight": "up",
+    ".lora_B.bias": "up_bias",
     ".lora_A.default.weight": "down",
     ".lora_B.default.weight": "up",
+    ".lora_B.default.bias": "up_bias",
     ".lora_magnitude_vector": "magnitude",
     ".lora_magnitude_vector.weight": "magnitude",
     ".lora_magnitude_vector.default.weight": "magnitude",
@@ -103,74 +74,19 @@ def split(name: str) -> tuple[str, str] | None:
     return None if end is None else (name.removesuffix(end), PARTS[end])
 
 
-class Naming(NamedTuple):
-    """Modules are called `prefix` and their name in a layout, its dots as `dot`."""
-
-    prefix: str
-    layout: str
-    dot: str
-
-
-def _namings(layouts: tuple[str, ...], flat: tuple[str, ...], dotted: tuple[str, ...]) -> tuple[Naming, ...]:
-    prefixes = [(prefix, "_") for prefix in flat] + [(prefix, ".") for prefix in dotted]
-    return tuple(Naming(prefix, layout, dot) for prefix, dot in prefixes for layout in layouts)
-
-
-_DENOISER = _namings(
-    ("diffusers", "original"),
-    ("lora_unet_", "lora_transformer_", "lycoris_"),
-    (
-        "",
-        "unet.",
-        "transformer.",
-        "diffusion_model.",
-        "model.diffusion_model.",
-        "base_model.model.",
-        "base_model.model.unet.",
-        "base_model.model.transformer.",
-        "unet.base_model.model.",
-        "transformer.base_model.model.",
-    ),
-)
-_ENCODER = ("original", "headless")
-
-NAMINGS: dict[str, tuple[Naming, ...]] = {
-    **dict.fromkeys(("unet", "flux", "chroma", "chroma-radiance", "flux2", "mmdit", "zimage"), _DENOISER),
-    "clip": _namings(
-        _ENCODER,
-        ("lora_te_", "lora_te1_", "lycoris_"),
-        (
-            "text_encoder.",
-            "base_model.model.",
-            "text_encoder.base_model.model.",
-            "text_encoders.clip_l.transformer.",
-            "cond_stage_model.transformer.",
-        ),
-    ),
-    "clip_g": _namings(_ENCODER, ("lora_te2_",), ("text_encoder_2.", "text_encoders.clip_g.transformer.")),
-    "t5": _namings(
-        ("original",),
-        ("lora_te2_", "lora_te3_"),
-        ("text_encoder_2.", "text_encoder_3.", "text_encoders.t5xxl.transformer."),
-    ),
-    "qwen3": _namings(
-        _ENCODER, ("lora_te_", "lora_te1_"), ("text_encoder.", "text_encoders.qwen3_4b.transformer.")
-    ),
-    "mistral": _namings(_ENCODER, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
-}
-
-_DENOISERS = tuple(component for component, namings in NAMINGS.items() if namings is _DENOISER)
+# The networks that adapters are made for.
+ADAPTED = tuple(network.name for network in NETWORKS.values() if network.adapters)
 
 # A layer's key and shape -> what a layout calls it, or the layers that it makes of its rows.
 Layout = Callable[[str, Shape], Iterator[tuple[str, int, int | None]]]
 
 
-def _theirs(keymap: keymaps.Keymap) -> Layout:
+def _theirs(keymap: Keymap) -> Layout:
     def names(key: str, shape: Shape):
         source = keymap.theirs(key)
         if source is None:
             return
-        if source.rule is keymaps.SWAP:
+        if source.rule is SWAP:
             yield source.names[0], shape[0] // 2, shape[0]
         elif len(source.names) == 1:
             yield source.names[0], 0, None
@@ -191,27 +107,13 @@ def _headless(key: str, _: Shape):
 
 # Looked up, not multiplied: no adapter of theirs is read.
 _TABLES = ("token_embedding", "position_embedding", "embed_tokens", "shared", "relative_attention_bias")
-# Text encoders, and what a checkpoint without a denoiser is taken for: an adapter may name layers that it lacks.
-_USUAL: dict[str, tuple[Any, Callable[[Any], Mapping[str, Shape]]]] = {
-    "unet": (UNetSize(), unet_shapes),
-    "clip": (CLIPSize(), clip_shapes),
-    "clip_g": (CLIP_G, clip_shapes),
-    "t5": (T5Size(), t5_shapes),
-}
-_DIFFUSERS: dict[str, Callable[[Any], keymaps.Keymap]] = {
-    "unet": lambda size: keymaps_sdxl.unet(len(size.channel_mult), size.res_blocks, size.attention),
-    "flux": lambda size: keymaps.flux(size.double_blocks, size.single_blocks),
-    "chroma": lambda size: keymaps_chroma.chroma(size.double_blocks, size.single_blocks, size.layers),
-    "flux2": lambda size: keymaps_flux2.flux2(size.double_blocks, size.single_blocks),
-    "mmdit": lambda size: keymaps_mmdit.mmdit(size.blocks),
-    "zimage": lambda size: keymaps_zimage.zimage(size.layers, size.noise_refiners),
-}
 
 
 def _layouts(component: str, size: Any) -> dict[str, Layout]:
     found: dict[str, Layout] = {"original": _original, "headless": _headless}
-    if component in _DIFFUSERS:
-        found["diffusers"] = _theirs(_DIFFUSERS[component](size))
+    network = NETWORKS[component]
+    if network.kind == "denoiser" and network.folder is not None:
+        found["diffusers"] = _theirs(network.folder.layout.of_size(size))
     return found
 
 
@@ -221,14 +123,13 @@ def aliases(sizes: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Shape]])
     sizes:  component -> its size
     shapes: component -> name -> shape of its weights ("time_embed.0.weight", "time_embed.0.bias", ...)
     """
-    denoiser = any(component in shapes for component in _DENOISERS)
+    denoiser = any(component in shapes for component in DENOISERS)
     found: dict[str, Target] = {}
-    for component, namings in NAMINGS.items():
+    for component, network in NETWORKS.items():
         if component in shapes:
             size, there = sizes[component], shapes[component]
-        elif component in _USUAL and not (component == "unet" and denoiser):
-            size = _USUAL[component][0]
-            there = _USUAL[component][1](size)
+        elif network.usual is not None and not (network.kind == "denoiser" and denoiser):
+            size, there = network.usual, network.shapes(network.usual)
         else:
             continue
         layouts = _layouts(component, size)
@@ -240,7 +141,7 @@ def aliases(sizes: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Shape]])
         for key, shape in modules.items():
             if key.endswith(_TABLES):
                 continue
-            for prefix, layout, dot in namings:
+            for prefix, layout, dot in network.adapters:
                 for name, first, count in layouts[layout](key, shape) if layout in layouts else ():
                     found.setdefault(prefix + name.replace(".", dot), Target(component, key, first, count))
     return found

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import GROUPED_TYPES, Grouping
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import GROUPED_TYPES, Grouping
 from refsd.weights.scaled_groups import Joined, Read
 from refsd.weights.stored import Header, shown
 

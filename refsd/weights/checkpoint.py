@@ -5,12 +5,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from refsd.golden.errors import BadInput
-from refsd.weights.architectures import ARCHITECTURES
+from refsd.families import Identity, identify, latents_of
+from refsd.networks import DENOISERS, NETWORKS
+from refsd.numerics.errors import BadInput
+from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
 from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
-from refsd.weights.detect import DENOISERS, Found, find_components, foreign_family, is_known_extra
-from refsd.weights.families import Family, family_of, latents_of
+from refsd.weights.detect import Found, find_components, foreign_family, is_known_extra
 from refsd.weights.files import open_weights, read_json
 from refsd.weights.problems import Problems, check_order, problems, raise_problems
 from refsd.weights.stored import Weights, shown
@@ -49,8 +50,9 @@ PART_FLAGS = {
 
 class Checkpoint(NamedTuple):
     """
-    family:     what the components make; None where there are none
+    family:     the model that the components make; None where there are none
     foreign:    what the names give away that refsd does not run; None elsewhere
+    adapter:    what the file is if it is an adapter's; None elsewhere
     layout:     that of every component, or "mixed"
     components: name -> Component
     files:      every file that was opened
@@ -59,25 +61,34 @@ class Checkpoint(NamedTuple):
     """
 
     path: Path
-    family: Family | None
+    family: Identity | None
     foreign: str | None
     layout: str
     components: dict[str, Component]
     files: list[Weights]
     unknown: list[str]
     extras: list[str]
+    adapter: AdapterSurvey | None = None
 
 
-def open_checkpoint(path: str | Path | None, parts: Mapping[str, Path] | None = None) -> Checkpoint:
+def open_checkpoint(
+    path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True
+) -> Checkpoint:
     """Open a file or a diffusers folder, and check that every tensor is there and nothing else.
 
     parts: a key of PART_FLAGS -> a file whose component takes the place of the model's
     path:  may be None where parts are given
+    mapped: False reads all files into memory; else headers only are read, and the files must stay as they are while
+           the checkpoint is used (see open_weights)
 
-    Reads headers only. Raises BadInput: not such a file, nothing that refsd runs, ambiguous names, or tensors that
+    Raises BadInput: not such a file, nothing that refsd runs, ambiguous names, or tensors that
     are missing, unused or misshapen, all of them in one line.
     """
-    checkpoint = survey(path, parts)
+    checkpoint = survey(path, parts, mapped)
+    if checkpoint.adapter is not None and checkpoint.adapter.runs:
+        raise BadInput(
+            f"{checkpoint.path}: {checkpoint.adapter.title} is no model: give it with --lora, and its model with -m"
+        )
     if checkpoint.foreign is not None:
         raise BadInput(
             f"{checkpoint.path}: refsd does not run {checkpoint.foreign}; `refsd info` lists what is there"
@@ -93,8 +104,8 @@ def open_checkpoint(path: str | Path | None, parts: Mapping[str, Path] | None = 
     return checkpoint
 
 
-def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None) -> Checkpoint:
-    """What a file or folder is, as far as its headers tell; `parts` as in open_checkpoint.
+def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True) -> Checkpoint:
+    """What a file or folder is, as far as its headers tell; `parts` and `mapped` as in open_checkpoint.
 
     Raises BadInput for what cannot be read, is ambiguous, or is no such part.
     """
@@ -104,15 +115,16 @@ def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None) -> 
         flag, *_ = parts
         whole = Checkpoint(Path(parts[flag]), None, None, "mixed", {}, [], [], [])
     else:
-        whole = _survey_one(Path(path))
+        whole = _survey_one(Path(path), mapped)
     for flag, file in (parts or {}).items():
-        whole = _joined(whole, flag, _survey_one(Path(file)))
+        whole = _joined(whole, flag, _survey_one(Path(file), mapped))
     return whole
 
 
-def _survey_one(path: Path) -> Checkpoint:
-    opened = _opened(path)
-    foreign = foreign_family(name for weights, _ in opened for name in weights)
+def _survey_one(path: Path, mapped: bool) -> Checkpoint:
+    opened = _opened(path, mapped)
+    adapter = survey_adapter({name: h.shape for weights, _ in opened for name, h in weights.headers.items()})
+    foreign = adapter.title if adapter else foreign_family(name for weights, _ in opened for name in weights)
     components: dict[str, Component] = {}
     rest: list[str] = []
     for weights, config in opened:
@@ -123,7 +135,8 @@ def _survey_one(path: Path) -> Checkpoint:
             if name in components:
                 raise BadInput(f"{path}: the component {name} is there twice")
             components[name] = _component(name, weights, where, config)
-    return _checkpoint(path, foreign, components, [weights for weights, _ in opened], rest)
+    files = [weights for weights, _ in opened]
+    return _checkpoint(path, foreign, components, files, rest)._replace(adapter=adapter)
 
 
 def _checkpoint(
@@ -131,7 +144,7 @@ def _checkpoint(
 ) -> Checkpoint:
     layouts = {component.layout for component in components.values()}
     shapes = {name: component.weights.shapes for name, component in components.items()}
-    family = family_of(shapes) if components else None
+    family = identify(shapes) if components else None
     if family is not None and "vae" in components:
         components = {**components, "vae": _scaled(components["vae"], family)}
     return Checkpoint(
@@ -146,11 +159,9 @@ def _checkpoint(
     )
 
 
-def _scaled(vae: Component, family: Family) -> Component:
-    """Latents that no config speaks of are scaled as the denoiser's family has them."""
-    from refsd.models.vae import LATENT_SCALES  # the models read weights
-
-    scale = LATENT_SCALES.get(latents_of(family.name))
+def _scaled(vae: Component, family: Identity) -> Component:
+    """Set the latents' scale from the denoiser's family where no config has one."""
+    scale = latents_of(family.name)
     if "scaling_factor" in vae.config or scale is None:
         return vae
     return vae._replace(config={**vae.config, "scaling_factor": scale.factor, "shift_factor": scale.shift})
@@ -168,10 +179,10 @@ def _joined(whole: Checkpoint, flag: str, part: Checkpoint) -> Checkpoint:
     return _checkpoint(whole.path, whole.foreign, components, [*whole.files, *part.files], rest)
 
 
-def _opened(path: Path) -> list[tuple[Weights, Path | None]]:
+def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
     """Each file that holds weights, and the config.json beside it."""
     if not path.is_dir():
-        return [(open_weights(path), None)]
+        return [(open_weights(path, mapped), None)]
     folders = [path / name for name in FOLDERS if (path / name).is_dir()] or [path]
     parts = []
     for folder in folders:
@@ -179,18 +190,18 @@ def _opened(path: Path) -> list[tuple[Weights, Path | None]]:
         if file is None:
             raise BadInput(f"{folder}: no weights: expected {', '.join(FILES[:2])}, or model or .bin for these")
         config = folder / "config.json"
-        parts.append((open_weights(file), config if config.is_file() else None))
+        parts.append((open_weights(file, mapped), config if config.is_file() else None))
     return parts
 
 
 def _component(name: str, weights: Weights, found: Found, config: Path | None) -> Component:
-    sources, rest = found.place.keymap(found.names).sources(found.names)
+    sources, rest = found.place.layout.of_names(found.names).sources(found.names)
     in_file = {
         ours: source._replace(names=tuple(found.names[part] for part in source.names))
         for ours, source in sources.items()
     }
     check_order(name, weights, in_file)
-    expected = ARCHITECTURES[name].shapes(ARCHITECTURES[name].size(ComponentWeights(weights, in_file).shapes))
+    expected = NETWORKS[name].shapes(NETWORKS[name].size(ComponentWeights(weights, in_file).shapes))
     idle = {ours for ours in in_file if ours not in expected and _is_unread(name, ours)}
     extras = [part for part in rest if _is_unread(name, part)]
     mapped = ComponentWeights(weights, {ours: source for ours, source in in_file.items() if ours not in idle})
@@ -200,14 +211,14 @@ def _component(name: str, weights: Weights, found: Found, config: Path | None) -
         component_config(
             name, config or weights.path, mapped.shapes, read_json(config) if config is not None else None
         ),
-        found.place.layout,
+        found.place.layout.name,
         [found.names[part] for part in rest if part not in extras],
         [found.names[part] for part in extras] + [in_file[ours].names[0] for ours in in_file if ours in idle],
     )
 
 
 def _is_unread(component: str, name: str) -> bool:
-    own = ARCHITECTURES[component].unread
+    own = NETWORKS[component].unread
     return is_known_extra(name) or any(fnmatchcase(name, pattern) for pattern in own)
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import StoredTensor
-from refsd.weights.architecture import Shapes
-from refsd.weights.architectures import ARCHITECTURES
+from refsd.networks import NETWORKS
+from refsd.networks.dimensions import Shapes
+from refsd.networks.keymap import Source
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor
 from refsd.weights.finite import not_finite
-from refsd.weights.keymaps import Source
 from refsd.weights.stored import Weights, shown
 
 
@@ -67,4 +67,4 @@ class Component(NamedTuple):
     @property
     def size(self) -> Any:
         """The NamedTuple that its architecture reads from shapes."""
-        return ARCHITECTURES[self.name].size(self.weights.shapes)
+        return NETWORKS[self.name].size(self.weights.shapes)

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.weights.files import open_weights
-from refsd.weights.stored import shown
-from refsd.weights.writers import Advance, Spec, write_safetensors
+from refsd.weights.stored import enough_memory, shown
+from refsd.weights.tensor_files import check_name, write_tensors
+from refsd.weights.writers import Advance, Spec
 
 
 class Expansion:
-    """A GGUF file, or any other that refsd reads, on its way to safetensors; one tensor at a time is in memory.
+    """A GGUF file, or any other that refsd reads, whose blocks are expanded; one tensor at a time is in memory.
 
     type: "f32", which is exact, or "f16": what blocks, 8-bit floats and scaled int8 become; others stay as they are
 
@@ -30,16 +31,23 @@ class Expansion:
     def _spec(self, tensor: StoredTensor) -> Spec:
         return Spec(self.type if _is_packed(tensor) else tensor.type, tensor.shape)
 
+    def check_name(self, output: Path) -> None:
+        """Raises BadInput for a name that means no format, or one that cannot hold these tensors."""
+        check_name(output, self.specs, (spec.type for spec in self.specs.values()))
+
     def write(self, output: Path, advance: Advance = lambda n: None) -> None:
-        """Raises BadInput for a value that overflows f16, or where the file cannot be written."""
-        write_safetensors(output, self.specs, map(self._expanded, self._weights), advance=advance)
+        """Write a .safetensors, .npz or .npy file.
+
+        Raises BadInput for another name, for a value that overflows f16, or where the file cannot be written.
+        """
+        write_tensors(output, self.specs, map(self._expanded, self._weights), advance=advance)
 
     def _expanded(self, name: str) -> StoredTensor:
         tensor = self._weights[name]
         if not _is_packed(tensor):
             return tensor
         try:
-            with np.errstate(over="raise"):
+            with np.errstate(over="raise"), enough_memory(self.path, name):
                 return stored(tensor.values().astype(SCALAR_TYPES[self.type], copy=False))
         except FloatingPointError:
             raise BadInput(

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import GROUPED_TYPES, SCALAR_TYPES
+from refsd.families import LATENT_SCALES
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES
 from refsd.tokenizers import vocabulary
+from refsd.weights.adapter_models import AdapterSurvey
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.component import Component
 from refsd.weights.finite import not_finite
 from refsd.weights.problems import Problems, problems
-from refsd.weights.stored import Header, Weights
+from refsd.weights.stored import Header, Weights, enough_memory
 
 # Installed packages that have CLIP's vocabulary, or get it.
 PACKAGES = {
@@ -34,6 +35,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "title": checkpoint.family.title if checkpoint.family else None,
         "because": checkpoint.family.why if checkpoint.family else None,
         "runs": checkpoint.family is not None and checkpoint.foreign is None,
+        "adapter": _adapter(checkpoint.adapter),
         "layout": checkpoint.layout if checkpoint.components else None,
         **_volume(headers),
         "components": {name: _component(component) for name, component in checkpoint.components.items()},
@@ -75,17 +77,18 @@ def bad_values(checkpoint: Checkpoint, progress: Callable[[int], None] = lambda 
     """Read every tensor: those that hold NaN or infinity, and those whose type refsd cannot read.
 
     progress: called with the bytes of each tensor once it is done
+
+    Raises BadInput for a tensor that is damaged, or that memory has no room for.
     """
     found: list[dict[str, Any]] = []
     for weights in checkpoint.files:
         for name, header in weights.headers.items():
-            try:
-                bad = not_finite(weights[name])
-            except BadInput:
-                found.append({"name": name, "not_finite": None, "type": header.type})
-            else:
-                if bad:
-                    found.append({"name": name, "not_finite": bad, "type": header.type})
+            bad = None
+            if weights.is_readable(name):
+                with enough_memory(weights.path, name):
+                    bad = not_finite(weights[name])
+            if bad != 0:
+                found.append({"name": name, "not_finite": bad, "type": header.type})
             progress(header.nbytes)
     return found
 
@@ -101,8 +104,6 @@ def tokenizer(path: Path) -> str | None:
 
 def _latents(checkpoint: Checkpoint) -> str | None:
     """How a denoiser sees what the file's autoencoder makes."""
-    from refsd.models.vae import LATENT_SCALES  # the models read weights
-
     parts = checkpoint.components
     if "flux2-vae" in parts or ("tae" in parts and "vae" not in parts):
         return "as the denoiser has them: nothing to scale"
@@ -117,6 +118,10 @@ def _latents(checkpoint: Checkpoint) -> str | None:
         f"{name} (z - {of.shift:g}) * {of.factor:g}" for name, of in LATENT_SCALES.items() if wide == (of.shift > 0)
     ]
     return f"the file does not tell whose; the denoiser has, by family: {', '.join(known)}: --param latents=FAMILY"
+
+
+def _adapter(adapter: AdapterSurvey | None) -> dict[str, Any] | None:
+    return None if adapter is None else {**adapter._asdict(), "runs": adapter.runs}
 
 
 def _component(component: Component) -> dict[str, Any]:

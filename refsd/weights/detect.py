@@ -4,29 +4,25 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from refsd.golden.errors import BadInput
-from refsd.weights.architecture import Shape
-from refsd.weights.places import PLACES, Place
-from refsd.weights.sizes import count
+from refsd.networks import DENOISERS, NETWORKS
+from refsd.networks.dimensions import Shape, count
+from refsd.networks.network import Layout
+from refsd.numerics.errors import BadInput
 from refsd.weights.stored import shown
-
-# Networks that predict noise or a velocity: a model has one.
-DENOISERS = ("unet", "mmdit", "flux", "chroma", "chroma-radiance", "flux2", "zimage")
 
 # bigG's width and depth, which no other text encoder of CLIP's kind has.
 _BIGG, _BIGG_LAYERS = 1280, 32
 
 _CLIP_LAYERS = ("text_model.encoder.layers.", "encoder.layers.", "transformer.resblocks.")
 
+# The half of a whole CLIP that encodes pictures; beside a text encoder it is not read.
+PICTURE_TOWERS = ("vision_model.", "visual.")
+_TEXT_TOWERS = ("text_model.", "transformer.resblocks.")
+
 # A part of some name -> what the file is. In this order.
 FOREIGN = (
     ("txt_norm.", "Qwen-Image"),
-    ("lora_up.", "LoRA"),
-    ("lora_down.", "LoRA"),
-    (".lora_A.", "LoRA"),
-    (".hada_w1_a", "LoHa"),
-    (".lokr_w", "LoKr"),
-    ("vision_model.", "CLIP vision"),
+    *((tower, "CLIP's picture encoder") for tower in PICTURE_TOWERS),
     ("patch_embedding.", "a video model"),
     ("lora_controlnet", "Control-LoRA"),
     ("controlnet_x_embedder.", "a transformer's ControlNet"),
@@ -67,20 +63,44 @@ KNOWN_EXTRAS = (
     "loss.*",
     "embedding_manager.*",
     "safety_checker.*",
+    "depth_model.*",
+    "low_scale_model.*",
+    "noise_augmentor.*",
+    "embedder.model.*",
     "*.text_model.encoder.layers.*.self_attn.causal_mask",
 )
 
 
-class Found(NamedTuple):
-    """A component in a file: its place, and the rest of each name -> the name in the file."""
+class Candidate(NamedTuple):
+    """A component may stand under `prefix`, where some name goes on with one of `witnesses`."""
 
-    place: Place
+    component: str
+    layout: Layout
+    prefix: str
+    witnesses: tuple[str, ...]
+
+
+# In this order; the first of a component that has a witness is taken.
+CANDIDATES = tuple(
+    Candidate(network.name, place.layout, prefix, place.witnesses)
+    for network in NETWORKS.values()
+    for place in network.places
+    for prefix in place.prefixes
+)
+
+
+class Found(NamedTuple):
+    """A component in a file: where, and the rest of each name -> the name in the file."""
+
+    place: Candidate
     names: dict[str, str]
 
 
 def foreign_family(names: Iterable[str]) -> str | None:
     """The family that a name gives away, if refsd does not run it."""
     names = [name for name in names if not is_known_extra(name)]
+    if any(name.startswith(_TEXT_TOWERS) for name in names):
+        names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     return next((family for part, family in FOREIGN if any(part in name for name in names)), None)
 
 
@@ -91,8 +111,8 @@ def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str
     """
     found: dict[str, Found] = {}
     taken: set[str] = set()
-    prefixes = tuple({place.prefix for place in PLACES if place.prefix and _witnessed(place, shapes)})
-    for place in PLACES:
+    prefixes = tuple({place.prefix for place in CANDIDATES if place.prefix and _witnessed(place, shapes)})
+    for place in CANDIDATES:
         if place.prefix == "" and _is_bare(found):
             continue
         left = [name for name in shapes if name not in taken]
@@ -134,7 +154,7 @@ def _ambiguous(path: object, one: str, here: Found, other: str, there: Found) ->
     def said(component: str, found: Found) -> str:
         prefix = f"under {shown(found.place.prefix)}" if found.place.prefix else "without prefix"
         example = next(iter(found.names.values()))
-        said = f"{component} in {found.place.layout}'s layout {prefix}"
+        said = f"{component} in {found.place.layout.name}'s layout {prefix}"
         return f"{said} ({len(found.names)} tensors, as {shown(example)})"
 
     raise BadInput(
@@ -143,7 +163,7 @@ def _ambiguous(path: object, one: str, here: Found, other: str, there: Found) ->
     )
 
 
-def _witnessed(place: Place, names: Iterable[str]) -> bool:
+def _witnessed(place: Candidate, names: Iterable[str]) -> bool:
     starts = tuple(place.prefix + witness for witness in place.witnesses)
     return any(name.startswith(starts) for name in names)
 

@@ -1,63 +1,63 @@
-"""Opening what a user names: a file or its shards, by its content; and small JSON files."""
+"""Open what a user names: a file or its shards, by its content; and small JSON files."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from refsd.golden.errors import BadInput
-from refsd.weights.gguf import MAGIC, open_gguf
+from refsd.golden.file_kinds import GGUF, JSON, PICKLE, SAFETENSORS, START, TEXT, ZIP, kind
+from refsd.golden.input_file import open_input, read_input
+from refsd.numerics.errors import BadInput
+from refsd.weights.gguf import open_gguf
 from refsd.weights.pickle_reader import is_pickle, open_pickle
 from refsd.weights.safetensors import open_safetensors
-from refsd.weights.stored import Shards, Weights, shown
+from refsd.weights.stored import EXPECTED, Shards, Weights, shown
 
 SHARDS = (".safetensors", ".bin")
 MAX_JSON = 2**24  # bytes
 MAX_SHARDS = 4096
 
 
-def open_weights(path: str | Path) -> Weights:
-    """Map a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin), or shards by their .index.json.
+def open_weights(path: str | Path, mapped: bool = True) -> Weights:
+    """Open a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin), or shards by their .index.json.
 
-    Reads the header only. Raises BadInput where the file is not what it should be.
+    mapped: map the file and read its header only: it must then stay as it is, since the system ends a program with
+            SIGBUS when it reads from a mapped file that another process has cut. False: read all of it into memory
+
+    Raises BadInput where the file is not what it should be.
     """
     path = Path(path)
-    if path.is_dir():
-        raise BadInput(f"{path}: a folder; a .safetensors, .gguf or .ckpt file expected")
-    if path.is_fifo() or path.is_socket() or path.is_char_device():
-        raise BadInput(f"{path}: a pipe or a device; a .safetensors, .gguf or .ckpt file expected")
-    try:
-        with open(path, "rb") as file:
-            start = file.read(16)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
-    if start.startswith(MAGIC) or path.suffix == ".gguf":
-        return open_gguf(path)
+    with open_input(path, EXPECTED) as file:
+        start = file.read(START)
     if path.suffix == ".json" and ".index." in path.name:
-        return _open_shards(path)
+        return _open_shards(path, mapped)
+    found = kind(start)
+    if found == GGUF or path.suffix == ".gguf":
+        return open_gguf(path, mapped)
+    if found not in ("", SAFETENSORS, PICKLE, ZIP):
+        raise BadInput(f"{path}: {found}; {EXPECTED} expected")
     if is_pickle(start, path.suffix):
-        return open_pickle(path)
-    return open_safetensors(path)
+        return open_pickle(path, mapped)
+    return open_safetensors(path, mapped)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
     """A small JSON object from a file. Raises BadInput where it is anything else."""
+    data = read_input(path, most, "JSON")
     try:
-        size = path.stat().st_size
-        if size > MAX_JSON:
-            raise BadInput(f"{path}: {size} bytes of JSON, at most {MAX_JSON} expected")
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 at byte {error.start}; JSON expected") from None
+        content = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
+        found = kind(data[:START])
+        if found not in ("", JSON, TEXT):
+            raise BadInput(f"{path}: {found}; JSON expected") from None
+        if isinstance(error, UnicodeDecodeError):
+            raise BadInput(f"{path}: not UTF-8 at byte {error.start}; JSON expected") from None
         raise BadInput(f"{path}: not JSON ({' '.join(str(error).split())[:100]})") from None
     if not isinstance(content, dict):
         raise BadInput(f"{path}: a JSON {type(content).__name__}, an object expected")
     return content
 
 
-def _open_shards(path: Path) -> Shards:
+def _open_shards(path: Path, mapped: bool) -> Shards:
     where = read_json(path).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
         raise BadInput(f"{path}: weight_map must map tensor names to file names")
@@ -68,7 +68,7 @@ def _open_shards(path: Path) -> Shards:
     for file in files:
         if Path(file).name != file or not file.endswith(SHARDS):
             raise BadInput(f"{path}: shard {shown(file)}: a .safetensors or .bin file in the same folder expected")
-        opened[file] = open_weights(path.parent / file)
+        opened[file] = open_weights(path.parent / file, mapped)
     where = {name: file for name, file in where.items() if name not in opened[file].helpers}
     absent = [name for name, file in where.items() if name not in opened[file]]
     if absent:

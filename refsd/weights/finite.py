@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from refsd.golden.block_scales import SCALE_FIELDS
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
 CHUNK = 2**16  # elements looked at together: they stay in the cache
 UNPACKED = 2**22  # elements dequantized together: worth starting the threads
@@ -30,7 +30,13 @@ HALVES = {
 
 def not_finite(tensor: StoredTensor) -> int:
     """How many values of a tensor are NaN or infinite. Packed types are dequantized a chunk at a time."""
-    if tensor.scaling is not None or tensor.type in ("f8_e4m3", "f8_e5m2"):
+    if tensor.type in ("f8_e4m3", "f8_e5m2"):
+        flat = tensor.data.reshape(-1)
+        pieces = (
+            StoredTensor(tensor.type, piece.shape, piece, tensor.scaling) for piece in _chunks(flat, UNPACKED)
+        )
+        return sum(_bad(chunk, "f32") for piece in pieces for chunk in _chunks(piece.values(), CHUNK))
+    if tensor.scaling is not None:
         values = (part.values().reshape(-1) for part in _parts(tensor))
         return sum(_bad(chunk, "f32") for part in values for chunk in _chunks(part, CHUNK))
     if tensor.type in EXPONENTS:

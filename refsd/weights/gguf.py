@@ -5,13 +5,15 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; ggml/src/gguf
 """
 
 import math
-import mmap
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.golden.errors import BadInput
-from refsd.weights.stored import Header, Weights, map_file, shown
+from refsd.golden.file_kinds import START, kind
+from refsd.numerics.errors import BadInput
+from refsd.weights.gguf_layout import align, check_layout
+from refsd.weights.gguf_types import TYPES
+from refsd.weights.stored import Content, Header, Weights, read_content, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -25,51 +27,6 @@ MAX_DIMS = 4
 MAX_ELEMENTS = 2**48
 KEPT_ARRAY = 16  # shorter arrays of numbers are kept, of others only the length
 
-
-class GGMLType(NamedTuple):
-    name: str
-    block: int  # elements
-    bytes: int  # a block
-
-
-# Number in the file -> type. Source: ggml.h, enum ggml_type; ggml-common.h for q8_1: gguf-py counts 40 bytes.
-TYPES = {
-    0: GGMLType("f32", 1, 4),
-    1: GGMLType("f16", 1, 2),
-    2: GGMLType("q4_0", 32, 18),
-    3: GGMLType("q4_1", 32, 20),
-    6: GGMLType("q5_0", 32, 22),
-    7: GGMLType("q5_1", 32, 24),
-    8: GGMLType("q8_0", 32, 34),
-    9: GGMLType("q8_1", 32, 36),
-    10: GGMLType("q2_k", 256, 84),
-    11: GGMLType("q3_k", 256, 110),
-    12: GGMLType("q4_k", 256, 144),
-    13: GGMLType("q5_k", 256, 176),
-    14: GGMLType("q6_k", 256, 210),
-    15: GGMLType("q8_k", 256, 292),
-    16: GGMLType("iq2_xxs", 256, 66),
-    17: GGMLType("iq2_xs", 256, 74),
-    18: GGMLType("iq3_xxs", 256, 98),
-    19: GGMLType("iq1_s", 256, 50),
-    20: GGMLType("iq4_nl", 32, 18),
-    21: GGMLType("iq3_s", 256, 110),
-    22: GGMLType("iq2_s", 256, 82),
-    23: GGMLType("iq4_xs", 256, 136),
-    24: GGMLType("i8", 1, 1),
-    25: GGMLType("i16", 1, 2),
-    26: GGMLType("i32", 1, 4),
-    27: GGMLType("i64", 1, 8),
-    28: GGMLType("f64", 1, 8),
-    29: GGMLType("iq1_m", 256, 56),
-    30: GGMLType("bf16", 1, 2),
-    34: GGMLType("tq1_0", 256, 54),
-    35: GGMLType("tq2_0", 256, 66),
-    39: GGMLType("mxfp4", 32, 17),
-    40: GGMLType("nvfp4", 64, 36),
-    41: GGMLType("q1_0", 128, 18),
-    42: GGMLType("q2_0", 64, 18),
-}
 
 # Metadata value types: struct codes; text is 8, an array 9.
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -88,12 +45,13 @@ class Skipped(NamedTuple):
     at: int
 
 
-def open_gguf(path: Path) -> Weights:
+def open_gguf(path: Path, mapped: bool = True) -> Weights:
     """Read the header and check it against the file. Raises BadInput; allocates nothing that the header claims."""
-    data = map_file(path)
+    data = read_content(path, mapped)
     cursor = _Cursor(path, data)
     if cursor.take(4, "the magic") != MAGIC:
-        raise BadInput(f"{path}: not GGUF: it does not begin with GGUF")
+        found = kind(data[:START]) or "something else: it does not begin with GGUF"
+        raise BadInput(f"{path}: not GGUF, but {found}")
     version = cursor.number("<I", "the version")
     if version not in VERSIONS:
         swapped = version in {v << 24 for v in VERSIONS}
@@ -117,16 +75,16 @@ def open_gguf(path: Path) -> Weights:
         if name in headers:
             raise BadInput(f"{path}: tensor {shown(name)} is there twice")
         headers[name] = _tensor(cursor, name, metadata.get(f"comfy.gguf.orig_shape.{name}"), alignment)
-    start = _align(cursor.at, alignment)
+    start = align(cursor.at, alignment)
     headers = {name: h._replace(offset=start + h.offset) for name, h in headers.items()}
-    _in_range(path, headers, start, len(data), alignment)
+    check_layout(path, headers, start, len(data), alignment)
     return Weights(path, "gguf", headers, metadata, data)
 
 
 class _Cursor:
     """Steps through the header; every step is checked against the file's end."""
 
-    def __init__(self, path: Path, data: mmap.mmap):
+    def __init__(self, path: Path, data: Content):
         self.path = path
         self.data = data
         self.at = 0
@@ -221,26 +179,3 @@ def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header
             raise BadInput(f"{at}: comfy.gguf.orig_shape does not fit the shape {list(shape)}")
         shape = original
     return Header(kind.name, shape, offset, elements // kind.block * kind.bytes)
-
-
-def _in_range(path: Path, headers: dict[str, Header], start: int, size: int, alignment: int) -> None:
-    at = start
-    before = ""
-    for name, header in sorted(headers.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
-        if header.offset < at:
-            raise BadInput(f"{path}: tensor {shown(name)} overlaps {shown(before)}; convert the file again")
-        if header.offset - at >= alignment:
-            raise BadInput(
-                f"{path}: tensor {shown(name)} leaves a hole: it begins at byte {header.offset}, "
-                f"{_align(at, alignment)} expected; convert the file again"
-            )
-        at, before = header.offset + header.nbytes, name
-        if at > size:
-            raise BadInput(
-                f"{path}: tensor {shown(name)} ends at byte {at} of {size}: the file is cut short; "
-                "download it again"
-            )
-
-
-def _align(at: int, alignment: int) -> int:
-    return -(-at // alignment) * alignment

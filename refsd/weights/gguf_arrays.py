@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights.gguf import NUMBERS, TEXT, Skipped
 from refsd.weights.stored import Weights
 
@@ -23,11 +23,11 @@ def texts(weights: Weights, key: str) -> list[str]:
     at, left = array.at, MAX_BYTES
     read: list[str] = []
     for _ in range(array.length):
-        (n,) = struct.unpack_from("<Q", weights.bytes, at)
+        (n,) = struct.unpack_from("<Q", weights.content, at)
         left -= n
         if left < 0:
             raise BadInput(f"{weights.path}: metadata {key} has more than {MAX_BYTES} bytes of text")
-        read.append(weights.bytes[at + 8 : at + 8 + n].decode("utf-8"))
+        read.append(weights.content[at + 8 : at + 8 + n].decode("utf-8"))
         at += 8 + n
     return read
 
@@ -44,7 +44,7 @@ def numbers(weights: Weights, key: str, kind: str) -> np.ndarray:
         made = np.array(array, np.float64 if any(isinstance(v, float) for v in array) else None)
         made = made if len(array) else made.astype("f8" if kind == "f" else "i8")
     elif isinstance(array, Skipped) and array.of in NUMBERS:
-        made = np.frombuffer(weights.bytes, NUMBERS[array.of], array.length, array.at).copy()
+        made = np.frombuffer(weights.content, NUMBERS[array.of], array.length, array.at).copy()
     else:
         raise _wrong(weights, key, wanted)
     if made.dtype.kind not in kind:

@@ -6,20 +6,19 @@ A tensor is a view of a storage: offset, sizes and strides, held against the sto
 """
 
 import math
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.weights.scaled import find_scalings
-from refsd.weights.stored import Header, Weights, map_file, shown
+from refsd.weights.stored import Content, Header, Weights, read_content, shown
 from refsd.weights.torch_legacy import read_legacy
 from refsd.weights.torch_objects import Place, Tensor, kind
-from refsd.weights.torch_zip import MAGIC, read_zip
+from refsd.weights.torch_zip import MAGIC, check_crc, read_zip
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 # Where trainers keep the state dict; the first that holds tensors is taken (ESRGAN: the averaged weights).
@@ -34,14 +33,26 @@ FREE = 2**24  # bytes: what a tensor may have more than its storage, by strides 
 
 
 class PickledWeights(Weights):
-    """strides: name -> in elements, of the tensors whose elements do not follow one another"""
+    """
+    strides:  name -> in elements, of the tensors whose elements do not follow one another
+    storages: name -> the key of its storage, and where it lies
+    """
 
-    def __init__(self, path: Path, headers: dict[str, Header], metadata: dict[str, Any], data: mmap.mmap):
+    def __init__(self, path: Path, headers: dict[str, Header], metadata: dict[str, Any], data: Content):
         super().__init__(path, "pickle", headers, metadata, data)
         self.strides: dict[str, tuple[int, ...]] = {}
+        self.storages: dict[str, tuple[str, Place]] = {}
+        self._checked: set[str] = set()
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """A view of the mapped file; a copy where the elements do not follow one another."""
+        """A view of the file's content; a copy where the elements do not follow one another.
+
+        A storage's CRC-32 is checked when its first tensor is asked for. Raises BadInput where it is another.
+        """
+        key, place = self.storages[name]
+        if key not in self._checked:
+            check_crc(self.path, self._data, f"data/{key}", place)
+            self._checked.add(key)
         header = self.headers[name]
         if name not in self.strides or header.type not in SCALAR_TYPES:
             return super().__getitem__(name)
@@ -63,14 +74,15 @@ def is_pickle(start: bytes, suffix: str) -> bool:
     return suffix in SUFFIXES or pickled or start.startswith(MAGIC)
 
 
-def open_pickle(path: Path) -> PickledWeights:
+def open_pickle(path: Path, mapped: bool = True) -> PickledWeights:
     """Read the pickle and find its state dict. Raises BadInput; runs nothing, copies no storage."""
-    data = map_file(path)
+    data = read_content(path, mapped)
     value, places = read_zip(path, data) if data[:4] == MAGIC else read_legacy(path, data)
     metadata, state_dict = _state_dict(path, value)
     weights = PickledWeights(path, {}, metadata, data)
     for name, tensor in _tensors(path, state_dict).items():
         weights.headers[name] = _header(path, name, tensor, places)
+        weights.storages[name] = tensor.storage.key, places[tensor.storage.key]
         if math.prod(tensor.size) > 0 and not _follow_one_another(tensor):
             weights.strides[name] = tensor.stride
     _scale(weights)
@@ -149,7 +161,7 @@ def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, Place]) 
     place = places.get(storage.key)
     if place is None:
         raise BadInput(f"{at}: its storage {shown(storage.key)} is not in the file; download it again")
-    if storage.whole * storage.element.bytes > place.nbytes:
+    if storage.whole * storage.element.bytes != place.nbytes:
         raise BadInput(
             f"{at}: its storage {shown(storage.key)} has {place.nbytes} bytes, {storage.whole} elements of "
             f"{storage.element.bytes} expected; download it again"

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from refsd.golden.errors import BadInput
-from refsd.weights.architecture import Shape, Shapes
-from refsd.weights.architectures import ARCHITECTURES
+from refsd.networks import NETWORKS
+from refsd.networks.dimensions import Shape, Shapes
+from refsd.networks.keymap import Source
+from refsd.numerics.errors import BadInput
 from refsd.weights.component import Component
-from refsd.weights.keymaps import Source
 from refsd.weights.stored import Weights, shown
 
 NO_WEIGHTS = {"i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool", "c64"}
@@ -24,13 +24,13 @@ class Problems(NamedTuple):
 
 def check(component: Component) -> None:
     """Raise one BadInput that lists the component's missing, unused and misshapen tensors."""
-    raise_problems(component.weights.file.path, ARCHITECTURES[component.name].title, [problems(component)])
+    raise_problems(component.weights.file.path, NETWORKS[component.name].title, [problems(component)])
 
 
 def problems(component: Component) -> Problems:
     """Compare a component with the table of its architecture, at the size that its shapes tell."""
     weights = component.weights
-    expected = ARCHITECTURES[component.name].shapes(component.size)
+    expected = NETWORKS[component.name].shapes(component.size)
     missing = [f"{component.name} {shown(name)} {list(expected[name])}" for name in expected if name not in weights]
     unused = [f"{component.name} {shown(name)}" for name in component.unused]
     unused += [
@@ -66,7 +66,7 @@ def check_order(component: str, weights: Weights, sources: Mapping[str, Source])
 
 def _fits(component: str, shapes: Shapes) -> bool:
     """Whether every tensor of its size is there, as it should be."""
-    table = ARCHITECTURES[component]
+    table = NETWORKS[component]
     expected = table.shapes(table.size(shapes))
     return all(name in shapes and _same_shape(shapes[name], shape) for name, shape in expected.items())
 

@@ -1,5 +1,6 @@
 """Recipe weights: a whole checkpoint in its real layout, made from the names of its tensors."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,20 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from refsd.families import FAMILIES
 from refsd.golden.case import ModelRecipe
-from refsd.golden.errors import BadInput
+from refsd.golden.output_file import whole_folder, write_file
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.weights import recipe_models
-from refsd.weights.architecture import Shape, Shapes
-from refsd.weights.architectures import ARCHITECTURES
-from refsd.weights.diffusers_folder import dumped, pipeline_files
-from refsd.weights.families import latents_of
-from refsd.weights.folder_parts import PARTS
-from refsd.weights.keymaps import SAME, Source
-from refsd.weights.recipe_models import Part, part_shapes
-from refsd.weights.writers import Advance, Spec, whole, write_gguf, write_safetensors
+from refsd.networks import NETWORKS
+from refsd.networks.dimensions import Shape, Shapes
+from refsd.networks.keymap import SAME, Source
+from refsd.networks.recipe import RecipeModel, RecipePart
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.weights.writers import Advance, Spec, write_gguf, write_safetensors
 
 FLOAT_TYPES = ("f32", "f16", "bf16")
 # nvfp4's scales span too few powers of two for a model's matrices; gguf-py does not write q2_0.
@@ -48,9 +47,32 @@ _KEPT = (
 )
 
 
+# Name -> what `refsd weights make` writes; one network alone where the real file holds no more.
+MODELS: dict[str, RecipeModel] = {
+    name: model for page in (*FAMILIES.values(), *NETWORKS.values()) for name, model in page.recipes.items()
+}
+
+
+def model_of(recipe: ModelRecipe) -> RecipeModel:
+    """Raises BadInput for an unknown name."""
+    if recipe.family not in MODELS:
+        raise BadInput(f"no recipe for family {recipe.family!r}; there are {', '.join(MODELS)}")
+    return MODELS[recipe.family]
+
+
+def part_shapes(component: str, part: RecipePart, tiny: bool) -> Shapes:
+    """Name in the file, with its prefix -> shape."""
+    size = part.tiny if tiny else part.full
+    ours = NETWORKS[component].shapes(size)
+    if part.keymap is None:
+        return {part.prefix + name: shape for name, shape in ours.items()}
+    theirs = part.keymap(size).write({name: _hollow("f32", shape) for name, shape in ours.items()})
+    return {part.prefix + name: tensor.shape for name, tensor in theirs.items()}
+
+
 def shapes(model: ModelRecipe) -> dict[str, Shapes]:
     """component -> name in the file -> shape. Raises BadInput for an unknown family or type."""
-    parts = recipe_models.model(model).parts
+    parts = model_of(model).parts
     if model.type not in TYPES:
         raise BadInput(f"no recipe weights of type {model.type!r}; there are {', '.join(TYPES)}")
     return {component: part_shapes(component, part, model.tiny) for component, part in parts.items()}
@@ -129,8 +151,10 @@ def _make_file(model: ModelRecipe, path: Path, advance: Advance) -> Path:
     specs = {name: Spec(r.type, r.shape) for name, r in named.items()}
     if path.is_dir():
         raise BadInput(f"{path}: a folder; name a file, or write --layout diffusers")
+    if path.suffix not in (".gguf", ".safetensors"):
+        raise BadInput(f"{path}: recipe weights are written to .safetensors or .gguf; give the file such an ending")
     if path.suffix == ".gguf":
-        write_gguf(path, specs, _realized(named), recipe_models.model(model).gguf, advance)
+        write_gguf(path, specs, _realized(named), model_of(model).gguf, advance)
     elif model.type in FLOAT_TYPES:
         write_safetensors(path, specs, _realized(named), advance=advance)
     else:
@@ -149,49 +173,49 @@ def _make_folder(model: ModelRecipe, path: Path, advance: Advance) -> Path:
         )
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path}: a file; --layout diffusers writes a folder")
-    parts = recipe_models.model(model).parts
-    without = [component for component in parts if component not in PARTS]
+    parts = model_of(model).parts
+    without = [component for component in parts if NETWORKS[component].folder is None]
     if without:
         raise BadInput(f"{path}: diffusers has no {', '.join(without)}, and no folder for it: write a file")
-    for component, part in parts.items():
-        _write_part(path, model, component, part, advance)
-    if model.family == "sd15":
-        for file, text in pipeline_files().items():
-            _write_text(path / file, text)
+    with whole_folder(path) as folder:
+        for component, part in parts.items():
+            _write_part(folder, model, component, part, advance)
+        for file, content in model_of(model).folder_files.items():
+            _write_json(folder / file, content)
     return path
 
 
-def _write_part(path: Path, model: ModelRecipe, component: str, part: Part, advance: Advance) -> None:
-    size, there = part.tiny if model.tiny else part.full, PARTS[component]
+def _write_part(folder: Path, model: ModelRecipe, component: str, part: RecipePart, advance: Advance) -> None:
+    size, there = part.tiny if model.tiny else part.full, NETWORKS[component].folder
+    assert there is not None
     named = recipes(model, component)
     sources = _sources(component, part, size, named)
     wanted = [name for name in sources if not name.startswith(there.drops or ("-",))]
-    keymap, rows = there.keymap(size), there.rows(size)
+    keymap, rows = there.layout.of_size(size), there.rows(size)
 
     def written(name: str, file: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         tensor = sources[name].read(file)
         split = rows(name, tensor.shape)
         return keymap.write({name: tensor}, {name: split} if split else None)
 
-    hollow = {name: _hollow(recipe) for name, recipe in named.items()}
+    hollow = {name: _hollow(recipe.type, recipe.shape) for name, recipe in named.items()}
     specs = {theirs: Spec(t.type, t.shape) for name in wanted for theirs, t in written(name, hollow).items()}
     made = _Made(named)
     tensors = (tensor for name in wanted for tensor in written(name, made).values())
-    write_safetensors(path / there.folder / there.file, specs, tensors, advance=advance)
+    write_safetensors(folder / there.folder / there.file, specs, tensors, advance=advance)
     scale = _latent_scale(model.family) if component == "vae" else {}
-    _write_text(path / there.folder / "config.json", dumped({**there.config(size), **scale}))
+    _write_json(folder / there.folder / "config.json", {**there.config(size), **scale})
 
 
 def _latent_scale(family: str) -> dict[str, float]:
-    from refsd.models.vae import LATENT_SCALES  # the models read weights
-
-    scale = LATENT_SCALES[latents_of(family)]
+    scale = next(page.latents for page in FAMILIES.values() if family in page.recipes)
+    assert scale is not None
     return {"scaling_factor": scale.factor, "shift_factor": scale.shift}
 
 
-def _sources(component: str, part: Part, size: Any, named: Mapping[str, Recipe]) -> dict[str, Source]:
+def _sources(component: str, part: RecipePart, size: Any, named: Mapping[str, Recipe]) -> dict[str, Source]:
     """Canonical name -> where it stands in the one file, prefix and all; in the original's order."""
-    canonical = ARCHITECTURES[component].shapes(size)
+    canonical = NETWORKS[component].shapes(size)
     if part.keymap is None:
         return {name: Source((part.prefix + name,), SAME) for name in canonical}
     found, _ = part.keymap(size).sources(name.removeprefix(part.prefix) for name in named)
@@ -217,16 +241,13 @@ class _Made(Mapping[str, StoredTensor]):
         return len(self._named)
 
 
-def _write_text(path: Path, text: str) -> None:
-    with whole(path) as part:
-        part.write_text(text)
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_file(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def _hollow(recipe: Recipe) -> StoredTensor:
-    """A tensor that has a shape and no memory."""
-    return StoredTensor(
-        recipe.type, recipe.shape, np.broadcast_to(np.zeros((), SCALAR_TYPES[recipe.type]), recipe.shape)
-    )
+def _hollow(type: str, shape: Shape) -> StoredTensor:
+    """A tensor that has a shape and hardly any memory."""
+    return StoredTensor(type, shape, np.broadcast_to(np.zeros((), SCALAR_TYPES[type]), shape))
 
 
 _LAYOUTS = {"ldm": _make_file, "diffusers": _make_folder}

@@ -5,15 +5,14 @@ Source: https://github.com/huggingface/safetensors, README "Format".
 
 import json
 import math
-import mmap
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights.scaled import find_scalings
-from refsd.weights.stored import Header, Weights, map_file, shown
+from refsd.weights.stored import Content, Header, Weights, read_content, shown
 
 MAX_HEADER = 100_000_000  # bytes, as in the library
 MAX_VALUES = 4_000_000  # JSON values in a header: what they may take in memory
@@ -47,9 +46,9 @@ TYPES = {
 }
 
 
-def open_safetensors(path: Path) -> Weights:
+def open_safetensors(path: Path, mapped: bool = True) -> Weights:
     """Read the header and check it against the file. Raises BadInput; allocates nothing that the header claims."""
-    data = map_file(path)
+    data = read_content(path, mapped)
     if len(data) < 8:
         raise BadInput(f"{path}: not safetensors: {len(data)} bytes, at least 8 expected; is it complete?")
     length = int.from_bytes(data[:8], "little")
@@ -75,7 +74,7 @@ def open_safetensors(path: Path) -> Weights:
     return weights
 
 
-def _json_header(path: Path, data: mmap.mmap, length: int) -> dict:
+def _json_header(path: Path, data: Content, length: int) -> dict:
     raw = data[8 : 8 + length]
     values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
     if values > MAX_VALUES:

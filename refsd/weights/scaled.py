@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, Grouping, Scaling
 from refsd.kernels.quant import convrot
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, Grouping, Scaling
 from refsd.weights import bitsandbytes, scaled_groups
 from refsd.weights.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.weights.stored import Header, shown

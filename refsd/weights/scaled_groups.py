@@ -18,9 +18,9 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import Grouping
 from refsd.kernels.quant import grouped
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import Grouping
 from refsd.weights.stored import Header, shown
 
 Read = Callable[[Header], np.ndarray]

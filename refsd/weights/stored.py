@@ -1,17 +1,30 @@
-"""Weights: what lies in a file, by name; mapped, and read when asked for."""
+"""Weights: what lies in a file, by name; mapped, and read when asked for.
+
+A mapped file must stay as it is while it is in use. If another process cuts it, the system ends this one with
+SIGBUS as soon as it looks beyond the new end: no exception, and nothing that Python could catch. A program that
+cannot rule that out opens with mapped=False, which reads the whole file into memory once.
+"""
 
 import mmap
+import os
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
+from refsd.golden.input_file import open_input
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
+from refsd.numerics.printable import printable
+from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
 
 LARGE = 2**20  # bytes of a tensor that is worth giving back
+EXPECTED = "a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin)"
+
+# All of a file: mapped, or read into memory.
+Content = mmap.mmap | bytes
 
 
 class Header(NamedTuple):
@@ -44,7 +57,7 @@ class Weights(Mapping[str, StoredTensor]):
     helpers: Set[str] = frozenset()
 
     def __init__(
-        self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: mmap.mmap
+        self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: Content
     ):
         self.path = path
         self.format = format
@@ -54,7 +67,7 @@ class Weights(Mapping[str, StoredTensor]):
         self._large: Header | None = None  # the last large tensor that was asked for
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """A view of the mapped file. Raises BadInput for a type that refsd cannot read.
+        """A view of the file's content. Raises BadInput for a type that refsd cannot read.
 
         The pages of the large tensor before it leave this process; who still looks there reads them again.
         """
@@ -65,7 +78,7 @@ class Weights(Mapping[str, StoredTensor]):
             self._large = header
         dtype = SCALAR_TYPES.get(header.type)
         scaling = self.scalings.get(name)
-        if dtype is None and header.type not in BLOCK_TYPES and scaling is None:
+        if not self.is_readable(name):
             read = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES, *GROUPED_TYPES])
             raise BadInput(
                 f"{self.path}: tensor {shown(name)}: refsd cannot read type {header.type}; it reads {read}: "
@@ -78,12 +91,18 @@ class Weights(Mapping[str, StoredTensor]):
             return StoredTensor(header.type, header.shape, raw)
         array = raw.view(dtype)
         if not array.flags.aligned:
-            array = array.copy()
+            with enough_memory(self.path, name):
+                array = array.copy()
         return StoredTensor(header.type, header.shape, array.reshape(header.shape), scaling)
 
+    def is_readable(self, name: str) -> bool:
+        """Whether refsd reads the tensor's type."""
+        type = self.headers[name].type
+        return type in SCALAR_TYPES or type in BLOCK_TYPES or name in self.scalings
+
     @property
-    def bytes(self) -> mmap.mmap:
-        """The whole file, mapped."""
+    def content(self) -> Content:
+        """The whole file."""
         return self._data
 
     def __iter__(self) -> Iterator[str]:
@@ -94,6 +113,16 @@ class Weights(Mapping[str, StoredTensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.headers
+
+
+@contextmanager
+def enough_memory(path: Path, name: str) -> Iterator[None]:
+    """Raises BadInput that names a tensor whose values do not fit into memory."""
+    try:
+        yield
+    except MemoryError as error:
+        said = f": {error}" if str(error) else ""
+        raise BadInput(f"{path}: tensor {shown(name)}: not enough memory{said}") from None
 
 
 class Shards(Weights):
@@ -111,9 +140,9 @@ class Shards(Weights):
         return self._shards[name][name]
 
 
-def let_go(data: mmap.mmap, header: Header) -> None:
-    """Give back a tensor's memory, but for the pages it shares: what is read from a file can be read again."""
-    if not hasattr(mmap, "MADV_DONTNEED"):
+def let_go(data: Content, header: Header) -> None:
+    """Give back a mapped tensor's memory, but for the pages it shares: they can be read from the file again."""
+    if isinstance(data, bytes) or not hasattr(mmap, "MADV_DONTNEED"):
         return
     start = -(-header.offset // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (header.offset + header.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - start
@@ -121,18 +150,19 @@ def let_go(data: mmap.mmap, header: Header) -> None:
         data.madvise(mmap.MADV_DONTNEED, start, length)
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """Map a file for reading. Raises BadInput where there is none, or nothing in it."""
-    try:
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except ValueError:
-        raise BadInput(f"{path}: the file is empty; is the download complete?") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
+def read_content(path: Path, mapped: bool = True) -> Content:
+    """All of a file, mapped or copied into memory. Raises BadInput where there is none, or nothing in it."""
+    with open_input(path, EXPECTED) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise BadInput(f"{path}: the file is empty; is the download complete?")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
+        except (OSError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or f"not enough memory for its {size} bytes"
+            raise BadInput(f"{path}: cannot read the file: {reason}") from None
 
 
 def shown(name: str) -> str:
-    """A tensor's name as it may be printed: one line, no control codes, not endless."""
-    text = name if name.isprintable() else ascii(name)[1:-1]
-    return f'"{text}"' if len(text) <= 120 else f'"{text[:100]}..." ({len(text)} characters)'
+    """A tensor's name in quotes, as it may be printed."""
+    return f'"{printable(name, 120)}"'

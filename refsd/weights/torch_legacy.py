@@ -5,13 +5,12 @@ For each key: elements (int64), data; nothing is aligned.
 Source: torch/serialization.py (_legacy_save, _legacy_load).
 """
 
-import mmap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from refsd.golden.errors import BadInput
-from refsd.weights.stored import shown
+from refsd.numerics.errors import BadInput
+from refsd.weights.stored import Content, shown
 from refsd.weights.torch_objects import Place, Storage, kind
 from refsd.weights.unpickle import unpickle
 
@@ -19,10 +18,8 @@ MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
 
 
-def read_legacy(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, Place]]:
+def read_legacy(path: Path, data: Content) -> tuple[Any, dict[str, Place]]:
     """The value of the pickle, and where each storage lies, by its key. Raises BadInput."""
-    if data[257:262] == b"ustar":
-        raise BadInput(f"{path}: a tar, as torch wrote before 0.2; save its state dict as safetensors")
     magic, at = unpickle(path, data, 0, len(data))
     if type(magic) is not int or magic != MAGIC:
         raise BadInput(f"{path}: a pickle that torch did not write: it begins with {kind(magic)}; no checkpoint?")
@@ -41,7 +38,7 @@ def read_legacy(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, Place]]:
 
 
 def _places(
-    path: Path, data: mmap.mmap, at: int, keys: Iterable[str], storages: Mapping[str, Storage]
+    path: Path, data: Content, at: int, keys: Iterable[str], storages: Mapping[str, Storage]
 ) -> dict[str, Place]:
     places: dict[str, Place] = {}
     for key in keys:

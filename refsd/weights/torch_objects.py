@@ -25,10 +25,11 @@ class Damaged(Refused):
 
 
 class Place(NamedTuple):
-    """A storage's bytes in the file."""
+    """A storage's bytes in the file; crc: their CRC-32, None where the file has none."""
 
     start: int
     nbytes: int
+    crc: int | None = None
 
 
 class Element(NamedTuple):
@@ -232,7 +233,9 @@ def printed(name: str) -> str:
 
 
 def put(into: dict, key: Any, value: Any) -> None:
-    """Only text can be a tensor's name; nothing else is kept, or hashed."""
+    """Only text can be a tensor's name: nothing else is kept, or hashed. Raises Damaged for a list or a dict."""
+    if any(type(part) in (list, dict) for part in (key, *(key if type(key) is tuple else ()))):
+        raise Damaged(f"has a key that is {kind(key)}, which Python cannot hash")
     if type(key) is str:
         into[key] = value
 

@@ -4,15 +4,15 @@ Storages stay in the mapped file; a compressed one is refused, so that nothing c
 Source: PKWARE APPNOTE 4.3, 4.5.3; torch/serialization.py (_save), caffe2/serialize/inline_container.cc.
 """
 
-import mmap
 import struct
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.golden.errors import BadInput
-from refsd.weights.stored import shown
-from refsd.weights.torch_objects import Place
+from refsd.numerics.errors import BadInput
+from refsd.weights.stored import Content, shown
+from refsd.weights.torch_objects import Place, Storage
 from refsd.weights.unpickle import MAX_PICKLE, unpickle
 
 MAGIC = b"PK\x03\x04"
@@ -22,7 +22,8 @@ MAX_NAME = 512  # bytes
 _END, _END64, _LOCATOR64 = struct.Struct("<4s4H2IH"), struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI")
 _CENTRAL, _LOCAL = struct.Struct("<4s6H3I5H2I"), struct.Struct("<4s5H3I2H")
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # the number is in a zip64 record
-_ENCRYPTED = 1
+# General-purpose flag bits with which the content is not what lies there. Source: APPNOTE 4.4.4.
+_FLAGS = {6: "strongly encrypted", 0: "encrypted", 5: "compressed patched data", 13: "hidden by masked headers"}
 
 
 class Entry(NamedTuple):
@@ -30,21 +31,23 @@ class Entry(NamedTuple):
     header: byte at which its local header begins
     start:  byte at which its content begins
     nbytes: of the content, as it lies in the file
-    stored: whether it lies there as it is
+    packed: how its content was changed, as "compressed"; "" where it lies there as it is
+    crc:    CRC-32 of the content; None where the writer computed none
     """
 
     header: int
     start: int
     nbytes: int
-    stored: bool
+    packed: str
+    crc: int | None
 
 
-def read_zip(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, Place]]:
+def read_zip(path: Path, data: Content) -> tuple[Any, dict[str, Place]]:
     """The value of the pickle, and where each storage lies, by its key. Raises BadInput."""
     entries = _entries(path, data)
     pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
-        raise BadInput(f"{path}: a zip with {len(pickles)} <folder>/data.pkl; torch writes one: no checkpoint?")
+        raise BadInput(f"{path}: {_other_zip(entries, len(pickles))}")
     prefix = pickles[0].removesuffix("data.pkl")
     if f"{prefix}constants.pkl" in entries:
         raise BadInput(f"{path}: a TorchScript archive, which is code; save its state_dict() as safetensors")
@@ -54,23 +57,51 @@ def read_zip(path: Path, data: mmap.mmap) -> tuple[Any, dict[str, Place]]:
     pickle = _stored(path, pickles[0], entries[pickles[0]])
     if pickle.nbytes > MAX_PICKLE:
         raise BadInput(f"{path}: data.pkl of {pickle.nbytes} bytes, at most {MAX_PICKLE} expected")
-    value, end = unpickle(path, data, pickle.start, pickle.start + pickle.nbytes)
+    check_crc(path, data, pickles[0], Place(pickle.start, pickle.nbytes, pickle.crc))
+    kept: dict[str, Storage] = {}
+    value, end = unpickle(path, data, pickle.start, pickle.start + pickle.nbytes, kept)
     if end != pickle.start + pickle.nbytes:
         raise BadInput(f"{path}: data.pkl goes on after its end, at byte {end}; is it a checkpoint of torch's?")
     storages = {name: entry for name, entry in entries.items() if name.startswith(f"{prefix}data/")}
     return value, {
-        name.removeprefix(f"{prefix}data/"): Place(entry.start, _stored(path, name, entry).nbytes)
+        name.removeprefix(f"{prefix}data/"): Place(entry.start, _stored(path, name, entry).nbytes, entry.crc)
         for name, entry in storages.items()
     }
 
 
+def check_crc(path: Path, data: Content, name: str, place: Place) -> None:
+    """Raises BadInput where bytes are not those that the zip was made of."""
+    if place.crc is None:
+        return
+    with memoryview(data) as view:
+        found = zlib.crc32(view[place.start : place.start + place.nbytes])
+    if found != place.crc:
+        raise BadInput(
+            f"{path}: {shown(name)} is damaged: its CRC-32 is {found:08x}, the zip says {place.crc:08x}; "
+            "download it again"
+        )
+
+
+def _other_zip(entries: dict[str, Entry], pickles: int) -> str:
+    """What a zip is that does not hold one pickle of torch's, by the names in it."""
+    names = list(entries)
+    weights = [name for name in names if name.endswith((".safetensors", ".gguf", ".ckpt", ".pt", ".pth"))]
+    if weights:
+        return f"a zip that holds {shown(weights[0])}: unpack it, and name that file"
+    if names and all(name.endswith(".npy") for name in names):
+        return "an npz, NumPy's zip of arrays; a checkpoint expected"
+    if "[Content_Types].xml" in entries:
+        return "a document of an office program; a checkpoint expected"
+    return f"a zip with {pickles} <folder>/data.pkl among its {len(names)} files; torch writes one: no checkpoint?"
+
+
 def _stored(path: Path, name: str, entry: Entry) -> Entry:
-    if not entry.stored:
-        raise BadInput(f"{path}: {shown(name)} is compressed or encrypted, torch does neither; zip it with -0")
+    if entry.packed:
+        raise BadInput(f"{path}: {shown(name)} is {entry.packed}, and torch stores plain bytes; zip it with -0")
     return entry
 
 
-def _entries(path: Path, data: mmap.mmap) -> dict[str, Entry]:
+def _entries(path: Path, data: Content) -> dict[str, Entry]:
     """Every entry of the central directory, held against its local header."""
     at, size, count = _directory(path, data)
     directory_at, end = at, at + size
@@ -78,7 +109,7 @@ def _entries(path: Path, data: mmap.mmap) -> dict[str, Entry]:
     for _ in range(count):
         if end - at < _CENTRAL.size:
             raise _damaged(path, f"the directory ends at byte {end}, within an entry")
-        sign, _, _, flags, method, _, _, _, packed, nbytes, *lengths, _, _, _, header = _CENTRAL.unpack_from(
+        sign, _, _, flags, method, _, _, crc, packed, nbytes, *lengths, _, _, _, header = _CENTRAL.unpack_from(
             data, at
         )
         if sign != b"PK\x01\x02" or end - at - _CENTRAL.size < sum(lengths) or lengths[0] > MAX_NAME:
@@ -88,16 +119,20 @@ def _entries(path: Path, data: mmap.mmap) -> dict[str, Entry]:
             raise BadInput(f"{path}: the zip has {shown(name)} twice; is it a checkpoint of torch's?")
         extra = data[at + _CENTRAL.size + lengths[0] : at + _CENTRAL.size + lengths[0] + lengths[1]]
         nbytes, packed, header = _large(path, name, extra, (nbytes, packed, header))
-        start = _content(path, data, name, header, directory_at)
+        start, local_flags = _content(path, data, name, header, directory_at)
         if packed > directory_at - start:
             raise _damaged(path, f"{shown(name)} has {packed} bytes, the file has room for {directory_at - start}")
-        stored = method == 0 and not flags & _ENCRYPTED
-        if stored and packed != nbytes:
+        why = next((why for bit, why in _FLAGS.items() if (flags | local_flags) >> bit & 1), "")
+        why = why or ("compressed" if method else "")
+        if not why and packed != nbytes:
             raise _damaged(path, f"{shown(name)} is not compressed, but has {packed} bytes for {nbytes}")
-        entries[name] = Entry(header, start, packed, stored)
+        entries[name] = Entry(header, start, packed, why, crc)
         at += _CENTRAL.size + sum(lengths)
     if at != end:
         raise _damaged(path, f"the directory has {end - at} bytes more than its {count} entries")
+    if not any(entry.crc for entry in entries.values()):
+        # torch.serialization.set_crc32_options(False): none was computed.
+        entries = {name: entry._replace(crc=None) for name, entry in entries.items()}
     in_order = sorted(entries.items(), key=lambda item: item[1].header)
     for (_, before), (name, entry) in pairwise(in_order):
         if entry.header < before.start + before.nbytes:
@@ -105,7 +140,7 @@ def _entries(path: Path, data: mmap.mmap) -> dict[str, Entry]:
     return entries
 
 
-def _directory(path: Path, data: mmap.mmap) -> tuple[int, int, int]:
+def _directory(path: Path, data: Content) -> tuple[int, int, int]:
     """Where the central directory begins, its bytes, and its entries."""
     at = data.rfind(b"PK\x05\x06", max(0, len(data) - _END.size - _FULL16))
     if at < 0 or len(data) - at < _END.size:
@@ -135,7 +170,7 @@ def _directory(path: Path, data: mmap.mmap) -> tuple[int, int, int]:
     return start, size, count
 
 
-def _name(path: Path, data: mmap.mmap, at: int, length: int) -> str:
+def _name(path: Path, data: Content, at: int, length: int) -> str:
     raw = data[at : at + length]
     try:
         name = raw.decode("utf-8")
@@ -161,14 +196,14 @@ def _large(path: Path, name: str, extra: bytes, numbers: tuple[int, ...]) -> tup
     raise _damaged(path, f"{shown(name)} lacks its zip64 field")
 
 
-def _content(path: Path, data: mmap.mmap, name: str, header: int, end: int) -> int:
-    """The byte at which an entry's content begins: its local header must be there and have the same name."""
+def _content(path: Path, data: Content, name: str, header: int, end: int) -> tuple[int, int]:
+    """Where an entry's content begins, and its local header's flags; that must be there and have the same name."""
     if header + _LOCAL.size <= end:
-        sign, *_, length, extra = _LOCAL.unpack_from(data, header)
+        sign, _, flags, *_, length, extra = _LOCAL.unpack_from(data, header)
         start = header + _LOCAL.size + length + extra
         raw = data[header + _LOCAL.size : header + _LOCAL.size + min(length, MAX_NAME)]
         if sign == MAGIC and raw == name.encode() and start <= end:
-            return start
+            return start, flags
     raise _damaged(path, f"{shown(name)} is not at byte {header}")
 
 

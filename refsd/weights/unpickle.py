@@ -6,15 +6,14 @@ before anything is allocated; opcodes, nesting and numbers have limits.
 Source: CPython, Lib/pickletools.py.
 """
 
-import mmap
 import pickletools
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from refsd.golden.errors import BadInput
-from refsd.weights.stored import shown
+from refsd.numerics.errors import BadInput
+from refsd.weights.stored import Content, shown
 from refsd.weights.torch_objects import (
     CALLS,
     OPAQUE,
@@ -41,7 +40,7 @@ MAX_PROTOCOL = 5
 
 
 def unpickle(
-    path: Path, data: mmap.mmap, at: int, end: int, storages: dict[str, Storage] | None = None
+    path: Path, data: Content, at: int, end: int, storages: dict[str, Storage] | None = None
 ) -> tuple[Any, int]:
     """Read one pickle that begins at byte `at` and ends before `end`: its value, and the byte after it.
 
@@ -66,7 +65,7 @@ def unpickle(
 class _Machine:
     """stack: what stands since the last mark; below: the stacks under it."""
 
-    def __init__(self, data: mmap.mmap, at: int, end: int, storages: dict[str, Storage] | None):
+    def __init__(self, data: Content, at: int, end: int, storages: dict[str, Storage] | None):
         self.data = data
         self.at = at
         self.end = end

@@ -2,21 +2,21 @@
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
+from refsd.golden.output_file import whole_file
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.weights import gguf, safetensors
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.weights import safetensors
+from refsd.weights.gguf_types import TYPES
 
 SAFETENSORS_NAMES = {ours: theirs for theirs, (ours, _) in safetensors.TYPES.items()}
-GGUF_NUMBERS = {name: number for number, (name, _, _) in gguf.TYPES.items()}
+GGUF_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
 
 Advance = Callable[[int], None]
 
@@ -33,21 +33,6 @@ class Spec(NamedTuple):
         if self.type in SCALAR_TYPES:
             return elements * SCALAR_TYPES[self.type].itemsize
         return elements // BLOCK_TYPES[self.type].block * BLOCK_TYPES[self.type].bytes
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write to, which takes its place at the end. Raises BadInput where it cannot be."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        os.replace(part, path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot write the file: {error.strerror or error}") from None
-    finally:
-        if part.exists():
-            part.unlink()
 
 
 def write_safetensors(
@@ -72,7 +57,7 @@ def write_safetensors(
         header[name] = {"dtype": kind, "shape": list(spec.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with whole(path) as part, open(part, "wb") as file:
+    with whole_file(path) as part, open(part, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, data in _checked(specs, tensors):
             file.write(data)
@@ -89,7 +74,7 @@ def write_gguf(
     """The same as GGUF, through gguf-py, which reverses the shapes."""
     from gguf import GGMLQuantizationType, GGUFWriter
 
-    with whole(path) as part:
+    with whole_file(path) as part:
         writer = GGUFWriter(part, architecture)
         for name, spec in specs.items():
             if GGUF_NUMBERS.get(spec.type) not in set(GGMLQuantizationType):

@@ -35,7 +35,9 @@ from refsd.samplers.schedules.timesteps import (
     discrete,
     lcm,
     leading,
+    leading_multistep,
     linspace,
+    linspace_multistep,
     sgm_uniform,
     simple,
     smoothstep,
@@ -69,7 +71,9 @@ SCHEDULES: dict[str, Schedule] = {
     "bong_tangent": bong_tangent,
     "turbo": turbo,
     "leading": leading,
+    "leading_multistep": leading_multistep,
     "linspace": linspace,
+    "linspace_multistep": linspace_multistep,
     "trailing": trailing,
 }
 

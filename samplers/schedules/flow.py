@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special
 
 from refsd.samplers.levels import FlowLevels, shift_exponential, shift_snr
 
@@ -25,12 +24,31 @@ def flow_uniform(n: int, shift: float = 1.0) -> np.ndarray:
     return _shifted(n, lambda t: shift_snr(t, shift))
 
 
-def flow_linspace(n: int, shift: float = 3.0) -> np.ndarray:
-    """Evenly from 1 to shift_snr(1 / 1000), and only then shifted: the lowest level is shifted twice.
+def flow_linspace(n: int, shift: float = 3.0, steps: int = 1000) -> np.ndarray:
+    """Evenly from 1 to shift_snr(1 / steps), and only then shifted: the lowest level is shifted twice.
 
-    Source: diffusers FlowMatchEulerDiscreteScheduler.set_timesteps where no sigmas are given, as for SD3.
+    steps: levels that the model has
+    Source: diffusers FlowMatchEulerDiscreteScheduler.set_timesteps where no sigmas are given, as for SD3; ComfyUI
+    comfy/samplers.py, normal_scheduler.
     """
-    return np.append(shift_snr(np.linspace(1.0, shift_snr(1 / 1000, shift), n), shift), 0.0)
+    return np.append(shift_snr(np.linspace(1.0, shift_snr(1 / steps, shift), n), shift), 0.0)
+
+
+def flow_sgm_uniform(n: int, shift: float = 3.0, steps: int = 1000) -> np.ndarray:
+    """flow_linspace of one level more, without the lowest. schedules.sgm_uniform ends at 1 / steps, unshifted.
+
+    Source: ComfyUI comfy/samplers.py, normal_scheduler with sgm.
+    """
+    return np.append(shift_snr(np.linspace(1.0, shift_snr(1 / steps, shift), n + 1)[:-1], shift), 0.0)
+
+
+def flow_below_one(n: int, shift: float = 1.0, steps: int = 1000) -> np.ndarray:
+    """shift_snr((1 - 1 / steps) (1 - i / n)): evenly to 0 from below 1, where a log SNR is finite.
+
+    Source: diffusers DPMSolverMultistepScheduler, DEISMultistepScheduler, SASolverScheduler with use_flow_sigmas.
+    UniPCMultistepScheduler takes schedules.sgm_uniform, and steps from 1 - 1e-6.
+    """
+    return _shifted(n, lambda t: shift_snr((1 - 1 / steps) * t, shift))
 
 
 def line_through(x: float, first: tuple[float, float], second: tuple[float, float]) -> float:
@@ -97,6 +115,8 @@ def logit_normal(
 
     Source: ideogram4 scheduler.py; stable-diffusion.cpp LogitNormalScheduler (Acklam's quantile: 1e-9).
     """
+    from scipy import special  # half a second, which only these schedules need
+
     low, high = special.expit(0.5 * np.asarray(logsnr))
     z = special.ndtri(np.arange(n) / n)
     y = special.expit(mean + 0.5 * math.log(tokens / 1024) - std * z)
@@ -106,5 +126,7 @@ def logit_normal(
 # Those that ask nothing but the model's own shift; Flux's and Flux.2's is e^mu.
 FLOW_SCHEDULES: dict[str, Callable[[int, FlowLevels], np.ndarray]] = {
     "flow_uniform": lambda n, levels: flow_uniform(n, levels.shift),
-    "flow_linspace": lambda n, levels: flow_linspace(n, levels.shift),
+    "flow_linspace": lambda n, levels: flow_linspace(n, levels.shift, levels.steps),
+    "flow_sgm_uniform": lambda n, levels: flow_sgm_uniform(n, levels.shift, levels.steps),
+    "flow_below_one": lambda n, levels: flow_below_one(n, levels.shift, levels.steps),
 }

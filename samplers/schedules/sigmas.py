@@ -55,7 +55,8 @@ def vp(n: int, levels: Levels, beta_d: float = 19.9, beta_min: float = 0.1, eps_
 def kl_optimal(n: int, levels: Levels) -> np.ndarray:
     """Levels spread evenly in arctan sigma: tan(i / (n - 1) atan smin + (1 - i / (n - 1)) atan smax).
 
-    Forge and A1111 divide by n, and end at smin in place of 0: kl_optimal_to_smin.
+    Of one step sigma_0 is smax; ComfyUI divides 0 by 0. Forge and A1111 divide by n, and end at smin in place of
+    0: kl_optimal_to_smin.
     Source: Sabour et al. 2024 (Align Your Steps), theorem 3.1; ComfyUI, stable-diffusion.cpp.
     """
     smin, smax = _range(levels)

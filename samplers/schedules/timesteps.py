@@ -5,7 +5,6 @@ unless the docstring says otherwise.
 """
 
 import numpy as np
-from scipy import special
 
 from refsd.samplers.levels import Levels
 
@@ -26,6 +25,7 @@ def discrete(n: int, levels: Levels) -> np.ndarray:
 def sgm_uniform(n: int, levels: Levels) -> np.ndarray:
     """Timesteps spread evenly from T-1 to 0, the lowest left out: the spacing of Stability's generative-models.
 
+    On a rectified flow ComfyUI means flow.flow_sgm_uniform.
     Source: A1111 modules/sd_schedulers.py, sgm_uniform; stable-diffusion.cpp SGMUniformScheduler.
     """
     return _with_zero(levels.to_sigma(np.linspace(len(levels.sigmas) - 1, 0, n + 1)[:-1]))
@@ -86,6 +86,8 @@ def beta(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) -> np.ndarr
     A timestep that comes twice is left out, so that there may be fewer than n steps.
     Source: Lee et al. 2024 (Beta sampling is all you need); ComfyUI comfy/samplers.py, beta_scheduler.
     """
+    from scipy import special  # half a second, which only these schedules need
+
     T = len(levels.sigmas)
     u = 1 - np.linspace(0, 1, n, endpoint=False)
     t = np.rint(special.betaincinv(alpha, b, u) * (T - 1)).astype(int)
@@ -97,6 +99,8 @@ def beta_of_sigma(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) ->
 
     Source: A1111 and Forge modules/sd_schedulers.py, beta_scheduler; diffusers use_beta_sigmas.
     """
+    from scipy import special  # half a second, which only these schedules need
+
     smin, smax = levels.sigmas[0], levels.sigmas[-1]
     return _with_zero(smin + special.betaincinv(alpha, b, 1 - np.linspace(0, 1, n)) * (smax - smin))
 
@@ -113,10 +117,30 @@ def leading(n: int, levels: Levels, offset: int = 1) -> np.ndarray:
 def linspace(n: int, levels: Levels) -> np.ndarray:
     """diffusers' spacing "linspace": discrete's timesteps, their sigmas interpolated in sigma, not ln sigma.
 
+    One step begins at timestep 0, the lowest level.
     Source: diffusers EulerDiscreteScheduler.set_timesteps with interpolation_type "linear".
     """
     T = len(levels.sigmas)
-    return _with_zero(np.interp(np.linspace(T - 1, 0, n), np.arange(T), levels.sigmas))
+    return _with_zero(np.interp(np.linspace(0, T - 1, n)[::-1], np.arange(T), levels.sigmas))
+
+
+def linspace_multistep(n: int, levels: Levels) -> np.ndarray:
+    """What "linspace" is to diffusers' multistep schedulers: sgm_uniform's timesteps to the nearest integer.
+
+    Of two as near, to the even one.
+    Source: diffusers DPMSolverMultistepScheduler, UniPC-, DEIS- and SASolver's, set_timesteps.
+    """
+    T = len(levels.sigmas)
+    return _with_zero(levels.sigmas[np.rint(np.linspace(0, T - 1, n + 1)[:0:-1]).astype(int)])
+
+
+def leading_multistep(n: int, levels: Levels, offset: int = 1) -> np.ndarray:
+    """What "leading" is to diffusers' multistep schedulers: t = floor(T / (n + 1)) i + offset, i = n .. 1.
+
+    Source: as linspace_multistep's.
+    """
+    T = len(levels.sigmas)
+    return _with_zero(levels.sigmas[np.minimum(np.arange(n, 0, -1) * (T // (n + 1)) + offset, T - 1)])
 
 
 def trailing(n: int, levels: Levels) -> np.ndarray:

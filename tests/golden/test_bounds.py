@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.bounds import bound
-from refsd.golden.cases import CASES
-from refsd.golden.numerics import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_F16
-from refsd.golden.operations import OPERATIONS, complete, run
-from refsd.golden.tensor import stored
+from refsd.cases import CASES
+from refsd.golden.bounds import products
+from refsd.golden.operations import OPERATIONS, bound, complete, run
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_F16
+from refsd.numerics.tensor import stored
 
 _RNG = np.random.default_rng(7)
 
@@ -116,3 +116,14 @@ def test_a_block_type_without_a_bound_is_said():
     x, weight = _tensor(3, 64), _tensor(5, 64)
     with pytest.raises(NotImplementedError, match="q4_0"):
         bound("linear", numerics, {"x": x, "weight": weight}, {}, np.zeros((3, 5)))
+
+
+def test_the_spread_of_a_sum_is_that_of_random_orders():
+    """Each partial sum s and each product t is rounded by a uniform error of variance u^2/3 s^2, u^2/3 t^2."""
+    terms = np.random.default_rng(3).standard_normal(300) + 0.2
+    orders = np.random.default_rng(4).permuted(np.tile(terms, (4000, 1)), axis=1)
+    rounded = np.square(np.cumsum(orders, axis=1)).sum(axis=1).mean() + np.square(terms).sum()
+    squares, result = np.square(terms).sum(), abs(terms.sum())
+    limit, spread = products(1e-7, 300, np.abs(terms).sum(), squares, result)
+    np.testing.assert_allclose(spread, 1e-7 * np.sqrt(rounded / 3), rtol=0.03)
+    np.testing.assert_allclose(limit, 301e-7 * np.abs(terms).sum(), rtol=1e-4)

@@ -2,25 +2,28 @@
 
 import datetime
 from collections.abc import Mapping
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from refsd.engine import Reference
+from refsd.cases import CASES, select
+from refsd.engines import registry
+from refsd.engines.reference import Reference
 from refsd.golden import report as pages
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.cases import CASES, select
 from refsd.golden.conform import FLOORS, Report, Result, Runner, run, shortages
-from refsd.golden.deviations import DEVIATIONS, Deviation
-from refsd.golden.engines import EngineFailure, registry
-from refsd.golden.errors import BadInput
+from refsd.golden.engine import EngineFailure
+from refsd.golden.judge import Judges
 from refsd.golden.metrics import measure
-from refsd.golden.numerics import FLOAT32, FLOAT64, TORCH_F16
+from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.recipe import Recipe
 from refsd.golden.waivers import Waiver
+from refsd.judges import judges
+from refsd.numerics.deviations import DEVIATIONS, Deviation
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
 
 _GELU = CASES["gelu/f32/bend-x33x77"]
 _NORM = CASES["group_norm/f32/tiny-n2-c64-h6-w5-g32"]
@@ -54,7 +57,7 @@ class Engine:
 
 def _runner(waivers=(), today=None):
     truth = Reference(FLOAT64)
-    return Runner(Reference, lambda case: truth.run(case, case.realize()), waivers, today)
+    return Runner(judges(), lambda case: truth.run(case, case.realize()), waivers, today)
 
 
 def _judge(engine, case=_GELU, **how) -> Result:
@@ -81,6 +84,7 @@ def _stale(y, inputs):
     return y
 
 
+@pytest.mark.smoke
 def test_an_honest_engine_passes():
     result = _judge(Engine())
     assert (result.status, result.conforms) == (verdict.PASS, True)
@@ -92,6 +96,7 @@ def test_better_than_declared_passes():
     assert _judge(Engine(computes=FLOAT32, declares=TORCH_F16)).status == verdict.PASS
 
 
+@pytest.mark.smoke
 def test_worse_than_declared_fails():
     assert _judge(Engine(computes=TORCH_F16, declares=FLOAT32)).status == verdict.FAIL
 
@@ -125,10 +130,11 @@ def test_a_refused_case_is_no_failure():
 
 
 def test_where_the_honest_run_is_no_witness_nobody_is_judged():
-    def measured(case, inputs, found, truth, honest, numerics):
-        return [measure("y", found["y"], truth["y"], -truth["y"], None, -1)]
+    class Far(OperationJudge):
+        def measure(self, standard, found):
+            return [measure("y", found["y"], standard.truth["y"], -standard.truth["y"], None, -1)]
 
-    runner = _runner()._replace(judges={_GELU.op: SimpleNamespace(measure=measured)})
+    runner = _runner()._replace(judges=Judges(Far()))
     (result,) = run(runner, [Engine()], [_GELU])
     assert result.status == verdict.REFUSED
     assert "the honest run itself is 2 of the truth away" in result.reason
@@ -171,11 +177,12 @@ def test_a_waiver_turns_a_deviation_into_a_pass_until_it_expires():
 def test_engines_share_the_honest_runs():
     asked = []
 
-    def reference(numerics, deviations):
-        asked.append(numerics.name)
-        return Reference(numerics, deviations)
+    class Counting(OperationJudge):
+        def answer(self, case, inputs, arithmetic):
+            asked.append(arithmetic.numerics.name)
+            return super().answer(case, inputs, arithmetic)
 
-    results = run(_runner()._replace(reference=reference), [Engine(), Engine()], [_GELU])
+    results = run(_runner()._replace(judges=Judges(Counting())), [Engine(), Engine()], [_GELU])
     assert [r.status for r in results] == [verdict.PASS] * 2
     assert asked == ["float32"]
 
@@ -185,9 +192,9 @@ def test_fewer_cases_than_expected_is_a_failure():
     gguf, other = {"gguf-py": ["gguf-py"]}, {"x:/path": ["x", "x-flash"]}
     assert shortages(gguf, results, None, whole=False) == []
     assert shortages(gguf, results, None, whole=True) == [
-        f"gguf-py ran 1 cases, expected at least {FLOORS['gguf-py']}"
+        f"gguf-py ran 1 case, expected at least {FLOORS['gguf-py']}"
     ]
-    assert shortages(gguf, results, 2, whole=False) == ["gguf-py ran 1 cases, expected at least 2"]
+    assert shortages(gguf, results, 2, whole=False) == ["gguf-py ran 1 case, expected at least 2"]
     assert shortages(gguf, results, 1, whole=True) == []
     assert shortages(other, results, None, whole=False) == ["x:/path ran 0 cases, expected at least 1"]
     ran = [Result("x-flash", "a", "silu", verdict.FAIL)]
@@ -241,7 +248,7 @@ def test_a_pass_never_reads_as_one(margin, text):
 
 def test_junit_has_no_characters_that_xml_forbids():
     odd = Report("0", {"e": "1"}, [], [Result("e", "c", "op", verdict.ERROR, reason="bell \x07 <&>")])
-    assert ElementTree.fromstring(pages.junit(odd)).find(".//error").get("message") == "bell ? <&>"
+    assert ElementTree.fromstring(pages.junit(odd)).find(".//error").get("message") == r"bell \x07 <&>"
 
 
 def test_cases_are_chosen_by_glob():

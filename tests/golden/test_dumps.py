@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refsd.golden.dumps import read
-from refsd.golden.errors import BadInput
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
 
 _X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -87,6 +87,11 @@ _CODE = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': __import__('os').abort(), 'fortr
         ("a.npy", _HUGE),
         ("a.npy", _CODE),
         ("a.npy", _npy(_X)[:-1]),
+        ("a.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, ".ljust(118)),
+        ("a.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (3".ljust(118)),
+        ("a.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'shape': ((3, 4)), 'x".ljust(118)),
+        ("a.npy", _npy(_X[:1, :1, :1]).replace(b"(1, 1, 1)", b"(True, 1)")),
+        ("a.npy", _npy(_X[:0]).replace(b"(0, 3, 4)", b"(False, )")),
         ("a.npy", _npy(_X) + b"x"),
         ("a.npy", _npy(np.array([{}], object))[:200]),
         ("a.npy", _npy(np.array(["text"]))),
@@ -118,7 +123,7 @@ def test_a_zip_bomb_is_refused_before_it_unpacks(tmp_path):
     ):
         for _ in range(80):
             file.write(bytes(1 << 20))
-    with pytest.raises(BadInput, match="says that it unpacks to"):
+    with pytest.raises(BadInput, match="1 entries say that they unpack to 83886080 bytes"):
         read(tmp_path / "a.npz")
 
 
@@ -147,3 +152,35 @@ def test_any_damage_is_one_error_or_a_tensor(tmp_path_factory, data, kind):
         assert "\n" not in str(error)
     else:
         assert all(isinstance(x, np.ndarray) for x in found.values())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_flipped_bit_in_an_npz_is_found(tmp_path, method):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr("x.npy", _npy(np.arange(1000.0)))
+    content = bytearray(file.getvalue())
+    content[len(content) // 2] ^= 1
+    with pytest.raises(BadInput, match="not an npz file"):
+        read(_written(tmp_path, "a.npz", bytes(content)))
+
+
+def test_names_that_are_there_twice(tmp_path):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", _npy(_X))
+        archive.writestr("y.npy", _npy(_X))
+    with pytest.raises(BadInput, match="'x' is there twice"):
+        read(_written(tmp_path, "a.npz", file.getvalue().replace(b"y.npy", b"x.npy")))
+    with pytest.raises(BadInput, match="is there twice"):
+        read(_written(tmp_path, "a.bin", _bin(_X) * 2))
+
+
+def test_many_small_bombs_are_one(tmp_path):
+    """Each entry may unpack to much; all of them together may not."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for i in range(4):
+            archive.writestr(f"{i}.npy", bytes(20 << 20))
+    with pytest.raises(BadInput, match="4 entries say that they unpack to 83886080 bytes"):
+        read(_written(tmp_path, "a.npz", file.getvalue()))

@@ -5,29 +5,29 @@ import functools
 import numpy as np
 import pytest
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.bounds import bound
-from refsd.golden.cases import CASES
+from refsd.cases import CASES
 from refsd.golden.metrics import measure
-from refsd.golden.mutants import MUTANTS, kill_table, try_all
-from refsd.golden.numerics import FLOAT32, FLOAT64
-from refsd.golden.operations import OPERATIONS, complete, run
+from refsd.golden.mutants import kill_table, try_all
+from refsd.golden.operation_judge import OperationJudge
+from refsd.golden.operations import OPERATIONS, bound, complete, run
 from refsd.golden.verdict import judge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64
 
 _OPS = [case for case in CASES.values() if case.op in OPERATIONS]
 
 
 @functools.cache
 def _trials(op: str):
-    return [trial for case in _OPS if case.op == op for trial in try_all(case)]
+    return [trial for case in _OPS if case.op == op for trial in try_all(OperationJudge(), case)]
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_every_case_fails_a_mutant_and_every_mutant_fails_a_case(op):
     trials = _trials(op)
     for case in (case.name for case in _OPS if case.op == op):
-        assert any(t.killed for t in trials if t.case == case), f"{case} fails no known bug"
-    for mutant in MUTANTS[op]:
+        assert any(t.killed for t in trials if t.case.name == case), f"{case} fails no known bug"
+    for mutant in OPERATIONS[op].mutants:
         assert any(t.killed for t in trials if t.mutant == mutant.name), f"{op}: {mutant.name} gets through"
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.cases import CASES
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
+from refsd.cases import CASES
 from refsd.golden.operations import OPERATIONS, complete, run
-from refsd.golden.tensor import StoredTensor, stored
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import StoredTensor, stored
 
 
 def _a(*shape: int, start=0.0) -> StoredTensor:

@@ -1,6 +1,7 @@
 """The store: whole or not there, and never trusted blindly."""
 
 import hashlib
+import os
 import random
 import signal
 import subprocess
@@ -14,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refsd.engine import Reference
+from refsd.cases import CASES
+from refsd.engines.reference import Reference
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.cases import CASES
-from refsd.golden.errors import BadInput
 from refsd.golden.recipe import Recipe
 from refsd.golden.store import Store, make, recompute
+from refsd.numerics.errors import BadInput
 
 _CASES = [Case(f"silu/f32/x{n}", "silu", {"x": Recipe((n, 4))}) for n in range(1, 6)]
 _BY_NAME = {case.name: case for case in _CASES}
@@ -67,8 +68,24 @@ def test_a_changed_case_is_made_again(store):
     changed = msgspec.structs.replace(_CASES[0], inputs={"x": Recipe((1, 4), seed=1)})
     assert not store.has(changed)
     assert _kinds(store, {**_BY_NAME, changed.name: changed}) == ["changed"]
+    old = _blob(store, changed.name)
     assert make(store, [changed], Reference()) == 1
-    assert store.has(changed)
+    assert store.has(changed) and not old.exists()
+    assert _kinds(store, {**_BY_NAME, changed.name: changed}) == []
+
+
+def test_a_replaced_answer_stays_where_another_case_has_it(store):
+    twin = Case("silu/f32/twin", "silu", {"x": Recipe((1, 4))})
+
+    class One(Reference):
+        def run(self, case, inputs):
+            return {"y": np.ones(3)}
+
+    other = msgspec.structs.replace(_CASES[0], inputs={"x": Recipe((1, 4), seed=1)})
+    make(store, [other, twin], One())
+    assert _blob(store, twin.name) == _blob(store, other.name)
+    make(store, _CASES, Reference())
+    assert _kinds(store, {**_BY_NAME, twin.name: twin}) == []
 
 
 class _Answer:
@@ -84,8 +101,88 @@ def test_an_answer_of_other_weights_is_made_again(tmp_path):
     assert make(before, [case], _Answer()) == 1 and make(before, [case], _Answer()) == 0
     assert before.manifest("model/x").weights == "sd15 1"
     (problem,) = after.verify({case.name: case})
-    assert problem == ("changed", "model/x: the recipes of its weights have changed since its golden was made")
+    what = "model/x: the recipes of its weights have changed since its golden was made"
+    assert problem == ("changed", what, "model/x")
     assert make(after, [case], _Answer()) == 1 and not before.has(case)
+
+
+@pytest.mark.jitted
+def test_every_case_of_the_corpus_is_what_its_manifest_says(tmp_path, monkeypatch):
+    """Make, verify, make again; with a stand-in for the answers, for what is compared are the questions."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    place = Store(tmp_path, lambda model: model.family)
+    assert make(place, CASES.values(), _Answer()) == len(CASES)
+    assert list(place.verify(CASES)) == []
+    assert make(place, CASES.values(), _Answer()) == 0
+
+
+def test_no_value_of_a_case_is_lost_in_its_manifest():
+    """JSON has no inf and no NaN: msgspec writes null for them, and a change from one to the other would pass."""
+    for case in CASES.values():
+        read = msgspec.json.decode(msgspec.json.encode(case), type=Case)
+        assert _lists(msgspec.to_builtins(read)) == _lists(msgspec.to_builtins(case)), case.name
+
+
+def _lists(value):
+    if isinstance(value, dict):
+        return {key: _lists(of) for key, of in value.items()}
+    return [_lists(of) for of in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        Recipe((2, 4), offset=999),
+        Recipe((2, 4), exponent=-15, offset=999.0, seed=0),
+        Recipe([2, 4], offset=999.0),  # type: ignore[arg-type]
+    ],
+)
+def test_a_case_is_compared_by_its_values(tmp_path, written):
+    place = Store(tmp_path)
+    one, other = (
+        Case("silu/x", "silu", {"x": recipe}, {"a": [1, 2]}) for recipe in (written, Recipe((2, 4), offset=999.0))
+    )
+    assert make(place, [one], _Answer()) == 1
+    assert make(place, [one], _Answer()) == make(place, [other], _Answer()) == 0
+    assert list(place.verify({other.name: msgspec.structs.replace(other, params={"a": (1, 2)})})) == []
+    for changed in ({"a": [1, 3]}, {"a": [1]}, {"a": [1, 2], "b": None}, {}):
+        assert not place.has(msgspec.structs.replace(other, params=changed))
+    assert not place.has(msgspec.structs.replace(other, inputs={"x": Recipe((2, 4), offset=999.5)}))
+
+
+def _rewrite(store, name, **fields):
+    path = store.manifest_path(name)
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | fields))
+
+
+@pytest.mark.parametrize("inputs", [{"x": "0" * 64}, {}, {"x": None, "y": "0" * 64}])
+def test_an_answer_to_other_inputs_is_made_again(store, inputs):
+    """As when the code that makes numbers from names changes and no recipe does."""
+    name = "silu/f32/x3"
+    right = store.manifest(name).inputs
+    _rewrite(store, name, inputs={key: value or right[key] for key, value in inputs.items()})
+    (problem,) = store.verify(_BY_NAME)
+    assert problem.kind == "changed" and problem.case == name and "bytes of its inputs" in problem.what
+    assert make(store, _CASES, Reference()) == 1
+    assert _kinds(store) == [] and store.manifest(name).inputs == right
+
+
+def test_an_answer_under_other_numerics_is_no_golden(store):
+    name = "silu/f32/x3"
+    _rewrite(store, name, numerics="torch-bf16")
+    with pytest.raises(BadInput, match="'torch-bf16', expected float64"):
+        store.get(name)
+    assert _kinds(store) == ["corrupt", "extra"]
+    assert make(store, _CASES, Reference()) == 1 and _kinds(store) == []
+
+    class Quick(Reference):
+        def run(self, case, inputs):
+            return {"y": super().run(case, inputs)["y"].astype(np.float32)}
+
+    store.manifest_path(name).unlink()
+    make(store, _CASES, Quick())
+    with pytest.raises(BadInput, match="'float32', expected float64"):
+        store.get(name)
 
 
 def test_a_flipped_bit_is_found_and_mended(store):
@@ -149,6 +246,7 @@ def test_a_hostile_manifest_is_one_line(store, text):
         ("blob", "A" * 64),
         ("format", 2),
         ("bytes", 2**60),
+        ("numerics", "float32"),
         ("outputs", {}),
         ("blob", "0" * 64),
     ],
@@ -198,8 +296,9 @@ def test_a_file_is_no_store(tmp_path):
 _SLOWLY = """
 import sys, time
 from pathlib import Path
-from refsd.engine import Reference
-from refsd.golden import cases, store
+from refsd.engines.reference import Reference
+from refsd import cases
+from refsd.golden import store
 place = store.Store(Path(sys.argv[1]))
 chosen = cases.select("upsample_nearest/*") + cases.select("*norm/*")
 store.make(place, chosen, Reference(), lambda case, new: new and print(case.name, flush=True))
@@ -233,3 +332,12 @@ def test_killed_at_any_moment_then_again_then_whole(tmp_path):
     make(place, wanted.values(), Reference())
     assert list(place.verify(wanted)) == []
     assert all(recompute(place.get(name), Reference()) is None for name in wanted)
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BadInput, match=r"goldens/blobs/\w+\.safetensors: cannot write the file: No space left"):
+        make(Store(tmp_path / "goldens"), _CASES[:1], Reference())

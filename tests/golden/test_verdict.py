@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from refsd.golden.bounds import Bound
-from refsd.golden.metrics import INFINITE, Metrics, measure, unwanted
+from refsd.golden.metrics import INFINITE, Metrics, measure, not_asked_for
+from refsd.golden.rounding import Bound
 from refsd.golden.verdict import NO_WITNESS, criteria, judge, judge_output
 
 _RNG = np.random.default_rng(3)
@@ -32,6 +32,7 @@ def _failing(found, **how) -> str:
     return judged.criterion
 
 
+@pytest.mark.smoke
 def test_an_honest_engine_passes_and_the_margin_says_by_how_much():
     judged = judge_output(_measure(_TRUTH + 1e-5 * _NOISE[::-1]))
     assert judged.passed
@@ -42,6 +43,7 @@ def test_the_exact_answer_passes_with_no_margin_used():
     assert judge_output(_measure(_TRUTH)).margin == 0
 
 
+@pytest.mark.smoke
 def test_a_single_wrong_element_fails_and_is_named():
     y = _TRUTH.copy()
     y[1, 3, 5, 7] += 2 * _LIMIT
@@ -121,8 +123,32 @@ def test_a_zero_bound_wants_the_very_number():
 def test_missing_misshapen_and_unwanted_outputs_fail():
     assert "missing" in judge([_measure(None)]).reason
     assert "expected [2, 8, 16, 24]" in judge([_measure(_TRUTH[:, :4])]).reason
-    assert "not asked for" in judge([_measure(_TRUTH), unwanted("z", _TRUTH)]).reason
+    assert "not asked for" in judge([_measure(_TRUTH), *not_asked_for({"z": _TRUTH}, {})]).reason
     assert not judge([]).passed
+
+
+def test_the_first_wrong_output_in_the_order_of_computation_is_named():
+    """The second is not finite, which is the larger margin, and its consequence."""
+    first = measure("first", _TRUTH * 1.01, _TRUTH, _TRUTH + 1e-5 * _NOISE, None, 1)
+    second = measure("second", _TRUTH * np.nan, _TRUTH, _TRUTH + 1e-5 * _NOISE, None, 1)
+    right = measure("right", _TRUTH, _TRUTH, _TRUTH + 1e-5 * _NOISE, None, 1)
+    assert judge([right, first, second]).reason.startswith("first: ")
+    assert judge([right, second, first]).reason.startswith("second: ")
+
+
+def test_an_output_without_a_witness_hides_no_failure():
+    unseen = measure("unseen", _TRUTH, _TRUTH, -_TRUTH, None, 1)
+    wrong = measure("wrong", _TRUTH * 1.01, _TRUTH, _TRUTH + 1e-5 * _NOISE, None, 1)
+    assert judge([unseen, wrong]).reason.startswith("wrong: ")
+    assert judge([unseen, measure("right", _TRUTH, _TRUTH, _TRUTH, None, 1)]).criterion == NO_WITNESS
+
+
+@pytest.mark.parametrize(("away", "witness"), [(0.45, True), (0.55, False), (0.85, False)])
+def test_an_honest_run_half_the_truth_away_is_no_witness(away, witness):
+    honest = _TRUTH * (1 + away)
+    judged = judge([measure("y", _TRUTH, _TRUTH, honest, None, 1)])
+    assert judged.passed is witness
+    assert (judged.criterion == NO_WITNESS) is not witness
 
 
 def test_a_model_is_judged_by_its_honest_run():

@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
-from refsd.golden.errors import BadInput
 from refsd.golden.waivers import Waiver, apply, read
+from refsd.numerics.errors import BadInput
 
 _DAY = datetime.date(2027, 3, 31)
 _WAIVER = Waiver("sdcpp/gelu-tanh", "issue 7", _DAY, engine="sdcpp*", cases="model/*")

@@ -3,6 +3,7 @@
 Relative L2, measured over 320 to 2560 channels: F(2x2) float32 3.3e-7, F(4x4) float32 2.2e-6.
 """
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -109,6 +110,18 @@ def matrices(tile):
         kernels.transform_output(m.reshape(n * n, 1, 1), np.zeros(1), y, 0, 1, 1)
         AT[:, j] = y[0, 0]
     return AT, G, BT
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_the_printed_matrices_are_the_kernels(tile):
+    """Of the modules' docstrings."""
+    text = TILES[tile].__doc__
+    printed = []
+    for name in ("A^T", "G", "B^T"):
+        (rows,) = re.findall(rf"^ +{re.escape(name)} = \[(\[.*?\])\]$", text, re.M | re.S)
+        printed.append([[float(Fraction(x)) for x in row.split(",")] for row in re.findall(r"\[(.*?)\]", rows)])
+    for ours, theirs in zip(matrices(tile), printed, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-15)
 
 
 # G[0, 0], and B^T[1, 1]: a two-dimensional transform shows its matrices only in products.

@@ -18,6 +18,7 @@ def check(x, num_groups, eps, bound):
     assert np.abs(y - expected).max() <= bound * (1 + np.abs(expected).max())
 
 
+@pytest.mark.smoke
 @given(
     N=st.integers(1, 2),
     G=st.sampled_from([1, 2, 8]),

@@ -1,4 +1,4 @@
-"""The kernel cache: never stale, warm on the second start, harmless when it cannot be written."""
+"""The compiled kernels as a program sees them: never stale, warm on the second start, harmless without a cache."""
 
 import os
 import shutil
@@ -41,7 +41,8 @@ def tree(tmp_path):
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
     (package / "__init__.py").touch()
-    shutil.copy(Path(_jit.__file__), package)
+    for name in ("_jit.py", "_cache.py"):
+        shutil.copy(Path(_jit.__file__).with_name(name), package)
     (package / "callee.py").write_text(CALLEE.format(1))
     (package / "caller.py").write_text(CALLER)
     return package
@@ -50,7 +51,8 @@ def tree(tmp_path):
 def start(tree, script=SCRIPT, **env):
     # Python knows a source by its second and its size: an edit within the second would run yesterday's bytecode.
     own = {"PYTHONPATH": str(tree.parent.parent), "PYTHONWARNINGS": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    env = {**os.environ, **own, **env}
+    # The tests themselves may run with bounds checks.
+    env = {**os.environ, **own, "NUMBA_BOUNDSCHECK": "0", **env}
     done = subprocess.run([sys.executable, "-P", "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done
@@ -72,7 +74,51 @@ def test_a_cache_that_cannot_be_written_costs_one_warning(tree, tmp_path):
     done = start(tree, NUMBA_CACHE_DIR=str(tmp_path / "file"), NUMBA_DISABLE_JIT="0")
     assert done.stdout.split()[0] == "20"
     assert done.stderr.count("kernels will be compiled anew at each start") == 1
-    assert not list(tree.glob("__pycache__/*.nb?")), "Numba fell back on a cache that can go stale"
+    assert not list(tree.rglob("*.nb?")), "Numba fell back on a cache that can go stale"
+
+
+def test_a_cache_that_others_may_write_to_costs_one_warning_too(tree, tmp_path):
+    home = tmp_path / "cache"
+    home.mkdir()
+    home.chmod(0o777)
+    done = start(tree, NUMBA_CACHE_DIR=str(home), NUMBA_DISABLE_JIT="0")
+    assert done.stdout.split() == ["20", "0", "1"]
+    assert f"others may write to {home} (mode 777)" in done.stderr
+    assert done.stderr.count("name a folder of your own in NUMBA_CACHE_DIR") == 1
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+def test_a_full_disk_costs_one_warning(tree, tmp_path):
+    script = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+"""
+    done = start(tree, script + SCRIPT, NUMBA_CACHE_DIR=str(tmp_path / "cache"), NUMBA_DISABLE_JIT="0")
+    assert done.stdout.split()[0] == "20"
+    assert done.stderr.count("compiled kernels cannot be kept in") == 1
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_who_has_no_home_gets_no_folder_called_tilde(tree, tmp_path):
+    script = f"""
+import os, pathlib, platformdirs
+os.chdir({str(tmp_path)!r})
+platformdirs.user_cache_path = lambda app: pathlib.Path("~/.cache") / app
+"""
+    done = start(tree, script + SCRIPT, NUMBA_CACHE_DIR="", NUMBA_DISABLE_JIT="0")
+    assert done.stdout.split()[0] == "20"
+    assert "this user has no home folder" in done.stderr
+    assert not (tmp_path / "~").exists()
+
+
+def test_another_checkout_shares_the_cache_and_bounds_checks_do_not(tree, tmp_path):
+    env = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "0"}
+    assert start(tree, **env).stdout.split() == ["20", "0", "1"]
+    other = tmp_path / "other" / "refsd" / "kernels"
+    shutil.copytree(tree.parent, other.parent)
+    assert start(other, **env).stdout.split() == ["20", "1", "0"]
+    assert start(tree, **env, NUMBA_BOUNDSCHECK="1").stdout.split() == ["20", "0", "1"]
 
 
 def test_kernels_run_as_plain_python_when_the_compiler_is_off(tree, tmp_path):

@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from naive.linear import linear as naive
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT32, FLOAT64
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.kernels.linear import linear
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
 
 @given(lead=st.sampled_from([(1,), (2, 33), (2, 1, 5), ()]), K=st.integers(1, 80), O=st.integers(1, 40))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from naive.linear_quantized import linear_quantized as naive
 from quantized_factors import factors
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import GGML_CPU
 from refsd.kernels.linear_quantized import DOTS, linear_quantized
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.integers import UNITS, integers
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import GGML_CPU
 
 RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "ggml_dots.json").read_text())["bits"]
 EPS = 2.0**-24

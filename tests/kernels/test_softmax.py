@@ -24,6 +24,7 @@ def check(x, sinks=None):
     np.testing.assert_allclose(y, close, atol=3e-7)
 
 
+@pytest.mark.smoke
 @given(M=st.integers(1, 35), L=st.integers(1, 140), spread=st.sampled_from([0.1, 3.0, 200.0]))
 @example(M=2, L=1, spread=1.0)
 @example(M=17, L=64, spread=1.0)

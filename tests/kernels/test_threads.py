@@ -39,8 +39,9 @@ RUNS = {
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_bits(run):
-    answers = []
+    answers, before = [], numba.get_num_threads()
     for threads in (1, 2, numba.config.NUMBA_NUM_THREADS):
         numba.set_num_threads(threads)
         answers.append(run().tobytes())
+    numba.set_num_threads(before)
     assert len(set(answers)) == 1

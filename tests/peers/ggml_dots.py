@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refsd.golden.engines.ggml_library import library_files
+from refsd.engines.ggml.library import library_files
 from refsd.kernels.linear_quantized import DOTS
 from refsd.kernels.quant import BLOCK_TYPES
 

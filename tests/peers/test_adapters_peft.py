@@ -1,6 +1,7 @@
 """PEFT running, in float64: its layers' forward, and the state that it saves, read back."""
 
 import copy
+import json
 
 import numpy as np
 import peft
@@ -10,14 +11,23 @@ import torch
 from float64_peers import distance, float64_throughout
 from test_adapters_lycoris import LAYERS, adapted, draw_input
 
-from refsd.golden.tensor import stored
+from refsd.numerics.tensor import stored
 from refsd.weights.adapter_kinds import Parts, build
 from refsd.weights.adapter_names import split
+from refsd.weights.adapter_settings import of_module
 
-pytestmark = pytest.mark.peer
+pytestmark = [
+    pytest.mark.peer,
+    # PEFT takes a bias for a shard, and puts fan_in_fan_out right.
+    pytest.mark.filterwarnings("ignore:Adapter 'default'. 1 LoRA tensor.s. have invalid shape"),
+    pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to True"),
+    pytest.mark.filterwarnings("ignore:The following alpha_pattern keys did not match"),
+    pytest.mark.filterwarnings("ignore:`lora_bias=True` was passed but the targeted layer"),
+]
 
 RANK = {"r": 4, "init_weights": False}
 LORA = {"r": 4, "lora_alpha": 3, "init_lora_weights": False}
+BLOCKS = {"r": 0, "oft_block_size": 4, "init_weights": False}
 KRONECKER = {"r": 2, "alpha": 3, "init_weights": False, "decompose_factor": 4}
 
 CONFIGS = {
@@ -30,12 +40,36 @@ CONFIGS = {
     "lokr-full": (peft.LoKrConfig, {**KRONECKER, "r": 12}),
     "lokr-both": (peft.LoKrConfig, {**KRONECKER, "decompose_both": True, "r": 1, "decompose_factor": -1}),
     "lokr-mid": (peft.LoKrConfig, {**KRONECKER, "use_effective_conv2d": True}),
-    "oft": (peft.OFTConfig, {"r": 0, "oft_block_size": 4, "init_weights": False, "use_cayley_neumann": False}),
-    "oft-series": (peft.OFTConfig, {"r": 0, "oft_block_size": 4, "init_weights": False}),
-    "oft-shared": (peft.OFTConfig, {"r": 0, "oft_block_size": 4, "init_weights": False, "block_share": True}),
+    "lora-bias": (peft.LoraConfig, {**LORA, "lora_bias": True}),
+    "lora-alpha-pattern": (peft.LoraConfig, {**LORA, "alpha_pattern": {"nothing": 5, "lay.*": 7}}),
+    "rslora-patterns": (
+        peft.LoraConfig,
+        {**LORA, "use_rslora": True, "rank_pattern": {"layer": 3}, "alpha_pattern": {"^layer": 7}},
+    ),
+    "lora-fan-in": (peft.LoraConfig, {**LORA, "fan_in_fan_out": True}),
+    "loha-patterns": (
+        peft.LoHaConfig,
+        {**RANK, "alpha": 3, "rank_pattern": {"layer": 3}, "alpha_pattern": {"layer": 5}},
+    ),
+    "lokr-patterns": (
+        peft.LoKrConfig,
+        {**KRONECKER, "rank_pattern": {"l[a-z]yer": 3}, "alpha_pattern": {"other|layer": 5, "layer": 9}},
+    ),
+    "lokr-full-patterns": (
+        peft.LoKrConfig,
+        {**KRONECKER, "rank_pattern": {"layer": 13}, "alpha_pattern": {"layer": 5}},
+    ),
+    "oft": (peft.OFTConfig, {**BLOCKS, "use_cayley_neumann": False}),
+    "oft-series": (peft.OFTConfig, BLOCKS),
+    "oft-few-terms": (peft.OFTConfig, {**BLOCKS, "num_cayley_neumann_terms": 2}),
+    "oft-shared": (peft.OFTConfig, {**BLOCKS, "block_share": True}),
+    "oft-rank": (peft.OFTConfig, {"r": 2, "oft_block_size": 0, "init_weights": False}),
+    "oft-coft": (peft.OFTConfig, {**BLOCKS, "coft": True, "eps": 0.7}),
+    "oft-coft-shared": (peft.OFTConfig, {**BLOCKS, "coft": True, "eps": 0.2, "block_share": True}),
     "boft": (peft.BOFTConfig, {"boft_block_size": 4, "init_weights": False}),
     "ia3": (peft.IA3Config, {"init_ia3_weights": False, "feedforward_modules": []}),
     "ia3-input": (peft.IA3Config, {"init_ia3_weights": False, "feedforward_modules": ["layer"]}),
+    "ia3-input-pattern": (peft.IA3Config, {"init_ia3_weights": False, "feedforward_modules": "l.*r"}),
 }
 # What PEFT leaves out: its LoRA convolutions have no dilation, OFT refuses it, BOFT's pass none on.
 UNDILATED = ("lora", "rslora", "dora", "oft", "boft")
@@ -43,7 +77,9 @@ CASES = [
     (kind, what)
     for kind in LAYERS
     for what in CONFIGS
-    if not (kind == "dilated" and what.startswith(UNDILATED)) and not (kind == "linear" and what.endswith("mid"))
+    if not (kind == "dilated" and what.startswith(UNDILATED))
+    and not (kind == "linear" and what.endswith("mid"))
+    and not (kind != "linear" and what == "lora-fan-in")
 ]
 
 
@@ -82,8 +118,8 @@ def ours(layer, model, config):
         found, part = split(name)
         assert found == "base_model.model.layer"
         parts[part] = stored(tensor.detach().numpy())
-    settings = {**config.to_dict(), "feedforward": bool(getattr(config, "feedforward_modules", None))}
-    return build(Parts(parts, tuple(layer.weight.shape), settings, lambda t: np.array(t.values(), np.float64)))
+    settings = of_module(json.loads(json.dumps(config.to_dict(), default=sorted)), "layer")
+    return build(Parts(parts, tuple(layer.weight.shape), lambda t: np.array(t.values(), np.float64), settings))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +141,26 @@ def test_forward(kind, what, bias):
     assert distance(adapted(adapter, layer, x), expected) < 1e-12
 
 
-@pytest.mark.parametrize("what", ["lora", "rslora", "dora", "loha", "lokr", "lokr-full", "oft", "boft", "ia3"])
+@pytest.mark.parametrize("scale", [0.7, -0.5])
+@pytest.mark.parametrize("what", ["lora", "lora-bias", "rslora", "dora", "loha", "lokr", "lokr-full"])
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_scale(kind, what, scale):
+    """What diffusers' set_adapters and scale= do. A DoRA's lengths are those of the weaker difference."""
+    x = draw_input(kind)
+    with float64_throughout():
+        layer, model, config = wrapped(kind, what)
+        adapter = ours(layer, model, config)
+        model.base_model.model.layer.set_scale("default", scale)
+        expected = model(torch.from_numpy(x))
+        merged = model.merge_and_unload().layer
+    assert distance(adapted(adapter, layer, x, scale), expected) < 1e-12
+    weight = layer.weight.detach().numpy()
+    assert distance(weight + adapter.delta(weight, scale), merged.weight) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "what", ["lora", "lora-bias", "rslora", "dora", "loha", "lokr", "lokr-full", "oft", "oft-coft", "boft", "ia3"]
+)
 @pytest.mark.parametrize("kind", ["linear", "conv"])
 def test_merged(kind, what):
     with float64_throughout():
@@ -114,7 +169,7 @@ def test_merged(kind, what):
         weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         merged = model.merge_and_unload().layer
     assert distance(weight + adapter.delta(weight), merged.weight) < 1e-12
-    more = adapter.bias_delta(bias) if what == "ia3" else 0.0
+    more = adapter.bias_delta(bias) if what in ("ia3", "lora-bias") else 0.0
     assert distance(bias + more, merged.bias) < 1e-12
 
 

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import tiny_adapters
 
-from refsd.adapters import open_loras
 from refsd.cli.model_files import model_files
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
+from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines import EngineFailure
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.numerics import FLOAT32
+from refsd.golden.engine import EngineFailure
+from refsd.loras import open_loras
 from refsd.module import Kept
-from refsd.weights import keymaps, open_checkpoint
+from refsd.networks.unet import unet_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import FLOAT32
+from refsd.weights import open_checkpoint
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
@@ -108,7 +109,7 @@ class Engines:
 
     def write(self, name):
         make, ends, _, _ = CASES[name]
-        keymap, n = keymaps.unet(), draw(sorted(CASES).index(name))
+        keymap, n = unet_keymap(), draw(sorted(CASES).index(name))
         tensors = {}
         for key, shape in self.checkpoint.components["unet"].weights.shapes.items():
             if key.endswith(ends):

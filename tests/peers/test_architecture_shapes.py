@@ -24,28 +24,61 @@ from transformers.models.t5.modeling_t5 import T5EncoderModel
 from transformers.models.umt5.configuration_umt5 import UMT5Config
 from transformers.models.umt5.modeling_umt5 import UMT5EncoderModel
 
-from refsd.weights import (
-    architecture,
-    keymaps,
-    keymaps_chroma,
-    keymaps_controlnet,
-    keymaps_esrgan,
-    keymaps_mmdit,
-    keymaps_sdxl,
-    keymaps_taesd,
-    keymaps_text,
-    keymaps_zimage,
-    sizes,
+from refsd.networks.chroma import CHROMA, chroma_keymap, chroma_shapes, chroma_size
+from refsd.networks.clip import (
+    CLIP_G,
+    CLIP_H_23,
+    CLIP_L,
+    CLIP_L_PROJECTED,
+    CLIPSize,
+    clip_keymap,
+    clip_shapes,
+    clip_size,
 )
-from refsd.weights import architecture_chroma as chroma
-from refsd.weights import architecture_controlnet as controlnet
-from refsd.weights import architecture_esrgan as esrgan
-from refsd.weights import architecture_flux as flux
-from refsd.weights import architecture_mmdit as mmdit
-from refsd.weights import architecture_taesd as taesd
-from refsd.weights import architecture_text as text
-from refsd.weights import architecture_zimage as zimage
-from refsd.weights.keymaps import Keymap
+from refsd.networks.controlnet import (
+    CONTROLNET_SD15,
+    CONTROLNET_SD21,
+    CONTROLNET_SDXL,
+    ControlNetSize,
+    controlnet_keymap,
+    controlnet_shapes,
+    controlnet_size,
+)
+from refsd.networks.esrgan import (
+    ESRGAN_ANIME_6B,
+    ESRGAN_X4,
+    ESRGANSize,
+    esrgan_numbered,
+    esrgan_shapes,
+    esrgan_size,
+)
+from refsd.networks.flux import (
+    FLUX_CONTROL,
+    FLUX_DEV,
+    FLUX_FILL,
+    FLUX_SCHNELL,
+    FluxSize,
+    flux_keymap,
+    flux_shapes,
+    flux_size,
+)
+from refsd.networks.keymap import Keymap
+from refsd.networks.mmdit import (
+    SD3_MEDIUM,
+    SD35_LARGE,
+    SD35_MEDIUM,
+    MMDiTSize,
+    mmdit_keymap,
+    mmdit_shapes,
+    mmdit_size,
+)
+from refsd.networks.qwen3 import QWEN3_4B, qwen3_keymap, qwen3_shapes, qwen3_size
+from refsd.networks.t5 import T5_XXL, UMT5_XXL, t5_keymap, t5_shapes, t5_size
+from refsd.networks.tae import TAESD, TAESD3, TAESDSize, taesd_keymap, taesd_shapes, taesd_size
+from refsd.networks.unet import unet_keymap
+from refsd.networks.unet_tensors import UNETS, unet_shapes, unet_size
+from refsd.networks.vae import FLUX_VAE, SD3_VAE, SD_VAE, VAESize, vae_keymap, vae_shapes, vae_size
+from refsd.networks.zimage import ZIMAGE, zimage_keymap, zimage_shapes, zimage_size
 
 pytestmark = [
     pytest.mark.peer,
@@ -64,7 +97,7 @@ class Full(NamedTuple):
     peer: Callable[[], torch.nn.Module]
 
 
-def flux_of(size: flux.FluxSize, **more) -> Full:
+def flux_of(size: FluxSize, **more) -> Full:
     def peer():
         return FluxTransformer2DModel(
             num_layers=19,
@@ -76,17 +109,17 @@ def flux_of(size: flux.FluxSize, **more) -> Full:
             **{"in_channels": 64, "out_channels": 64, "guidance_embeds": True} | more,
         )
 
-    return Full(size, flux.flux_shapes, flux.flux_size, keymaps.flux(), peer)
+    return Full(size, flux_shapes, flux_size, flux_keymap(), peer)
 
 
 def unet_of(name: str, last_up: tuple[int, ...], **config) -> Full:
     """`last_up`: the levels whose last block on the way up attends."""
-    size = architecture.UNETS[name]
-    keymap = keymaps_sdxl.unet(len(size.channel_mult), size.res_blocks, last_up)
+    size = UNETS[name]
+    keymap = unet_keymap(len(size.widths), size.res_blocks, last_up)
     return Full(
         size,
-        architecture.unet_shapes,
-        sizes.unet_size,
+        unet_shapes,
+        unet_size,
         keymap,
         lambda: UNet2DConditionModel(**config),
     )
@@ -120,7 +153,7 @@ TINY: dict[str, Any] = {
     "layers_per_block": 1,
     "cross_attention_dim": 768,
 }
-UNETS = {
+UNET_PEERS = {
     "sd15": unet_of("sd15", (0, 1, 2), **FOUR, cross_attention_dim=768),
     "sd15-inpaint": unet_of("sd15-inpaint", (0, 1, 2), **FOUR, cross_attention_dim=768, in_channels=9),
     "pix2pix": unet_of("pix2pix", (0, 1, 2), **FOUR, cross_attention_dim=768, in_channels=8),
@@ -173,7 +206,7 @@ UNETS = {
     ),
 }
 
-CLIP_L: dict[str, Any] = {
+CLIP_L_CONFIG: dict[str, Any] = {
     "hidden_size": 768,
     "intermediate_size": 3072,
     "num_attention_heads": 12,
@@ -185,7 +218,7 @@ CLIP_H: dict[str, Any] = {
     "num_attention_heads": 16,
     "num_hidden_layers": 23,
 }
-CLIP_G: dict[str, Any] = {
+CLIP_G_CONFIG: dict[str, Any] = {
     "hidden_size": 1280,
     "intermediate_size": 5120,
     "num_attention_heads": 20,
@@ -193,17 +226,17 @@ CLIP_G: dict[str, Any] = {
 }
 
 
-def clip_of(size: architecture.CLIPSize, kind, **config) -> Full:
+def clip_of(size: CLIPSize, kind, **config) -> Full:
     return Full(
         size,
-        architecture.clip_shapes,
-        sizes.clip_size,
-        keymaps.clip(),
+        clip_shapes,
+        clip_size,
+        clip_keymap(),
         lambda: kind(CLIPTextConfig(**config)),
     )
 
 
-def vae_of(size: architecture.VAESize, **config) -> Full:
+def vae_of(size: VAESize, **config) -> Full:
     levels = 4
     usual: dict[str, Any] = {
         "block_out_channels": (128, 256, 512, 512),
@@ -211,9 +244,7 @@ def vae_of(size: architecture.VAESize, **config) -> Full:
         "down_block_types": ("DownEncoderBlock2D",) * levels,
         "up_block_types": ("UpDecoderBlock2D",) * levels,
     }
-    return Full(
-        size, architecture.vae_shapes, sizes.vae_size, keymaps.vae(), lambda: AutoencoderKL(**usual | config)
-    )
+    return Full(size, vae_shapes, vae_size, vae_keymap(), lambda: AutoencoderKL(**usual | config))
 
 
 NO_QUANT: dict[str, Any] = {"use_quant_conv": False, "use_post_quant_conv": False}
@@ -240,7 +271,7 @@ QWEN3: dict[str, Any] = {
 }
 
 
-def mmdit_of(size: mmdit.MMDiTSize, **config) -> Full:
+def mmdit_of(size: MMDiTSize, **config) -> Full:
     usual: dict[str, Any] = {
         "sample_size": 128,
         "patch_size": 2,
@@ -253,51 +284,47 @@ def mmdit_of(size: mmdit.MMDiTSize, **config) -> Full:
     }
     return Full(
         size,
-        mmdit.mmdit_shapes,
-        mmdit.mmdit_size,
-        keymaps_mmdit.mmdit(size.blocks),
+        mmdit_shapes,
+        mmdit_size,
+        mmdit_keymap(size.blocks),
         lambda: SD3Transformer2DModel(**usual | config),
     )
 
 
-def controlnet_of(size: controlnet.ControlNetSize, **config) -> Full:
+def controlnet_of(size: ControlNetSize, **config) -> Full:
     unet = size.unet
     config = {key: value for key, value in config.items() if key != "up_block_types"}
     return Full(
         size,
-        controlnet.controlnet_shapes,
-        controlnet.controlnet_size,
-        keymaps_controlnet.controlnet(len(unet.channel_mult), unet.res_blocks),
+        controlnet_shapes,
+        controlnet_size,
+        controlnet_keymap(len(unet.widths), unet.res_blocks),
         lambda: ControlNetModel(**config),
     )
 
 
-def taesd_of(size: taesd.TAESDSize, **config) -> Full:
-    return Full(
-        size, taesd.taesd_shapes, taesd.taesd_size, keymaps_taesd.taesd(), lambda: AutoencoderTiny(**config)
-    )
+def taesd_of(size: TAESDSize, **config) -> Full:
+    return Full(size, taesd_shapes, taesd_size, taesd_keymap(), lambda: AutoencoderTiny(**config))
 
 
-def esrgan_of(size: esrgan.ESRGANSize) -> Full:
+def esrgan_of(size: ESRGANSize) -> Full:
     """spandrel reads the size from the tensors it is given, by rules of its own, and refuses others."""
-    keymap = keymaps_esrgan.esrgan_numbered(size.blocks)
+    keymap = esrgan_numbered(size.blocks)
 
     def peer():
-        sources = {name: keymap.theirs(name) for name in esrgan.esrgan_shapes(size)}
+        sources = {name: keymap.theirs(name) for name in esrgan_shapes(size)}
         state = {
-            source.names[0]: torch.empty(esrgan.esrgan_shapes(size)[name])
-            for name, source in sources.items()
-            if source
+            source.names[0]: torch.empty(esrgan_shapes(size)[name]) for name, source in sources.items() if source
         }
         return load_esrgan(state).model
 
-    return Full(size, esrgan.esrgan_shapes, esrgan.esrgan_size, keymap, peer)
+    return Full(size, esrgan_shapes, esrgan_size, keymap, peer)
 
 
-FULL = UNETS | {
-    "sd3-medium": mmdit_of(mmdit.SD3_MEDIUM, num_layers=24, num_attention_heads=24, caption_projection_dim=1536),
+FULL = UNET_PEERS | {
+    "sd3-medium": mmdit_of(SD3_MEDIUM, num_layers=24, num_attention_heads=24, caption_projection_dim=1536),
     "sd35-medium": mmdit_of(
-        mmdit.SD35_MEDIUM,
+        SD35_MEDIUM,
         num_layers=24,
         num_attention_heads=24,
         caption_projection_dim=1536,
@@ -306,59 +333,57 @@ FULL = UNETS | {
         dual_attention_layers=tuple(range(13)),
     ),
     "sd35-large": mmdit_of(
-        mmdit.SD35_LARGE,
+        SD35_LARGE,
         num_layers=38,
         num_attention_heads=38,
         caption_projection_dim=2432,
         qk_norm="rms_norm",
     ),
     "t5-xxl": Full(
-        text.T5_XXL,
-        text.t5_shapes,
-        text.t5_size,
-        keymaps_text.t5(),
+        T5_XXL,
+        t5_shapes,
+        t5_size,
+        t5_keymap(),
         lambda: T5EncoderModel(T5Config(**T5)),
     ),
     "umt5-xxl": Full(
-        text.UMT5_XXL,
-        text.t5_shapes,
-        text.t5_size,
-        keymaps_text.t5(),
+        UMT5_XXL,
+        t5_shapes,
+        t5_size,
+        t5_keymap(),
         lambda: UMT5EncoderModel(UMT5Config(**UMT5)),
     ),
     "qwen3-4b": Full(
-        text.QWEN3_4B,
-        text.qwen3_shapes,
-        text.qwen3_size,
-        keymaps_text.qwen3(),
+        QWEN3_4B,
+        qwen3_shapes,
+        qwen3_size,
+        qwen3_keymap(),
         lambda: Qwen3Model(Qwen3Config(**QWEN3)),
     ),
-    "controlnet-sd15": controlnet_of(controlnet.CONTROLNET_SD15, **FOUR, cross_attention_dim=768),
-    "controlnet-sd21": controlnet_of(controlnet.CONTROLNET_SD21, **SD2),
-    "controlnet-sdxl": controlnet_of(controlnet.CONTROLNET_SDXL, **XL),
-    "taesd": taesd_of(taesd.TAESD, latent_channels=4),
-    "taesd3": taesd_of(taesd.TAESD3, latent_channels=16),
-    "esrgan-x4": esrgan_of(esrgan.ESRGAN_X4),
-    "esrgan-anime": esrgan_of(esrgan.ESRGAN_ANIME_6B),
-    "clip-l": clip_of(architecture.CLIP_L, CLIPTextModel, **CLIP_L),
-    "clip-l-projected": clip_of(
-        architecture.CLIP_L_PROJECTED, CLIPTextModelWithProjection, **CLIP_L, projection_dim=768
-    ),
-    "clip-h-23": clip_of(architecture.CLIP_H_23, CLIPTextModel, **CLIP_H),
-    "clip-g": clip_of(architecture.CLIP_G, CLIPTextModelWithProjection, **CLIP_G, projection_dim=1280),
-    "vae": vae_of(architecture.SD_VAE, latent_channels=4),
-    "vae-flux": vae_of(architecture.FLUX_VAE, latent_channels=16, **NO_QUANT),
-    "vae-sd3": vae_of(architecture.SD3_VAE, latent_channels=16, **NO_QUANT),
-    "vae-32": vae_of(architecture.VAESize(latent_channels=32), latent_channels=32),
-    "flux-dev": flux_of(flux.FLUX_DEV),
-    "flux-schnell": flux_of(flux.FLUX_SCHNELL, guidance_embeds=False),
-    "flux-fill": flux_of(flux.FLUX_FILL, in_channels=384),
-    "flux-control": flux_of(flux.FLUX_CONTROL, in_channels=128),
+    "controlnet-sd15": controlnet_of(CONTROLNET_SD15, **FOUR, cross_attention_dim=768),
+    "controlnet-sd21": controlnet_of(CONTROLNET_SD21, **SD2),
+    "controlnet-sdxl": controlnet_of(CONTROLNET_SDXL, **XL),
+    "taesd": taesd_of(TAESD, latent_channels=4),
+    "taesd3": taesd_of(TAESD3, latent_channels=16),
+    "esrgan-x4": esrgan_of(ESRGAN_X4),
+    "esrgan-anime": esrgan_of(ESRGAN_ANIME_6B),
+    "clip-l": clip_of(CLIP_L, CLIPTextModel, **CLIP_L_CONFIG),
+    "clip-l-projected": clip_of(CLIP_L_PROJECTED, CLIPTextModelWithProjection, **CLIP_L_CONFIG, projection_dim=768),
+    "clip-h-23": clip_of(CLIP_H_23, CLIPTextModel, **CLIP_H),
+    "clip-g": clip_of(CLIP_G, CLIPTextModelWithProjection, **CLIP_G_CONFIG, projection_dim=1280),
+    "vae": vae_of(SD_VAE, latent_channels=4),
+    "vae-flux": vae_of(FLUX_VAE, latent_channels=16, **NO_QUANT),
+    "vae-sd3": vae_of(SD3_VAE, latent_channels=16, **NO_QUANT),
+    "vae-32": vae_of(VAESize(latent_channels=32), latent_channels=32),
+    "flux-dev": flux_of(FLUX_DEV),
+    "flux-schnell": flux_of(FLUX_SCHNELL, guidance_embeds=False),
+    "flux-fill": flux_of(FLUX_FILL, in_channels=384),
+    "flux-control": flux_of(FLUX_CONTROL, in_channels=128),
     "chroma": Full(
-        chroma.CHROMA,
-        chroma.chroma_shapes,
-        chroma.chroma_size,
-        keymaps_chroma.chroma(),
+        CHROMA,
+        chroma_shapes,
+        chroma_size,
+        chroma_keymap(),
         lambda: ChromaTransformer2DModel(
             num_layers=19,
             num_single_layers=38,
@@ -371,10 +396,10 @@ FULL = UNETS | {
         ),
     ),
     "zimage": Full(
-        zimage.ZIMAGE,
-        zimage.zimage_shapes,
-        zimage.zimage_size,
-        keymaps_zimage.zimage(),
+        ZIMAGE,
+        zimage_shapes,
+        zimage_size,
+        zimage_keymap(),
         lambda: ZImageTransformer2DModel(
             in_channels=16,
             dim=3840,
@@ -424,4 +449,4 @@ def test_zimage_is_in_the_originals_order():
 
     state = state_of(FULL["zimage"].peer)
     order = [FULL["zimage"].keymap.ours(name) for name in state]
-    assert modules(hit[0] for hit in order if hit) == modules(zimage.zimage_shapes(zimage.ZIMAGE))
+    assert modules(hit[0] for hit in order if hit) == modules(zimage_shapes(ZIMAGE))

@@ -36,21 +36,23 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from refsd.golden.tensor import stored
+from refsd.families import FAMILIES, VARIANTS
+from refsd.families.family import Encoded, EncodedPrompt
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
-from refsd.pipelines import conditioning
+from refsd.networks.clip import CLIPSize
+from refsd.networks.mistral import MistralSize
+from refsd.networks.qwen3 import Qwen3Size
+from refsd.networks.t5 import T5Size
+from refsd.numerics.tensor import stored
 from refsd.tokenizers.clip_bpe import byte_characters
-from refsd.tokenizers.text_rules import TEXT_RULES, token_rows
+from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
-from refsd.weights.architecture import CLIPSize
-from refsd.weights.architecture_flux2 import MistralSize
-from refsd.weights.architecture_text import Qwen3Size, T5Size
 
 pytestmark = pytest.mark.peer
 
@@ -70,9 +72,15 @@ MISTRAL_TEMPLATE = (
 def rows(folder, component, family, length=None):
     """refsd's ids and mask of PROMPTS."""
     tokenizer = open_tokenizer(folder, component)
-    rule = TEXT_RULES[family, component, "diffusers"]
+    rule = FAMILIES[family].encoders[component].rules["diffusers"]
     rule = rule if length is None else rule._replace(length=length)
     return token_rows(tokenizer.encode, tokenizer.ends, PROMPTS, rule, tokenizer.source)
+
+
+def joined(variant, size=(1, 1), **encoders):
+    """A variant's condition. encoders: component -> hidden, pooled and mask, None where it has none"""
+    encoded = {name: Encoded(*parts) for name, parts in encoders.items()}
+    return VARIANTS[variant].join(EncodedPrompt(encoded, Module({}), size, "diffusers"))
 
 
 def agree(ours, theirs):
@@ -91,7 +99,7 @@ def clip_pair(eos_pads):
 
 def clip_ids(peer, family, component):
     bos, eos = peer.bos_token_id, peer.eos_token_id
-    rule = TEXT_RULES[family, component, "diffusers"]
+    rule = FAMILIES[family].encoders[component].rules["diffusers"]
     ids, _ = token_rows(
         lambda text: peer(text, add_special_tokens=False).input_ids, Ends(bos, eos, eos), PROMPTS, rule, "peer"
     )
@@ -161,7 +169,7 @@ def test_sdxl(clips):
     _, g, pooled_g = clip_text_with_projection(
         Module(clip_weights(clips.g)), clip_ids(clips.tokenizer_g, "sdxl", "clip_g"), 2, eos=clips.eos
     )
-    made = conditioning.sdxl(Module({}), l, g, pooled_g, np.ones((3, 6)))
+    made = joined("sdxl", clip=(l, None, None), clip_g=(g, pooled_g, None))
     agree(made.context, context)
     agree(made.y[:, :48], pooled)
 
@@ -182,7 +190,8 @@ def test_sd3(clips, t5_peer):
         Module(clip_weights(clips.g)), clip_ids(clips.tokenizer_g, "sd3", "clip_g"), 2, eos=clips.eos
     )
     ids, _ = rows(folder, "t5", "sd3")
-    made = conditioning.sd3(l, g, pooled_l, pooled_g, t5_encoder(Module(t5_weights(t5_model)), ids))
+    t5_hidden = t5_encoder(Module(t5_weights(t5_model)), ids)
+    made = joined("sd3", clip=(l, pooled_l, None), clip_g=(g, pooled_g, None), t5=(t5_hidden, None, None))
     agree(made.context, context)
     agree(made.y, pooled)
 
@@ -196,7 +205,8 @@ def test_flux(clips, t5_peer):
     _, _, pooled_l = clip_text(
         Module(clip_weights(clips.plain)), clip_ids(clips.tokenizer_l, "flux", "clip"), 1, "gelu", eos=clips.eos
     )
-    made = conditioning.flux(t5_encoder(Module(t5_weights(t5_model)), ids), pooled_l)
+    hidden = t5_encoder(Module(t5_weights(t5_model)), ids)
+    made = joined("flux-dev", clip=(None, pooled_l, None), t5=(hidden, None, None))
     agree(made.context, context)
     agree(made.y, pooled)
 
@@ -209,7 +219,7 @@ def test_chroma(t5_peer):
             PROMPTS, device="cpu", do_classifier_free_guidance=False, max_sequence_length=60
         )
     ids, seen = rows(folder, "t5", "chroma", 60)
-    made = conditioning.chroma(t5_encoder(Module(t5_weights(t5_model)), ids, seen), seen)
+    made = joined("chroma", t5=(t5_encoder(Module(t5_weights(t5_model)), ids, seen), None, seen))
     agree(made.context, context)
     np.testing.assert_array_equal(made.mask, mask.numpy())
 
@@ -220,7 +230,7 @@ def test_zimage(qwen3_peer):
     with float64_throughout():
         peers, _ = pipe.encode_prompt(list(PROMPTS), "cpu", False, max_sequence_length=70)
     ids, seen = rows(folder, "qwen3", "zimage", 70)
-    made = conditioning.zimage(qwen3(Module(qwen3_weights(model.model)), ids, seen)[-2], seen)
+    made = joined("zimage", qwen3=(qwen3(Module(qwen3_weights(model.model)), ids, seen)[-2], None, seen))
     for context, mask, peer in zip(made.context, made.mask, peers, strict=True):
         agree(context[mask != 0], peer)
 
@@ -231,8 +241,9 @@ def test_flux2_klein(qwen3_peer):
     with float64_throughout():
         context, _ = pipe.encode_prompt(PROMPTS, "cpu", max_sequence_length=70)
     ids, seen = rows(folder, "qwen3", "flux2-klein", 70)
-    made = conditioning.flux2(stacked(qwen3(Module(qwen3_weights(model.model)), ids, seen), QWEN3_LAYERS), 70)
-    agree(made.context, context)
+    hidden = stacked(qwen3(Module(qwen3_weights(model.model)), ids, seen), QWEN3_LAYERS)
+    made = joined("flux2-klein", qwen3=(hidden, None, seen))
+    agree(made.context[:, :70], context)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -265,6 +276,6 @@ def test_flux2_dev(tmp_path, side):
         )
     ids, seen = rows(tmp_path, "mistral", "flux2-dev", 300)
     states = mistral(Module(mistral_weights(model.model)), ids, seen, 8)
-    made = conditioning.flux2(stacked(states, MISTRAL_LAYERS), 300).context
+    made = joined("flux2-dev", mistral=(stacked(states, MISTRAL_LAYERS), None, seen)).context[:, :300]
     where = seen != 0 if side == "left" else np.ones_like(seen, bool)
     assert distance(made[where], peer[torch.from_numpy(where)]) <= 1e-12

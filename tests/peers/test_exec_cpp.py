@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from refsd.engine import Reference
+from refsd.cases import CASES
+from refsd.engines.exec import engine as programs
+from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
-from refsd.golden.cases import CASES
-from refsd.golden.engines import exec as programs
-from refsd.golden.numerics import FLOAT64
+from refsd.judges import judges
+from refsd.numerics.profiles import FLOAT64
 
 pytestmark = pytest.mark.peer
 
@@ -27,7 +28,7 @@ def test_the_cpp_example_conforms(tmp_path):
     (found,) = programs.find(str(program))
     assert found.engine is not None, found.why_not
     run = conform.Runner(
-        Reference,
+        judges(),
         lambda case: Reference(FLOAT64).run(case, case.realize()),
         today=datetime.date(2026, 11, 20),
     )

@@ -5,16 +5,18 @@ import datetime
 import numpy as np
 import pytest
 
-from refsd.engine import Reference
+from refsd.cases import CASES
+from refsd.engines.ggml import engine as ggml
+from refsd.engines.ggml.graph import Graph, Result
+from refsd.engines.ggml.library import Library
+from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
-from refsd.golden.cases import CASES
-from refsd.golden.engines import EngineFailure, ggml
-from refsd.golden.engines.ggml_graph import Graph, Result
-from refsd.golden.engines.ggml_library import Library
-from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.golden.engine import EngineFailure
 from refsd.golden.recipe import SCALE_FIELDS, Recipe
-from refsd.golden.tensor import stored
+from refsd.judges import judges
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -37,7 +39,7 @@ def runner():
     def truths(case):
         return Reference(FLOAT64).run(case, case.realize())
 
-    return conform.Runner(Reference, truths, today=datetime.date(2026, 11, 20))
+    return conform.Runner(judges(), truths, today=datetime.date(2026, 11, 20))
 
 
 def test_at_least_60_cases(engines):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.golden.engines.ggml_library import library_files
+from refsd.engines.ggml.library import library_files
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
 from refsd.kernels.quant import BLOCK_TYPES
 
@@ -40,6 +40,15 @@ def test_activations_are_packed_bit_for_bit(libraries, name, data):
     theirs = np.empty((len(x), block_type.bytes), np.uint8)
     call(libraries, function, x, theirs, x.size)
     assert (block_type.quantize_activation(x) == theirs).all()
+
+
+@pytest.mark.parametrize("size", [1e-45, 1e-41, 1e-37])
+def test_tiny_activations(libraries, size):
+    """Their q8_1 has a sum of codes that overflowed."""
+    x = (np.random.default_rng(1).standard_normal((8, 32)) * size).astype(np.float32)
+    theirs = np.empty((len(x), 34), np.uint8)
+    call(libraries, "quantize_row_q8_0", x, theirs, x.size)
+    assert (BLOCK_TYPES["q8_0"].quantize_activation(x) == theirs).all()
 
 
 @pytest.mark.parametrize("name", sorted(SCALE_FIELDS))

@@ -12,7 +12,7 @@ import pytest
 import quantize_inputs as inputs
 from record_quantized import by_ggml, cases, load
 
-from refsd.golden.engines.ggml_library import library_files
+from refsd.engines.ggml.library import library_files
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.block_type import Importance
 

@@ -7,9 +7,12 @@ import torch
 import transformers
 from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
 
-from refsd.golden.tensor import stored
-from refsd.weights import keymaps, open_checkpoint
-from refsd.weights.architecture import UNetSize, VAESize, unet_shapes, vae_shapes
+from refsd.networks.flux import flux_keymap
+from refsd.networks.unet import unet_keymap
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.vae import VAESize, vae_keymap, vae_shapes
+from refsd.numerics.tensor import stored
+from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.peer
 
@@ -45,18 +48,18 @@ def assert_same(ours, theirs):
 
 
 def test_unet_as_diffusers_converts_it(unet):
-    weights = random_weights(unet_shapes(UNetSize(channels=32, context_dim=16)))
+    weights = random_weights(unet_shapes(UNetSize(32, (32, 64, 128, 128), context_dim=16)))
     original = {f"model.diffusion_model.{n}": torch.from_numpy(t.data.copy()) for n, t in weights.items()}
     theirs = convert_ldm_unet_checkpoint(original, dict(unet.config))
-    assert_same(keymaps.unet().write(weights), theirs)
+    assert_same(unet_keymap().write(weights), theirs)
     unet.load_state_dict(theirs, strict=True)
 
 
 def test_vae_as_diffusers_converts_it(vae):
-    weights = random_weights(vae_shapes(VAESize(channels=32)))
+    weights = random_weights(vae_shapes(VAESize(32, (32, 64, 128, 128))))
     original = {f"first_stage_model.{n}": torch.from_numpy(t.data.copy()) for n, t in weights.items()}
     theirs = convert_ldm_vae_checkpoint(original, dict(vae.config))
-    assert_same(keymaps.vae().write(weights), theirs)
+    assert_same(vae_keymap().write(weights), theirs)
     vae.load_state_dict(theirs, strict=True)
 
 
@@ -73,7 +76,7 @@ def test_flux_names_are_diffusers():
         guidance_embeds=True,
     )
     names = set(model.state_dict())
-    sources, rest = keymaps.flux(2, 2).sources(names)
+    sources, rest = flux_keymap(2, 2).sources(names)
     assert rest == []
     assert {part for source in sources.values() for part in source.names} == names
 
@@ -93,7 +96,7 @@ def test_a_pipeline_folder(unet, vae, tmp_path, variant):
     assert checkpoint.components["clip"].config == {"num_heads": 2, "hidden_act": "quick_gelu"}
     for name, model in (("unet", unet), ("vae", vae)):
         weights = checkpoint.components[name].weights
-        back = getattr(keymaps, name)().write({ours: weights[ours] for ours in weights})
+        back = {"unet": unet_keymap, "vae": vae_keymap}[name]().write({ours: weights[ours] for ours in weights})
         assert_same(back, model.state_dict())
 
 

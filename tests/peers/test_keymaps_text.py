@@ -3,15 +3,15 @@
 import gguf
 import pytest
 
-from refsd.weights import keymaps_text
-from refsd.weights.architecture_text import UMT5_XXL, Qwen3Size, T5Size, qwen3_shapes, t5_shapes
+from refsd.networks.qwen3 import Qwen3Size, qwen3_gguf_keymap, qwen3_shapes
+from refsd.networks.t5 import UMT5_XXL, T5Size, t5_gguf_keymap, t5_shapes
 
 pytestmark = pytest.mark.peer
 
 CASES = {
-    "t5": (gguf.MODEL_ARCH.T5ENCODER, keymaps_text.t5_gguf(), t5_shapes(T5Size())),
-    "umt5": (gguf.MODEL_ARCH.T5ENCODER, keymaps_text.t5_gguf(), t5_shapes(UMT5_XXL)),
-    "qwen3": (gguf.MODEL_ARCH.QWEN3, keymaps_text.qwen3_gguf(), qwen3_shapes(Qwen3Size())),
+    "t5": (gguf.MODEL_ARCH.T5ENCODER, t5_gguf_keymap(), t5_shapes(T5Size())),
+    "umt5": (gguf.MODEL_ARCH.T5ENCODER, t5_gguf_keymap(), t5_shapes(UMT5_XXL)),
+    "qwen3": (gguf.MODEL_ARCH.QWEN3, qwen3_gguf_keymap(), qwen3_shapes(Qwen3Size())),
 }
 
 

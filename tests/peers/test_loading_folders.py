@@ -28,14 +28,16 @@ from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64
 from refsd.models.unet import size_condition
 from refsd.module import Module
+from refsd.networks.clip import CLIPSize
+from refsd.networks.flux2_vae import Flux2VAESize
+from refsd.networks.mistral import MistralSize
+from refsd.networks.qwen3 import Qwen3Size
+from refsd.networks.t5 import T5Size
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
-from refsd.weights.architecture import CLIPSize
-from refsd.weights.architecture_flux2 import Flux2VAESize, MistralSize
-from refsd.weights.architecture_text import Qwen3Size, T5Size
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")]
 
@@ -162,7 +164,7 @@ def _vae(name):
 
 
 def _flux2_vae():
-    size = Flux2VAESize(24, 16, (1, 2), 1, 4)
+    size = Flux2VAESize(24, (24, 48), (16, 32), 1, 4)
     peer, z = peer_flux2_vae(size, 8), draw((2, 16, 3, 2), 1)
     redraw_statistics(peer, 2)
     return peer, lambda: answers_vae(peer, draw((1, 3, 8, 8), 2), z)[1], "flux2-vae-decoder", {"z": z}

@@ -10,7 +10,7 @@ from test_models_flux_whole import FluxPipeline as Pipeline
 
 from refsd.models.chroma import chroma, seen
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_chroma
+from refsd.networks.chroma import chroma_keymap
 
 # diffusers imports its own FluxPosEmbed from where it deprecates it.
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:.FluxPosEmbed. is deprecated:FutureWarning")]
@@ -65,9 +65,7 @@ def test_chroma(name):
         want = Pipeline._unpack_latents(want, 8 * H, 8 * W, 8)
 
     taps = Taps()
-    got = chroma(
-        Module(weights_of(peer, keymaps_chroma.chroma(2, 3, 2)), taps=taps), x, t, context, mask, config["axes"]
-    )
+    got = chroma(Module(weights_of(peer, chroma_keymap(2, 3, 2)), taps=taps), x, t, context, mask, config["axes"])
     assert distance(got, want) <= 1e-12
     modulation = taps["distilled_guidance_layer"].swapaxes(0, 1)
     assert distance(modulation, outputs["distilled_guidance_layer"]) <= 1e-12

@@ -6,10 +6,10 @@ import torch
 from float64_peers import distance, draw_weights, float64_throughout
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from refsd.golden.tensor import stored
 from refsd.models.clip import clip_text
 from refsd.module import Module, Taps
-from refsd.weights.architecture import CLIPSize, clip_shapes
+from refsd.networks.clip import CLIPSize, clip_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 

@@ -10,20 +10,21 @@ from test_models_unet import load as load_unet
 from test_models_unet import peer_unet
 from tiny_side_models import controlnet_shapes
 
-from refsd.golden.tensor import stored
 from refsd.models.controlnet import controlnet
 from refsd.models.unet import unet
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_controlnet
-from refsd.weights.architecture import UNetSize, unet_shapes
+from refsd.networks.controlnet import controlnet_keymap
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
 # A size, the heads, the groups, the hint's widths, (H, W) of the latent, tokens, the strength.
 CONFIGS = {
-    "sd15": (UNetSize(channels=32, context_dim=40), 8, 32, (16, 32, 96, 256), (8, 16), 77, 1.0),
-    "two-levels": (UNetSize(32, (1, 3), (1,), 1, 24, 9, 5), 4, 32, (5, 3, 8, 2), (10, 6), 1, 0.9),
-    "odd-levels": (UNetSize(48, (1, 2, 2), (0, 2), 3, 33), 3, 16, (4, 4, 6, 7), (12, 4), 154, -1.7),
+    "sd15": (UNetSize(32, (32, 64, 128, 128), context_dim=40), 8, 32, (16, 32, 96, 256), (8, 16), 77, 1.0),
+    "two-levels": (UNetSize(32, (32, 96), (1,), 1, 24, 9, 5), 4, 32, (5, 3, 8, 2), (10, 6), 1, 0.9),
+    "odd-levels": (UNetSize(48, (48, 96, 96), (0, 2), 3, 33), 3, 16, (4, 4, 6, 7), (12, 4), 154, -1.7),
+    "odd-sizes": (UNetSize(32, (32, 64, 64, 64), context_dim=24), 4, 32, (4, 4, 6, 7), (9, 13), 5, 0.8),
 }
 
 
@@ -31,8 +32,8 @@ def peer_controlnet(size: UNetSize, num_heads: int, num_groups: int, hint: tuple
     kind = {True: "CrossAttn", False: ""}
     return ControlNetModel(
         in_channels=size.in_channels,
-        block_out_channels=[size.channels * mult for mult in size.channel_mult],
-        down_block_types=[f"{kind[i in size.attention]}DownBlock2D" for i in range(len(size.channel_mult))],
+        block_out_channels=list(size.widths),
+        down_block_types=[f"{kind[i in size.attention]}DownBlock2D" for i in range(len(size.widths))],
         layers_per_block=size.res_blocks,
         cross_attention_dim=size.context_dim,
         attention_head_dim=num_heads,
@@ -95,7 +96,7 @@ def test_the_keymap_reads_what_diffusers_converted(name):
     peer = peer_controlnet(size, num_heads, num_groups, hint_widths).double()
     load(peer, weights)
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    keymap = keymaps_controlnet.controlnet(len(size.channel_mult), size.res_blocks)
+    keymap = controlnet_keymap(len(size.widths), size.res_blocks)
     sources, unread = keymap.sources(there)
     assert not unread
     assert set(sources) == set(weights)

@@ -8,15 +8,15 @@ import torch
 from diffusers import ControlNetModel
 from diffusers.loaders.single_file_utils import convert_controlnet_checkpoint
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
-from test_models_sdxl import Config, deeper, is_block, peer_unet, read, unet_keymap
+from test_models_sdxl import Config, deeper, is_block, peer_unet, read, unet_keymap_of
 from test_models_unet import block_names
 
-from refsd.golden.errors import BadInput
 from refsd.models.controlnet import controlnet
 from refsd.models.unet import size_condition, unet
 from refsd.module import Module, Taps
-from refsd.weights.architecture import UNetSize
-from refsd.weights.keymaps_controlnet import controlnet as controlnet_keymap
+from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
+from refsd.networks.unet_tensors import UNetSize
+from refsd.numerics.errors import BadInput
 
 pytestmark = pytest.mark.peer
 
@@ -37,24 +37,36 @@ class Controlled(NamedTuple):
 
 CONFIGS = {
     "sd2": Controlled(
-        Config(UNetSize(64, (1, 1, 2, 3), (0, 1, 2), 2, 48), [1] * 4, (16, 8), 77, more={"upcast_attention": True}),
+        Config(
+            UNetSize(64, (64, 64, 128, 192), (0, 1, 2), 2, 48),
+            [1] * 4,
+            (16, 8),
+            77,
+            more={"upcast_attention": True},
+        ),
         (16, 32, 96, 256),
         1.0,
         {"upcast_attention": True},
     ),
     "sd2-inpaint": Controlled(
-        Config(UNetSize(64, (1, 2), (0, 1), 1, 24, 9), [1] * 2, (6, 10), 3), (5, 3, 8, 2), -1.7
+        Config(UNetSize(64, (64, 128), (0, 1), 1, 24, 9), [1] * 2, (6, 10), 3), (5, 3, 8, 2), -1.7
     ),
     "sdxl": Controlled(
-        Config(UNetSize(32, (1, 2, 4), (1, 2), 2, 40), [1, 2, 3], (12, 20), 77, 56, 6), (16, 32, 96, 256), 0.9
+        Config(UNetSize(32, (32, 64, 128), (1, 2), 2, 40), [1, 2, 3], (12, 20), 77, 56, 6), (16, 32, 96, 256), 0.9
     ),
     "sdxl-one-res-block": Controlled(
-        Config(UNetSize(64, (1, 3), (1,), 1, 33), [1, 2], (10, 6), 1, 24, 6), (4, 4, 6, 7), 1.0
+        Config(UNetSize(64, (64, 192), (1,), 1, 33), [1, 2], (10, 6), 1, 24, 6), (4, 4, 6, 7), 1.0
     ),
     # As the small ControlNets for SDXL have it.
     "middle-without-attention": Controlled(
         Config(
-            UNetSize(32, (1, 2, 4), (), 2, 40), [1, 1, 1], (8, 4), 11, 24, 6, {"mid_block_type": "UNetMidBlock2D"}
+            UNetSize(32, (32, 64, 128), (), 2, 40),
+            [1, 1, 1],
+            (8, 4),
+            11,
+            24,
+            6,
+            {"mid_block_type": "UNetMidBlock2D"},
         ),
         (4, 6, 5, 7),
         0.5,
@@ -66,7 +78,7 @@ CONFIGS = {
 def peer_controlnet(case: Controlled) -> ControlNetModel:
     config, size = case.config, case.config.size
     kind = {True: "CrossAttn", False: ""}
-    widths = [size.channels * mult for mult in size.channel_mult]
+    widths = list(size.widths)
     label = {
         "addition_embed_type": "text_time",
         "addition_time_embed_dim": 256,
@@ -87,7 +99,7 @@ def peer_controlnet(case: Controlled) -> ControlNetModel:
 
 
 def keymap_of(size: UNetSize):
-    return controlnet_keymap(len(size.channel_mult), size.res_blocks)
+    return controlnet_keymap(len(size.widths), size.res_blocks)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -102,7 +114,7 @@ def test_control_every_block_and_the_controlled_unet(name):
         redraw(peer, 1)
         redraw(denoiser, 6)
         m = Module(read(keymap_of(size), peer.state_dict()))
-        base = Module(read(unet_keymap(size), denoiser.state_dict()))
+        base = Module(read(unet_keymap_of(size), denoiser.state_dict()))
         given = torch.from_numpy(x), torch.from_numpy(timesteps), torch.from_numpy(context)
         y = added = None
         if config.pooled:

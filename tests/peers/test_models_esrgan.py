@@ -12,10 +12,10 @@ from tiny_side_models import esrgan_shapes
 from torch import nn
 from torch.nn import functional as F
 
-from refsd.golden.tensor import stored
 from refsd.models.esrgan import rrdbnet
 from refsd.module import Module, Taps
-from refsd.weights.keymaps_esrgan import esrgan_named, esrgan_numbered
+from refsd.networks.esrgan import esrgan_named, esrgan_numbered
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 

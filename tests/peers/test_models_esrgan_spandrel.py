@@ -6,11 +6,11 @@ from float64_peers import distance, draw, draw_weights, float64_throughout, outp
 from spandrel_alone import load_esrgan
 from tiny_side_models import esrgan_shapes
 
-from refsd.golden.tensor import stored
 from refsd.models.esrgan import rrdbnet
 from refsd.module import Module, Taps
-from refsd.weights.keymaps import Keymap
-from refsd.weights.keymaps_esrgan import esrgan_named, esrgan_numbered
+from refsd.networks.esrgan import esrgan_named, esrgan_numbered
+from refsd.networks.keymap import Keymap
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 

@@ -7,15 +7,15 @@ from diffusers.models.embeddings import get_1d_rotary_pos_embed
 from diffusers.models.transformers.transformer_flux import FluxSingleTransformerBlock, FluxTransformerBlock
 from float64_peers import distance, draw, float64_throughout, redraw
 
-from refsd.golden.tensor import stored
 from refsd.kernels.rope import rope_angles
 from refsd.models.flux import double_stream_block, single_stream_block
 from refsd.module import Module
-from refsd.weights import keymaps
+from refsd.networks.flux import flux_keymap
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
-KEYMAP = keymaps.flux(double_blocks=1, single_blocks=1)
+KEYMAP = flux_keymap(double_blocks=1, single_blocks=1)
 
 
 def weights_of(peer, theirs, ours):

@@ -18,24 +18,17 @@ from test_models_qwen3 import weights_of as weights_of_qwen3
 from test_models_vae import assert_blocks_agree, block_names
 from transformers import Qwen3Model
 
-from refsd.golden.tensor import stored
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.models.vae_flux2 import decode, encode
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_flux2
-from refsd.weights.architecture import VAESize
-from refsd.weights.architecture_flux2 import (
-    FLUX2_DEV,
-    FLUX2_KLEIN_4B,
-    FLUX2_KLEIN_9B,
-    Flux2VAESize,
-    MistralSize,
-    flux2_shapes,
-    flux2_vae_shapes,
-)
-from refsd.weights.architecture_text import Qwen3Size
+from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, flux2_keymap, flux2_shapes
+from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_keymap, flux2_vae_shapes
+from refsd.networks.mistral import MistralSize
+from refsd.networks.qwen3 import Qwen3Size
+from refsd.networks.vae import VAESize
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -112,7 +105,7 @@ def test_flux2(name):
             want = answer(peer, x, t, context, guidance, more)
 
     taps = Taps()
-    m = Module(weights_of(peer, keymaps_flux2.flux2(2, 3)), taps=taps)
+    m = Module(weights_of(peer, flux2_keymap(2, 3)), taps=taps)
     reference = more[0] if len(more) == 1 else more or None
     got = flux2(m, x, t, context, guidance, reference, config["axes"])
     assert distance(got, want) <= 1e-12
@@ -135,7 +128,7 @@ def test_names_are_those_that_diffusers_converts():
     with float64_throughout():
         peer = peer_flux2(2, (4, 4, 4, 4), True)
         redraw(peer, 1)
-    ours = weights_of(peer, keymaps_flux2.flux2(2, 3))
+    ours = weights_of(peer, flux2_keymap(2, 3))
     there = {name: torch.from_numpy(np.array(tensor.data)) for name, tensor in ours.items()}
     theirs = convert_flux2_transformer_checkpoint_to_diffusers(there)
     state = peer.state_dict()
@@ -164,25 +157,25 @@ def test_the_shapes_of_the_real_one(name):
             singles=size.single_blocks,
         )
     shapes = {name: tuple(tensor.shape) for name, tensor in peer.state_dict().items()}
-    sources, unread = keymaps_flux2.flux2(size.double_blocks, size.single_blocks).sources(shapes)
+    sources, unread = flux2_keymap(size.double_blocks, size.single_blocks).sources(shapes)
     assert not unread
     assert {name: source.shape(shapes) for name, source in sources.items()} == flux2_shapes(size)
 
 
 # The autoencoder: a size, the groups, (H, W) of the latent.
 VAES = {
-    "real levels": (Flux2VAESize(channels=32, decoder_channels=32), 32, (1, 3)),
-    "narrower decoder": (Flux2VAESize(24, 16, (1, 2), 1, 5), 8, (3, 2)),
+    "real levels": (Flux2VAESize(32, (32, 64, 128, 128), (32, 64, 128, 128)), 32, (1, 3)),
+    "narrower decoder": (Flux2VAESize(24, (24, 48), (16, 32), 1, 5), 8, (3, 2)),
 }
 
 
 def peer_vae(size: Flux2VAESize, num_groups: int) -> AutoencoderKLFlux2:
-    levels = len(size.channel_mult)
+    levels = len(size.widths)
     return AutoencoderKLFlux2(
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
-        block_out_channels=tuple(size.channels * mult for mult in size.channel_mult),
-        decoder_block_out_channels=tuple(size.decoder_channels * mult for mult in size.channel_mult),
+        block_out_channels=size.widths,
+        decoder_block_out_channels=size.decoder,
         layers_per_block=size.res_blocks,
         latent_channels=size.latent_channels,
         norm_num_groups=num_groups,
@@ -207,7 +200,7 @@ def redraw_statistics(peer, seed):
 @pytest.mark.parametrize("name", VAES)
 def test_vae(name):
     size, num_groups, (H, W) = VAES[name]
-    factor = 2 ** len(size.channel_mult)
+    factor = 2 ** len(size.widths)
     picture, x = draw((2, 3, H * factor, W * factor), 2), draw((2, 4 * size.latent_channels, H, W), 3)
     with float64_throughout():
         peer = peer_vae(size, num_groups).eval()
@@ -216,9 +209,9 @@ def test_vae(name):
         with outputs_of(peer) as theirs:
             latent, want = answers_vae(peer, picture, x)
         normalised = peer.bn(Flux2Pipeline._patchify_latents(theirs["quant_conv"].chunk(2, 1)[0]))
-    weights = weights_of(peer, keymaps_flux2.vae(len(size.channel_mult), size.res_blocks))
+    weights = weights_of(peer, flux2_vae_keymap(len(size.widths), size.res_blocks))
     assert {name: tensor.shape for name, tensor in weights.items()} == flux2_vae_shapes(size)
-    names = VAESize(size.channels, size.channel_mult, size.res_blocks, size.latent_channels)
+    names = VAESize(size.channels, size.widths, size.res_blocks, size.latent_channels)
     m = Module(weights, taps=Taps())
     got = encode(m, picture, num_groups)
     assert distance(got, latent) <= 1e-12
@@ -233,7 +226,7 @@ def test_the_shapes_of_the_real_vae():
     with torch.device("meta"):
         peer = AutoencoderKLFlux2()
     shapes = {name: tuple(tensor.shape) for name, tensor in peer.state_dict().items() if tensor.ndim}
-    sources, unread = keymaps_flux2.vae().sources(shapes)
+    sources, unread = flux2_vae_keymap().sources(shapes)
     assert not unread
     assert {name: source.shape(shapes) for name, source in sources.items()} == flux2_vae_shapes(Flux2VAESize())
 

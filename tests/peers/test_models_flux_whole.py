@@ -7,10 +7,10 @@ from diffusers.models.transformers.transformer_flux import FluxTransformer2DMode
 from diffusers.pipelines.flux.pipeline_flux import FluxPipeline
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
-from refsd.golden.tensor import stored
 from refsd.models.flux import flux
 from refsd.module import Module, Taps
-from refsd.weights import keymaps
+from refsd.networks.flux import flux_keymap
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -85,7 +85,7 @@ def test_flux(name):
         want = FluxPipeline._unpack_latents(want[:, : H * W // 4], 8 * H, 8 * W, 8)
 
     taps = Taps()
-    m = Module(weights_of(peer, keymaps.flux(2, 3)), taps=taps)
+    m = Module(weights_of(peer, flux_keymap(2, 3)), taps=taps)
     got = flux(m, x, t, context, y, guidance if config["guidance"] else None, reference, config["axes"])
     assert distance(got, want) <= 1e-12
     for i in range(2):

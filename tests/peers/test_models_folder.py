@@ -9,15 +9,17 @@ from test_models_unet import peer_unet
 from test_models_vae import peer_vae
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64
+from refsd.networks.clip import CLIPSize
+from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.vae import VAESize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
-from refsd.weights.architecture import CLIPSize, UNetSize, VAESize
 
 pytestmark = pytest.mark.peer
 
-UNET = UNetSize(channels=48, channel_mult=(1, 2, 3), attention=(1, 2), res_blocks=2, context_dim=24)
-VAE = VAESize(channels=24, channel_mult=(1, 3), res_blocks=1)
+UNET = UNetSize(48, (48, 96, 144), attention=(1, 2), res_blocks=2, context_dim=24)
+VAE = VAESize(24, (24, 72), res_blocks=1)
 CLIP = CLIPSize(hidden=60, layers=3, mlp=40, vocab=90, positions=11)
 
 

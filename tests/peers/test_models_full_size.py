@@ -14,11 +14,13 @@ from test_models_vae import load as load_vae
 from test_models_vae import peer_vae
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import ModelRecipe
-from refsd.golden.numerics import FLOAT64
+from refsd.networks.clip import CLIPSize
+from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.vae import VAESize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
-from refsd.weights.architecture import CLIPSize, UNetSize, VAESize
 from refsd.weights.recipes import make
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]

@@ -15,11 +15,10 @@ from transformers import (
 )
 from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
 
-from refsd.golden.tensor import stored
 from refsd.models.mistral import mistral
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_flux2
-from refsd.weights.architecture_flux2 import MistralSize, mistral_shapes
+from refsd.networks.mistral import MistralSize, mistral_gguf_keymap, mistral_keymap, mistral_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -57,7 +56,7 @@ def peer_mistral(size: MistralSize, theta=1e9, attention="sdpa") -> MistralModel
 
 def weights_of(peer):
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    sources, unread = keymaps_flux2.mistral().sources(there)
+    sources, unread = mistral_keymap().sources(there)
     assert not unread
     return {name: source.read(there) for name, source in sources.items()}
 
@@ -111,7 +110,7 @@ def test_the_shapes_of_the_real_one():
     assert config.text_config.rope_parameters["rope_theta"] == 1e9
     assert not config.text_config.sliding_window
     shapes = {name: tuple(tensor.shape) for name, tensor in peer.state_dict().items()}
-    sources, unread = keymaps_flux2.mistral().sources(shapes)
+    sources, unread = mistral_keymap().sources(shapes)
     assert {name: source.shape(shapes) for name, source in sources.items()} == mistral_shapes(MistralSize())
     pictures = ("model.vision_tower.", "model.multi_modal_projector.", "lm_head.")
     assert unread and all(name.startswith(pictures) for name in unread)
@@ -128,7 +127,7 @@ def test_the_shapes_of_the_language_model_alone():
 @pytest.mark.parametrize("arch", (gguf.MODEL_ARCH.MISTRAL3, gguf.MODEL_ARCH.LLAMA), ids=str)
 def test_names_in_a_gguf(arch):
     names = gguf.get_tensor_name_map(arch, 40)
-    keymap = keymaps_flux2.mistral_gguf()
+    keymap = mistral_gguf_keymap()
     there = {names.get_name(ours, try_suffixes=(".weight",)): ours for ours in mistral_shapes(MistralSize())}
     sources, unread = keymap.sources(there)
     assert not unread
@@ -143,7 +142,7 @@ def test_rows_in_a_gguf_stand_as_transformers_reads_them(name):
     tensor = stored(np.random.default_rng(5).standard_normal((rows, size.hidden)))
     processor = LlamaTensorProcessor({"num_attention_heads": size.heads, "num_key_value_heads": size.kv_heads})
     want = processor.process(tensor.data, theirs).weights
-    sources, _ = keymaps_flux2.mistral_gguf(size.layers, size.head_dim).sources([theirs])
+    sources, _ = mistral_gguf_keymap(size.layers, size.head_dim).sources([theirs])
     got = sources[f"model.layers.1.self_attn.{name}_proj.weight"].read({theirs: tensor})
     np.testing.assert_array_equal(got.data, want)
     assert (name == "v") == np.array_equal(got.data, tensor.data)

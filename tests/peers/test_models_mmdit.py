@@ -10,11 +10,11 @@ from diffusers.models.embeddings import get_2d_sincos_pos_embed
 from float64_peers import distance, draw, draw_weights, float64_throughout, outputs_of
 from tiny_mmdit import MMDiTSize, mmdit_shapes
 
-from refsd.golden.tensor import stored
 from refsd.kernels.sincos_positions import sincos_positions
 from refsd.models.mmdit import mmdit
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_mmdit
+from refsd.networks.mmdit import mmdit_keymap
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -146,7 +146,7 @@ def test_keymap_as_diffusers_converts_it(name):
     size = CONFIGS[name][0]
     weights = {key: stored(w) for key, w in draw_weights(mmdit_shapes(size), seed=7).items()}
     theirs = converted({key: tensor.values() for key, tensor in weights.items()})
-    keymap = keymaps_mmdit.mmdit(size.blocks)
+    keymap = mmdit_keymap(size.blocks)
     written = keymap.write(weights)
     assert written.keys() == theirs.keys() == peer_mmdit(size).state_dict().keys()
     for key, tensor in theirs.items():

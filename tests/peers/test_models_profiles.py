@@ -12,9 +12,9 @@ from test_models_vae import load as load_vae
 from test_models_vae import peer_vae
 
 from refsd.components import forward
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64, TORCH_BF16, TORCH_F16
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64, TORCH_BF16, TORCH_F16
 
 pytestmark = pytest.mark.peer
 

@@ -7,11 +7,10 @@ from float64_peers import distance, float64_throughout, outputs_of, redraw
 from test_models_t5 import PADDED, padding
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
-from refsd.golden.tensor import stored
 from refsd.models.qwen3 import qwen3
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_text
-from refsd.weights.architecture_text import Qwen3Size, qwen3_shapes
+from refsd.networks.qwen3 import Qwen3Size, qwen3_keymap, qwen3_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -45,7 +44,7 @@ def peer_config(size: Qwen3Size, theta=1e6, attention="sdpa") -> Qwen3Config:
 
 def weights_of(peer):
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    sources, unread = keymaps_text.qwen3().sources(there)
+    sources, unread = qwen3_keymap().sources(there)
     assert not unread
     return {name: source.read(there) for name, source in sources.items()}
 

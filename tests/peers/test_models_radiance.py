@@ -13,11 +13,11 @@ from test_models_flux_whole import E, weights_of
 from torch import nn
 from torch.nn import functional as F
 
-from refsd.golden.tensor import stored
 from refsd.models.chroma import seen
 from refsd.models.chroma_radiance import chroma_radiance
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_chroma
+from refsd.networks.chroma import chroma_keymap
+from refsd.numerics.tensor import stored
 
 # diffusers imports its own FluxPosEmbed from where it deprecates it.
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:.FluxPosEmbed. is deprecated:FutureWarning")]
@@ -100,7 +100,7 @@ def test_radiance_and_every_block(name):
     with float64_throughout():
         peer = peer_chroma(heads, axes)
         redraw(peer, 4)
-        weights = weights_of(peer, keymaps_chroma.chroma(2, 3, 2))
+        weights = weights_of(peer, chroma_keymap(2, 3, 2))
         peer.x_embedder = peer.norm_out = peer.proj_out = Skip()
         w = {name: torch.from_numpy(a) for name, a in ours.items()}
         given = torch.from_numpy(x)

@@ -13,15 +13,16 @@ from test_models_clip import prompts
 from test_models_unet import block_names
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import stored
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.unet import size_condition, unet
 from refsd.module import Module, Taps
-from refsd.weights import keymaps, keymaps_sdxl
-from refsd.weights.architecture import CLIPSize, UNetSize
-from refsd.weights.keymaps_openclip import OpenCLIP
-from refsd.weights.sizes import unet_size
+from refsd.networks.clip import CLIPSize, clip_keymap
+from refsd.networks.keymap import Keymap
+from refsd.networks.openclip_names import OpenCLIP
+from refsd.networks.unet import unet_keymap
+from refsd.networks.unet_tensors import UNetSize, unet_size
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -46,15 +47,15 @@ class Config(NamedTuple):
 
 CONFIGS = {
     "sd2": Config(
-        UNetSize(64, (1, 1, 2, 3), (0, 1, 2), 2, 48), [1] * 4, (16, 8), 77, more={"upcast_attention": True}
+        UNetSize(64, (64, 64, 128, 192), (0, 1, 2), 2, 48), [1] * 4, (16, 8), 77, more={"upcast_attention": True}
     ),
-    "sd2-inpaint": Config(UNetSize(64, (1, 2), (0, 1), 1, 24, 9), [1] * 2, (6, 10), 3),
-    "sdxl": Config(UNetSize(32, (1, 2, 4), (1, 2), 2, 40), [1, 2, 3], (12, 20), 77, 56, 6),
-    "sdxl-pix2pix": Config(UNetSize(64, (1, 3), (1,), 1, 33, 8), [1, 2], (10, 6), 1, 24, 6),
-    "refiner": Config(UNetSize(32, (1, 2, 4, 4), (1, 2), 2, 40), [2] * 4, (8, 24), 9, 56, 5),
+    "sd2-inpaint": Config(UNetSize(64, (64, 128), (0, 1), 1, 24, 9), [1] * 2, (6, 10), 3),
+    "sdxl": Config(UNetSize(32, (32, 64, 128), (1, 2), 2, 40), [1, 2, 3], (12, 20), 77, 56, 6),
+    "sdxl-pix2pix": Config(UNetSize(64, (64, 192), (1,), 1, 33, 8), [1, 2], (10, 6), 1, 24, 6),
+    "refiner": Config(UNetSize(32, (32, 64, 128, 128), (1, 2), 2, 40), [2] * 4, (8, 24), 9, 56, 5),
     # As SSD-1B has it: the decoder's depths are its own, and nothing attends in the middle.
     "middle-without-attention": Config(
-        UNetSize(32, (1, 2, 4), (1, 2), 2, 40),
+        UNetSize(32, (32, 64, 128), (1, 2), 2, 40),
         [0, [2, 2], [3, 3]],
         (8, 4),
         11,
@@ -66,10 +67,12 @@ CONFIGS = {
         },
     ),
     # As SDXS has it.
-    "no-middle": Config(UNetSize(64, (1, 2, 2), (1, 2), 1, 40), [1] * 3, (4, 8), 5, more={"mid_block_type": None}),
+    "no-middle": Config(
+        UNetSize(64, (64, 128, 128), (1, 2), 1, 40), [1] * 3, (4, 8), 5, more={"mid_block_type": None}
+    ),
     # As SDXS-09 has it: the first attention of the widest level looks at the text too.
     "cross-only": Config(
-        UNetSize(128, (1, 2, 4), (0, 1, 2), 1, 40, linear=True, middle=None, cross_only=(0,)),
+        UNetSize(128, (128, 256, 512), (0, 1, 2), 1, 40, linear=True, middle=None, cross_only=(0,)),
         [1] * 3,
         (8, 12),
         7,
@@ -80,9 +83,9 @@ CONFIGS = {
 
 def peer_unet(config: Config) -> UNet2DConditionModel:
     size = config.size
-    levels = range(len(size.channel_mult))
+    levels = range(len(size.widths))
     kind = {True: "CrossAttn", False: ""}
-    widths = [size.channels * mult for mult in size.channel_mult]
+    widths = list(size.widths)
     label = {
         "addition_embed_type": "text_time",
         "addition_time_embed_dim": 256,
@@ -103,7 +106,7 @@ def peer_unet(config: Config) -> UNet2DConditionModel:
     return UNet2DConditionModel(**arguments | (label if config.pooled else {}) | (config.more or {}))
 
 
-def read(keymap: keymaps.Keymap, state: dict[str, torch.Tensor]):
+def read(keymap: Keymap, state: dict[str, torch.Tensor]):
     """A peer's tensors under our names."""
     theirs = {name: stored(tensor.numpy()) for name, tensor in state.items()}
     found, rest = keymap.sources(theirs)
@@ -111,8 +114,8 @@ def read(keymap: keymaps.Keymap, state: dict[str, torch.Tensor]):
     return {name: source.read(theirs) for name, source in found.items()}
 
 
-def unet_keymap(size: UNetSize) -> keymaps.Keymap:
-    return keymaps_sdxl.unet(len(size.channel_mult), size.res_blocks, size.attention)
+def unet_keymap_of(size: UNetSize) -> Keymap:
+    return unet_keymap(len(size.widths), size.res_blocks, size.attention)
 
 
 def is_block(name: str) -> bool:
@@ -142,7 +145,7 @@ def test_unet_and_every_block(name):
         peer = peer_unet(config)
         redraw(peer, 1)
         state = peer.state_dict()
-        weights = read(unet_keymap(size), state)
+        weights = read(unet_keymap_of(size), state)
         m = Module(weights)
         x, context = draw((2, size.in_channels, *config.hw), 2), draw((2, config.tokens, size.context_dim), 3)
         timesteps = np.array([999.0, 17.25])
@@ -177,10 +180,10 @@ def test_the_unet_s_names_are_the_original_s(name):
     peer = peer_unet(config)
     redraw(peer, 1)
     state = peer.state_dict()
-    weights = read(unet_keymap(config.size), state)
+    weights = read(unet_keymap_of(config.size), state)
     original = {f"model.diffusion_model.{name}": torch.from_numpy(w.values()) for name, w in weights.items()}
     back = convert_ldm_unet_checkpoint(original, dict(peer.config))
-    written = unet_keymap(config.size).write(weights)
+    written = unet_keymap_of(config.size).write(weights)
     assert back.keys() == state.keys() == written.keys()
     for name, tensor in state.items():
         assert torch.equal(back[name], tensor)
@@ -189,7 +192,7 @@ def test_the_unet_s_names_are_the_original_s(name):
 
 def test_a_label_that_is_missing_or_too_many_is_an_error():
     config = CONFIGS["sdxl-pix2pix"]
-    weights = read(unet_keymap(config.size), peer_unet(config).state_dict())
+    weights = read(unet_keymap_of(config.size), peer_unet(config).state_dict())
     x, context = draw((1, 8, 2, 2), 2), draw((1, 1, 33), 3)
     with pytest.raises(BadInput, match="y is missing"):
         unet(Module(weights), x, np.ones(1), context)
@@ -268,7 +271,7 @@ def test_sd2_s_last_but_one_layer_is_transformers_last():
         peer = peer_clip(CLIPTextModel, size, 2, 64)
         redraw(peer, 2)
         out = peer(torch.from_numpy(ids))
-    weights = read(keymaps.clip(), peer.state_dict())
+    weights = read(clip_keymap(), peer.state_dict())
     hidden, _, pooled = clip_text(Module(weights), ids, 2, "gelu", eos=eos)
     assert distance(hidden, out.last_hidden_state) <= 1e-12
     assert distance(pooled, out.pooler_output) <= 1e-12

@@ -7,11 +7,10 @@ from float64_peers import distance, float64_throughout, outputs_of, redraw
 from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from refsd.golden.tensor import stored
 from refsd.models.t5 import relative_position_bucket, t5_encoder
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_text
-from refsd.weights.architecture_text import UMT5_XXL, T5Size, t5_shapes
+from refsd.networks.t5 import UMT5_XXL, T5Size, t5_keymap, t5_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -50,7 +49,7 @@ def weights_of(peer):
         for name, tensor in peer.state_dict().items()
         if name != "encoder.embed_tokens.weight"
     }
-    sources, unread = keymaps_text.t5().sources(there)
+    sources, unread = t5_keymap().sources(there)
     assert not unread
     return {name: source.read(there) for name, source in sources.items()}
 

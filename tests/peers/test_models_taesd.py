@@ -8,10 +8,10 @@ from float64_peers import distance, draw, draw_weights, float64_throughout, outp
 from tiny_side_models import taesd_shapes
 from torch import nn
 
-from refsd.golden.tensor import stored
 from refsd.models.taesd import decode, encode
 from refsd.module import Module, Taps
-from refsd.weights.keymaps_taesd import taesd
+from refsd.networks.tae import taesd_keymap
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -35,7 +35,7 @@ def peer_taesd(channels: int, latent_channels: int, blocks: tuple[int, ...]) -> 
 
 
 def load(peer: AutoencoderTiny, weights: dict[str, np.ndarray]) -> None:
-    state = taesd().write({name: stored(w) for name, w in weights.items()})
+    state = taesd_keymap().write({name: stored(w) for name, w in weights.items()})
     peer.load_state_dict({name: torch.from_numpy(w.values().copy()) for name, w in state.items()})
 
 
@@ -72,7 +72,7 @@ def test_the_keymap_reads_diffusers(name):
     channels, Z, blocks, _ = CONFIGS[name]
     peer = peer_taesd(channels, Z, blocks)
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    sources, unread = taesd().sources(there)
+    sources, unread = taesd_keymap().sources(there)
     assert not unread
     found = {name: source.read(there).shape for name, source in sources.items()}
     assert found == taesd_shapes(channels, Z, blocks)

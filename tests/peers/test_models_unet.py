@@ -7,30 +7,31 @@ from diffusers import UNet2DConditionModel
 from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
 from float64_peers import distance, draw, draw_weights, float64_throughout, outputs_of
 
-from refsd.golden.tensor import stored
 from refsd.models.unet import unet
 from refsd.module import Module, Taps
-from refsd.weights.architecture import UNetSize, unet_shapes
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
 # A size, the heads, the groups, (H, W), tokens.
 CONFIGS = {
-    "sd15": (UNetSize(channels=32, context_dim=40), 8, 32, (24, 40), 77),
-    "two-levels": (UNetSize(32, (1, 3), (1,), 1, 24, 9, 5), 4, 32, (10, 6), 1),
-    "odd-levels": (UNetSize(48, (1, 2, 2), (0, 2), 3, 33), 3, 16, (12, 20), 154),
-    "one-level": (UNetSize(64, (1,), (), 2, 8), 1, 32, (7, 5), 3),
+    "sd15": (UNetSize(32, (32, 64, 128, 128), context_dim=40), 8, 32, (24, 40), 77),
+    "two-levels": (UNetSize(32, (32, 96), (1,), 1, 24, 9, 5), 4, 32, (10, 6), 1),
+    "odd-levels": (UNetSize(48, (48, 96, 96), (0, 2), 3, 33), 3, 16, (12, 20), 154),
+    "odd-sizes": (UNetSize(32, (32, 64, 64, 64), context_dim=24), 4, 32, (9, 13), 5),
+    "one-level": (UNetSize(64, (64,), (), 2, 8), 1, 32, (7, 5), 3),
 }
 TIMESTEPS = [(999.0, 1.0), (0.0, 500.5), (17.25, 981.125)]
 
 
 def peer_unet(size: UNetSize, num_heads: int, num_groups: int) -> UNet2DConditionModel:
-    levels = range(len(size.channel_mult))
+    levels = range(len(size.widths))
     kind = {True: "CrossAttn", False: ""}
     return UNet2DConditionModel(
         in_channels=size.in_channels,
         out_channels=size.out_channels,
-        block_out_channels=[size.channels * mult for mult in size.channel_mult],
+        block_out_channels=list(size.widths),
         down_block_types=[f"{kind[i in size.attention]}DownBlock2D" for i in levels],
         up_block_types=[f"{kind[i in size.attention]}UpBlock2D" for i in reversed(levels)],
         layers_per_block=size.res_blocks,
@@ -61,7 +62,7 @@ def block_names(size: UNetSize) -> dict[str, str]:
             names[f"{theirs}.transformer_blocks.0{part}"] = f"{ours}.transformer_blocks.0{part}"
 
     n = 1
-    last = len(size.channel_mult) - 1
+    last = len(size.widths) - 1
     for level in range(last + 1):
         for i in range(size.res_blocks):
             layers(f"down_blocks.{level}", i, f"input_blocks.{n}", level in size.attention)

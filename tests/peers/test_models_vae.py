@@ -7,10 +7,11 @@ from diffusers import AutoencoderKL
 from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from float64_peers import distance, draw, draw_weights, float64_throughout, outputs_of
 
-from refsd.golden.tensor import stored
 from refsd.models.vae import decode, encode
 from refsd.module import Module, Taps
-from refsd.weights.architecture import Shapes, VAESize, vae_shapes
+from refsd.networks.dimensions import Shapes
+from refsd.networks.vae import VAESize, vae_shapes
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -18,13 +19,13 @@ QUANT, ATTENTION = ("quant_conv.", "post_quant_conv."), ("encoder.mid.attn_1.", 
 
 # A size, the groups, (H, W) of the latent, what the checkpoint lacks, rows and columns beyond a multiple of 8.
 CONFIGS = {
-    "sd15": (VAESize(channels=32), 32, (3, 5), (), (0, 0)),
-    "two-levels": (VAESize(64, (1, 2), 1, 3), 32, (6, 4), (), (1, 0)),
-    "sixteen-latents": (VAESize(24, (1, 2, 3), 3, 16), 8, (1, 7), (), (2, 3)),
-    "flux": (VAESize(32, latent_channels=16), 32, (3, 2), QUANT, (0, 0)),
-    "flux, odd": (VAESize(32, latent_channels=16), 16, (2, 3), QUANT, (5, 7)),
-    "no attention": (VAESize(32, (1, 2), 2, 4), 32, (3, 4), ATTENTION, (1, 1)),
-    "neither": (VAESize(32, (1, 2), 1, 16), 32, (2, 5), QUANT + ATTENTION, (0, 1)),
+    "sd15": (VAESize(32, (32, 64, 128, 128)), 32, (3, 5), (), (0, 0)),
+    "two-levels": (VAESize(64, (64, 128), 1, 3), 32, (6, 4), (), (1, 0)),
+    "sixteen-latents": (VAESize(24, (24, 48, 72), 3, 16), 8, (1, 7), (), (2, 3)),
+    "flux": (VAESize(32, (32, 64, 128, 128), latent_channels=16), 32, (3, 2), QUANT, (0, 0)),
+    "flux, odd": (VAESize(32, (32, 64, 128, 128), latent_channels=16), 16, (2, 3), QUANT, (5, 7)),
+    "no attention": (VAESize(32, (32, 64), 2, 4), 32, (3, 4), ATTENTION, (1, 1)),
+    "neither": (VAESize(32, (32, 64), 1, 16), 32, (2, 5), QUANT + ATTENTION, (0, 1)),
 }
 
 
@@ -33,11 +34,11 @@ def shapes_without(size: VAESize, without: tuple[str, ...]) -> Shapes:
 
 
 def peer_vae(size: VAESize, num_groups: int, without: tuple[str, ...] = (), **config) -> AutoencoderKL:
-    levels = len(size.channel_mult)
+    levels = len(size.widths)
     return AutoencoderKL(
         down_block_types=["DownEncoderBlock2D"] * levels,
         up_block_types=["UpDecoderBlock2D"] * levels,
-        block_out_channels=[size.channels * mult for mult in size.channel_mult],
+        block_out_channels=list(size.widths),
         layers_per_block=size.res_blocks,
         latent_channels=size.latent_channels,
         norm_num_groups=num_groups,
@@ -56,7 +57,7 @@ def load(peer: AutoencoderKL, weights: dict[str, np.ndarray]) -> None:
 
 def block_names(size: VAESize, half: str, attends: bool = True) -> dict[str, str]:
     """diffusers' name of each block -> the original's; `up` counts from the picture's side there."""
-    last = len(size.channel_mult) - 1
+    last = len(size.widths) - 1
     names = {half: half, f"{half}.mid_block": f"{half}.mid"}
     if attends:
         names[f"{half}.mid_block.attentions.0"] = f"{half}.mid.attn_1"
@@ -82,7 +83,7 @@ def test_encode_decode_and_every_block(name):
     attends = ATTENTION[0] not in without
     weights = draw_weights(shapes_without(size, without), seed=1)
     m = Module({name: stored(w) for name, w in weights.items()})
-    factor = 2 ** (len(size.channel_mult) - 1)
+    factor = 2 ** (len(size.widths) - 1)
     x = draw((2, 3, H * factor + rows, W * factor + columns), 2)
     z = draw((2, size.latent_channels, H, W), 3)
     with float64_throughout():

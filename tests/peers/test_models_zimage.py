@@ -7,10 +7,10 @@ from diffusers import ZImageTransformer2DModel
 from diffusers.loaders.single_file_utils import convert_z_image_transformer_checkpoint_to_diffusers
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
-from refsd.golden.tensor import stored
 from refsd.models.zimage import zimage
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_zimage
+from refsd.networks.zimage import zimage_keymap
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
@@ -75,7 +75,7 @@ def test_the_output_and_every_block(name):
         with outputs_of(peer) as theirs:
             want = answer(peer, x, t, captions)
     taps = Taps()
-    keymap = keymaps_zimage.zimage(config["layers"], config["refiners"])
+    keymap = zimage_keymap(config["layers"], config["refiners"])
     m = Module(weights_of(peer, keymap), taps=taps)
     context, lengths = batched(captions)
     got = zimage(m, x, t, context, lengths, axes_dim=config["axes"])
@@ -104,7 +104,7 @@ def test_all_of_the_context_counts_where_no_length_is_given():
         peer = peer_zimage(2, (4, 6, 6), 1, 1)
         redraw(peer, 3)
         want = answer(peer, x, t, list(context))
-    m = Module(weights_of(peer, keymaps_zimage.zimage(1, 1)))
+    m = Module(weights_of(peer, zimage_keymap(1, 1)))
     assert distance(zimage(m, x, t, context, axes_dim=(4, 6, 6)), want) <= 1e-12
 
 
@@ -112,12 +112,12 @@ def test_the_names_are_those_of_single_files():
     """diffusers' own conversion of a single file makes of our tensors what it has itself."""
     peer = peer_zimage(2, (4, 6, 6), 1, 2)
     redraw(peer, 4)
-    ours = weights_of(peer, keymaps_zimage.zimage(1, 2))
+    ours = weights_of(peer, zimage_keymap(1, 2))
     checkpoint = {f"model.diffusion_model.{name}": torch.tensor(w.values()) for name, w in ours.items()}
     converted = convert_z_image_transformer_checkpoint_to_diffusers(checkpoint)
     theirs = peer.state_dict()
     assert converted.keys() == theirs.keys()
     assert all(torch.equal(converted[name], tensor) for name, tensor in theirs.items())
-    written = keymaps_zimage.zimage(1, 2).write(ours)
+    written = zimage_keymap(1, 2).write(ours)
     assert written.keys() == theirs.keys()
     assert all(np.array_equal(written[name].values(), tensor.numpy()) for name, tensor in theirs.items())

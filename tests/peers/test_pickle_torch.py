@@ -12,10 +12,10 @@ from record_torch_files import content, tensors
 from safetensors.numpy import save_file
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
-from refsd.golden.tensor import SCALAR_TYPES
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
+from refsd.numerics.tensor import SCALAR_TYPES
 from refsd.weights import open_checkpoint, open_weights
 from refsd.weights.torch_objects import DTYPES
 

@@ -44,19 +44,23 @@ from test_models_vae import peer_vae
 from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64
-from refsd.pipelines import joining, txt2img
-from refsd.pipelines.conditioning import Conditioned
-from refsd.pipelines.pipeline import Conditioning, latent_shape, open_pipeline
+from refsd.families.family import Condition, Encoded, EncodedPrompt
+from refsd.networks.clip import CLIPSize
+from refsd.networks.flux2_vae import Flux2VAESize
+from refsd.networks.mistral import MistralSize
+from refsd.networks.qwen3 import Qwen3Size
+from refsd.networks.t5 import T5Size
+from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.vae import VAESize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
+from refsd.pipelines import txt2img
+from refsd.pipelines.pipeline import Conditioning, drawn_size, latent_shape, open_pipeline
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.pipelines.start import Start
 from refsd.samplers.noise import TorchCpu
 from refsd.weights import detect, open_checkpoint
-from refsd.weights.architecture import CLIPSize, UNetSize, VAESize
-from refsd.weights.architecture_flux2 import Flux2VAESize, MistralSize
-from refsd.weights.architecture_text import Qwen3Size, T5Size
 
 pytestmark = [
     pytest.mark.peer,
@@ -93,7 +97,7 @@ def encoders(folder, *names):
 
 
 def vae_of(channels, quant=(), **config):
-    return peer_vae(VAESize(32, (1, 2), 1, channels), 32, quant, **config)
+    return peer_vae(VAESize(32, (32, 64), 1, channels), 32, quant, **config)
 
 
 def opened(folder, denoiser, vae, scheduler, *names, seed=4):
@@ -139,17 +143,17 @@ def of(array):
 
 def euler(**more):
     betas = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
-    return EulerDiscreteScheduler(**betas, steps_offset=1, **more)
+    return EulerDiscreteScheduler(**betas | {"steps_offset": 1} | more)
 
 
-SD1 = UNetSize(32, (1, 2), (0,), 1, 24)
+SD1 = UNetSize(32, (32, 64), (0,), 1, 24)
 
 
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
 @pytest.mark.parametrize("spacing", ["leading", "trailing"])
 @pytest.mark.parametrize("family", ["sd15", "sd2"])
 def test_stable_diffusion(tmp_path, family, prediction, spacing):
-    config = Config(UNetSize(64, (1, 2), (0, 1), 1, 24), [1] * 2, (6, 10), 3)
+    config = Config(UNetSize(64, (64, 128), (0, 1), 1, 24), [1] * 2, (6, 10), 3)
     with float64_throughout():
         scheduler = euler(timestep_spacing=spacing, prediction_type=prediction)
         unet = peer_unet_sd1(SD1, 8, 32) if family == "sd15" else peer_unet(config)
@@ -162,11 +166,73 @@ def test_stable_diffusion(tmp_path, family, prediction, spacing):
             pipe, prompt_embeds=of(cond), negative_prompt_embeds=of(uncond), latents=of(begin.noise),
             num_inference_steps=3, guidance_scale=4.0, width=16, height=24,
         )  # fmt: skip
-    agree(drawn(ours, settings, Conditioning(Conditioned(cond), Conditioned(uncond)), begin), theirs)
+    agree(drawn(ours, settings, Conditioning(Condition(cond), Condition(uncond)), begin), theirs)
+
+
+@pytest.mark.parametrize(
+    "betas",
+    [
+        {"beta_schedule": "linear", "beta_start": 0.0001, "beta_end": 0.02, "num_train_timesteps": 500},
+        {"beta_schedule": "squaredcos_cap_v2"},
+        {"rescale_betas_zero_snr": True},
+        {"trained_betas": [0.01 + 0.001 * i for i in range(100)], "num_train_timesteps": 100},
+    ],
+    ids=lambda betas: next(iter(betas.values())),
+)
+def test_betas_of_the_folder(tmp_path, betas):
+    with float64_throughout():
+        scheduler = euler(**{"timestep_spacing": "trailing", "prediction_type": "v_prediction"} | betas)
+        unet = peer_unet_sd1(SD1, 8, 32)
+        ours = opened(tmp_path, unet, vae := vae_of(4), scheduler, "clip")
+        settings = Settings("", "", 16, 24, steps=3, cfg_scale=4.0, like="diffusers", schedule="trailing")
+        begin = begun(ours, settings)
+        cond, uncond = draw((1, 7, 24), 2), draw((1, 7, 24), 3)
+        pipe = StableDiffusionPipeline(vae, None, None, unet, scheduler, None, None, requires_safety_checker=False)
+        theirs = answer(
+            pipe, prompt_embeds=of(cond), negative_prompt_embeds=of(uncond), latents=of(begin.noise),
+            num_inference_steps=3, guidance_scale=4.0, width=16, height=24,
+        )  # fmt: skip
+    agree(drawn(ours, settings, Conditioning(Condition(cond), Condition(uncond)), begin), theirs)
+
+
+def test_a_latent_that_is_odd_on_its_way_down(tmp_path):
+    """24 x 40 pixels are 20 x 12 latents, then 10 x 6, 5 x 3 and 3 x 2: on the way up 5 x 3 again."""
+    with float64_throughout():
+        scheduler = euler(timestep_spacing="leading")
+        unet = peer_unet_sd1(SD1._replace(widths=(32, 64, 64, 64)), 8, 32)
+        ours = opened(tmp_path, unet, vae := vae_of(4), scheduler, "clip")
+        settings = drawn_size(ours, Settings("", "", 24, 40, steps=2, cfg_scale=4.0, like="diffusers"))
+        begin = begun(ours, settings)
+        cond, uncond = draw((1, 7, 24), 2), draw((1, 7, 24), 3)
+        pipe = StableDiffusionPipeline(vae, None, None, unet, scheduler, None, None, requires_safety_checker=False)
+        theirs = answer(
+            pipe, prompt_embeds=of(cond), negative_prompt_embeds=of(uncond), latents=of(begin.noise),
+            num_inference_steps=2, guidance_scale=4.0, width=24, height=40,
+        )  # fmt: skip
+    agree(drawn(ours, settings, Conditioning(Condition(cond), Condition(uncond)), begin), theirs)
+
+
+def test_flux_goes_down_to_a_size_that_it_takes(tmp_path):
+    """Patches are 4 pixels wide here: of 26 x 18 pixels 24 x 16 are drawn, with a warning."""
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=False, shift=1.0)
+    with float64_throughout():
+        network = peer_flux(1, (16, 56, 56), False)
+        ours = opened(tmp_path, network, vae := vae_of(4, NO_QUANT, **FLUX_VAE), scheduler, "clip", "t5")
+        settings = drawn_size(ours, Settings("", "", 26, 18, steps=2, cfg_scale=1.0, like="diffusers"))
+        begin = begun(ours, settings)
+        text, pooled = draw((1, 7, FLUX_E), 2), draw((1, FLUX_V), 3)
+        pipe = FluxPipeline(scheduler, vae, None, None, None, None, network)
+        packed = FluxPipeline._pack_latents(of(begin.noise), *begin.noise.shape)
+        theirs = answer(
+            pipe, prompt_embeds=of(text), pooled_prompt_embeds=of(pooled), latents=packed, num_inference_steps=2,
+            width=26, height=18,
+        )  # fmt: skip
+    conditioning = Conditioning(Condition(text, pooled), None)
+    agree(drawn(ours, settings, conditioning, begin), unpacked(pipe, theirs, begin))
 
 
 def test_sdxl(tmp_path):
-    config = Config(UNetSize(64, (1, 2), (1,), 1, 40), [1, 2], (6, 10), 7, 56, 6)
+    config = Config(UNetSize(64, (64, 128), (1,), 1, 40), [1, 2], (6, 10), 7, 56, 6)
     with float64_throughout():
         scheduler = euler(timestep_spacing="leading")
         unet = peer_unet(config)
@@ -182,9 +248,13 @@ def test_sdxl(tmp_path):
         )  # fmt: skip
     made = []
     for text, one in zip(texts, pooled, strict=True):
-        hidden = {"clip": text[None, :, :16], "clip_g": text[None, :, 16:]}
-        said = joining.Said(hidden, {"clip_g": one[None]}, {}, ours.denoiser.module, (16, 24), "diffusers")
-        made.append(joining.sdxl(said))
+        seen = np.ones((1, 7), np.int64)
+        encoded = {
+            "clip": Encoded(text[None, :, :16], None, seen),
+            "clip_g": Encoded(text[None, :, 16:], one[None], seen),
+        }
+        prompt = EncodedPrompt(encoded, ours.denoiser.module, (16, 24), "diffusers")
+        made.append(ours.variant.join(prompt))
     agree(drawn(ours, settings, Conditioning(*made), begin), theirs)
 
 
@@ -205,7 +275,7 @@ def test_sd3(tmp_path, kind):
             pooled_prompt_embeds=of(pooled[:1]), negative_pooled_prompt_embeds=of(pooled[1:]),
             latents=of(begin.noise), num_inference_steps=4, guidance_scale=5.0, width=24, height=16,
         )  # fmt: skip
-    cond, uncond = (Conditioned(texts[i : i + 1], pooled[i : i + 1]) for i in range(2))
+    cond, uncond = (Condition(texts[i : i + 1], pooled[i : i + 1]) for i in range(2))
     agree(drawn(ours, settings, Conditioning(cond, uncond), begin), theirs)
 
 
@@ -233,7 +303,7 @@ def test_flux(tmp_path, kind, cfg):
             pooled_prompt_embeds=of(pooled[:1]), negative_pooled_prompt_embeds=of(pooled[1:]),
             latents=packed, num_inference_steps=3, guidance_scale=2.75, true_cfg_scale=cfg, width=24, height=16,
         )  # fmt: skip
-    cond, uncond = (Conditioned(texts[i : i + 1], pooled[i : i + 1]) for i in range(2))
+    cond, uncond = (Condition(texts[i : i + 1], pooled[i : i + 1]) for i in range(2))
     conditioning = Conditioning(cond, None if cfg == 1 else uncond)
     agree(drawn(ours, settings, conditioning, begin), unpacked(pipe, theirs, begin))
 
@@ -263,7 +333,7 @@ def test_chroma(tmp_path, masks):
             prompt_attention_mask=mask[:1], negative_prompt_attention_mask=mask[1:],
             latents=packed, num_inference_steps=3, guidance_scale=3.0, width=24, height=16,
         )  # fmt: skip
-    cond, uncond = (Conditioned(texts[i : i + 1], mask=seen[i : i + 1].astype(int)) for i in range(2))
+    cond, uncond = (Condition(texts[i : i + 1], mask=seen[i : i + 1].astype(int)) for i in range(2))
     mine = drawn(ours, settings, Conditioning(cond, uncond), begin)
     if masks:
         agree(mine, unpacked(pipe, theirs, begin))
@@ -286,7 +356,7 @@ def test_zimage(tmp_path):
             pipe, prompt_embeds=[of(texts[0])], negative_prompt_embeds=[of(texts[1])], latents=of(begin.noise),
             num_inference_steps=3, guidance_scale=2.5, width=24, height=16,
         )  # fmt: skip
-    cond, uncond = (Conditioned(text[None]) for text in texts)
+    cond, uncond = (Condition(text[None]) for text in texts)
     agree(drawn(ours, settings, Conditioning(cond, uncond), begin), theirs)
 
 
@@ -296,7 +366,7 @@ def test_flux2(tmp_path, kind):
     dev = kind == "dev"
     with float64_throughout():
         network = peer_flux2(1, (32, 32, 32, 32), dev, channels=20)
-        vae = peer_flux2_vae(Flux2VAESize(24, 16, (1, 2), 1, 5), 8)
+        vae = peer_flux2_vae(Flux2VAESize(24, (24, 48), (16, 32), 1, 5), 8)
         redraw_statistics(vae, 6)
         ours = opened(tmp_path, network, vae, scheduler, "mistral" if dev else "qwen3")
         cfg = {"guidance": 3.25} if dev else {"cfg_scale": 2.5}
@@ -309,6 +379,6 @@ def test_flux2(tmp_path, kind):
             pipe, prompt_embeds=of(texts[:1]), latents=of(begin.noise), num_inference_steps=3,
             guidance_scale=3.25 if dev else 2.5, width=24, height=16, **negative,
         )  # fmt: skip
-    cond, uncond = (Conditioned(texts[i : i + 1]) for i in range(2))
+    cond, uncond = (Condition(texts[i : i + 1]) for i in range(2))
     mine = drawn(ours, settings, Conditioning(cond, None if dev else uncond), begin)
     assert distance(mine[1], theirs[1]) <= 1e-12

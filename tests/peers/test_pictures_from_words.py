@@ -18,8 +18,9 @@ from test_models_flux2 import peer_vae as peer_flux2_vae
 from test_models_zimage import peer_zimage
 from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64
+from refsd.networks.flux2_vae import Flux2VAESize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
 from refsd.pipelines.pipeline import latent_shape, open_pipeline
 from refsd.pipelines.prompts import Tokenizers
@@ -27,7 +28,6 @@ from refsd.pipelines.settings import Settings
 from refsd.pipelines.start import Start
 from refsd.samplers.noise import TorchCpu
 from refsd.weights import open_checkpoint
-from refsd.weights.architecture_flux2 import Flux2VAESize
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")]
 
@@ -75,7 +75,7 @@ def test_flux2_klein(tmp_path, qwen3_peer):  # noqa: F811
     with float64_throughout():
         scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
         network = peer_flux2(1, (32, 32, 32, 32), False, channels=20, context=48)
-        vae = peer_flux2_vae(Flux2VAESize(24, 16, (1, 2), 1, 5), 8)
+        vae = peer_flux2_vae(Flux2VAESize(24, (24, 48), (16, 32), 1, 5), 8)
         redraw_statistics(vae, 6)
         begin, mine = drawn(tmp_path, scheduler, network, vae, model, tokenizer, 1.0)
         pipe = Flux2KleinPipeline(scheduler, vae, model, tokenizer, network)

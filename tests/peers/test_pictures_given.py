@@ -3,6 +3,7 @@
 The generator is one for both: torch's of the CPU, which in float64 draws another stream than in float32.
 """
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from diffusers import (
     StableDiffusionImg2ImgPipeline,
     StableDiffusionInpaintPipeline,
     StableDiffusionInstructPix2PixPipeline,
+    StableDiffusionXLInstructPix2PixPipeline,
 )
 from diffusers.schedulers import scheduling_euler_discrete, scheduling_flow_match_euler_discrete
 from float64_peers import draw, float64_throughout, redraw
@@ -26,18 +28,19 @@ from test_models_unet import peer_unet
 from test_models_vae import peer_vae
 from test_pictures import NO_QUANT, agree, answer, encoders, euler, of
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64
+from refsd.families.family import Condition
+from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.vae import VAESize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import start as starts
 from refsd.pipelines import txt2img
-from refsd.pipelines.conditioning import Conditioned
 from refsd.pipelines.given import Given
 from refsd.pipelines.pipeline import Conditioning, open_pipeline
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.samplers.noise import TorchCpu
 from refsd.weights import open_checkpoint
-from refsd.weights.architecture import UNetSize, VAESize
 
 pytestmark = [
     pytest.mark.peer,
@@ -45,7 +48,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 
-UNET = UNetSize(32, (1, 2), (0,), 1, 24)
+UNET = UNetSize(32, (32, 64), (0,), 1, 24)
 H, W, SEED = 32, 48, 7
 PICTURE = np.abs(np.sin(draw((1, 3, H, W), 11)))
 OTHER = np.abs(np.sin(draw((1, 3, H, W), 12)))
@@ -89,7 +92,7 @@ def drawn(ours, settings, conditioning, given):
 def unet_parts(channels=4, **more):
     return {
         "unet": peer_unet(UNET._replace(in_channels=channels), 8, 32),
-        "vae": peer_vae(VAESize(32, (1, 1, 1, 1), 1), 32),
+        "vae": peer_vae(VAESize(32, (32, 32, 32, 32), 1), 32),
         "scheduler": euler(timestep_spacing="leading"),
         **more,
     }
@@ -105,7 +108,7 @@ def unet_case(tmp_path, kind, channels, settings, given, more=None, **asked):
             requires_safety_checker=False,
         )  # fmt: skip
         theirs = answer(pipe, SEED, **UNET_TEXTS, num_inference_steps=settings.steps, **asked)
-        mine = drawn(ours, settings, Conditioning(Conditioned(COND), Conditioned(UNCOND)), given)
+        mine = drawn(ours, settings, Conditioning(Condition(COND), Condition(UNCOND)), given)
     agree(mine, theirs)
 
 
@@ -126,6 +129,14 @@ def test_inpaint(tmp_path, channels, strength):
     asked = {"image": of(PICTURE), "mask_image": of(MASK), "strength": strength, "height": H, "width": W}
     kind = StableDiffusionInpaintPipeline
     unet_case(tmp_path, kind, channels, unet_settings(5, strength), given, **asked)
+
+
+@pytest.mark.parametrize(
+    "pipeline", [StableDiffusionInstructPix2PixPipeline, StableDiffusionXLInstructPix2PixPipeline]
+)
+def test_the_guidance_by_a_picture_is_1_5_by_default(pipeline):
+    """Which tests/refsd/pipelines/test_given.py holds refsd to."""
+    assert inspect.signature(pipeline.__call__).parameters["image_guidance_scale"].default == 1.5
 
 
 def test_pix2pix(tmp_path):
@@ -150,7 +161,7 @@ def flux_case(tmp_path, kind, channels, settings, given, **asked):
                 axes_dims_rope=(16, 56, 56),
             ),
             "vae": peer_vae(
-                VAESize(32, (1, 1, 1, 1), 1, 16), 32, NO_QUANT, scaling_factor=0.3611, shift_factor=0.1159
+                VAESize(32, (32, 32, 32, 32), 1, 16), 32, NO_QUANT, scaling_factor=0.3611, shift_factor=0.1159
             ),
             "scheduler": FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0),
         }  # fmt: skip
@@ -160,7 +171,7 @@ def flux_case(tmp_path, kind, channels, settings, given, **asked):
             pipe, SEED, **FLUX_TEXTS, num_inference_steps=settings.steps, guidance_scale=2.75, height=H, width=W,
             **asked,
         )  # fmt: skip
-        text = Conditioned(*(tensor.numpy() for tensor in FLUX_TEXTS.values()))
+        text = Condition(*(tensor.numpy() for tensor in FLUX_TEXTS.values()))
         mine = drawn(ours, settings, Conditioning(text, None), given)
     agree(mine, (kind._unpack_latents(theirs[0], H, W, 8), theirs[1]))
 

@@ -167,19 +167,18 @@ def test_few_steps(model, name, steps):
     assert np.linalg.norm(y - z) <= 1e-12 * np.linalg.norm(z)
 
 
+@pytest.mark.parametrize("s_tmax", [10.0, float("inf")])
 @pytest.mark.parametrize("name", ["euler", "heun", "dpm2"])
-def test_churn(model, name, monkeypatch):
-    """k-diffusion draws noise at every step, and uses it where gamma is not 0."""
+def test_churn(model, name, s_tmax, monkeypatch):
+    """k-diffusion draws noise at every step, and uses it where gamma is not 0: one stream for both."""
     sigmas = karras(8, LEVELS)
     x = start(sigmas[0])
-    churn = Churn(s_churn=3.0, s_tmin=0.1, s_tmax=10.0, s_noise=1.003)
-    drawn = [Philox(seed).randn(x.shape) for seed in range(8)]
-    hot = iter(n for n, sigma in zip(drawn, sigmas, strict=False) if 0.1 <= sigma <= 10)
-    y = SAMPLERS[name](denoiser(network, LEVELS), x, sigmas, lambda *_: next(hot), churn=churn)
-    all_of_it = iter(drawn)
-    monkeypatch.setattr(torch, "randn_like", lambda x: torch.from_numpy(next(all_of_it)).double())
+    told = {"s_churn": 3.0, "s_tmin": 0.1, "s_tmax": s_tmax, "s_noise": 1.003}
+    y = SAMPLERS[name](denoiser(network, LEVELS), x, sigmas, independent(Philox(7), x.shape), churn=Churn(**told))
+    rng = Philox(7)
+    monkeypatch.setattr(torch, "randn_like", lambda x: torch.from_numpy(rng.randn(tuple(x.shape))).double())
     function, _ = THEIRS[name]
-    z = function(model, torch.from_numpy(x), torch.from_numpy(sigmas), disable=True, **churn._asdict()).numpy()
+    z = function(model, torch.from_numpy(x), torch.from_numpy(sigmas), disable=True, **told).numpy()
     assert np.linalg.norm(y - z) <= 1e-12 * np.linalg.norm(z)
 
 

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from refsd.cases import CASES, select
 from refsd.cli.model_files import model_files
-from refsd.engine import Reference
+from refsd.engines.reference import Reference
+from refsd.engines.sdcpp.engine import find
+from refsd.engines.sdcpp.program import Program
+from refsd.engines.sdcpp.tap import Feed
 from refsd.golden import conform
 from refsd.golden.case import ModelRecipe
-from refsd.golden.cases import CASES, select
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp import find
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.engines.sdcpp_tap import Feed
+from refsd.judges import judges
 from refsd.kernels.activations import gelu, gelu_tanh
+from refsd.numerics.deviations import DEVIATIONS
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
@@ -92,10 +93,7 @@ def test_components(program, name):
     """Each passes, or deviates as declared."""
     engines = [found.engine for found in find(str(program.path), model_files)]
 
-    def reference(numerics, deviations):
-        return Reference(numerics, deviations, model_files)
-
     truth = Reference(model_files=model_files)
-    runner = conform.Runner(reference, lambda case: truth.run(case, case.realize()))
+    runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
     results = conform.run(runner, engines, [CASES[name]])
     assert {r.status for r in results} <= {"pass", "deviates"}, [r.reason for r in results]

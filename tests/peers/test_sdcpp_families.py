@@ -9,20 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refsd.cases import CASES, families
 from refsd.cli.model_files import model_files
-from refsd.engine import Reference
+from refsd.engines.reference import Reference
+from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
+from refsd.engines.sdcpp.program import Program
+from refsd.engines.sdcpp.stand_ins import clip_l
 from refsd.golden import conform
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.cases import CASES, families
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines import EngineFailure
-from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.engines.sdcpp_stand_ins import clip_l
-from refsd.golden.numerics import FLOAT64
+from refsd.golden.engine import EngineFailure
+from refsd.judges import judges
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import FLOAT64
 
 pytestmark = pytest.mark.peer
 
@@ -55,11 +56,8 @@ def engine(program):
 
 
 def judged(engine, case: Case):
-    def reference(numerics, deviations):
-        return Reference(numerics, deviations, model_files)
-
     truth = Reference(model_files=model_files)
-    runner = conform.Runner(reference, lambda case: truth.run(case, case.realize()))
+    runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
     (result,) = conform.run(runner, [engine], [case])
     return result
 

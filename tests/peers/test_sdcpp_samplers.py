@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from refsd.cli.model_files import model_files
+from refsd.engines.sdcpp.server import Server
 from refsd.golden.case import ModelRecipe
-from refsd.golden.engines import EngineFailure
-from refsd.golden.engines.sdcpp_server import Server
+from refsd.golden.engine import EngineFailure
 from refsd.pipelines import sampling
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory.sdcpp import Asked, compare, float32_levels, seen

@@ -11,14 +11,14 @@ from diffusers.loaders.single_file_utils import LDM_VAE_DEFAULT_SCALING_FACTOR
 from diffusers.utils.remote_utils import remote_decode
 from test_sdcpp_families import judged
 
+from refsd.cases import CASES, texts
 from refsd.cli.model_files import model_files
+from refsd.engines.sdcpp.engine import SdcppEngine
+from refsd.engines.sdcpp.program import Program
+from refsd.engines.sdcpp.stand_ins import clip_g, clip_l, mmdit
+from refsd.engines.sdcpp.tap import signature
+from refsd.families import LATENT_SCALES
 from refsd.golden.case import ModelRecipe
-from refsd.golden.cases import CASES, texts
-from refsd.golden.engines.sdcpp import SdcppEngine
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.engines.sdcpp_stand_ins import clip_g, clip_l, mmdit
-from refsd.golden.engines.sdcpp_tap import signature
-from refsd.models.vae import LATENT_SCALES
 
 pytestmark = pytest.mark.peer
 

@@ -13,12 +13,12 @@ from PIL import Image
 
 from refsd.cli.model_files import model_files
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
+from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp_program import Program
-from refsd.golden.numerics import PROFILES
 from refsd.models.vae_tiling import ENCODE_FACTOR, Tiling, tiled_sdcpp
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import PROFILES
 from refsd.pipelines.picture import to_bytes
 from refsd.pipelines.tiles import read_tiling
 from refsd.seams import Seams

@@ -10,23 +10,24 @@ import numpy as np
 import pytest
 from test_sdcpp_families import Listener
 
+from refsd.cases import CASES, unets
 from refsd.cli.model_files import model_files
-from refsd.engine import Reference
+from refsd.engines.reference import Reference
+from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
+from refsd.engines.sdcpp.reach import Call, whole_file
+from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH
+from refsd.engines.sdcpp.tap import signature
+from refsd.engines.sdcpp.unets import texts
 from refsd.golden import conform
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import Case
-from refsd.golden.cases import CASES, unets
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines.sdcpp import REACHES, SdcppEngine
-from refsd.golden.engines.sdcpp_reach import Call, whole_file
-from refsd.golden.engines.sdcpp_stand_ins import CLIP_L_GRAPH
-from refsd.golden.engines.sdcpp_tap import signature
-from refsd.golden.engines.sdcpp_unets import texts
 from refsd.golden.metrics import measure
-from refsd.golden.numerics import FLOAT64, GGML_CPU
 from refsd.golden.verdict import judge_output
+from refsd.judges import judges
 from refsd.models.unet import size_condition
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.profiles import FLOAT64, GGML_CPU
 from refsd.samplers.parameterization import EPS, V
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -49,11 +50,8 @@ def engine(program):
 
 @pytest.mark.parametrize("name", [case.name for case in unets.CASES if case.name != SDXS_09])
 def test_the_network_agrees(engine, name):
-    def reference(numerics, deviations):
-        return Reference(numerics, deviations, model_files)
-
     truth = Reference(model_files=model_files)
-    runner = conform.Runner(reference, lambda case: truth.run(case, case.realize()))
+    runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
     (result,) = conform.run(runner, [engine], [CASES[name]])
     assert (result.status, result.deviations) == EXPECTED.get(name, ("pass", ())), result.reason
 

@@ -17,18 +17,19 @@ from test_models_vae import QUANT, peer_vae, shapes_without
 from test_models_vae import load as load_vae
 from torch.nn.functional import pad
 
-from refsd.golden.tensor import stored
 from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
 from refsd.module import Module
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.vae import VAESize
+from refsd.numerics.tensor import stored
 from refsd.seams import Seams
-from refsd.weights.architecture import UNetSize, VAESize, unet_shapes
 
 pytestmark = pytest.mark.peer
 
 AXES = {"both": (True, True), "x": (True, False), "y": (False, True)}
-UNET = UNetSize(32, (1, 2, 2), (1,), 1, 24)
-VAE = VAESize(24, (1, 2, 2), 2, 16)
+UNET = UNetSize(32, (32, 64, 64), (1,), 1, 24)
+VAE = VAESize(24, (24, 48, 48), 2, 16)
 
 
 def by_padding_mode(model: torch.nn.Module) -> None:

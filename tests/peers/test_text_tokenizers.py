@@ -19,7 +19,8 @@ from tiny_tokenizers import (
 )
 from transformers import T5Tokenizer
 
-from refsd.tokenizers.text_rules import TEXT_RULES, token_rows
+from refsd.families import FAMILIES
+from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 
 pytestmark = pytest.mark.peer
@@ -63,7 +64,7 @@ def test_any_text(pairs, kind, text):
 @given(texts=st.lists(ANY, min_size=1, max_size=3), length=st.integers(3, 40))
 def test_t5s_padding_and_truncation(pairs, texts, length):
     peer, ours, _ = pairs["t5"]
-    rule = TEXT_RULES["chroma", "t5", "diffusers"]._replace(length=length)
+    rule = FAMILIES["chroma"].encoders["t5"].rules["diffusers"]._replace(length=length)
     ids, mask = token_rows(ours.encode, ours.ends, texts, rule, "")
     padded = peer(texts, padding="max_length", max_length=length, truncation=True)
     assert ids.tolist() == padded.input_ids
@@ -73,7 +74,7 @@ def test_t5s_padding_and_truncation(pairs, texts, length):
 @given(texts=st.lists(ANY, min_size=1, max_size=3), length=st.integers(12, 60))
 def test_qwen3s_padding_and_truncation(pairs, texts, length):
     peer, ours, _ = pairs["qwen2"]
-    rule = TEXT_RULES["zimage", "qwen3", "diffusers"]._replace(length=length)
+    rule = FAMILIES["zimage"].encoders["qwen3"].rules["diffusers"]._replace(length=length)
     ids, mask = token_rows(ours.encode, ours.ends, texts, rule, "")
     around = [rule.around[0] + text + rule.around[1] for text in texts]
     padded = peer(around, padding="max_length", max_length=length, truncation=True)

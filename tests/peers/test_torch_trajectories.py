@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from refsd.engine import Reference
+from refsd.cases import select
+from refsd.engines.reference import Reference
+from refsd.engines.registry import find
+from refsd.engines.torch import trajectories as torch_trajectories
 from refsd.golden import conform
-from refsd.golden.cases import select
-from refsd.golden.engines import torch_trajectories
-from refsd.golden.engines.registry import find
-from refsd.trajectory import JUDGES
+from refsd.judges import judges
 
 pytestmark = pytest.mark.peer
 
@@ -17,7 +17,7 @@ def judged(cases="trajectory/*"):
     engine = next(found.engine for found in find("torch") if found.name == "torch")
     assert engine is not None
     truth = Reference()
-    runner = conform.Runner(Reference, lambda case: truth.run(case, case.realize()), judges=JUDGES)
+    runner = conform.Runner(judges(), lambda case: truth.run(case, case.realize()))
     return conform.run(runner, [engine], select(cases))
 
 

@@ -6,15 +6,15 @@ import torch
 from float64_peers import distance, draw, draw_weights, float64_throughout
 from test_models_vae import QUANT, load, peer_vae, shapes_without
 
-from refsd.golden.tensor import stored
 from refsd.models.vae import decode, encode
 from refsd.models.vae_tiling import tiled_diffusers
 from refsd.module import Module
-from refsd.weights.architecture import VAESize
+from refsd.networks.vae import VAESize
+from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
 
-SIZE = VAESize(24, (1, 2, 2), 1, 16)
+SIZE = VAESize(24, (24, 48, 48), 1, 16)
 
 # The config's sample_size, tile_overlap_factor, (H, W) of the latent, rows and columns beyond, what it lacks.
 CASES = {

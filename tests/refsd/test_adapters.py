@@ -6,21 +6,23 @@ import tiny_adapters
 import tiny_models as tiny
 from typer.testing import CliRunner
 
-from refsd.adapters import Adapters, Applied, Merged, load, open_loras, parse
+from refsd.adapters import Adapters, Applied, Merged
 from refsd.cli import app
 from refsd.components import forward
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, GGML_CPU, TORCH_BF16
-from refsd.golden.tensor import stored
-from refsd.kernels.adapters import DoRA, LoRA
+from refsd.kernels.adapters import DoRA, LoKr, LoRA
+from refsd.loras import load, open_loras, parse
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16
+from refsd.numerics.tensor import stored
 from refsd.weights import open_checkpoint, open_weights
 from refsd.weights.adapter_kinds import KINDS, kind_of
 from refsd.weights.adapter_names import Target
 
 INPUTS = tiny.inputs()
+TO_Q = "input_blocks.1.1.transformer_blocks.0.attn1.to_q"
 F64 = Arithmetic(FLOAT64)
 KINDS_IN_TURN = list(tiny_adapters.LAYER_KINDS)
 
@@ -35,6 +37,18 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     """Every layer of the UNet and of CLIP has an adapter, kinds in turn."""
+    path, seen = on_every_layer(tmp_path_factory, KINDS_IN_TURN)
+    assert seen == set(KINDS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def weakened(tmp_path_factory):
+    """The same with kinds that know other strengths than 1."""
+    return on_every_layer(tmp_path_factory, [kind for kind in KINDS_IN_TURN if not kind.endswith("peft")])[0]
+
+
+def on_every_layer(tmp_path_factory, kinds):
     tensors, seen, turn = {}, set(), 0
     for part, prefix in (("unet", "diffusion_model."), ("clip", "text_encoder.")):
         shapes = tiny.SHAPES[part]
@@ -43,7 +57,7 @@ def everything(tmp_path_factory):
             if leaf != "weight" or "embedding" in key:
                 continue
             turn += 1
-            kind = KINDS_IN_TURN[turn % len(KINDS_IN_TURN)]
+            kind = kinds[turn % len(kinds)]
             if min(shape) % 4 and kind in ("oft", "boft", "oft_peft", "boft_peft"):
                 kind = "lokr"
             parts = tiny_adapters.parts(kind, shape, turn)
@@ -51,10 +65,9 @@ def everything(tmp_path_factory):
                 del parts["diff_b"]
             seen.add(kind_of({tiny_part(p): stored(np.asarray(a)) for p, a in parts.items()}))
             tensors |= {f"{prefix}{key}.{p}": array for p, array in parts.items()}
-    assert seen == set(KINDS)
     path = tmp_path_factory.mktemp("loras") / "everything.safetensors"
     tiny_adapters.save(path, tensors)
-    return path
+    return path, seen
 
 
 def tiny_part(name):
@@ -75,10 +88,11 @@ def run(part, weights, adapters=None, arithmetic=F64):
 
 @pytest.mark.parametrize("part", ["unet", "clip"])
 @pytest.mark.parametrize("strength", [1.0, 0.3])
-def test_running_is_merging(part, strength, model, everything):
+def test_running_is_merging(part, strength, model, everything, weakened):
     checkpoint = open_checkpoint(model)
     weights = checkpoint.components[part].weights
-    adapters = load([(file, strength) for file, _ in open_loras([str(everything)], checkpoint)], part, weights, F64)
+    path = everything if strength == 1 else weakened
+    adapters = load([(file, strength) for file, _ in open_loras([str(path)], checkpoint)], part, weights, F64)
     merged = run(part, Merged(weights, adapters))
     running = run(part, weights, adapters)
     assert distance(running, merged) < 1e-12
@@ -87,13 +101,36 @@ def test_running_is_merging(part, strength, model, everything):
     assert distance(running, run(part, weights)) > 1e-2
 
 
-def test_several_adapters_on_a_layer_refer_to_its_own_weight(model, everything):
+def test_several_adapters_on_a_layer_refer_to_its_own_weight(model, weakened):
     checkpoint = open_checkpoint(model)
     weights = checkpoint.components["clip"].weights
-    twice = [(file, s) for s in (0.4, 0.3) for file, _ in open_loras([str(everything)], checkpoint)]
+    twice = [(file, s) for s in (0.4, 0.3) for file, _ in open_loras([str(weakened)], checkpoint)]
     adapters = load(twice, "clip", weights, F64)
     assert {len(applied) for applied in adapters.layers.values()} == {2}
     assert distance(run("clip", weights, adapters), run("clip", Merged(weights, adapters))) < 1e-12
+
+
+@pytest.mark.parametrize(("rule", "in_turn"), [("comfyui", True), ("a1111", True), ("lycoris", False)])
+@pytest.mark.parametrize("layer", [TO_Q, "input_blocks.1.1.proj_in"])
+def test_in_turn_or_each_on_the_layers_own_weight(layer, rule, in_turn, model, tmp_path):
+    """ComfyUI and A1111 patch a weight again and again: a DoRA and an OFT see what was patched before."""
+    checkpoint = open_checkpoint(model)
+    weights = checkpoint.components["unet"].weights
+    shape = weights.shapes[f"{layer}.weight"]
+    for name, kind in (("a", "lora"), ("b", "dora"), ("c", "oft")):
+        parts = tiny_adapters.parts(kind, shape, ord(name))
+        tensors = {f"diffusion_model.{layer}.{p}": array for p, array in parts.items()}
+        tiny_adapters.save(tmp_path / f"{name}.safetensors", tensors)
+    loras = [f"{tmp_path / name}.safetensors:{s}" for name, s in (("a", 0.8), ("b", 0.7), ("c", -0.5))]
+    adapters = load(open_loras(loras, checkpoint, rule), "unet", weights, F64)
+    own = np.array(weights[f"{layer}.weight"].values(), np.float64)
+    want = own.copy()
+    for applied in adapters.layers[layer]:
+        want += applied.adapter.delta(want if in_turn else own, applied.strength)
+    merged = Merged(weights, adapters)
+    assert distance(merged[f"{layer}.weight"].values(), want) < 1e-14
+    assert distance(run("unet", weights, adapters), run("unet", merged)) < 1e-12
+    assert distance(run("unet", weights, adapters), run("unet", weights)) > 1e-3
 
 
 @pytest.mark.parametrize(("first", "count", "rows"), [(4, 4, range(4, 8)), (6, 12, [*range(6, 12), *range(6)])])
@@ -124,11 +161,11 @@ def test_a_tap_sees_the_adapted_output(model, everything):
 
 
 @pytest.mark.parametrize(("numerics", "limit"), [(TORCH_BF16, 0.05), (GGML_CPU, 0.01)])
-def test_engines_round_inside_an_adapter(numerics, limit, model, everything):
+def test_engines_round_inside_an_adapter(numerics, limit, model, weakened):
     """Near the truth, not at it; and in the storage dtype."""
     checkpoint = open_checkpoint(model)
     weights = checkpoint.components["clip"].weights
-    files = open_loras([str(everything) + ":0.3"], checkpoint)
+    files = open_loras([str(weakened) + ":0.3"], checkpoint)
     truth = run("clip", weights, load(files, "clip", weights, F64))
     arithmetic = Arithmetic(numerics)
     got = run("clip", weights, load(files, "clip", weights, arithmetic), arithmetic)
@@ -183,13 +220,17 @@ def test_a_command_lines_words():
 
 
 @pytest.mark.jitted
-def test_refsd_forward_applies_them(model, everything, tmp_path):
+def test_refsd_forward_applies_them(model, weakened, tmp_path):
     tiny_adapters.save(tmp_path / "in.safetensors", INPUTS["unet"])
+    dora, parts = tmp_path / "dora.safetensors", tiny_adapters.parts("dora", (32, 32), 1)
+    tiny_adapters.save(dora, {f"diffusion_model.{TO_Q}.{part}": array for part, array in parts.items()})
     outputs = {}
     for name, options in {
         "plain": [],
-        "once": ["--lora", f"{everything}:0.6"],
-        "twice": ["--lora", f"{everything}:0.6", "--lora", f"{everything}:-0.6"],
+        "once": ["--lora", f"{weakened}:0.6"],
+        "twice": ["--lora", f"{weakened}:0.6", "--lora", f"{weakened}:-0.6"],
+        "by a rule": ["--lora", f"{dora}:0.6", "--lora-rule", "comfyui"],
+        "by another": ["--lora", f"{dora}:0.6"],
     }.items():
         out = tmp_path / f"{name}.safetensors"
         arguments = [
@@ -208,8 +249,38 @@ def test_refsd_forward_applies_them(model, everything, tmp_path):
         outputs[name] = open_weights(out)
     checkpoint = open_checkpoint(model)
     weights = checkpoint.components["unet"].weights
-    adapters = load(open_loras([f"{everything}:0.6"], checkpoint), "unet", weights, F64)
+    adapters = load(open_loras([f"{weakened}:0.6"], checkpoint), "unet", weights, F64)
     expected = run("unet", weights, adapters)
     np.testing.assert_allclose(outputs["once"]["out"].values(), expected, rtol=0, atol=1e-11)
     assert outputs["once"].metadata["loras"] == "everything.safetensors:0.6"
+    assert [outputs[name].metadata["lora_rule"] for name in ("once", "by a rule")] == ["trainer", "comfyui"]
+    adapters = load(open_loras([f"{dora}:0.6"], checkpoint, "comfyui"), "unet", weights, F64)
+    ruled = outputs["by a rule"]["out"].values()
+    np.testing.assert_allclose(ruled, run("unet", weights, adapters), rtol=0, atol=1e-11)
+    assert distance(outputs["by another"]["out"].values(), ruled) > 1e-4
+    with pytest.raises(BadInput, match="--lora-rule kohya: expected one of trainer, lycoris, peft, comfyui"):
+        open_loras([str(dora)], checkpoint, "kohya")
     assert distance(outputs["once"]["out"].values(), outputs["plain"]["out"].values()) > 1e-2
+
+
+def _half(y):
+    return np.asarray(y).astype(np.float16).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["lora", "lokr"])
+def test_half_precision_rounds_each_operation(kind):
+    """As PEFT's layers do: LoRA's two products, its scale and the sum; LoKr's delta, its scale, product and sum."""
+    rng = np.random.default_rng(3)
+    x, weight, w1, w2 = (_half(rng.standard_normal(shape)) for shape in ((5, 12), (6, 12), (2, 3), (3, 4)))
+    down, up = _half(rng.standard_normal((4, 12))), _half(rng.standard_normal((6, 4)))
+    y = _half(x @ weight.T)
+    if kind == "lora":
+        adapter = LoRA(down, up, scale=0.7)
+        wide = _half(_half(_half(x @ down.T) @ up.T) * np.float32(0.35))
+    else:
+        adapter = LoKr(w1, w2, scale=0.7)
+        wide = _half(x @ _half(_half(np.kron(w1, w2)) * np.float32(0.35)).T)
+    adapters = Adapters({"layer": [Applied(adapter, 0.5)] * 2}, Arithmetic(TORCH_F16))
+    out = adapters.linear("layer", x.astype(np.float16), y.astype(np.float16), weight, None)
+    assert out.dtype == np.float16
+    np.testing.assert_array_equal(out, _half(_half(y + wide) + wide))

@@ -9,15 +9,18 @@ import pytest
 import tiny_models as tiny
 
 from refsd.components import forward
-from refsd.engine import Reference, memory
+from refsd.engines.reference import Reference
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.engines import Engine
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.golden.engine import Engine
 from refsd.golden.recipe import Recipe
-from refsd.golden.tensor import stored
+from refsd.judges.model import ModelJudge
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import memory
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.numerics.tensor import stored
 from refsd.weights.writers import Spec, write_safetensors
 
 # Plumbing: tests/refsd/models runs the same models unjitted.
@@ -108,7 +111,7 @@ def test_a_block_brings_its_weights(component):
 
 def test_taps_on_request(model_files):
     taps = Taps("mid*")
-    Reference(model_files=model_files).run_with_taps(model_case("unet"), INPUTS["unet"], taps)
+    ModelJudge(model_files).tapped(model_case("unet"), INPUTS["unet"], Arithmetic(FLOAT64), taps)
     assert "middle_block.1.transformer_blocks.0.attn2" in taps
 
 
@@ -150,9 +153,9 @@ import numpy as np
 sys.path.insert(0, sys.argv[1])
 import tiny_models as tiny
 from refsd.components import forward
-from refsd.engine import one_answer
-from refsd.golden.numerics import FLOAT64
-from refsd.golden.tensor import stored
+from refsd.numerics.machine import one_answer
+from refsd.numerics.profiles import FLOAT64
+from refsd.numerics.tensor import stored
 from refsd.module import Module
 import threadpoolctl, numba
 

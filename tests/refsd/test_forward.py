@@ -11,12 +11,12 @@ import tiny_models as tiny
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.cli.forward import PROFILES as OFFERED_PROFILES
+from refsd.cli.numerics import PROFILES as OFFERED_PROFILES
 from refsd.components import ALIASES, COMPONENTS, forward, offered
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import PROFILES
-from refsd.golden.tensor import stored
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import PROFILES
+from refsd.numerics.tensor import stored
 from refsd.weights import open_weights
 from refsd.weights.writers import Spec, write_safetensors
 
@@ -85,6 +85,15 @@ def test_params_reach_the_model(run):
     assert json.loads(skipped.metadata["params"])["clip_skip"] == 2
 
 
+def test_heads_of_each_level(run):
+    listed, _ = run("unet", INPUTS["unet"], "--param", "num_heads=4,16")
+    want = forward("unet", Module(tiny.weights("unet")), INPUTS["unet"], {"num_heads": [4, 16]})
+    np.testing.assert_allclose(listed["out"].values(), want["out"], rtol=1e-11, atol=1e-13)
+    for one in (4, 16):
+        other = forward("unet", Module(tiny.weights("unet")), INPUTS["unet"], {"num_heads": one})
+        assert np.abs(want["out"] - other["out"]).max() > 1e-6
+
+
 def test_taps(run, tmp_path):
     run("unet", INPUTS["unet"], "--taps", tmp_path / "taps.safetensors", "--tap", "input_blocks.1*")
     blocks = open_weights(tmp_path / "taps.safetensors")
@@ -128,7 +137,6 @@ BAD = {
     "rank": ("unet", unet(x=np.zeros((2, 4, 4))), r"tensor x has shape \[2, 4, 4\], expected \[N, C, H, W\]"),
     "empty": ("unet", unet(x=np.zeros((2, 4, 0, 6))), r"tensor x has shape \[2, 4, 0, 6\]"),
     "channels": ("unet", unet(x=np.zeros((2, 3, 4, 6))), r"C is 3, the model takes 4"),
-    "odd": ("unet", unet(x=np.zeros((2, 4, 4, 5))), r"W is 5, the model takes a multiple of 2"),
     "batch": ("unet", unet(timesteps=np.zeros(1)), r"tensor timesteps .* N is 1 here and 2 in another"),
     "width": ("unet", unet(context=np.zeros((2, 5, 8))), r"E is 8, the model takes 24"),
     "nan": ("unet", unet(x=NAN), r"tensor x holds NaN or infinity"),
@@ -159,6 +167,13 @@ def test_bad_inputs_are_told_in_one_line(what, run):
         (("--param", "clip_skip"), "--param clip_skip: expected NAME=VALUE"),
         (("--param", "clip_skip=2"), "unet has no param clip_skip; it has num_heads, num_groups"),
         (("--param", "num_heads=5"), "num_heads is 5, the model takes a divisor of 32"),
+        (
+            ("--param", "num_heads=8,5"),
+            r"num_heads is \[8, 5\], .* one for each level, which has the channels 32, 64",
+        ),
+        (("--param", "num_heads=8,8,8"), r"num_heads is \[8, 8, 8\]"),
+        (("--param", "num_heads=8,0"), r"num_heads is \[8, 0\]"),
+        (("--param", "num_groups=8,8"), r"num_groups is '\[8, 8\]', expected something like 32"),
         (("--param", f"num_heads={'9' * 5000}"), "num_heads is '99"),
     ],
 )
@@ -170,7 +185,7 @@ def test_bad_options_are_told_in_one_line(options, says, run):
 
 
 def test_an_unknown_component(run):
-    with pytest.raises(BadInput, match=r"--component flux-double: expected one of unet, controlnet, .*, diffusion"):
+    with pytest.raises(BadInput, match=r"flux-double: expected one of controlnet, .*, unet, .*, diffusion"):
         run("flux-double", INPUTS["flux-double"])
 
 

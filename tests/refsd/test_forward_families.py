@@ -9,10 +9,6 @@ from typer.testing import CliRunner
 from refsd.cli import app
 from refsd.components import ALIASES, COMPONENTS, forward, load
 from refsd.components.component import IDS, MASK, POSITION
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT32, FLOAT64
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.models import (
     chroma,
     chroma_radiance,
@@ -32,6 +28,10 @@ from refsd.models import (
     zimage,
 )
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.weights import detect, open_checkpoint, open_weights
 from refsd.weights.writers import Spec, write_gguf, write_safetensors
 
@@ -145,7 +145,9 @@ def test_the_command_answers_as_the_page(tmp_path, family, name):
     checkpoint = open_checkpoint(kept(tmp_path / "model.safetensors", family))
     m, params = load(checkpoint, name, Arithmetic(FLOAT64))
     given = inputs_for(name, m)
-    save_file(given, tmp_path / "in.safetensors")
+    kinds = {argument: wanted.kind for argument, wanted in COMPONENTS[name].arguments.items()}
+    bools = {argument: x != 0 for argument, x in given.items() if kinds[argument] is MASK}
+    save_file(given | bools, tmp_path / "in.safetensors")
     alias = next((alias for alias, of in ALIASES.items() if name in of and alias not in COMPONENTS), name)
     arguments = ["forward", tmp_path / "model.safetensors", "--component", alias, "-i", tmp_path / "in.safetensors"]
     arguments += ["-o", tmp_path / "out.safetensors", "--numerics", "float64"]
@@ -168,8 +170,8 @@ def test_the_command_answers_as_the_page(tmp_path, family, name):
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_what_is_missing_or_of_no_use_is_one_line(tmp_path, family, name):
-    m, _ = load(open_checkpoint(kept(tmp_path / "model.safetensors", family)), name, Arithmetic(FLOAT64))
-    given = inputs_for(name, m)
+    m, params = load(open_checkpoint(kept(tmp_path / "model.safetensors", family)), name, Arithmetic(FLOAT64))
+    given, params = inputs_for(name, m), params | params_for(name)
     for gone in given:
         left = {argument: x for argument, x in given.items() if argument != gone}
         wanted = COMPONENTS[name].arguments[gone]
@@ -177,21 +179,21 @@ def test_what_is_missing_or_of_no_use_is_one_line(tmp_path, family, name):
         if wanted.optional and (needed is None or needed.holds(0)):
             continue
         with pytest.raises(BadInput) as told:
-            forward(name, m, left, params_for(name))
+            forward(name, m, left, params)
         assert gone in str(told.value) and "\n" not in str(told.value)
     with pytest.raises(BadInput, match="name the tensors so"):
-        forward(name, m, given | {"another": np.zeros(3)}, params_for(name))
+        forward(name, m, given | {"another": np.zeros(3)}, params)
     for argument, wanted in COMPONENTS[name].arguments.items():
         if wanted.optional and argument not in given:
             shape = tuple(_size(letter, COMPONENTS[name].fits(m), {}) for letter in wanted.shape.split())
             with pytest.raises(BadInput, match=rf"tensor {argument} \[.*\] is of no use: "):
-                forward(name, m, given | {argument: np.zeros(shape)}, params_for(name))
+                forward(name, m, given | {argument: np.zeros(shape)}, params)
     for argument, x in given.items():
         for wrong in (x[..., :0], x[None], np.full(x.shape, np.nan), np.full(x.shape, 2**40)):
             if wrong.dtype.kind == "i" and x.dtype.kind == "f":
                 continue
             with pytest.raises(BadInput) as told:
-                forward(name, m, given | {argument: wrong}, params_for(name))
+                forward(name, m, given | {argument: wrong}, params)
             assert argument in str(told.value) and "\n" not in str(told.value)
 
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from refsd.components import forward
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import ModelRecipe
-from refsd.golden.numerics import FLOAT32, FLOAT64
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.tensor import StoredTensor
 from refsd.models.mmdit import positions
 from refsd.module import Kept, Module
+from refsd.networks import NETWORKS
+from refsd.networks.flux import FluxSize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.numerics.tensor import StoredTensor
 from refsd.weights import open_checkpoint, recipes, stored
-from refsd.weights.architecture_flux import FluxSize
-from refsd.weights.architectures import ARCHITECTURES
 
 pytestmark = pytest.mark.jitted
 
@@ -66,7 +66,7 @@ class Drawn(dict):
 def test_the_peak_of_a_step_does_not_grow_with_the_depth():
     def peak(blocks):
         size = FluxSize(hidden=256, double_blocks=blocks, single_blocks=2 * blocks, mlp=1024, context_dim=64)
-        m = Module(Drawn(ARCHITECTURES["flux"].shapes(size)), Arithmetic(FLOAT32))
+        m = Module(Drawn(NETWORKS["flux"].shapes(size)), Arithmetic(FLOAT32))
         inputs = {
             "x": RNG.standard_normal((1, 16, 4, 4), np.float32),
             "timesteps": np.array([0.5]),

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from refsd.adapters import Adapters
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.deviations import DEVIATIONS
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16
-from refsd.golden.tensor import stored
 from refsd.kernels.conv2d_winograd import bytes_of_filters
 from refsd.kernels.tanh import tanh
 from refsd.module import Kept, Module, Taps, block
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16
+from refsd.numerics.tensor import stored
 
 RNG = np.random.default_rng(0)
 
@@ -286,3 +286,15 @@ def test_the_mean_of_four_pixels_is_a_deviation():
     np.testing.assert_array_equal(Module({}).halve(x), x[:, :, ::2, ::2])
     other = Module({}, Arithmetic(FLOAT64, [DEVIATIONS["sdcpp/radiance-bilinear"]])).halve(x)
     np.testing.assert_allclose(other, x.reshape(2, 3, 2, 2, 3, 2).mean((3, 5)), rtol=1e-14)
+
+
+def test_a_norm_that_is_rounded_before_its_weight():
+    rng = np.random.default_rng(4)
+    x, weight = rng.standard_normal((3, 8)).astype(np.float16), rng.standard_normal(8).astype(np.float16)
+    m = Module({"norm": stored(weight)}, Arithmetic(TORCH_F16))
+    wide = x.astype(np.float64)
+    unscaled = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_array_equal(m.rms_norm_apart("norm", x), unscaled.astype(np.float16) * weight)
+    np.testing.assert_array_equal(m.rms_norm("norm", x), (unscaled * weight).astype(np.float16))
+    m = Module({"norm": stored(weight)}, Arithmetic(FLOAT64))
+    np.testing.assert_array_equal(m.rms_norm_apart("norm", wide), m.rms_norm("norm", wide))

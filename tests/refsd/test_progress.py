@@ -1,5 +1,6 @@
-"""The status line of a first run."""
+"""What a user sees while kernels compile."""
 
+import re
 import time
 from types import SimpleNamespace
 
@@ -9,9 +10,12 @@ from numba.core import event
 from refsd import progress
 
 
+def of(name):
+    return {"dispatcher": SimpleNamespace(py_func=SimpleNamespace(__name__=name))}
+
+
 def compile_for(seconds, name="group_norm"):
-    dispatcher = SimpleNamespace(py_func=SimpleNamespace(__name__=name))
-    with event.trigger_event("numba:compile", data={"dispatcher": dispatcher}):
+    with event.trigger_event("numba:compile", data=of(name)):
         time.sleep(seconds)
 
 
@@ -32,7 +36,25 @@ def test_many_short_compilations_add_up(capsys, patience):
             compile_for(0.03)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("compiling kernels (first run") == 1
+    first, last = err.splitlines()
+    assert re.fullmatch(r"compiling kernels: \d+ so far, now group_norm \.\.\.", first)
+    assert re.fullmatch(r"kernels compiled: 8, in \d s", last)  # of a machine that others use too
+
+
+def test_a_second_command_goes_on_from_the_count(capsys, patience, monkeypatch):
+    """An operation that comes later is no first run; callees count too, and the one that called them is named."""
+    monkeypatch.setattr(progress._Compilations, "count", 0)
+    with progress.compile_progress():
+        compile_for(0.2)
+    with progress.compile_progress(), event.trigger_event("numba:compile", data=of("layer_norm")):
+        compile_for(0.01, "moments")
+        compile_for(0.2, "scratch")
+    assert re.sub(r"in \d s", "in 0 s", capsys.readouterr().err).splitlines() == [
+        "compiling kernels: 0 so far, now group_norm ...",
+        "kernels compiled: 1, in 0 s",
+        "compiling kernels: 2 so far, now layer_norm ...",
+        "kernels compiled: 3, in 0 s",
+    ]
 
 
 def test_a_terminal_sees_the_kernels_name(capsys, monkeypatch, patience):
@@ -40,7 +62,7 @@ def test_a_terminal_sees_the_kernels_name(capsys, monkeypatch, patience):
     monkeypatch.setenv("TERM", "xterm")
     with progress.compile_progress():
         compile_for(0.4)
-    assert "compiling kernels (first run): group_norm ..." in capsys.readouterr().err
+    assert "so far, now group_norm ..." in capsys.readouterr().err
 
 
 def test_an_exception_passes_and_the_listener_goes(capsys, patience):

@@ -6,13 +6,13 @@ import tiny_models as tiny
 import tiny_vae
 
 from refsd.adapters import Adapters, Applied, Merged
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64, PROFILES
-from refsd.golden.tensor import stored
 from refsd.kernels.adapters import LoRA
 from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import stored
 from refsd.seams import Seams
 
 RNG = np.random.default_rng(11)

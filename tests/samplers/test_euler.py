@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from naive import euler as naive
 
 from refsd.samplers.euler import euler
@@ -14,12 +15,14 @@ def gaussian(x, sigma):
     return (sigma**2 * MU + S**2 * x) / (S**2 + sigma**2)
 
 
+@pytest.mark.smoke
 def test_against_naive():
     x = np.random.default_rng(1).standard_normal((2, 4, 3, 5)) * LEVELS.sigmas[-1]
     for sigmas in (discrete(20, LEVELS), karras(20, LEVELS)):
         np.testing.assert_allclose(euler(gaussian, x, sigmas), naive.euler(gaussian, x, sigmas), rtol=1e-12)
 
 
+@pytest.mark.smoke
 def test_converges_to_the_exact_solution_in_first_order():
     """The flow of gaussian data is known: x - MU shrinks as sqrt(S^2 + sigma^2)."""
     x = np.array([20.0])

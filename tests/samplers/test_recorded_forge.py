@@ -95,5 +95,8 @@ def test_restart_by_hand():
     x = np.linspace(-3, 4, 5)
     y = SAMPLERS["restart"](denoised, x, sigmas, None)
     np.testing.assert_allclose(y, SAMPLERS["heun"](denoised, x, sigmas), rtol=1e-14)
-    for n, calls in ((20, 11 + 9), (39, 21 + 2 * 9), (40, 20 + 2 * 10)):
+    # A segment may be a single step.
+    np.testing.assert_allclose(path(sigmas, [Segment(1.0, 2.0, 2, 1)])[2:5], [(2, 1), (2, 1), (1, 0.5)], rtol=1e-14)
+    assert path(sigmas, [Segment(2.0, 1.0, 2, 1)]) == path(sigmas, [])
+    for n, calls in ((19, 19), (20, 11 + 9), (35, 26 + 9), (36, 18 + 2 * 9), (39, 21 + 2 * 9), (40, 20 + 2 * 10)):
         assert len(path(*usual_segments(karras(n, ENDS)))) == calls

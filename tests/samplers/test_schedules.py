@@ -20,9 +20,12 @@ from refsd.samplers.schedules.sigmas import custom, laplace
 SIGMAS = training_sigmas(scaled_linear_alphas_cumprod())
 LEVELS = DiscreteLevels(SIGMAS)
 # Where the first step is not the highest level, or the last not the lowest, or n is only asked for.
-NOT_FROM_THE_TOP = {"vp", "ddim_uniform", "leading", "gits", "ays", "ays_11", "ays_32", "ays_gits"}
+NOT_FROM_THE_TOP = {"vp", "ddim_uniform", "leading", "leading_multistep", "gits"}
+NOT_FROM_THE_TOP |= {"ays", "ays_11", "ays_32", "ays_gits"}
 NOT_TO_THE_BOTTOM = NOT_FROM_THE_TOP | {"sgm_uniform", "simple", "beta", "smoothstep", "lcm", "turbo", "trailing"}
-NOT_TO_THE_BOTTOM |= {"bong_tangent", "linear_quadratic", "kl_optimal_to_smin"}
+NOT_TO_THE_BOTTOM |= {"bong_tangent", "linear_quadratic", "kl_optimal_to_smin", "linspace_multistep"}
+# Of one step: from the middle of the range, from the bottom.
+ONE_STEP = {"bong_tangent", "linspace"}
 
 
 def test_levels_of_stable_diffusion():
@@ -52,7 +55,7 @@ def test_every_schedule_falls(name, n):
     assert sigmas[-1] == (SIGMAS[0] if name == "kl_optimal_to_smin" else pytest.approx(0, abs=1e-12))
     if name not in ("ddim_uniform", "beta"):
         assert sigmas.shape == (n + 1,)
-    if name not in NOT_FROM_THE_TOP and (name, n) != ("bong_tangent", 1):
+    if name not in NOT_FROM_THE_TOP and (n > 1 or name not in ONE_STEP):
         np.testing.assert_allclose(sigmas[0], SIGMAS[-1], rtol=1e-12)
     if n > 1 and name not in NOT_TO_THE_BOTTOM:
         np.testing.assert_allclose(sigmas[-2], SIGMAS[0], rtol=1e-12)
@@ -71,11 +74,22 @@ def test_levels_by_hand():
         "beta": [16, 4, 0],
         "leading": [8, 2, 0],
         "linspace": [16, 1, 0],
+        "leading_multistep": [8, 4, 0],
+        "linspace_multistep": [16, 4, 0],
         "trailing": [16, 2, 0],
         "exponential": [16, 1, 0],
     }
     for name, expected in taken.items():
         np.testing.assert_allclose(SCHEDULES[name](2, levels), expected, atol=1e-12, err_msg=name)
+
+
+def test_one_step_of_linspace_begins_at_timestep_0():
+    np.testing.assert_array_equal(SCHEDULES["linspace"](1, LEVELS), [SIGMAS[0], 0])
+
+
+def test_leading_multistep_ends_at_the_highest_level():
+    """Of 999 steps t = i + 1 runs to 1000: one above the highest."""
+    np.testing.assert_array_equal(SCHEDULES["leading_multistep"](999, LEVELS)[:2], SIGMAS[[999, 999]])
 
 
 def test_lcm_takes_the_distilled_timesteps():

@@ -23,7 +23,17 @@ from refsd.kernels.adapters import (
 from refsd.kernels.adapters.boft import butterfly, butterfly_inputs
 from refsd.kernels.adapters.layer import dilated
 from refsd.kernels.adapters.oft import diagonal
-from refsd.kernels.adapters.rotation import cayley, cayley_inverse, cayley_neumann, limited, skew, skew_from_upper
+from refsd.kernels.adapters.rotation import (
+    cayley,
+    cayley_inverse,
+    cayley_neumann,
+    clamped,
+    limited,
+    limited_each,
+    skew,
+    skew_from_upper,
+)
+from refsd.kernels.adapters.strengths import dora_peft, dora_whole, turn_comfyui, turn_whole
 
 KERNELS = {"linear": (), "pointwise": (1, 1), "conv": (3, 2)}
 O, I = 8, 12
@@ -68,10 +78,10 @@ def pair(n, kernel):
         "ia3": (IA3(gain), naive.ia3(weight, gain, False)),
         "ia3-input": (IA3(gain_in, True), naive.ia3(weight, gain_in, True)),
         "full": (Full(weight[::-1].copy()), weight[::-1]),
-        "oft": (OutputRotation(diagonal(stages), gain), turned(naive.oft(stages))),
-        "boft": (OutputRotation(butterfly(blocks), gain), turned(naive.boft(blocks))),
+        "oft": (OutputRotation(diagonal(skew(stages)), gain), turned(naive.oft(stages))),
+        "boft": (OutputRotation(butterfly(skew(blocks)), gain), turned(naive.boft(blocks))),
         "oft-input": (
-            InputRotation(diagonal(in_stages), gain),
+            InputRotation(diagonal(skew(in_stages)), gain),
             turned_in(naive.block_diagonal([naive.rotation(b - b.T) for b in in_stages])),
         ),
         "boft-input": (InputRotation(butterfly_inputs(in_blocks), gain), turned_in(naive.boft_inputs(in_blocks))),
@@ -133,9 +143,20 @@ def test_forward_is_the_merged_weight(shape, name, strength):
 
 
 @pytest.mark.parametrize(("shape", "name"), KINDS)
-def test_strength_zero_is_nothing(shape, name):
+def test_strength_zero(shape, name):
+    """Nothing but what a rule leaves: LyCORIS a DoRA's difference and an OFT's gain, PEFT a DoRA's magnitudes."""
     weight, found = pair(draws(3), KERNELS[shape])
-    assert np.abs(found[name][0].delta(weight, 0.0)).max() < 1e-12
+    adapter, left = found[name][0], np.zeros_like(weight)
+    if isinstance(adapter, DoRA):
+        left = adapter.inner.delta(weight)
+        assert np.abs(adapter._replace(shares=dora_whole).delta(weight, 0.0)).max() < 1e-12
+        bare = adapter._replace(inner=adapter.inner._replace(scale=0.0)).delta(weight)
+        np.testing.assert_allclose(adapter._replace(shares=dora_peft).delta(weight, 0.0), bare, atol=1e-12)
+    if isinstance(adapter, OutputRotation):
+        left = (adapter.gain - 1).reshape(-1, *(1,) * (weight.ndim - 1)) * weight
+        for shares in (turn_whole, turn_comfyui):
+            assert np.abs(adapter._replace(shares=shares).delta(weight, 0.0)).max() < 1e-12
+    np.testing.assert_allclose(adapter.delta(weight, 0.0), left, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("shape", "name"), [k for k in KINDS if k[1].split("-")[0] in ("lora", "loha", "lokr")])
@@ -281,6 +302,11 @@ def test_rotations():
     np.testing.assert_allclose(cayley_neumann(small, 12), cayley(small), rtol=0, atol=1e-13)
     assert np.linalg.norm(limited(q, 0.5)) == pytest.approx(0.5)
     assert limited(q, 0.0) is q and limited(q, 1e6) is q
+    assert np.linalg.norm(clamped(q, 0.5)) == pytest.approx(0.5) and clamped(q, 0.0) is q
+    np.testing.assert_allclose(clamped(q, 1e6), q, rtol=1e-15)
+    each = limited_each(np.concatenate([q, 0 * q[:1], 1e-3 * q[:1]]), 0.5)
+    np.testing.assert_allclose(np.linalg.norm(each[:3], axis=(1, 2)), 0.5 / np.sqrt(5))
+    np.testing.assert_array_equal(each[3:], [0 * q[0], 1e-3 * q[0]])
 
 
 @pytest.mark.parametrize(("shape", "padding"), [((24, 30), None), ((24, 30, 3, 2), (1, 1, 0, 1))])

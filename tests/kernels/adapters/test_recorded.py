@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tiny_adapters as tiny
 
-from refsd.golden.tensor import stored
 from refsd.kernels.adapters import Conv2d, Linear
+from refsd.numerics.tensor import stored
 from refsd.weights.adapter_kinds import Parts, build
 from refsd.weights.adapter_names import split
+from refsd.weights.adapter_settings import of_module
 
 RECORDED = json.loads((Path(__file__).parents[2] / "fixtures" / "adapters.json").read_text())["answers"]
 
@@ -23,18 +24,21 @@ def test_recorded(case):
     arrays |= {name: np.array(value) for name, value in recorded["numbers"].items()}
     parts = {split(f"x.{name}")[1]: stored(array) for name, array in arrays.items()}
     weight, bias, x = tiny.layer_of(case, kind).values()
-    adapter = build(Parts(parts, weight.shape, recorded["settings"], lambda t: np.array(t.values(), np.float64)))
+    settings = of_module(recorded["settings"], "layer")
+    adapter = build(Parts(parts, weight.shape, lambda t: np.array(t.values(), np.float64), settings))
     if kind == "linear":
         layer = Linear(weight, bias)
     else:
         stride, padding = tiny.KINDS_OF_LAYER[kind][2]
         layer = Conv2d(weight, bias, stride, (padding,) * 4)
     base = layer.apply(x, weight) + layer.channels(bias)
-    adapter.forward(x, base, layer, out := base.copy())
-    want = np.array(recorded["y"])
-    assert np.linalg.norm(tiny.few(out) - want) < 1e-12 * np.linalg.norm(want)
-    assert np.linalg.norm(tiny.few(base) - want) > 1e-3 * np.linalg.norm(want)
+    for strength, want in recorded["y"].items():
+        adapter.forward(x, base, layer, out := base.copy(), float(strength))
+        assert np.linalg.norm(np.subtract(tiny.few(out), want)) < 1e-12 * np.linalg.norm(want)
+        assert np.linalg.norm(np.subtract(tiny.few(base), want)) > 1e-3 * np.linalg.norm(want)
 
 
 def test_every_kind_was_recorded():
     assert len(RECORDED) >= 80 and {case.split("/")[0] for case in RECORDED} == {"lycoris", "peft"}
+    weaker = [case for case, recorded in RECORDED.items() if set(recorded["y"]) == {"1", "0.7", "-0.5"}]
+    assert len(weaker) >= 70 and all(case in weaker for case in RECORDED if case.startswith("lycoris"))

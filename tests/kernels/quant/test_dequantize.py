@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from naive.quant import formats as naive
 
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor
 from refsd.kernels.quant import BLOCK_TYPES, grids
 from refsd.kernels.quant.block_type import halves
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
 ACTIVATIONS = {"q8_1", "q8_k"}
 IN_FILES = sorted(set(BLOCK_TYPES) - ACTIVATIONS)
@@ -91,6 +91,7 @@ def test_sizes_and_ids_are_ggufs(name):
     assert gguf.GGML_QUANT_SIZES[kind] == (block_type.block, block_type.bytes)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", BY_GGUF)
 def test_bits_of_gguf_py(name):
     for blocks in (random_blocks(name, 64), special_blocks(name)):
@@ -169,6 +170,7 @@ def test_grids_are_gguf_pys():
     assert ([[-1 if byte >> j & 1 else 1 for j in range(8)] for byte in range(256)] == grids.SIGNS).all()
 
 
+@pytest.mark.smoke
 def test_by_hand():
     """The types that gguf-py does not expand, from a few bytes and their meaning."""
     two = [0x00, 0x40]

@@ -58,6 +58,15 @@ def test_q8_0_activation_is_not_the_files_rounding():
     assert codes(BLOCK_TYPES["q8_0"].quantize_activation) == [127, 0, 2, -2]
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-41, 1e-37])
+def test_q8_0_where_one_over_the_scale_is_infinite(size):
+    """On every CPU what ggml has on x86."""
+    x = np.zeros((1, 32), np.float32)
+    x[0, :2] = size, -size
+    assert set(BLOCK_TYPES["q8_0"].quantize(x)[0, 2:].view(np.int8)) == {0}
+    assert set(BLOCK_TYPES["q8_0"].quantize_activation(x)[0, 2:].view(np.int8)) == {-128}
+
+
 @pytest.mark.parametrize("way", ["quantize", "quantize_activation"])
 def test_q8_1_is_q8_0_with_the_sum_of_its_codes(way):
     x = awkward_rows(32)

@@ -12,8 +12,8 @@ from refsd import bench
 from refsd.bench import Entry, Request, best, table, worker
 from refsd.bench.sd_cli import seconds_of
 from refsd.cli import app
-from refsd.golden.engines import EngineFailure
-from refsd.golden.errors import BadInput
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.errors import BadInput
 
 ENTRIES = {
     "refsd": Entry({"step": [2.5, 2.0]}, 2**30, {"version": "1"}),

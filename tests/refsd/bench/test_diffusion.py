@@ -10,16 +10,15 @@ from typer.testing import CliRunner
 from refsd.bench import Request, diffusion, worker
 from refsd.cli import app
 from refsd.components import COMPONENTS, check
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import ModelRecipe
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT32
-from refsd.golden.tensor import StoredTensor
 from refsd.module import Module
+from refsd.networks import DENOISERS, NETWORKS
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.tensor import StoredTensor
 from refsd.weights import recipes
-from refsd.weights.architectures import ARCHITECTURES
-from refsd.weights.detect import DENOISERS
-from refsd.weights.recipe_models import MODELS
+from refsd.weights.recipes import MODELS
 
 pytestmark = pytest.mark.jitted
 
@@ -33,7 +32,7 @@ def hollow(shape):
 
 @pytest.mark.parametrize(("family", "part"), FAMILIES, ids=[family for family, _ in FAMILIES])
 def test_every_denoiser_takes_what_is_drawn_for_it(family, part):
-    shapes = ARCHITECTURES[part].shapes(MODELS[family].parts[part].tiny)
+    shapes = NETWORKS[part].shapes(MODELS[family].parts[part].tiny)
     m = Module({name: hollow(shape) for name, shape in shapes.items()}, Arithmetic(FLOAT32))
     values = diffusion.inputs(part, m, 128, 5)
     check(part, m, values, {})

@@ -14,7 +14,7 @@ from refsd.bench.environment import environment, presets
 from refsd.bench.kernels import Cell, Request, Result, Worker
 from refsd.bench.row import Absent, Column, Ready, Row, computes
 from refsd.cli import app
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 
 
 def fake_row(name="convolution/a", truth=None):

@@ -6,7 +6,7 @@ import pytest
 from refsd.bench import samplers
 from refsd.bench.sampler_tables import notes, tables
 from refsd.bench.state_passes import state_passes
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 
 TINY = (1, 2, 2, 2)

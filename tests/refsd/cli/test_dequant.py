@@ -5,9 +5,9 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.golden.errors import BadInput
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
-from refsd.golden.tensor import stored
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 from refsd.weights.writers import Spec, write_gguf
 
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
     for args, says in (
         ((path, "-o", tmp_path / "b.safetensors", "--type", "f16"), 'a.gguf: tensor "big": values beyond 65504'),
         ((tmp_path / "none.gguf", "-o", tmp_path / "b.safetensors"), "none.gguf: cannot read the file"),
-        ((path, "-o", path / "b.safetensors"), "b.safetensors: cannot write the file"),
+        ((path, "-o", path / "b.safetensors"), "b.safetensors: its folder cannot be made: File exists"),
     ):
         result = run(*args)
         assert isinstance(result.exception, BadInput) and says in str(result.exception)

@@ -8,11 +8,11 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from refsd.cases import CASES
 from refsd.cli import app
-from refsd.golden.cases import CASES
-from refsd.golden.errors import BadInput
 from refsd.golden.report import decode
-from refsd.golden.store import Store
+from refsd.golden.store import Store, make
+from refsd.numerics.errors import BadInput
 
 _CASE = "silu/f32/wide-x2x320"
 
@@ -39,6 +39,7 @@ def _bad(*arguments: str) -> str:
     return str(result.exception)
 
 
+@pytest.mark.smoke
 def test_make_list_show_verify(tmp_path):
     assert "2 of them new" in _ok("golden", "make", "--cases", "silu/*")
     assert "0 of them new" in _ok("golden", "make", "--cases", "silu/*")
@@ -53,6 +54,22 @@ def test_make_list_show_verify(tmp_path):
     assert broken.exit_code == 1
     assert "corrupt" in broken.stdout
     assert "1 of them new" in _ok("golden", "make", "--cases", "silu/*")
+
+
+def test_a_golden_that_was_asked_for_by_name_is_nothing_extra(tmp_path):
+    """`verify` without a glob looks at full-size goldens too where the store has them, and misses none."""
+    from refsd.cli.model_files import open_store
+
+    class Answer:
+        version = "0"
+
+        def run(self, case, inputs):
+            return {"out": np.ones(3)}
+
+    make(open_store(tmp_path / "goldens"), [CASES[_CASE], CASES["full/sd15/clip/long"]], Answer())
+    said = json.loads(_call("golden", "verify", "--json").stdout)
+    assert {problem["kind"] for problem in said["problems"]} == {"missing"} and said["whole"] == 2
+    assert not [problem for problem in said["problems"] if problem["case"].startswith("full/")]
 
 
 def test_json_for_machines():
@@ -71,6 +88,7 @@ def test_bad_usage_of_golden(tmp_path):
     assert "not a folder" in _bad("golden", "make", "file")
 
 
+@pytest.mark.smoke
 def test_conform_judges_and_writes_its_reports(tmp_path):
     said = _ok("conform", "refsd", "gguf-py", "--cases", "*ant*/q4_0/*", "--json", "a.json", "--junit", "a.xml")
     assert "conforms" in said
@@ -81,6 +99,25 @@ def test_conform_judges_and_writes_its_reports(tmp_path):
     assert (tmp_path / "a.xml").read_bytes() == (tmp_path / "refsd-report" / "junit.xml").read_bytes()
 
 
+def test_no_report_goes_into_the_store_that_it_is_made_from(tmp_path):
+    _ok("golden", "make", "--cases", "silu/*")
+    (tmp_path / "link").symlink_to("goldens")
+    kept = {path: path.read_bytes() for path in (tmp_path / "goldens").rglob("*") if path.is_file()}
+    manifest = Store(tmp_path / "goldens").manifest_path(_CASE)
+    for flag, path in (
+        ("--json", manifest),
+        ("--junit", next((tmp_path / "goldens" / "blobs").iterdir())),
+        ("--json", "goldens/new.json"),
+        ("--report", "goldens"),
+        ("--report", "link/cases"),
+    ):
+        said = _bad("conform", "refsd", "--cases", "silu/*", flag, path)
+        assert "the store of this very run; name a file elsewhere" in said
+    assert {path: path.read_bytes() for path in (tmp_path / "goldens").rglob("*") if path.is_file()} == kept
+    assert "the store of this very run" in _bad("conform", "refsd", "--golden", "new", "--report", "new/report")
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_engine_that_runs_nothing_does_not_conform():
     result = _call("conform", "gguf-py", "--cases", "silu/*")
     assert result.exit_code == 1
@@ -88,11 +125,53 @@ def test_an_engine_that_runs_nothing_does_not_conform():
     assert _call("conform", "refsd", "--cases", "silu/*", "--min-cases", "3").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("description", "says"),
+    [
+        ('"numerics": "torch-fp16", "ops": {}', "numerics 'torch-fp16' is not known (did you mean \"torch-f16\"?)"),
+        ('"ops": {"lineer": {}}', "operation 'lineer' is not known (did you mean \"linear\"?)"),
+    ],
+)
+def test_a_wrong_description_is_not_called_missing(tmp_path, description, says):
+    program = tmp_path / "engine.sh"
+    text = f'{{"name": "mine", "version": "1", {description}}}'
+    program.write_text(f"cat > request.json; echo '{text}' > $(grep -o '/[^\"]*description.json' request.json)")
+    said = _bad("conform", f"exec:sh {program}", "--cases", "silu/*")
+    assert says in said and "cannot be judged" in said and "found" not in said
+
+
+def test_each_glob_is_honoured(tmp_path):
+    both = ("--cases", "silu/f32/wide*", "--cases", "quick_gelu/f32/wide*")
+    assert "2 goldens, 2 of them new" in _ok("golden", "make", *both)
+    listed = json.loads(_ok("golden", "list", *both, "--json"))
+    assert [row["op"] for row in listed] == ["silu", "quick_gelu"] and all(row["made"] for row in listed)
+    assert "2 of 2 goldens whole, 0 problems" in _ok("golden", "verify", *both)
+    _ok("conform", "refsd", *both)
+    report = decode((tmp_path / "refsd-report" / "conform.json").read_bytes())
+    assert {r.op for r in report.results} == {"silu", "quick_gelu"}
+    typo = _bad("conform", "refsd", "--cases", "silu/*", "--cases", "sillu/f32/wide-x2x320")
+    assert "no case matches 'sillu/f32/wide-x2x320' (did you mean \"silu/f32/wide-x2x320\"?)" in typo
+
+
+def test_the_terminal_says_why_cases_are_refused():
+    said = _call("conform", "gguf-py", "refsd", "--cases", "silu/*").stdout
+    assert "gguf-py does not take 2 cases: gguf-py only dequantizes" in said
+    assert "refsd-float32 does not" not in said
+
+
+def test_one_is_singular():
+    assert "conforms: 1 answer of 1 engine, 0 not conforming" in _ok("conform", "refsd", "--cases", _CASE)
+    assert "1 golden, 0 of them new" in _ok("golden", "make", "--cases", _CASE)
+    assert "1 case, 1 of them in goldens" in _ok("golden", "list", "--cases", _CASE)
+    assert "1 of 1 golden whole, 0 problems" in _ok("golden", "verify", "--cases", _CASE)
+
+
 def test_bad_usage_of_conform(tmp_path):
     assert "unknown engine" in _bad("conform", "tensorflow", "--cases", "silu/*")
-    assert "no such profile" in _bad("conform", "refsd:f8", "--cases", "silu/*")
+    assert "no such numerics profile" in _bad("conform", "refsd:f8", "--cases", "silu/*")
     assert "no case matches" in _bad("conform", "refsd", "--cases", "none")
-    assert "was not found" in _bad("conform", "ggml:/nowhere/libggml.so", "--cases", "silu/*")
+    assert "cannot be judged: /nowhere/libggml.so: no such file" in _bad("conform", "ggml:/nowhere/libggml.so")
+    assert "2 of the engines are called 'refsd-float32'" in _bad("conform", "refsd", "refsd:float32")
     (tmp_path / "w.toml").write_text("nonsense")
     assert "waivers" in _bad("conform", "refsd", "--cases", "silu/*", "--waivers", "w.toml")
 
@@ -133,13 +212,37 @@ def test_compare_says_where_it_is_wrong(tmp_path):
 
 
 def test_compare_with_a_file(tmp_path):
+    """A lone tensor's name is no matter; the honest run says how much error is allowed."""
     y = np.random.default_rng(0).standard_normal((2, 4, 8, 8))
     save_file({"out": y}, tmp_path / "golden.safetensors")
-    np.save(tmp_path / "y.npy", y.astype(np.float32))
-    _ok("compare", "y.npy", "golden.safetensors")
-    np.save(tmp_path / "y.npy", y.astype(np.float16))
-    assert _call("compare", "y.npy", "golden.safetensors").exit_code == 1
-    _ok("compare", "y.npy", "golden.safetensors", "--numerics", "torch-f16")
+    for dtype in (np.float32, np.float16):
+        np.save(tmp_path / f"{np.dtype(dtype)}.npy", y.astype(dtype))
+    _ok("compare", "float32.npy", "golden.safetensors", "--honest", "float32.npy")
+    _ok("compare", "float32.npy", "golden.safetensors", "--honest", "float16.npy")
+    rough = _call("compare", "float16.npy", "golden.safetensors", "--honest", "float32.npy")
+    assert rough.exit_code == 1 and "first wrong one in the order of computation: out" in rough.stdout
+
+
+@pytest.mark.parametrize("error", [0.0, 1.0])
+def test_compare_a_number_without_axes(error):
+    save_file({"out": np.array(3.0)}, "golden.safetensors")
+    save_file({"out": np.array(3.0, np.float32)}, "honest.safetensors")
+    np.save("y.npy", np.float32(3 + error))
+    result = _call("compare", "y.npy", "golden.safetensors", "--honest", "honest.safetensors")
+    assert result.exit_code == (1 if error else 0), result.exception
+    assert ("FAIL" if error else "pass") in result.stdout
+
+
+def test_the_reports_of_conform_replace_no_input(tmp_path):
+    (tmp_path / "waivers.toml").write_text("")
+    (tmp_path / "engine").write_text("#!/bin/sh")
+    (tmp_path / "engine").chmod(0o755)
+    call = ["conform", "refsd:float32", "--cases", _CASE]
+    assert "an input of this very run" in _bad(*call, "--waivers", "waivers.toml", "--json", "waivers.toml")
+    assert "name the same file" in _bad(*call, "--json", "x", "--junit", "x")
+    assert "a device; refsd writes whole files only" in _bad(*call, "--junit", "/dev/null")
+    assert not (tmp_path / "goldens").exists()
+    _ok(*call, "--json", "refsd-report/conform.json")
 
 
 def test_bad_usage_of_compare(tmp_path):

@@ -6,7 +6,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS
 
@@ -21,6 +21,25 @@ def test_sigmas(like):
     expected = CARDS[like].sigmas(4, CARDS[like].schedule, "euler", SD_LEVELS)
     np.testing.assert_array_equal(record["sigmas"], expected)
     assert record["timesteps"][-1] is None and record["first_noise_times"] > 4
+
+
+@pytest.mark.parametrize(("like", "second"), [("sdcpp", 0.750375), ("comfyui", 0.75112), ("forge", 0.75112)])
+def test_sigmas_of_a_flow(like, second):
+    """SD 3's two steps of sgm_uniform: by way of (1 + 1/1000) / 2, or of (1 + 3/1002) / 2, then shifted."""
+    flags = ["sigmas", "--like", like, "--flow-shift", "3", "--scheduler", "sgm_uniform", "--steps", "2", "--json"]
+    record = json.loads(run.invoke(app, flags).output)
+    np.testing.assert_allclose(record["sigmas"], [1, second, 0], atol=1e-5)
+    np.testing.assert_allclose(record["timesteps"][:2], np.multiply(record["sigmas"][:2], 1000), rtol=1e-12)
+    assert record["first_noise_times"] == 1
+
+
+def test_the_default_of_a_flow():
+    flags = ["sigmas", "--steps", "2", "--json", "--like"]
+    flow = json.loads(run.invoke(app, [*flags, "diffusers", "--flow-shift", "3"]).output)
+    assert flow["scheduler"] == "flow_linspace" and flow["sigmas"][0] == 1
+    assert json.loads(run.invoke(app, [*flags, "sdcpp", "--flow-shift", "3"]).output)["scheduler"] == "discrete"
+    refused = run.invoke(app, [*flags, "diffusers", "--scheduler", "flow_linspace"])
+    assert isinstance(refused.exception, BadInput) and "diffusers has leading" in str(refused.exception)
 
 
 def test_img2img():
@@ -75,7 +94,7 @@ def test_sdxl_has_tables_of_its_own(like, scheduler, second):
         (["noise", "--shape", "4x64x64"], "expected four sizes"),
         (["noise", "--shape", "9999x9999x9x9"], "expected 1 to"),
         (["noise", "--shape", "1x0x9x9"], "expected 1 to"),
-        (["noise", "--output", "/no/such/folder/x.safetensors"], "cannot be written"),
+        (["noise", "--output", f"{__file__}/x.safetensors"], "its folder cannot be made"),
     ],
 )
 def test_bad_flags(flags, said):

@@ -3,8 +3,8 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.golden.case import ModelRecipe
-from refsd.golden.errors import BadInput
 from refsd.golden.recipe import SCALE_FIELDS
+from refsd.numerics.errors import BadInput
 from refsd.weights import recipes
 
 
@@ -33,7 +33,11 @@ def test_every_type_can_be_asked_for():
 
 @pytest.mark.parametrize(
     ("args", "says"),
-    [(("sd9", "-o", "a.safetensors"), "family 'sd9'"), (("sd15", "-o", "a.x", "--type", "q8_0"), "GGUF only")],
+    [
+        (("sd9", "-o", "a.safetensors"), "family 'sd9'"),
+        (("sd15", "-o", "a.safetensors", "--type", "q8_0"), "GGUF only"),
+        (("sd15", "-o", "a.npz"), "a.npz: recipe weights are written to .safetensors or .gguf"),
+    ],
 )
 def test_bad_usage(args, says):
     result = run(*args)

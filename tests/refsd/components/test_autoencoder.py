@@ -6,12 +6,12 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.components import forward
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
-from refsd.golden.tensor import stored
-from refsd.models.vae import LATENT_SCALES
+from refsd.families import LATENT_SCALES
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
+from refsd.numerics.tensor import stored
 from refsd.weights.checkpoint import survey
 from refsd.weights.describe import describe
 

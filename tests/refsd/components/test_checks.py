@@ -8,12 +8,12 @@ from safetensors.numpy import save_file
 from refsd.components import forward, load, zimage
 from refsd.components.checks import check
 from refsd.components.component import MASK, VALUE, Argument, Component
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
 from refsd.models.controlnet import controlnet
 from refsd.models.unet import unet
 from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
 
 NET = Component(
@@ -37,6 +37,8 @@ def told(**changed):
 
 def test_what_fits_is_taken():
     told()
+    told(mask=GIVEN["mask"] == 1)
+    told(mask=GIVEN["mask"].astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,7 @@ def test_what_fits_is_taken():
         ({"hint": np.zeros((2, 4, 16, 24))}, "3 is 4 here and must be 3"),
         ({"mask": np.array([[1, 2], [1, 1]])}, "tensor mask holds 1..2, expected 0 and 1 only"),
         ({"mask": np.array([[0.5, 1.0], [1, 1]])}, "expected 0 and 1 only"),
+        ({"x": np.ones((2, 4, 2, 3), bool)}, "tensor x is bool, expected float: only a mask may be bool"),
     ],
 )
 def test_what_does_not_fit_is_named(changed, says):

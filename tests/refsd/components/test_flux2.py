@@ -8,12 +8,12 @@ import tiny_text_encoders as text
 
 from refsd.components import COMPONENTS
 from refsd.components.checks import check
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import stored
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.module import Module
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 
 IDS = {"input_ids": tiny.IDS, "attention_mask": tiny.MASK}
 GIVEN = {name: x for name, x in tiny.inputs().items() if not name.startswith("more")}

@@ -7,20 +7,21 @@ import pytest
 import tiny_flux
 import tiny_models as tiny
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
-from refsd.golden.tensor import stored
 from refsd.models.chroma import chroma, seen
 from refsd.models.flux import flux, grid_ids, pack, unpack
 from refsd.module import Module, Taps
-from refsd.weights import keymaps, keymaps_chroma
+from refsd.networks.chroma import chroma_keymap
+from refsd.networks.flux import flux_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import stored
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "flux.npz")
 INPUTS = tiny_flux.inputs()
 MODELS = {"flux": flux, "chroma": chroma}
 WEIGHTS = {model: tiny_flux.weights(model) for model in MODELS}
-KEYMAPS = {"flux": keymaps.flux(2, 2), "chroma": keymaps_chroma.chroma(2, 2, 2)}
+KEYMAPS = {"flux": flux_keymap(2, 2), "chroma": chroma_keymap(2, 2, 2)}
 ANSWERS = ["flux", "flux/reference", "chroma", "chroma/mask"]
 
 

@@ -7,17 +7,18 @@ import pytest
 import tiny_flux2 as tiny
 from tiny_models import sampled
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.golden.recipe import realize
-from refsd.golden.tensor import stored
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, pack, picture_ids, stacked, text_ids, unpack
 from refsd.models.vae_flux2 import decode, encode, to_denoiser, to_vae
 from refsd.models.vae_flux2 import pack as pack_squares
 from refsd.models.vae_flux2 import unpack as unpack_squares
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_flux2
+from refsd.networks.flux2 import flux2_keymap
+from refsd.networks.flux2_vae import flux2_vae_keymap, flux2_vae_original_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import stored
 from refsd.weights.recipes import tensor_recipe
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "flux2.npz")
@@ -221,10 +222,10 @@ def test_a_shallow_language_model_makes_no_context():
 
 
 KEYMAPS = {
-    "dev": keymaps_flux2.flux2(2, 2),
-    "klein": keymaps_flux2.flux2(2, 2),
-    "vae": keymaps_flux2.vae(2, 1),
-    "vae as black-forest-labs names it": keymaps_flux2.vae_original(),
+    "dev": flux2_keymap(2, 2),
+    "klein": flux2_keymap(2, 2),
+    "vae": flux2_vae_keymap(2, 1),
+    "vae as black-forest-labs names it": flux2_vae_original_keymap(),
 }
 
 
@@ -242,7 +243,7 @@ def test_the_keymap_goes_there_and_back(name):
 
 
 def test_both_places_of_the_quant_convolutions_are_read():
-    keymap = keymaps_flux2.vae_original()
+    keymap = flux2_vae_original_keymap()
     for name in ("quant_conv.weight", "encoder.quant_conv.weight"):
         assert list(keymap.sources([name])[0]) == ["quant_conv.weight"]
     for name in ("post_quant_conv.bias", "decoder.post_quant_conv.bias"):

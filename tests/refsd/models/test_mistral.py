@@ -7,15 +7,14 @@ import pytest
 import tiny_flux2 as tiny
 from tiny_models import sampled
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.tensor import stored
 from refsd.models.mistral import mistral
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_flux2
-from refsd.weights.keymaps_flux2 import neighbours
+from refsd.networks.mistral import _PREFIXES, mistral_gguf_keymap, mistral_keymap, neighbours
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import stored
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "flux2.npz")
 MASKS = {"whole": None, "padded": tiny.MASK}
@@ -96,17 +95,17 @@ def test_a_missing_weight_is_named():
         run(weights=weights)
 
 
-@pytest.mark.parametrize("prefix", keymaps_flux2.MISTRAL_PREFIXES)
+@pytest.mark.parametrize("prefix", _PREFIXES)
 def test_every_prefix_is_read(prefix):
     names = [prefix + name.removeprefix("model.") for name in SHAPES]
     pictures = ["model.vision_tower.ln_pre.weight", "vision_tower.ln_pre.weight", "lm_head.weight"]
-    sources, unread = keymaps_flux2.mistral().sources([*names, *pictures])
+    sources, unread = mistral_keymap().sources([*names, *pictures])
     assert set(sources) == set(SHAPES) and unread == pictures
     assert [source.names for source in sources.values()] == [(name,) for name in names]
 
 
 def test_a_gguf_there_and_back():
-    keymap = keymaps_flux2.mistral_gguf(tiny.MISTRAL.layers, HEAD)
+    keymap = mistral_gguf_keymap(tiny.MISTRAL.layers, HEAD)
     there = keymap.write(WEIGHTS)
     sources, unread = keymap.sources(there)
     assert set(sources) == set(WEIGHTS) and not unread

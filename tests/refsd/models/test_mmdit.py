@@ -7,14 +7,14 @@ import pytest
 import tiny_mmdit as tiny
 from tiny_models import sampled
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.tensor import StoredTensor
 from refsd.models.mmdit import mmdit
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_mmdit
+from refsd.networks.mmdit import mmdit_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import StoredTensor
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "mmdit.npz")
 
@@ -156,7 +156,7 @@ def test_a_table_that_is_not_square():
 @pytest.mark.parametrize("name", tiny.TINY)
 def test_names_of_diffusers_and_back(name):
     weights = tiny.weights(name)
-    keymap = keymaps_mmdit.mmdit(tiny.TINY[name].blocks)
+    keymap = mmdit_keymap(tiny.TINY[name].blocks)
     theirs = keymap.write(weights)
     sources, unread = keymap.sources(theirs)
     assert not unread
@@ -167,7 +167,7 @@ def test_names_of_diffusers_and_back(name):
 
 def test_only_the_last_blocks_text_has_scale_and_shift_swapped():
     weights = tiny.weights("sd3")
-    theirs = keymaps_mmdit.mmdit(2).write(weights)
+    theirs = mmdit_keymap(2).write(weights)
     first, last = (weights[f"joint_blocks.{i}.context_block.adaLN_modulation.1.bias"].values() for i in (0, 1))
     np.testing.assert_array_equal(theirs["transformer_blocks.0.norm1_context.linear.bias"].values(), first)
     swapped = theirs["transformer_blocks.1.norm1_context.linear.bias"].values()

@@ -7,9 +7,9 @@ import pytest
 import tiny_models as tiny
 
 from refsd.components import forward
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.numerics import FLOAT64, PROFILES, TORCH_F16
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64, PROFILES, TORCH_F16
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "models.npz")
 INPUTS = tiny.inputs()
@@ -24,6 +24,7 @@ def distance(got, want):
     return np.linalg.norm(np.asarray(got, np.float64) - want) / np.linalg.norm(want)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("component", tiny.PARTS)
 def test_the_recorded_answers_of_the_peers(component):
     outputs = run(component)

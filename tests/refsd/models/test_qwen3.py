@@ -7,12 +7,12 @@ import pytest
 import tiny_text_encoders as tiny
 from tiny_models import sampled
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.models.qwen3 import qwen3
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_text
+from refsd.networks.qwen3 import qwen3_gguf_keymap, qwen3_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "qwen3.npz")
 MASKS = {"whole": None, "padded": tiny.MASK}
@@ -95,12 +95,12 @@ def test_a_missing_weight_is_named():
 def test_names_with_and_without_model():
     for prefix in ("model.", ""):
         names = [prefix + name.removeprefix("model.") for name in tiny.SHAPES["qwen3"]]
-        sources, unread = keymaps_text.qwen3().sources(names)
+        sources, unread = qwen3_keymap().sources(names)
         assert set(sources) == set(tiny.SHAPES["qwen3"]) and not unread
 
 
 def test_every_name_in_a_gguf_is_another():
-    keymap = keymaps_text.qwen3_gguf(tiny.QWEN3.layers)
+    keymap = qwen3_gguf_keymap(tiny.QWEN3.layers)
     there = [keymap.theirs(name) for name in tiny.SHAPES["qwen3"]]
     names = [source.names[0] for source in there if source]
     assert len(set(names)) == len(tiny.SHAPES["qwen3"])

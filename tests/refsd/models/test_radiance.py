@@ -5,14 +5,14 @@ import pytest
 import tiny_radiance as tiny
 from tiny_models import sampled
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
-from refsd.golden.tensor import stored
 from refsd.models import chroma_radiance as page
 from refsd.models.chroma import seen
 from refsd.models.chroma_radiance import chroma_radiance, cosines, patches, picture
 from refsd.module import Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.numerics.tensor import stored
 
 RECORDED = np.load(tiny.RECORDED)
 SHAPES = tiny.recorded_shapes()

@@ -5,15 +5,15 @@ import pytest
 import tiny_sdxl as tiny
 from tiny_models import sampled
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import stored
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.controlnet import controlnet
 from refsd.models.unet import size_condition, spatial_transformer, unet
 from refsd.module import Module, Taps
-from refsd.weights.keymaps_controlnet import controlnet as controlnet_keymap
-from refsd.weights.keymaps_openclip import OpenCLIP
-from refsd.weights.keymaps_sdxl import unet as unet_keymap
+from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
+from refsd.networks.openclip_names import OpenCLIP
+from refsd.networks.unet import unet_keymap as unet_keymap
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 
 RECORDED = np.load(tiny.RECORDED)
 SHAPES = tiny.recorded_shapes()

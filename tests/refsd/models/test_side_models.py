@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import tiny_side_models as tiny
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.models.controlnet import controlnet
 from refsd.models.esrgan import rrdbnet
 from refsd.models.taesd import decode, encode
 from refsd.models.unet import unet
 from refsd.module import Module, Taps
-from refsd.weights.keymaps_controlnet import controlnet as controlnet_keymap
-from refsd.weights.keymaps_esrgan import esrgan_named, esrgan_numbered
-from refsd.weights.keymaps_taesd import taesd
+from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
+from refsd.networks.esrgan import esrgan_named, esrgan_numbered
+from refsd.networks.tae import taesd_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "side_models.npz")
 INPUTS = tiny.inputs()
@@ -119,7 +119,7 @@ def test_a_unet_refuses_the_control_of_another():
 @pytest.mark.parametrize(
     ("keymap", "part", "known"),
     [
-        (taesd(), "taesd4", {"encoder.layers.14.bias", "decoder.layers.0.weight", "decoder.layers.18.bias"}),
+        (taesd_keymap(), "taesd4", {"encoder.layers.14.bias", "decoder.layers.0.weight", "decoder.layers.18.bias"}),
         (esrgan_numbered(1, 1), "esrgan1", {"model.0.bias", "model.1.sub.1.bias", "model.2.bias", "model.4.bias"}),
         (esrgan_numbered(1, 2), "esrgan2", {"model.3.bias", "model.5.bias", "model.7.bias"}),
         (

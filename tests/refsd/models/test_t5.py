@@ -7,12 +7,12 @@ import pytest
 import tiny_text_encoders as tiny
 from tiny_models import sampled
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.models.t5 import relative_position_bucket, t5_encoder
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_text
+from refsd.networks.t5 import t5_gguf_keymap, t5_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "t5.npz")
 MASKS = {"whole": None, "padded": tiny.MASK}
@@ -105,14 +105,14 @@ def test_buckets_by_hand():
 
 @pytest.mark.parametrize("name", ("shared.weight", "encoder.embed_tokens.weight"))
 def test_the_token_embeddings_have_two_names(name):
-    sources, unread = keymaps_text.t5().sources([name, "encoder.final_layer_norm.weight"])
+    sources, unread = t5_keymap().sources([name, "encoder.final_layer_norm.weight"])
     assert not unread
     assert sources["shared.weight"].names == (name,)
     assert sources["encoder.final_layer_norm.weight"].names == ("encoder.final_layer_norm.weight",)
 
 
 def test_every_name_in_a_gguf_is_another():
-    keymap = keymaps_text.t5_gguf(tiny.UMT5.layers)
+    keymap = t5_gguf_keymap(tiny.UMT5.layers)
     there = [keymap.theirs(name) for name in tiny.SHAPES["umt5"]]
     names = [source.names[0] for source in there if source]
     assert len(set(names)) == len(tiny.SHAPES["umt5"])

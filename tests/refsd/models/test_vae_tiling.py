@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive import vae_tiling as naive
 
-from refsd.golden.errors import BadInput
 from refsd.models import vae_tiling
 from refsd.models.vae_tiling import Tile, Tiling, places, shared, tiled_diffusers, tiled_sdcpp
+from refsd.numerics.errors import BadInput
 from refsd.seams import Seams
 
 

@@ -7,12 +7,12 @@ import pytest
 import tiny_models as tiny
 import tiny_zimage as model
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64, PROFILES
 from refsd.models.zimage import zimage
 from refsd.module import Module, Taps
-from refsd.weights import keymaps_zimage
+from refsd.networks.zimage import zimage_keymap
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "zimage.npz")
 WEIGHTS = model.weights()
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_told_in_one_line(changed):
 
 
 def test_the_keymap_names_every_weight_there_and_back():
-    keymap = keymaps_zimage.zimage(model.LAYERS, model.REFINERS)
+    keymap = zimage_keymap(model.LAYERS, model.REFINERS)
     there = keymap.write(WEIGHTS)
     assert len(there) == len(WEIGHTS) + 2 * 3  # q, k and v apart, in three blocks
     assert there["layers.0.attention.to_k.weight"].shape == (model.D, model.D)

@@ -1,9 +1,9 @@
 import pytest
 import small_pictures
 
-from refsd.golden.arithmetic import Arithmetic
 from refsd.golden.case import ModelRecipe
-from refsd.golden.numerics import FLOAT64
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import prompts
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.prompts import Tokenizers

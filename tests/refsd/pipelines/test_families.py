@@ -9,12 +9,12 @@ import small_pictures as small
 from PIL import Image
 from small_pictures import call, pipeline
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
+from refsd.families import VARIANTS
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.families import DRAWINGS
-from refsd.pipelines.pipeline import filled, open_pipeline, size_multiple
+from refsd.pipelines.pipeline import filled, open_pipeline
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.weights import open_checkpoint
@@ -55,7 +55,7 @@ FLOWS = {
 def test_a_flow_by_hand(folder, family):
     """x + (sigma_next - sigma) (uncond + 3 (cond - uncond)), the network called here."""
     pipe = pipeline(folder, family)
-    side = size_multiple(pipe)
+    side = pipe.autoencoder.pixels * pipe.denoiser.patch
     settings = Settings("a cat", "ugly", 6 * side, 4 * side, steps=2, cfg_scale=3.0)
     both = txt2img.encode(pipe, settings)
     heard = {}
@@ -69,7 +69,7 @@ def test_a_flow_by_hand(folder, family):
             inputs |= {} if text.y is None else {"y": text.y}
             inputs |= {} if text.mask is None else {"context_mask": text.mask}
             if family in ("flux-dev", "flux2-dev"):
-                inputs["guidance"] = np.array([DRAWINGS[family].guidance])
+                inputs["guidance"] = np.array([VARIANTS[family].guidance])
             velocity.append(sign * pipe.denoiser(inputs, "by hand")["out"])
         cond, uncond = velocity
         x = x + (sigma_next - sigma) * (uncond + 3 * (cond - uncond))
@@ -104,19 +104,19 @@ def test_the_command(folder, tmp_path, family):
     place.mkdir(exist_ok=True)
     parts = [str(word) for pair in small.files(place, family).items() for word in pair]
     out = tmp_path / "cat.png"
-    result = call(*parts, "-p", "a (red:1.3) cat", "-W", 24, "-H", 16, "--steps", 1, "-o", out, "--json", *F64)
+    result = call(*parts, "-p", "a (red:1.3) cat", "-W", 32, "-H", 16, "--steps", 1, "-o", out, "--json", *F64)
     told = json.loads(result.stdout)
     assert told["family"] == family and told["pictures"] == [{"path": str(out), "seed": 42}]
-    assert told["settings"]["cfg_scale"] == DRAWINGS[family].cfg_scale
+    assert told["settings"]["cfg_scale"] == VARIANTS[family].cfg_scale
     with Image.open(out) as png:
-        assert png.size == (24, 16) and np.array(png).std() > 1
+        assert png.size == (32, 16) and np.array(png).std() > 1
 
 
 def test_defaults_are_the_familys(folder):
     for family in ("sd15", "flux-dev", "flux-schnell", "zimage"):
         pipe = pipeline(folder, family)
         row = filled(pipe, Settings(""))
-        assert (row.steps, row.cfg_scale) == (DRAWINGS[family].steps, DRAWINGS[family].cfg_scale)
+        assert (row.steps, row.cfg_scale) == (VARIANTS[family].steps, VARIANTS[family].cfg_scale)
         assert (row.width, row.rng) == (512, "cuda") and row == filled(pipe, row)
     assert filled(pipe, Settings("", like="diffusers")).schedule == "flow_uniform"
 

@@ -9,14 +9,15 @@ import small_pictures as small
 from PIL import Image
 from small_pictures import call, pipeline
 
-from refsd.golden.errors import BadInput
+from refsd.networks.controlnet import ControlNetSize
+from refsd.numerics.errors import BadInput
 from refsd.pipelines import given as pictures
 from refsd.pipelines import start as starts
 from refsd.pipelines import txt2img
 from refsd.pipelines.given import Given
 from refsd.pipelines.noise_levels import sigmas
+from refsd.pipelines.pipeline import filled
 from refsd.pipelines.settings import Settings
-from refsd.weights.architecture_controlnet import ControlNetSize
 
 pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]  # whole models
 
@@ -42,8 +43,11 @@ def test_what_is_read(tmp_path, png):
 
 def test_no_picture(tmp_path):
     (tmp_path / "no.png").write_bytes(b"\x89PNG\r\n\x1a\nnonsense")
-    for name in ("no.png", "nowhere.png"):
-        with pytest.raises(BadInput, match=rf"--mask .*{name}: no picture that can be read: \S"):
+    for name, said in (
+        ("no.png", r"no picture that can be read: \S"),
+        ("nowhere.png", "cannot read the file"),
+    ):
+        with pytest.raises(BadInput, match=rf"--mask .*{name}: {said}"):
             pictures.read_picture("--mask", tmp_path / name)
     Image.new("1", (4097, 1)).save(tmp_path / "wide.png")
     with pytest.raises(BadInput, match="4097x1 pixels; at most 4096"):
@@ -70,7 +74,7 @@ def test_what_stands_behind_x(folder, like):
         encode = staticmethod(lambda picture, draw=None, scaled=True: picture[:, :, ::2, ::2])
 
     def made(kind, **given):
-        return pictures.BEHIND[kind](Given(**given), Encoder(), like, None)
+        return pictures.EXTRA_CHANNELS[kind](Given(**given), Encoder(), like, None)
 
     first, mask = 2 * PICTURE[:, :, ::2, ::2] - 1, pictures.in_latents(MASK, 2, like)
     inpaint = made("inpaint", init=PICTURE, mask=MASK)
@@ -123,25 +127,25 @@ def test_what_is_not_drawn_anew_stays(folder):
 
 
 @pytest.mark.parametrize(
-    ("family", "flags", "size"),
+    ("family", "flags"),
     [
-        ("sd15", ["--init-img", "--mask"], 16),
-        ("sd15-inpaint", ["--init-img", "--mask"], 16),
-        ("sd15-edit", ["--ref-image"], 16),
-        ("flux-dev", ["--ref-image"], 16),
-        ("flux-control", ["--control-image"], 16),
-        ("flux-fill", ["--init-img", "--mask"], 16),
-        ("flux2-klein", ["--init-img", "--ref-image"], 16),
-        ("chroma-radiance", ["--init-img"], 16),
+        ("sd15", ["--init-img", "--mask"]),
+        ("sd15-inpaint", ["--init-img", "--mask"]),
+        ("sd15-edit", ["--ref-image"]),
+        ("flux-dev", ["--ref-image"]),
+        ("flux-control", ["--control-image"]),
+        ("flux-fill", ["--init-img", "--mask"]),
+        ("flux2-klein", ["--init-img", "--ref-image"]),
+        ("chroma-radiance", ["--init-img"]),
     ],
 )
-def test_the_command(folder, tmp_path, png, family, flags, size):
+def test_the_command(folder, tmp_path, png, family, flags):
     place = folder / family
     place.mkdir(exist_ok=True)
     parts = [word for pair in small.files(place, family).items() for word in pair]
     shown = [word for flag in flags for word in (flag, png)]
     out = tmp_path / "cat.png"
-    if family == "flux-fill":  # eight pixels a latent, two latents a token
+    if family.startswith(("sd15", "flux-fill")):  # multiples of 16
         Image.fromarray(np.zeros((16, 32, 3), np.uint8)).save(png)
     more = ["--img-cfg-scale", 1.5] if family == "sd15-edit" else []
     result = call(*parts, "-p", "a cat", "--steps", 2, "-o", out, "--json", *shown, *more, *F64)
@@ -154,14 +158,14 @@ def test_the_command(folder, tmp_path, png, family, flags, size):
 def test_a_controlnet(folder, tmp_path):
     """Hints have eight pixels a latent: so has this autoencoder."""
     (size,) = small_families.FAMILIES["sd15"].values()
-    vae = small.PARTS["sd15"]["vae"]._replace(channel_mult=(1, 1, 1, 1))
+    vae = small.PARTS["sd15"]["vae"]._replace(widths=(32, 32, 32, 32))
     place = folder / "controlled"
     place.mkdir(exist_ok=True)
     pipe = pipeline(folder, "sd15")
     files = small.files(place, "sd15", controlnet=ControlNetSize(size), vae=vae)
     parts = [word for pair in files.items() for word in pair]
     hint = tmp_path / "hint.png"
-    Image.fromarray(np.full((32, 48, 3), 200, np.uint8)).save(hint)
+    Image.fromarray(np.full((64, 128, 3), 200, np.uint8)).save(hint)
     drawn = []
     for strength in (0.0, 0.9):
         out = tmp_path / f"{strength}.png"
@@ -200,6 +204,15 @@ def test_a_strength_that_leaves_no_step(folder):
     assert len(sigmas(pipe, Settings("", steps=4, strength=0.1), from_a_picture=True)) == 2
 
 
+def test_the_guidance_by_a_picture_to_edit_that_each_engine_takes_by_itself(folder):
+    """diffusers: image_guidance_scale of both InstructPix2Pix pipelines; sd-cli: --img-cfg-scale is --cfg-scale."""
+    pipe = pipeline(folder, "sd15-edit")
+    for like, scale in (("diffusers", 1.5), ("sdcpp", 4.0)):
+        assert filled(pipe, Settings("", cfg_scale=4.0, like=like)).image_cfg_scale == scale
+        assert filled(pipe, Settings("", cfg_scale=4.0, like=like, image_cfg_scale=1.75)).image_cfg_scale == 1.75
+    assert filled(pipeline(folder, "sd15"), Settings("", like="diffusers")).image_cfg_scale is None
+
+
 def test_each_condition_has_its_own_behind_it(folder):
     """Of pix2pix: the picture with the prompt and without, and neither."""
     pipe = pipeline(folder, "sd15-edit")
@@ -207,7 +220,7 @@ def test_each_condition_has_its_own_behind_it(folder):
     begin = starts.start(pipe, settings, 8, Given(reference=PICTURE))
     both, heard = txt2img.encode(pipe, settings), {}
     txt2img.sample(pipe, settings, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
-    latent = begin.behind.cond
+    latent = begin.extra.cond
     parts = {"cond": (both.cond, latent), "image": (both.uncond, latent), "uncond": (both.uncond, 0 * latent)}
     said = {}
     for name, (text, behind) in parts.items():

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app, main
 from refsd.golden.case import ModelRecipe
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.samplers.noise import Philox
 from refsd.weights import open_weights, recipes
 
@@ -86,6 +86,23 @@ def test_bad_flags(tiny, tmp_path, monkeypatch, flags, said):
     with pytest.raises(BadInput, match=said):
         call("-m", tiny, "-p", "a cat", *flags)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_that_is_read_is_written(tiny, tmp_path):
+    picture = tmp_path / "in.png"
+    Image.new("RGB", (64, 64)).save(picture)
+    before = picture.read_bytes()
+    given = ["-m", tiny, "-p", "a cat", "-i", picture, *QUICK]
+    with pytest.raises(BadInput, match="an input of this very run"):
+        call(*given, "-o", picture)
+    (tmp_path / "model.png").symlink_to(tiny)
+    with pytest.raises(BadInput, match="an input of this very run"):
+        call(*given, "-o", tmp_path / "model.png")
+    with pytest.raises(BadInput, match="an input of this very run"):
+        call(*given, "-o", tmp_path / "out.png", "--taps", tiny)
+    with pytest.raises(BadInput, match=r"taps\.png: refsd writes tensors to \.safetensors"):
+        call(*given, "-o", tmp_path / "out.png", "--taps", tmp_path / "taps.png")
+    assert picture.read_bytes() == before and not (tmp_path / "out.png").exists()
 
 
 def test_exit_code_2(tiny, monkeypatch, capsys):

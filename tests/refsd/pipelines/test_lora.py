@@ -7,7 +7,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint, open_weights
 
 pytestmark = pytest.mark.jitted  # whole models

@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 from small_pictures import pipeline
 from tiny_tokenizers import bytes_trained
 
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines.autoencoders import open_autoencoder
 from refsd.pipelines.noise_levels import levels_of
 from refsd.pipelines.pipeline import filled
@@ -70,7 +70,7 @@ def test_what_a_folders_scheduler_says(tmp_path):
     config.write_text('{"prediction_type": "sample"}')
     with pytest.raises(BadInput, match="prediction_type is 'sample'; expected epsilon or v_prediction"):
         prediction_of(checkpoint(tmp_path), Network(0))
-    for text, said in (("[1]", "a JSON object expected"), ("{", "no JSON")):
+    for text, said in (("[1]", "a JSON list, an object expected"), ("{", "not JSON")):
         config.write_text(text)
         with pytest.raises(BadInput, match=said):
             prediction_of(checkpoint(tmp_path), Network(0))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.settings import Settings, check, read_sigmas
 from refsd.samplers import SAMPLERS
@@ -21,18 +21,34 @@ def denoised(x, sigma):
     return np.tanh(x) / (1 + sigma)
 
 
-def end(name, eta=None, seed=7):
+def end(name, eta=None, seed=7, flow=False):
     """Where a sampler ends on an analytic model."""
-    method = sampling.method(name, eta)
-    x = Philox(42).randn(SHAPE).astype(np.float64) * SIGMAS[0]
+    method, sigmas = sampling.method(name, eta, flow), SIGMAS / 4 if flow else SIGMAS
+    x = Philox(42).randn(SHAPE).astype(np.float64) * sigmas[0]
     model = (lambda x, sigma: (denoised(x, sigma), denoised(x, 2 * sigma))) if method.cfg_pp else denoised
-    return method.run(model, x, SIGMAS, method.noise(Philox(seed), x, SIGMAS, seed), None)
+    return method.run(model, x, sigmas, method.noise(Philox(seed), x, sigmas, seed), None)
 
 
 @pytest.mark.parametrize("name", sampling.names())
 def test_every_name_runs(name):
-    y = end(name)
+    y = end(name, flow=name in sampling.FLOWS_ONLY)
     assert y.shape == SHAPE and np.isfinite(y).all()
+
+
+def test_names_of_flows_alone():
+    """As long as the model is not known they may be asked for."""
+    assert {"dpm++2s_a_below_one", "uni_pc_log_snr"} <= set(
+        sampling.FLOWS_ONLY
+    ) and "euler" not in sampling.FLOWS_ONLY
+    check(Settings("a cat", sampler="uni_pc_log_snr"))
+    with pytest.raises(BadInput, match="uni_pc_log_snr: this model is no rectified flow"):
+        sampling.method("uni_pc_log_snr", flow=False)
+
+
+def test_a_flows_solver_in_log_snr_takes_eta():
+    assert not np.allclose(end("dpm++2m_sde", 0.3, flow=True), end("dpm++2m_sde", flow=True))
+    with pytest.raises(BadInput, match=r"--eta 0.3: dpm\+\+2m_log_snr has no eta"):
+        sampling.method("dpm++2m_log_snr", 0.3, flow=True)
 
 
 @pytest.mark.parametrize("name", ["ddim_trailing", "tcd", "res_multistep", "res_2s"])

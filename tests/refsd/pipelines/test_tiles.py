@@ -6,8 +6,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.golden.errors import BadInput
 from refsd.models.vae_tiling import Tiling
+from refsd.numerics.errors import BadInput
 from refsd.pipelines.settings import Settings
 from refsd.pipelines.tiles import read_tiling, words
 from refsd.pipelines.txt2img import decode, encode, sample

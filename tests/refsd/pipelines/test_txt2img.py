@@ -6,10 +6,9 @@ import pytest
 from naive import euler as naive
 
 from refsd.components import forward
-from refsd.golden.errors import BadInput
+from refsd.families.family import Condition
+from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
-from refsd.pipelines.conditioning import Conditioned
-from refsd.pipelines.pipeline import size_multiple
 from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox
@@ -64,6 +63,7 @@ def test_against_naive(sd, run):
     assert np.linalg.norm(latent - expected) <= 1e-11 * np.linalg.norm(expected)
 
 
+@pytest.mark.smoke
 def test_recorded_picture(sd, run):
     """The picture of record_txt2img.py: another machine's BLAS may move it in the last bits only."""
     _, latent, _ = run
@@ -126,7 +126,7 @@ def test_long_prompts_are_chunks_one_after_the_other(sd):
     long = context(sd, "cat " * 80)
     assert long.shape == (1, 154, 128)
     np.testing.assert_allclose(long[:, 77:], context(sd, "cat " * 5), rtol=1e-12)
-    conditioning = txt2img.Conditioning(Conditioned(long), None)
+    conditioning = txt2img.Conditioning(Condition(long), None)
     assert np.isfinite(txt2img.sample(sd, SETTINGS._replace(steps=1), conditioning, 0)).all()
 
 
@@ -137,8 +137,14 @@ def test_clip_skip(sd):
         context(sd, "a cat", 3)
 
 
-def test_sizes(sd):
-    assert size_multiple(sd) == 64 and sd.autoencoder.pixels == 8
+@pytest.mark.parametrize(("like", "counts"), [("sdcpp", True), ("diffusers", False)])
+def test_clip_skip_and_the_negative_prompt(sd, like, counts):
+    asked = SETTINGS._replace(prompt="a cat", negative_prompt="a cat", like=like, clip_skip=None)
+    last = txt2img.encode_prompt(sd, asked).context
+    skipped = asked._replace(clip_skip={"sdcpp": 2, "diffusers": 1}[like])
+    prompt, negative = (txt2img.encode_prompt(sd, skipped, negative).context for negative in (False, True))
+    assert not np.allclose(prompt, last)
+    np.testing.assert_array_equal(negative, prompt if counts else last)
 
 
 @pytest.mark.parametrize(

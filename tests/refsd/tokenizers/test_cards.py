@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.models.vae import LATENT_SCALES
+from refsd.families import LATENT_SCALES
 from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS
 from refsd.tokenizers.cards import PROMPT_CARDS
@@ -125,11 +125,11 @@ def test_a_mean_of_0_is_left_alone():
 
 
 LAYERS = {
-    "sdcpp": {(None, "sd1"): 1, (None, "sdxl"): 2, (-1, "sdxl"): 2, (1, "sdxl"): 1, (2, "sd1"): 2},
-    "a1111": {(None, "sd1"): 1, (None, "sdxl"): 2, (1, "sdxl"): 2, (2, "sd1"): 2, (3, "sdxl"): 3},
-    "forge": {(None, "sd1"): 1, (None, "sdxl"): 2, (1, "sdxl"): 2, (2, "sd1"): 2, (3, "sdxl"): 3},
-    "comfyui": {(None, "sd1"): 1, (None, "sdxl"): 2, (-1, "sdxl"): 1, (-2, "sd1"): 2},
-    "diffusers": {(None, "sd1"): 1, (None, "sdxl"): 2, (1, "sdxl"): 3, (1, "sd1"): 2},
+    "sdcpp": {(None, 1): 1, (None, 2): 2, (-1, 2): 2, (1, 2): 1, (2, 1): 2},
+    "a1111": {(None, 1): 1, (None, 2): 2, (1, 2): 2, (2, 1): 2, (3, 2): 3},
+    "forge": {(None, 1): 1, (None, 2): 2, (1, 2): 2, (2, 1): 2, (3, 2): 3},
+    "comfyui": {(None, 1): 1, (None, 2): 2, (-1, 2): 1, (-2, 1): 2},
+    "diffusers": {(None, 1): 1, (None, 2): 2, (1, 2): 3, (1, 1): 2},
 }
 
 
@@ -137,7 +137,7 @@ LAYERS = {
 def test_clip_skip(engine):
     card = PROMPT_CARDS[engine]
     assert {told: card.layer(*told) for told in LAYERS[engine]} == LAYERS[engine]
-    assert card.layer(None, "sd1") == CARDS[engine].clip_skip and card.source
+    assert card.layer(None, 1) == CARDS[engine].clip_skip and card.source
 
 
 @pytest.mark.parametrize("family", RECORD["latent"])

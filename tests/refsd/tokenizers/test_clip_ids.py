@@ -15,6 +15,7 @@ def tokenizer():
     return find_tokenizer()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: ascii(case["text"][:30]))
 def test_recorded_ids(tokenizer, case):
     assert tokenizer.encode(case["text"]) == case["ids"]

@@ -10,9 +10,13 @@ from tiny_tokenizers import SPECIAL, bytes_gguf, llama_gguf, llama_pieces, spiec
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.golden.errors import BadInput
+from refsd.families import FAMILIES, VARIANTS
+from refsd.families.flux2 import NOT_THINKING
+from refsd.families.text_encoders import USER
+from refsd.numerics.errors import BadInput
+from refsd.tokenize import USUAL_FAMILY
 from refsd.tokenizers.byte_level import TEKKEN, byte_level
-from refsd.tokenizers.text_rules import FAMILY, NOT_THINKING, TEXT_RULES, USER, token_rows
+from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.weights import open_weights
@@ -242,6 +246,22 @@ def test_a_vocab_json_with_ids_that_are_none(tmp_path, ids):
         open_tokenizer(tmp_path / "vocab.json", "qwen3")
 
 
+@pytest.mark.parametrize("number", [2**20, 2**31])
+def test_a_tokenizer_json_with_an_id_that_no_table_has(tmp_path, number):
+    model = {"type": "BPE", "vocab": {"a": 0, "b": number}, "merges": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
+    with pytest.raises(BadInput, match=rf"tokenizer\.json: token 'b' has the id {number}, expected 0 to 1048575"):
+        open_tokenizer(tmp_path / "tokenizer.json", "qwen3")
+
+
+def test_an_end_that_is_half_a_surrogate(tmp_path):
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": model, "added_tokens": []}))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "\\ud800"}}')
+    with pytest.raises(BadInput, match=r"tokenizer_config\.json: eos_token is '.ud800', which is no Unicode"):
+        open_tokenizer(tmp_path / "tokenizer.json", "qwen3")
+
+
 def test_half_a_surrogate_and_a_file_without_tokenizer(tmp_path):
     tokenizer = open_tokenizer(bytes_gguf(tmp_path / "b.gguf", TOKENS, MERGES, SPECIAL), "qwen3")
     with pytest.raises(BadInput, match="no Unicode"):
@@ -257,11 +277,11 @@ def letters(text):
 
 def test_rows_are_begun_ended_cut_and_padded():
     ends = Ends(1, 2, 3)
-    t5 = TEXT_RULES["sd3", "t5", "diffusers"]._replace(length=5)
+    t5 = FAMILIES["sd3"].encoders["t5"].rules["diffusers"]._replace(length=5)
     ids, mask = token_rows(letters, ends, ["ab", "abcdef", ""], t5, "")
     np.testing.assert_array_equal(ids, [[97, 98, 2, 3, 3], [97, 98, 99, 100, 2], [2, 3, 3, 3, 3]])
     np.testing.assert_array_equal(mask, [[1, 1, 1, 0, 0], [1] * 5, [1, 0, 0, 0, 0]])
-    chunks = TEXT_RULES["flux", "t5", "sdcpp"]._replace(length=4)
+    chunks = FAMILIES["flux"].encoders["t5"].rules["sdcpp"]._replace(length=4)
     ids, _ = token_rows(letters, ends, ["abcdef", ""], chunks, "")
     np.testing.assert_array_equal(ids, [[97, 98, 99, 2], [100, 101, 102, 2], [2, 3, 3, 3]])
     ids, mask = token_rows(letters, ends._replace(left=True), ["a", ""], t5, "")
@@ -271,18 +291,18 @@ def test_rows_are_begun_ended_cut_and_padded():
 
 def test_clip_g_pads_with_0_and_clip_l_with_its_end():
     ends = Ends(1, 2, 2)
-    ids, _ = token_rows(letters, ends, ["a"], TEXT_RULES["sdxl", "clip_g", "diffusers"], "")
+    ids, _ = token_rows(letters, ends, ["a"], FAMILIES["sdxl"].encoders["clip_g"].rules["diffusers"], "")
     assert (ids.shape, ids[0, :5].tolist()) == ((1, 77), [1, 97, 2, 0, 0])
-    ids, _ = token_rows(letters, ends, ["a"], TEXT_RULES["sdxl", "clip", "diffusers"], "")
+    ids, _ = token_rows(letters, ends, ["a"], FAMILIES["sdxl"].encoders["clip"].rules["diffusers"], "")
     assert ids[0, :5].tolist() == [1, 97, 2, 2, 2]
 
 
 def test_words_around_a_prompt():
-    rule = TEXT_RULES["flux2-klein", "qwen3", "sdcpp"]._replace(length=None)
+    rule = FAMILIES["flux2-klein"].encoders["qwen3"].rules["sdcpp"]._replace(length=None)
     ids, mask = token_rows(letters, Ends(None, 2, 3), ["{0}", "xyz"], rule, "")
     assert "".join(map(chr, ids[0])) == USER + "{0}" + NOT_THINKING
     assert mask.all()
-    dev = TEXT_RULES["flux2-dev", "mistral", "diffusers"]
+    dev = FAMILIES["flux2-dev"].encoders["mistral"].rules["diffusers"]
     ids, _ = token_rows(letters, Ends(1, 2, 3), ["a [IMG]cat"], dev, "")
     assert ids.shape == (1, 512)
     assert "".join(map(chr, ids[0])).rstrip("\3").endswith("[/SYSTEM_PROMPT][INST]a cat[/INST]")
@@ -291,16 +311,13 @@ def test_words_around_a_prompt():
 def test_a_missing_end_is_named():
     for rule, name in (("flux", "t5"), "EOS"), (("flux2-dev", "mistral"), "BOS"), (("zimage", "qwen3"), "padding"):
         with pytest.raises(BadInput, match=f"no {name} token"):
-            token_rows(letters, Ends(), ["a"], TEXT_RULES[(*rule, "diffusers")], "vocab")
+            token_rows(letters, Ends(), ["a"], FAMILIES[rule[0]].encoders[rule[1]].rules["diffusers"], "vocab")
 
 
 def test_every_component_has_its_family_under_both_engines():
-    assert all(
-        (family, component, engine) in TEXT_RULES
-        for component, family in FAMILY.items()
-        for engine in ("diffusers", "sdcpp")
-    )
-    assert all(rule.source for rule in TEXT_RULES.values())
+    assert all(component in FAMILIES[family].encoders for component, family in USUAL_FAMILY.items())
+    rules = [encoder.rules for variant in VARIANTS.values() for encoder in variant.encoders.values()]
+    assert all(of.keys() == {"diffusers", "sdcpp"} and all(rule.source for rule in of.values()) for of in rules)
 
 
 def test_the_command_writes_what_forward_takes(tmp_path):

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.tokenizers import find_tokenizer, vocabulary
 from refsd.tokenizers.clip_bpe import ClipBpe
 from refsd.tokenizers.instant_clip import InstantClip

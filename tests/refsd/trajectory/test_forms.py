@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from naive import euler as naive
 
-from refsd.golden.cases import trajectories
-from refsd.golden.numerics import FLOAT64
+from refsd.cases import trajectories
+from refsd.numerics.profiles import FLOAT64
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.euler import euler
 from refsd.trajectory.forms import Solver, forms, sensitivities

@@ -1,21 +1,23 @@
 """Trajectories judged: honest ones pass, chaos is no error, an error is found where it is made."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
+from refsd.cases import CASES, trajectories
 from refsd.cli import app
-from refsd.engine import Reference
+from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
-from refsd.golden.cases import CASES, trajectories
-from refsd.golden.numerics import FLOAT32, FLOAT64
+from refsd.judges import judges
+from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.samplers import SAMPLERS
-from refsd.trajectory import JUDGES
-from refsd.trajectory.bugs import BUGS, simulate
 from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.forms import Solver, forms
 from refsd.trajectory.measure import amplification, displaced, measure_trajectory
+from refsd.trajectory.mutants import MUTANTS, simulate
 from refsd.trajectory.run import answer, trajectory
 
 CASE = CASES["trajectory/dpmpp2m/karras"]
@@ -41,7 +43,7 @@ def test_honest_float32_runs_pass(case):
     other = simulate(case, noise, answered(case, np.float64)["sigmas"])
     assert other is not None
     for found in (answered(case), other.outputs()):
-        judged = verdict.judge_in_order(measured(case, found))
+        judged = verdict.judge(measured(case, found))
         assert judged.passed, judged.reason
 
 
@@ -49,7 +51,7 @@ def test_an_error_is_named_where_it_is_made():
     found = answered()
     found["x"][3, 0, 1, 2, 3] += 1e-3
     metrics = measured(CASE, found)
-    judged = verdict.judge_in_order(metrics)
+    judged = verdict.judge(metrics)
     assert not judged.passed and judged.reason.startswith("x[3]: element [0, 1, 2, 3]")
     wrong = [m.output for m in metrics if not verdict.judge_output(m).passed]
     assert "x[2]" not in wrong and "x[2], free-running" not in wrong
@@ -58,15 +60,56 @@ def test_an_error_is_named_where_it_is_made():
 def test_a_wrong_answer_of_the_model_is_its_own():
     found = answered()
     found["denoised"][2] *= 1.001
-    assert verdict.judge_in_order(measured(CASE, found)).reason.startswith("denoised[2]")
+    assert verdict.judge(measured(CASE, found)).reason.startswith("denoised[2]")
 
 
 def test_sigmas_come_first():
     found = answered()
     found["sigmas"] = found["sigmas"] * 1.01
-    assert verdict.judge_in_order(measured(CASE, found)).reason.startswith("sigmas")
+    assert verdict.judge(measured(CASE, found)).reason.startswith("sigmas")
     found["sigmas"] = found["sigmas"][::-1].copy()
     assert [m.output for m in measured(CASE, found)] == ["sigmas"]
+
+
+@pytest.mark.parametrize("change", [lambda s: s * 1e300, lambda s: s * 1e-300, lambda s: s - 1e-9])
+@pytest.mark.parametrize("sampler", ["flow/sa_solver", "flow/seeds_3", "flow/euler_a_cfg_pp", "ipndm_v_published"])
+def test_sigmas_that_no_solver_can_step_through(sampler, change):
+    (case,) = [case for case in trajectories.CASES if case.name.startswith(f"trajectory/{sampler}/")]
+    found = answered(case, np.float64)
+    found["sigmas"] = change(found["sigmas"])
+    metrics = measured(case, found)
+    assert [m.output for m in metrics] == ["sigmas"] and not verdict.judge(metrics).passed
+    assert diagnose(case, case.realize(), found, FLOAT32) == []
+
+
+def not_finite(found, name, call: Any = ...):
+    found[name] = found[name].copy()
+    found[name][call] = np.nan
+    return found
+
+
+def test_wrong_sigmas_are_named_before_the_latent_that_they_spoil():
+    found = not_finite(answered(), "latent")
+    found["sigmas"] = found["sigmas"] * np.float32(1.01)
+    assert verdict.judge(measured(CASE, found)).reason.startswith("sigmas: element")
+
+
+def test_an_error_is_named_before_the_numbers_that_it_spoils():
+    found = not_finite(not_finite(not_finite(answered(), "x", 4), "denoised", 3), "latent")
+    found["denoised"][1] *= np.float32(1.001)
+    assert verdict.judge(measured(CASE, found)).reason.startswith("denoised[1]: ")
+
+
+@pytest.mark.parametrize(("name", "call"), [("x", 0), ("x", 3), ("denoised", 2), ("latent", ...), ("sigmas", 1)])
+def test_the_first_number_that_is_not_finite_is_named_where_it_is(name, call):
+    found = not_finite(answered(), name, call)
+    if name == "x":
+        found = not_finite(found, "latent")
+    metrics = measured(CASE, found)
+    judged = verdict.judge(metrics)
+    at = name if name in ("latent", "sigmas") else f"{name}[{call}]"
+    assert not judged.passed and judged.reason.startswith(f"{at}: ") and "not finite" in judged.reason
+    assert all(verdict.judge_output(m).passed for m in metrics if m.output != at)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +124,7 @@ def test_sigmas_come_first():
 )
 def test_missing_extra_misshapen_and_not_finite(broken):
     found = broken(answered())
-    judged = verdict.judge_in_order(measured(CASE, found))
+    judged = verdict.judge(measured(CASE, found))
     assert not judged.passed and judged.criterion == "output"
     if "more" not in found:
         assert diagnose(CASE, CASE.realize(), found, FLOAT32) == []
@@ -134,13 +177,13 @@ def test_conform_says_which_bug():
         def run(self, case, inputs):
             noise = inputs["noise"].values().astype(np.float32)
             sigmas = answered(case, np.float64)["sigmas"]
-            bug = next(b for b in BUGS if b.name == "history is forgotten")
+            bug = next(b.change for b in MUTANTS if b.name == "history is forgotten")
             found = simulate(case, noise, sigmas, bug)
             assert found is not None
             return found.outputs()
 
     truth = Reference()
-    runner = conform.Runner(Reference, lambda case: truth.run(case, case.realize()), judges=JUDGES)
+    runner = conform.Runner(judges(), lambda case: truth.run(case, case.realize()))
     wrong, right = conform.run(runner, [Forgetful(), Reference(FLOAT32)], [CASE])
     assert wrong.status == "fail" and wrong.reason.startswith("x[2]: ")
     assert wrong.reason.endswith("the reference agrees if history is forgotten")
@@ -151,7 +194,7 @@ def test_a_dump_is_compared_and_its_bug_named(tmp_path):
     """refsd compare FILE CASE, of a trajectory without noise."""
     case = CASES["trajectory/euler_a/karras"]
     noise = case.realize()["noise"].values().astype(np.float32)
-    bug = next(b for b in BUGS if b.name.startswith("eta is missing"))
+    bug = next(b.change for b in MUTANTS if b.name.startswith("eta is missing"))
     wrong = simulate(case, noise, answered(case, np.float64)["sigmas"], bug)
     assert wrong is not None
     for name, found in (("right", answered(case)), ("wrong", wrong.outputs())):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.golden.engines.sdcpp_tap import Graph
+from refsd.engines.sdcpp.tap import Graph
 from refsd.pipelines import sampling
 from refsd.samplers import SAMPLERS
 from refsd.samplers.levels import SD_LEVELS

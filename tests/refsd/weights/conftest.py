@@ -7,9 +7,11 @@ import pytest
 from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
-from refsd.golden.tensor import stored
-from refsd.weights import keymaps
-from refsd.weights.architecture import CLIPSize, UNetSize, VAESize, clip_shapes, unet_shapes, vae_shapes
+from refsd.networks.clip import CLIPSize, clip_keymap, clip_shapes
+from refsd.networks.unet import unet_keymap
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.vae import VAESize, vae_keymap, vae_shapes
+from refsd.numerics.tensor import stored
 
 PREFIXES = {"unet": "model.diffusion_model.", "vae": "first_stage_model.", "clip": "cond_stage_model.transformer."}
 
@@ -18,8 +20,8 @@ PREFIXES = {"unet": "model.diffusion_model.", "vae": "first_stage_model.", "clip
 def parts():
     """component -> name -> array: two levels, few channels."""
     shapes = {
-        "unet": unet_shapes(UNetSize(32, (1, 2), (0,), 1, 24)),
-        "vae": vae_shapes(VAESize(32, (1, 2), 1)),
+        "unet": unet_shapes(UNetSize(32, (32, 64), (0,), 1, 24)),
+        "vae": vae_shapes(VAESize(32, (32, 64), 1)),
         "clip": clip_shapes(CLIPSize(hidden=64, layers=2, mlp=96, vocab=50, positions=9)),
     }
     rng = np.random.default_rng(0)
@@ -78,7 +80,7 @@ def write_gguf(path, arrays):
 
 
 def write_folder(path, parts, configs):
-    maps = {"unet": keymaps.unet(2, 1, (0,)), "vae": keymaps.vae(2, 1), "clip": keymaps.clip()}
+    maps = {"unet": unet_keymap(2, 1, (0,)), "vae": vae_keymap(2, 1), "clip": clip_keymap()}
     files = {
         "unet": ("unet", "diffusion_pytorch_model.fp16.safetensors"),
         "vae": ("vae", "diffusion_pytorch_model.safetensors"),

@@ -6,15 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.weights.adapter_names import NAMINGS, Target, aliases, split
-from refsd.weights.architecture import CLIP_G, CLIPSize, UNetSize, clip_shapes, unet_shapes
-from refsd.weights.architecture_chroma import ChromaSize, chroma_shapes
-from refsd.weights.architecture_flux import FluxSize, flux_shapes
-from refsd.weights.architecture_flux2 import Flux2Size, MistralSize, flux2_shapes, mistral_shapes
-from refsd.weights.architecture_mmdit import MMDiTSize, mmdit_shapes
-from refsd.weights.architecture_radiance import RadianceSize, radiance_shapes
-from refsd.weights.architecture_text import Qwen3Size, T5Size, qwen3_shapes, t5_shapes
-from refsd.weights.architecture_zimage import ZImageSize, zimage_shapes
+from refsd.networks import NETWORKS
+from refsd.networks.chroma import ChromaSize, chroma_shapes
+from refsd.networks.chroma_radiance import RadianceSize, radiance_shapes
+from refsd.networks.clip import CLIP_G, CLIPSize, clip_shapes
+from refsd.networks.flux import FluxSize, flux_shapes
+from refsd.networks.flux2 import Flux2Size, flux2_shapes
+from refsd.networks.mistral import MistralSize, mistral_shapes
+from refsd.networks.mmdit import MMDiTSize, mmdit_shapes
+from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
+from refsd.networks.t5 import T5Size, t5_shapes
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.zimage import ZImageSize, zimage_shapes
+from refsd.weights.adapter_names import ADAPTED, Target, aliases, split
 
 PUBLISHED = np.load(Path(__file__).parents[2] / "fixtures" / "published_layouts.npz")
 SIZES = {
@@ -52,13 +56,13 @@ def found(*components):
     return aliases({c: SIZES[c] for c in components}, {c: SHAPES[c](SIZES[c]) for c in components})
 
 
-@pytest.mark.parametrize("component", NAMINGS)
+@pytest.mark.parametrize("component", ADAPTED)
 def test_every_naming_covers_every_row_of_every_layer_once(component):
     shapes = SHAPES[component](SIZES[component])
     weights = {name.removesuffix(".weight"): shape for name, shape in shapes.items() if name.endswith(".weight")}
     weights = {key: shape for key, shape in weights.items() if not key.endswith(TABLES)}
     names = found(component)
-    for prefix in dict.fromkeys(naming.prefix for naming in NAMINGS[component]):
+    for prefix in dict.fromkeys(naming.prefix for naming in NETWORKS[component].adapters):
         here = {name: target for name, target in names.items() if name.startswith(prefix)}
         whole = {t.key for t in here.values() if t.component == component and t.count is None}
         assert whole >= weights.keys(), prefix

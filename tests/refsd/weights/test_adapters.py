@@ -7,8 +7,12 @@ import pytest
 import tiny_adapters
 from safetensors.numpy import save_file
 
-from refsd.golden.errors import BadInput
+from refsd.adapters import Merged
 from refsd.kernels.adapters import DoRA, InputRotation, LoKr, LoRA
+from refsd.loras import load
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
 from refsd.weights.adapter_names import PARTS, split
 from refsd.weights.adapters import build_adapters, open_adapters
@@ -213,13 +217,106 @@ def test_peft_keeps_alpha_beside_the_file(checkpoint, tmp_path):
         path = peft_file(tmp_path, tensors, {"peft_type": "LORA", **settings})
         adapter = build(path, checkpoint)[TO_Q]
         assert isinstance(adapter, DoRA) and adapter.inner.scale == pytest.approx(scale) and adapter.eps == 0
-    for settings, said in (
-        ({"alpha_pattern": {"to_q": 3}}, "alpha_pattern"),
-        ({"lora_alpha": "many"}, "lora_alpha .* 'many', a number expected"),
-        ({"lora_alpha": float("inf")}, "lora_alpha"),
-    ):
-        with pytest.raises(BadInput, match=said):
-            build(peft_file(tmp_path, tensors, {"peft_type": "LORA", **settings}), checkpoint)
+
+
+REFUSED = [
+    ({"lora_alpha": "many"}, "lora_alpha is 'many'; a number from -1e\\+09 to 1e\\+09 expected"),
+    ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
+    ({"r": True}, "r is True"),
+    ({"bias": "all"}, "bias is 'all': refsd does not compute that; merge the adapter with PEFT"),
+    ({"bias": "lora_only"}, "bias is 'lora_only'"),
+    ({"modules_to_save": ["conv_out"]}, "modules_to_save"),
+    ({"target_parameters": ["x"]}, "target_parameters"),
+    ({"layer_replication": [[0, 2]]}, "layer_replication"),
+    ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+    ({"kasa_config": {"a": 1}}, "kasa_config"),
+    ({"use_bdlora": {"nblocks": 2}}, "use_bdlora"),
+    ({"use_qalora": True}, "use_qalora"),
+    ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4': PEFT takes the beginning out"),
+    ({"init_lora_weights": "OLoRA"}, "init_lora_weights is 'OLoRA'"),
+    ({"init_lora_weights": "corda"}, "init_lora_weights is 'corda'"),
+    ({"peft_type": "HRA"}, "peft_type is 'HRA'; refsd reads LORA, LOHA"),
+    ({"peft_type": None}, "peft_type is None"),
+    ({"use_dora": False, "alpha_pattern": [3]}, "alpha_pattern: at most 4096 patterns"),
+    ({"alpha_pattern": {"to_q": "3"}}, "alpha_pattern: 'to_q' is '3'; a number"),
+    ({"rank_pattern": {"to_q": 0}}, "rank_pattern: 'to_q' is 0; a number from 1"),
+    ({"alpha_pattern": {"(a+)+$": 3}}, r"alpha_pattern: '\(a\+\)\+\$' is no pattern that refsd reads"),
+    ({"alpha_pattern": {".*.*.*b": 3}}, "no pattern that refsd reads"),
+    ({"alpha_pattern": {"[": 3}}, "no pattern that refsd reads"),
+    ({"alpha_pattern": {"a" * 301: 3}}, "no pattern that refsd reads"),
+    ({"feedforward_modules": 3}, "feedforward_modules is 3"),
+    ({"feedforward_modules": "(a*)*"}, "feedforward_modules: .* no pattern"),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), REFUSED)
+def test_settings_that_are_refused_by_name(settings, said, checkpoint, tmp_path):
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    tensors = {f"{PEFT}.lora_A.weight": parts["lora_down.weight"], f"{PEFT}.lora_B.weight": parts["lora_up.weight"]}
+    with pytest.raises(BadInput, match=said) as refused:
+        build(peft_file(tmp_path, tensors, {"peft_type": "LORA", **settings}), checkpoint)
+    assert "adapter_config.json: " in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_settings_of_training_and_of_which_modules_count_for_nothing(checkpoint, tmp_path):
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    tensors = {f"{PEFT}.lora_A.weight": parts["lora_down.weight"], f"{PEFT}.lora_B.weight": parts["lora_up.weight"]}
+    settings = {
+        "init_lora_weights": "gaussian",
+        "exclude_modules": ["x"],
+        "layers_to_transform": [3],
+        "bias": "none",
+    }
+    settings |= {"fan_in_fan_out": True, "lora_dropout": 0.5, "modules_to_save": None, "eva_config": {"rho": 2}}
+    path = peft_file(tmp_path, tensors, {"peft_type": "LORA", "r": 2, "lora_alpha": 6, **settings})
+    assert build(path, checkpoint)[TO_Q].scale == 3
+    path = peft_file(tmp_path, tensors, {"peft_type": "LORA", "r": 2, "use_dora": True})
+    with pytest.raises(BadInput, match="use_dora in its PEFT settings, and no lora_magnitude_vector"):
+        build(path, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "scale"),
+    [
+        ({"to_q": 8}, 4),
+        ({"to_k": 8}, 3),
+        ({"attn1.to_q": 8, "to_q": 10}, 4),
+        ({"q": 8}, 3),
+        ({r"down_blocks\..*to_[qk]": 8}, 4),
+        ({"^down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q": 8}, 4),
+        ({"^attn1.to_q": 8}, 3),
+        ({"to_v|to_q": 8}, 4),
+        ({"to_q": -8}, -4),
+        ({"to_q": 0}, 0),
+    ],
+)
+@pytest.mark.parametrize("metadata", [False, True])
+def test_alpha_pattern(patterns, scale, metadata, checkpoint, read, tmp_path):
+    """PEFT's: the first pattern that the end of a module's name is, within the component."""
+    parts = tiny_adapters.parts("lora", SHAPE, 1)
+    at = PEFT.replace("base_model.model.", "unet.") if metadata else PEFT
+    tensors = {f"{at}.lora_A.weight": parts["lora_down.weight"], f"{at}.lora_B.weight": parts["lora_up.weight"]}
+    settings = {"r": 2, "lora_alpha": 6, "alpha_pattern": patterns}
+    if metadata:
+        told = {f"unet.{name}": value for name, value in settings.items()}
+        adapters = read(tensors, metadata={"lora_adapter_metadata": json.dumps(told)})
+    else:
+        adapters = build(peft_file(tmp_path, tensors, {"peft_type": "LORA", **settings}), checkpoint)
+    assert adapters[TO_Q].scale == scale
+
+
+def test_a_bias_of_its_own(checkpoint, tmp_path):
+    """PEFT's lora_bias; a layer without a bias has none to merge it into."""
+    parts, bias = tiny_adapters.parts("lora", SHAPE, 1), np.arange(32, dtype=np.float32)
+    tensors = {f"{PEFT}.lora_A.weight": parts["lora_down.weight"], f"{PEFT}.lora_B.weight": parts["lora_up.weight"]}
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "lora_bias": True}
+    path = peft_file(tmp_path, tensors | {f"{PEFT}.lora_B.bias": bias}, settings)
+    adapter = build(path, checkpoint)[TO_Q]
+    np.testing.assert_array_equal(adapter.bias_delta(None, 0.5), 1.5 * bias)
+    weights = checkpoint.components["unet"].weights
+    arithmetic = Arithmetic(FLOAT64)
+    with pytest.raises(BadInput, match="has no bias, and its adapter one: it cannot be merged"):
+        Merged(weights, load([(open_adapters(path, checkpoint), 1.0)], "unet", weights, arithmetic))
 
 
 def test_pefts_lokr_and_oft_follow_their_settings(checkpoint, tmp_path):
@@ -240,8 +337,9 @@ def test_pefts_lokr_and_oft_follow_their_settings(checkpoint, tmp_path):
         turned.append(adapter.stages[0].blocks)
     assert np.abs(turned[1] - turned[2]).max() > 1e-3
     np.testing.assert_allclose(turned[0], turned[2].swapaxes(1, 2), atol=1e-3)
-    with pytest.raises(BadInput, match="coft"):
-        build(peft_file(tmp_path, tensors, {"peft_type": "OFT", "coft": True}), checkpoint)
+    settings = {"peft_type": "OFT", "r": 0, "oft_block_size": 4, "coft": True, "eps": 1e-4}
+    blocks = build(peft_file(tmp_path, tensors, settings), checkpoint)[TO_Q].stages[0].blocks
+    assert 0 < np.abs(blocks - np.eye(4)).max() < 1e-4
 
 
 def test_pefts_ia3_says_which_modules_scale_their_input(checkpoint, tmp_path):

@@ -3,16 +3,11 @@
 import math
 
 import pytest
+from sd15_shapes import sd15_shapes
 
-from refsd.weights.architecture import (
-    CLIPSize,
-    UNetSize,
-    VAESize,
-    clip_shapes,
-    sd15_shapes,
-    unet_shapes,
-    vae_shapes,
-)
+from refsd.networks.clip import CLIPSize, clip_shapes
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.vae import VAESize, vae_shapes
 
 
 @pytest.mark.parametrize(
@@ -37,8 +32,8 @@ def test_some_published_shapes():
 
 
 def test_widths_scale():
-    unet = unet_shapes(UNetSize(channels=32, context_dim=16, in_channels=9))
+    unet = unet_shapes(UNetSize(32, (32, 64, 128, 128), context_dim=16, in_channels=9))
     assert unet["input_blocks.0.0.weight"] == (32, 9, 3, 3)
     assert unet["middle_block.1.transformer_blocks.0.attn2.to_v.weight"] == (128, 16)
-    assert vae_shapes(VAESize(channels=32, latent_channels=16))["quant_conv.weight"] == (32, 32, 1, 1)
+    assert vae_shapes(VAESize(32, (32, 64, 128, 128), latent_channels=16))["quant_conv.weight"] == (32, 32, 1, 1)
     assert len(clip_shapes(CLIPSize(layers=2))) == 2 * 16 + 4

@@ -9,14 +9,8 @@ import tiny_radiance as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.weights.architecture_chroma import ChromaSize
-from refsd.weights.architecture_radiance import (
-    RADIANCE,
-    RADIANCE_X0_32,
-    RadianceSize,
-    radiance_shapes,
-    radiance_size,
-)
+from refsd.networks.chroma import ChromaSize
+from refsd.networks.chroma_radiance import RADIANCE, RADIANCE_X0_32, RadianceSize, radiance_shapes, radiance_size
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
 

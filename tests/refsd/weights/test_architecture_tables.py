@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.weights import architecture_chroma as chroma
-from refsd.weights import architecture_controlnet as controlnet
-from refsd.weights import architecture_esrgan as esrgan
-from refsd.weights import architecture_flux as flux
-from refsd.weights import architecture_flux2 as flux2
-from refsd.weights import architecture_mmdit as mmdit
-from refsd.weights import architecture_taesd as taesd
-from refsd.weights import architecture_text as text
-from refsd.weights import architecture_zimage as zimage
-from refsd.weights.architecture import UNetSize
+from refsd.networks.chroma import CHROMA, ChromaSize, chroma_shapes, chroma_size
+from refsd.networks.controlnet import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
+from refsd.networks.esrgan import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
+from refsd.networks.flux import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flux_shapes, flux_size
+from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size, flux2_shapes, flux2_size
+from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
+from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
+from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
+from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
+from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
+from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
+from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.zimage import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
 
@@ -39,85 +42,92 @@ def mmdits():
         return size._replace(dual=tuple(i for i in size.dual if i < size.blocks))
 
     some = st.sets(st.integers(0, 2)).map(lambda found: tuple(sorted(found)))
-    return sizes(mmdit.MMDiTSize, blocks=few, qk_norm=st.sampled_from([0, 8]), dual=some).map(whole)
+    return sizes(MMDiTSize, blocks=few, qk_norm=st.sampled_from([0, 8]), dual=some).map(whole)
+
+
+def widths(levels):
+    """Channels of each level, none a multiple of another."""
+    return st.lists(dims, min_size=levels, max_size=levels).map(tuple)
 
 
 def t5s():
     """One layer cannot tell where its table would be."""
-    return sizes(text.T5Size, layers=st.integers(2, 3), table_in_every_layer=st.booleans())
+    return sizes(T5Size, layers=st.integers(2, 3), table_in_every_layer=st.booleans())
 
 
-COPIED = UNetSize(4, (1, 2), (1,), 1, 6), UNetSize(3, (1, 3, 2), (0, 2), 2, 5, linear=True)
+COPIED = UNetSize(4, (4, 8), (1,), 1, 6), UNetSize(3, (3, 9, 6), (0, 2), 2, 5, linear=True)
 
 TABLES = {
-    "mmdit": Table(mmdit.mmdit_shapes, mmdit.mmdit_size, mmdit.SD3_MEDIUM, mmdits()),
-    "t5": Table(text.t5_shapes, text.t5_size, text.T5_XXL, t5s()),
-    "qwen3": Table(text.qwen3_shapes, text.qwen3_size, text.QWEN3_4B, sizes(text.Qwen3Size, layers=few)),
+    "mmdit": Table(mmdit_shapes, mmdit_size, SD3_MEDIUM, mmdits()),
+    "t5": Table(t5_shapes, t5_size, T5_XXL, t5s()),
+    "qwen3": Table(qwen3_shapes, qwen3_size, QWEN3_4B, sizes(Qwen3Size, layers=few)),
     "esrgan": Table(
-        esrgan.esrgan_shapes,
-        esrgan.esrgan_size,
-        esrgan.ESRGAN_X4,
-        sizes(esrgan.ESRGANSize, blocks=few, ups=st.integers(0, 2)),
+        esrgan_shapes,
+        esrgan_size,
+        ESRGAN_X4,
+        sizes(ESRGANSize, blocks=few, ups=st.integers(0, 2)),
     ),
     "taesd": Table(
-        taesd.taesd_shapes,
-        taesd.taesd_size,
-        taesd.TAESD,
+        taesd_shapes,
+        taesd_size,
+        TAESD,
         sizes(
-            taesd.TAESDSize,
+            TAESDSize,
             blocks=st.lists(few, min_size=1, max_size=4).map(tuple),
             pool=st.integers(0, 5),
             halves=st.sampled_from([("encoder", "decoder"), ("encoder",), ("decoder",)]),
         ),
     ),
     "controlnet": Table(
-        controlnet.controlnet_shapes,
-        controlnet.controlnet_size,
-        controlnet.CONTROLNET_SD15,
+        controlnet_shapes,
+        controlnet_size,
+        CONTROLNET_SD15,
         st.builds(
-            controlnet.ControlNetSize,
+            ControlNetSize,
             unet=st.sampled_from(
-                [UNetSize(4, (1, 2), (1,), 1, 6), UNetSize(3, (1, 3, 2), (0, 2), 2, 5, linear=True)]
+                [UNetSize(4, (4, 8), (1,), 1, 6), UNetSize(3, (3, 9, 6), (0, 2), 2, 5, linear=True)]
             ),
             hint=st.tuples(dims, dims, dims, dims),
             hint_channels=dims,
         ),
     ),
     "flux": Table(
-        flux.flux_shapes,
-        flux.flux_size,
-        flux.FLUX_DEV,
-        sizes(flux.FluxSize, double_blocks=few, single_blocks=few, guidance=st.booleans()),
+        flux_shapes,
+        flux_size,
+        FLUX_DEV,
+        sizes(FluxSize, double_blocks=few, single_blocks=few, guidance=st.booleans()),
     ),
     "chroma": Table(
-        chroma.chroma_shapes,
-        chroma.chroma_size,
-        chroma.CHROMA,
-        sizes(chroma.ChromaSize, double_blocks=few, single_blocks=few, layers=few),
+        chroma_shapes,
+        chroma_size,
+        CHROMA,
+        sizes(ChromaSize, double_blocks=few, single_blocks=few, layers=few),
     ),
     "zimage": Table(
-        zimage.zimage_shapes,
-        zimage.zimage_size,
-        zimage.ZIMAGE,
-        sizes(zimage.ZImageSize, layers=few, noise_refiners=few, context_refiners=few),
+        zimage_shapes,
+        zimage_size,
+        ZIMAGE,
+        sizes(ZImageSize, layers=few, noise_refiners=few, context_refiners=few),
     ),
     "flux2": Table(
-        flux2.flux2_shapes,
-        flux2.flux2_size,
-        flux2.FLUX2_DEV,
-        sizes(flux2.Flux2Size, double_blocks=few, single_blocks=few, guidance=st.booleans()),
+        flux2_shapes,
+        flux2_size,
+        FLUX2_DEV,
+        sizes(Flux2Size, double_blocks=few, single_blocks=few, guidance=st.booleans()),
     ),
     "flux2-vae": Table(
-        flux2.flux2_vae_shapes,
-        flux2.flux2_vae_size,
-        flux2.Flux2VAESize(),
-        sizes(flux2.Flux2VAESize, res_blocks=few, channel_mult=st.lists(few, min_size=1, max_size=4).map(tuple)),
+        flux2_vae_shapes,
+        flux2_vae_size,
+        Flux2VAESize(),
+        st.integers(1, 4).flatmap(
+            lambda levels: sizes(Flux2VAESize, res_blocks=few, widths=widths(levels), decoder=widths(levels))
+        ),
     ),
     "mistral": Table(
-        flux2.mistral_shapes,
-        flux2.mistral_size,
-        flux2.MistralSize(),
-        sizes(flux2.MistralSize, layers=few, head_dim=st.just(128), norm=st.booleans()),
+        mistral_shapes,
+        mistral_size,
+        MistralSize(),
+        sizes(MistralSize, layers=few, head_dim=st.just(128), norm=st.booleans()),
     ),
 }
 
@@ -167,23 +177,23 @@ def test_hostile_names_make_no_large_table(name, number):
 @pytest.mark.parametrize(
     ("shapes", "size", "parameters"),
     [
-        (flux.flux_shapes, flux.FLUX_DEV, 11_901_408_320),
-        (flux.flux_shapes, flux.FLUX_SCHNELL, 11_891_178_560),
-        (flux.flux_shapes, flux.FLUX_FILL, 11_902_391_360),
-        (mmdit.mmdit_shapes, mmdit.SD3_MEDIUM, 2_084_951_104),
-        (mmdit.mmdit_shapes, mmdit.SD35_LARGE, 8_146_280_768),
-        (text.t5_shapes, text.T5_XXL, 4_762_310_656),
-        (esrgan.esrgan_shapes, esrgan.ESRGAN_X4, 16_697_987),
-        (esrgan.esrgan_shapes, esrgan.ESRGAN_ANIME_6B, 4_467_779),
-        (taesd.taesd_shapes, taesd.TAESD, 2_445_063),
-        (controlnet.controlnet_shapes, controlnet.CONTROLNET_SD15, 361_279_120),
-        (chroma.chroma_shapes, chroma.CHROMA, 8_899_983_424),
-        (zimage.zimage_shapes, zimage.ZIMAGE, 6_154_908_736),
-        (flux2.flux2_shapes, flux2.FLUX2_DEV, 32_223_281_152),
-        (flux2.flux2_shapes, flux2.FLUX2_KLEIN_4B, 3_875_544_576),
-        (flux2.flux2_shapes, flux2.FLUX2_KLEIN_9B, 9_078_581_248),
-        (flux2.flux2_vae_shapes, flux2.Flux2VAESize(), 84_046_371),
-        (flux2.mistral_shapes, flux2.MistralSize(), 22_901_314_560),
+        (flux_shapes, FLUX_DEV, 11_901_408_320),
+        (flux_shapes, FLUX_SCHNELL, 11_891_178_560),
+        (flux_shapes, FLUX_FILL, 11_902_391_360),
+        (mmdit_shapes, SD3_MEDIUM, 2_084_951_104),
+        (mmdit_shapes, SD35_LARGE, 8_146_280_768),
+        (t5_shapes, T5_XXL, 4_762_310_656),
+        (esrgan_shapes, ESRGAN_X4, 16_697_987),
+        (esrgan_shapes, ESRGAN_ANIME_6B, 4_467_779),
+        (taesd_shapes, TAESD, 2_445_063),
+        (controlnet_shapes, CONTROLNET_SD15, 361_279_120),
+        (chroma_shapes, CHROMA, 8_899_983_424),
+        (zimage_shapes, ZIMAGE, 6_154_908_736),
+        (flux2_shapes, FLUX2_DEV, 32_223_281_152),
+        (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),
+        (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),
+        (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
+        (mistral_shapes, MistralSize(), 22_901_314_560),
     ],
 )
 def test_parameters(shapes, size, parameters):
@@ -191,5 +201,5 @@ def test_parameters(shapes, size, parameters):
 
 
 def test_a_mistral_that_ends_early_needs_no_norm():
-    size = flux2.MistralSize(layers=30, norm=False)
-    assert flux2.mistral_size(flux2.mistral_shapes(size)) == size
+    size = MistralSize(layers=30, norm=False)
+    assert mistral_size(mistral_shapes(size)) == size

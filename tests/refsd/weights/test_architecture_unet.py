@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.weights.architecture import UNETS, UNetSize, unet_shapes
-from refsd.weights.sizes import unet_size
+from refsd.networks.unet_tensors import UNETS, UNetSize, unet_shapes, unet_size
 
 COUNTS = {
     "sd15": 859_520_964,
@@ -41,7 +40,7 @@ def small(draw):
     down = tuple(draw(depths) for _ in range(levels))
     size = UNetSize(
         channels=draw(st.integers(1, 9)),
-        channel_mult=tuple(draw(st.lists(st.integers(1, 4), min_size=levels, max_size=levels))),
+        widths=tuple(draw(st.lists(st.integers(1, 39), min_size=levels, max_size=levels))),
         attention=tuple(level for level in range(levels) if any(down[level])),
         res_blocks=res_blocks,
         context_dim=draw(st.integers(40, 50)),

@@ -7,8 +7,8 @@ import pytest
 from naive.quant import grouped as naive
 from safetensors.numpy import save_file
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import GROUPED_TYPES
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import GROUPED_TYPES
 from refsd.weights import open_weights
 from refsd.weights.dequantize import Expansion
 from refsd.weights.finite import not_finite

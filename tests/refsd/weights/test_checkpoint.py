@@ -7,9 +7,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from refsd.cli.parts import FLAGS
-from refsd.golden.errors import BadInput
+from refsd.networks.unet_tensors import UNetSize
+from refsd.numerics.errors import BadInput
 from refsd.weights import check, open_checkpoint
-from refsd.weights.architecture import UNetSize
 from refsd.weights.checkpoint import PART_FLAGS, survey
 
 
@@ -35,7 +35,7 @@ def test_single_file(single_file, parts):
         "vae": {"num_groups": 32, "scaling_factor": 0.18215, "shift_factor": 0.0},
         "clip": {"num_heads": 1, "hidden_act": "quick_gelu"},
     }
-    assert checkpoint.components["unet"].size == UNetSize(32, (1, 2), (0,), 1, 24)
+    assert checkpoint.components["unet"].size == UNetSize(32, (32, 64), (0,), 1, 24)
 
 
 def test_folder(folder, parts):
@@ -138,7 +138,10 @@ def test_values_are_looked_at_once(single_file, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("transformer.single_transformer_blocks.0.proj_out.weight", "ambiguous: unet .* and flux in diffusers's"),
+        (
+            "transformer.single_transformer_blocks.0.proj_out.weight",
+            "ambiguous: flux in diffusers's .* and unet in ldm",
+        ),
         (
             "unet.down_blocks.0.resnets.0.conv1.weight",
             'ambiguous: unet in ldm.* and unet in diffusers.* under "unet."',
@@ -155,7 +158,7 @@ def test_two_models_in_one_file_are_ambiguous(single, name, says, as_safetensors
 
 def test_what_refsd_does_not_run_is_named(single, as_safetensors):
     path = as_safetensors(single | {"lora_unet_down_blocks_0.lora_up.weight": np.ones((2, 2), np.float32)})
-    with pytest.raises(BadInput, match="refsd does not run LoRA"):
+    with pytest.raises(BadInput, match="refsd does not run a LoRA for no model"):
         open_checkpoint(path)
 
 
@@ -203,7 +206,7 @@ def test_a_folder_without_weights(tmp_path):
     with pytest.raises(BadInput, match="expected diffusion_pytorch_model"):
         open_checkpoint(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
-    with pytest.raises(BadInput, match=r"pytorch_model\.bin: the pickle has"):
+    with pytest.raises(BadInput, match=r"pytorch_model\.bin: a text file; a \.safetensors, \.gguf or torch file"):
         open_checkpoint(tmp_path)
 
 
@@ -215,7 +218,7 @@ def test_a_component_twice(folder):
 
 
 HOSTILE = [
-    (b"", "not JSON"),
+    (b"", "an empty file: is the download complete\\?; JSON expected"),
     (b"{", "not JSON"),
     (b"\xff", "not UTF-8"),
     (b"[1]", "an object expected"),
@@ -231,11 +234,13 @@ HOSTILE = [
     (b'{"norm_num_groups": true}', "True"),
     (b'{"norm_num_groups": [32]}', "a JSON list"),
     (b'{"norm_num_groups": {}}', "a JSON dict"),
-    (b'{"attention_head_dim": [4, 8]}', "attention_head_dim is a JSON list"),
-    (b'{"attention_head_dim": []}', "attention_head_dim"),
+    (b'{"attention_head_dim": []}', "attention_head_dim is a JSON list; .* one for each of 2 levels"),
+    (b'{"attention_head_dim": [4, 8, 8]}', "attention_head_dim is a JSON list"),
+    (b'{"attention_head_dim": [4, 7]}', "divide the channels of the levels with attention: 32, 64"),
+    (b'{"attention_head_dim": [4, -8]}', "attention_head_dim is a JSON list"),
+    (b'{"attention_head_dim": [4, true]}', "attention_head_dim is a JSON list"),
     (b'{"act_fn": "gelu"}', "act_fn is 'gelu'; refsd computes silu"),
     (b'{"act_fn": {"a": 1}}', "act_fn is a JSON dict"),
-    (b'{"use_linear_projection": true, "attention_head_dim": [4, 8]}', "refsd computes heads of 64 channels"),
     (b'{"norm_eps": NaN}', "norm_eps is nan"),
 ]
 

@@ -6,10 +6,12 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.golden.errors import BadInput
+from refsd.networks import NETWORKS
+from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 from refsd.weights.config import component_config
-from refsd.weights.config_fields import COMPUTED
+
+COMPUTED = {name: network.computed for name, network in NETWORKS.items() if network.computed}
 
 SIZES = {component: size for parts in small.FAMILIES.values() for component, size in parts.items()}
 SHAPES = {component: small.shapes(component, SIZES[component]) for component in COMPUTED}
@@ -72,3 +74,23 @@ def test_a_folder_s_own_scale_is_read(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"shift_factor": "much"}))
     with pytest.raises(BadInput, match="shift_factor is 'much'; a number expected"):
         open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["rope_parameters", "text_config"])
+@pytest.mark.parametrize("value", [5, "default", [1], True])
+def test_fields_in_a_field_are_an_object(tmp_path, inner, value):
+    with pytest.raises(BadInput, match=f"config.json: {inner} is .*; a JSON object expected"):
+        component_config("qwen3", tmp_path / "config.json", SHAPES["qwen3"], {inner: value})
+    component_config("qwen3", tmp_path / "config.json", SHAPES["qwen3"], {inner: None})
+
+
+@pytest.mark.parametrize(("component", "field"), [("tae", "scaling_factor"), ("tae", "shift_factor")])
+def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field):
+    with pytest.raises(BadInput, match=f"{field} is 0.5; refsd computes"):
+        component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
+
+
+@pytest.mark.parametrize("component", ["unet", "controlnet"])
+def test_sizes_and_crops_are_embedded_in_256_numbers_each(tmp_path, component):
+    with pytest.raises(BadInput, match="addition_time_embed_dim is 128; refsd computes"):
+        component_config(component, tmp_path / "config.json", SHAPES[component], {"addition_time_embed_dim": 128})

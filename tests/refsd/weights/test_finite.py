@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import SCALAR_TYPES, Scaling, StoredTensor, stored
 from refsd.weights import finite
 from refsd.weights.finite import CHUNK, HALVES, not_finite
 
@@ -73,3 +73,17 @@ def test_eight_bit_floats_are_widened_some_rows_at_a_time(type, monkeypatch):
 
 def test_nothing():
     assert not_finite(stored(np.zeros((0, 3), np.float32))) == 0
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 7), (35,)])
+@pytest.mark.parametrize("scaling", [None, Scaling(np.float32([2]))])
+def test_eight_bit_floats_are_expanded_piece_by_piece(monkeypatch, shape, scaling):
+    """One row of a file may be larger than memory."""
+    monkeypatch.setattr(finite, "UNPACKED", 4)
+    codes = np.zeros(shape, np.uint8)
+    codes.reshape(-1)[[0, 3, 4]] = 0x7F  # NaN
+    longest = []
+    expand = StoredTensor.values
+    monkeypatch.setattr(StoredTensor, "values", lambda self: longest.append(self.data.size) or expand(self))
+    assert not_finite(StoredTensor("f8_e4m3", shape, codes.view(SCALAR_TYPES["f8_e4m3"]), scaling)) == 3
+    assert max(longest) == 4

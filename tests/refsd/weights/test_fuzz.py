@@ -12,7 +12,7 @@ from gguf import GGUFWriter
 from hypothesis import given
 from safetensors.numpy import save
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights.checkpoint import open_checkpoint, problems, survey
 from refsd.weights.describe import bad_values, describe, list_tensors
 from refsd.weights.finite import not_finite

@@ -11,12 +11,14 @@ import small_families as small
 from hypothesis import given
 from safetensors.numpy import save_file
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import GROUPED_TYPES
 from refsd.kernels.quant import grouped
+from refsd.networks import NETWORKS
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import GROUPED_TYPES
 from refsd.weights import open_checkpoint, open_weights
 from refsd.weights.describe import bad_values, describe
-from refsd.weights.folder_parts import PARTS
+
+PARTS = {name: network.folder for name, network in NETWORKS.items() if network.folder is not None}
 
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 63, 64, 2**31, 2**63, 10**40, 0.5, -0.0, 1e400, float("nan")])
 JSON = st.recursive(
@@ -169,4 +171,4 @@ def test_the_undamaged_open(folders):
 def test_a_pipe_is_not_waited_for(place):
     os.mkfifo(place / "pipe")
     said = refused_in_one_line(lambda: open_weights(place / "pipe"))
-    assert said is not None and "a pipe or a device" in said
+    assert said is not None and "pipe: a pipe; a .safetensors, .gguf or torch file" in said

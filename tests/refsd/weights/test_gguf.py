@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import SCALAR_TYPES
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES
 from refsd.weights import open_weights
 from refsd.weights.gguf import TYPES
 
@@ -44,6 +44,7 @@ def test_the_table_of_types_is_gguf_pys():
         assert TYPES[int(kind)] == (kind.name.lower(), block, size)
 
 
+@pytest.mark.smoke
 def test_reads_what_gguf_py_writes(path):
     rng = np.random.default_rng(0)
     arrays = {
@@ -207,6 +208,7 @@ HOSTILE = {
     "overlap": (made([info(), info("v")]), "overlaps"),
     "overlap of a long one": (made([info(dims=(16,)), info("v", offset=32)], data=b"\0" * 64), "overlaps"),
     "a hole": (made([info(), info("v", offset=64)], data=b"\0" * 96), "hole"),
+    "more than the last tensor": (made(data=b"\0" * 64), '"w" leaves a hole behind it: .* the file ends after 64'),
     "an original shape that does not fit": (
         made(kvs=[kv("comfy.gguf.orig_shape.w", 9, array(5, 2, struct.pack("<ii", 3, 4)))]),
         "orig_shape",
@@ -248,4 +250,50 @@ def test_many_texts_are_bounded(path, monkeypatch):
     monkeypatch.setattr("refsd.weights.gguf.MAX_ARRAY", 4)
     path.write_bytes(made(kvs=[kv("a", 9, array(8, 2, text("") * 2)), kv("b", 9, array(8, 3, text("") * 3))]))
     with pytest.raises(BadInput, match='"b": an array claims 3 elements'):
+        open_weights(path)
+
+
+# Three tensors of 64 elements: f32 (256 bytes), q8_0 (68, padded to 96), f16 (128).
+LAYOUT = {"a": (0, 0), "b": (8, 256), "c": (1, 352)}
+
+
+def laid(size=480, **changed):
+    infos = [info(name, (64,), *where) for name, where in (LAYOUT | changed).items()]
+    return made(infos, data=b"\0" * size)
+
+
+WRONG_TYPES = {
+    "larger": (laid(a=(27, 0)), '"a" overlaps what follows: i64 [64] takes 512 bytes, and "b" begins after 256'),
+    "smaller": (laid(a=(1, 0)), '"a" leaves a hole behind it: f16 [64] takes 128 bytes, and "b" begins after 256'),
+    "larger in the middle": (laid(b=(0, 256)), '"b" overlaps what follows: f32 [64] takes 256 bytes'),
+    "smaller in the middle": (laid(b=(2, 256)), '"b" leaves a hole behind it: q4_0 [64] takes 36 bytes'),
+    "larger at the end": (
+        laid(c=(0, 352)),
+        '"c" ends at byte 736 of 608: the file is cut short, or its type, f32,',
+    ),
+    "smaller at the end": (laid(c=(2, 352)), '"c" leaves a hole behind it: q4_0 [64] takes 36 bytes, and the file'),
+    "an offset, though": (laid(b=(8, 288)), '"b" leaves a hole before it: it begins at byte 416, 384 expected'),
+    "an earlier offset": (laid(b=(8, 224)), '"b" overlaps the one before it: it begins at byte 352, 384 expected'),
+    "the first offset": (laid(a=(0, 32)), '"a" leaves a hole before it'),
+    "a file cut short": (laid(size=400), '"c" ends at byte 608 of 528: the file is cut short'),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TYPES)
+def test_a_wrong_type_is_told_of_the_tensor_that_has_it(path, case):
+    path.write_bytes(laid())
+    assert open_weights(path)["b"].type == "q8_0"
+    content, says = WRONG_TYPES[case]
+    path.write_bytes(content)
+    with pytest.raises(BadInput) as error:
+        open_weights(path)
+    assert str(error.value).startswith(f"{path}: tensor {says}")
+
+
+def test_types_that_would_fit_are_offered(path):
+    path.write_bytes(laid(b=(2, 256)))
+    with pytest.raises(BadInput, match="its type may be wrong: q8_0 or q8_1 would fit; convert the file again"):
+        open_weights(path)
+    path.write_bytes(laid(c=(0, 352)))
+    with pytest.raises(BadInput, match="or its type, f32, is wrong: f16 or i16 or bf16 would fit"):
         open_weights(path)

@@ -25,7 +25,7 @@ def test_a_single_file(info, single_file):
     code, out, err = info(single_file)
     assert (code, err) == (0, "")
     assert "Stable Diffusion 1.x in the original layout, safetensors" in out
-    assert "channels 32, channel mult 1:2" in out
+    assert "channels 32, widths 32:64" in out
     assert "alphas_cumprod" in out
     assert "missing" not in out
 
@@ -114,9 +114,32 @@ def test_a_type_that_refsd_cannot_read(info, tmp_path):
 
 
 def test_another_family(info, as_safetensors):
-    code, out, _ = info(as_safetensors({"lora_unet_down_blocks_0.lora_up.weight": np.ones((3, 1))}))
+    code, out, _ = info(as_safetensors({"patch_embedding.weight": np.ones((3, 1))}))
     assert code == 0
-    assert "LoRA, which refsd does not run" in out
+    assert "a video model, which refsd does not run" in out
+
+
+def _lora(module, rows, columns):
+    return {f"{module}.lora_up.weight": np.ones((rows, 2)), f"{module}.lora_down.weight": np.ones((2, columns))}
+
+
+def test_an_adapter(info, as_safetensors):
+    tensors = _lora("lora_unet_mid_block_attentions_0_proj_in", 1280, 1280)
+    tensors |= _lora("lora_te_text_model_encoder_layers_0_mlp_fc1", 3072, 768)
+    tensors |= _lora("lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k", 320, 768)
+    path = as_safetensors(tensors)
+    code, out, _ = info(path)
+    assert code == 0
+    assert "a LoRA for Stable Diffusion 1.x, which refsd runs with --lora" in out
+    assert "layers      3, by their names and shapes" in out
+    said = json.loads(info(path, "--json")[1])
+    assert said["adapter"] == {
+        "kind": "LoRA", "models": ["Stable Diffusion 1.x"], "layers": 3, "unknown": [], "runs": True,
+    }  # fmt: skip
+    assert (said["components"], said["runs"]) == ({}, False)
+    code, out, _ = info(as_safetensors(tensors | {"lora_unet_elsewhere.lora_up.weight": np.ones((3, 1))}))
+    assert "a LoRA for Stable Diffusion 1.x, which refsd does not run" in out
+    assert "unknown     1: lora_unet_elsewhere.lora_up.weight" in out
 
 
 def test_names_are_neither_markup_nor_terminal_codes(info, as_safetensors):

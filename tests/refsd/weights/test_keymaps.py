@@ -2,18 +2,15 @@
 
 import numpy as np
 import pytest
+from sd15_shapes import sd15_shapes
 
-from refsd.golden.tensor import StoredTensor, stored
-from refsd.weights import keymaps
-from refsd.weights.architecture import (
-    CLIPSize,
-    UNetSize,
-    VAESize,
-    clip_shapes,
-    sd15_shapes,
-    unet_shapes,
-    vae_shapes,
-)
+from refsd.networks.clip import CLIPSize, clip_keymap, clip_shapes
+from refsd.networks.flux import flux_keymap
+from refsd.networks.keymap import CONCAT
+from refsd.networks.unet import unet_keymap
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.vae import VAESize, vae_keymap, vae_original_keymap, vae_shapes
+from refsd.numerics.tensor import StoredTensor, stored
 
 
 def numbered(shapes):
@@ -27,9 +24,10 @@ def round_trip(keymap, weights, rows=None):
     sources, rest = keymap.sources(theirs)
     assert rest == []
     assert sources.keys() == weights.keys()
+    shapes = {name: tensor.shape for name, tensor in theirs.items()}
     for name, source in sources.items():
         back = source.read(theirs)
-        assert back.shape == weights[name].shape == source.shape({n: t.shape for n, t in theirs.items()})
+        assert back.shape == weights[name].shape == source.shape(shapes)
         np.testing.assert_array_equal(back.values(), weights[name].values())
     return theirs
 
@@ -39,26 +37,26 @@ SMALL = sd15_shapes(unet_channels=4, context_dim=6, clip_hidden=4, clip_layers=2
 
 @pytest.mark.parametrize("component", ["unet", "vae"])
 def test_round_trip(component):
-    theirs = round_trip(getattr(keymaps, component)(), numbered(SMALL[component]))
+    theirs = round_trip({"unet": unet_keymap, "vae": vae_keymap}[component](), numbered(SMALL[component]))
     assert len(theirs) == len(SMALL[component])
 
 
 def test_round_trip_clip_keeps_its_names():
     weights = numbered({name: shape for name, shape in SMALL["clip"].items() if "token_embedding" not in name})
-    assert round_trip(keymaps.clip(), weights).keys() == weights.keys()
+    assert round_trip(clip_keymap(), weights).keys() == weights.keys()
 
 
 @pytest.mark.parametrize(
     ("levels", "res_blocks", "attention"), [(4, 2, (0, 1, 2)), (3, 1, (1, 2)), (2, 2, (0, 1)), (2, 3, (1,))]
 )
 def test_round_trip_of_other_unets(levels, res_blocks, attention):
-    size = UNetSize(4, (1, 2, 4, 4)[:levels], attention, res_blocks, 6)
-    round_trip(keymaps.unet(levels, res_blocks, attention), numbered(unet_shapes(size)))
+    size = UNetSize(4, (4, 8, 16, 16)[:levels], attention, res_blocks, 6)
+    round_trip(unet_keymap(levels, res_blocks, attention), numbered(unet_shapes(size)))
 
 
 def test_round_trip_of_another_vae():
-    size = VAESize(4, (1, 2), 1)
-    round_trip(keymaps.vae(2, 1), numbered(vae_shapes(size)))
+    size = VAESize(4, (4, 8), 1)
+    round_trip(vae_keymap(2, 1), numbered(vae_shapes(size)))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +76,7 @@ def test_round_trip_of_another_vae():
     ],
 )
 def test_unet_names(ours, theirs):
-    keymap = keymaps.unet()
+    keymap = unet_keymap()
     assert keymap.theirs(ours).names == (theirs,)
     assert keymap.ours(theirs)[0] == ours
 
@@ -95,7 +93,7 @@ def test_unet_names(ours, theirs):
     ],
 )
 def test_vae_names(ours, theirs):
-    keymap = keymaps.vae()
+    keymap = vae_keymap()
     assert keymap.theirs(ours).names == (theirs,)
     assert keymap.ours(theirs)[0] == ours
 
@@ -103,7 +101,7 @@ def test_vae_names(ours, theirs):
 @pytest.mark.parametrize("old", ["query", "key", "value", "proj_attn"])
 def test_the_old_names_of_vae_attention_are_read(old):
     ours = {"query": "q", "key": "k", "value": "v", "proj_attn": "proj_out"}[old]
-    name, source = keymaps.vae().ours(f"encoder.mid_block.attentions.0.{old}.weight")
+    name, source = vae_keymap().ours(f"encoder.mid_block.attentions.0.{old}.weight")
     assert name == f"encoder.mid.attn_1.{ours}.weight"
     weight = stored(np.arange(6.0).reshape(2, 3))
     read = source.read({source.names[0]: weight})
@@ -112,22 +110,22 @@ def test_the_old_names_of_vae_attention_are_read(old):
 
 def test_a_second_name_for_the_same_tensor_is_left_over():
     names = [f"encoder.mid_block.attentions.0.{name}.weight" for name in ("to_q", "query")]
-    sources, rest = keymaps.vae().sources(names)
+    sources, rest = vae_keymap().sources(names)
     assert list(sources) == ["encoder.mid.attn_1.q.weight"]
     assert rest == names[1:]
 
 
 def test_attention_of_the_original_may_be_linear():
     name = "decoder.mid.attn_1.q.weight"
-    _, source = keymaps.vae_original().ours(name)
+    _, source = vae_original_keymap().ours(name)
     assert source.read({name: stored(np.ones((4, 4)))}).shape == (4, 4, 1, 1)
     assert source.read({name: stored(np.ones((4, 4, 1, 1)))}).shape == (4, 4, 1, 1)
 
 
 def test_clip_without_its_head():
-    assert keymaps.clip().ours("encoder.layers.3.mlp.fc1.weight")[0] == "text_model.encoder.layers.3.mlp.fc1.weight"
-    assert keymaps.clip().ours("text_projection.weight")[0] == "text_projection.weight"
-    assert keymaps.clip().ours("logit_scale") is None
+    assert clip_keymap().ours("encoder.layers.3.mlp.fc1.weight")[0] == "text_model.encoder.layers.3.mlp.fc1.weight"
+    assert clip_keymap().ours("text_projection.weight")[0] == "text_projection.weight"
+    assert clip_keymap().ours("logit_scale") is None
 
 
 FLUX_D, FLUX_M = 8, 32
@@ -146,7 +144,7 @@ FLUX_ROWS = {f"single_blocks.2.linear1.{leaf}": [FLUX_D] * 3 + [FLUX_M] for leaf
 
 def test_flux_round_trip():
     weights = numbered(FLUX)
-    theirs = round_trip(keymaps.flux(2, 3), weights, FLUX_ROWS)
+    theirs = round_trip(flux_keymap(2, 3), weights, FLUX_ROWS)
     qkv = weights["double_blocks.1.img_attn.qkv.weight"].data
     np.testing.assert_array_equal(theirs["transformer_blocks.1.attn.to_k.weight"].data, qkv[FLUX_D : 2 * FLUX_D])
     assert theirs["single_transformer_blocks.2.proj_mlp.bias"].shape == (FLUX_M,)
@@ -157,34 +155,34 @@ def test_flux_round_trip():
 def test_packed_rows_are_joined_as_bytes():
     """Two rows of one q8_0 block each, 34 bytes."""
     parts = [StoredTensor("q8_0", (2, 32), np.full(68, i, np.uint8)) for i in range(3)]
-    joined = keymaps.CONCAT.join(parts)
+    joined = CONCAT.join(parts)
     assert joined.type == "q8_0"
     assert joined.shape == (6, 32)
     np.testing.assert_array_equal(joined.data, np.repeat(np.arange(3, dtype=np.uint8), 68))
-    for part, back in zip(parts, keymaps.CONCAT.split(joined, [2, 2, 2]), strict=True):
+    for part, back in zip(parts, CONCAT.split(joined, [2, 2, 2]), strict=True):
         np.testing.assert_array_equal(back.data, part.data)
 
 
 def test_parts_of_different_types_become_float32():
-    joined = keymaps.CONCAT.join([stored(np.ones((1, 2), np.float16)), stored(np.zeros((2, 2), np.float32))])
+    joined = CONCAT.join([stored(np.ones((1, 2), np.float16)), stored(np.zeros((2, 2), np.float32))])
     assert (joined.type, joined.shape) == ("f32", (3, 2))
     np.testing.assert_array_equal(joined.data, [[1, 1], [0, 0], [0, 0]])
 
 
 def test_what_no_row_knows_is_left_over():
     names = ["up_blocks.0.nothing.weight", "conv_in.weight", "down_blocks.7.resnets.0.conv1.weight"]
-    sources, rest = keymaps.unet().sources(names)
+    sources, rest = unet_keymap().sources(names)
     assert list(sources) == ["input_blocks.0.0.weight"]
     assert rest == [names[0], names[2]]
     with pytest.raises(KeyError):
-        keymaps.unet().write({"label_emb.0.0.weight": stored(np.ones(1))})
+        unet_keymap().write({"label_emb.1.0.weight": stored(np.ones(1))})
 
 
 def test_an_incomplete_concatenation_is_left_over():
     names = [f"transformer_blocks.0.attn.{name}.weight" for name in ("to_q", "to_k")]
-    assert keymaps.flux(1, 0).sources(names) == ({}, names)
+    assert flux_keymap(1, 0).sources(names) == ({}, names)
 
 
 def test_every_name_of_the_clip_table_is_known():
     shapes = clip_shapes(CLIPSize(hidden=4, layers=2, mlp=8, vocab=5, positions=3))
-    assert all(keymaps.clip().theirs(name).names == (name,) for name in shapes)
+    assert all(clip_keymap().theirs(name).names == (name,) for name in shapes)

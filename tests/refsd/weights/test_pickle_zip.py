@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch_files import FLOATS, state, storage, tensor, zipped
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights import open_weights
 
 PLAIN = state(w=tensor())
@@ -175,6 +175,27 @@ def test_only_what_is_read_must_be_stored(opened):
     assert opened(out.getvalue())["w"].values().sum() == 15
 
 
+@pytest.mark.parametrize(
+    ("bit", "says"),
+    [
+        (0, "is encrypted"),
+        (5, "is compressed patched data"),
+        (6, "is strongly encrypted"),
+        (13, "is hidden by masked headers"),
+    ],
+)
+@pytest.mark.parametrize("sign", [b"PK\3\4", b"PK\1\2"])
+def test_bytes_that_are_not_the_content_are_named(opened, sign, bit, says):
+    """In the directory or in the local header alone, of the pickle or of a storage."""
+    start = -1
+    for name in ("data.pkl", "data/0"):
+        start = GOOD.index(sign, start + 1)
+        at = start + (6 if sign == b"PK\3\4" else 8)
+        content = patched(at, "<H", struct.unpack_from("<H", GOOD, at)[0] | 1 << bit)
+        with pytest.raises(BadInput, match=f'"archive/{name}" {says}, and torch stores plain bytes'):
+            opened(content)
+
+
 def test_storages_share_nothing_but_what_they_say(opened):
     content = zipped(
         state(v=tensor(of=storage("0")), w=tensor(of=storage("1"))),
@@ -182,3 +203,65 @@ def test_storages_share_nothing_but_what_they_say(opened):
     )
     weights = opened(content)
     assert (weights["v"].values().sum(), weights["w"].values().sum()) == (15, 6)
+
+
+def test_a_storage_is_held_against_its_crc_when_it_is_read(opened, tmp_path):
+    """Headers alone do not tell: the other storage is good, and `info` reads neither."""
+    content = zipped(state(v=tensor(of=storage("1")), w=tensor()), [("0", FLOATS), ("1", FLOATS[:-1] + b"\x42")])
+    at = content.index(FLOATS) + 5
+    weights = opened(patched(at, "<B", content[at] ^ 1, content=content))
+    assert weights["v"].values().shape == (2, 3)
+    for name in ("w", "w"):
+        with pytest.raises(
+            BadInput, match=r'a\.ckpt: "data/0" is damaged: its CRC-32 is \w{8}, the zip says \w{8}'
+        ):
+            weights[name]
+
+
+def test_a_view_of_a_damaged_storage_is_refused_too(opened):
+    content = zipped(state(w=tensor(size=(3, 2), stride=(1, 3))))
+    at = content.index(FLOATS)
+    with pytest.raises(BadInput, match='"data/0" is damaged'):
+        opened(patched(at, "<B", 1, content=content))["w"]
+
+
+def test_the_pickle_is_held_against_its_crc(opened):
+    at = GOOD.index(b"cpu")
+    with pytest.raises(BadInput, match=r'"archive/data\.pkl" is damaged'):
+        opened(patched(at, "<3s", b"gpu"))
+
+
+def test_a_file_of_which_torch_computed_no_crc(opened):
+    """torch.serialization.set_crc32_options(False) writes zeros."""
+    content = bytearray(GOOD)
+    for sign, at in ((b"PK\1\2", 16), (b"PK\3\4", 14)):
+        start = content.find(sign)
+        while start >= 0:
+            content[start + at : start + at + 4] = bytes(4)
+            start = content.find(sign, start + 1)
+    assert opened(bytes(content))["w"].values().sum() == 15
+    one = patched(DIRECTORY + 16, "<I", 0)
+    with pytest.raises(BadInput, match="the zip says 00000000"):
+        opened(one)["w"]
+
+
+OTHER_ZIPS = {
+    "a safetensors file in it": (
+        [("x/model.safetensors", b"")],
+        'a zip that holds "x/model.safetensors"',
+    ),
+    "arrays": ([("a.npy", b""), ("b.npy", b"")], "an npz, NumPy's zip of arrays; a checkpoint expected"),
+    "a document": ([("[Content_Types].xml", b""), ("word/document.xml", b"")], "a document of an office program"),
+    "anything": ([("a.txt", b"")], "a zip with 0 <folder>/data.pkl among its 1 files"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_ZIPS)
+def test_a_zip_of_something_else_is_named(opened, case):
+    entries, says = OTHER_ZIPS[case]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in entries:
+            archive.writestr(name, content)
+    with pytest.raises(BadInput, match=says):
+        opened(out.getvalue())

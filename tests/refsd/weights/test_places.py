@@ -8,10 +8,10 @@ import small_families as small
 import torch_files
 from safetensors.numpy import save_file
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights import detect, open_checkpoint
 from refsd.weights.checkpoint import FILES, survey
-from refsd.weights.places import _OPENCLIP, PLACES
+from refsd.weights.detect import CANDIDATES
 
 HALVES = {("1.conv.0.",): "encoder", ("1.weight",): "decoder"}
 
@@ -27,11 +27,11 @@ def model(family):
 
 
 def layout_of(place):
-    return "openclip" if place.witnesses == _OPENCLIP else place.layout
+    return "openclip" if "transformer.resblocks." in place.witnesses else place.layout.name
 
 
 def cases():
-    for place in PLACES:
+    for place in CANDIDATES:
         for family in small.FAMILIES:
             component, _ = model(family)
             if place.component == component or (place.component, component) == ("clip", "clip_g"):
@@ -66,13 +66,13 @@ def test_the_same_tensors_from_safetensors_and_gguf(tmp_path, place, family):
     arrays, kept = as_kept(place, family)
     save_file(kept, tmp_path / "a.safetensors")
     component, _ = model(family)
-    assert_holds(open_checkpoint(tmp_path / "a.safetensors"), component, arrays, place.layout)
-    assert_holds(open_checkpoint(small.save_gguf(tmp_path / "a.gguf", kept)), component, arrays, place.layout)
+    assert_holds(open_checkpoint(tmp_path / "a.safetensors"), component, arrays, place.layout.name)
+    assert_holds(open_checkpoint(small.save_gguf(tmp_path / "a.gguf", kept)), component, arrays, place.layout.name)
 
 
 def test_every_place_is_tried():
     tried = {param.values[0] for param in cases()}
-    assert tried == set(PLACES)
+    assert tried == set(CANDIDATES)
 
 
 @pytest.mark.parametrize("family", small.FAMILIES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 
 LISTED = np.load(Path(__file__).parents[2] / "fixtures" / "published_layouts.npz")

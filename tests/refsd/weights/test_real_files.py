@@ -11,7 +11,7 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights import detect, open_checkpoint
 
 ONE = np.ones(1, np.float32)
@@ -207,7 +207,7 @@ def test_norms_that_comfyui_saved_anew(tmp_path, family):
         ("single_blocks.0.linear1.qweight", "4-bit weights of GPTQ or Nunchaku"),
         ("lora_controlnet", "Control-LoRA"),
         ("controlnet_x_embedder.weight", "a transformer's ControlNet"),
-        ("transformer_blocks.0.attn.to_q.lora_A.weight", "LoRA"),
+        ("transformer_blocks.0.attn.to_q.lora_A.weight", "a LoRA for no model that refsd knows"),
     ],
 )
 def test_what_refsd_does_not_run_is_named(tmp_path, name, says):

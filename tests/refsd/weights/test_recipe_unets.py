@@ -3,9 +3,9 @@
 import pytest
 
 from refsd.golden.case import ModelRecipe
+from refsd.networks import NETWORKS
 from refsd.weights import open_checkpoint, recipes
-from refsd.weights.architectures import ARCHITECTURES
-from refsd.weights.recipe_models import MODELS
+from refsd.weights.recipes import MODELS
 
 pytestmark = pytest.mark.jitted
 
@@ -31,7 +31,7 @@ def test_a_recipes_unet_is_found_with_its_shapes(tmp_path, family):
     parts = MODELS[family].parts
     assert checkpoint.components.keys() == parts.keys()
     for component, held in checkpoint.components.items():
-        want = ARCHITECTURES[component].shapes(parts[component].tiny)
+        want = NETWORKS[component].shapes(parts[component].tiny)
         assert {name: tensor.shape for name, tensor in held.weights.items()} == want
 
 

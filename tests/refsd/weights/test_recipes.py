@@ -6,12 +6,12 @@ import gguf
 import numpy as np
 import pytest
 from safetensors import safe_open
+from sd15_shapes import sd15_shapes
 
 from refsd.golden.case import ModelRecipe
-from refsd.golden.errors import BadInput
 from refsd.golden.recipe import realize
-from refsd.weights import open_checkpoint, recipe_models, recipes
-from refsd.weights.architecture import sd15_shapes
+from refsd.numerics.errors import BadInput
+from refsd.weights import open_checkpoint, recipes
 
 TINY = ModelRecipe("sd15", "f16", tiny=True)
 # Of the whole file: a changed byte of any recipe weight is a line in CHANGELOG under Numerics.
@@ -110,11 +110,11 @@ def test_small_files_are_small_and_are_still_what_they_are(tmp_path, family, mos
 
 def test_a_tiny_sdxl_fits_together():
     """What its encoders say is what its UNet takes, token for token: it can draw."""
-    parts = recipe_models.MODELS["sdxl"].parts
+    parts = recipes.MODELS["sdxl"].parts
     unet, clip, bigg = (parts[name].tiny for name in ("unet", "clip", "clip_g"))
     assert unet.context_dim == clip.hidden + bigg.hidden
     assert unet.label == bigg.projection + 6 * 256
-    parts = recipe_models.MODELS["sd21"].parts
+    parts = recipes.MODELS["sd21"].parts
     assert parts["unet"].tiny.context_dim == parts["clip"].tiny.hidden
     assert clip.vocab == bigg.vocab == parts["clip"].tiny.vocab == 49408
 
@@ -165,7 +165,7 @@ def test_full_size_is_sd15s():
         (TINY, "a", "onnx", "unknown layout 'onnx'"),
         (TINY, ".", "ldm", "a folder; name a file"),
         (TINY, "file", "diffusers", "--layout diffusers writes a folder"),
-        (TINY, "file/a.safetensors", "ldm", "cannot write the file"),
+        (TINY, "file/a.safetensors", "ldm", "its folder cannot be made"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(tmp_path, model, name, layout, says):
@@ -193,3 +193,23 @@ def test_quiet_weights_are_smaller_but_for_norms_and_modulations():
             "_mod." in name or "modulation" in name or "norm" in name or name.startswith(("time", "vec", "guid"))
         )
         assert recipe.exponent - quiet[name].exponent == (0 if stays else 6), name
+
+
+def test_a_folder_that_is_not_finished_has_no_name(tmp_path):
+    """Whatever interrupts it: its parts stand elsewhere until all of them are whole."""
+
+    def stop(count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recipes.make(TINY, tmp_path / "model", "diffusers", stop)
+    assert list(tmp_path.iterdir()) == []
+    recipes.make(TINY, tmp_path / "model", "diffusers")
+    with pytest.raises(BadInput, match="model: exists; remove it"):
+        recipes.make(TINY, tmp_path / "model", "diffusers")
+
+
+def test_the_name_says_the_format(tmp_path):
+    for name in ("a.npz", "a.bin", "a"):
+        with pytest.raises(BadInput, match=rf"{name}: recipe weights are written to \.safetensors or \.gguf"):
+            recipes.make(TINY, tmp_path / name)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from naive.quant import scaled as naive
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import stored
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 from refsd.weights import open_weights
 from refsd.weights.dequantize import Expansion
 from refsd.weights.finite import not_finite

@@ -8,8 +8,8 @@ import pytest
 from naive.quant import grouped as naive
 from naive.quant.scaled import float8
 
-from refsd.golden.errors import BadInput
-from refsd.golden.tensor import stored
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 from refsd.weights import open_weights
 from refsd.weights.writers import Spec, write_safetensors
 

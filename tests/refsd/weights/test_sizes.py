@@ -1,22 +1,12 @@
 """A size is read back from its own table; one tensor that is missing does not change it."""
 
 import pytest
+from sd15_shapes import sd15_shapes
 
-from refsd.weights.architecture import (
-    CLIP_G,
-    CLIP_H,
-    CLIP_H_23,
-    CLIP_L_PROJECTED,
-    FLUX_VAE,
-    CLIPSize,
-    UNetSize,
-    VAESize,
-    clip_shapes,
-    sd15_shapes,
-    unet_shapes,
-    vae_shapes,
-)
-from refsd.weights.sizes import clip_size, count, unet_size, vae_size
+from refsd.networks.clip import CLIP_G, CLIP_H, CLIP_H_23, CLIP_L_PROJECTED, CLIPSize, clip_shapes, clip_size
+from refsd.networks.dimensions import count
+from refsd.networks.unet_tensors import UNetSize, unet_shapes, unet_size
+from refsd.networks.vae import FLUX_VAE, VAESize, vae_shapes, vae_size
 
 READ = {"unet": unet_size, "vae": vae_size, "clip": clip_size}
 
@@ -25,10 +15,10 @@ READ = {"unet": unet_size, "vae": vae_size, "clip": clip_size}
     ("shapes", "read", "size"),
     [
         (unet_shapes, unet_size, UNetSize()),
-        (unet_shapes, unet_size, UNetSize(32, (1, 2), (0,), 1, 24, 9, 5)),
-        (unet_shapes, unet_size, UNetSize(48, (1, 3, 2), (1, 2), 3, 33)),
+        (unet_shapes, unet_size, UNetSize(32, (32, 64), (0,), 1, 24, 9, 5)),
+        (unet_shapes, unet_size, UNetSize(48, (48, 144, 96), (1, 2), 3, 33)),
         (vae_shapes, vae_size, VAESize()),
-        (vae_shapes, vae_size, VAESize(32, (1, 2, 2), 1, 8, 1)),
+        (vae_shapes, vae_size, VAESize(32, (32, 64, 64), 1, 8, 1)),
         (clip_shapes, clip_size, CLIPSize()),
         (vae_shapes, vae_size, FLUX_VAE),
         (vae_shapes, vae_size, VAESize(latent_channels=32)),
@@ -58,7 +48,7 @@ def test_odd_shapes_are_no_error(component, shape):
 
 
 @pytest.mark.parametrize("half", ["encoder.", "decoder."])
-@pytest.mark.parametrize("size", [FLUX_VAE, VAESize(24, (1, 3), 1, 6, 3, quant_convs=False)])
+@pytest.mark.parametrize("size", [FLUX_VAE, VAESize(24, (24, 72), 1, 6, 3, quant_convs=False)])
 def test_half_an_autoencoder(half, size):
     assert vae_size({name: shape for name, shape in vae_shapes(size).items() if name.startswith(half)}) == size
 

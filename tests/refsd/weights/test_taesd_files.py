@@ -7,9 +7,9 @@ from safetensors.numpy import load_file, save_file
 from tiny_models import sampled
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.weights.checkpoint import open_checkpoint
 
 RECORDED = np.load(tiny.RECORDED)

@@ -8,21 +8,22 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.components import forward, load
-from refsd.golden.arithmetic import Arithmetic
-from refsd.golden.errors import BadInput
-from refsd.golden.numerics import FLOAT64
-from refsd.golden.tensor import stored
 from refsd.models.unet import transformer_block
 from refsd.module import Module
-from refsd.weights import keymaps_sdxl, open_checkpoint
-from refsd.weights.architecture import UNetSize
-from refsd.weights.keymaps_tiny_unet import tiny_unet
+from refsd.networks.tiny_unet_names import tiny_unet_keymap
+from refsd.networks.unet import unet_keymap
+from refsd.networks.unet_tensors import UNetSize
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
+from refsd.numerics.tensor import stored
+from refsd.weights import open_checkpoint
 
-TINY_SD = UNetSize(32, (1, 2, 2), (0, 1, 2), 1, 24, middle=None)
+TINY_SD = UNetSize(32, (32, 64, 64), (0, 1, 2), 1, 24, middle=None)
 SIZES = {
     "tiny-sd": TINY_SD,
     "sdxs-512": TINY_SD._replace(attention=(1, 2)),
-    "sdxs-09": TINY_SD._replace(channels=64, context_dim=40, linear=True, cross_only=(0,)),
+    "sdxs-09": TINY_SD._replace(channels=64, widths=(64, 128, 128), context_dim=40, linear=True, cross_only=(0,)),
 }
 UNET = "model.diffusion_model."
 INPUTS = {
@@ -78,7 +79,7 @@ def answer(path, context):
 def test_a_converted_file_is_the_folder_it_was_made_of(tmp_path, name, first_level_out):
     size = SIZES[name]
     arrays = small.weights("unet", size)
-    theirs = keymaps_sdxl.unet(3, 1, size.attention).write({n: stored(a) for n, a in arrays.items()})
+    theirs = unet_keymap(3, 1, size.attention).write({n: stored(a) for n, a in arrays.items()})
     converted = {
         UNET + script_names(n, first_level_out): np.ascontiguousarray(t.values()) for n, t in theirs.items()
     }
@@ -96,7 +97,7 @@ def test_a_converted_file_is_the_folder_it_was_made_of(tmp_path, name, first_lev
 def test_round_trip(name):
     size = SIZES[name]
     arrays = {n: stored(a) for n, a in small.weights("unet", size).items()}
-    keymap = tiny_unet(3, size.attention)
+    keymap = tiny_unet_keymap(3, size.attention)
     written = keymap.write(arrays)
     found, rest = keymap.sources(written)
     assert rest == []
@@ -142,7 +143,7 @@ def test_where_attn1_takes_the_text_it_looks_at_the_text():
 def test_what_config_says_of_it_must_be_what_the_shapes_say(tmp_path, said, holds):
     size = SIZES["sdxs-09"]
     arrays = small.weights("unet", size)
-    theirs = keymaps_sdxl.unet(3, 1, size.attention).write({n: stored(a) for n, a in arrays.items()})
+    theirs = unet_keymap(3, 1, size.attention).write({n: stored(a) for n, a in arrays.items()})
     (tmp_path / "unet").mkdir()
     save_file(
         {n: np.ascontiguousarray(t.values()) for n, t in theirs.items()},

@@ -3,9 +3,9 @@ import pytest
 from gguf import GGUFReader
 from safetensors import deserialize
 
-from refsd.golden.errors import BadInput
 from refsd.golden.recipe import Recipe, realize
-from refsd.golden.tensor import SCALAR_TYPES, StoredTensor, stored
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.weights import open_weights
 from refsd.weights.writers import Spec, write_gguf, write_safetensors
 

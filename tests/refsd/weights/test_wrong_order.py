@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import small_families as small
 
-from refsd.golden.errors import BadInput
+from refsd.numerics.errors import BadInput
 from refsd.weights import detect, open_checkpoint
 
 SAID = r"a\.gguf: its dimensions are stored in the wrong order \(outermost first\): GGUF stores the innermost first"

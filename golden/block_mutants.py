@@ -1,0 +1,211 @@
+"""Block types read wrongly: bugs of every operation that expands one."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from refsd.golden.mutations import Wrong, answer
+from refsd.golden.operation import Mutant
+from refsd.golden.recipe import SCALE_FIELDS
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import SCALAR_TYPES, stored
+
+
+def other_blocks(name: str, change: Callable[[str, np.ndarray], np.ndarray | None]) -> Wrong:
+    """The bytes [n, block bytes] of a block type's tensor replaced."""
+
+    def wrong(op, inputs, params):
+        tensor = inputs[name]
+        if tensor.type in SCALAR_TYPES:
+            return None
+        blocks = tensor.data.reshape(-1, BLOCK_TYPES[tensor.type].bytes).copy()
+        changed = change(tensor.type, blocks)
+        if changed is None:
+            return None
+        return answer(op, {**inputs, name: tensor._replace(data=changed.reshape(-1))}, params)
+
+    return wrong
+
+
+_NIBBLES = {
+    "q4_0": 2,
+    "q4_1": 4,
+    "q5_0": 6,
+    "q5_1": 8,
+    "q4_k": 16,
+    "q5_k": 48,
+    "iq4_nl": 2,
+    "iq4_xs": 8,
+    "mxfp4": 1,
+    "nvfp4": 4,
+}
+
+
+def swapped_nibbles(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    quants = _NIBBLES.get(type)
+    if quants is None:
+        return None
+    blocks[:, quants:] = blocks[:, quants:] << 4 | blocks[:, quants:] >> 4
+    return blocks
+
+
+def neighbours_scale(type: str, blocks: np.ndarray) -> np.ndarray:
+    field = SCALE_FIELDS[type][0]
+    size = {"f16": 2, "f16 in pieces": 8}.get(field.kind, 1)
+    scale = blocks[:, field.offset : field.offset + size]
+    scale[:] = np.roll(scale, 1, axis=0)
+    return blocks
+
+
+def added_min(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """The sign of the second scale, which is that of the mins."""
+    if len(SCALE_FIELDS[type]) != 2:
+        return None
+    blocks[:, SCALE_FIELDS[type][1].offset + 1] ^= 0x80
+    return blocks
+
+
+_HIGH_BITS = {
+    "q5_0": (2, 6),
+    "q5_1": (4, 8),
+    "q3_k": (0, 32),
+    "q5_k": (16, 48),
+    "q6_k": (128, 192),
+    "iq2_s": (66, 74),
+    "iq3_s": (66, 74),
+}
+
+
+def missing_high_bits(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    at = _HIGH_BITS.get(type)
+    if at is None:
+        return None
+    blocks[:, slice(*at)] = 0
+    return blocks
+
+
+def unsigned(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """int8 quants read without their sign."""
+    if type != "q8_0":
+        return None
+    blocks[:, 2:] &= 0x7F
+    return blocks
+
+
+def packed_scales(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """6-bit scales without their two upper bits (of q4_k and q5_k: scales 4 to 7)."""
+    if type in ("q4_k", "q5_k"):
+        blocks[:, 4:12] &= 0x3F
+    elif type == "iq4_xs":
+        blocks[:, 2:4] = 0
+    else:
+        return None
+    return blocks
+
+
+def bits_from_the_top(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """Signs, or codes of 1 or 2 bits, taken from the other end of their byte."""
+    at, width = _PACKED.get(type, ((), 0))
+    if not width:
+        return None
+    chosen = blocks[:, slice(*at)]
+    fields = [(chosen >> shift & (1 << width) - 1) << (8 - width - shift) for shift in range(0, 8, width)]
+    chosen[:] = np.bitwise_or.reduce(fields)
+    return blocks
+
+
+# type: (first byte, the one after the last), bits
+_PACKED = {
+    "iq2_s": ((34, 66), 1),
+    "iq3_s": ((74, 106), 1),
+    "q1_0": ((2, 18), 1),
+    "tq2_0": ((0, 64), 2),
+    "q2_0": ((2, 18), 2),
+    "q2_k": ((16, 80), 2),
+}
+
+
+def other_shift(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """The sign of the 1/8 that IQ1 adds."""
+    if type == "iq1_s":
+        blocks[:, 35:50:2] ^= 0x80
+    elif type == "iq1_m":
+        blocks[:, 32:48] ^= 0x88
+    else:
+        return None
+    return blocks
+
+
+def doubled(type: str, blocks: np.ndarray) -> np.ndarray | None:
+    """The table of doubled codes, and the scale not halved."""
+    if type == "mxfp4":
+        blocks[:, 0] += 1
+    elif type == "nvfp4":
+        blocks[:, :4] += 8
+    else:
+        return None
+    return blocks
+
+
+def other_values(name: str, change: Callable[[str, np.ndarray], np.ndarray | None]) -> Wrong:
+    """The values of a tensor replaced; `change` sees its type and float32 [blocks, block]."""
+
+    def wrong(op, inputs, params):
+        tensor = inputs[name]
+        if tensor.type in SCALAR_TYPES:
+            return None
+        values = tensor.values()
+        changed = change(tensor.type, values.reshape(-1, BLOCK_TYPES[tensor.type].block).copy())
+        return (
+            None if changed is None else answer(op, {**inputs, name: stored(changed.reshape(values.shape))}, params)
+        )
+
+    return wrong
+
+
+def no_eighth_sign(type: str, values: np.ndarray) -> np.ndarray | None:
+    """Seven signs read, the eighth left positive."""
+    if type not in ("iq2_xxs", "iq2_xs", "iq3_xxs"):
+        return None
+    values[:, 7::8] = np.copysign(values[:, 7::8], 1)
+    return values
+
+
+def first_trit_last(type: str, values: np.ndarray) -> np.ndarray | None:
+    """TQ1_0's five digits of a byte taken from the other end."""
+    if type != "tq1_0":
+        return None
+    values[:, :160] = values[:, :160].reshape(-1, 5, 32)[:, ::-1].reshape(-1, 160)
+    return values
+
+
+def other_float8(name: str) -> Wrong:
+    """E4M3 read as E5M2, and the other way round; NaN and infinity as 0."""
+    pair = {"f8_e4m3": "f8_e5m2", "f8_e5m2": "f8_e4m3"}
+
+    def wrong(op, inputs, params):
+        tensor = inputs[name]
+        if tensor.type not in pair:
+            return None
+        kind = pair[tensor.type]
+        values = tensor._replace(type=kind, data=tensor.data.view(SCALAR_TYPES[kind])).values()
+        return answer(op, {**inputs, name: stored(np.nan_to_num(values, posinf=0, neginf=0))}, params)
+
+    return wrong
+
+
+def block_mutants(name: str) -> tuple[Mutant, ...]:
+    return (
+        Mutant("nibbles in the wrong order", other_blocks(name, swapped_nibbles)),
+        Mutant("scale of the neighbouring block", other_blocks(name, neighbours_scale)),
+        Mutant("min added, not subtracted", other_blocks(name, added_min)),
+        Mutant("upper bits of the quants missing", other_blocks(name, missing_high_bits)),
+        Mutant("quants without their sign", other_blocks(name, unsigned)),
+        Mutant("upper bits of the packed scales missing", other_blocks(name, packed_scales)),
+        Mutant("small fields from the top of their byte", other_blocks(name, bits_from_the_top)),
+        Mutant("IQ1 shifted the other way", other_blocks(name, other_shift)),
+        Mutant("4-bit floats doubled", other_blocks(name, doubled)),
+        Mutant("the eighth sign left out", other_values(name, no_eighth_sign)),
+        Mutant("ternary digits from the other end", other_values(name, first_trit_last)),
+        Mutant("8-bit floats of the other kind", other_float8(name)),
+    )

@@ -1,0 +1,92 @@
+"""How far an honest engine may be from the truth, element by element, derived from its numerics.
+
+Each bound is a run of the operation on absolute values, as TOSA's conformance rule does it: it
+scales with the data, where a fixed rtol, atol or NMSE does not. Terms are first order; u is the
+relative error of one rounding (rounding.py), gamma(n) that of n in a row. Engines that sum in
+another order, in blocks or in a wider type stay inside, since gamma(n) is the serial worst case.
+
+An element whose bound overflows may be anything. An element whose bound is zero must be exact.
+The bounds stand on the operations' pages (operations/); here is what they are given, and the terms
+that several of them add up.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.rounding import Bound, Terms, floor, gamma, largest, moved_in_turn, unit
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
+
+# exp, erf, tanh, sin and cos of ordinary math libraries, in units of u.
+FUNCTION = 4.0
+
+
+class Run(NamedTuple):
+    """What every bound below is given: all arrays float64.
+
+    inputs: the tensors' values; stored: the tensors; types: their storage types; truth: the float64 answer
+    """
+
+    numerics: Numerics
+    inputs: Mapping[str, np.ndarray]
+    types: Mapping[str, str]
+    params: Mapping[str, Any]
+    truth: np.ndarray
+    stored: Mapping[str, StoredTensor]
+
+    @property
+    def u(self) -> float:
+        return unit(self.numerics.compute_dtype)
+
+    def between(self, size: np.ndarray) -> np.ndarray:
+        """Bound on storing numbers of this size in the middle of an operation that torch composes of several.
+
+        It is 0 where storage is as wide as compute.
+        """
+        if self.numerics.storage == self.numerics.compute:
+            return np.zeros_like(size)
+        dtype = self.numerics.storage_dtype
+        return unit(dtype) * size + float(ml_dtypes.finfo(dtype).smallest_subnormal) / 2
+
+    def moved(self, name: str, through: str | None = None) -> np.ndarray:
+        """What storing an input, and passing it through a type, does to it."""
+        return moved_in_turn(self.inputs[name], self.numerics.storage, through)
+
+    def rounded(self, terms: Terms, extra: Any = 0.0) -> Bound:
+        """The terms, the rounding of the result, and flushed subnormals; `extra` is added to both sides."""
+        storage = self.numerics.storage_dtype
+        terms.add(unit(storage) * (np.abs(self.truth) + terms.limit))
+        terms.add(floor(storage) + floor(self.numerics.compute_dtype) + extra)
+        limit = np.where(np.abs(self.truth) + terms.limit > largest(storage), np.inf, terms.limit)
+        return Terms().add(limit, np.sqrt(terms.square)).bound(self.truth.shape)
+
+
+def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
+    """Limit and spread of a sum of n products.
+
+    limit:  gamma(n + 1) sum |w x|
+    spread: step k rounds a partial sum s_k, E[s_k^2] <= sum t^2 k/n + result^2 (k/n)^2 for terms t in random
+            order; the sum over k of u^2/3 E[s_k^2] is u^2 n/3 (sum t^2 / 2 + result^2 / 3)
+    """
+    return gamma(n + 1, u) * absolute, u * np.sqrt((n + 1) / 3 * (squares / 2 + result**2 / 3) + squares / 3)
+
+
+def bias_of(run: Run) -> tuple[Any, Any]:
+    if "bias" not in run.inputs:
+        return 0.0, 0.0
+    return np.abs(run.inputs["bias"]), run.moved("bias")
+
+
+def bias_per_channel(run: Run) -> tuple[Any, Any]:
+    """bias_of, in the shape that meets an output [N, K, ...]."""
+    shape = (-1,) + (1,) * (run.truth.ndim - 2)
+    bias, moved = bias_of(run)
+    return np.reshape(bias, shape), np.reshape(moved, shape)
+
+
+def movement(run: Run, through: str | None = None) -> Bound:
+    """Numbers change their place only: exact, but for a storage type, and a type, that cannot hold them."""
+    return Terms().add(moved_in_turn(run.truth, run.numerics.storage, through)).bound(run.truth.shape)

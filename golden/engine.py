@@ -1,0 +1,58 @@
+"""The Engine protocol: what can be judged. The engines themselves stand in refsd/engines."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from refsd.golden.case import Case, ModelRecipe
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.printable import printable
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
+
+# Gives the file (or the diffusers folder) that holds a model's recipe weights, writing it if need be.
+ModelFiles = Callable[[ModelRecipe, str], Path]
+
+
+class Engine(Protocol):
+    """Something that computes a Case: the reference, ggml, torch, a program, a server.
+
+    name:    as reports call it
+    version: of the thing that computes, not of the adapter
+    """
+
+    name: str
+    version: str
+
+    def refuses(self, case: Case) -> str | None:
+        """Why this engine does not take the case, in a few words; None if it does."""
+        ...
+
+    def numerics(self, case: Case) -> Numerics:
+        """How the engine says that it computes this case: its honest rounding."""
+        ...
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        """What the engine is known to do differently here."""
+        ...
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        """Compute the case. Raises EngineFailure with the engine's own words if it cannot."""
+        ...
+
+
+class EngineFailure(Exception):
+    """The engine crashed, refused or answered nonsense; the message, one printable line, holds its last words."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(" ".join(message.split())))
+
+
+class Found(NamedTuple):
+    """What a look for an engine gave: the engine, or why there is none."""
+
+    name: str
+    engine: Engine | None
+    why_not: str = ""

@@ -1,7 +1,0 @@
-"""Storage types: what is looked up and expanded by torch."""
-
-from refsd.golden.engines.torch_ops.function import Function
-
-FUNCTIONS: dict[str, Function] = {
-    "embedding": lambda torch, x, params: torch.nn.functional.embedding(x["ids"], x["weight"]),
-}

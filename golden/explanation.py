@@ -1,0 +1,93 @@
+"""Decide whether a known bug explains a wrong answer: one rule, for operations and for whole models.
+
+A bug is named only if the engine's answer is clearly nearer to the reference's answer with the bug than to the
+truth and to the honest run, and no other bug's answer is clearly nearer still. Rounding hides distances, so
+nearness is measured along the bug's own effect: truth (or honest run) at 0, the answer with the bug at 1.
+
+    effect   = suspect - honest
+    position = <found - origin, effect> / <effect, effect>,  origin: the truth, then the honest run
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.metrics import INFINITE
+
+# How far from 1 the position may be.
+_AWAY = 0.25
+# For a lower precision: two honest runs of one precision part where they sum in another order. Measured between two
+# float16 or bfloat16 runs of whole models: positions of 0.55 to 0.93.
+_AWAY_ROUNDED = 0.5
+# The effect must be this many times as large as the error with which its position is measured.
+_SIGNIFICANT = 8.0
+# One distance is clearly less than another at this share.
+_CLEARLY = 0.5
+
+Answer = Mapping[str, np.ndarray]
+
+
+class Scene(NamedTuple):
+    """The three answers to a case that does not conform.
+
+    found:  the engine's, with every output of the truth's shape
+    truth:  in float64
+    honest: the reference's under the numerics that the engine declares
+    scale:  output -> the unit of its elements' errors: a number or an array, above zero; inf: any value is right
+    """
+
+    found: Answer
+    truth: Answer
+    honest: Answer
+    scale: Mapping[str, np.ndarray | float]
+
+    def explained_by(self, suspect: Answer, precision: bool = False) -> bool:
+        """True if a bug explains the engine's answer.
+
+        suspect:   the reference's answer with the bug, under the engine's numerics
+        precision: the bug is a lower precision
+        """
+        if any(suspect[name].shape != y.shape for name, y in self.truth.items()):
+            return False
+        effect = self._apart(suspect, self.honest)
+        size = _norm(effect)
+        if not size or _SIGNIFICANT * self.distance(suspect) > size:
+            return False
+        away = _AWAY_ROUNDED if precision else _AWAY
+        return all(
+            abs(float(self._apart(self.found, origin) / size @ (effect / size)) - 1) <= away
+            for origin in (self.truth, self.honest)
+        )
+
+    def distance(self, suspect: Answer) -> float:
+        """The RMS of the difference between the engine's answer and another."""
+        z = self._apart(self.found, suspect)
+        return _norm(z) / math.sqrt(max(z.size, 1))
+
+    def nearest(self, suspects: Mapping[str, Answer]) -> list[str]:
+        """The names of those suspects than which no other is clearly nearer, the nearest first.
+
+        Distances below the honest run's distance from the truth count as equal.
+        """
+        noise = self._replace(found=self.honest).distance(self.truth)
+        apart = {name: self.distance(answer) for name, answer in suspects.items()}
+        least = max(min(apart.values(), default=0.0), noise)
+        return sorted((name for name in apart if _CLEARLY * apart[name] <= least), key=apart.__getitem__)
+
+    def _apart(self, one: Answer, other: Answer) -> np.ndarray:
+        """one - other in units of `scale`, all outputs in a row."""
+        return np.concatenate([_units(one[name], other[name], self.scale[name]).reshape(-1) for name in self.truth])
+
+
+def _units(one: np.ndarray, other: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    same = (one == other) | (np.isnan(one) & np.isnan(other)) | np.isinf(scale)
+    with np.errstate(invalid="ignore", over="ignore"):
+        z = np.where(same, 0.0, (one - other) / scale)
+    return np.clip(np.nan_to_num(z, nan=INFINITE, posinf=INFINITE, neginf=-INFINITE), -INFINITE, INFINITE)
+
+
+def _norm(z: np.ndarray) -> float:
+    return math.sqrt(float(z @ z))

@@ -1,0 +1,128 @@
+"""How a kind of case is answered and judged: operations, models' components, trajectories, a class each.
+
+Whoever handles a case asks `Judges.of(case)` once. A new kind is a subclass of Judge, listed in refsd/judges.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.metrics import Metrics
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
+
+Answer = Mapping[str, np.ndarray]
+Inputs = Mapping[str, StoredTensor]
+Change = TypeVar("Change", covariant=True)
+
+
+class Mutant(NamedTuple, Generic[Change]):
+    """A known bug.
+
+    name:   what an engine that has it does, in a few words
+    change: how it differs from the reference, in the terms of the judge that lists it
+    """
+
+    name: str
+    change: Change
+
+
+class Standard(NamedTuple):
+    """What an engine's answer to a case is held against.
+
+    inputs:     as `case.realize()` gives them
+    truth:      the reference's answer in float64; honest: under `numerics`, which the engine declares
+    deviations: that truth and honest have
+    """
+
+    case: Case
+    inputs: Inputs
+    truth: Answer
+    honest: Answer
+    numerics: Numerics
+    deviations: tuple[Deviation, ...] = ()
+
+
+class Trace(NamedTuple):
+    """The way to an answer.
+
+    honest: the reference's outputs under the engine's numerics
+    taps:   those intermediate results that the engine gave, measured, in the order of computation: the first that
+            fails is the place of the error
+    names:  of all intermediate results that there are
+    """
+
+    honest: Answer
+    taps: Sequence[Metrics] = ()
+    names: Sequence[str] = ()
+
+
+class Judge(ABC):
+    """A kind of case. found: an engine's answer."""
+
+    @abstractmethod
+    def takes(self, op: str) -> bool:
+        """True if cases that ask for `op` are of this kind."""
+
+    @abstractmethod
+    def what(self, case: Case) -> str:
+        """What the case asks for, in a phrase."""
+
+    def refuses(self, case: Case, numerics: Numerics) -> str | None:
+        """Why the reference does not answer the case under these numerics; None if it does."""
+        return None
+
+    def complete(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        """The case's parameters with their defaults. Raises BadInput for what does not fit."""
+        return case.params
+
+    @abstractmethod
+    def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
+        """The reference's answer, under the arithmetic's numerics and deviations.
+
+        Raises BadInput for a case that does not fit.
+        """
+
+    @abstractmethod
+    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+        """Every output measured, in the order of computation; then those that nobody asked for."""
+
+    @abstractmethod
+    def mutants(self, case: Case) -> Sequence[Mutant]:
+        """The known bugs of this kind; some may make no difference to the case."""
+
+    @abstractmethod
+    def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant) -> Answer | None:
+        """The reference's answer with a bug, otherwise in float32; None where the bug makes no difference."""
+
+    def locate(self, case: Case, inputs: Inputs, found: Answer, truth: Answer, numerics: Numerics) -> Trace:
+        """Judge the intermediate results among what was found; this kind has none unless it says otherwise."""
+        return Trace(self.answer(case, inputs, Arithmetic(numerics)))
+
+    @abstractmethod
+    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+        """What explains an answer that does not conform, the likeliest first: with it the reference agrees."""
+
+
+class Judges:
+    """The kinds of case."""
+
+    def __init__(self, *judges: Judge):
+        self._judges = judges
+
+    def find(self, case: Case) -> Judge | None:
+        """The judge of this case's kind; None if there is none."""
+        return next((judge for judge in self._judges if judge.takes(case.op)), None)
+
+    def of(self, case: Case) -> Judge:
+        """The judge of this case's kind. Raises BadInput if there is none."""
+        judge = self.find(case)
+        if judge is None:
+            raise BadInput(f"{case.name}: no operation {case.op}")
+        return judge

@@ -1,0 +1,85 @@
+"""What known bugs are made of: changes of parameters, of inputs, of outputs, or another operation's answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from refsd.golden.operation import Inputs, Mutant, Operation, Params, Wrong
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.tensor import stored
+
+
+def answer(op: Operation, inputs: Inputs, params: Params) -> np.ndarray:
+    """y in float32, as the honest engine that a bug is built into would give it."""
+    return op.answer(Arithmetic(FLOAT32), inputs, params)
+
+
+def other_params(**changes: Callable[[Any], Any]) -> Wrong:
+    """Parameters replaced by functions of themselves."""
+
+    def wrong(op, inputs, params):
+        return answer(op, inputs, {k: changes[k](v) if k in changes else v for k, v in params.items()})
+
+    return wrong
+
+
+def other_input(name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Wrong:
+    """One input's values replaced; a block type becomes the float32 that it holds."""
+
+    def wrong(op, inputs, params):
+        if name not in inputs:
+            return None
+        before = inputs[name].values()
+        after = change(before)
+        if after is None or (after.shape == before.shape and np.array_equal(after, before)):
+            return None
+        dtype = before.dtype if before.dtype.kind in "iu" else np.float32
+        return answer(op, {**inputs, name: stored(np.ascontiguousarray(after, dtype))}, params)
+
+    return wrong
+
+
+def without(name: str) -> Wrong:
+    def wrong(op, inputs, params):
+        return answer(op, {k: v for k, v in inputs.items() if k != name}, params) if name in inputs else None
+
+    return wrong
+
+
+def other_run(run: Callable[[Arithmetic, Inputs, Params], np.ndarray], **more: Any) -> Wrong:
+    """Another operation's answer; more: parameters that it has besides."""
+    return lambda op, inputs, params: run(Arithmetic(FLOAT32), inputs, {**more, **params})
+
+
+def other_output(change: Callable[[np.ndarray], np.ndarray]) -> Wrong:
+    return lambda op, inputs, params: change(answer(op, inputs, params))
+
+
+def to_float16(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float32)
+
+
+def first_of_batch(x: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x[:1], x.shape)
+
+
+def read_as_transposed_image(x: np.ndarray) -> np.ndarray:
+    N, C, H, W = x.shape
+    return x.reshape(N, C, W, H).swapaxes(2, 3)
+
+
+BATCH = Mutant("second item of the batch reads the first", other_input("x", first_of_batch))
+NO_BIAS = Mutant("bias missing", without("bias"))
+ZERO_BIAS = Mutant("bias missing", other_input("bias", np.zeros_like))
+NO_WEIGHT = Mutant("weight missing", other_input("weight", np.ones_like))
+EPS = (
+    Mutant("eps ten times too large", other_params(eps=lambda eps: 10 * eps)),
+    Mutant("eps ten times too small", other_params(eps=lambda eps: eps / 10)),
+    Mutant("eps missing", other_params(eps=lambda eps: 0.0)),
+)
+F16_INPUT = Mutant("activations silently float16", other_input("x", to_float16))
+F16_WEIGHT = Mutant("weights silently float16", other_input("weight", to_float16))
+SIDES_SWAPPED = Mutant("height and width swapped", other_input("x", read_as_transposed_image))

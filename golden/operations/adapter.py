@@ -1,0 +1,176 @@
+"""What LoRA and LoKr share: layers, scales, the bound of a delta, bugs of scales."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refsd.golden.bounds import Run, products
+from refsd.golden.mutations import Wrong, answer, other_input
+from refsd.golden.operation import Mutant, values
+from refsd.golden.rounding import Bound, Terms, unit
+from refsd.kernels.adapters import Conv2d, Linear
+from refsd.kernels.adapters.layer import convolve
+from refsd.kernels.adapters.scales import lokr_rank
+from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.numerics.profiles import DTYPES
+
+
+def lokr_ranks(inputs) -> tuple[int | None, int]:
+    """The rank that divides alpha, and how many columns the part has that tells it."""
+    rank = lokr_rank(*(inputs[part].shape[0] if part in inputs else None for part in ("w1_b", "w2_b")))
+    part = "w2_b" if "w2_b" in inputs else "w1_b"
+    return rank, int(np.prod(inputs[part].shape[1:])) if rank else 0
+
+
+def columns_count(a) -> bool:
+    return a.parameter("adapter", "rank_one_is_columns", False)
+
+
+def _added(a, adapter, x, layer, shape):
+    out = np.zeros(shape, a.numerics.compute_dtype)
+    adapter.forward(x, out, layer, out)
+    return a.store(out)
+
+
+def on_linear(adapter_of, part):
+    def run(a, inputs, params):
+        adapter = adapter_of(a, inputs, params)
+        x = np.ascontiguousarray(values(a, inputs["x"]), a.numerics.compute_dtype)
+        O, I = outputs_of(inputs), x.shape[-1]
+        weight = np.broadcast_to(np.zeros((), x.dtype), (O, I))
+        return _added(
+            a,
+            adapter,
+            x,
+            Linear(weight, None, a.activation(inputs[part(inputs)].type), a.settled),
+            (*x.shape[:-1], O),
+        )
+
+    return run
+
+
+def on_conv2d(adapter_of):
+    def run(a, inputs, params):
+        adapter = adapter_of(a, inputs, params)
+        x = np.ascontiguousarray(values(a, inputs["x"]), a.numerics.compute_dtype)
+        O, kernel = outputs_of(inputs), filter_of(inputs)
+        stride, (top, bottom, left, right) = params["stride"], params["padding"]
+
+        def product(x, weight, stride, padding):
+            x, weight = (a.round_as(t, a.numerics.conv) for t in (a.settled(x), weight))
+            return convolve(x, weight, stride, padding)
+
+        weight = np.broadcast_to(np.zeros((), x.dtype), (O, x.shape[1], *kernel))
+        layer = Conv2d(weight, None, stride, (top, bottom, left, right), 1, product, a.settled)
+        P = (x.shape[2] + top + bottom - kernel[0]) // stride + 1
+        Q = (x.shape[3] + left + right - kernel[1]) // stride + 1
+        return _added(a, adapter, x, layer, (len(x), O, P, Q))
+
+    return run
+
+
+def outputs_of(inputs) -> int:
+    """How many outputs the layer has."""
+    if "up" in inputs:
+        return inputs["up"].shape[0]
+    first, second = (inputs[w] if w in inputs else inputs[f"{w}_a"] for w in ("w1", "w2"))
+    return first.shape[0] * second.shape[0]
+
+
+def filter_of(inputs) -> tuple[int, ...]:
+    """(R, S), or () for a linear layer."""
+    return next(inputs[part] for part in ("down", "w2", "w2_b") if part in inputs).shape[2:]
+
+
+Factors = Mapping[str, np.ndarray]
+
+
+_FACTORS = ("down", "up", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b")
+
+
+def delta_bound(delta: Callable[[Factors], np.ndarray], scale: Callable[[Run], float]) -> Callable[[Run], Bound]:
+    def bound(run: Run) -> Bound:
+        """y = s D x, D made of factors f: D(|f| + df) (|x| + dx) - D(|f|) |x| for what is stored, gamma(n) for the
+        sums, and for each factor but the last one a rounding of what it leaves. Storage narrower than the sums
+        rounds what leaves the last one, and what the scale makes of it, besides.
+
+        n counts a serial sum over the delta's row and over every rank: it holds for an engine that goes through the
+        factors and for one that forms the delta.
+        """
+        factors = {name: np.abs(run.inputs[name]) for name in _FACTORS if name in run.inputs}
+        conv = bool(filter_of(run.inputs))
+        moved = {name: run.moved(name, run.numerics.conv if conv else None) for name in factors}
+        kind = run.types[next(name for name in ("down", "w2", "w2_b") if name in factors)]
+        through = run.numerics.conv if conv else run.numerics.activations.get(kind)
+        x, dx = np.abs(run.inputs["x"]), run.moved("x", through)
+        s = abs(scale(run))
+
+        def apply(weight, values):
+            if not conv:
+                return values @ weight.T
+            values, weight = np.ascontiguousarray(values), np.ascontiguousarray(weight)
+            none = np.zeros(len(weight))
+            return conv2d_im2col(values, weight, none, run.params["stride"], tuple(run.params["padding"]))
+
+        exact = s * delta(factors)
+        upper = s * delta({name: value + moved[name] for name, value in factors.items()})
+        absolute = apply(upper, x + dx)
+        squares = apply(s**2 * delta({name: (f + moved[name]) ** 2 for name, f in factors.items()}), (x + dx) ** 2)
+        terms = Terms().add(np.maximum(absolute - apply(exact, x), 0) if dx.any() or _any(moved) else 0 * absolute)
+        ranks = sum(len(f) for name, f in factors.items() if name in ("down", "w1_b", "w2_b"))
+        n = upper[0].size + ranks + len(factors) + 1
+        terms.add(*products(run.u, n, absolute, squares, run.truth))
+        kept = unit(run.numerics.storage_dtype)
+        between = max(kept, _unit_of(through))
+        if between > run.u:
+            terms.add((len(factors) - 1) * between * absolute)
+        if kept > run.u:
+            terms.add(2 * kept * absolute)
+        return run.rounded(terms)
+
+    return bound
+
+
+def _any(moved: Factors) -> bool:
+    return any(m.any() for m in moved.values())
+
+
+def _unit_of(through: str | None) -> float:
+    return {None: 0.0, "f16": unit(DTYPES["float16"]), "bf16": unit(DTYPES["bfloat16"])}.get(through, 2.0**-7)
+
+
+def rank_of(op, inputs) -> tuple[int | None, int]:
+    return inputs["down"].shape[:2] if op.name.startswith("lora") else lokr_ranks(inputs)
+
+
+def other_scale(change) -> Wrong:
+    """alpha replaced by change(alpha, rank, columns); None where that leaves it, or nothing is divided."""
+
+    def wrong(op, inputs, params):
+        alpha, (rank, columns) = params["alpha"], rank_of(op, inputs)
+        if alpha is None or rank is None:
+            return None
+        other = change(alpha, rank, columns)
+        return None if other in (None, alpha) else answer(op, inputs, {**params, "alpha": other})
+
+    return wrong
+
+
+def read_as_transposed(name) -> Wrong:
+    return other_input(name, lambda w: w.reshape(w.shape[::-1]).T if w.ndim == 2 and 1 not in w.shape else None)
+
+
+SCALES = (
+    Mutant("alpha ignored", other_scale(lambda alpha, rank, columns: rank)),
+    Mutant("scale twice", other_scale(lambda alpha, rank, columns: alpha**2 / rank)),
+    Mutant("alpha not divided by the rank", other_scale(lambda alpha, rank, columns: alpha * rank)),
+    Mutant("alpha over the root of the rank", other_scale(lambda alpha, rank, columns: alpha * math.sqrt(rank))),
+    Mutant(
+        "a rank of 1 read as the columns", other_scale(lambda a, rank, columns: a / columns if rank == 1 else None)
+    ),
+)
+
+
+SIDES: dict[str, Any] = {"padding": [1, 0, 2, 1]}

@@ -1,0 +1,86 @@
+"""Sums and products of two tensors, one broadcast to the other."""
+
+import numpy as np
+
+from refsd.golden.bounds import Run
+from refsd.golden.case import Case
+from refsd.golden.mutations import other_input, to_float16
+from refsd.golden.operation import Mutant, Operation, values
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms
+
+
+def _run_add(a, inputs, params):
+    return a.add(values(a, inputs["a"]), values(a, inputs["b"]))
+
+
+def _run_mul(a, inputs, params):
+    return a.multiply(values(a, inputs["a"]), values(a, inputs["b"]))
+
+
+_INPUTS = {"a": "[...]", "b": "broadcastable to a"}
+
+
+def _bound_add(run: Run) -> Bound:
+    return run.rounded(Terms().add(run.moved("a")).add(run.moved("b")).add(run.u * np.abs(run.truth)))
+
+
+def _bound_mul(run: Run) -> Bound:
+    a, b, da, db = np.abs(run.inputs["a"]), np.abs(run.inputs["b"]), run.moved("a"), run.moved("b")
+    return run.rounded(Terms().add(a * db).add((b + db) * da).add(run.u * np.abs(run.truth)))
+
+
+def read_along_the_wrong_axis(b: np.ndarray) -> np.ndarray:
+    """The right numbers, read with the fastest axis slowest."""
+    return b.T.reshape(b.shape)
+
+
+def repeated_wrongly(op, inputs, params):
+    """b's memory repeated until a is full, as if its leading axes were the ones that repeat."""
+    a, b = (inputs[name].values() for name in ("a", "b"))
+    flat = np.resize(b.ravel(), a.shape).astype(np.float32)
+    return a + flat if op.name == "add" else a * flat
+
+
+_MUTANTS = (
+    Mutant("b repeated along the wrong axes", repeated_wrongly),
+    Mutant("b read along the wrong axis", other_input("b", read_along_the_wrong_axis)),
+    Mutant("b silently float16", other_input("b", to_float16)),
+)
+
+
+def _cases(op: str) -> tuple[Case, ...]:
+    a, others = (2, 6, 5, 7), {"channel": (1, 6, 1, 1), "item": (2, 6, 1, 1), "row": (1, 1, 5, 7)}
+    return tuple(
+        Case(f"{op}/f32/{label}-2x6x5x7-{'x'.join(map(str, b))}", op, {"a": Recipe(a), "b": Recipe(b)})
+        for label, b in others.items()
+    )
+
+
+ADD = Operation(
+    "add",
+    "a + b",
+    inputs=_INPUTS,
+    output="[...]",
+    channel=1,
+    run=_run_add,
+    bound=_bound_add,
+    mutants=_MUTANTS,
+    cases=_cases("add"),
+)
+
+
+MUL = Operation(
+    "mul",
+    "a * b",
+    inputs=_INPUTS,
+    output="[...]",
+    channel=1,
+    run=_run_mul,
+    bound=_bound_mul,
+    mutants=_MUTANTS,
+    cases=_cases("mul"),
+)
+
+
+OPERATIONS = (ADD, MUL)

@@ -1,0 +1,79 @@
+"""Convolution of pictures."""
+
+from refsd.golden.case import Case
+from refsd.golden.mutations import SIDES_SWAPPED, other_input
+from refsd.golden.operation import IMAGE, Mutant, Operation, values
+from refsd.golden.operations.convolution import (
+    MUTANTS,
+    Geometry,
+    convolution_bound,
+    convolution_case,
+    geometry,
+    weights,
+)
+from refsd.golden.recipe import Recipe
+
+
+def _run(a, inputs, params):
+    return a.conv2d(values(a, inputs["x"]), *weights(a, inputs), *geometry(params))
+
+
+_SHAPES = (
+    Geometry("3x3", (2, 33, 9, 14), 20, (3, 3), 1, (1, 1, 1, 1)),
+    Geometry("1x1", (2, 77, 5, 6), 33, (1, 1), 1, (0, 0, 0, 0)),
+    Geometry("down", (2, 20, 11, 8), 33, (3, 3), 2, (1, 1, 1, 1)),
+    Geometry("vae-down", (1, 33, 10, 16), 20, (3, 3), 2, (0, 1, 0, 1)),
+    Geometry("5x3", (2, 7, 9, 13), 20, (5, 3), 1, (2, 2, 1, 1)),
+    Geometry("latent", (2, 4, 12, 9), 40, (3, 3), 1, (1, 1, 1, 1)),
+    Geometry("deep", (1, 320, 5, 7), 33, (3, 3), 1, (1, 1, 1, 1)),
+    Geometry("patch", (2, 3, 28, 14), 20, (7, 7), 7, (0, 0, 0, 0)),
+    Geometry("outliers", (1, 32, 9, 8), 20, (3, 3), 1, (1, 1, 1, 1), "outliers"),
+    Geometry("dilated", (2, 20, 13, 11), 33, (3, 3), 1, (2, 2, 2, 2), dilation=2),
+    Geometry("uneven", (1, 7, 14, 17), 20, (3, 2), (1, 2), (2, 2, 0, 1), dilation=(2, 1)),
+    Geometry("sides", (1, 20, 9, 12), 7, (3, 3), 1, (2, 0, 1, 3)),
+    Geometry("groups", (2, 24, 9, 11), 18, (3, 3), 1, (1, 1, 1, 1), groups=3),
+    Geometry("depthwise", (2, 33, 9, 14), 33, (3, 3), 1, (1, 1, 1, 1), groups=33),
+    Geometry("depthwise-down", (1, 20, 11, 9), 20, (5, 5), 2, (2, 2, 2, 2), groups=20),
+    Geometry("multiplied", (1, 6, 8, 7), 12, (3, 3), 1, (1, 1, 1, 1), groups=6),
+    # Large enough for Winograd, and no multiple of a tile.
+    Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
+)
+
+
+CONV2D = Operation(
+    "conv2d",
+    "Cross-correlate an image with filters; padding is (top, bottom, left, right), stride and dilation are a "
+    "number or (down, across).",
+    inputs={"x": IMAGE, "weight": "[K, C/groups, R, S]", "bias?": "[K]"},
+    output="[N, K, P, Q]",
+    channel=1,
+    params={"stride": 1, "padding": (0, 0, 0, 0), "dilation": 1, "groups": 1},
+    run=_run,
+    bound=convolution_bound,
+    mutants=(
+        Mutant("filter flipped", other_input("weight", lambda w: w[:, :, ::-1, ::-1])),
+        SIDES_SWAPPED,
+        *MUTANTS,
+    ),
+    cases=(
+        *(convolution_case("conv2d", s, t) for t in ("f32", "f16") for s in _SHAPES),
+        Case(
+            "conv2d/f32/integers-n2-c5-k7-h6-w9",
+            "conv2d",
+            {
+                "x": Recipe((2, 5, 6, 9), data="integers", exponent=0),
+                "weight": Recipe((7, 5, 3, 3), data="integers", exponent=0),
+            },
+            {"padding": (1, 1, 1, 1)},
+        ),
+        Case(
+            "conv2d/f32/constant-n1-c6-k5-h7-w5",
+            "conv2d",
+            {"x": Recipe((1, 6, 7, 5), data="constant", offset=1.0), "weight": Recipe((5, 6, 3, 3), exponent=-19)},
+            {"padding": (1, 1, 1, 1)},
+        ),
+    ),
+)
+
+
+OPERATIONS = (CONV2D,)

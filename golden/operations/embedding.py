@@ -1,0 +1,41 @@
+"""Look up rows of a table of any storage type."""
+
+import numpy as np
+
+from refsd.golden.block_mutants import block_mutants
+from refsd.golden.bounds import movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import first_of_batch, other_input
+from refsd.golden.operation import Mutant, Operation
+from refsd.golden.recipe import Recipe
+
+_USUAL = ("f32", "f16", "q4_0", "q8_0", "q4_k", "q6_k", "f8_e4m3")
+_FEW_BITS = ("iq1_m", "iq2_xxs", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")
+
+
+def _run(a, inputs, params):
+    return a.embedding(inputs["ids"].values(), a.expand(inputs["weight"]))
+
+
+def _case(type: str) -> Case:
+    ids = Recipe((2, 77), "i32", data="token_ids", exponent=0, n=33)
+    return Case(f"embedding/{type}/v33-d256", "embedding", {"ids": ids, "weight": Recipe((33, 256), type)})
+
+
+EMBEDDING = Operation(
+    "embedding",
+    "Take a row of the table (of any storage type) for each id.",
+    inputs={"ids": "[...]", "weight": "[V, D]"},
+    output="[..., D]",
+    run=_run,
+    bound=movement,
+    mutants=(
+        Mutant("the next row", other_input("ids", lambda ids: np.maximum(ids - 1, 0))),
+        Mutant("batch reads the first item", other_input("ids", first_of_batch)),
+        *block_mutants("weight"),
+    ),
+    cases=tuple(_case(type) for type in (*_USUAL, *_FEW_BITS)),
+)
+
+
+OPERATIONS = (EMBEDDING,)

@@ -1,0 +1,138 @@
+"""Group normalisation, alone and followed by SiLU."""
+
+import numpy as np
+
+from refsd.golden.bounds import FUNCTION, Run
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS, Wrong, answer, other_params
+from refsd.golden.operation import IMAGE, Mutant, Operation, values
+from refsd.golden.operations.activations import QUICK_GELU, SILU
+from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, Affine, norm_axis
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms
+from refsd.numerics.tensor import stored
+
+
+def _run(a, inputs, params):
+    weight, bias = a.expand(inputs["weight"]), a.expand(inputs["bias"])
+    return a.group_norm(values(a, inputs["x"]), weight, bias, params["num_groups"], params["eps"])
+
+
+def _run_silu(a, inputs, params):
+    weight, bias = a.expand(inputs["weight"]), a.expand(inputs["bias"])
+    return a.group_norm_silu(values(a, inputs["x"]), weight, bias, params["num_groups"], params["eps"])
+
+
+def _bound(run: Run) -> Bound:
+    """_norm_axis over a group's channels and pixels."""
+    x = run.inputs["x"]
+    N, C, H, W = x.shape
+    G = run.params["num_groups"]
+    rows = (N, G, C // G * H * W)
+
+    def per_channel(t):
+        return np.broadcast_to(t[None, :, None, None], x.shape).reshape(rows)
+
+    w, dw = run.inputs["weight"], run.moved("weight")
+    b, db = run.inputs["bias"], run.moved("bias")
+    affine = Affine(per_channel(w), per_channel(dw), per_channel(b), per_channel(db))
+    terms = norm_axis(run, x.reshape(rows), run.moved("x").reshape(rows), affine, True)
+    terms.limit, terms.square = terms.limit.reshape(x.shape), terms.square.reshape(x.shape)
+    return run.rounded(terms)
+
+
+def _bound_silu(run: Run) -> Bound:
+    """|silu'| <= 1.1 times what the normalised z loses, its rounding between the two included; then SiLU's own."""
+    x, G, eps = run.inputs["x"], run.params["num_groups"], run.params["eps"]
+    rows = x.reshape(x.shape[0], G, -1)
+    mean = rows.mean(axis=2, keepdims=True)
+    z = ((rows - mean) / np.sqrt(rows.var(axis=2, keepdims=True) + eps)).reshape(x.shape)
+    z = z * run.inputs["weight"][:, None, None] + run.inputs["bias"][:, None, None]
+    inner = _bound(run._replace(truth=z))
+    terms = Terms().add(1.1 * inner.limit, 1.1 * inner.spread)
+    noise = run.u * (FUNCTION + 2 + 2 * np.abs(z)) * np.abs(run.truth)
+    return run.rounded(terms.add(noise, noise / FUNCTION))
+
+
+def silu_first(op, inputs, params):
+    x = answer(SILU, {"x": inputs["x"]}, {})
+    return answer(GROUP_NORM, {**inputs, "x": stored(x)}, params)
+
+
+def activated_by(activation: Operation) -> Wrong:
+    def wrong(op, inputs, params):
+        return answer(activation, {"x": stored(answer(GROUP_NORM, inputs, params))}, {})
+
+    return wrong
+
+
+def _case(label: str, x: tuple[int, int, int, int], num_groups=32, eps=1e-5, data="bell") -> Case:
+    N, C, H, W = x
+    inputs = {"x": Recipe(x, data=data), "weight": Recipe((C,), offset=1.0), "bias": Recipe((C,))}
+    name = f"group_norm/f32/{label}-n{N}-c{C}-h{H}-w{W}-g{num_groups}"
+    return Case(name, "group_norm", inputs, {"num_groups": num_groups, "eps": eps})
+
+
+def _case_silu(label: str, x: tuple[int, int, int, int], **how) -> Case:
+    plain = _case(label, x, **how)
+    return Case(plain.name.replace("group_norm", "group_norm_silu"), "group_norm_silu", plain.inputs, plain.params)
+
+
+GROUP_NORM = Operation(
+    "group_norm",
+    "Normalise each group of channels, scale and shift each channel.",
+    inputs={"x": IMAGE, "weight": "[C]", "bias": "[C]"},
+    output=IMAGE,
+    channel=1,
+    params={"num_groups": 32, "eps": 1e-5},
+    run=_run,
+    bound=_bound,
+    mutants=(
+        *EPS,
+        ONE_PASS,
+        UNBIASED,
+        ZERO_BIAS,
+        NO_WEIGHT,
+        Mutant("a group a channel", lambda op, i, p: answer(op, i, {**p, "num_groups": i["x"].shape[1]})),
+        Mutant("one group", other_params(num_groups=lambda g: 1)),
+        BATCH,
+    ),
+    cases=(
+        _case("plain", (2, 64, 9, 7)),
+        _case("unet", (2, 320, 5, 4)),
+        _case("vae", (1, 96, 6, 11), eps=1e-6),
+        _case("tiny", (2, 64, 6, 5), data="tiny"),
+        _case("mean", (2, 64, 6, 5), data="shifted"),
+        _case("groups", (3, 33, 4, 5), num_groups=11),
+        _case("outliers", (1, 64, 8, 6), data="outliers"),
+    ),
+)
+
+
+GROUP_NORM_SILU = Operation(
+    "group_norm_silu",
+    "Group normalisation, then SiLU.",
+    inputs={"x": IMAGE, "weight": "[C]", "bias": "[C]"},
+    output=IMAGE,
+    channel=1,
+    params={"num_groups": 32, "eps": 1e-5},
+    run=_run_silu,
+    bound=_bound_silu,
+    mutants=(
+        *EPS,
+        ZERO_BIAS,
+        NO_WEIGHT,
+        Mutant("SiLU before the norm", silu_first),
+        Mutant("no SiLU", lambda op, i, p: answer(GROUP_NORM, i, p)),
+        Mutant("quick GELU for SiLU", activated_by(QUICK_GELU)),
+        Mutant("one group", other_params(num_groups=lambda g: 1)),
+    ),
+    cases=(
+        _case_silu("plain", (2, 64, 9, 7)),
+        _case_silu("tiny", (2, 64, 6, 5), data="tiny"),
+        _case_silu("groups", (3, 33, 4, 5), num_groups=11, eps=1e-6),
+    ),
+)
+
+
+OPERATIONS = (GROUP_NORM, GROUP_NORM_SILU)

@@ -1,0 +1,72 @@
+"""A convolution's patches as columns."""
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from refsd.golden.bounds import movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import F16_INPUT, SIDES_SWAPPED, answer
+from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
+from refsd.golden.operations.convolution import dilation_ignored, padding_repeated
+from refsd.golden.recipe import Recipe
+
+
+def _run(a, inputs, params):
+    x = a.round_as(values(a, inputs["x"]), a.numerics.conv)
+    N, C, _, _ = x.shape
+    top, bottom, left, right = params["padding"]
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    R, S = params["kernel"]
+    (down, across), (high, wide) = (np.broadcast_to(params[name], 2) for name in ("stride", "dilation"))
+    windows = sliding_window_view(padded, (high * (R - 1) + 1, wide * (S - 1) + 1), axis=(2, 3))
+    patches = windows[:, :, ::down, ::across, ::high, ::wide]
+    return patches.transpose(0, 1, 4, 5, 2, 3).reshape(N, C * R * S, -1)
+
+
+def patches_channel_last(op, inputs, params):
+    y = answer(op, inputs, params)
+    N, CRS, PQ = y.shape
+    C = inputs["x"].shape[1]
+    return y.reshape(N, C, CRS // C, PQ).swapaxes(1, 2).reshape(y.shape)
+
+
+IM2COL = Operation(
+    "im2col",
+    "Copy each filter position's patch into a column; kernel is (R, S).",
+    inputs={"x": IMAGE},
+    output="[N, C*R*S, P*Q]",
+    channel=1,
+    params={"kernel": REQUIRED, "stride": 1, "padding": (0, 0, 0, 0), "dilation": 1},
+    run=_run,
+    bound=lambda run: movement(run, run.numerics.conv),
+    mutants=(
+        Mutant("columns channel-last", patches_channel_last),
+        Mutant("border repeated", padding_repeated),
+        Mutant("dilation ignored", dilation_ignored),
+        SIDES_SWAPPED,
+        F16_INPUT,
+    ),
+    cases=(
+        Case(
+            "im2col/f32/3x3-n2-c7-h9-w5",
+            "im2col",
+            {"x": Recipe((2, 7, 9, 5))},
+            {"kernel": (3, 3), "padding": (1, 1, 1, 1)},
+        ),
+        Case(
+            "im2col/f32/down-n1-c4-h8-w11",
+            "im2col",
+            {"x": Recipe((1, 4, 8, 11))},
+            {"kernel": (3, 2), "stride": 2, "padding": (0, 1, 1, 0)},
+        ),
+        Case(
+            "im2col/f32/dilated-n1-c5-h9-w7",
+            "im2col",
+            {"x": Recipe((1, 5, 9, 7))},
+            {"kernel": (2, 3), "dilation": (3, 2), "padding": (1, 1, 2, 2)},
+        ),
+    ),
+)
+
+
+OPERATIONS = (IM2COL,)

@@ -1,0 +1,41 @@
+"""Layer normalisation."""
+
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS
+from refsd.golden.operation import ROWS, Operation, optional, values
+from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, row_norm
+from refsd.golden.recipe import Recipe
+
+
+def _run(a, inputs, params):
+    weight, bias = optional(a, inputs, "weight"), optional(a, inputs, "bias")
+    return a.layer_norm(values(a, inputs["x"]), weight, bias, params["eps"])
+
+
+def _case(label: str, x: tuple[int, ...], affine=True, eps=1e-5, data="bell") -> Case:
+    inputs = {"x": Recipe(x, data=data)}
+    if affine:
+        inputs |= {"weight": Recipe(x[-1:], offset=1.0), "bias": Recipe(x[-1:])}
+    return Case(f"layer_norm/f32/{label}-x{'x'.join(map(str, x))}", "layer_norm", inputs, {"eps": eps})
+
+
+LAYER_NORM = Operation(
+    "layer_norm",
+    "Normalise each row to zero mean and unit variance.",
+    inputs={"x": ROWS, "weight?": "[D]", "bias?": "[D]"},
+    output=ROWS,
+    params={"eps": 1e-5},
+    run=_run,
+    bound=lambda run: row_norm(run, True),
+    mutants=(*EPS, ONE_PASS, UNBIASED, ZERO_BIAS, NO_WEIGHT, BATCH),
+    cases=(
+        _case("plain", (2, 77, 64)),
+        _case("awkward", (33, 77)),
+        _case("bare", (2, 33, 320), affine=False, eps=1e-6),
+        _case("tiny", (33, 320), data="tiny"),
+        _case("mean", (20, 132), data="shifted"),
+    ),
+)
+
+
+OPERATIONS = (LAYER_NORM,)

@@ -1,0 +1,130 @@
+"""Linear layers."""
+
+import numpy as np
+
+from refsd.golden.block_mutants import block_mutants
+from refsd.golden.bounds import Run, bias_of, products
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, other_input
+from refsd.golden.operation import Mutant, Operation, optional, values
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.kernels.quant.dot_q8_1 import minimums
+from refsd.numerics.tensor import StoredTensor
+
+
+def _run(a, inputs, params):
+    weight = inputs["weight"]
+    return a.linear(values(a, inputs["x"]), a.expand(weight), optional(a, inputs, "bias"), weight.type)
+
+
+def _blocks(weight: StoredTensor) -> np.ndarray:
+    return weight.data.reshape(-1, BLOCK_TYPES[weight.type].bytes)
+
+
+def _bound(run: Run) -> Bound:
+    """y = W x + b: |W| dx + dW (|x| + dx), the sum of K products and b, the rounding of y.
+
+    Q8_1 activations bring their sum in float16, which W's minimums meet apart from the codes: its 32 half steps,
+    and half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values.
+    """
+    through = run.numerics.activations.get(run.types["weight"])
+    W, dW = np.abs(run.inputs["weight"]), run.moved("weight")
+    if through == "q8_1":
+        m = np.repeat(minimums(_blocks(run.stored["weight"])), 32).reshape(W.shape).astype(np.float64)
+        W = np.abs(run.inputs["weight"] - m) + np.abs(m)
+    x = np.abs(run.inputs["x"])
+    dx = run.moved("x", through)
+    b, db = bias_of(run)
+    terms = Terms().add(dx @ W.T, np.sqrt(dx**2 @ (W**2).T / 3))
+    terms.add((x + dx) @ dW.T, np.sqrt((x + dx) ** 2 @ (dW**2).T / 3)).add(db)
+    absolute = (x + dx) @ (W + dW).T + b + db
+    squares = (x + dx) ** 2 @ ((W + dW) ** 2).T + b**2
+    terms.add(*products(run.u, W.shape[1], absolute, squares, run.truth))
+    return run.rounded(terms)
+
+
+def read_as_transposed(w: np.ndarray) -> np.ndarray | None:
+    """The same memory taken for the transposed matrix."""
+    return np.ascontiguousarray(w.reshape(w.shape[::-1]).T) if w.ndim == 2 and 1 not in w.shape else None
+
+
+def without_tail(x: np.ndarray) -> np.ndarray:
+    """What a loop over whole vectors of 32 leaves out."""
+    K = x.shape[-1]
+    y = x.copy()
+    y[..., K - (K % 32 or 32) :] = 0
+    return y
+
+
+_SCALAR = ("f32", "f16", "bf16")
+
+
+_BLOCK32 = ("q4_0", "q8_0")
+
+
+_BLOCK256 = ("q4_k", "q6_k")
+
+
+_FEW_BITS = ("iq1_m", "iq2_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "mxfp4", "nvfp4", "q1_0", "q2_0")
+
+
+_FLOAT8 = ("f8_e4m3", "f8_e5m2")
+
+
+# Less common ones.
+_RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
+
+
+def _case(label: str, type: str, x: tuple[int, ...], out: int, bias=True, x_data="bell", w_data="bell", **x_recipe):
+    """One linear case; the weight's exponent keeps outputs near 1."""
+    K = x[-1]
+    inputs = {"x": Recipe(x, data=x_data, **x_recipe), "weight": Recipe((out, K), type, data=w_data, exponent=-19)}
+    if bias:
+        inputs["bias"] = Recipe((out,))
+    if w_data == "integers":
+        inputs["weight"] = Recipe((out, K), type, data=w_data, exponent=0)
+    shape = "x".join(map(str, x))
+    return Case(f"linear/{type}/{label}-x{shape}-o{out}", "linear", inputs)
+
+
+LINEAR = Operation(
+    "linear",
+    "Multiply by a matrix of any storage type, add a bias.",
+    inputs={"x": "[..., K]", "weight": "[O, K]", "bias?": "[O]"},
+    output="[..., O]",
+    run=_run,
+    bound=_bound,
+    mutants=(
+        Mutant("weight read as its transpose", other_input("weight", read_as_transposed)),
+        NO_BIAS,
+        Mutant("last columns left out", other_input("x", without_tail)),
+        BATCH,
+        F16_INPUT,
+        F16_WEIGHT,
+        *block_mutants("weight"),
+    ),
+    cases=(
+        *(_case("awkward", t, (2, 33, 77), 20) for t in _SCALAR),
+        *(_case("tokens", t, (77, 320), 33) for t in (*_SCALAR, *_BLOCK32)),
+        *(_case("tokens", t, (33, 512), 77) for t in _BLOCK256),
+        *(_case("row", t, (1, 320), 77, bias=False) for t in (*_SCALAR, *_BLOCK32)),
+        *(_case("row", t, (1, 768), 33, bias=False) for t in _BLOCK256),
+        *(_case("outliers", t, (9, 256), 20, x_data="outliers") for t in ("f16", "q8_0", "q4_k")),
+        *(
+            _case("integers", t, (5, 96), 40, x_data="integers", w_data="integers", exponent=0)
+            for t in ("f32", "f16")
+        ),
+        _case("mean", "f32", (7, 320), 33, offset=8.0),
+        _case("small", "f32", (7, 132), 33, bias=False, exponent=-45),
+        _case("wide", "f32", (7, 132), 33, x_data="wide"),
+        _case("positive", "f32", (7, 320), 33, x_data="positive"),
+        *(_case("tokens", t, (20, 256), 33) for t in _RARE),
+        *(_case("tokens", t, (9, 256), 20) for t in (*_FEW_BITS, *_FLOAT8)),
+        *(_case("mean", t, (20, 256), 33, offset=8.0) for t in ("q4_1", "q5_1", "q4_k")),
+    ),
+)
+
+
+OPERATIONS = (LINEAR,)

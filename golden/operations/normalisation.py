@@ -1,0 +1,119 @@
+"""What normalisations share: the bound of a normalised row, and bugs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.bounds import Run
+from refsd.golden.case import Case
+from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16
+from refsd.golden.operation import Mutant
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms, gamma
+
+TOKENS = "[N, L, D]"
+
+
+class Affine(NamedTuple):
+    """A norm's weight and bias, and what storing them moves; each broadcasts to its rows."""
+
+    weight: np.ndarray
+    dw: np.ndarray
+    bias: np.ndarray
+    db: np.ndarray
+
+
+def norm_axis(run: Run, x, dx, affine: Affine, centred: bool) -> Terms:
+    """Rows [..., n] normalised over the last axis.
+
+    y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
+    dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
+    dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
+    """
+    n, u, eps = x.shape[-1], run.u, run.params["eps"]
+    weight, dw, b, db = affine
+
+    def mean(t):
+        return t.mean(axis=-1, keepdims=True)
+
+    m = mean(x) if centred else np.zeros_like(x[..., :1])
+    c = x - m
+    v = mean(c**2)
+    r = 1 / np.sqrt(v + eps)
+    dm = gamma(n, u) * mean(np.abs(x)) + mean(dx) + u * np.abs(m) if centred else 0.0
+    sm = np.sqrt(n / 3 * mean(x**2)) * u + np.sqrt(mean(dx**2) / 3 / n) + u * np.abs(m) if centred else 0.0
+    shift = np.sqrt(mean(dx**2)) + dm
+    dv = 2 * np.sqrt(v) * shift + shift**2 + gamma(n + 3, u) * v
+    # A shift of the mean leaves the variance alone to first order.
+    sv = 2 * np.sqrt(v * mean(dx**2) / 3 / n) + np.sqrt(n / 3) * u * v + 3 * u * v + sm**2
+    terms = Terms().add(np.abs(weight) * r * dx)
+    terms.add(np.abs(weight) * r * dm, np.abs(weight) * r * sm)
+    terms.add(np.abs(weight * c) * r * dv / (2 * (v + eps)), np.abs(weight * c) * r * sv / (2 * (v + eps)))
+    terms.add(4 * u * np.abs(weight * c) * r, 2 * u * np.abs(weight * c) * r)
+    return terms.add(np.abs(c) * r * dw).add(db).add(u * np.abs(b))
+
+
+def row_norm(run: Run, centred: bool) -> Bound:
+    x = run.inputs["x"]
+    w, dw = (run.inputs["weight"], run.moved("weight")) if "weight" in run.inputs else (np.ones(1), np.zeros(1))
+    b, db = (run.inputs["bias"], run.moved("bias")) if "bias" in run.inputs else (np.zeros(1), np.zeros(1))
+    return run.rounded(norm_axis(run, x, run.moved("x"), Affine(w, dw, b, db), centred))
+
+
+def per_item(run: Run, name: str):
+    """An item's [N, D] and what storing it moves, for every token."""
+    return np.abs(run.inputs[name])[:, None], run.moved(name)[:, None]
+
+
+def normalised(x, axis, eps, ddof=0, one_pass=False):
+    x = x.astype(np.float32)
+    mean = x.mean(axis=axis, keepdims=True)
+    if one_pass:
+        variance = np.maximum((x * x).mean(axis=axis, keepdims=True) - mean * mean, 0)
+    else:
+        variance = x.var(axis=axis, keepdims=True, ddof=ddof)
+    return (x - mean) / np.sqrt(variance + np.float32(eps))
+
+
+def wrong_norm(**how) -> Wrong:
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        if op.name == "group_norm":
+            y = normalised(x.reshape(x.shape[0], params["num_groups"], -1), 2, params["eps"], **how).reshape(
+                x.shape
+            )
+            return y * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
+        y = normalised(x, -1, params["eps"], **how)
+        if "weight" in inputs:
+            y = y * inputs["weight"].values() + inputs["bias"].values()
+        return y
+
+    return wrong
+
+
+def exchanged(a: str, b: str) -> Wrong:
+    return lambda op, inputs, params: answer(op, {**inputs, a: inputs[b], b: inputs[a]}, params)
+
+
+CONDITIONED = (
+    Mutant("scale and shift exchanged", exchanged("scale", "shift")),
+    Mutant("scale alone, without its 1", other_input("scale", lambda s: s - 1)),
+    Mutant("1 + scale rounded to float16", other_input("scale", lambda s: to_float16(1 + s) - 1)),
+    Mutant("shift missing", other_input("shift", np.zeros_like)),
+    Mutant("every item conditioned as the first", other_input("scale", first_of_batch)),
+)
+
+
+ONE_PASS = Mutant("variance as E[x^2] - E[x]^2 in float32", wrong_norm(one_pass=True))
+
+
+UNBIASED = Mutant("variance divided by n - 1", wrong_norm(ddof=1))
+
+
+def tokens_case(
+    op: str, label: str, x: tuple[int, int, int], names: tuple[str, ...], data="bell", **params
+) -> Case:
+    """Tokens [N, L, D], and of each item [N, D] (h: tokens too)."""
+    N, L, D = x
+    inputs = {"x": Recipe(x, data=data)} | {name: Recipe(x if name == "h" else (N, D)) for name in names}
+    return Case(f"{op}/f32/{label}-n{N}-l{L}-d{D}", op, inputs, params)

@@ -1,0 +1,85 @@
+"""Borders."""
+
+import numpy as np
+
+from refsd.golden.bounds import movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, Wrong, answer
+from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
+from refsd.golden.recipe import Recipe
+from refsd.kernels import pad
+from refsd.numerics.errors import BadInput
+
+_BORDERS = {
+    "zero": pad.pad_zero,
+    "replicate": pad.pad_replicate,
+    "reflect": pad.pad_reflect,
+    "circular": pad.pad_circular,
+}
+
+
+def _run(a, inputs, params):
+    if params["mode"] not in _BORDERS:
+        raise BadInput(f"pad: mode {params['mode']!r}, expected one of {', '.join(_BORDERS)}")
+    return _BORDERS[params["mode"]](values(a, inputs["x"]), tuple(params["padding"]))
+
+
+def bordered(mode: str) -> Wrong:
+    return lambda op, i, p: answer(op, i, {**p, "mode": mode}) if p["mode"] != mode else None
+
+
+def other_sides(op, inputs, params):
+    top, bottom, left, right = params["padding"]
+    return answer(op, inputs, {**params, "padding": (bottom, top, right, left)})
+
+
+def turned_sides(op, inputs, params):
+    top, bottom, left, right = params["padding"]
+    y = answer(op, {**inputs}, {**params, "padding": (left, right, top, bottom)})
+    return y if (top + bottom) == (left + right) else None
+
+
+def symmetric(op, inputs, params):
+    """Mirrored with the outermost pixel repeated."""
+    top, bottom, left, right = params["padding"]
+    if params["mode"] != "reflect":
+        return None
+    return np.pad(inputs["x"].values(), ((0, 0), (0, 0), (top, bottom), (left, right)), "symmetric")
+
+
+_PICTURE = Recipe((2, 5, 6, 8))
+
+
+_SIDES = {"padding": (2, 1, 1, 2)}
+
+
+PAD = Operation(
+    "pad",
+    "A border of (top, bottom, left, right) pixels; mode is zero, replicate, reflect or circular.",
+    inputs={"x": IMAGE},
+    output="[N, C, top + H + bottom, left + W + right]",
+    channel=1,
+    params={"padding": REQUIRED, "mode": "zero"},
+    run=_run,
+    bound=movement,
+    mutants=(
+        Mutant("zeros", bordered("zero")),
+        Mutant("the border's pixel repeated", bordered("replicate")),
+        Mutant("mirrored", bordered("reflect")),
+        Mutant("the other side", bordered("circular")),
+        Mutant("mirrored, the outermost pixel too", symmetric),
+        Mutant("sides exchanged", other_sides),
+        Mutant("rows and columns exchanged", turned_sides),
+        SIDES_SWAPPED,
+        BATCH,
+    ),
+    cases=(
+        *(
+            Case(f"pad/f32/{mode}-n2-c5-h6-w8", "pad", {"x": _PICTURE}, {**_SIDES, "mode": mode})
+            for mode in ("zero", "replicate", "reflect", "circular")
+        ),
+    ),
+)
+
+
+OPERATIONS = (PAD,)

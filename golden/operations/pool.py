@@ -1,0 +1,109 @@
+"""Means and maxima of windows."""
+
+import numpy as np
+
+from refsd.golden.bounds import Run, movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, Wrong, answer, other_params
+from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.kernels import pool
+
+
+def _window(params):
+    return {name: tuple(params[name]) for name in ("kernel_size", "stride", "padding")}
+
+
+def _run_avg(a, inputs, params):
+    kernel = pool.avg_pool2d if params["count_include_pad"] else pool.avg_pool2d_inside
+    return a.apply(kernel, values(a, inputs["x"]), **_window(params))
+
+
+def _run_max(a, inputs, params):
+    return a.apply(pool.max_pool2d, values(a, inputs["x"]), **_window(params))
+
+
+_WINDOW = {"kernel_size": REQUIRED, "stride": REQUIRED, "padding": (0, 0)}
+
+
+def _bound_avg(run: Run) -> Bound:
+    """The mean of |x| times gamma of the window's size, the mean of dx."""
+    mean = pool.avg_pool2d if run.params["count_include_pad"] else pool.avg_pool2d_inside
+    window = [tuple(run.params[name]) for name in ("kernel_size", "stride", "padding")]
+    n = window[0][0] * window[0][1]
+    x, dx = np.abs(run.inputs["x"]), np.ascontiguousarray(run.moved("x"))
+    return run.rounded(Terms().add(mean(dx, *window)).add(gamma(n + 1, run.u) * mean(x, *window)))
+
+
+def zeros_compete(op, inputs, params):
+    """The padding's zeros may be the largest."""
+    x = inputs["x"].values()
+    top, left = params["padding"]
+    if not top and not left:
+        return None
+    far = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
+    return pool.max_pool2d(far, tuple(params["kernel_size"]), tuple(params["stride"]), (0, 0))
+
+
+def turned(name: str) -> Wrong:
+    """Vertical taken for horizontal."""
+    return lambda op, i, p: answer(op, i, {**p, name: tuple(p[name])[::-1]}) if len(set(p[name])) > 1 else None
+
+
+def _case(kind: str, label: str, x: tuple[int, int, int, int], window, stride, padding=(0, 0), **how) -> Case:
+    """Numbers below zero, for there a zero of the border would win."""
+    N, C, H, W = x
+    params = {"kernel_size": window, "stride": stride, "padding": padding, **how}
+    inputs = {"x": Recipe(x, offset=-8.0)}
+    return Case(f"{kind}_pool2d/f32/{label}-n{N}-c{C}-h{H}-w{W}", f"{kind}_pool2d", inputs, params)
+
+
+AVG_POOL2D = Operation(
+    "avg_pool2d",
+    "The mean of each window, vertical size first; the padding's zeros count, or not.",
+    inputs={"x": IMAGE},
+    output="[N, C, P, Q]",
+    channel=1,
+    params={**_WINDOW, "count_include_pad": True},
+    run=_run_avg,
+    bound=_bound_avg,
+    mutants=(
+        Mutant("the other count", other_params(count_include_pad=lambda count: not count)),
+        Mutant("window turned", turned("kernel_size")),
+        Mutant("stride turned", turned("stride")),
+        SIDES_SWAPPED,
+        BATCH,
+    ),
+    cases=(
+        _case("avg", "plain", (2, 7, 9, 12), (2, 3), (2, 3)),
+        _case("avg", "border", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2)),
+        _case("avg", "inside", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2), count_include_pad=False),
+    ),
+)
+
+
+MAX_POOL2D = Operation(
+    "max_pool2d",
+    "The largest number of each window.",
+    inputs={"x": IMAGE},
+    output="[N, C, P, Q]",
+    channel=1,
+    params={**_WINDOW},
+    run=_run_max,
+    bound=movement,
+    mutants=(
+        Mutant("zeros of the border compete", zeros_compete),
+        Mutant("window turned", turned("kernel_size")),
+        Mutant("stride turned", turned("stride")),
+        SIDES_SWAPPED,
+        BATCH,
+    ),
+    cases=(
+        _case("max", "plain", (2, 7, 9, 12), (2, 3), (2, 3)),
+        _case("max", "border", (2, 7, 9, 12), (3, 5), (2, 1), (1, 2)),
+    ),
+)
+
+
+OPERATIONS = (AVG_POOL2D, MAX_POOL2D)

@@ -1,0 +1,223 @@
+"""Resampling to any size: nearest, bilinear and bicubic."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from refsd.golden.bounds import Run, movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, Wrong, answer, other_run
+from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.kernels import interpolate
+from refsd.kernels import interpolation_taps as taps
+from refsd.kernels.interpolate import weighted
+from refsd.kernels.resample import resize_nearest
+from refsd.numerics.errors import BadInput
+
+# (align_corners, antialias) -> the convention
+CONVENTIONS = {(False, False): "", (True, False): "_corners", (False, True): "_antialias"}
+
+
+def _run_nearest(a, inputs, params):
+    return resize_nearest(values(a, inputs["x"]), params["height"], params["width"])
+
+
+def _run(kind):
+    def run(a, inputs, params):
+        how = params["align_corners"], params["antialias"]
+        if how not in CONVENTIONS:
+            raise BadInput(f"resize_{kind}: align_corners and antialias exclude each other")
+        kernel = getattr(interpolate, f"resize_{kind}{CONVENTIONS[how]}")
+        return a.apply(kernel, values(a, inputs["x"]), height=params["height"], width=params["width"])
+
+    return run
+
+
+_NEW_SIZE = {"height": REQUIRED, "width": REQUIRED}
+
+
+_CONVENTION = {"align_corners": False, "antialias": False}
+
+
+# A weight moves by this much at most where its pixel moves by one: the steepest slope of its curve.
+_LINEAR, _CUBIC = 1.0, 1.6
+
+
+# A weight moves by this much at most where its pixel moves by one: the steepest slope of its curve.
+_LINEAR, _CUBIC = 1.0, 1.6
+
+
+def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Callable[[Run], Bound]:
+    """y = sum w x over T taps an axis.
+
+    A place (p + 1/2) H/P - 1/2 is some 4 roundings of numbers up to H; a weight loses slope times that and 6 u of
+    itself: sum |w| dx + dw (sum |x| of one axis' taps, weighted along the other) + gamma(2 T + 6) sum |w| |x|.
+    Normalised weights lose their sum's share too, which is no more.
+    """
+
+    def bound(run: Run) -> Bound:
+        make = conventions[run.params["align_corners"], run.params["antialias"]]
+        x, dx = np.abs(run.inputs["x"]), run.moved("x")
+        rows, columns = make(x.shape[2], run.params["height"]), make(x.shape[3], run.params["width"])
+        heavy = [taps.Taps(t.index, np.abs(t.weight)) for t in (rows, columns)]
+        lost = [_lost(t, run.u, slope, size) for t, size in zip((rows, columns), x.shape[2:], strict=True)]
+        terms = Terms().add(weighted(np.ascontiguousarray(dx), *heavy))
+        terms.add(weighted(x, lost[0], heavy[1])).add(weighted(x, heavy[0], lost[1]))
+        T = rows.index.shape[1] * columns.index.shape[1]
+        return run.rounded(terms.add(gamma(2 * T + 6, run.u) * weighted(x, *heavy)))
+
+    return bound
+
+
+def _lost(t: taps.Taps, u: float, slope: float, size: int) -> taps.Taps:
+    """What each weight may lose; twice where weights are divided by their sum."""
+    return taps.Taps(t.index, 2 * slope * 4 * u * (size + 1) * np.ones_like(t.weight))
+
+
+def weighted_by(rows, columns) -> Wrong:
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        return weighted(x, rows(x.shape[2], params["height"]), columns(x.shape[3], params["width"]))
+
+    return wrong
+
+
+def _steep(size, new):
+    """Keys' cubic with the other a."""
+    at = (np.arange(new) + 0.5) * size / new - 0.5
+    index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
+    return taps.Taps(np.clip(index, 0, size - 1), taps.keys(index - at[:, None], -0.5))
+
+
+def toggled(name: str) -> Wrong:
+    """A flag the other way; the two exclude each other."""
+
+    def wrong(op, inputs, params):
+        other = "antialias" if name == "align_corners" else "align_corners"
+        return answer(op, inputs, {**params, name: not params[name], other: False})
+
+    return wrong
+
+
+def stretched(op, inputs, params):
+    """Pixel p at p H / P: no half pixels."""
+    x = inputs["x"].values()
+
+    def make(size, new):
+        at = np.minimum(np.arange(new) * size / new, size - 1)
+        first = np.floor(at).astype(np.int64)
+        t = at - first
+        return taps.Taps(np.minimum(first[:, None] + [0, 1], size - 1), np.stack([1 - t, t], axis=1))
+
+    return weighted(x, make(x.shape[2], params["height"]), make(x.shape[3], params["width"]))
+
+
+_CORNERS, _ANTIALIAS = {"align_corners": True}, {"antialias": True}
+
+
+def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
+    """Nearest pixels by another rule: p, H/P -> the old pixel."""
+
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        H, W = x.shape[2:]
+        P, Q = params["height"], params["width"]
+        rows, columns = (np.clip(place(np.arange(n), s / n).astype(int), 0, s - 1) for n, s in ((P, H), (Q, W)))
+        return x[:, :, rows[:, None], columns]
+
+    return wrong
+
+
+_NEAREST = (
+    Mutant("rounded", taken_at(lambda p, step: np.rint(p * step))),
+    Mutant("half-pixel centres", taken_at(lambda p, step: np.floor((p + 0.5) * step))),
+    Mutant("corners on corners", taken_at(lambda p, step: np.floor(p * (step + (step - 1) / max(len(p) - 1, 1))))),
+)
+
+
+def _case(kind: str, label: str, x: tuple[int, int, int, int], size: tuple[int, int], **how) -> Case:
+    N, C, H, W = x
+    params = {"height": size[0], "width": size[1], **how}
+    name = f"resize_{kind}/f32/{label}-n{N}-c{C}-h{H}-w{W}-to{size[0]}x{size[1]}"
+    return Case(name, f"resize_{kind}", {"x": Recipe(x)}, params)
+
+
+def _cases(kind: str) -> tuple[Case, ...]:
+    """Up and down, by every convention."""
+    return (
+        _case(kind, "up", (2, 3, 5, 7), (13, 11)),
+        _case(kind, "down", (2, 3, 12, 9), (5, 7)),
+        _case(kind, "corners-up", (2, 3, 5, 7), (13, 11), align_corners=True),
+        _case(kind, "corners-down", (2, 3, 12, 9), (5, 7), align_corners=True),
+        _case(kind, "smooth-down", (2, 3, 20, 14), (6, 5), antialias=True),
+        _case(kind, "smooth-up", (2, 3, 4, 6), (7, 15), antialias=True),
+    )
+
+
+RESIZE_NEAREST = Operation(
+    "resize_nearest",
+    "Take the pixel at floor(p H / height), floor(q W / width).",
+    inputs={"x": IMAGE},
+    output="[N, C, height, width]",
+    channel=1,
+    params={**_NEW_SIZE},
+    run=_run_nearest,
+    bound=movement,
+    mutants=(*_NEAREST, SIDES_SWAPPED, BATCH, Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION))),
+    cases=(
+        _case("nearest", "up", (2, 3, 5, 7), (8, 16)),
+        _case("nearest", "down", (2, 3, 16, 20), (6, 8)),
+    ),
+)
+
+
+RESIZE_BILINEAR = Operation(
+    "resize_bilinear",
+    "Interpolate between the two nearest of each axis.",
+    inputs={"x": IMAGE},
+    output="[N, C, height, width]",
+    channel=1,
+    params={**_NEW_SIZE, **_CONVENTION},
+    run=_run("bilinear"),
+    bound=_bound(
+        {(False, False): taps.linear, (True, False): taps.linear_corners, (False, True): taps.triangle}, _LINEAR
+    ),
+    mutants=(
+        Mutant("the other corners", toggled("align_corners")),
+        Mutant("the other antialias", toggled("antialias")),
+        Mutant("no half pixels", stretched),
+        Mutant("nearest", other_run(_run_nearest)),
+        Mutant("bicubic", other_run(_run("bicubic"))),
+        SIDES_SWAPPED,
+        BATCH,
+    ),
+    cases=_cases("bilinear"),
+)
+
+
+RESIZE_BICUBIC = Operation(
+    "resize_bicubic",
+    "Keys' cubic over the four nearest of each axis: a = -3/4, with antialias -1/2.",
+    inputs={"x": IMAGE},
+    output="[N, C, height, width]",
+    channel=1,
+    params={**_NEW_SIZE, **_CONVENTION},
+    run=_run("bicubic"),
+    bound=_bound(
+        {(False, False): taps.cubic, (True, False): taps.cubic_corners, (False, True): taps.wide_cubic}, _CUBIC
+    ),
+    mutants=(
+        Mutant("the other corners", toggled("align_corners")),
+        Mutant("the other antialias", toggled("antialias")),
+        Mutant("a is -1/2", weighted_by(_steep, _steep)),
+        Mutant("bilinear", other_run(_run("bilinear"))),
+        SIDES_SWAPPED,
+        BATCH,
+    ),
+    cases=_cases("bicubic"),
+)
+
+
+OPERATIONS = (RESIZE_NEAREST, RESIZE_BILINEAR, RESIZE_BICUBIC)

@@ -1,0 +1,42 @@
+"""Normalisation by the root of the mean square."""
+
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT
+from refsd.golden.operation import ROWS, Mutant, Operation, optional, values
+from refsd.golden.operations.normalisation import normalised, row_norm
+from refsd.golden.recipe import Recipe
+
+
+def _run(a, inputs, params):
+    return a.rms_norm(values(a, inputs["x"]), optional(a, inputs, "weight"), params["eps"])
+
+
+def centred_rms(op, inputs, params):
+    y = normalised(inputs["x"].values(), -1, params["eps"])
+    return y * inputs["weight"].values() if "weight" in inputs else y
+
+
+def _case(label: str, x: tuple[int, ...], eps=1e-6, data="bell") -> Case:
+    inputs = {"x": Recipe(x, data=data), "weight": Recipe(x[-1:], offset=1.0)}
+    return Case(f"rms_norm/f32/{label}-x{'x'.join(map(str, x))}", "rms_norm", inputs, {"eps": eps})
+
+
+RMS_NORM = Operation(
+    "rms_norm",
+    "Scale each row to unit mean square.",
+    inputs={"x": ROWS, "weight?": "[D]"},
+    output=ROWS,
+    params={"eps": 1e-6},
+    run=_run,
+    bound=lambda run: row_norm(run, False),
+    mutants=(*EPS, NO_WEIGHT, Mutant("mean subtracted", centred_rms), BATCH),
+    cases=(
+        _case("plain", (2, 33, 77)),
+        _case("heads", (2, 20, 3, 128)),
+        _case("tiny", (33, 320), data="tiny"),
+        Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),
+    ),
+)
+
+
+OPERATIONS = (RMS_NORM,)

@@ -1,0 +1,129 @@
+"""Softmax over the last axis, with a mask and sinks."""
+
+import math
+
+import numpy as np
+
+from refsd.golden.bounds import FUNCTION, Run
+from refsd.golden.case import Case
+from refsd.golden.mutations import answer, other_input, to_float16, without
+from refsd.golden.operation import Mutant, Operation, optional, values
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.numerics.tensor import stored
+
+
+def _run(a, inputs, params):
+    mask = values(a, inputs["mask"]) if "mask" in inputs else None
+    return a.softmax(values(a, inputs["x"]), params["scale"], mask, optional(a, inputs, "sinks"))
+
+
+def softmax_terms(u: float, scores, ds, ss) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p, and the relative error of p as limit and spread.
+
+    p_j = exp(s_j - m) / sum exp: a change ds moves log p_j by ds_j - sum p ds; s - m rounds by u |s - m|;
+    exp, the sum of L terms and the quotient add 4 u + gamma(L).
+    """
+    peak = scores.max(axis=-1, keepdims=True)
+    below = np.where(np.isneginf(scores), 0.0, peak - scores)
+    e = np.exp(-below) * ~np.isneginf(scores)
+    total = e.sum(axis=-1, keepdims=True)
+    p = e / np.where(total > 0, total, 1.0)  # a row masked throughout gives zeros
+    n = scores.shape[-1]
+    each = np.where(np.isneginf(scores), 0.0, ds) + u * below
+    spread = np.where(np.isneginf(scores), 0.0, ss) + u * below / math.sqrt(3)
+    limit = each + (p * each).sum(axis=-1, keepdims=True) + 2 * FUNCTION * u + gamma(n, u)
+    spread = np.hypot(spread, np.sqrt((p**2 * spread**2).sum(axis=-1, keepdims=True))) + (2 + math.sqrt(n / 3)) * u
+    return p, np.expm1(np.minimum(limit, 700)), spread
+
+
+def with_sinks(run: Run, scores, *errors):
+    """Scores [B, H, L, J] and their errors with the sink and what storing it moves as column J."""
+    if "sinks" not in run.inputs:
+        return scores, *errors
+    column = (*scores.shape[:-1], 1)
+    sinks, moved = (np.broadcast_to(t[:, None, None], column) for t in (run.inputs["sinks"], run.moved("sinks")))
+    return tuple(np.concatenate(pair, axis=-1) for pair in ((scores, sinks), *((e, moved) for e in errors)))
+
+
+def _bound(run: Run) -> Bound:
+    """softmax_terms of scale x + mask, the sink a last column.
+
+    Composed of several operations, it stores the product and the sum, where there is a scale and a mask.
+    """
+    x, dx, scale = run.inputs["x"], run.moved("x"), run.params["scale"]
+    mask, dmask = (run.inputs["mask"], run.moved("mask")) if "mask" in run.inputs else (0.0, 0.0)
+    scores = scale * x + mask
+    finite = np.where(np.isneginf(scores), 0.0, np.abs(scores))
+    ds = abs(scale) * dx + dmask + run.u * (2 * np.abs(scale * x) + finite)
+    if scale != 1:
+        ds = ds + run.between(np.abs(scale * x))
+    if "mask" in run.inputs:
+        ds = ds + run.between(finite)
+    L = x.shape[-1]
+    scores, ds = with_sinks(run, scores, ds)
+    p, limit, spread = (t[..., :L] for t in softmax_terms(run.u, scores, ds, ds / math.sqrt(3)))
+    return run.rounded(Terms().add(p * limit, p * spread))
+
+
+def mask_before_scale(op, inputs, params):
+    if "mask" not in inputs or params["scale"] == 1:
+        return None
+    mask = inputs["mask"].values().astype(np.float32) * params["scale"]
+    return answer(op, {**inputs, "mask": stored(mask)}, params)
+
+
+def softmax_over_columns(op, inputs, params):
+    x = inputs["x"].values() * np.float32(params["scale"])
+    x = x + (inputs["mask"].values().astype(np.float32) if "mask" in inputs else 0)
+    e = np.exp(x - x.max(axis=-2, keepdims=True))
+    return e / e.sum(axis=-2, keepdims=True)
+
+
+SOFTMAX = Operation(
+    "softmax",
+    "Softmax over the last axis of scale * x + mask; -inf masks. A sink is one more score, left out again.",
+    inputs={"x": "[..., L]", "mask?": "broadcastable to x", "sinks?": "[H], x being [B, H, L, J]"},
+    output="[..., L]",
+    params={"scale": 1.0},
+    run=_run,
+    bound=_bound,
+    mutants=(
+        Mutant("over columns", softmax_over_columns),
+        Mutant("mask ignored", without("mask")),
+        Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0}) if p["scale"] != 1 else None),
+        Mutant("mask scaled too", mask_before_scale),
+        Mutant("scores silently float16", other_input("x", to_float16)),
+        Mutant("-inf as a large negative number", other_input("mask", lambda m: np.maximum(m, -20))),
+        Mutant("sinks ignored", without("sinks")),
+        Mutant("sinks of the next head", other_input("sinks", lambda s: np.roll(s, 1))),
+    ),
+    cases=(
+        Case("softmax/f32/plain-x33x77", "softmax", {"x": Recipe((33, 77))}),
+        Case(
+            "softmax/f32/scaled-x2x3x20x77",
+            "softmax",
+            {"x": Recipe((2, 3, 20, 77), exponent=-12)},
+            {"scale": 0.125},
+        ),
+        Case(
+            "softmax/f32/masked-x2x2x20x33",
+            "softmax",
+            {"x": Recipe((2, 2, 20, 33), exponent=-13), "mask": Recipe((20, 33), "f16")},
+            {"scale": 0.25},
+        ),
+        Case(
+            "softmax/f32/hidden-x2x2x20x33",
+            "softmax",
+            {"x": Recipe((2, 2, 20, 33), exponent=-13), "mask": Recipe((20, 33), "f16", "masked")},
+        ),
+        Case(
+            "softmax/f32/sinks-x2x3x20x33",
+            "softmax",
+            {"x": Recipe((2, 3, 20, 33), exponent=-13), "sinks": Recipe((3,), exponent=-13)},
+        ),
+    ),
+)
+
+
+OPERATIONS = (SOFTMAX,)

@@ -1,0 +1,61 @@
+"""The gate of language models and of later transformers."""
+
+import numpy as np
+
+from refsd.golden.bounds import Run
+from refsd.golden.case import Case
+from refsd.golden.mutations import Wrong, answer, other_input
+from refsd.golden.operation import ROWS, Mutant, Operation, values
+from refsd.golden.operations.activations import GELU, QUICK_GELU, SIGMOID, SILU_ERROR, gated_bound
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound
+from refsd.numerics.tensor import stored
+
+
+def _run(a, inputs, params):
+    return a.swiglu(values(a, inputs["x"]), params["second_gates"])
+
+
+def _bound(run: Run) -> Bound:
+    (g, v), (dg, dv) = (np.split(t, 2, axis=-1) for t in (run.inputs["x"], run.moved("x")))
+    if run.params["second_gates"]:
+        g, v, dg, dv = v, g, dv, dg
+    return gated_bound(run, g, dg, v, dv, g / (1 + np.exp(-g)), SILU_ERROR)
+
+
+def exchanged_halves(x: np.ndarray) -> np.ndarray:
+    first, second = np.split(x, 2, axis=-1)
+    return np.concatenate([second, first], axis=-1)
+
+
+def swiglu_with(activation: Operation) -> Wrong:
+    def wrong(op, inputs, params):
+        first, second = np.split(inputs["x"].values(), 2, axis=-1)
+        gate, value = (second, first) if params["second_gates"] else (first, second)
+        return answer(activation, {"x": stored(np.ascontiguousarray(gate))}, {}) * value
+
+    return wrong
+
+
+SWIGLU = Operation(
+    "swiglu",
+    "SiLU of the first half of the last axis times the second half; second_gates exchanges them.",
+    inputs={"x": "[..., 2*D]"},
+    output=ROWS,
+    params={"second_gates": False},
+    run=_run,
+    bound=_bound,
+    mutants=(
+        Mutant("halves in the wrong order", other_input("x", exchanged_halves)),
+        Mutant("GELU for SiLU", swiglu_with(GELU)),
+        Mutant("sigmoid for SiLU", swiglu_with(SIGMOID)),
+        Mutant("quick GELU for SiLU", swiglu_with(QUICK_GELU)),
+    ),
+    cases=(
+        Case("swiglu/f32/x2x33x154", "swiglu", {"x": Recipe((2, 33, 154), exponent=-14)}),
+        Case("swiglu/f32/second-x5x640", "swiglu", {"x": Recipe((5, 640))}, {"second_gates": True}),
+    ),
+)
+
+
+OPERATIONS = (SWIGLU,)

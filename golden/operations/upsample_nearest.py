@@ -1,0 +1,44 @@
+"""Each pixel repeated."""
+
+import numpy as np
+
+from refsd.golden.bounds import movement
+from refsd.golden.case import Case
+from refsd.golden.mutations import BATCH, SIDES_SWAPPED, answer, other_output
+from refsd.golden.operation import IMAGE, Mutant, Operation, values
+from refsd.golden.recipe import Recipe
+
+
+def _run(a, inputs, params):
+    return a.upsample_nearest(values(a, inputs["x"]), params["factor"])
+
+
+def bilinear(op, inputs, params):
+    x, factor = inputs["x"].values(), params["factor"]
+    y = answer(op, inputs, params)
+    return (y + np.roll(np.repeat(np.repeat(x, factor, 2), factor, 3), 1, axis=3)) / 2
+
+
+UPSAMPLE_NEAREST = Operation(
+    "upsample_nearest",
+    "Repeat each pixel `factor` times in both directions.",
+    inputs={"x": IMAGE},
+    output="[N, C, H*factor, W*factor]",
+    channel=1,
+    params={"factor": 2},
+    run=_run,
+    bound=movement,
+    mutants=(
+        SIDES_SWAPPED,
+        BATCH,
+        Mutant("shifted by a pixel", other_output(lambda y: np.roll(y, 1, axis=3))),
+        Mutant("averaged with the neighbour", bilinear),
+    ),
+    cases=(
+        Case("upsample_nearest/f32/x2-n2-c33-h5-w7", "upsample_nearest", {"x": Recipe((2, 33, 5, 7))}),
+        Case("upsample_nearest/f32/x3-n1-c4-h6-w5", "upsample_nearest", {"x": Recipe((1, 4, 6, 5))}, {"factor": 3}),
+    ),
+)
+
+
+OPERATIONS = (UPSAMPLE_NEAREST,)

@@ -1,0 +1,379 @@
+"""The operations of every model under one Numerics: kernels between two roundings.
+
+Arrays travel in the storage dtype. Each operation widens its inputs to the compute dtype, calls a kernel and rounds
+the result. Where storage is narrower than compute, an operation that torch composes of several, like
+x * (1 + scale) + shift, is rounded after each of them.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from refsd.kernels import activations as act
+from refsd.kernels import modulate as modulation
+from refsd.kernels import resample, rope, swiglu
+from refsd.kernels import timestep_embedding as timesteps
+from refsd.kernels.adapters.layer import as_it_is
+from refsd.kernels.attention import attention, causal_mask
+from refsd.kernels.attention_online import attention_online
+from refsd.kernels.attention_online_f16 import attention_online_f16
+from refsd.kernels.conv2d import conv2d
+from refsd.kernels.conv2d_fast import Choice, choose, conv2d_fast, prepare
+from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.kernels.conv2d_winograd import Filters
+from refsd.kernels.conv2d_winograd_f16 import applies, conv2d_winograd_f16
+from refsd.kernels.conv3d import conv3d
+from refsd.kernels.conv3d_frames import conv3d_frames
+from refsd.kernels.embedding import embedding
+from refsd.kernels.group_norm import group_norm
+from refsd.kernels.group_norm_silu import group_norm_silu
+from refsd.kernels.interpolate import resize_bilinear
+from refsd.kernels.l2_norm import l2_norm
+from refsd.kernels.layer_norm import layer_norm
+from refsd.kernels.linear import linear
+from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
+from refsd.kernels.rms_norm import rms_norm
+from refsd.kernels.scratch import scratch
+from refsd.kernels.sigmoid import sigmoid
+from refsd.kernels.softmax import softmax, softmax_sinks
+from refsd.numerics.deviations import DEVIATIONS, Deviation
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import PROFILES, Numerics
+from refsd.numerics.running_angles import rope_angles_running
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+
+_CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
+    "im2col": conv2d_im2col,
+    "direct": conv2d,
+    "fast": conv2d_fast,
+    "winograd-f16": conv2d_im2col,  # where Winograd does not apply
+}
+_WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32 on all cores, where NumPy takes one
+_ANGLES = {
+    "float64": rope.rope_angles,
+    "float32": rope.rope_angles_float32,
+    "float32, running": rope_angles_running,
+}
+_SHRINKS = {"nearest": resample.resize_nearest, "bilinear": resize_bilinear}
+_ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
+
+
+class Arithmetic:
+    """
+    numerics:   what is rounded where
+    deviations: parameters that are replaced whatever the caller asks for
+
+    x, q, k, v: arrays in the storage dtype. weight, bias: arrays from `expand`.
+    """
+
+    def __init__(self, numerics: Numerics, deviations: Iterable[Deviation] = ()):
+        self.numerics = numerics
+        self.deviations = tuple(deviations)
+        self._forced: dict[str, dict[str, Any]] = {}
+        for d in self.deviations:
+            self._forced.setdefault(d.op, {}).update(d.sets)
+
+    def parameter(self, op: str, name: str, value):
+        """The value, or what a deviation puts in its place."""
+        return self._forced.get(op, {}).get(name, value)
+
+    def _widen(self, x) -> np.ndarray:
+        return np.ascontiguousarray(x, self.numerics.compute_dtype)
+
+    def _round(self, y) -> np.ndarray:
+        return y.astype(self.numerics.storage_dtype, copy=False)
+
+    def store(self, x) -> np.ndarray:
+        """An input, rounded to the storage dtype."""
+        return np.asarray(x).astype(self.numerics.storage_dtype, copy=False)
+
+    def expand(self, weight: StoredTensor) -> np.ndarray:
+        """A weight as the ops below take it: dequantized, rounded to storage, in the compute dtype.
+
+        Writable too: to Numba a read-only array is another type, for which it would compile anew.
+        """
+        widen = _WIDEN.get(weight.type)
+        if widen is not None and self.numerics.storage_dtype == np.float32:
+            values = widen(weight.data.reshape(-1).view(np.uint16)).reshape(weight.shape)
+        else:
+            values = self._round(weight.values())
+        return np.require(values, self.numerics.compute_dtype, ["C", "W"])
+
+    def borrow(self, weight: StoredTensor) -> np.ndarray:
+        """`expand`, perhaps in memory that this thread's next call writes over: for one product, then forgotten."""
+        if not self.numerics.storage_dtype == self.numerics.compute_dtype == np.float32:
+            return self.expand(weight)
+        if weight.type in _WIDEN:
+            y = scratch("a weight", weight.shape, np.float32)
+            _WIDEN[weight.type](weight.data.reshape(-1).view(np.uint16), y.reshape(-1))
+            return y
+        if weight.type in BLOCK_TYPES:
+            block_type = BLOCK_TYPES[weight.type]
+            y = scratch("a weight", weight.shape, np.float32)
+            block_type.dequantize(weight.data.reshape(-1, block_type.bytes), y.reshape(-1, block_type.block))
+            return y
+        return self.expand(weight)
+
+    def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
+        """The values of x after a trip through a storage type; None leaves x alone."""
+        if type_name is None:
+            return x
+        if type_name in SCALAR_TYPES:
+            return x.astype(SCALAR_TYPES[type_name]).astype(x.dtype)
+        block_type = BLOCK_TYPES[type_name]
+        pack = block_type.quantize_activation
+        assert pack is not None, f"no numerics rounds activations to {type_name}"
+        rows = np.ascontiguousarray(x, np.float32).reshape(-1, block_type.block)
+        return block_type.dequantize(pack(rows)).astype(x.dtype).reshape(x.shape)
+
+    @property
+    def _fuses(self) -> bool:
+        """Whether two kernels in one give what they give one after the other: nothing is rounded between them."""
+        return self.numerics.storage == self.numerics.compute
+
+    def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
+        """A kernel that asks no more than its arrays widened and its result rounded."""
+        return self._round(kernel(*(self._widen(a) for a in arrays), **params))
+
+    @property
+    def settled(self) -> Callable[[np.ndarray], np.ndarray]:
+        """What becomes of a result that is kept: rounded to storage and widened again, or left as it is."""
+        return as_it_is if self._fuses else lambda y: self._widen(self._round(y))
+
+    def activation(self, weight_type: str) -> Callable[[np.ndarray], np.ndarray]:
+        """What becomes of a result between two products, before one with a weight of this type: its roundings."""
+        through = self.numerics.activations.get(weight_type)
+        if through is None and self._fuses:
+            return as_it_is
+        return lambda x: self.round_as(self.settled(x), through)
+
+    def linear(self, x, weight, bias=None, weight_type: str = "f32"):
+        """x [..., K], weight [O, K], bias [O] -> [..., O]"""
+        x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))
+        return self._round(linear(x, weight, bias))
+
+    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+        """x [N, C, H, W], weight [K, C/groups, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]
+
+        weight: or what `filters` made of it; stride, dilation: a number, or (down, across)
+        """
+        n = self.numerics
+        if isinstance(weight, Filters):
+            return self._round(conv2d_fast(self._widen(x), weight, bias, stride, padding))
+        if n.convolution == "winograd-f16" and applies(weight.shape, stride, padding, dilation, groups):
+            return self._round(conv2d_winograd_f16(self._widen(x), self.round_as(weight, n.conv), bias, padding))
+        x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
+        return self._round(_CONVOLUTIONS[n.convolution](x, weight, bias, stride, padding, dilation, groups))
+
+    def choose(self, x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0)) -> Choice:
+        """Which algorithm conv2d takes, if filters can be kept."""
+        if self.numerics.convolution == "fast":
+            return choose(x_shape, weight_shape, stride, padding)
+        return Choice(self.numerics.convolution, f"as {self.numerics.name} has it")
+
+    def filters(self, weight: StoredTensor, choice: Choice) -> np.ndarray | Filters:
+        """A weight as `choice` uses it best, to be kept."""
+        return prepare(self.expand(weight), choice)
+
+    def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
+        """x [N, C, D, H, W], weight [K, C/groups, T, R, S], bias [K] -> [N, K, F, P, Q]
+
+        padding: (front, back, top, bottom, left, right); stride, dilation: a number, or (frames, down, across)
+        """
+        n = self.numerics
+        x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
+        if n.convolution == "direct":
+            return self._round(conv3d(x, weight, bias, stride, padding, dilation, groups))
+        convolve = _CONVOLUTIONS[n.convolution]
+        return self._round(conv3d_frames(x, weight, bias, stride, padding, dilation, groups, convolve))
+
+    def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
+        """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
+        eps = self.parameter("group_norm", "eps", eps)
+        return self._round(group_norm(self._widen(x), weight, bias, num_groups, eps))
+
+    def group_norm_silu(self, x, weight, bias, num_groups=32, eps=1e-5):
+        """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
+        if not self._fuses:
+            return self.silu(self.group_norm(x, weight, bias, num_groups, eps))
+        eps = self.parameter("group_norm", "eps", eps)
+        return group_norm_silu(self._widen(x), weight, bias, num_groups, eps)
+
+    def layer_norm(self, x, weight=None, bias=None, eps=1e-5):
+        """x [..., D], weight and bias [D] or None (1 and 0) -> [..., D]"""
+        eps = self.parameter("layer_norm", "eps", eps)
+        D = x.shape[-1]
+        weight = np.ones(D, self.numerics.compute_dtype) if weight is None else weight
+        bias = np.zeros(D, self.numerics.compute_dtype) if bias is None else bias
+        return self._round(layer_norm(self._widen(x).reshape(-1, D), weight, bias, eps).reshape(x.shape))
+
+    def adaptive_layer_norm(self, x, shift, scale, eps=1e-6):
+        """x [N, L, D], shift and scale [N, D] -> [N, L, D]: layer_norm, then modulate"""
+        if not self._fuses:
+            return self.modulate(self.layer_norm(x, eps=eps), shift, scale)
+        eps = self.parameter("layer_norm", "eps", eps)
+        x, shift, scale = (self._widen(t) for t in (x, shift, scale))
+        return modulation.adaptive_layer_norm(x, shift, scale, eps)
+
+    def rms_norm(self, x, weight, eps=1e-6):
+        """x [..., D], weight [D] or None (1) -> [..., D]; of heads where x is [N, L, H, D]"""
+        eps = self.parameter("rms_norm of heads" if x.ndim == 4 else "rms_norm", "eps", eps)
+        return self._round(rms_norm(self._widen(x).reshape(-1, x.shape[-1]), weight, eps).reshape(x.shape))
+
+    def rms_norm_apart(self, x, weight, eps=1e-6):
+        """rms_norm whose result is rounded before it meets the weight, as transformers' classes do"""
+        if self._fuses:
+            return self.rms_norm(x, weight, eps)
+        return self.multiply(self.rms_norm(x, None, eps), weight)
+
+    def l2_norm(self, x, eps=1e-12):
+        """x [..., D] -> the same: x / max(length of its row, eps)"""
+        if self._fuses:
+            return l2_norm(self._widen(x).reshape(-1, x.shape[-1]), eps).reshape(x.shape)
+        length = self._round(np.linalg.norm(self._widen(x), axis=-1, keepdims=True))
+        return self.apply(np.divide, x, self.apply(np.maximum, length, eps))
+
+    def silu(self, x):
+        return self._round(act.silu(self._widen(x)))
+
+    def gelu(self, x, approximate="none"):
+        """approximate: "none" (erf) or "tanh" """
+        approximate = self.parameter("gelu", "approximate", approximate)
+        return self._gelu({"none": act.gelu, "tanh": act.gelu_tanh}[approximate], x)
+
+    def quick_gelu(self, x):
+        if self._fuses or self.numerics.gelu is not None:
+            return self._gelu(act.quick_gelu, x)
+        return self.multiply(x, self.apply(sigmoid, self.multiply(1.702, x)))
+
+    def _gelu(self, function, x):
+        y = function(self.round_as(self._widen(x), self.numerics.gelu))
+        return self._round(self.round_as(y, self.numerics.gelu))
+
+    def geglu(self, x):
+        """x [..., 2D] -> [..., D]: the first half times the GELU of the second"""
+        n = self.numerics
+        if n.storage != n.compute or n.gelu is not None or "gelu" in self._forced:
+            value, gate = np.split(x, 2, axis=-1)
+            return self.multiply(value, self.gelu(gate))
+        return act.geglu(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+
+    def swiglu(self, x, second_gates=False):
+        """x [..., 2D] -> [..., D]: the SiLU of the first half times the second, or the other way round"""
+        if self._fuses:
+            gate = swiglu.swiglu_second_gates if second_gates else swiglu.swiglu
+            return gate(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        first, second = np.split(x, 2, axis=-1)
+        value, gate = (first, second) if second_gates else (second, first)
+        return self.multiply(value, self.silu(gate))
+
+    def swiglu_oai(self, gate, value, alpha, limit):
+        """gate, value [..., D] -> the same, gpt-oss's: kernels/swiglu.py"""
+        if self._fuses:
+            return swiglu.swiglu_oai(self._widen(gate), self._widen(value), alpha, limit)
+        gate, value = self.apply(np.minimum, gate, limit), self.apply(np.clip, value, -limit, limit)
+        gate = self.multiply(gate, self.apply(sigmoid, self.multiply(alpha, gate)))
+        return self.multiply(gate, self.add(value, 1))
+
+    def softmax(self, x, scale=1.0, mask=None, sinks=None):
+        """x [..., L], mask broadcastable to x, sinks [H] with x [B, H, L, J] -> as x: softmax(scale x + mask)"""
+        x = self.multiply(x, scale)
+        if mask is not None:
+            x = self.add(x, mask)
+        rows = self._widen(x).reshape(-1, x.shape[-1])
+        if sinks is None:
+            return self._round(softmax(rows).reshape(x.shape))
+        each = np.broadcast_to(self._widen(sinks)[:, None], x.shape[:-1]).ravel()
+        return self._round(softmax_sinks(rows, each).reshape(x.shape))
+
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        """q [B, L, H, D], k [B, J, G, D], v [B, J, G, E] -> [B, L, H, E]; see kernels/attention.py.
+
+        scale: None is 1/sqrt(D)
+
+        Raises BadInput where G does not divide H.
+        """
+        if not k.shape[2] or q.shape[2] % k.shape[2]:
+            raise BadInput(
+                f"attention: {q.shape[2]} heads of queries over {k.shape[2]} of keys: expected a divisor"
+            )
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        if self.numerics.flash is None:
+            attend = _ATTENTIONS[self.numerics.attention]
+            return self._round(attend(*(self._widen(t) for t in (q, k, v)), scale, mask, diagonal, sinks))
+        mask = np.zeros(1) if mask is None else np.asarray(mask)
+        if diagonal is not None:
+            mask = mask + causal_mask(q.shape[1], np.float32, k.shape[1], diagonal)
+        mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+        q, k, v, mask = (self.round_as(np.ascontiguousarray(t, np.float32), "f16") for t in (q, k, v, mask))
+        sinks = np.full(q.shape[2], -np.inf, np.float32) if sinks is None else np.array(sinks, np.float32)
+        if self.numerics.flash_sum == "f16":
+            return self._round(attention_online_f16(q, k, v, scale, mask, sinks))
+        return self._round(attention(q, k, v, scale, mask, None, sinks))
+
+    def timestep_embedding(self, t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0, sin_first=False):
+        """t [N] -> [N, dim]"""
+        embed = timesteps.timestep_embedding_sin_first if sin_first else timesteps.timestep_embedding
+        return self._round(embed(self._widen(t), dim, max_period, freq_shift, scale))
+
+    def upsample_nearest(self, x, factor=2):
+        return resample.upsample_nearest(x, factor)
+
+    def halve(self, x):
+        """x [N, C, H, W], H and W even -> [N, C, H/2, W/2]: every other pixel"""
+        shrink = _SHRINKS[self.parameter("halve", "method", "nearest")]
+        return self._round(shrink(self._widen(x), x.shape[2] // 2, x.shape[3] // 2))
+
+    def text_projection(self, x, weight, kind):
+        """Linear without a bias. x [N, K], weight [O, K] -> [N, O]"""
+        square = weight.shape[0] == weight.shape[1]
+        if square and self.parameter("text_projection", "transposed", False):
+            weight = np.ascontiguousarray(weight.T)
+        return self.linear(x, weight, None, kind)
+
+    def embedding(self, ids, weight):
+        """ids [...], weight [V, D] -> [..., D]"""
+        return self._round(embedding(ids, weight))
+
+    def add(self, x, y):
+        """x + y, broadcast against each other"""
+        return self._round(np.add(x, y, dtype=self.numerics.compute_dtype))
+
+    def multiply(self, x, y):
+        """x * y, broadcast against each other"""
+        return self._round(np.multiply(x, y, dtype=self.numerics.compute_dtype))
+
+    def modulate(self, x, shift, scale):
+        """x [N, L, D], shift and scale [N, D] -> [N, L, D]: x * (1 + scale) + shift"""
+        if self._fuses:
+            return modulation.modulate(self._widen(x), self._widen(shift), self._widen(scale))
+        return self.add(self.multiply(x, self.add(1, scale)[:, None]), shift[:, None])
+
+    def gated_add(self, x, h, gate):
+        """x and h [N, L, D], gate [N, D] -> [N, L, D]: x + gate * h"""
+        if self._fuses:
+            return modulation.gated_add(self._widen(x), self._widen(h), self._widen(gate))
+        return self.add(x, self.multiply(gate[:, None], h))
+
+    def rope_angles(self, ids, axes_dim, theta):
+        """ids [N, L, A] -> radians [N, L, sum(axes_dim) / 2], float64, whatever the numerics"""
+        return _ANGLES[self.parameter("rope_angles", "precision", "float64")](ids, axes_dim, theta)
+
+    def rope(self, x, angle):
+        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: channels 2i and 2i + 1"""
+        return self._round(rope.apply_rope(self._widen(x), angle))
+
+    def rope_halves(self, x, angle):
+        """The same on channels i and D/2 + i."""
+        return self._round(rope.apply_rope_halves(self._widen(x), angle))
+
+
+def named(numerics: str, deviations: Iterable[str] = ()) -> Arithmetic:
+    """The arithmetic that a command line asks for. Raises BadInput for a name that is not in the tables."""
+    if numerics not in PROFILES:
+        raise BadInput(f"--numerics {numerics}: expected one of {', '.join(PROFILES)}")
+    for name in deviations:
+        if name not in DEVIATIONS:
+            raise BadInput(f"--deviation {name}: expected one of {', '.join(DEVIATIONS)}")
+    return Arithmetic(PROFILES[numerics], [DEVIATIONS[name] for name in deviations])

@@ -1,0 +1,5 @@
+"""`python -m refsd`: the command line."""
+
+from refsd.cli import main
+
+main()

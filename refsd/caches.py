@@ -1,0 +1,68 @@
+"""The folders that refsd keeps from run to run: where they are, what is in them, and how they are emptied."""
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from refsd.golden.cache_folder import cache_folder
+from refsd.golden.scratch import abandoned, remove
+from refsd.kernels._jit import cache_dir
+from refsd.numerics.errors import BadInput
+from refsd.weights.recipe_files import KEPT, MAKING
+
+
+def _kernels() -> Path | None:
+    here = cache_dir()
+    return here.parent if here else None
+
+
+class Cache(NamedTuple):
+    """
+    what:    its content, in a few words
+    place:   gives its folder; None where there is none
+    entries: a pattern of the names that are refsd's own: nothing else in the folder is counted or removed
+    making:  prefix of the folders in which entries are made; those of a running process stay
+    """
+
+    what: str
+    place: Callable[[], Path | None]
+    entries: str
+    making: str = ""
+
+    def owned(self) -> Iterator[Path]:
+        """Its entries, and what killed processes left of some."""
+        place = self.place()
+        if place is None or not place.is_dir():
+            return
+        yield from (path for path in sorted(place.iterdir()) if re.fullmatch(self.entries, path.name))
+        if self.making:
+            yield from abandoned(place, self.making)
+
+    def clear(self) -> int:
+        """Remove all entries. -> bytes that were in them. Raises BadInput for one that cannot be removed."""
+        freed = 0
+        for path in self.owned():
+            freed += size(path)
+            remove(path)
+            if os.path.lexists(path):
+                raise BadInput(f"{path}: cannot remove it; whose is it?")
+        return freed
+
+
+CACHES = {
+    "models": Cache("recipe weights of large models", lambda: cache_folder("models"), KEPT, MAKING),
+    "kernels": Cache("compiled kernels", _kernels, r"[0-9a-f]{16}"),
+    "taps": Cache("the compiled tap for sd-cli", lambda: cache_folder("taps"), r"sdcpp-[0-9a-f]{16}\.so", MAKING),
+}
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; links are not followed."""
+    total = 0
+    for file in [path] if path.is_symlink() or not path.is_dir() else path.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # whoever made it has just moved it
+            total += 0 if file.is_dir() and not file.is_symlink() else os.lstat(file).st_size
+    return total

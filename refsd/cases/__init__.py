@@ -1,0 +1,54 @@
+"""The cases: those of every operation's page, and tables of models' cases here. CASES holds them all by name."""
+
+import fnmatch
+import importlib
+
+from refsd.golden.case import Case
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.wording import did_you_mean
+from refsd.numerics.errors import BadInput
+
+# Names that begin so are chosen only by a glob that begins so: whole models of full size, and models that no
+# engine here answers but the reference.
+FULL, LONE = "full/", "lone/"
+ASKED_FOR = (FULL, LONE)
+# Modules of this folder, each with a list CASES.
+_MODULES = (
+    "trajectories",
+    "sd15",
+    "families",
+    "texts",
+    "models",
+    "unets",
+)
+
+
+def _collect() -> dict[str, Case]:
+    found = [case for operation in OPERATIONS.values() for case in operation.cases]
+    for module in _MODULES:
+        found += importlib.import_module(f"refsd.cases.{module}").CASES
+    cases = {case.name: case for case in found}
+    if len(cases) < len(found):
+        names = [case.name for case in found]
+        raise ValueError(f"two cases are called {next(name for name in names if names.count(name) > 1)}")
+    return cases
+
+
+CASES = _collect()
+
+
+def select(*patterns: str) -> list[Case]:
+    """The cases whose names match any of some globs ("conv2d/*", "*q4_k*"); by default "*".
+
+    Full-size models ("full/...") and models without a peer ("lone/...") are chosen only by a glob that begins so.
+    Raises BadInput for a glob that matches no case.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns or ("*",):
+        hidden = tuple(prefix for prefix in ASKED_FOR if not pattern.startswith(prefix))
+        matched = {n for n in CASES if fnmatch.fnmatchcase(n, pattern) and not n.startswith(hidden)}
+        if not matched:
+            meant = did_you_mean(pattern, CASES)
+            raise BadInput(f"no case matches {pattern!r}{meant}: `refsd golden list` shows all {len(CASES)}")
+        chosen |= matched
+    return [case for name, case in CASES.items() if name in chosen]

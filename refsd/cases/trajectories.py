@@ -1,0 +1,79 @@
+"""Samplers on an analytic model, whole trajectories: what the model is shown and what it answers, step by step.
+
+The noises are given: the first, times the first sigma, is where a trajectory begins; each step that draws takes the
+next. The model is a formula (exec_protocol.md), so that an engine needs no weights. Under flow/ it is that of a
+rectified flow. CFG++ also shows what it answers without the prompt.
+"""
+
+from refsd.golden.case import Case
+from refsd.golden.recipe import Recipe
+
+_SHAPE = (1, 4, 5, 7)
+_GUIDANCE = 3.0
+# CFG++ goes between the two answers.
+_INTERPOLATED = 0.6
+
+# sampler -> its draws in five steps, and its eta where it has one
+_SOLVERS: dict[str, tuple[int, float | None]] = {
+    **dict.fromkeys(
+        (
+            *("euler", "heun", "dpm2", "lms", "dpm_fast", "dpm++2m", "dpm++2mv2", "ipndm", "ipndm_v", "plms"),
+            *("deis", "deis_tab", "uni_pc", "uni_pc_bh2", "euler_ge", "heunpp2", "exp_heun_2_x0", "restart"),
+            *("ipndm_v_published", "dpm++2s", "dpm++3s"),
+        ),
+        (0, None),
+    ),
+    **dict.fromkeys(("euler_a", "dpm2_a", "dpm++2s_a", "er_sde", "euler_ge_a", "res_multistep_a"), (4, 1.0)),
+    **dict.fromkeys(("dpm++2m_sde", "dpm++2m_sde_heun", "dpm++2m_sde_bt", "dpm++3m_sde"), (4, 1.0)),
+    **dict.fromkeys(("dpm++sde", "seeds_2", "exp_heun_2_x0_sde"), (8, 1.0)),
+    **dict.fromkeys(("res_multistep", "res_2s"), (0, 0.0)),
+    "seeds_3": (12, 1.0),
+    "lcm": (4, None),
+    "ddpm": (4, None),
+    "tcd": (4, 0.3),
+    "sa_solver": (2, None),
+    "sa_solver_pece": (2, None),
+}
+# The same for CFG++, whose model answers twice, and for the solvers of a rectified flow.
+_CFG_PP: dict[str, tuple[int, float | None]] = {
+    **dict.fromkeys(("euler_cfg_pp", "dpm++2m_cfg_pp", "res_multistep_cfg_pp", "euler_ge_cfg_pp"), (0, None)),
+    **dict.fromkeys(("euler_a_cfg_pp", "dpm++2s_a_cfg_pp", "dpm++2s_a_cfg_pp_first"), (4, 1.0)),
+    "res_multistep_a_cfg_pp": (4, 1.0),
+}
+_FLOW: dict[str, tuple[int, float | None]] = {
+    **dict.fromkeys(("euler", "heun", "dpm++2m"), (0, None)),
+    **dict.fromkeys(("dpm++2m_log_snr", "deis_log_snr", "uni_pc_log_snr", "uni_pc_bh2_log_snr"), (0, None)),
+    **dict.fromkeys(("euler_a", "dpm2_a", "dpm++2s_a", "res_multistep", "res_2s", "euler_ge_a"), (4, 1.0)),
+    "dpm++2s_a_below_one": (4, 1.0),
+    **dict.fromkeys(("dpm++2m_sde", "dpm++2m_sde_heun", "dpm++3m_sde"), (4, 1.0)),
+    **dict.fromkeys(("lcm", "er_sde"), (4, None)),
+    **dict.fromkeys(("dpm++sde", "seeds_2", "exp_heun_2_x0_sde"), (8, 1.0)),
+    "seeds_3": (12, 1.0),
+    "exp_heun_2_x0": (0, None),
+    **dict.fromkeys(("sa_solver", "sa_solver_pece"), (3, None)),
+    "euler_cfg_pp": (0, None),
+    **dict.fromkeys(("euler_a_cfg_pp", "dpm++2s_a_cfg_pp"), (4, 1.0)),
+}
+# The schedules that the solvers' cases leave out, in a number of steps at which no two are the same.
+_SCHEDULES = ("discrete", "exponential", "sgm_uniform", "simple", "smoothstep", "kl_optimal", "lcm", "beta", "ays")
+
+
+_FLOW_SCHEDULES = ("discrete", "sgm_uniform", "beta", "kl_optimal")
+
+
+def _case(sampler: str, schedule: str, steps: int, draws: int, eta: float | None) -> Case:
+    guidance = _GUIDANCE if "cfg_pp" not in sampler else _INTERPOLATED
+    params = {"sampler": sampler, "schedule": schedule, "steps": steps, "guidance": guidance}
+    if eta is not None:
+        params["eta"] = eta
+    noise = Recipe((1 + draws, *_SHAPE))
+    return Case(f"trajectory/{sampler.replace('+', 'p')}/{schedule}", "trajectory", {"noise": noise}, params)
+
+
+CASES = [
+    *(_case(sampler, "karras", 5, draws, eta) for sampler, (draws, eta) in (_SOLVERS | _CFG_PP).items()),
+    *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),
+    *(_case("euler_a", schedule, 7, 6, 1.0) for schedule in _SCHEDULES[1::2]),
+    *(_case(f"flow/{sampler}", "simple", 5, draws, eta) for sampler, (draws, eta) in _FLOW.items()),
+    *(_case("flow/euler_a", schedule, 7, 6, 1.0) for schedule in _FLOW_SCHEDULES),
+]

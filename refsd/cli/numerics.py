@@ -1,0 +1,18 @@
+"""The option --numerics, with the profiles' names: numerics/profiles.py itself takes seconds to import."""
+
+from typing import Annotated
+
+import typer
+
+PROFILES = (
+    "float64",
+    "float32",
+    "torch-f32",
+    "torch-f16",
+    "torch-bf16",
+    "ggml-cpu",
+    "ggml-cpu-flash",
+    "winograd-f16",
+)
+
+Profile = Annotated[str, typer.Option("--numerics", help=f"{', '.join(PROFILES)}.")]

@@ -1,0 +1,1 @@
+"""Any program that speaks the protocol of protocol.md."""

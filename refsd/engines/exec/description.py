@@ -1,0 +1,144 @@
+"""What a program says of itself: its operations, its numerics, its deviations."""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+
+from refsd.cases import CASES
+from refsd.golden.engine import EngineFailure
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.wording import did_you_mean
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.deviations import DEVIATIONS, EPS, SETTABLE, Deviation
+from refsd.numerics.printable import printable
+from refsd.numerics.profiles import DTYPES, PROFILES, Numerics
+from refsd.numerics.tensor import SCALAR_TYPES
+
+# Names go into reports and JUnit files. ("$" would let a line end follow.)
+_Word = Annotated[str, msgspec.Meta(pattern=r"^[\w .:+()/-]{1,80}\Z")]
+
+
+class DeviationText(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of deviations.Deviation."""
+
+    name: _Word
+    op: str
+    sets: dict[str, Any]
+    what: str
+    source: str = ""
+
+
+class Offer(msgspec.Struct, forbid_unknown_fields=True):
+    """
+    types:      storage types of inputs that it takes; None: all
+    numerics:   a profile's name, or {"like": a profile's name, ...} with what differs
+    deviations: names of known deviations, or new ones in full
+    samplers, schedules: of "trajectory", those that it has; None: all
+    """
+
+    types: list[str] | None = None
+    samplers: list[str] | None = None
+    schedules: list[str] | None = None
+    numerics: str | dict[str, Any] | None = None
+    deviations: list[str | DeviationText] = []
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True):
+    name: _Word
+    version: _Word
+    ops: dict[str, Offer]
+    protocol: int = 1
+    numerics: str | dict[str, Any] = "float32"
+
+
+class Description:
+    """A program's description, checked. Raises EngineFailure for a word that refsd does not know."""
+
+    def __init__(self, text: _Text):
+        if text.protocol != 1:
+            raise EngineFailure(f"description.json: protocol {text.protocol}, expected 1")
+        for op, offer in text.ops.items():
+            _one_of("operation", op, tuple(_ASKED))
+            for kind in offer.types or ():
+                _one_of(f"{op}: types", kind, (*SCALAR_TYPES, *BLOCK_TYPES))
+        self.name, self.version, self.ops = text.name, text.version, text.ops
+        default = _numerics(text.numerics, text.name)
+        self._numerics = {
+            op: default if offer.numerics is None else _numerics(offer.numerics, text.name)
+            for op, offer in text.ops.items()
+        }
+        self._deviations = {op: tuple(map(_deviation, offer.deviations)) for op, offer in text.ops.items()}
+
+    def numerics_of(self, op: str) -> Numerics:
+        return self._numerics[op]
+
+    def deviations_of(self, op: str) -> tuple[Deviation, ...]:
+        return self._deviations[op]
+
+
+# Every operation, and what else a case asks for: models' components, trajectories.
+_ASKED = dict.fromkeys((*OPERATIONS, *(case.op for case in CASES.values())))
+
+
+def read_description(data: bytes) -> Description:
+    """Check a description.json. Raises EngineFailure."""
+    try:
+        return Description(msgspec.json.decode(data, type=_Text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineFailure(f"description.json: {error}") from None
+
+
+# What activations can be rounded to: ggml packs them into a few block types alone.
+_ROUNDED = ("f32", "f16", "bf16", *(name for name, of in BLOCK_TYPES.items() if of.quantize_activation))
+# More names than this are not listed where the one that was meant is known.
+_MANY = 12
+_ROUNDING = (None, "f16", "bf16", "f32")
+_ALLOWED = {
+    "compute": ("float64", "float32"),
+    "storage": tuple(DTYPES),
+    "conv": _ROUNDING,
+    "gelu": _ROUNDING,
+    "flash": (None, "f16"),
+    "convolution": ("im2col", "direct", "winograd-f16"),
+}
+
+
+def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
+    changes: dict[str, Any] = {"like": said} if isinstance(said, str) else dict(said)
+    like = PROFILES[_one_of("numerics", changes.pop("like", "float32"), tuple(PROFILES))]
+    rounded = changes.pop("activations", None)
+    for field, value in changes.items():
+        _one_of(f"numerics {field}", value, _ALLOWED[_one_of("numerics field", field, tuple(_ALLOWED))])
+    if rounded is not None:
+        if not isinstance(rounded, dict):
+            raise EngineFailure("description.json: numerics activations: expected weight type -> type")
+        for weight, kind in rounded.items():
+            _one_of("numerics activations of weight type", weight, (*SCALAR_TYPES, *BLOCK_TYPES))
+            _one_of(f"numerics activations of {weight}:", kind, _ROUNDED)
+        changes["activations"] = rounded
+    return replace(like, name=program, **changes) if changes else like
+
+
+def _one_of(what: str, value, allowed: tuple):
+    if value not in allowed:
+        meant = did_you_mean(value, map(str, allowed))
+        expected = "" if meant and len(allowed) > _MANY else f": expected one of {', '.join(map(str, allowed))}"
+        raise EngineFailure(f"description.json: {what} {value!r} is not known{meant}{expected}")
+    return value
+
+
+def _deviation(said: str | DeviationText) -> Deviation:
+    if isinstance(said, str):
+        return DEVIATIONS[_one_of("deviation", said, tuple(DEVIATIONS))]
+    for parameter, value in said.sets.items():
+        at = f"description.json: deviation {said.name} sets {said.op} {parameter}"
+        if (said.op, parameter) not in SETTABLE:
+            raise EngineFailure(f"{at}, expected one of {', '.join(map(' '.join, SETTABLE))}")
+        allowed = SETTABLE[said.op, parameter]
+        if allowed is EPS:
+            if type(value) not in (int, float) or not EPS[0] <= value <= EPS[1]:
+                raise EngineFailure(f"{at} to {value!r}, expected a number from {EPS[0]:g} to {EPS[1]:g}")
+        elif value not in allowed:
+            raise EngineFailure(f"{at} to {value!r}, expected one of {', '.join(map(str, allowed))}")
+    return Deviation(said.name, said.op, said.sets, printable(said.what, 300), printable(said.source, 300))

@@ -1,0 +1,200 @@
+"""Any program as an engine: a JSON request on stdin, tensors in safetensors files.
+
+The protocol is in exec_protocol.md beside this file.
+"""
+
+import json
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from refsd.engines.exec.description import Description, read_description
+from refsd.engines.relocation import command, environment
+from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
+from refsd.engines.work_folder import WorkFolder
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineFailure, Found, ModelFiles
+from refsd.judges import judges
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.printable import printable
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+
+PROTOCOL = 1
+_MAX_DESCRIPTION = 1 << 20
+_MAX_OUTPUT = 256 << 20
+
+# safetensors' names of the types.
+_DTYPES = {
+    "F64": "f64",
+    "F32": "f32",
+    "F16": "f16",
+    "BF16": "bf16",
+    "I64": "i64",
+    "I32": "i32",
+    "I16": "i16",
+    "I8": "i8",
+    "U8": "u8",
+    "BOOL": "bool",
+}
+
+
+class Program:
+    """
+    command:    the program and its own arguments, in words that hold in any working folder
+    timeout:    seconds that one request may take
+    max_output: bytes that it may write in its folder and to stdout and stderr
+    max_file:   bytes that any one file may have, wherever it writes it
+    """
+
+    def __init__(self, command: list[str], timeout: float, max_output: int = _MAX_OUTPUT, max_file: int = MAX_FILE):
+        self.command = command
+        self.timeout = timeout
+        self.max_output = max_output
+        self.max_file = max_file
+        self._supervised = Supervised()
+        self._turn = threading.Lock()
+
+    def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
+        """Run the program once, in a fresh `folder` -> what it wrote to `output`, a name: `most` bytes at most.
+
+        Raises EngineFailure in one line, with the program's own last words.
+        """
+        request = {"protocol": PROTOCOL, **request, "output": str(folder.work / output)}
+        with self._turn, tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as log:
+            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.seek(0)
+            before = folder.size()
+
+            def look() -> None:
+                if folder.size() - before + os.fstat(log.fileno()).st_size > self.max_output:
+                    raise EngineFailure(f"it wrote more than {self.max_output >> 20} MiB")
+
+            self._supervised.start(self.command, folder.work, environment(), self.max_file, log, stdin)
+            try:
+                code = self._supervised.wait(self.timeout, look)
+            finally:
+                self._supervised.end()
+            look()
+            if code != 0:
+                raise EngineFailure(f"{ending(code)}: {last_words(log)}")
+            try:
+                return folder.read(output, self.max_output if most is None else most)
+            except EngineFailure as error:
+                raise EngineFailure(f"it ended well, but {error} ({last_words(log)})") from None
+
+
+class ExecEngine:
+    """A program that has described itself."""
+
+    def __init__(self, program: Program, description: Description, model_files: ModelFiles | None):
+        self.name = description.name
+        self.version = description.version
+        self._program = program
+        self._description = description
+        self._model_files = model_files
+
+    def refuses(self, case: Case) -> str | None:
+        offer = self._description.ops.get(case.op)
+        if offer is None:
+            return f"{self.name} has no {case.op}"
+        if case.model is not None and self._model_files is None:
+            return "no folder to write the model's weights to"
+        taken = [recipe.type for recipe in case.inputs.values()]
+        foreign = [kind for kind in taken if offer.types is not None and kind not in offer.types]
+        for asked, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
+            if offered is not None and asked in case.params and case.params[asked] not in offered:
+                return f"{self.name} has no {asked} {case.params[asked]}"
+        return f"{self.name} takes no {foreign[0]} in {case.op}" if foreign else None
+
+    def numerics(self, case: Case) -> Numerics:
+        return self._description.numerics_of(case.op)
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return self._description.deviations_of(case.op)
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        params = judges().of(case).complete(case, inputs)
+        with WorkFolder("refsd-exec-") as folder:
+            given = folder.given / "inputs.safetensors"
+            _write_tensors(inputs, given)
+            request: dict[str, Any] = {
+                "request": "run",
+                "case": secrets.token_hex(8),  # its name would lead to its golden
+                "op": case.op,
+                "params": params,
+                "inputs": str(given),
+                "types": {name: tensor.type for name, tensor in inputs.items()},
+                "shapes": {name: list(tensor.shape) for name, tensor in inputs.items()},
+            }
+            if case.model is not None and self._model_files is not None:
+                request["model"] = {
+                    "family": case.model.family,
+                    "type": case.model.type,
+                    "tiny": case.model.tiny,
+                    "file": os.path.abspath(self._model_files(case.model, "ldm")),
+                }
+            return _read_tensors(self._program.ask(request, folder, "output.safetensors"))
+
+
+def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
+    """Scalar types as they are; blocks as U8 [rows, bytes in a row]."""
+    arrays = {}
+    for name, tensor in tensors.items():
+        data = np.ascontiguousarray(tensor.data)
+        arrays[name] = data if tensor.type in SCALAR_TYPES else data.reshape(*tensor.shape[:-1], -1)
+    safetensors.numpy.save_file(arrays, path)
+
+
+def _read_tensors(data: bytes) -> dict[str, np.ndarray]:
+    try:
+        found = safetensors.deserialize(data)
+    except safetensors.SafetensorError as error:
+        raise EngineFailure(f"output.safetensors is none: {error}") from None
+    _check_names(data)
+    outputs = {}
+    for name, entry in found:
+        at = f"output.safetensors: {printable(name, 100)}"
+        if entry["dtype"] not in _DTYPES:
+            raise EngineFailure(f"{at} has type {entry['dtype']}, expected F32 or the like")
+        flat = np.frombuffer(bytes(entry["data"]), SCALAR_TYPES[_DTYPES[entry["dtype"]]])
+        try:
+            outputs[name] = flat.reshape(entry["shape"])
+        except (ValueError, OverflowError):
+            raise EngineFailure(f"{at} has a shape that NumPy cannot hold: {entry['shape']}") from None
+    return outputs
+
+
+def _check_names(data: bytes) -> None:
+    """Raise EngineFailure where a header names a tensor twice: the safetensors package takes the last of them."""
+    header = data[8 : 8 + int.from_bytes(data[:8], "little")]
+    names = [name for name, _ in json.loads(header, object_pairs_hook=list)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise EngineFailure(f"output.safetensors: the header names {printable(twice, 100)} twice")
+
+
+def find(
+    path: str | None = None, model_files: ModelFiles | None = None, timeout: float = 600.0, **_
+) -> list[Found]:
+    """The program `path` ("./engine", "python3 engine.py --fast"), once it has described itself."""
+    if not path:
+        return [Found("exec", None, "give exec:PROGRAM")]
+    if os.name != "posix":
+        return [Found("exec", None, "programs can be judged on Linux and macOS")]
+    try:
+        program = Program(command(path), timeout)
+        with WorkFolder("refsd-exec-") as folder:
+            text = program.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
+            description = read_description(text)
+    except (EngineFailure, ValueError) as error:
+        return [Found("exec", None, printable(f"{path}: {error}"))]
+    return [Found(description.name, ExecEngine(program, description, model_files))]

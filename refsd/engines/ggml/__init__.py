@@ -1,0 +1,1 @@
+"""A shared libggml, by ctypes in a process of its own."""

@@ -1,0 +1,214 @@
+"""ggml on its CPU backend: any shared libggml, by ctypes, in a process of its own."""
+
+import functools
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from refsd.engines.ggml.graph import SCALAR_IDS
+from refsd.engines.ggml.library import library_files
+from refsd.engines.ggml.ops import REFUSALS
+from refsd.engines.worker import Worker
+from refsd.golden import operations
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineFailure, Found
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
+from refsd.numerics.tensor import StoredTensor, stored
+
+# What a build, a version or a CPU leaves unrounded.
+_EXACT_GELU = replace(GGML_CPU, name="ggml-cpu, gelu in f32", gelu=None)
+_EXACT_CONV = replace(GGML_CPU, name="ggml-cpu, conv in f32", conv=None)
+_FLASH_F32 = replace(GGML_CPU_FLASH, name="ggml-cpu-flash, sum in f32", flash_sum=None)
+
+# Packages that carry a shared libggml -> its folder inside them.
+_PACKAGES = {"ggml": "lib", "llama_cpp": "lib"}
+
+# Halfway between 1 and its neighbour in float16, towards 1: float32 sees it, float16 does not.
+_UNSEEN_BY_F16 = np.float32(1 + 2**-12)
+
+
+class GgmlLibrary:
+    """One libggml in its worker: what it offers, and what it turns out to round."""
+
+    def __init__(self, place: Path, n_threads: int, timeout: float):
+        self.place = place
+        self._worker = Worker(["-m", "refsd.engines.ggml.worker", str(place), str(n_threads)], timeout)
+        described, _ = self._worker.ask({"describe": True}, {})
+        self.version: str = described["version"]
+        self.ops: dict[str, list[str]] = described["ops"]
+        self.lacks: list[str] = described["lacks"]
+        self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
+
+    def compute(
+        self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False, direct=False
+    ) -> np.ndarray:
+        """flash, direct: by the graph of "ggml-flash" or "ggml-direct"."""
+        engine = "ggml-flash" if flash else "ggml-direct" if direct else "ggml"
+        _, results = self._worker.ask({"op": op, "params": dict(params), "engine": engine}, inputs)
+        return results["y"].data
+
+    @functools.cached_property
+    def gelu_tables(self) -> dict[str, bool]:
+        """op -> whether it reads a float16 table: a build option, so it is measured."""
+        x = stored(np.array([1, _UNSEEN_BY_F16], np.float32))
+        return {op: len(set(self.compute(op, {}, {"x": x}))) == 1 for op in ("gelu", "gelu_tanh", "quick_gelu")}
+
+    def sums_flash_in_f16(self, L: int, J: int, D: int, E: int) -> bool:
+        """Whether ggml_flash_attn_ext sums L queries of J keys in float16.
+
+        It depends on the version, on the vector width of the CPU, on L and on the widths D of the keys and E of the
+        values, so it is measured: with equal scores, 1 and then J - 1 values that float16 loses beside it.
+        """
+        if (L, J, D, E) not in self._flash_sums:
+            q, k = np.zeros((1, L, 1, D), np.float32), np.zeros((1, J, 1, D), np.float32)
+            v = np.full((1, J, 1, E), 2**-12, np.float32)
+            v[:, 0] = 1
+            inputs = {"q": stored(q), "k": stored(k), "v": stored(v)}
+            y = self.compute("attention", {"scale": 1.0, "causal": False}, inputs, flash=True)
+            exact = (1 + (J - 1) * 2**-12) / J
+            self._flash_sums[L, J, D, E] = bool(np.abs(y - exact).max() > 2**-14 / J)
+        return self._flash_sums[L, J, D, E]
+
+    @functools.cached_property
+    def rounds_f32_patches(self) -> dict[str, bool]:
+        """Whether ggml_conv_2d and ggml_conv_3d round float32 patches to float16: measured, as versions differ."""
+        rounds = {}
+        for op, axes in (("conv2d", 4), ("conv3d", 5)):
+            if op in self.ops["ggml"]:
+                one = np.ones((1,) * axes, np.float32)
+                inputs = {"x": stored(one * _UNSEEN_BY_F16), "weight": stored(one)}
+                params = operations.complete(op, inputs, {})
+                rounds[op] = self.compute(op, params, inputs).item() == 1.0
+        return rounds
+
+
+class GgmlEngine:
+    """
+    name: "ggml" (attention as mul_mat, soft_max, mul_mat; convolution as im2col, mul_mat), "ggml-flash"
+          (ggml_flash_attn_ext) or "ggml-direct" (ggml_conv_2d_direct, ggml_conv_3d_direct)
+    """
+
+    def __init__(self, name: str, library: GgmlLibrary):
+        self.name = name
+        self.version = library.version
+        self._library = library
+        self._flash = name == "ggml-flash"
+        self._direct = name == "ggml-direct"
+
+    def refuses(self, case: Case) -> str | None:
+        if case.model is not None:
+            return "ggml holds no models"
+        if case.op not in self._library.ops[self.name]:
+            return f"no {case.op} in this {self.name}"
+        if case.op == "attention" and not self._flash and _hides_rows(case):
+            return "ggml_soft_max makes NaN of a query that sees no key"
+        if self._direct and _groups(case) > 1:
+            return "a direct convolution of ggml knows no groups"
+        unknown = [recipe.type for recipe in case.inputs.values() if recipe.type in self._library.lacks]
+        if unknown:
+            return f"this libggml has no {unknown[0]}"
+        return (_REFUSALS.get(case.op) or REFUSALS.get(case.op, _never))(case)
+
+    def numerics(self, case: Case) -> Numerics:
+        """GGML_CPU, less the rounding that this op in this build does not do."""
+        library = self._library
+        if self._flash:
+            _, L, _, D = case.inputs["q"].shape
+            _, J, _, E = case.inputs["v"].shape
+            return GGML_CPU_FLASH if library.sums_flash_in_f16(L, J, D, E) else _FLASH_F32
+        if case.op in ("gelu", "gelu_tanh", "quick_gelu"):
+            return GGML_CPU if library.gelu_tables[case.op] else _EXACT_GELU
+        if case.op == "geglu":
+            return _EXACT_GELU
+        if case.op in ("conv2d", "conv3d") and case.inputs["weight"].type == "f32":
+            # ggml's direct convolutions round patches to the type of the filter, and no further.
+            direct = self._direct or _groups(case) > 1
+            return _EXACT_CONV if direct or not library.rounds_f32_patches[case.op] else GGML_CPU
+        return GGML_CPU
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        params = operations.complete(case.op, inputs, case.params)
+        return {"y": self._library.compute(case.op, params, inputs, self._flash, self._direct)}
+
+
+def _hides_rows(case: Case) -> bool:
+    """Whether some query sees no key, nor a sink."""
+    mask = case.inputs.get("mask")
+    if "sinks" in case.inputs or mask is None or mask.data != "masked":
+        return False
+    return mask.n > 0
+
+
+def _never(case: Case) -> str | None:
+    return None
+
+
+def _no_matrix(case: Case) -> str | None:
+    kind = case.inputs["weight"].type
+    known = kind in ("f32", "f64") or kind in GGML_CPU.activations
+    return None if known else f"what ggml rounds activations to for {kind} weights is not declared"
+
+
+def _groups(case: Case) -> int:
+    return case.params.get("groups", 1)
+
+
+def _no_filter(case: Case) -> str | None:
+    weight = case.inputs["weight"]
+    if weight.type not in ("f32", "f16"):
+        return f"ggml_conv_2d takes no {weight.type} filter"
+    if _groups(case) > 1 and (
+        case.op == "conv3d" or not weight.shape[0] == _groups(case) == case.inputs["x"].shape[1]
+    ):
+        return "ggml's convolutions know no groups but a channel each"
+    return None
+
+
+def _no_table(case: Case) -> str | None:
+    name = "weight" if case.op == "embedding" else "x"
+    kind = case.inputs[name].type
+    return None if kind in SCALAR_IDS or kind in BLOCK_TYPES else f"ggml has no type {kind}"
+
+
+_REFUSALS = {
+    "linear": _no_matrix,
+    "conv2d": _no_filter,
+    "conv3d": _no_filter,
+    "embedding": _no_table,
+    "dequantize": _no_table,
+}
+
+
+def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[Found]:
+    """ggml at `path` (a file or a folder), in $REFSD_GGML, or in an installed package that carries it."""
+    try:
+        place = _place(path)
+        if place is None:
+            return [Found("ggml", None, "give ggml:PATH, set REFSD_GGML, or install ggml-python")]
+        library_files(place)
+        library = GgmlLibrary(place, threads, timeout)
+    except (BadInput, EngineFailure) as error:
+        return [Found("ggml", None, str(error))]
+    return [Found(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash", "ggml-direct")]
+
+
+def _place(path: str | None) -> Path | None:
+    given = path or os.environ.get("REFSD_GGML")
+    if given:
+        return Path(given)
+    for package, folder in _PACKAGES.items():
+        spec = importlib.util.find_spec(package)
+        for location in (spec.submodule_search_locations or ()) if spec else ():
+            if (Path(location) / folder).is_dir():
+                return Path(location) / folder
+    return None

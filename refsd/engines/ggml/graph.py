@@ -1,0 +1,125 @@
+"""A ggml graph under construction.
+
+ggml counts axes from the fastest: torch's [N, C, H, W] is ne = [W, H, C, N]. The bytes are the same.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.engines.ggml.library import InitParams, Library
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
+
+SCALAR_IDS = {"f32": 0, "f16": 1, "i32": 26, "bf16": 30}
+_POISON = 0xFF  # as a float32 or float16: NaN
+_MAX_TENSORS = 64
+
+
+class Result(NamedTuple):
+    """
+    tensor: ggml_tensor *
+    shape:  in torch's order
+    dtype:  of its elements
+    """
+
+    tensor: int
+    shape: tuple[int, ...]
+    dtype: type = np.float32
+
+
+def type_id(type_name: str) -> int:
+    """ggml's number of a storage type. Raises ValueError where ggml has none."""
+    if type_name in SCALAR_IDS:
+        return SCALAR_IDS[type_name]
+    if type_name in BLOCK_TYPES:
+        return BLOCK_TYPES[type_name].ggml_id
+    raise ValueError(f"ggml has no type {type_name}")
+
+
+class Graph:
+    """A graph under construction: `put` an input, chain ggml's functions, `compute`."""
+
+    def __init__(self, library: Library, backend: int):
+        self.ggml = library
+        self.backend = backend
+        size = library.ggml_tensor_overhead() * _MAX_TENSORS + library.ggml_graph_overhead()
+        self.context = library.ggml_init(InitParams(size, None, True))
+        self._inputs: list[tuple[int, np.ndarray]] = []
+        self._buffer: int | None = None
+
+    def __enter__(self) -> "Graph":
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._buffer:
+            self.ggml.ggml_backend_buffer_free(self._buffer)
+        self.ggml.ggml_free(self.context)
+
+    def put(self, tensor: StoredTensor, shape: tuple[int, ...] | None = None) -> int:
+        """An input in its own storage type (float64 as float32, int64 as int32); shape: another view of it."""
+        if tensor.type in ("f64", "i64"):
+            tensor = stored(tensor.data.astype(np.float32 if tensor.type == "f64" else np.int32))
+        kind = type_id(tensor.type)
+        self._check_block(tensor.type, kind)
+        ne = tuple(reversed(shape or tensor.shape or (1,)))
+        if len(ne) > 4:
+            raise ValueError(f"ggml has four axes, not {len(ne)}")
+        pointer = self.ggml.ggml_new_tensor_4d(self.context, kind, *ne, *(1,) * (4 - len(ne)))
+        data = np.ascontiguousarray(tensor.data)
+        if data.nbytes != self.ggml.ggml_nbytes(pointer):
+            raise ValueError(f"{tensor.type} {tensor.shape}: ggml counts other bytes than the file format does")
+        self._inputs.append((pointer, data))
+        return pointer
+
+    def floats(self, tensor: StoredTensor, shape: tuple[int, ...] | None = None) -> int:
+        """An input as float32."""
+        return self.put(stored(np.ascontiguousarray(tensor.values(), np.float32)), shape)
+
+    def _check_block(self, type_name: str, kind: int) -> None:
+        if type_name in SCALAR_TYPES:
+            return
+        ours = BLOCK_TYPES[type_name]
+        theirs = (self.ggml.ggml_blck_size(kind), self.ggml.ggml_type_size(kind))
+        if theirs != (ours.block, ours.bytes):
+            raise ValueError(
+                f"{type_name}: this libggml has {theirs} elements and bytes in a block, not {ours[2:4]}"
+            )
+
+    def compute(self, result: Result) -> np.ndarray:
+        """Allocate, poison, fill the inputs, run, fetch."""
+        self.ready(result)()
+        return self.fetch(result)
+
+    def ready(self, result: Result) -> Callable[[], None]:
+        """Allocate, poison, fill the inputs. -> what runs the graph, once a call"""
+        ggml = self.ggml
+        graph = ggml.ggml_new_graph(self.context)
+        ggml.ggml_build_forward_expand(graph, result.tensor)
+        self._buffer = ggml.ggml_backend_alloc_ctx_tensors(self.context, self.backend)
+        if not self._buffer:
+            raise MemoryError("ggml could not allocate the graph's tensors")
+        ggml.ggml_backend_buffer_clear(self._buffer, _POISON)
+        for pointer, data in self._inputs:
+            ggml.ggml_backend_tensor_set(pointer, data.ctypes.data, 0, data.nbytes)
+
+        def run() -> None:
+            status = ggml.ggml_backend_graph_compute(self.backend, graph)
+            if status != 0:
+                raise RuntimeError(f"ggml_backend_graph_compute returned {status}")
+
+        return run
+
+    def fetch(self, result: Result) -> np.ndarray:
+        y = np.empty(result.shape, result.dtype)
+        held = self.ggml.ggml_nbytes(result.tensor)
+        if held != y.nbytes:
+            raise RuntimeError(f"ggml's result has {held} bytes, {result.shape} needs {y.nbytes}")
+        self.ggml.ggml_backend_tensor_get(result.tensor, y.ctypes.data, 0, y.nbytes)
+        return y
+
+    def __getattr__(self, name: str):
+        """ggml_<name> with the context as its first argument."""
+        function = getattr(self.ggml, f"ggml_{name}")
+        return lambda *arguments: function(self.context, *arguments)

@@ -1,0 +1,1 @@
+"""gguf-py's dequantization."""

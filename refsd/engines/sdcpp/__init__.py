@@ -1,0 +1,1 @@
+"""stable-diffusion.cpp's sd-cli and sd-server."""

@@ -1,0 +1,97 @@
+"""stable-diffusion.cpp through an unmodified sd-cli.
+
+The program offers a picture, no component. Where it links ggml as a shared library, a tap
+(sdcpp_tap.c) puts a case's inputs in place of its own and reads the answer: each component runs as
+the program builds it. What follows the wanted graph is not computed. How each is reached stands in
+sdcpp_sd1.py, sdcpp_unets.py, sdcpp_families.py, sdcpp_chroma.py,
+sdcpp_flux2.py and sdcpp_text.py.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from refsd.engines.sdcpp import chroma as sdcpp_chroma
+from refsd.engines.sdcpp import families as sdcpp_families
+from refsd.engines.sdcpp import flux2 as sdcpp_flux2
+from refsd.engines.sdcpp import sd1 as sdcpp_sd1
+from refsd.engines.sdcpp import text as sdcpp_text
+from refsd.engines.sdcpp import unets as sdcpp_unets
+from refsd.engines.sdcpp.program import Program
+from refsd.engines.sdcpp.reach import Call, Reach, scratch
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineFailure, Found, ModelFiles
+from refsd.numerics.deviations import DEVIATIONS, Deviation
+from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
+from refsd.numerics.tensor import StoredTensor
+
+# family and operation -> how it is reached
+REACHES: dict[tuple[str, str], Reach] = {
+    **sdcpp_sd1.REACHES,
+    **sdcpp_unets.REACHES,
+    **sdcpp_families.REACHES,
+    **sdcpp_chroma.REACHES,
+    **sdcpp_flux2.REACHES,
+    **sdcpp_text.REACHES,
+}
+
+
+class SdcppEngine:
+    """
+    name:        "sdcpp", or "sdcpp-flash" with --fa
+    model_files: gives the checkpoint of a case
+    """
+
+    def __init__(self, name: str, program: Program, model_files: ModelFiles | None):
+        self.name = name
+        self.version = program.version
+        self._program = program
+        self._model_files = model_files
+        self._flash = name == "sdcpp-flash"
+
+    def refuses(self, case: Case) -> str | None:
+        ops = dict.fromkeys(op for _, op in REACHES)
+        if case.op not in ops:
+            return f"sd-cli reaches {', '.join(ops)}, not {case.op}"
+        if not self._program.shares_ggml:
+            return (
+                "this sd-cli holds ggml inside: only one built with SD_BUILD_SHARED_GGML_LIB=ON can be looked into"
+            )
+        if case.model is None or self._model_files is None:
+            return "no model files"
+        reach = REACHES.get((case.model.family, case.op))
+        if reach is None:
+            return f"how to reach {case.op} of {case.model.family} in sd-cli is not known here"
+        if case.model.tiny and not reach.tiny:
+            return f"sd-cli loads {case.op} of {case.model.family} in its full size only"
+        return reach.refuses(case)
+
+    def numerics(self, case: Case) -> Numerics:
+        return GGML_CPU_FLASH if self._flash else GGML_CPU
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        assert case.model is not None
+        return tuple(DEVIATIONS[name] for name in REACHES[case.model.family, case.op].deviations)
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        assert case.model is not None and self._model_files is not None
+        arrays = {name: tensor.values() for name, tensor in inputs.items()}
+        reach = REACHES[case.model.family, case.op]
+        with scratch() as folder:
+            args = reach.flags(self._model_files, case.model, folder) + (["--fa"] if self._flash else [])
+            return reach.answer(Call(self._program, args, case, arrays, self._model_files, folder))
+
+
+def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[Found]:
+    """sd-cli at `path`, in $REFSD_SD_CLI, or on the PATH."""
+    place = path or os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
+    if place is None:
+        return [Found("sdcpp", None, "give sdcpp:/path/to/sd-cli, set REFSD_SD_CLI, or put sd-cli on the PATH")]
+    try:
+        program = Program(Path(place), timeout)
+    except (EngineFailure, OSError) as error:
+        return [Found("sdcpp", None, str(error))]
+    return [Found(name, SdcppEngine(name, program, model_files)) for name in ("sdcpp", "sdcpp-flash")]

@@ -1,0 +1,124 @@
+"""sd-cli as a program: how it is called, what its log says, what the tap saw meanwhile."""
+
+import functools
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from refsd.engines.relocation import environment
+from refsd.engines.sdcpp.tap import Feed, Graph, read
+from refsd.engines.sdcpp.tap import environment as tap
+from refsd.engines.supervised import MAX_FILE, Supervised, ending
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.printable import printable
+
+# What the log calls it -> what a report calls it, in seconds.
+_TIMINGS = {
+    "load": r"loading tensors completed, taking ([\d.]+)s",
+    "vae-encoder": r"encode_first_stage completed, taking ([\d.]+)s",
+    "clip": r"get_learned_condition completed, taking ([\d.]+)s",
+    "sampling": r"\] .*- sampling completed, taking ([\d.]+)s",
+    "vae-decoder": r"decode_first_stage completed, taking ([\d.]+)s",
+    "total": r"generate_image completed in ([\d.]+)s",
+}
+
+
+_MAX_LOG = 256 << 20
+_SHORT = 60.0  # seconds for --version and the like
+
+
+class Finished(NamedTuple):
+    """seconds: by the program's own clock, see _TIMINGS; graphs: empty unless it was tapped"""
+
+    log: str
+    seconds: dict[str, float]
+    graphs: list[Graph]
+
+
+class Program:
+    """One sd-cli. Raises EngineFailure where it cannot be started."""
+
+    def __init__(self, path: Path, timeout: float = 1800.0):
+        self.path = path.absolute()
+        self.timeout = timeout
+        self._supervised = Supervised()
+        said = version_in(self._start(["--version"], {}, _SHORT))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.version = f"{said} (sha256 {digest[:12]})"
+
+    @functools.cached_property
+    def shares_ggml(self) -> bool:
+        """Whether the dynamic loader finds a libggml-base for it: only then can it be tapped."""
+        _, said = self._log([], {"LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)
+        return "libggml-base" in said
+
+    def run(self, args: Iterable[str]) -> Finished:
+        """Run it and parse its log. Raises EngineFailure with its last words."""
+        log = self._start(["-v", *args], {})
+        return Finished(log, timings(log), [])
+
+    def run_tapped(
+        self,
+        args: Iterable[str],
+        feeds: Iterable[Feed] = (),
+        nodes="",
+        ops="",
+        stop: tuple[int, str] | None = None,
+        skip: Iterable[str] = (),
+    ) -> Finished:
+        """The same with the tap in: see sdcpp_tap.environment for what can be asked.
+
+        Threads that wait sleep: on a shared machine libgomp's spinning costs more than it gains. Its timings
+        are not the program's own best.
+        """
+        with tempfile.TemporaryDirectory(prefix="refsd-tap-") as folder:
+            tapped = {"OMP_WAIT_POLICY": "passive", **tap(Path(folder), feeds, nodes, ops, stop, skip)}
+            log = self._start(["-v", *args], tapped)
+            return Finished(log, timings(log), read(Path(folder)))
+
+    def _start(self, args: list[str], more: dict[str, str], timeout: float | None = None) -> str:
+        code, log = self._log(args, {**environment(), **more}, timeout or self.timeout)
+        if code:
+            raise EngineFailure(f"{self.path.name} {ending(code)}: {last_words(log)}")
+        return log
+
+    def _log(self, args: list[str], variables: dict[str, str], timeout: float) -> tuple[int, str]:
+        """Run it in an empty folder -> its exit code, and what it printed."""
+        with tempfile.TemporaryDirectory(prefix="refsd-sdcpp-") as folder, tempfile.TemporaryFile() as log:
+
+            def look() -> None:
+                if os.fstat(log.fileno()).st_size > _MAX_LOG:
+                    raise EngineFailure(f"{self.path.name} printed more than {_MAX_LOG >> 20} MiB")
+
+            self._supervised.start([str(self.path), *args], Path(folder), variables, MAX_FILE, log)
+            try:
+                code = self._supervised.wait(timeout, look)
+            finally:
+                self._supervised.end()
+            look()
+            log.seek(0)
+            return code, log.read().decode(errors="replace")
+
+
+def version_in(log: str) -> str:
+    """The version and commit that --version prints. Raises EngineFailure where the program is another one."""
+    found = re.search(r"^stable-diffusion\.cpp version (.+)$", log, re.MULTILINE)
+    if not found:
+        raise EngineFailure(f"this is no sd-cli; asked for its version it said: {last_words(log)}")
+    return printable(found[1].strip(), 80)
+
+
+def timings(log: str) -> dict[str, float]:
+    """Seconds by stage; a stage that comes several times is summed."""
+    found = {stage: [float(s) for s in re.findall(pattern, log)] for stage, pattern in _TIMINGS.items()}
+    return {stage: sum(seconds) for stage, seconds in found.items() if seconds}
+
+
+def last_words(log: str, lines: int = 3) -> str:
+    """The last lines that are no progress bar, in one."""
+    said = [line.split("\r")[-1].strip() for line in log.splitlines()]
+    return " | ".join([line for line in said if line and "|" not in line][-lines:]) or "nothing"

@@ -1,0 +1,171 @@
+"""The tap in Python: builds sdcpp_tap.c, tells it what to do, reads what it saw."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.cache_folder import cache_folder
+from refsd.golden.scratch import Scratch
+from refsd.numerics.errors import BadInput
+
+_SOURCE = Path(__file__).with_name("tap.c")
+_FLAGS = ("-std=gnu11", "-O1", "-shared", "-fPIC", "-Wl,-z,lazy")
+_DTYPES = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "i32": np.dtype("<i4")}
+_TYPES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class Feed(NamedTuple):
+    """Put `array` in place of an input of the nth graph (from 0) of a signature.
+
+    inputs: the arrays' shapes and dtypes that make the signature; those alike in the order of their use
+    array:  one of them, or one like the first of its kind
+    """
+
+    inputs: tuple[np.ndarray, ...]
+    nth: int
+    array: np.ndarray
+
+
+class TappedOp(NamedTuple):
+    """One operation inside a graph. params: the first two op_params, as the integers that ggml keeps."""
+
+    op: str
+    params: tuple[int, int]
+    source: np.ndarray
+    result: np.ndarray
+
+
+@dataclass
+class Graph:
+    """One computed graph; arrays are in torch's order, without leading 1s.
+
+    inputs: sorted as in the signature
+    nodes:  the nodes that were asked for by name
+    ops:    the operations that were asked for by kind, in the order of computation
+    """
+
+    signature: str
+    inputs: list[np.ndarray] = field(default_factory=list)
+    output: np.ndarray = field(default_factory=lambda: np.empty(0))
+    nodes: dict[str, np.ndarray] = field(default_factory=dict)
+    ops: list[TappedOp] = field(default_factory=list)
+
+
+def describe(array: np.ndarray) -> str:
+    """As the tap writes an input: "f32:32x24x4x1". Raises KeyError for a dtype other than f32, f16, i32."""
+    ne = list(array.shape[::-1])
+    while len(ne) > 1 and ne[-1] == 1:
+        ne.pop()
+    ne += [1] * (4 - len(ne))
+    return f"{_TYPES[array.dtype]}:{'x'.join(map(str, ne))}"
+
+
+def signature(inputs: Iterable[np.ndarray]) -> str:
+    return ",".join(sorted(map(describe, inputs)))
+
+
+def build() -> Path:
+    """The compiled tap, from the user's cache if it has been built there.
+
+    Raises BadInput where there is no C compiler or it fails.
+    """
+    key = hashlib.sha256(_SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:16]
+    library = cache_folder("taps") / f"sdcpp-{key}.so"
+    if library.exists():
+        return library
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    if compiler is None:
+        raise BadInput("the tap for sd-cli is compiled at first use: install a C compiler or name one in CC")
+    with Scratch(library.parent, ".making-") as folder:
+        made = folder / library.name
+        command = [*compiler.split(), *_FLAGS, "-o", str(made), str(_SOURCE), "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BadInput(f"{compiler} cannot compile {_SOURCE.name}: {done.stderr.strip().splitlines()[-1:]}")
+        made.replace(library)
+    return library
+
+
+def environment(
+    folder: Path,
+    feeds: Iterable[Feed] = (),
+    nodes: str = "",
+    ops: str = "",
+    stop: tuple[int, str] | None = None,
+    skip: Iterable[str] = (),
+) -> dict[str, str]:
+    """Prepare `folder` and give the variables under which a program is tapped into it.
+
+    nodes: a prefix of node names; ops: ggml's operation names with commas; stop: (count, signature)
+    skip:  signatures of graphs that need not be computed
+    """
+    lines = []
+    for i, (inputs, nth, array) in enumerate(feeds):
+        name = f"feed{i}.bin"
+        np.ascontiguousarray(array).tofile(folder / name)
+        which = _place(inputs, array)
+        lines.append(f"{signature(inputs)}\t{nth}\t{which}\t{name}\n")
+    (folder / "feed.txt").write_text("".join(lines))
+    env = {"LD_PRELOAD": str(build()), "TAP_DIR": str(folder)}
+    if nodes:
+        env["TAP_NODES"] = nodes
+    if ops:
+        env["TAP_OPS"] = ops
+    if stop:
+        env["TAP_STOP"] = f"{stop[0]} {stop[1]}"
+    if skip:
+        env["TAP_SKIP"] = ";".join(skip)
+    return env
+
+
+def _place(inputs: tuple[np.ndarray, ...], array: np.ndarray) -> int:
+    """Where the tap finds it among the inputs, sorted by description."""
+    kinds = sorted(((describe(x), i) for i, x in enumerate(inputs)))
+    own = [place for place, (_, i) in enumerate(kinds) if inputs[i] is array]
+    return own[0] if own else [kind for kind, _ in kinds].index(describe(array))
+
+
+def read(folder: Path) -> list[Graph]:
+    """Every graph that was computed. Empty where nothing went through a shared ggml."""
+    index = folder / "index.txt"
+    return parse(index.read_text().splitlines(), folder) if index.exists() else []
+
+
+def parse(lines: Iterable[str], folder: Path) -> list[Graph]:
+    """The graphs that these lines of an index speak of."""
+    graphs: list[Graph] = []
+    source = np.empty(0)
+    for line in lines:
+        role, *fields = line.split("\t")
+        if role == "graph":
+            graphs.append(Graph(fields[0]))
+            continue
+        name, kind, *ne, file, op, p0, p1 = fields
+        array = _array(folder / file, kind, [int(n) for n in ne])
+        graph = graphs[-1]
+        if role == "input":
+            graph.inputs.append(array)
+        elif role == "output":
+            graph.output = array
+        elif role == "source":
+            source = array
+        elif source.size:
+            graph.ops.append(TappedOp(op, (int(p0), int(p1)), source, array))
+            source = np.empty(0)
+        else:
+            graph.nodes[name] = array
+    return graphs
+
+
+def _array(file: Path, kind: str, ne: list[int]) -> np.ndarray:
+    shape = ne[::-1]
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return np.fromfile(file, _DTYPES[kind]).reshape(shape)

@@ -1,0 +1,211 @@
+"""SD 2, SDXL, their kin of SD 1 and ControlNet inside sd-cli.
+
+SD 2 and SDXL are checkpoints that hold everything; the other UNets stand alone, behind text encoders of zeros.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from refsd.engines.sdcpp.reach import (
+    LATENT,
+    Call,
+    Reach,
+    f32,
+    outputs,
+    refuses_size,
+    scratch,
+    size,
+    whole_file,
+)
+from refsd.engines.sdcpp.sd1 import encoded, refuses_latent, refuses_picture, vae_decoder
+from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH, clip_g, encoder_of
+from refsd.engines.sdcpp.tap import Feed, Graph, signature
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.engine import EngineFailure, ModelFiles
+
+_TOKENS = 77
+_EOS = 49407
+_CHANNELS = 4  # of the latent; what an inpainting or editing UNet sees besides is an input of its own
+_EPS = ("--prediction", "eps")  # else a SD 2 is run once more, to tell its prediction
+_DEVIATIONS = ("sdcpp/group-norm-eps", "sdcpp/gelu-tanh")
+_GELU = ("sdcpp/gelu-tanh",)
+
+Flags = Callable[[ModelFiles, ModelRecipe, Path], list[str]]
+
+
+def _behind(context_dim: int) -> Flags:
+    """The flags for a UNet alone; with SDXL's context behind both of its encoders."""
+
+    def flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+        tae = model_files(ModelRecipe("taesd", "f32", tiny=True), "ldm")
+        args = ["-m", str(encoder_of(folder, context_dim)), "--diffusion-model", str(model_files(model, "ldm"))]
+        args += ["--taesd", str(tae)]
+        return [*args, "--clip_g", str(clip_g(folder))] if context_dim == 2048 else args
+
+    return flags
+
+
+def _control_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
+    """The UNet and its ControlNet are in one file."""
+    return [*_behind(768)(model_files, model, folder), "--control-net", str(model_files(model, "ldm"))]
+
+
+def _rows(call: Call) -> list[tuple[np.ndarray, ...]]:
+    """What a step's UNet takes, an item each."""
+    x, t, context = (f32(call.arrays[name]) for name in ("x", "timesteps", "context"))
+    parts = [part for part in np.split(x, [_CHANNELS], axis=1) if part.shape[1]]
+    y = [f32(call.arrays["y"])] if "y" in call.arrays else []
+    return [(*(p[n] for p in parts), t[n : n + 1], context[n], *(v[n] for v in y)) for n in range(len(x))]
+
+
+def _unet(call: Call) -> dict[str, np.ndarray]:
+    """Each item is one step of a run without guidance; with a hint, a process of its own."""
+    items = _rows(call)
+    if "hint" not in call.arrays:
+        return {"out": outputs(call.program, _steps(call, len(items)), items, skip=(CLIP_L_GRAPH,))}
+    # Between the two graphs the ControlNet's answer is the program's own.
+    controls = _controls(call)
+    answers = []
+    for item, hint in zip(items, f32(call.arrays["hint"]), strict=True):
+        first, unet = _control_inputs(item, hint, controls), (*item, *controls)
+        feeds = [Feed(first, 0, array) for array in first[: -len(controls) - 1]]
+        feeds += [Feed(unet, 0, array) for array in item]
+        answers.append(_controlled(call, feeds, unet, "").output)
+    return {"out": np.stack(answers)}
+
+
+def _controlnet(call: Call) -> dict[str, np.ndarray]:
+    """Each item is a process of its own: from the second step on, sd-cli keeps what it made of the hint."""
+    controls = _controls(call)
+    answers = []
+    for item, hint in zip(_rows(call), f32(call.arrays["hint"]), strict=True):
+        inputs = _control_inputs(item, hint, controls)
+        feeds = [Feed(inputs, 0, array) for array in inputs[: -len(controls) - 1]]
+        # The first of its outputs is the hint's.
+        answers.append([op.result for op in _controlled(call, feeds, inputs, "CPY").ops][1:])
+    return {f"control.{i}": np.stack(parts) for i, parts in enumerate(zip(*answers, strict=True))}
+
+
+def _controls(call: Call) -> list[np.ndarray]:
+    """Zeros in the shapes of SD 1's ControlNet's outputs: for each skip, then for the middle."""
+    H, W = call.arrays["x"].shape[2:]
+    widths = (320, 320, 320, 320, 640, 640, 640, 1280, 1280, 1280, 1280, 1280, 1280)
+    halved = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3)
+    return [np.zeros((D, H >> n, W >> n), np.float32) for D, n in zip(widths, halved, strict=True)]
+
+
+def _control_inputs(item: tuple[np.ndarray, ...], hint: np.ndarray, controls: list[np.ndarray]):
+    """What a ControlNet's graph takes; where it puts its outputs, the hint's first, are leaves of it too."""
+    return (item[0], hint, *item[1:], np.zeros_like(controls[0]), *controls)
+
+
+def _controlled(call: Call, feeds: list[Feed], inputs: tuple[np.ndarray, ...], ops: str) -> Graph:
+    """The graph of these inputs, in a run with a ControlNet."""
+    kind = signature(inputs)
+    H, W = call.arrays["hint"].shape[2:]
+    with scratch() as folder:
+        Image.new("RGB", (W, H)).save(folder / "hint.png")
+        args = [*_steps(call, 1), "--control-strength", "1", "--control-image", str(folder / "hint.png")]
+        finished = call.program.run_tapped(args, feeds, ops=ops, stop=(1, kind), skip=(CLIP_L_GRAPH,))
+    graphs = [graph for graph in finished.graphs if graph.signature == kind]
+    if not graphs:
+        seen = "; ".join(sorted({graph.signature for graph in finished.graphs})) or "none at all"
+        raise EngineFailure(f"expected a graph with inputs {kind}, sd-cli computed {seen}")
+    return graphs[0]
+
+
+def _steps(call: Call, n: int) -> list[str]:
+    args = [*call.args, *size(call.arrays["x"], LATENT), *_EPS]
+    return [*args, "-p", "a", "--cfg-scale", "1", "--steps", str(n), "--sampling-method", "euler"]
+
+
+def _clip_h(call: Call) -> dict[str, np.ndarray]:
+    """SD 2 takes the layer before the last, normed; the pooled vector is a row of the last, in a run of its own."""
+    ids = call.arrays["input_ids"].astype(np.int32)
+    first_eos = np.argmax(ids == call.case.params.get("eos", _EOS), axis=1)
+    skips = (call.case.params.get("clip_skip", 1), 1)
+    hidden, last = (np.stack([texts(call, row, "a", skip, 1)[0] for row in ids]) for skip in skips)
+    return {"last_hidden_state": hidden, "pooled": last[np.arange(len(ids)), first_eos]}
+
+
+def _clip_big_g(call: Call) -> dict[str, np.ndarray]:
+    """sd-cli looks for the pooled token in its own prompt, which is therefore made as long."""
+    answers = []
+    for row in call.arrays["input_ids"].astype(np.int32):
+        end = int(np.argmax(row == call.case.params.get("eos", _EOS)))
+        if end == 0:
+            raise EngineFailure("ids of which none but the first ends the prompt: it ends before it begins")
+        prompt = " ".join(["cat"] * (end - 1))
+        answers.append(texts(call, row, prompt, call.case.params.get("clip_skip", 1), 3)[1:])
+    hidden, pooled = (np.stack(parts) for parts in zip(*answers, strict=True))
+    return {"last_hidden_state": hidden, "pooled": pooled}
+
+
+def texts(call: Call, row: np.ndarray, prompt: str, clip_skip: int, graphs: int) -> list[np.ndarray]:
+    """The outputs of a prompt's first graphs, all fed with the same ids; the mask is the program's."""
+    item = (row, np.zeros((_TOKENS, _TOKENS), np.float32))
+    kind = signature(item)
+    args = [*call.args, *_EPS, "-p", prompt, "--clip-skip", str(clip_skip)]
+    args += ["-W", "64", "-H", "64", "--cfg-scale", "1"]
+    finished = call.program.run_tapped(args, [Feed(item, n, row) for n in range(graphs)], stop=(graphs, kind))
+    found = [graph.output for graph in finished.graphs if graph.signature == kind]
+    if len(found) != graphs:
+        raise EngineFailure(f"expected {graphs} graphs with inputs {kind}, sd-cli computed {len(found)}")
+    return found
+
+
+def _refuses_unet(case: Case) -> str | None:
+    if case.inputs["context"].shape[1] != _TOKENS:
+        return f"sd-cli's prompt makes {_TOKENS} tokens of context"
+    return refuses_size(case.inputs["x"].shape, LATENT)
+
+
+def _refuses_text(case: Case) -> str | None:
+    if case.inputs["input_ids"].shape[1] != _TOKENS:
+        return f"sd-cli encodes {_TOKENS} tokens at a time"
+    final_norm = case.params.get("final_norm", True)
+    if final_norm != (case.op == "model/clip"):
+        return "sd-cli norms what SD 2 takes of its text encoder, and not what SDXL takes"
+    return None
+
+
+def _vae_encoder(call: Call) -> dict[str, np.ndarray]:
+    mean, logvar = np.split(encoded(call), 2, axis=1)
+    return {"mean": mean, "logvar": logvar}
+
+
+_ALONE = {
+    "sd15-inpaint": 768,
+    "pix2pix": 768,
+    "tiny-sd": 768,
+    "sdxs-512": 768,
+    "sdxs-09": 1024,
+    "sdxl-inpaint": 2048,
+    "ssd-1b": 2048,
+    "vega": 2048,
+}
+
+REACHES: dict[tuple[str, str], Reach] = {
+    **{(family, "model/unet"): Reach(_unet, _refuses_unet, whole_file, _DEVIATIONS) for family in ("sd21", "sdxl")},
+    **{
+        (family, "model/unet"): Reach(_unet, _refuses_unet, _behind(width), _DEVIATIONS)
+        for family, width in _ALONE.items()
+    },
+    ("sd15-control", "model/unet"): Reach(_unet, _refuses_unet, _control_flags, _DEVIATIONS),
+    ("sd15-control", "model/controlnet"): Reach(_controlnet, _refuses_unet, _control_flags, _DEVIATIONS),
+    ("sd21", "model/clip"): Reach(_clip_h, _refuses_text, whole_file, _GELU),
+    ("sdxl", "model/clip_g"): Reach(
+        _clip_big_g, _refuses_text, whole_file, ("sdcpp/openclip-projection", "sdcpp/gelu-tanh")
+    ),
+    **{
+        (family, op): reach
+        for family in ("sd21", "sdxl")
+        for op, reach in {
+            "model/vae-encoder": Reach(_vae_encoder, refuses_picture, whole_file),
+            "model/vae-decoder": Reach(vae_decoder, refuses_latent, whole_file),
+        }.items()
+    },
+}

@@ -1,0 +1,1 @@
+"""PyTorch, with diffusers, transformers and spandrel."""

@@ -1,0 +1,128 @@
+"""The denoisers as diffusers has them, called as its pipelines call them."""
+
+from refsd.engines.torch.model import diffusers
+
+_REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's is 1
+
+
+def _unet(model, x, params):
+    return {"out": model(x["x"], x["timesteps"], x["context"], added_cond_kwargs=_added(model, x)).sample}
+
+
+def _controlnet(model, x, params):
+    down, middle = model(
+        x["x"],
+        x["timesteps"],
+        x["context"],
+        x["hint"],
+        conditioning_scale=params.get("strength", 1.0),
+        added_cond_kwargs=_added(model, x),
+        return_dict=False,
+    )
+    return {f"control.{i}": part for i, part in enumerate([*down, middle])}
+
+
+def _added(model, x):
+    """SDXL's y has the sizes embedded already: its embedding lets them through."""
+    if "y" not in x:
+        return None
+    import torch
+
+    model.add_time_proj = torch.nn.Identity()
+    return {"text_embeds": x["y"][:, :1], "time_ids": x["y"][:, 1:]}
+
+
+def _mmdit(model, x, params):
+    return {"out": model(x["x"], x["context"], x["y"], x["timesteps"]).sample}
+
+
+def _flux(model, x, params):
+    tokens, ids = _pack(x["x"]), _grid(x["x"], 2, (0,))
+    if "reference" in x:
+        tokens = _joined([tokens, _pack(x["reference"])], 1)
+        ids = _joined([ids, _grid(x["reference"], 2, (1,))], 0)
+    text = ids.new_zeros(x["context"].shape[1], 3)
+    y = model(tokens, x["context"], x["y"], x["timesteps"], ids, text, x.get("guidance")).sample
+    return {"out": _unpack(y, *x["x"].shape[2:])}
+
+
+def _chroma(model, x, params):
+    tokens, ids = _pack(x["x"]), _grid(x["x"], 2, (0,))
+    mask = None
+    if "context_mask" in x:
+        seen = x["context_mask"].bool()
+        mask = _joined([seen, seen.new_ones(len(seen), tokens.shape[1])], 1)
+    text = ids.new_zeros(x["context"].shape[1], 3)
+    y = model(tokens, x["context"], x["timesteps"], ids, text, mask).sample
+    return {"out": _unpack(y, *x["x"].shape[2:])}
+
+
+def _flux2(model, x, params):
+    pictures = [x["x"], *([x["reference"]] if "reference" in x else [])]
+    tokens = _joined([picture.flatten(2).transpose(1, 2) for picture in pictures], 1)
+    ids = [_grid(picture, 1, (_REFERENCES_APART * k,), (0,)) for k, picture in enumerate(pictures)]
+    text = ids[0].new_zeros(x["context"].shape[1], 4)
+    text[:, 3] += _range(text, len(text))
+    y = model(tokens, x["context"], x["timesteps"], _joined(ids, 0), text, x.get("guidance")).sample
+    return {"out": y[:, : x["x"][0, 0].numel()].transpose(1, 2).reshape(x["x"].shape)}
+
+
+def _zimage(model, x, params):
+    captions = list(x["context"])
+    if "context_mask" in x:
+        lengths = x["context_mask"].sum(1).tolist()
+        captions = [caption[:n] for caption, n in zip(captions, lengths, strict=True)]
+    y = model([latent[:, None] for latent in x["x"]], x["timesteps"], captions).sample
+    return {"out": _stacked([latent[:, 0] for latent in y])}
+
+
+def _pack(x):
+    """Each 2x2 square becomes a token. [N, C, H, W] -> [N, H/2 * W/2, 4C]"""
+    N, C, H, W = x.shape
+    return x.reshape(N, C, H // 2, 2, W // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(N, H * W // 4, 4 * C)
+
+
+def _unpack(tokens, H, W):
+    """[N, L, 4C] -> [N, C, H, W]; tokens of a reference, which come last, are dropped"""
+    y = tokens[:, : H * W // 4]
+    return y.reshape(len(y), H // 2, W // 2, -1, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(len(y), -1, H, W)
+
+
+def _grid(x, patch, before, after=()):
+    """The ids of a latent's tokens: (*before, row, column, *after). -> float32 [L, A]"""
+    import torch
+
+    high, wide = (size // patch for size in x.shape[2:])
+    rows, columns = torch.meshgrid(torch.arange(high), torch.arange(wide), indexing="ij")
+    fixed = [torch.full((high, wide), value) for value in (*before, *after)]
+    axes = [*fixed[: len(before)], rows, columns, *fixed[len(before) :]]
+    return torch.stack(axes, -1).reshape(high * wide, -1).to(x.device, torch.float32)
+
+
+def _range(like, n):
+    import torch
+
+    return torch.arange(n, device=like.device)
+
+
+def _joined(parts, axis):
+    import torch
+
+    return torch.cat(parts, axis)
+
+
+def _stacked(parts):
+    import torch
+
+    return torch.stack(parts)
+
+
+MODELS = {
+    "model/unet": diffusers("unet", "UNet2DConditionModel", _unet),
+    "model/controlnet": diffusers("", "ControlNetModel", _controlnet),
+    "model/mmdit": diffusers("transformer", "SD3Transformer2DModel", _mmdit),
+    "model/flux": diffusers("transformer", "FluxTransformer2DModel", _flux, rounds_time=True),
+    "model/chroma": diffusers("transformer", "ChromaTransformer2DModel", _chroma, rounds_time=True),
+    "model/flux2": diffusers("transformer", "Flux2Transformer2DModel", _flux2, rounds_time=True),
+    "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage),
+}

@@ -1,0 +1,169 @@
+"""PyTorch in process: operations by torch.nn.functional, models by diffusers, transformers and spandrel."""
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from refsd.engines.torch import trajectories as torch_trajectories
+from refsd.engines.torch.models import MODELS
+from refsd.engines.torch.ops import FUNCTIONS
+from refsd.golden import operations
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.engine import EngineFailure, Found, ModelFiles
+from refsd.golden.recipe import realize
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
+from refsd.numerics.tensor import StoredTensor
+
+# Name -> torch's dtype and how it says that it computes.
+_VARIANTS: dict[str, tuple[str, Numerics]] = {
+    "torch": ("float32", TORCH_F32),
+    "torch-f16": ("float16", TORCH_F16),
+    "torch-bf16": ("bfloat16", TORCH_BF16),
+}
+
+
+# Pipelines keep these in float32, whatever the dtype of the model.
+_POSITIONS = ("timesteps", "guidance")
+
+
+class TorchEngine:
+    """
+    name:        "torch", "torch-f16", "torch-bf16"; on a GPU "torch-cuda", "torch-cuda-f16", ...
+    dtype:       of every parameter and activation
+    device:      "cpu" or "cuda"
+    model_files: gives the diffusers folder of a case's model
+    """
+
+    def __init__(self, name: str, dtype: str, device: str, numerics: Numerics, model_files: ModelFiles | None):
+        import torch
+
+        self.name = name
+        self.version = torch.__version__ + ("" if device == "cpu" else f" {torch.cuda.get_device_name()}")
+        self._dtype, self._device, self._numerics = getattr(torch, dtype), device, numerics
+        # Without AVX-512 oneDNN's float32 convolution sums term by term, which no profile declares: on data with a
+        # large mean 7 times the error of sums in blocks. torch's own convolution is asked instead.
+        self._onednn = dtype != "float32" or torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        self.version += "" if self._onednn or device != "cpu" else " without oneDNN"
+        self._model_files = model_files
+        self._loaded: tuple[tuple[ModelRecipe, str], Any] | None = None
+
+    def refuses(self, case: Case) -> str | None:
+        if case.op in FUNCTIONS:
+            unfused = case.op == "attention" and "sinks" in case.inputs and self._numerics.storage != "float32"
+            return "torch has no attention with sinks: composed, it rounds the scores" if unfused else None
+        if case.op == "trajectory":
+            wide = self._numerics.storage == "float32"
+            return torch_trajectories.refuses(case.params) if wide else "latents are kept in float32"
+        if case.op not in MODELS:
+            return f"torch has no {case.op}"
+        package = MODELS[case.op].package
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+        if case.model is None or self._model_files is None:
+            return "no model files"
+        if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
+            moved = [name for name in _POSITIONS if name in case.inputs and not self._keeps(case, name)]
+            if moved:
+                return f"{package} rounds {' and '.join(moved)} to {self._numerics.storage} before embedding"
+        return (
+            None if case.model.type in ("f32", "f16", "bf16") else f"diffusers keeps no {case.model.type} weights"
+        )
+
+    def numerics(self, case: Case) -> Numerics:
+        return self._numerics
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        import torch
+
+        with _quiet(), torch.backends.mkldnn.flags(enabled=self._onednn), torch.inference_mode():
+            tensors = {name: self._tensor(tensor.values(), name) for name, tensor in inputs.items()}
+            try:
+                if case.op in FUNCTIONS:
+                    params = operations.complete(case.op, inputs, case.params)
+                    return {"y": _array(FUNCTIONS[case.op](torch, tensors, params))}
+                if case.op == "trajectory":
+                    outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
+                    return {name: _array(y) for name, y in outputs.items()}
+                outputs = MODELS[case.op].run(self._model(case), tensors, case.params)
+            except (RuntimeError, NotImplementedError) as error:
+                raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
+            return {name: _array(y) for name, y in outputs.items()}
+
+    def _keeps(self, case: Case, name: str) -> bool:
+        """Whether a position, and a thousand times it, are numbers of the engine's dtype."""
+        x = np.float64(1) * realize(case.inputs[name], f"{case.name}/{name}").values()
+        dtype = self._numerics.storage_dtype
+        return all(np.array_equal(y.astype(dtype).astype(np.float64), y) for y in (x, 1000 * x))
+
+    def _tensor(self, x: np.ndarray, name: str):
+        """Ids stay integers, and positions float32; anything else takes the engine's dtype."""
+        import torch
+
+        if name in _POSITIONS:
+            return torch.from_numpy(np.array(x, np.float32)).to(self._device)
+        if x.dtype.kind in "iu":
+            return torch.from_numpy(x.astype(np.int64)).to(self._device)
+        return torch.from_numpy(np.array(x, np.float32)).to(self._device, self._dtype)
+
+    def _model(self, case: Case):
+        """The case's component; the last one stays loaded."""
+        assert case.model is not None and self._model_files is not None
+        kind = MODELS[case.op]
+        key = (case.model, kind.package + kind.folder)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = None
+            folder = self._model_files(case.model, kind.layout)
+            self._loaded = (key, kind.load(folder, self._dtype).to(self._device).eval())
+        return self._loaded[1]
+
+
+@contextmanager
+def _quiet():
+    """Neither a warning nor a progress bar: what comes out of a case is its answer."""
+    before = {name: os.environ.get(name) for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS")}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _array(y) -> np.ndarray:
+    y = y.detach().cpu()
+    if str(y.dtype) == "torch.bfloat16":
+        return y.float().numpy().astype(ml_dtypes.bfloat16)
+    return y.numpy()
+
+
+def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[Found]:
+    """The installed torch. path: "cpu" (None means it) or "cuda", where TF32 is switched off."""
+    device = path or "cpu"
+    if importlib.util.find_spec("torch") is None:
+        return [Found("torch", None, "pip install 'refsd[torch]'")]
+    if device not in ("cpu", "cuda"):
+        return [Found("torch", None, f"no device {device!r}: torch:cpu or torch:cuda")]
+    import torch
+
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            return [Found("torch-cuda", None, "this torch sees no CUDA device")]
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+    names = {name: name if device == "cpu" else name.replace("torch", "torch-cuda") for name in _VARIANTS}
+    return [
+        Found(names[name], TorchEngine(names[name], dtype, device, numerics, model_files))
+        for name, (dtype, numerics) in _VARIANTS.items()
+    ]

@@ -1,0 +1,69 @@
+"""What the torch engine needs to know of a component, and how one is loaded from a diffusers folder."""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refsd.golden.engine import EngineFailure
+
+# What a family's files may lack, for its forward does not read it.
+_UNREAD = ("num_batches_tracked",)
+
+
+class TorchModel(NamedTuple):
+    """
+    package:    that must be installed
+    folder:     of the component, inside a diffusers folder; or its own name for it where there is none
+    load:       diffusers folder (or file, as `layout` says), dtype -> module
+    run:        module, tensors, params -> outputs by name
+    layout:     what `load` reads: "diffusers", or "ldm", the file in the original's layout
+    rounds_time: whether the time and the guidance are rounded to the dtype before they are embedded
+    """
+
+    package: str
+    folder: str
+    load: Callable[[Path, Any], Any]
+    run: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+    layout: str = "diffusers"
+    rounds_time: bool = False
+
+
+def diffusers(folder: str, name: str, run, rounds_time=False) -> TorchModel:
+    return TorchModel("diffusers", folder, _loader("diffusers", folder, name), run, rounds_time=rounds_time)
+
+
+def transformers(folder: str, name: str, run) -> TorchModel:
+    return TorchModel("transformers", folder, _loader("transformers", folder, name), run)
+
+
+def _loader(package: str, folder: str, name: str) -> Callable[[Path, Any], Any]:
+    def load(path: Path, dtype):
+        kind = getattr(importlib.import_module(package), name)
+        wanted = {"torch_dtype" if package == "diffusers" else "dtype": dtype}
+        with _silent(package):
+            model, info = kind.from_pretrained(
+                path / folder, local_files_only=True, output_loading_info=True, **wanted
+            )
+        for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            keys = [str(key) for key in info.get(what, ()) if not str(key).endswith(_UNREAD)]
+            if keys:
+                raise EngineFailure(f"{name}: {len(keys)} {what.replace('_', ' ')}, first {min(keys)}")
+        return model
+
+    return load
+
+
+@contextlib.contextmanager
+def _silent(package: str) -> Iterator[None]:
+    """What is missing, and what is odd in a config, is judged here and not printed there."""
+    logging = importlib.import_module(f"{package}.utils.logging")
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()

@@ -1,0 +1,7 @@
+"""Storage types: what is looked up and expanded by torch."""
+
+from refsd.engines.torch.ops.function import Function
+
+FUNCTIONS: dict[str, Function] = {
+    "embedding": lambda torch, x, params: torch.nn.functional.embedding(x["ids"], x["weight"]),
+}

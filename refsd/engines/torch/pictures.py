@@ -1,0 +1,92 @@
+"""Autoencoders as diffusers has them, and ESRGAN as spandrel has it."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from refsd.engines.torch.model import TorchModel, diffusers
+from refsd.golden.engine import EngineFailure
+
+
+def _vae_encoder(model, x, params):
+    moments = model.encoder(x["x"])
+    if model.quant_conv is not None:
+        moments = model.quant_conv(moments)
+    mean, logvar = moments.chunk(2, dim=1)
+    return {"mean": mean, "logvar": logvar}
+
+
+def _vae_decoder(model, x, params):
+    return {"out": model.decode(x["z"]).sample}
+
+
+def _flux2_encoder(model, x, params):
+    mean, std = _statistics(model)
+    return {"mean": (_packed(model.encode(x["x"]).latent_dist.mode()) - mean) / std}
+
+
+def _flux2_decoder(model, x, params):
+    mean, std = _statistics(model)
+    return {"out": model.decode(_unpacked(x["z"] * std + mean)).sample}
+
+
+def _statistics(model):
+    """Mean and standard deviation of the latent's channels, as Flux2Pipeline takes them from the BatchNorm."""
+    norm = model.bn
+    return norm.running_mean[:, None, None], (norm.running_var + model.config.batch_norm_eps).sqrt()[:, None, None]
+
+
+def _packed(z):
+    N, C, H, W = z.shape
+    return z.reshape(N, C, H // 2, 2, W // 2, 2).permute(0, 1, 3, 5, 2, 4).reshape(N, 4 * C, H // 2, W // 2)
+
+
+def _unpacked(z):
+    N, C, H, W = z.shape
+    return z.reshape(N, C // 4, 2, 2, H, W).permute(0, 1, 4, 2, 5, 3).reshape(N, C // 4, 2 * H, 2 * W)
+
+
+def _tae_encoder(model, x, params):
+    return {"mean": model.encode(2 * x["x"] - 1).latents}
+
+
+def _tae_decoder(model, x, params):
+    return {"out": (model.decode(x["z"]).sample + 1) / 2}
+
+
+def _load_esrgan(path: Path, dtype):
+    """spandrel's RRDBNet without the rest of spandrel, whose import wants torchvision."""
+    from safetensors.torch import load_file
+
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "spandrel"}
+    try:
+        if not before:
+            spec = importlib.util.find_spec("spandrel")
+            if spec is None or spec.origin is None:
+                raise EngineFailure("spandrel is not installed: pip install --no-deps spandrel")
+            root = Path(spec.origin).parent
+            for name, folder in (("spandrel", root), ("spandrel.architectures", root / "architectures")):
+                sys.modules[name] = ModuleType(name)
+                sys.modules[name].__path__ = [str(folder)]
+        architecture = importlib.import_module("spandrel.architectures.ESRGAN").ESRGANArch()
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "spandrel" and name not in before]:
+            del sys.modules[name]
+    return architecture.load(load_file(path)).model.to(dtype)
+
+
+def _esrgan(model, x, params):
+    return {"out": model(x["x"])}
+
+
+MODELS = {
+    "model/vae-encoder": diffusers("vae", "AutoencoderKL", _vae_encoder),
+    "model/vae-decoder": diffusers("vae", "AutoencoderKL", _vae_decoder),
+    "model/flux2-vae-encoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_encoder),
+    "model/flux2-vae-decoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_decoder),
+    "model/tae-encoder": diffusers("vae", "AutoencoderTiny", _tae_encoder),
+    "model/tae-decoder": diffusers("vae", "AutoencoderTiny", _tae_decoder),
+    "model/esrgan": TorchModel("spandrel", "esrgan", _load_esrgan, _esrgan, layout="ldm"),
+}

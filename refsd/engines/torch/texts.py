@@ -1,0 +1,45 @@
+"""Text encoders as transformers has them."""
+
+from refsd.engines.torch.model import transformers
+
+
+def _clip(model, x, params):
+    model.eos_token_id = params.get("eos", 49407)
+    out = model(x["input_ids"], output_hidden_states=True)
+    return {"last_hidden_state": _hidden(model, out, params), "pooled": out.pooler_output}
+
+
+def _clip_g(model, x, params):
+    model.text_model.eos_token_id = params.get("eos", 49407)
+    out = model(x["input_ids"], output_hidden_states=True)
+    return {"last_hidden_state": _hidden(model.text_model, out, params), "pooled": out.text_embeds}
+
+
+def _hidden(model, out, params):
+    skip = params.get("clip_skip", 1)
+    if skip == 1 and params.get("final_norm", True):
+        return out.last_hidden_state
+    hidden = out.hidden_states[-skip]
+    return model.final_layer_norm(hidden) if params.get("final_norm", True) else hidden
+
+
+def _t5(model, x, params):
+    return {"last_hidden_state": model(x["input_ids"], x.get("attention_mask")).last_hidden_state}
+
+
+def _llm(model, x, params):
+    import torch
+
+    out = model(x["input_ids"], x.get("attention_mask"), output_hidden_states=True, use_cache=False)
+    if params.get("layers"):
+        return {"hidden_states": torch.cat([out.hidden_states[i] for i in params["layers"]], -1)}
+    return {"last_hidden_state": out.last_hidden_state, "penultimate": out.hidden_states[-2]}
+
+
+MODELS = {
+    "model/clip": transformers("text_encoder", "CLIPTextModel", _clip),
+    "model/clip_g": transformers("text_encoder_2", "CLIPTextModelWithProjection", _clip_g),
+    "model/t5": transformers("text_encoder_2", "T5EncoderModel", _t5),
+    "model/qwen3": transformers("text_encoder", "Qwen3Model", _llm),
+    "model/mistral": transformers("text_encoder", "MistralModel", _llm),
+}

@@ -1,0 +1,109 @@
+"""A native engine in a process of its own: where it aborts, refsd reports its last words and goes on."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any, BinaryIO, cast
+
+from refsd.engines.frames import read_message, write_message
+from refsd.engines.relocation import environment
+from refsd.engines.supervised import ending, last_words
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.tensor import StoredTensor
+
+
+class Worker:
+    """
+    arguments: for python: what it runs calls `serve`
+    timeout:   seconds that one request may take
+
+    The process starts at the first request and again after each death.
+    """
+
+    def __init__(self, arguments: list[str], timeout: float = 300.0):
+        self.command = [sys.executable, "-P", *arguments]
+        self.timeout = timeout
+        self._process: subprocess.Popen | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the worker)
+        weakref.finalize(self, self._log.close)
+
+    def ask(
+        self, header: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+        """Send a request, wait for its answer. Raises EngineFailure where the process dies or refuses."""
+        process = self._alive()
+        said = os.fstat(self._log.fileno()).st_size
+        late = threading.Event()
+        watchdog = threading.Timer(self.timeout, lambda: (late.set(), process.kill()))
+        watchdog.start()
+        try:
+            write_message(cast(BinaryIO, process.stdin), header, tensors)
+            answer, results = read_message(cast(BinaryIO, process.stdout))
+        except (EOFError, OSError):
+            code = process.wait()
+            self._close()
+            if late.is_set():
+                raise EngineFailure(f"no answer after {self.timeout:g} s") from None
+            raise EngineFailure(f"{ending(code)}: {last_words(self._log, said)}") from None
+        finally:
+            watchdog.cancel()
+        if "error" in answer:
+            raise EngineFailure(answer["error"])
+        return answer, results
+
+    def _alive(self) -> subprocess.Popen:
+        if self._process is None or self._process.poll() is not None:
+            self._close()
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                # ggml would call a debugger for its backtrace.
+                env={**environment(), "GGML_NO_BACKTRACE": "1"},
+                start_new_session=True,
+            )
+            weakref.finalize(self, _stop, self._process)
+        return self._process
+
+    def _close(self) -> None:
+        if self._process is not None:
+            _stop(self._process)
+            self._process = None
+
+
+def serve(answer) -> None:
+    """Answer requests from stdin until it closes.
+
+    answer: (header, tensors) -> (header, tensors); an exception's text becomes the answer's "error".
+    What the engine itself prints on stdout goes to stderr.
+    """
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while True:
+        try:
+            header, tensors = read_message(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            reply, results = answer(header, tensors)
+        except Exception as error:
+            reply, results = {"error": f"{type(error).__name__}: {error}"}, {}
+        write_message(replies, reply, results)
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """End a worker, and what its library may have started in its process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()

@@ -1,0 +1,58 @@
+"""Chroma: FLUX.1 schnell without CLIP, under T5's hidden states and a mask of their padding."""
+
+import numpy as np
+
+from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
+from refsd.families.flux import LATENTS, SCHEDULE, UNSHIFTED
+from refsd.families.text_encoders import DIFFUSERS, SDCPP, T5, T5_CHUNKS
+from refsd.networks.chroma import CHROMA as CHROMA_SIZE
+from refsd.networks.chroma import ChromaSize
+from refsd.networks.recipe import alone
+from refsd.networks.t5 import T5_XXL
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """T5's hidden states; of the padding the network sees the first token.
+
+    Source: diffusers ChromaPipeline._get_t5_prompt_embeds; stable-diffusion.cpp modify_mask_to_attend_padding.
+    """
+    hidden, _, mask = prompt.encoders["t5"]
+    lengths = mask.sum(axis=1, keepdims=True)
+    return Condition(hidden, mask=(np.arange(hidden.shape[1]) < lengths + 1).astype(np.int64))
+
+
+_T5 = {
+    "diffusers": T5._replace(mask=True, source=DIFFUSERS + "chroma, _get_t5_prompt_embeds"),
+    "sdcpp": T5_CHUNKS._replace(length=512, source=SDCPP + "T5CLIPEmbedder, use_mask false"),
+}
+CHROMA = Variant(
+    "chroma",
+    "Chroma",
+    {"t5": TextEncoder(_T5)},
+    join,
+    SCHEDULE,
+    UNSHIFTED,
+    steps=35,
+    cfg_scale=5.0,
+    rounds_size_down=True,
+)
+
+TINY = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
+# As deep as Chroma, for engines that take no other depth.
+NARROW = CHROMA_SIZE._replace(hidden=256, mlp=1024)
+
+FAMILIES = (
+    Family(
+        "chroma",
+        "2025-03",
+        "chroma",
+        lambda shapes: ("chroma", "it has a distilled_guidance_layer"),
+        (CHROMA,),
+        LATENTS,
+        {"Chroma": {"chroma": CHROMA_SIZE, "t5": T5_XXL}},
+        {
+            "chroma": alone("chroma", CHROMA_SIZE, TINY, "flux"),
+            "chroma-narrow": alone("chroma", NARROW, NARROW, "flux"),
+        },
+    ),
+)

@@ -1,0 +1,29 @@
+"""Chroma-Radiance: Chroma that draws pixels, without an autoencoder."""
+
+from refsd.families.chroma import CHROMA, NARROW, TINY
+from refsd.families.family import Family
+from refsd.networks.chroma_radiance import RADIANCE as RADIANCE_SIZE
+from refsd.networks.chroma_radiance import RADIANCE_X0_32, RadianceSize
+from refsd.networks.recipe import alone
+from refsd.networks.t5 import T5_XXL
+
+RADIANCE = CHROMA._replace(
+    name="chroma-radiance", title="Chroma-Radiance", pixel_space=True, rounds_size_down=False
+)
+_TINY = RadianceSize(TINY, patch=8, field=16, depth=2)
+_SIZES = {
+    "chroma-radiance": (RADIANCE_SIZE, _TINY),
+    "chroma-radiance-narrow": (RadianceSize(NARROW), RadianceSize(NARROW)),
+    "chroma-radiance-x0-narrow": (RADIANCE_X0_32._replace(chroma=NARROW), RADIANCE_X0_32._replace(chroma=NARROW)),
+}
+FAMILIES = (
+    Family(
+        "chroma-radiance",
+        "2025-09",
+        "chroma-radiance",
+        lambda shapes: ("chroma-radiance", "its pixels are painted by fields (nerf_blocks)"),
+        (RADIANCE,),
+        sizes={"Chroma-Radiance": {"chroma-radiance": RADIANCE_SIZE, "t5": T5_XXL}},
+        recipes={name: alone("chroma-radiance", full, tiny, "flux") for name, (full, tiny) in _SIZES.items()},
+    ),
+)

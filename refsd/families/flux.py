@@ -1,0 +1,92 @@
+"""FLUX.1: dev and Kontext, schnell, Fill, Canny and Depth, under T5's hidden states and CLIP-L's pooled text."""
+
+import math
+from collections.abc import Mapping
+
+from refsd.families.family import (
+    ENGINES,
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    LatentScale,
+    TextEncoder,
+    Variant,
+    unit_time,
+)
+from refsd.families.text_encoders import CLIP, T5, T5_CHUNKS
+from refsd.networks.clip import CLIP_L
+from refsd.networks.dimensions import Shape, dim
+from refsd.networks.flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
+from refsd.networks.recipe import alone
+from refsd.networks.t5 import T5_XXL
+from refsd.networks.vae import FLUX_VAE, VAESize
+from refsd.samplers.schedules.flow import flux_mu
+
+
+def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
+    channels = dim(shapes, "img_in.weight", 1, 0)
+    if channels == 384:
+        return "flux-fill", "img_in takes 384 channels"
+    if channels == 128:
+        return "flux-control", "img_in takes 128 channels"
+    if "guidance_in.in_layer.weight" in shapes:
+        return "flux-dev", "it embeds a guidance"
+    return "flux-schnell", "it embeds no guidance"
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """T5's hidden states, padding too, and CLIP-L's pooled text. Source: diffusers FluxPipeline.encode_prompt."""
+    return Condition(prompt.encoders["t5"].hidden, prompt.encoders["clip"].pooled)
+
+
+def shift_by_tokens(tokens: int, steps: int) -> float:
+    return math.exp(flux_mu(tokens))
+
+
+LATENTS = LatentScale(0.3611, 0.1159, "black-forest-labs/flux, util.py, AutoEncoderParams")
+SCHEDULE = dict.fromkeys(ENGINES, "flow_uniform")
+FLOW = Flow(dict.fromkeys(ENGINES, shift_by_tokens), math.exp, unit_time)
+# schnell and Chroma were trained without a shift; stable-diffusion.cpp's schedule `flux` shifts their times too.
+UNSHIFTED = FLOW._replace(shift={"sdcpp": shift_by_tokens, "diffusers": lambda tokens, steps: 1.0})
+
+DEV = Variant(
+    "flux-dev",
+    "FLUX.1 dev or Kontext",
+    {
+        "clip": TextEncoder({"diffusers": CLIP, "sdcpp": CLIP}),
+        "t5": TextEncoder({"diffusers": T5, "sdcpp": T5_CHUNKS}),
+    },
+    join,
+    SCHEDULE,
+    FLOW,
+    steps=28,
+    cfg_scale=1.0,
+    rounds_size_down=True,
+)
+SCHNELL = DEV._replace(name="flux-schnell", title="FLUX.1 schnell", flow=UNSHIFTED, steps=4)
+FILL = DEV._replace(name="flux-fill", title="FLUX.1 Fill", guidance=30.0, extra_channels="fill")
+CONTROL = DEV._replace(name="flux-control", title="FLUX.1 Canny or Depth", guidance=10.0, extra_channels="control")
+
+_TINY = FluxSize(hidden=256, double_blocks=1, single_blocks=2, mlp=1024)
+_TINY_VAE = VAESize(32, (32, 64, 128, 128), latent_channels=16, quant_convs=False)
+RECIPES = {
+    "flux-dev": alone("flux", FLUX_DEV, _TINY, "flux"),
+    "flux-schnell": alone("flux", FLUX_SCHNELL, _TINY._replace(guidance=False), "flux"),
+    "flux-fill": alone("flux", FLUX_FILL, _TINY._replace(in_channels=384), "flux"),
+    "flux-control": alone("flux", FLUX_CONTROL, _TINY._replace(in_channels=128), "flux"),
+    "flux-vae": alone("vae", FLUX_VAE, _TINY_VAE, "vae"),
+}
+
+FAMILIES = (
+    Family(
+        "flux",
+        "2024-08",
+        "flux",
+        identify,
+        (DEV, SCHNELL, FILL, CONTROL),
+        LATENTS,
+        {"FLUX.1": {"flux": FLUX_DEV, "clip": CLIP_L, "t5": T5_XXL}},
+        RECIPES,
+    ),
+)

@@ -1,0 +1,121 @@
+"""FLUX.2: dev under Mistral's hidden states, klein under Qwen3's. Its latents are normalised by its autoencoder."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.families.family import (
+    ENGINES,
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    TextEncoder,
+    Variant,
+    unit_time,
+)
+from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, QWEN3, QWEN3_SDCPP, SDCPP, USER
+from refsd.networks.dimensions import Shape
+from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size
+from refsd.networks.mistral import MistralSize
+from refsd.networks.qwen3 import QWEN3_4B
+from refsd.networks.recipe import alone
+from refsd.samplers.schedules.flow import flux2_mu
+from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is, cut_off
+
+SYSTEM = (
+    "[SYSTEM_PROMPT]You are an AI that reasons about image descriptions. You give structured responses focusing on "
+    "object relationships, object\nattribution and actions without speculation.[/SYSTEM_PROMPT][INST]"
+)
+NOT_THINKING = ASSISTANT + "<think>\n\n</think>\n\n"
+LENGTH = 512
+
+
+def identify_dev(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
+    if "guidance_in.in_layer.weight" not in shapes:
+        return None
+    return "flux2-dev", "one modulation serves all blocks, and it embeds a guidance"
+
+
+def identify_klein(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
+    if "guidance_in.in_layer.weight" in shapes:
+        return None
+    return "flux2-klein", "one modulation serves all blocks, and it embeds no guidance"
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Three layers' hidden states side by side (`stacked`); zeros behind them where the ids were not padded.
+
+    Source: diffusers Flux2Pipeline, Flux2KleinPipeline; stable-diffusion.cpp hidden_states_min_length.
+    """
+    ((context, _, _),) = prompt.encoders.values()
+    return Condition(np.pad(context, ((0, 0), (0, max(0, LENGTH - context.shape[1])), (0, 0))))
+
+
+def shift_by_tokens_and_steps(tokens: int, steps: int) -> float:
+    return math.exp(flux2_mu(tokens, steps))
+
+
+_QWEN3 = {
+    "diffusers": QWEN3._replace(around=(USER, NOT_THINKING), source=DIFFUSERS + "flux2, pipeline_flux2_klein.py"),
+    "sdcpp": QWEN3_SDCPP._replace(
+        length=LENGTH, around=(USER, NOT_THINKING), source=SDCPP + "LLMEmbedder, min_length"
+    ),
+}
+_MISTRAL = TextRule(LENGTH, cut_off, bos=True, mask=True, around=(SYSTEM, "[/INST]"))
+# stable-diffusion.cpp's padding is zeros in the context, not tokens.
+_MISTRALS = {
+    "diffusers": _MISTRAL._replace(without="[IMG]", source=DIFFUSERS + "flux2, format_input"),
+    "sdcpp": _MISTRAL._replace(
+        length=None, over=as_long_as_it_is, source=SDCPP + "LLMEmbedder, hidden_states_min_length"
+    ),
+}
+KLEIN = Variant(
+    "flux2-klein",
+    "FLUX.2 klein",
+    {"qwen3": TextEncoder(_QWEN3, "context")},
+    join,
+    dict.fromkeys(ENGINES, "flow_uniform"),
+    Flow(dict.fromkeys(ENGINES, shift_by_tokens_and_steps), math.exp, unit_time),
+    steps=4,
+    cfg_scale=1.0,
+    rounds_size_down=True,
+)
+DEV = KLEIN._replace(
+    name="flux2-dev",
+    title="FLUX.2 dev",
+    encoders={"mistral": TextEncoder(_MISTRALS, "context")},
+    steps=50,
+    guidance=4.0,
+)
+
+_TINY = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
+# As deep as dev, for engines that take no other depth.
+_NARROW = FLUX2_DEV._replace(hidden=256, mlp=768, context_dim=128)
+FAMILIES = (
+    Family(
+        "flux2-dev",
+        "2025-11",
+        "flux2",
+        identify_dev,
+        (DEV,),
+        sizes={"FLUX.2 dev": {"flux2": FLUX2_DEV, "mistral": MistralSize()}},
+        recipes={
+            "flux2-dev": alone("flux2", FLUX2_DEV, _TINY, "flux2"),
+            "flux2-dev-narrow": alone("flux2", _NARROW, _NARROW, "flux2"),
+        },
+    ),
+    Family(
+        "flux2-klein",
+        "2026-01",
+        "flux2",
+        identify_klein,
+        (KLEIN,),
+        sizes={
+            "FLUX.2 klein 4B": {"flux2": FLUX2_KLEIN_4B, "qwen3": QWEN3_4B},
+            "FLUX.2 klein 9B": {"flux2": FLUX2_KLEIN_9B},
+        },
+        recipes={"flux2-klein": alone("flux2", FLUX2_KLEIN_4B, _TINY._replace(guidance=False), "flux2")},
+    ),
+)

@@ -1,0 +1,109 @@
+"""Stable Diffusion 3 and 3.5: an MMDiT under CLIP-L's, bigG's and T5's hidden states; T5 may be left out."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.families.family import (
+    Condition,
+    EncodedPrompt,
+    Family,
+    Flow,
+    LatentScale,
+    TextEncoder,
+    Variant,
+    constant_shift,
+)
+from refsd.families.text_encoders import CLIP_L, DIFFUSERS, OPEN_CLIP, SDCPP, T5, T5_CHUNKS, side_by_side
+from refsd.networks.clip import CLIP_G
+from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
+from refsd.networks.dimensions import Shape
+from refsd.networks.mmdit import SD3_MEDIUM, MMDiTSize
+from refsd.networks.mmdit import SD35_LARGE as LARGE
+from refsd.networks.mmdit import SD35_MEDIUM as MEDIUM
+from refsd.networks.recipe import alone
+from refsd.networks.t5 import T5_XXL
+from refsd.numerics.errors import BadInput
+
+# Tokens of zeros in place of T5's.
+WITHOUT_T5 = {"sdcpp": 77, "diffusers": 256}
+
+
+def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
+    if any(".attn2." in name for name in shapes):
+        return "sd35-medium", "its picture has a second attention"
+    if any(".ln_q." in name for name in shapes):
+        return "sd35-large", "its queries and keys are normed"
+    return "sd3", "its queries and keys are not normed"
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """CLIP-L and bigG side by side, widened by zeros to T5's channels, and T5 behind them along the tokens.
+
+    y: both pooled texts; diffusers' of CLIP-L is projected by its text_projection, stable-diffusion.cpp's is not.
+
+    Source: Esser et al. 2024, section B.3; diffusers StableDiffusion3Pipeline.encode_prompt.
+    """
+    l, g = prompt.encoders["clip"], prompt.encoders["clip_g"]
+    clip = side_by_side(l.hidden, g.hidden)
+    if "t5" in prompt.encoders:
+        t5 = prompt.encoders["t5"].hidden
+    else:
+        width = prompt.network.shape("context_embedder.weight")[1]
+        t5 = np.zeros((len(clip), WITHOUT_T5[prompt.engine], width), clip.dtype)
+    if t5.shape[2] < clip.shape[2] or len(t5) != len(clip):
+        raise BadInput(f"T5's hidden states are {list(t5.shape)}, CLIP's {list(clip.shape)}: they do not fit")
+    clip = np.pad(clip, ((0, 0), (0, 0), (0, t5.shape[2] - clip.shape[2])))
+    return Condition(np.concatenate([clip, t5], axis=1), side_by_side(l.pooled, g.pooled))
+
+
+_T5 = {
+    "diffusers": T5._replace(length=256, source=DIFFUSERS + "stable_diffusion_3, _get_t5_prompt_embeds"),
+    "sdcpp": T5_CHUNKS._replace(length=77, source=SDCPP + "SD3CLIPEmbedder"),
+}
+SD3 = Variant(
+    "sd3",
+    "Stable Diffusion 3",
+    {
+        "clip": CLIP_L._replace(projected_in=("diffusers",)),
+        "clip_g": OPEN_CLIP,
+        "t5": TextEncoder(_T5, optional=True),
+    },
+    join,
+    {"sdcpp": "discrete", "diffusers": "flow_linspace"},
+    Flow(constant_shift(3.0)),
+    clip_layer=2,
+    final_norm=False,
+    steps=28,
+)
+SD35_MEDIUM = SD3._replace(name="sd35-medium", title="Stable Diffusion 3.5 medium", cfg_scale=4.5)
+SD35_LARGE = SD35_MEDIUM._replace(name="sd35-large", title="Stable Diffusion 3.5 large")
+
+_ENCODERS = {"clip": CLIP_L_SIZE, "clip_g": CLIP_G, "t5": T5_XXL}
+SIZES = {
+    "Stable Diffusion 3": {"mmdit": SD3_MEDIUM, **_ENCODERS},
+    "Stable Diffusion 3.5 medium": {"mmdit": MEDIUM, **_ENCODERS},
+    "Stable Diffusion 3.5 large": {"mmdit": LARGE, **_ENCODERS},
+}
+_TINY = MMDiTSize(hidden=128, blocks=2, mlp=512, table=16, context_dim=128, pooled=96)
+# As deep as SD 3 medium, for stable-diffusion.cpp takes no other depth.
+_NARROW = LARGE._replace(hidden=1536, blocks=24, mlp=6144)
+RECIPES = {
+    "sd3-medium": alone("mmdit", SD3_MEDIUM, _TINY, "sd3"),
+    "sd35-medium": alone("mmdit", MEDIUM, _TINY._replace(qk_norm=64, dual=(0,)), "sd3"),
+    "sd35-large": alone("mmdit", LARGE, _TINY._replace(qk_norm=64), "sd3"),
+    "sd35-large-narrow": alone("mmdit", _NARROW, _NARROW, "sd3"),
+}
+
+FAMILIES = (
+    Family(
+        "sd3",
+        "2024-06",
+        "mmdit",
+        identify,
+        (SD3, SD35_MEDIUM, SD35_LARGE),
+        LatentScale(1.5305, 0.0609, "Stability-AI/sd3-ref, sd3_impls.py, SD3LatentFormat"),
+        SIZES,
+        RECIPES,
+    ),
+)

@@ -1,0 +1,121 @@
+"""SDXL and its refiner: a UNet under CLIP-L's and bigG's last hidden states but one, told of the picture's size."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.families.family import Condition, EncodedPrompt, Family, LatentScale
+from refsd.families.sd1 import SD1
+from refsd.families.sd2 import CONTEXT as SD2_CONTEXT
+from refsd.families.text_encoders import CLIP_L, OPEN_CLIP, side_by_side
+from refsd.families.unets import (
+    NARROW_VAE,
+    UNET,
+    context_channels,
+    kind_of,
+    label_channels,
+    unet_alone,
+    with_extra_channels,
+)
+from refsd.models.unet import size_condition
+from refsd.networks.clip import CLIP_G, CLIPSize
+from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
+from refsd.networks.dimensions import Shape
+from refsd.networks.openclip_names import OpenCLIP
+from refsd.networks.recipe import RecipeModel, RecipePart
+from refsd.networks.unet_tensors import SDXL as SDXL_SIZE
+from refsd.networks.unet_tensors import SDXL_INPAINT, SSD_1B, VEGA
+
+REFINER_LABEL = 2560
+# Aesthetic scores that the refiner is given with the prompt, and with the negative prompt.
+AESTHETIC = 6.0, 2.5
+
+
+def identify(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
+    label = label_channels(shapes)
+    if label == REFINER_LABEL:
+        return "sdxl-refiner", f"its label_emb takes {label} channels"
+    if not label or context_channels(shapes) == SD2_CONTEXT:
+        return None
+    return f"sdxl{kind_of(shapes)}", f"its UNet has label_emb, of {label} channels"
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """CLIP-L's and bigG's hidden states side by side; y: bigG's pooled text and the sizes.
+
+    An empty negative prompt becomes zeros: its hidden states in both engines, in diffusers the pooled text too.
+
+    Source: Podell et al. 2023, section 2; diffusers StableDiffusionXLPipeline.encode_prompt,
+            zero_out_negative_prompt; stable-diffusion.cpp zero_out_masked.
+    """
+    pooled = prompt.encoders["clip_g"].pooled
+    context = side_by_side(prompt.encoders["clip"].hidden, prompt.encoders["clip_g"].hidden)
+    if prompt.negative and prompt.empty:
+        context = np.zeros_like(context)
+        pooled = np.zeros_like(pooled) if prompt.engine == "diffusers" else pooled
+    sizes = np.array([[*prompt.size, 0, 0, *prompt.size]] * len(context))
+    return Condition(context, size_condition(prompt.network, pooled, sizes))
+
+
+def join_refiner(prompt: EncodedPrompt) -> Condition:
+    """bigG's hidden states; y: its pooled text, the sizes and the aesthetic score."""
+    context, pooled, _ = prompt.encoders["clip_g"]
+    sizes = np.array([[*prompt.size, 0, 0, AESTHETIC[prompt.negative]]] * len(context))
+    if prompt.negative and prompt.empty and prompt.engine == "sdcpp":
+        context = np.zeros_like(context)
+    return Condition(context, size_condition(prompt.network, pooled, sizes))
+
+
+SDXL = SD1._replace(
+    name="sdxl",
+    title="SDXL",
+    encoders={"clip": CLIP_L, "clip_g": OPEN_CLIP},
+    join=join,
+    clip_layer=2,
+    final_norm=False,
+    weighted_together=True,
+)
+REFINER = SDXL._replace(
+    name="sdxl-refiner", title="SDXL's refiner", encoders={"clip_g": OPEN_CLIP}, join=join_refiner
+)
+
+_TINY = SDXL_SIZE._replace(
+    channels=32,
+    widths=(32, 64, 64),
+    res_blocks=1,
+    context_dim=32,
+    label=16 + 6 * 256,
+    down=((0,), (1,), (2,)),
+    middle=2,
+)
+_EMBEDDERS = "conditioner.embedders."
+# Together as wide as the tiny UNet's context. OpenCLIP's encoders are recognised by their depth.
+_TINY_CLIP = CLIPSize(hidden=16, layers=2, mlp=32)
+_TINY_BIGG = CLIPSize(hidden=16, layers=32, mlp=32, projection=16)
+RECIPES = {
+    "sdxl": RecipeModel(
+        {
+            "unet": RecipePart(SDXL_SIZE, _TINY, UNET),
+            "vae": NARROW_VAE,
+            "clip": RecipePart(CLIP_L_SIZE, _TINY_CLIP, f"{_EMBEDDERS}0.transformer."),
+            "clip_g": RecipePart(CLIP_G, _TINY_BIGG, f"{_EMBEDDERS}1.model.", lambda size: OpenCLIP(size.layers)),
+        },
+        "sdxl",
+    ),
+    "sdxl-inpaint": unet_alone(SDXL_INPAINT, _TINY._replace(in_channels=9), "sdxl"),
+    "ssd-1b": unet_alone(SSD_1B, _TINY._replace(middle=0, up=((0, 0), (1, 2), (2, 1))), "sdxl"),
+    "vega": unet_alone(VEGA, _TINY._replace(middle=0), "sdxl"),
+}
+
+FAMILIES = (
+    Family(
+        "sdxl",
+        "2023-07",
+        "unet",
+        identify,
+        (*with_extra_channels(SDXL, drawn=("inpaint", "edit")), REFINER),
+        LatentScale(0.13025, 0.0, "Stability-AI/generative-models, sd_xl_base.yaml, scale_factor"),
+        {"SDXL": {"unet": SDXL_SIZE, "clip": CLIP_L_SIZE, "clip_g": CLIP_G}},
+        RECIPES,
+    ),
+)

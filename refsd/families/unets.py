@@ -1,0 +1,65 @@
+"""What the UNets of Stable Diffusion 1.x, 2.x and SDXL share: how they are told apart, and their variants."""
+
+from collections.abc import Mapping
+
+from refsd.families.family import Variant
+from refsd.networks.dimensions import Shape, dim
+from refsd.networks.recipe import RecipeModel, RecipePart, alone
+from refsd.networks.tiny_unet_names import tiny_unet_keymap
+from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.vae import VAESize
+
+SCHEDULE = {"sdcpp": "discrete", "diffusers": "leading"}
+
+# Prefixes in a whole checkpoint.
+UNET = "model.diffusion_model."
+NARROW_VAE = RecipePart(VAESize(), VAESize(32, (32, 32, 32, 32)), "first_stage_model.")
+
+# Channels that the first convolution takes -> what the variant is for.
+_KINDS = {9: "inpaint", 8: "edit", 7: "upscale", 5: "depth"}
+_WORDS = {
+    "inpaint": "for inpainting",
+    "edit": "for edits by instruction",
+    "upscale": "for enlarging a picture",
+    "depth": "by depth",
+}
+
+
+def kind_of(shapes: Mapping[str, Shape]) -> str:
+    """The end of its variant's name: "-inpaint", or nothing."""
+    channels = dim(shapes, "input_blocks.0.0.weight", 1, 0)
+    return f"-{_KINDS[channels]}" if channels in _KINDS else ""
+
+
+def label_channels(shapes: Mapping[str, Shape]) -> int:
+    """Channels that label_emb takes; 0: there is none."""
+    return dim(shapes, "label_emb.0.0.weight", 1, 0)
+
+
+def context_channels(shapes: Mapping[str, Shape]) -> int:
+    return next((dim(shapes, name, 1, 0) for name in shapes if name.endswith("attn2.to_k.weight")), 0)
+
+
+def is_linear(shapes: Mapping[str, Shape]) -> bool:
+    """True if the transformers' proj_in are linear layers, False if they are convolutions."""
+    return any(len(shape) == 2 for name, shape in shapes.items() if name.endswith("proj_in.weight"))
+
+
+def with_extra_channels(plain: Variant, drawn: tuple[str, ...]) -> tuple[Variant, ...]:
+    """A variant, and those whose first convolution takes more channels. drawn: those that txt2img draws with."""
+    kinds = [
+        plain._replace(
+            name=f"{plain.name}-{kind}", title=f"{plain.title} {words}", extra_channels=kind, draws=kind in drawn
+        )
+        for kind, words in _WORDS.items()
+    ]
+    return plain, *kinds
+
+
+def unet_alone(full: UNetSize, tiny: UNetSize, gguf: str, gaps: bool = False) -> RecipeModel:
+    """A UNet under the names that it has in a checkpoint. gaps: its blocks are numbered as if there were more"""
+
+    def keymap(size: UNetSize):
+        return tiny_unet_keymap(len(size.widths), size.attention)
+
+    return alone("unet", full, tiny, gguf, UNET, keymap if gaps else None)

@@ -1,0 +1,62 @@
+"""Z-Image: Tongyi-MAI's transformer under Qwen3's last hidden states but one, with FLUX.1's latents."""
+
+import numpy as np
+
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
+from refsd.families.flux import LATENTS
+from refsd.families.text_encoders import QWEN3, QWEN3_SDCPP
+from refsd.networks.qwen3 import QWEN3_4B
+from refsd.networks.recipe import alone
+from refsd.networks.zimage import ZIMAGE as SIZE
+from refsd.samplers.levels import FlowLevels
+from refsd.samplers.parameterization import Prediction
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Qwen3's hidden states without the padding, the longest prompt's tokens wide; zeros behind the others.
+
+    Source: diffusers ZImagePipeline._encode_prompt, which has a list of arrays.
+    """
+    hidden, _, seen = prompt.encoders["qwen3"]
+    rows = [row[mask != 0] for row, mask in zip(hidden, seen, strict=True)]
+    context = np.zeros((len(rows), max(map(len, rows)), hidden.shape[2]), hidden.dtype)
+    mask = np.zeros(context.shape[:2], np.int64)
+    for i, row in enumerate(rows):
+        context[i, : len(row)] = row
+        mask[i, : len(row)] = 1
+    return Condition(context, mask=mask)
+
+
+class TimeFromNoise(FlowLevels):
+    """Levels of a network whose timestep is 1 - sigma: 0 is pure noise, 1 the picture."""
+
+    def to_t(self, sigma: float) -> float:
+        return 1 - sigma
+
+
+# The network predicts data - noise. Source: Tongyi-MAI/Z-Image, zimage/pipeline.py: noise_pred = -noise_pred.
+TO_DATA = Prediction("to-data", lambda sigma: (1.0, sigma, 1.0))
+
+ZIMAGE = Variant(
+    "zimage",
+    "Z-Image",
+    {"qwen3": TextEncoder({"diffusers": QWEN3, "sdcpp": QWEN3_SDCPP}, "penultimate")},
+    join,
+    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    Flow(constant_shift(3.0), levels=TimeFromNoise, prediction=TO_DATA),
+    steps=9,
+    cfg_scale=1.0,
+)
+_TINY = SIZE._replace(hidden=384, layers=2, mlp=1024, context_dim=128)
+FAMILIES = (
+    Family(
+        "zimage",
+        "2025-11",
+        "zimage",
+        lambda shapes: ("zimage", "it has a cap_embedder"),
+        (ZIMAGE,),
+        LATENTS,
+        {"Z-Image": {"zimage": SIZE, "qwen3": QWEN3_4B}},
+        {"zimage": alone("zimage", SIZE, _TINY, "lumina2")},
+    ),
+)

@@ -1,0 +1,186 @@
+"""Models' components as a kind of case: answered by refsd's models, located by their taps."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from refsd.components import COMPONENTS, forward, load
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.engine import ModelFiles
+from refsd.golden.explanation import Scene
+from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard, Trace
+from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
+from refsd.golden.taps import measure_taps
+from refsd.golden.verdict import judge
+from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
+from refsd.module import Kept, Module, Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import memory, one_answer
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, Numerics
+from refsd.tap_progress import shown
+from refsd.weights.checkpoint import Checkpoint, open_checkpoint
+
+_PREFIX = "model/"
+# Precisions that an engine may compute in without declaring it.
+_PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU)
+_NUMBERED = re.compile(r"(.*?\.\d+)\.")
+
+
+class ModelJudge(Judge):
+    """
+    model_files: gives the file of a model's recipe weights; without it, cases that need one are refused
+    """
+
+    def __init__(self, model_files: ModelFiles | None = None):
+        self.model_files = model_files
+        self._opened: tuple[ModelRecipe, Checkpoint] | None = None
+
+    def takes(self, op: str) -> bool:
+        return op.startswith(_PREFIX) and op.removeprefix(_PREFIX) in COMPONENTS
+
+    def what(self, case: Case) -> str:
+        return "a model's component"
+
+    def refuses(self, case: Case, numerics: Numerics) -> str | None:
+        return "no model files" if case.model is not None and self.model_files is None else None
+
+    def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
+        return self.tapped(case, inputs, arithmetic, None)
+
+    def tapped(
+        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, taps: Taps | None
+    ) -> dict[str, np.ndarray]:
+        """The answer; blocks and operations on the way go to `taps`. Raises BadInput for what does not fit."""
+        with one_answer(arithmetic.numerics):
+            # As much of the model is kept expanded as an eighth of the memory holds.
+            m, values, params = self._module(case, inputs, arithmetic, Kept(memory() // 8))
+            m.taps = taps
+            return forward(_component(case), m, values, params, case.name)
+
+    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+        """A stored truth is in the order of names, the honest run in that of computation."""
+        metrics = []
+        for name in sorted(standard.truth, key=list(standard.honest).index):
+            y = standard.truth[name]
+            metrics.append(measure(name, found.get(name), y, standard.honest[name], None, channel_axis(y)))
+        return metrics + not_asked_for(found, standard.truth)
+
+    def mutants(self, case: Case) -> Sequence[Mutant[Change]]:
+        return MUTANTS
+
+    def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Change]) -> Answer | None:
+        return self._changed(case, inputs, mutant.change, FLOAT32)
+
+    def locate(self, case: Case, inputs: Inputs, found: Answer, truth: Answer, numerics: Numerics) -> Trace:
+        """By the taps: every operation's output."""
+        others, right = found.keys() - truth.keys(), Taps(ops=True, names=())
+        if others:
+            with shown(f"{case.op} in {FLOAT64.name}", Taps(ops=True, names=others)) as right:
+                self.tapped(case, inputs, Arithmetic(FLOAT64), right)
+        with shown(f"{case.op} in {numerics.name}", Taps(ops=True, names=right.keys())) as near:
+            honest = self.tapped(case, inputs, Arithmetic(numerics), near if right else None)
+        return Trace(honest, measure_taps(found, right, near, numerics), right.recorded)
+
+    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+        """The causes that explain an engine's answer, by the rule of golden/explanation.py; of small models only.
+
+        Tried in turn, until something explains it: one factor on the whole answer, a precision that the engine does
+        not declare, each known bug everywhere, each known bug of weights in one block alone.
+        """
+        case, inputs, truth, honest, numerics, _ = standard
+        if case.model is None or not case.model.tiny:
+            return []
+        if any(name not in found or found[name].shape != y.shape for name, y in truth.items()):
+            return []
+        if any(not np.isfinite(found[name]).all() for name in truth):
+            return []
+        scene = Scene(
+            found, truth, honest, {name: float(np.sqrt(np.mean(y**2))) or 1.0 for name, y in truth.items()}
+        )
+
+        def agrees(y: Answer, right: Answer, near: Answer) -> bool:
+            return judge(self.measure(standard._replace(truth=right, honest=near), y)).passed
+
+        def explaining(mutants: Iterable[Mutant[Change]]) -> list[str]:
+            suspects = {}
+            for name, change in mutants:
+                near = self._changed(case, inputs, change, numerics)
+                if near is None or not scene.explained_by(near):
+                    continue
+                right = self._changed(case, inputs, change, FLOAT64)
+                if right is not None and agrees(found, right, near):
+                    suspects[name] = near
+            return scene.nearest(suspects)
+
+        size = _size(found, truth)
+        if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
+            {name: found[name] / size for name in truth}, truth, honest
+        ):
+            return [f"all that it gives is {size:.6g} times as large"]
+        for other in (profile for profile in _PRECISIONS if profile != numerics):
+            rough = self.answer(case, inputs, Arithmetic(other))
+            if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
+                return [f"it computes as {other.name}, and not as {numerics.name}"]
+        return explaining(MUTANTS) or explaining(self._in_one_block(case, inputs))
+
+    def _module(
+        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, kept: Kept | None = None
+    ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
+        """The case's component, its inputs' values, and its parameters."""
+        values = {name: tensor.values() for name, tensor in inputs.items()}
+        name = _component(case)
+        if COMPONENTS[name].part is None:
+            # A block's case brings its weights among its inputs, under their key names.
+            weights = {key: tensor for key, tensor in inputs.items() if "." in key}
+            return Module(weights, arithmetic), {k: v for k, v in values.items() if "." not in k}, case.params
+        if case.model is None or self.model_files is None:
+            raise BadInput(
+                f"{case.name}: the case needs a model: name its recipe, and give the reference model_files"
+            )
+        if self._opened is None or self._opened[0] != case.model:
+            self._opened = None
+            self._opened = case.model, open_checkpoint(self.model_files(case.model, "ldm"))
+        m, params = load(self._opened[1], name, arithmetic, kept)
+        return m, values, {**params, **case.params}
+
+    def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
+        """The reference's answer with a bug; None where the bug makes no difference."""
+        with one_answer(numerics):
+            m, values, params = self._module(case, inputs, change.arithmetic(numerics))
+            wrong = change.inputs(values)
+            if wrong is None:
+                return None
+            weights = ChangedWeights(m.weights, change)
+            y = forward(_component(case), Module(weights, m.arithmetic), wrong, params, case.name)
+        return None if change.of_weights and not weights.met else change.outputs(y)
+
+    def _in_one_block(self, case: Case, inputs: Inputs) -> Iterator[Mutant[Change]]:
+        """Each bug of weights, in each numbered block alone."""
+        m, _, _ = self._module(case, inputs, Arithmetic(FLOAT32))
+        blocks = dict.fromkeys(match[1] for match in map(_NUMBERED.match, m.weights) if match)
+        for name, change in MUTANTS:
+            if change.of_weights:
+                for block in blocks:
+                    yield Mutant(f"{name} in {block}", _within(change, f"{block}."))
+
+
+def _component(case: Case) -> str:
+    return case.op.removeprefix(_PREFIX)
+
+
+def _size(found: Answer, truth: Answer) -> float:
+    """The factor that brings the truth nearest to what was found; 1 where there is none."""
+    y, t = (np.concatenate([np.ravel(of[name]).astype(np.float64) for name in truth]) for of in (found, truth))
+    return float(y @ t / (t @ t)) if t.any() and y @ t else 1.0
+
+
+def _within(change: Change, prefix: str) -> Change:
+    """The change to those weights alone whose names begin so."""
+    rename, revalue = change.rename, change.revalue
+    return change._replace(
+        rename=rename and (lambda name: rename(name) if name.startswith(prefix) else None),
+        revalue=revalue and (lambda name, values: revalue(name, values) if name.startswith(prefix) else None),
+    )

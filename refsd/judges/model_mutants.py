@@ -1,0 +1,244 @@
+"""Known bugs of whole models, each as a change of the reference: to test the cases with, and to name an engine's.
+
+What is wrong with weights, inputs or operations is tried on the reference as it is written; no model knows of it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.judge import Mutant
+from refsd.judges import wrong_operations as operations
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.tensor import StoredTensor, stored
+
+Inputs = Mapping[str, np.ndarray]
+# The name of a weight -> the one that is taken for it; its values -> what they are taken for. None: it is right.
+Renamed = Callable[[str], str | None]
+Revalued = Callable[[str, np.ndarray], np.ndarray | None]
+
+
+class Change(NamedTuple):
+    """
+    arithmetic: the operations, some of them wrong
+    inputs:     the inputs -> wrong ones; None: the bug makes no difference
+    rename:     which weight is taken for which
+    revalue:    what a weight's values are taken for
+    outputs:    the outputs -> wrong ones; None: the bug makes no difference
+    """
+
+    arithmetic: type[Arithmetic] = Arithmetic
+    inputs: Callable[[Inputs], Inputs | None] = lambda inputs: inputs
+    rename: Renamed | None = None
+    revalue: Revalued | None = None
+    outputs: Callable[[Inputs], Inputs | None] = lambda outputs: outputs
+
+    @property
+    def of_weights(self) -> bool:
+        return self.rename is not None or self.revalue is not None
+
+
+def _change(argument: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    def changed(inputs):
+        return {**inputs, argument: change(inputs[argument])} if argument in inputs else None
+
+    return changed
+
+
+def _drop(*arguments: str) -> Callable[[Inputs], Inputs | None]:
+    def dropped(inputs):
+        left = {name: value for name, value in inputs.items() if name not in arguments}
+        return left if len(left) < len(inputs) else None
+
+    return dropped
+
+
+def _first_of_batch(inputs: Inputs) -> Inputs:
+    return {name: np.broadcast_to(value[:1], value.shape) for name, value in inputs.items()}
+
+
+_MODULATION = ("mod.lin", "adaLN_modulation.0", "adaLN_modulation.1", "modulation.lin")
+
+
+def _swap_modulation(name: str, values: np.ndarray) -> np.ndarray | None:
+    """The first chunk and the second: shift and scale, or Z-Image's scale and gate."""
+    module = name.rpartition(".")[0]
+    if not module.endswith(_MODULATION):
+        return None
+    chunk = len(values) // _chunks(name)
+    return np.concatenate([values[chunk : 2 * chunk], values[:chunk], values[2 * chunk :]])
+
+
+def _chunks(name: str) -> int:
+    if "final_layer" in name:
+        return 2
+    if name.startswith(("layers.", "noise_refiner.")):
+        return 4
+    return 3 if "single" in name else 6
+
+
+def _order_of_qkv(*order: int) -> Revalued:
+    """The thirds of a weight in which q, k and v stand, in another order."""
+
+    def reordered(name, values):
+        fused = name.rpartition(".")[0].endswith("qkv")
+        thirds = np.split(values, 3) if fused else []
+        return np.concatenate([thirds[i] for i in order]) if fused else None
+
+    return reordered
+
+
+def _swap(*pairs: tuple[str, str]) -> Renamed:
+    def renamed(name):
+        for one, other in pairs:
+            if one in name:
+                return name.replace(one, other)
+            if other in name:
+                return name.replace(other, one)
+        return None
+
+    return renamed
+
+
+def _transpose(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values.T if values.ndim == 2 and values.shape[0] == values.shape[1] else None
+
+
+def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
+    return np.ones_like(values) if values.ndim == 1 and name.endswith((".weight", ".scale")) else None
+
+
+def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
+    return np.zeros_like(values) if name.endswith(".bias") else None
+
+
+def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """A change of what has three channels."""
+
+    def changed(tensors):
+        met = {name: change(x) for name, x in tensors.items() if x.ndim == 4 and x.shape[1] == 3}
+        return {**tensors, **met} if met else None
+
+    return changed
+
+
+def _of_thousand(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    """A change of times that are numbers of steps, not shares of the noise."""
+
+    def changed(inputs):
+        t = inputs.get("timesteps")
+        return {**inputs, "timesteps": change(t)} if t is not None and np.max(t) > 1 else None
+
+    return changed
+
+
+def _backwards(t: np.ndarray) -> np.ndarray:
+    return (1000 if np.max(t) > 1 else 1) - t
+
+
+def _exchange(one: str, other: str) -> Callable[[Inputs], Inputs | None]:
+    def exchanged(y):
+        return {**y, one: y[other], other: y[one]} if one in y and other in y else None
+
+    return exchanged
+
+
+def _all(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
+    return lambda y: {name: change(x) for name, x in y.items()}
+
+
+def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values[:, :, ::-1, ::-1] if values.ndim == 4 and values.shape[2] > 1 else None
+
+
+_Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
+_K_V = (("k_proj", "v_proj"), ("to_k", "to_v"), ("Attention.k.", "Attention.v."), (".k.", ".v."))
+_HEAD_NORMS = (("query_norm", "key_norm"), ("q_norm", "k_norm"), ("ln_q", "ln_k"))
+_NORMS = (
+    *(
+        ("layer_norm1", "layer_norm2"),
+        ("input_layernorm", "post_attention_layernorm"),
+        ("in_layers.0", "out_layers.0"),
+    ),
+    *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
+)
+
+MUTANTS: tuple[Mutant[Change], ...] = (
+    Mutant("RoPE turns the other pairs of channels (neighbours, halves)", Change(operations.OtherPairs)),
+    Mutant("RoPE's axes stand in the reverse order", Change(operations.OtherAxes)),
+    Mutant("RoPE's theta is 10000 (256 where it should be that)", Change(operations.OtherTheta)),
+    Mutant("queries and keys are not normalised", Change(operations.NoHeadNorm)),
+    Mutant("GELU is the other one (erf, tanh)", Change(operations.OtherGelu)),
+    Mutant("GELU is quick GELU, or the reverse", Change(operations.QuickGelu)),
+    Mutant("SiLU is GELU", Change(operations.GeluForSilu)),
+    Mutant("eps is ten times too large", Change(operations.LargeEps)),
+    Mutant("eps is ten times too small", Change(operations.SmallEps)),
+    Mutant("sines and cosines of the time stand in the other order", Change(operations.SinesFirst)),
+    Mutant("the time has the other shift of frequencies (0, 1)", Change(operations.ShiftedFrequencies)),
+    Mutant("attention's scores are multiplied by 1 for 1/sqrt(D), or the reverse", Change(operations.OtherScale)),
+    Mutant("attention has no mask", Change(operations.NoMask)),
+    Mutant("heads of keys are taken in turn, not in groups", Change(operations.HeadsInTurn)),
+    Mutant("going down a level pads both sides", Change(operations.PadsBothSides)),
+    Mutant("going down a level pads the other side", Change(operations.PadsTheOtherSide)),
+    Mutant("the time is 1000 times too small", Change(inputs=_change("timesteps", lambda t: t / 1000))),
+    Mutant("the time is rounded to a whole number", Change(inputs=_change("timesteps", np.rint))),
+    Mutant("the time is one too large", Change(inputs=_of_thousand(lambda t: t + 1))),
+    Mutant("the time is one too small", Change(inputs=_of_thousand(lambda t: t - 1))),
+    Mutant("the time runs backwards", Change(inputs=_change("timesteps", _backwards))),
+    Mutant("the guidance is not embedded", Change(inputs=_change("guidance", np.zeros_like))),
+    Mutant("the guidance is 1000 times too small", Change(inputs=_change("guidance", lambda g: g / 1000))),
+    Mutant("the pooled text is missing", Change(inputs=_change("y", np.zeros_like))),
+    Mutant("the text is missing", Change(inputs=_change("context", np.zeros_like))),
+    Mutant("the mask is not read", Change(inputs=_drop("context_mask", "attention_mask"))),
+    Mutant("the reference is not read", Change(inputs=_drop("reference"))),
+    Mutant("the hint is not read", Change(inputs=_change("hint", np.zeros_like))),
+    Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),
+    Mutant("a picture's channels are blue, green, red", Change(inputs=_pictures(lambda x: x[:, ::-1]))),
+    Mutant("a picture of -1..1 is taken for one of 0..1", Change(inputs=_pictures(lambda x: 2 * x - 1))),
+    Mutant("a picture of 0..1 is taken for one of -1..1", Change(inputs=_pictures(lambda x: (x + 1) / 2))),
+    Mutant("shift and scale (or scale and gate) stand in the other order", Change(revalue=_swap_modulation)),
+    Mutant("q, k and v stand as k, v, q", Change(revalue=_order_of_qkv(1, 2, 0))),
+    Mutant("q and k are swapped", Change(rename=_swap(*_Q_K), revalue=_order_of_qkv(1, 0, 2))),
+    Mutant("k and v are swapped", Change(rename=_swap(*_K_V), revalue=_order_of_qkv(0, 2, 1))),
+    Mutant("the norms of q and k are swapped", Change(rename=_swap(*_HEAD_NORMS))),
+    Mutant("a block's two norms are swapped", Change(rename=_swap(*_NORMS))),
+    Mutant("norms have no scale", Change(revalue=_unscaled_norms)),
+    Mutant("square matrices are transposed", Change(revalue=_transpose)),
+    Mutant("convolutions are flipped", Change(revalue=_flip)),
+    Mutant("biases are missing", Change(revalue=_no_bias)),
+    Mutant("T5's gate and value are swapped", Change(rename=_swap(("wi_0", "wi_1")))),
+    Mutant("the MLP's gate and value are swapped", Change(rename=_swap(("gate_proj", "up_proj")))),
+    Mutant("token ids are one too small", Change(inputs=_change("input_ids", lambda ids: np.maximum(ids - 1, 0)))),
+    Mutant("mean and logvar are swapped", Change(outputs=_exchange("mean", "logvar"))),
+    Mutant("the output's sign is turned", Change(outputs=_all(np.negative))),
+    Mutant("the output's channels are blue, green, red", Change(outputs=_pictures(lambda x: x[:, ::-1]))),
+)  # fmt: skip
+
+
+class ChangedWeights(Mapping[str, StoredTensor]):
+    """A component's weights with a bug. `met` counts those that it changed."""
+
+    def __init__(self, weights: Mapping[str, StoredTensor], change: Change):
+        self._weights, self._change, self.met = weights, change, 0
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        other = self._change.rename(name) if self._change.rename else None
+        if other is not None and other in self._weights and self._weights[other].shape == self._weights[name].shape:
+            self.met += 1
+            return self._weights[other]
+        tensor = self._weights[name]
+        values = self._change.revalue(name, np.asarray(tensor.values())) if self._change.revalue else None
+        if values is None or np.array_equal(values, tensor.values()):
+            return tensor
+        self.met += 1
+        return stored(np.ascontiguousarray(values))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights

@@ -1,0 +1,108 @@
+"""Operations as engines have got them wrong, to run a model's code with."""
+
+import numpy as np
+
+from refsd.numerics.arithmetic import Arithmetic
+
+
+class OtherPairs(Arithmetic):
+    rope, rope_halves = Arithmetic.rope_halves, Arithmetic.rope
+
+
+class OtherAxes(Arithmetic):
+    def rope_angles(self, ids, axes_dim, theta):
+        return super().rope_angles(np.asarray(ids)[..., ::-1], axes_dim, theta)
+
+
+class OtherTheta(Arithmetic):
+    def rope_angles(self, ids, axes_dim, theta):
+        return super().rope_angles(ids, axes_dim, 256.0 if theta == 10000 else 10000.0)
+
+
+class NoHeadNorm(Arithmetic):
+    def rms_norm(self, x, weight, eps=1e-6):
+        return x if x.ndim == 4 else super().rms_norm(x, weight, eps)
+
+    def rms_norm_apart(self, x, weight, eps=1e-6):
+        return x if x.ndim == 4 else super().rms_norm_apart(x, weight, eps)
+
+
+class OtherGelu(Arithmetic):
+    def gelu(self, x, approximate="none"):
+        return super().gelu(x, "none" if approximate == "tanh" else "tanh")
+
+    def geglu(self, x):
+        value, gate = np.split(x, 2, axis=-1)
+        return self._round(value * self.gelu(gate))
+
+
+class QuickGelu(Arithmetic):
+    def gelu(self, x, approximate="none"):
+        return super().quick_gelu(x)
+
+    def quick_gelu(self, x):
+        return super().gelu(x)
+
+    def geglu(self, x):
+        value, gate = np.split(x, 2, axis=-1)
+        return self._round(value * self.gelu(gate))
+
+
+class GeluForSilu(Arithmetic):
+    def silu(self, x):
+        return super().gelu(x)
+
+    def group_norm_silu(self, x, weight, bias, num_groups=32, eps=1e-5):
+        return self.silu(self.group_norm(x, weight, bias, num_groups, eps))
+
+    def swiglu(self, x, second_gates=False):
+        first, second = np.split(x, 2, axis=-1)
+        return self._round(first * self.silu(second) if second_gates else self.silu(first) * second)
+
+
+class LargeEps(Arithmetic):
+    def parameter(self, op, name, value):
+        return 10 * value if name == "eps" else super().parameter(op, name, value)
+
+
+class SmallEps(Arithmetic):
+    def parameter(self, op, name, value):
+        return value / 10 if name == "eps" else super().parameter(op, name, value)
+
+
+class SinesFirst(Arithmetic):
+    def timestep_embedding(self, t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0, sin_first=False):
+        return super().timestep_embedding(t, dim, max_period, freq_shift, scale, not sin_first)
+
+
+class ShiftedFrequencies(Arithmetic):
+    def timestep_embedding(self, t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0, sin_first=False):
+        return super().timestep_embedding(t, dim, max_period, 1.0 - freq_shift, scale, sin_first)
+
+
+class OtherScale(Arithmetic):
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        return super().attention(q, k, v, 1.0 if scale is None else None, mask, diagonal, sinks)
+
+
+class NoMask(Arithmetic):
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        return super().attention(q, k, v, scale, None, None, sinks)
+
+
+class HeadsInTurn(Arithmetic):
+    def attention(self, q, k, v, scale=None, mask=None, diagonal=None, sinks=None):
+        turn = np.arange(q.shape[2]) % k.shape[2]
+        return super().attention(q, k[:, :, turn], v[:, :, turn], scale, mask, diagonal, sinks)
+
+
+class PadsBothSides(Arithmetic):
+    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+        padding = (1, 1, 1, 1) if tuple(padding) == (0, 1, 0, 1) else padding
+        return super().conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+class PadsTheOtherSide(Arithmetic):
+    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+        top, bottom, left, right = padding
+        return super().conv2d(x, weight, bias, stride, (bottom, top, right, left), dilation, groups)

@@ -1,0 +1,35 @@
+"""Fields of a config.json, read and checked."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from refsd.networks.dimensions import Shapes, dim
+from refsd.numerics.errors import BadInput
+
+
+def divisor(path: Path, given: dict[str, Any], field: str, default: int, of: int) -> int:
+    value = given.get(field, default)
+    if type(value) is not int or value < 1 or of % value:
+        raise BadInput(
+            f"{path}: {field} is {shown_value(value)}; a whole number that divides {of} channels expected"
+        )
+    return value
+
+
+def shown_value(value) -> str:
+    text = ascii(value) if not isinstance(value, list | dict) else f"a JSON {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def rows_of(shapes: Shapes, name: str, usual: int) -> int:
+    """How many a tensor has; what is missing is told later, by name."""
+    return dim(shapes, name, 0, usual)
+
+
+def num_groups(path: Path, given: dict[str, Any], *channels: int) -> dict[str, Any]:
+    """Nothing where no config says it and the usual 32 do not divide the channels: then `--param` must."""
+    of = math.gcd(*channels)
+    if "norm_num_groups" not in given and of % 32:
+        return {}
+    return {"num_groups": divisor(path, given, "norm_num_groups", 32, of)}

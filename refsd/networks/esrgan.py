@@ -1,0 +1,122 @@
+"""ESRGAN's upscaler, RRDBNet."""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has
+from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.network import Layout, Network, Place, counted, same
+from refsd.networks.recipe import alone
+
+
+class ESRGANSize(NamedTuple):
+    """Real-ESRGAN x4plus's unless given.
+
+    grow:        channels each convolution of a dense block adds
+    ups:         how often the size is doubled
+    in_channels: the picture's, times those of a square of pixels where they are taken as channels first
+    """
+
+    feat: int = 64
+    grow: int = 32
+    blocks: int = 23
+    ups: int = 2
+    in_channels: int = 3
+    out_channels: int = 3
+
+
+ESRGAN_X4 = ESRGANSize()
+ESRGAN_ANIME_6B = ESRGANSize(blocks=6)
+_UPS = ("conv_up1", "conv_up2")
+
+
+def esrgan_shapes(size: ESRGANSize) -> Shapes:
+    """XPixelGroup/BasicSR, rrdbnet_arch.py: RRDBNet."""
+    D = size.feat
+    shapes = conv("conv_first", size.in_channels, D)
+    for i in range(size.blocks):
+        for j in (1, 2, 3):
+            for k in (1, 2, 3, 4, 5):
+                shapes |= conv(f"body.{i}.rdb{j}.conv{k}", D + (k - 1) * size.grow, D if k == 5 else size.grow)
+    for name in ("conv_body", *_UPS[: size.ups], "conv_hr"):
+        shapes |= conv(name, D, D)
+    return shapes | conv("conv_last", D, size.out_channels)
+
+
+def esrgan_size(shapes: Mapping[str, Shape]) -> ESRGANSize:
+    """From canonical names. What is missing is x4plus's."""
+    usual = ESRGANSize()
+    first, grow, last = "conv_first", "body.0.rdb1.conv1", "conv_last"
+    ups = sum(has(shapes, f"{name}.") for name in _UPS)
+    return ESRGANSize(
+        feat=dim(shapes, f"{first}.weight", 0, dim(shapes, f"{first}.bias", 0, usual.feat)),
+        grow=dim(shapes, f"{grow}.weight", 0, dim(shapes, f"{grow}.bias", 0, usual.grow)),
+        blocks=count(shapes, "body.", usual.blocks),
+        ups=ups if has(shapes, "conv_") else usual.ups,
+        in_channels=dim(shapes, f"{first}.weight", 1, usual.in_channels),
+        out_channels=dim(shapes, f"{last}.weight", 0, dim(shapes, f"{last}.bias", 0, usual.out_channels)),
+    )
+
+
+# xinntao/ESRGAN, RRDBNet_arch.py: modules by name, before Real-ESRGAN renamed them.
+_NAMED = (
+    ("conv_first", "conv_first"),
+    ("conv_body", "trunk_conv"),
+    ("conv_up1", "upconv1"),
+    ("conv_up2", "upconv2"),
+    ("conv_hr", "HRconv"),
+    ("conv_last", "conv_last"),
+)
+# The first release: places in one nn.Sequential, which depend on how often the size is doubled.
+_NUMBERED = {
+    1: (("conv_hr", 2), ("conv_last", 4)),
+    2: (("conv_up1", 3), ("conv_hr", 5), ("conv_last", 7)),
+    4: (("conv_up1", 3), ("conv_up2", 6), ("conv_hr", 8), ("conv_last", 10)),
+}
+
+
+def esrgan_named(blocks: int = 23) -> Keymap:
+    """BasicSR's names <-> ESRGAN's of 2020. blocks: how many RRDB"""
+    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _NAMED]
+    for i in range(blocks):
+        rows += [Row(f"body.{i}.rdb{j}", (f"RRDB_trunk.{i}.RDB{j}",), SAME) for j in (1, 2, 3)]
+    return Keymap(rows)
+
+
+def esrgan_numbered(blocks: int = 23, scale: int = 4) -> Keymap:
+    """BasicSR's names <-> ESRGAN's of 2018. blocks: how many RRDB; scale: 1, 2 or 4"""
+    rows = [Row("conv_first", ("model.0",), SAME), Row("conv_body", (f"model.1.sub.{blocks}",), SAME)]
+    rows += [Row(ours, (f"model.{place}",), SAME) for ours, place in _NUMBERED[scale]]
+    for i in range(blocks):
+        for j in (1, 2, 3):
+            ours, theirs = f"body.{i}.rdb{j}", f"model.1.sub.{i}.RDB{j}"
+            rows += [Row(f"{ours}.conv{k}", (f"{theirs}.conv{k}.0",), SAME) for k in (1, 2, 3, 4, 5)]
+    return Keymap(rows)
+
+
+def _numbered(names: Collection[str]) -> Keymap:
+    last = count(names, "model.", 11) - 1
+    scale = next((scale for scale, rows in _NUMBERED.items() if rows[-1][1] == last), 4)
+    return esrgan_numbered(count(names, "model.1.sub.", 24) - 1, scale)
+
+
+ESRGAN = Network(
+    "esrgan",
+    "ESRGAN",
+    "upscaler",
+    esrgan_size,
+    esrgan_shapes,
+    places=(
+        Place(
+            counted("old", esrgan_named, {"RRDB_trunk.": 23}, lambda size: (size.blocks,)), ("",), ("RRDB_trunk.",)
+        ),
+        Place(same("original"), ("",), ("conv_first.", "body.0.rdb1.")),
+        Place(
+            Layout("numbered", _numbered, lambda size: esrgan_numbered(size.blocks, 2**size.ups)),
+            ("",),
+            ("model.1.sub.",),
+        ),
+    ),
+    recipes={"esrgan": alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan")},
+)
+NETWORKS = (ESRGAN,)

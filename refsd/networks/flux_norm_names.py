@@ -1,0 +1,22 @@
+"""RMS norms of FLUX.1 and its descendants: `.scale` in the original's files, `.weight` where ComfyUI saved anew."""
+
+import re
+from collections.abc import Iterable
+
+from refsd.networks.keymap import SAME, Keymap, Row, same_names
+from refsd.networks.network import Layout
+
+_NORM = re.compile(
+    r"(.*\.(?:query|key)_norm|distilled_guidance_layer\.norms\.\d+|nerf_(?:blocks\.\d+|final_layer(?:_conv)?)\.norm)"
+    r"\.weight"
+)
+
+
+def norms_keymap(names: Iterable[str]) -> Keymap:
+    """The original's names, but for the norms_keymap that these names spell otherwise."""
+    stems = [match[1] for match in map(_NORM.fullmatch, names) if match]
+    return Keymap([Row(f"{stem}.scale", (f"{stem}.weight",), SAME) for stem in stems], rest_same=True)
+
+
+# The original's names, but for the norms.
+ORIGINAL = Layout("original", norms_keymap, lambda size: same_names(()))

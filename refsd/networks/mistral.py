@@ -1,0 +1,163 @@
+"""Mistral, the language model that reads FLUX.2 dev's prompts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.networks.config import divisor, rows_of
+from refsd.networks.dimensions import Shape, Shapes, count, dim
+from refsd.networks.keymap import SAME, Keymap, Row, Rule
+from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config
+from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS
+from refsd.networks.naming import ENCODER_LAYOUTS, namings
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Network, Place, counted, fixed
+from refsd.networks.recipe import alone
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor
+
+
+class MistralSize(NamedTuple):
+    """Of Mistral Small 3 (24B) unless given. norm: ComfyUI's files, which end at layer 30, have no final one."""
+
+    hidden: int = 5120
+    layers: int = 40
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    mlp: int = 32768
+    vocab: int = 131072
+    norm: bool = True
+
+
+def mistral_shapes(size: MistralSize) -> Shapes:
+    """transformers' MistralForCausalLM, without the head that predicts the next token."""
+    D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
+    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
+    for i in range(size.layers):
+        at = f"model.layers.{i}"
+        shapes[f"{at}.self_attn.q_proj.weight"] = (queries, D)
+        shapes |= {f"{at}.self_attn.{name}_proj.weight": (keys, D) for name in "kv"}
+        shapes[f"{at}.self_attn.o_proj.weight"] = (D, queries)
+        shapes |= {f"{at}.mlp.{name}_proj.weight": (size.mlp, D) for name in ("gate", "up")}
+        shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
+        shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in ("input", "post_attention")}
+    return shapes | ({"model.norm.weight": (D,)} if size.norm else {})
+
+
+def mistral_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> MistralSize:
+    """From canonical names; the width of a head, which they do not tell, is given. A whole file has a norm."""
+    usual = MistralSize()
+    layers = count(shapes, "model.layers.", usual.layers)
+    attention = "model.layers.0.self_attn"
+    return MistralSize(
+        hidden=dim(shapes, "model.embed_tokens.weight", 1, usual.hidden),
+        layers=layers,
+        heads=max(1, dim(shapes, f"{attention}.q_proj.weight", 0, usual.heads * head_dim) // head_dim),
+        kv_heads=max(1, dim(shapes, f"{attention}.k_proj.weight", 0, usual.kv_heads * head_dim) // head_dim),
+        head_dim=head_dim,
+        mlp=dim(shapes, "model.layers.0.mlp.gate_proj.weight", 0, usual.mlp),
+        vocab=dim(shapes, "model.embed_tokens.weight", 0, usual.vocab),
+        norm="model.norm.weight" in shapes or layers == usual.layers,
+    )
+
+
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
+
+
+def mistral_keymap() -> Keymap:
+    """transformers' MistralForCausalLM; the language model in Mistral3ForConditionalGeneration, as transformers 5
+    and as older files name it; MistralModel, which writes no `model.`. What is for pictures is read by none.
+    """
+    return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
+
+
+def mistral_gguf_keymap(layers: int = 40, head_dim: int = 128) -> Keymap:
+    """llama.cpp's GGUF of Mistral (arch llama or mistral3), whose heads of q and k have pairs side by side.
+
+    llama.cpp turns channels 2i and 2i + 1 of a head where transformers turns i and head_dim/2 + i; its converter
+    reorders the rows so. stable-diffusion.cpp turns neighbours too, in whatever file: it needs the GGUF.
+    Source: llama.cpp, conversion/llama.py, LlamaModel.permute.
+    """
+    rules = {"attn_q": neighbours(head_dim), "attn_k": neighbours(head_dim)}
+    rows = [Row(a, (b,), SAME) for a, b in GGUF_ENDS]
+    for i in range(layers):
+        for a, b in GGUF_LAYER:
+            if b not in ("attn_q_norm", "attn_k_norm"):
+                rows.append(Row(f"model.layers.{i}.{a}", (f"blk.{i}.{b}",), rules.get(b, SAME)))
+    return Keymap(rows)
+
+
+def neighbours(head_dim: int) -> Rule:
+    """Of each head, our channels i and head_dim/2 + i are their 2i and 2i + 1. Rows are whole blocks."""
+
+    def reorder(tensor: StoredTensor, pairs: tuple[int, int]) -> StoredTensor:
+        if tensor.shape[0] % head_dim:
+            raise BadInput(f"{tensor.shape[0]} rows are no whole number of heads of {head_dim}")
+        rows = np.arange(tensor.shape[0]).reshape(-1, *pairs).swapaxes(1, 2).ravel()
+        data = tensor.data.reshape(tensor.shape[0], -1)[rows]
+        return tensor._replace(data=data.reshape(tensor.data.shape))
+
+    half = head_dim // 2
+    return Rule(
+        lambda shapes: shapes[0],
+        lambda parts: reorder(parts[0], (half, 2)),
+        lambda tensor, _: [reorder(tensor, (2, half))],
+    )
+
+
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "head_dim": divisor(
+            path, given, "head_dim", 128, rows_of(shapes, "model.layers.0.self_attn.q_proj.weight", 128)
+        )
+    }
+
+
+_TRANSFORMERS = fixed("transformers", mistral_keymap)
+
+_NARROW = MistralSize(64, 31, mlp=192, vocab=1000)
+
+MISTRAL = Network(
+    "mistral",
+    "Mistral",
+    "text encoder",
+    mistral_size,
+    mistral_shapes,
+    places=(
+        Place(
+            _TRANSFORMERS,
+            ("text_encoders.mistral3_24b.transformer.", *LLM_PREFIXES),
+            (*(f"{prefix}layers." for prefix in _PREFIXES), "model.embed_tokens."),
+        ),
+        Place(
+            counted("llama.cpp", mistral_gguf_keymap, {"blk.": 40}, lambda size: (size.layers, size.head_dim)),
+            ("",),
+            ("blk.0.attn_q.",),
+        ),
+    ),
+    folder=Folder(
+        "text_encoder",
+        TRANSFORMERS_FILE,
+        _TRANSFORMERS,
+        lambda size: llm_config(size, "MistralForCausalLM", "mistral", 1e-05, 1000000000),
+    ),
+    computed={**LANGUAGE_MODEL_FIELDS, "rms_norm_eps": (1e-5,), "rope_theta": (1e9,)},
+    config=_read_config,
+    nested=("text_config", "rope_parameters"),
+    unread=NOT_TEXT,
+    adapters=namings(ENCODER_LAYOUTS, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
+    recipes={
+        "mistral-small": alone("mistral", MistralSize(), MistralSize(128, 3, 6, 2, mlp=256, vocab=1000), "llama"),
+        # Deep enough for FLUX.2's context, and in llama.cpp's layout, the only one that stable-diffusion.cpp reads.
+        "mistral-narrow": alone(
+            "mistral",
+            _NARROW,
+            _NARROW,
+            "llama",
+            keymap=lambda size: mistral_gguf_keymap(size.layers, size.head_dim),
+        ),
+    },
+)
+NETWORKS = (MISTRAL,)

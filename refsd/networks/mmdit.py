@@ -1,0 +1,179 @@
+"""The MMDiT of Stable Diffusion 3 and 3.5."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refsd.networks.config import divisor
+from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, linear
+from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
+from refsd.networks.naming import DENOISER_NAMINGS
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted, same
+
+
+class MMDiTSize(NamedTuple):
+    """SD3 medium's unless given.
+
+    channels:    of the latent
+    table:       patches on a side of the square of positions
+    frequencies: waves that embed the time
+    qk_norm:     channels of the norms of queries and keys, a head's; 0 where there are none
+    dual:        the blocks whose picture has a second attention, MMDiT-X's
+    """
+
+    hidden: int = 1536
+    blocks: int = 24
+    mlp: int = 6144
+    channels: int = 16
+    patch: int = 2
+    table: int = 192
+    context_dim: int = 4096
+    pooled: int = 2048
+    frequencies: int = 256
+    qk_norm: int = 0
+    dual: tuple[int, ...] = ()
+
+
+SD3_MEDIUM = MMDiTSize()
+SD35_MEDIUM = MMDiTSize(table=384, qk_norm=64, dual=tuple(range(13)))
+SD35_LARGE = MMDiTSize(hidden=2432, blocks=38, mlp=9728, qk_norm=64)
+
+
+def mmdit_shapes(size: MMDiTSize) -> Shapes:
+    """Stability-AI/sd3.5, mmditx.py: MMDiTX."""
+    D, p = size.hidden, size.patch
+    shapes: Shapes = {"pos_embed": (1, size.table**2, D)} | conv("x_embedder.proj", size.channels, D, p)
+    for name, inputs in (("t_embedder", size.frequencies), ("y_embedder", size.pooled)):
+        shapes |= linear(f"{name}.mlp.0", inputs, D) | linear(f"{name}.mlp.2", D, D)
+    shapes |= linear("context_embedder", size.context_dim, D)
+    for i in range(size.blocks):
+        shapes |= _block(f"joint_blocks.{i}.context_block", size, last=i == size.blocks - 1)
+        shapes |= _block(f"joint_blocks.{i}.x_block", size, dual=i in size.dual)
+    shapes |= linear("final_layer.linear", D, p * p * size.channels)
+    return shapes | linear("final_layer.adaLN_modulation.1", D, 2 * D)
+
+
+def mmdit_size(shapes: Mapping[str, Shape]) -> MMDiTSize:
+    """From canonical names. What is missing is SD3 medium's."""
+    usual = MMDiTSize()
+    proj, attention, fc1 = "x_embedder.proj", "joint_blocks.0.x_block.attn", "joint_blocks.0.x_block.mlp.fc1"
+    hidden = dim(shapes, f"{proj}.weight", 0, dim(shapes, f"{proj}.bias", 0, usual.hidden))
+    blocks = count(shapes, "joint_blocks.", usual.blocks)
+    key_norm = dim(shapes, f"{attention}.ln_k.weight", 0, 0)
+    duals = {name.split(".")[1] for name in shapes if ".x_block.attn2." in name}
+    return MMDiTSize(
+        hidden=hidden,
+        blocks=blocks,
+        mlp=dim(shapes, f"{fc1}.weight", 0, dim(shapes, f"{fc1}.bias", 0, 4 * hidden)),
+        channels=dim(shapes, f"{proj}.weight", 1, usual.channels),
+        patch=dim(shapes, f"{proj}.weight", 2, usual.patch),
+        table=max(1, math.isqrt(dim(shapes, "pos_embed", 1, usual.table**2))),
+        context_dim=dim(shapes, "context_embedder.weight", 1, usual.context_dim),
+        pooled=dim(shapes, "y_embedder.mlp.0.weight", 1, usual.pooled),
+        frequencies=dim(shapes, "t_embedder.mlp.0.weight", 1, usual.frequencies),
+        qk_norm=dim(shapes, f"{attention}.ln_q.weight", 0, key_norm),
+        dual=tuple(i for i in range(blocks) if str(i) in duals),
+    )
+
+
+def _block(at: str, size: MMDiTSize, dual: bool = False, last: bool = False) -> Shapes:
+    """A stream of a joint block. last: only looked at, for nothing follows."""
+    D = size.hidden
+    shapes: Shapes = {}
+    for attention in ("attn", "attn2") if dual else ("attn",):
+        shapes |= linear(f"{at}.{attention}.qkv", D, 3 * D)
+        if not last:
+            shapes |= linear(f"{at}.{attention}.proj", D, D)
+        if size.qk_norm:
+            shapes |= {f"{at}.{attention}.ln_{which}.weight": (size.qk_norm,) for which in "qk"}
+    if not last:
+        shapes |= linear(f"{at}.mlp.fc1", D, size.mlp) | linear(f"{at}.mlp.fc2", size.mlp, D)
+    return shapes | linear(f"{at}.adaLN_modulation.1", D, (2 if last else 9 if dual else 6) * D)
+
+
+_ENDS = (
+    ("pos_embed", ("pos_embed.pos_embed",), SAME),
+    ("x_embedder.proj", ("pos_embed.proj",), SAME),
+    ("t_embedder.mlp.0", ("time_text_embed.timestep_embedder.linear_1",), SAME),
+    ("t_embedder.mlp.2", ("time_text_embed.timestep_embedder.linear_2",), SAME),
+    ("y_embedder.mlp.0", ("time_text_embed.text_embedder.linear_1",), SAME),
+    ("y_embedder.mlp.2", ("time_text_embed.text_embedder.linear_2",), SAME),
+    ("context_embedder", ("context_embedder",), SAME),
+    ("final_layer.linear", ("proj_out",), SAME),
+    ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
+)
+_BLOCK = (
+    ("x_block.adaLN_modulation.1", ("norm1.linear",), SAME),
+    ("x_block.attn.qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
+    ("x_block.attn.ln_q", ("attn.norm_q",), SAME),
+    ("x_block.attn.ln_k", ("attn.norm_k",), SAME),
+    ("x_block.attn.proj", ("attn.to_out.0",), SAME),
+    ("x_block.attn2.qkv", ("attn2.to_q", "attn2.to_k", "attn2.to_v"), CONCAT),
+    ("x_block.attn2.ln_q", ("attn2.norm_q",), SAME),
+    ("x_block.attn2.ln_k", ("attn2.norm_k",), SAME),
+    ("x_block.attn2.proj", ("attn2.to_out.0",), SAME),
+    ("x_block.mlp.fc1", ("ff.net.0.proj",), SAME),
+    ("x_block.mlp.fc2", ("ff.net.2",), SAME),
+    ("context_block.attn.qkv", ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), CONCAT),
+    ("context_block.attn.ln_q", ("attn.norm_added_q",), SAME),
+    ("context_block.attn.ln_k", ("attn.norm_added_k",), SAME),
+    ("context_block.attn.proj", ("attn.to_add_out",), SAME),
+    ("context_block.mlp.fc1", ("ff_context.net.0.proj",), SAME),
+    ("context_block.mlp.fc2", ("ff_context.net.2",), SAME),
+)
+
+
+def mmdit_keymap(joint_blocks: int = 24) -> Keymap:
+    """SD3 or SD3.5 <-> diffusers, which splits q, k, v and swaps the last scale and shift of either stream."""
+    rows = [Row(*row) for row in _ENDS]
+    for i in range(joint_blocks):
+        ours, theirs = f"joint_blocks.{i}", f"transformer_blocks.{i}"
+        for name, parts, rule in _BLOCK:
+            rows.append(Row(f"{ours}.{name}", tuple(f"{theirs}.{part}" for part in parts), rule))
+        last = SWAP if i == joint_blocks - 1 else SAME
+        rows.append(Row(f"{ours}.context_block.adaLN_modulation.1", (f"{theirs}.norm1_context.linear",), last))
+    return Keymap(rows)
+
+
+def _mmdit_config(size) -> dict:
+    return {
+        "_class_name": "SD3Transformer2DModel",
+        "sample_size": 128,
+        "patch_size": size.patch,
+        "in_channels": size.channels,
+        "out_channels": size.channels,
+        "num_layers": size.blocks,
+        "attention_head_dim": 64,
+        "num_attention_heads": size.hidden // 64,
+        "joint_attention_dim": size.context_dim,
+        "caption_projection_dim": size.hidden,
+        "pooled_projection_dim": size.pooled,
+        "pos_embed_max_size": size.table,
+        "dual_attention_layers": list(size.dual),
+        "qk_norm": "rms_norm" if size.qk_norm else None,
+    }
+
+
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {"head_dim": divisor(path, given, "attention_head_dim", 64, mmdit_size(shapes).hidden)}
+
+
+_DIFFUSERS = counted("diffusers", mmdit_keymap, {"transformer_blocks.": 24}, lambda size: (size.blocks,))
+
+MMDIT = Network(
+    "mmdit",
+    "MMDiT",
+    "denoiser",
+    mmdit_size,
+    mmdit_shapes,
+    places=(
+        Place(same("original"), DENOISER, ("joint_blocks.",)),
+        Place(_DIFFUSERS, FOLDER, ("pos_embed.proj.",)),
+    ),
+    folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _mmdit_config),
+    computed={"qk_norm": (None, "rms_norm")},
+    config=_read_config,
+    adapters=DENOISER_NAMINGS,
+)
+NETWORKS = (MMDIT,)

@@ -1,0 +1,81 @@
+"""OpenCLIP's names of a CLIP text encoder: q, k and v fused, the projection transposed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row, Rule, Source
+from refsd.numerics.tensor import StoredTensor, stored
+
+
+def _third(part: int) -> Rule:
+    """The n-th of three equal parts. They are joined, not split, on the way back."""
+
+    def join(parts: Sequence[StoredTensor]) -> StoredTensor:
+        n = parts[0].shape[0] // 3
+        return CONCAT.split(parts[0], (n, n, parts[0].shape[0] - 2 * n))[part]
+
+    return Rule(lambda shapes: (shapes[0][0] // 3, *shapes[0][1:]), join, lambda tensor, _: [tensor])
+
+
+def _transposed(tensor: StoredTensor) -> StoredTensor:
+    return stored(np.ascontiguousarray(tensor.values().T))
+
+
+_THIRDS = tuple(_third(part) for part in range(3))
+_TRANSPOSED = Rule(
+    lambda shapes: shapes[0][::-1], lambda parts: _transposed(parts[0]), lambda tensor, _: [_transposed(tensor)]
+)
+# Ours, theirs, rule.
+_ENDS = (
+    ("text_model.embeddings.token_embedding", "token_embedding", SAME),
+    ("text_model.embeddings.position_embedding.weight", "positional_embedding", SAME),
+    ("text_model.final_layer_norm", "ln_final", SAME),
+    ("text_projection.weight", "text_projection", _TRANSPOSED),
+)
+_LAYER = (
+    ("layer_norm1", "ln_1", SAME),
+    ("layer_norm2", "ln_2", SAME),
+    ("self_attn.out_proj", "attn.out_proj", SAME),
+    ("mlp.fc1", "mlp.c_fc", SAME),
+    ("mlp.fc2", "mlp.c_proj", SAME),
+)
+_QKV = ("q_proj", "k_proj", "v_proj")
+_LEAVES = ("weight", "bias")
+
+
+class OpenCLIP(Keymap):
+    """A Keymap in which three of ours are read from one of theirs.
+
+    layers: how many the encoder has; SD 2's file holds 24, of which transformers keeps 23
+    """
+
+    def __init__(self, layers: int):
+        rows = [Row(ours, (theirs,), rule) for ours, theirs, rule in _ENDS]
+        self._joined: dict[str, list[str]] = {}
+        for i in range(layers):
+            at, there = f"text_model.encoder.layers.{i}.", f"transformer.resblocks.{i}."
+            rows += [Row(at + ours, (there + theirs,), rule) for ours, theirs, rule in _LAYER]
+            for leaf in _LEAVES:
+                name = f"{there}attn.in_proj_{leaf}"
+                self._joined[name] = [f"{at}self_attn.{part}.{leaf}" for part in _QKV]
+                rows += [Row(ours, (name,), rule) for ours, rule in zip(self._joined[name], _THIRDS, strict=True)]
+        super().__init__(rows)
+
+    def sources(self, names: Iterable[str]) -> tuple[dict[str, Source], list[str]]:
+        names = list(names)
+        found, rest = super().sources(name for name in names if name not in self._joined)
+        for name in names:
+            for ours, rule in zip(self._joined.get(name, ()), _THIRDS, strict=False):
+                found[ours] = Source((name,), rule)
+        return found, rest
+
+    def write(
+        self, weights: Mapping[str, StoredTensor], rows: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[str, StoredTensor]:
+        out: dict[str, StoredTensor] = {}
+        left = dict(weights)
+        for name, parts in self._joined.items():
+            if all(part in left for part in parts):
+                out[name] = CONCAT.join([left.pop(part) for part in parts])
+        return super().write(left, rows) | out

@@ -1,0 +1,171 @@
+"""The tiny autoencoders: TAESD, TAESDXL, TAESD3, TAEF1, TAEF2."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from refsd.networks.dimensions import Shape, Shapes, conv, dim, has, norm
+from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Network, Place, counted, same
+from refsd.networks.recipe import alone
+
+# Places in an nn.Sequential that are looked at; the published have 15 and 20.
+_PLACES = 100
+
+
+class TAESDSize(NamedTuple):
+    """TAESD's, and TAESDXL's, unless given.
+
+    blocks: how many follow each of the encoder's convolutions but the last; the decoder's, reversed
+    pool:   channels a convolution spreads to where a block at the latent's size looks at the whole; 0: none does
+    halves: which there are; the original's files have one each
+    """
+
+    channels: int = 64
+    latent_channels: int = 4
+    blocks: tuple[int, ...] = (1, 3, 3, 3)
+    image_channels: int = 3
+    pool: int = 0
+    halves: tuple[str, ...] = ("encoder", "decoder")
+
+
+TAESD = TAESDSize()
+TAESD3 = TAESDSize(latent_channels=16)
+TAEF1 = TAESD3
+TAEF2 = TAESDSize(latent_channels=32, pool=256)
+
+
+def taesd_shapes(size: TAESDSize) -> Shapes:
+    """madebyollin/taesd, taesd.py: Encoder and Decoder."""
+    D, last = size.channels, len(size.blocks) - 1
+    shapes: Shapes = {}
+    place = 0
+    for level, n in enumerate(size.blocks):
+        shapes |= conv(f"encoder.{place}", D if level else size.image_channels, D, bias=not level)
+        for i in range(n):
+            shapes |= _block(f"encoder.{place + 1 + i}", size, level == last)
+        place += 1 + n
+    shapes |= conv(f"encoder.{place}", D, size.latent_channels) | conv("decoder.1", size.latent_channels, D)
+    place = 3
+    for level in range(last, -1, -1):
+        for i in range(size.blocks[level]):
+            shapes |= _block(f"decoder.{place + i}", size, level == last)
+        place += size.blocks[level]
+        if level:
+            shapes |= conv(f"decoder.{place + 1}", D, D, bias=False)
+            place += 2
+    shapes |= conv(f"decoder.{place}", D, size.image_channels)
+    return {name: shape for name, shape in shapes.items() if name.startswith(size.halves)}
+
+
+def taesd_size(shapes: Mapping[str, Shape]) -> TAESDSize:
+    """From canonical names, of an encoder, a decoder or both. What is missing is TAESD's."""
+    usual = TAESDSize()
+    into, out = "encoder.0.weight", "decoder.1.weight"
+    channels = dim(shapes, into, 0, dim(shapes, out, 0, usual.channels))
+    encoder = _runs(shapes, "encoder.", 0)
+    decoder = _runs(shapes, "decoder.", 3)[::-1]
+    blocks = encoder if len(encoder) >= len(decoder) else decoder
+    place = sum(blocks) + len(blocks)
+    ends = f"encoder.{place}.weight"
+    pools = [shape for name, shape in shapes.items() if name.endswith(".pool.0.weight")]
+    image = dim(shapes, f"decoder.{3 + sum(blocks) + 2 * (len(blocks) - 1)}.weight", 0, usual.image_channels)
+    return TAESDSize(
+        channels=channels,
+        latent_channels=dim(shapes, out, 1, dim(shapes, ends, 0, usual.latent_channels)),
+        blocks=blocks or usual.blocks,
+        image_channels=dim(shapes, into, 1, image),
+        pool=next((shape[0] for shape in pools if len(shape) == 4 and shape[0] > 0), 0),
+        halves=tuple(half for half in usual.halves if has(shapes, f"{half}.")) or usual.halves,
+    )
+
+
+def _runs(shapes: Mapping[str, Shape], side: str, start: int) -> tuple[int, ...]:
+    """How many blocks stand one after the other, in each run of them."""
+    runs, n = [], 0
+    for place in range(start, _PLACES):
+        if has(shapes, f"{side}{place}.conv."):
+            n += 1
+        elif n:
+            runs.append(n)
+            n = 0
+    return (*runs, n) if n else tuple(runs)
+
+
+def _block(at: str, size: TAESDSize, at_the_latent: bool) -> Shapes:
+    D = size.channels
+    shapes: Shapes = {}
+    for i in (0, 2, 4):
+        shapes |= conv(f"{at}.conv.{i}", D, D)
+    if size.pool and at_the_latent:
+        shapes |= conv(f"{at}.pool.0", D, size.pool, 1, bias=False) | norm(f"{at}.pool.1", size.pool)
+        shapes |= conv(f"{at}.pool.3", size.pool, D, 1, bias=False)
+    return shapes
+
+
+def taesd_keymap(encoder_layers: int = 15, decoder_layers: int = 19) -> Keymap:
+    """TAESD's "encoder." and "decoder." <-> diffusers' AutoencoderTiny, whose decoder clamps outside its layers.
+
+    encoder_layers, decoder_layers: how many places the two nn.Sequential have, theirs
+    """
+    rows = [Row(f"encoder.{i}", (f"encoder.layers.{i}",), SAME) for i in range(encoder_layers)]
+    rows += [Row(f"decoder.{i + 1}", (f"decoder.layers.{i}",), SAME) for i in range(decoder_layers)]
+    return Keymap(rows)
+
+
+def taesd_half_keymap(half: str, layers: int) -> Keymap:
+    """TAESD's "encoder." or "decoder." <-> the original's file of that half, whose names begin with a place.
+
+    layers: how many places its nn.Sequential has
+    """
+    return Keymap(Row(f"{half}.{i}", (f"{i}",), SAME) for i in range(layers))
+
+
+def _tae_config(size) -> dict:
+    return {
+        "_class_name": "AutoencoderTiny",
+        "act_fn": "relu",
+        "in_channels": size.image_channels,
+        "out_channels": size.image_channels,
+        "latent_channels": size.latent_channels,
+        "encoder_block_out_channels": [size.channels] * len(size.blocks),
+        "decoder_block_out_channels": [size.channels] * len(size.blocks),
+        "num_encoder_blocks": list(size.blocks),
+        "num_decoder_blocks": list(size.blocks[::-1]),
+        "scaling_factor": 1.0,
+    }
+
+
+_DIFFUSERS = counted("diffusers", taesd_keymap, {"encoder.layers.": 15, "decoder.layers.": 19}, lambda size: ())
+
+
+def _half(half: str, usual: int) -> Layout:
+    return counted("original", lambda layers=usual: taesd_half_keymap(half, layers), {"": usual}, lambda size: ())
+
+
+TAE = Network(
+    "tae",
+    "tiny autoencoder",
+    "autoencoder",
+    taesd_size,
+    taesd_shapes,
+    places=(
+        Place(same("original"), ("tae.", ""), ("encoder.1.conv.", "decoder.3.conv.")),
+        Place(_half("encoder", 15), ("",), ("1.conv.0.",)),
+        Place(_half("decoder", 20), ("",), ("1.weight",)),
+        Place(_DIFFUSERS, ("first_stage_model.", "tae.", ""), ("decoder.layers.", "encoder.layers.0.weight")),
+    ),
+    folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _tae_config),
+    computed={
+        "act_fn": ("relu",),
+        "upsample_fn": ("nearest",),
+        "upsampling_scaling_factor": (2,),
+        "scaling_factor": (1,),
+        "shift_factor": (0, None),
+    },
+    recipes={
+        # Both halves in one file: diffusers' layout.
+        name: alone("tae", size, size, "taesd", keymap=lambda size: taesd_keymap())
+        for name, size in (("taesd", TAESD), ("taef1", TAEF1), ("taef2", TAEF2))
+    },
+)
+NETWORKS = (TAE,)

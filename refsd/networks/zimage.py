@@ -1,0 +1,168 @@
+"""Z-Image's transformer.
+
+Names are the single file's, as in models/zimage.py. Tongyi-MAI's own folder, which diffusers' own class reads as it
+is, splits q, k and v, and names the two ends after the patch they are for ("2-1": 2 x 2 pixels, 1 frame).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
+from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
+from refsd.networks.naming import DENOISER_NAMINGS
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted, same
+
+
+class ZImageSize(NamedTuple):
+    """
+    channels:    of a token: a patch's
+    head_dim:    of the norms of queries and keys
+    context_dim: channels of Qwen3's hidden states
+    frequencies: waves that embed the time
+    time_mlp:    how wide the time's embedding is within
+    time_dim:    and how wide what comes out, which modulates
+    """
+
+    hidden: int = 3840
+    layers: int = 30
+    noise_refiners: int = 2
+    context_refiners: int = 2
+    head_dim: int = 128
+    mlp: int = 10240
+    channels: int = 64
+    context_dim: int = 2560
+    frequencies: int = 256
+    time_mlp: int = 1024
+    time_dim: int = 256
+
+
+ZIMAGE = ZImageSize()
+
+
+def zimage_shapes(size: ZImageSize) -> Shapes:
+    """Tongyi-MAI/Z-Image, zimage/transformer.py: ZImageTransformer2DModel."""
+    D, C = size.hidden, size.time_dim
+    shapes: Shapes = {"x_pad_token": (1, D), "cap_pad_token": (1, D)}
+    shapes |= linear("x_embedder", size.channels, D)
+    shapes |= linear("final_layer.linear", D, size.channels) | linear("final_layer.adaLN_modulation.1", C, D)
+    for i in range(size.noise_refiners):
+        shapes |= _block(f"noise_refiner.{i}", size) | linear(f"noise_refiner.{i}.adaLN_modulation.0", C, 4 * D)
+    for i in range(size.context_refiners):
+        shapes |= _block(f"context_refiner.{i}", size)
+    shapes |= linear("t_embedder.mlp.0", size.frequencies, size.time_mlp)
+    shapes |= linear("t_embedder.mlp.2", size.time_mlp, C)
+    shapes |= {"cap_embedder.0.weight": (size.context_dim,)} | linear("cap_embedder.1", size.context_dim, D)
+    for i in range(size.layers):
+        shapes |= _block(f"layers.{i}", size) | linear(f"layers.{i}.adaLN_modulation.0", C, 4 * D)
+    return shapes
+
+
+def zimage_size(shapes: Mapping[str, Shape]) -> ZImageSize:
+    """From canonical names. What is missing is Z-Image's own."""
+    usual = ZImageSize()
+    hidden = dim(shapes, "x_embedder.weight", 0, dim(shapes, "x_embedder.bias", 0, usual.hidden))
+    caption = dim(shapes, "cap_embedder.0.weight", 0, usual.context_dim)
+    waves = "t_embedder.mlp.0.weight"
+    return ZImageSize(
+        hidden=hidden,
+        layers=count(shapes, "layers.", usual.layers),
+        noise_refiners=count(shapes, "noise_refiner.", usual.noise_refiners),
+        context_refiners=count(shapes, "context_refiner.", usual.context_refiners),
+        head_dim=dim(shapes, "layers.0.attention.q_norm.weight", 0, usual.head_dim),
+        mlp=dim(shapes, "layers.0.feed_forward.w1.weight", 0, hidden * 8 // 3),
+        channels=dim(shapes, "x_embedder.weight", 1, usual.channels),
+        context_dim=dim(shapes, "cap_embedder.1.weight", 1, caption),
+        frequencies=dim(shapes, waves, 1, usual.frequencies),
+        time_mlp=dim(shapes, waves, 0, usual.time_mlp),
+        time_dim=dim(shapes, "t_embedder.mlp.2.weight", 0, min(hidden, usual.time_dim)),
+    )
+
+
+def _block(at: str, size: ZImageSize) -> Shapes:
+    D = size.hidden
+    shapes = linear(f"{at}.attention.qkv", D, 3 * D, bias=False) | linear(f"{at}.attention.out", D, D, bias=False)
+    shapes |= {f"{at}.attention.{which}_norm.weight": (size.head_dim,) for which in "qk"}
+    shapes |= linear(f"{at}.feed_forward.w1", D, size.mlp, bias=False)
+    shapes |= linear(f"{at}.feed_forward.w2", size.mlp, D, bias=False)
+    shapes |= linear(f"{at}.feed_forward.w3", D, size.mlp, bias=False)
+    return shapes | {f"{at}.{name}.weight": (D,) for name in _NORMS}
+
+
+_NORMS = ("attention_norm1", "ffn_norm1", "attention_norm2", "ffn_norm2")
+# Ours, theirs (several: concatenated), rule; all else keeps its name.
+_ENDS = (
+    ("x_embedder", ("all_x_embedder.2-1",), SAME),
+    ("final_layer.linear", ("all_final_layer.2-1.linear",), SAME),
+    ("final_layer.adaLN_modulation.1", ("all_final_layer.2-1.adaLN_modulation.1",), SAME),
+)
+_BLOCK = (
+    ("attention.qkv", ("attention.to_q", "attention.to_k", "attention.to_v"), CONCAT),
+    ("attention.out", ("attention.to_out.0",), SAME),
+    ("attention.q_norm", ("attention.norm_q",), SAME),
+    ("attention.k_norm", ("attention.norm_k",), SAME),
+)
+
+
+def zimage_keymap(layers: int = 30, refiners: int = 2) -> Keymap:
+    """Z-Image <-> Tongyi-MAI's folder, which diffusers reads as it is."""
+    rows = [Row(*row) for row in _ENDS]
+    for stack, n in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
+        for i in range(n):
+            at = f"{stack}.{i}."
+            rows += [Row(at + ours, tuple(at + part for part in theirs), rule) for ours, theirs, rule in _BLOCK]
+    return Keymap(rows, rest_same=True)
+
+
+def _zimage_config(size) -> dict:
+    return {
+        "_class_name": "ZImageTransformer2DModel",
+        "all_patch_size": [2],
+        "all_f_patch_size": [1],
+        "in_channels": size.channels // 4,
+        "dim": size.hidden,
+        "n_layers": size.layers,
+        "n_refiner_layers": size.noise_refiners,
+        "n_heads": size.hidden // size.head_dim,
+        "n_kv_heads": size.hidden // size.head_dim,
+        "norm_eps": 1e-05,
+        "qk_norm": True,
+        "cap_feat_dim": size.context_dim,
+        "rope_theta": 256.0,
+        "t_scale": 1000.0,
+        "axes_dims": [32, 48, 48],
+        "axes_lens": [1536, 512, 512],
+    }
+
+
+_FOLDER_NAMES = counted(
+    "diffusers",
+    zimage_keymap,
+    {"layers.": ZIMAGE.layers, "noise_refiner.": ZIMAGE.noise_refiners},
+    lambda size: (size.layers, size.noise_refiners),
+)
+
+ZIMAGE_NETWORK = Network(
+    "zimage",
+    "Z-Image",
+    "denoiser",
+    zimage_size,
+    zimage_shapes,
+    places=(
+        Place(_FOLDER_NAMES, ("model.diffusion_model.", *FOLDER), ("all_x_embedder.",)),
+        Place(same("original"), DENOISER, ("cap_embedder.", "noise_refiner.")),
+    ),
+    folder=Folder("transformer", DIFFUSERS_FILE, _FOLDER_NAMES, _zimage_config),
+    computed={
+        "all_patch_size": ([2],),
+        "all_f_patch_size": ([1],),
+        "norm_eps": (1e-5,),
+        "qk_norm": (True,),
+        "rope_theta": (256.0,),
+        "t_scale": (1000.0,),
+        "axes_dims": ([32, 48, 48],),
+        "siglip_feat_dim": (None,),
+    },
+    unread=("norm_final.weight",),
+    adapters=DENOISER_NAMINGS,
+)
+NETWORKS = (ZIMAGE_NETWORK,)

@@ -1,0 +1,344 @@
+"""Known bugs of samplers, each named when an engine's trajectory agrees with it and not with the reference.
+
+A change is another sum of the same terms (its rows), another answer of the model, or other sigmas. Each is tested
+on the engine's own states.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.judge import Mutant
+from refsd.numerics.errors import BadInput
+from refsd.pipelines import sampling
+from refsd.samplers.levels import FlowLevels
+from refsd.samplers.schedules import SCHEDULES
+from refsd.trajectory import model as analytic
+from refsd.trajectory.forms import Forms, Solver, forms
+from refsd.trajectory.run import FLOW, FLOW_LEVELS, Dump, by_forms, from_one, levels_of, signal_of, solver_of
+
+# Those that look back over several steps, one call a step.
+_MULTISTEP = (
+    *("lms", "dpm++2m", "dpm++2mv2", "dpm++2m_sde", "dpm++3m_sde", "ipndm", "ipndm_v", "deis"),
+    *("res_multistep", "euler_ge", "res_multistep_a", "euler_ge_a", "dpm++2m_sde_heun", "dpm++2m_sde_bt"),
+    *("deis_tab", "ipndm_v_published", "er_sde", "dpm++2m_cfg_pp", "res_multistep_cfg_pp"),
+    *("res_multistep_a_cfg_pp", "euler_ge_cfg_pp", "dpm++2m_log_snr"),
+)
+# Those whose weight of denoised is 1 - e^-h.
+_EXPONENTIAL = ("dpm++2m", "dpm++2mv2")
+
+
+class Asked(NamedTuple):
+    """A call of the model. sigma_next: where the step goes; signal: the weight of the data in x"""
+
+    x: np.ndarray
+    sigma: float
+    sigma_next: float
+    guidance: float
+    signal: float
+
+
+Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | None]
+# -> denoised, and what it is without the prompt
+Answers = Callable[[Asked], tuple[np.ndarray, np.ndarray]]
+
+
+class Change(NamedTuple):
+    """
+    rows:    (case, the right forms, sigmas) -> the wrong ones; None where the bug makes no difference
+    answers: of a call of the model -> the wrong ones
+    sigmas:  case -> the wrong ones
+    of:      whether a solver can have it
+    """
+
+    rows: Rows | None = None
+    answers: Answers | None = None
+    sigmas: Callable[[Case], np.ndarray | None] | None = None
+    of: Callable[[Solver], bool] = lambda solver: True
+
+
+def _step_of(form: Forms, k: int) -> int:
+    """The step in which row k is computed."""
+    return int(form.steps[k - 1])
+
+
+def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """Each step goes to sigma_{i+2}, as if its index were one too high."""
+    rows = form.rows.copy()
+    for i in range(len(sigmas) - 3):
+        other = sigmas.copy()
+        other[i + 1] = sigmas[i + 2]
+        # Apart from equal ones, so that no step has length 0.
+        other[i + 2] = (sigmas[i + 2] + sigmas[i + 3]) / 2
+        wrong = forms(solver_of(case), other)
+        if wrong.rows.shape != rows.shape:  # where it draws depends on sigma
+            return None
+        for k in range(1, len(rows)):
+            if _step_of(form, k) == i:
+                rows[k] = wrong.rows[k]
+    return rows
+
+
+def _without_eta(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    if not case.params.get("eta"):
+        return None
+    still = Case(case.name, case.op, case.inputs, {**case.params, "eta": 0.0})
+    wrong = forms(solver_of(still), sigmas)
+    if wrong.calls != form.calls:
+        return None
+    rows = np.zeros_like(form.rows)
+    width = min(wrong.rows.shape[1], rows.shape[1])
+    rows[:, :width] = wrong.rows[:, :width]
+    return rows
+
+
+def _noise_of_next(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """sigma_next in place of sigma_up."""
+    rows = form.rows.copy()
+    for k in range(1, len(rows)):
+        noise = rows[k, form.known :]
+        noise[noise != 0] = sigmas[_step_of(form, k) + 1]
+    return rows if form.draws else None
+
+
+def _noise_late(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """Each step takes the noise of the draw before its own; the first takes its own."""
+    if form.draws < 2:
+        return None
+    rows = form.rows.copy()
+    noise = form.rows[:, form.known :]
+    rows[:, form.known : -1] = noise[:, 1:]
+    rows[:, form.known] += noise[:, 0]
+    rows[:, -1] = 0
+    return rows
+
+
+def _bare(case: Case) -> str:
+    return case.params["sampler"].removeprefix(FLOW)
+
+
+def _past(rows: np.ndarray, form: Forms, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+    """Change the coefficients of the latents, and those of the answers, that a row looks back on."""
+    rows = rows.copy()
+    for k in range(2, len(rows)):
+        for start in range(0, form.known, form.calls):
+            rows[k, start : start + k] = change(rows[k, start : start + k].copy(), k)
+    return rows
+
+
+def _one_too_old(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """What ought to be the last step's is the one's before it."""
+
+    def change(c: np.ndarray, k: int) -> np.ndarray:
+        if k < 3:
+            return c
+        shifted = np.append(c[1:-1], [0.0, c[-1]])
+        shifted[0] += c[0]
+        return shifted
+
+    return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
+
+
+def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """All weight on the present."""
+
+    def change(c: np.ndarray, k: int) -> np.ndarray:
+        return np.append(np.zeros(k - 1), c.sum())
+
+    return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
+
+
+def _log10(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """1 - e^-h with h a decimal logarithm: 1 - (sigma_next / sigma)^(1 / ln 10)."""
+    if _bare(case) not in _EXPONENTIAL:
+        return None
+    rows = form.rows.copy()
+    for k in range(1, len(rows)):
+        a = sigmas[k] / sigmas[k - 1]
+        if a > 0:
+            rows[k, form.calls : 2 * form.calls] *= (1 - a ** (1 / math.log(10))) / (1 - a)
+    return rows
+
+
+def _unfinished(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    rows = form.rows.copy()
+    rows[-1] = 0
+    rows[-1, form.calls - 1] = 1
+    return rows
+
+
+def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """The solver of this name for x = data + sigma noise, on a flow's x and sigmas."""
+    name = _bare(case).removesuffix("_log_snr").removesuffix("_below_one")
+    wrong = forms(Solver(sampling.method(name, case.params.get("eta")).run, form.answers), sigmas)
+    return wrong.rows if wrong.rows.shape == form.rows.shape and (wrong.steps == form.steps).all() else None
+
+
+def _guided_throughout(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray:
+    """denoised wherever CFG++ takes what it is without the prompt: the solver without ++."""
+    rows, calls = form.rows.copy(), form.calls
+    rows[:, calls : 2 * calls] += rows[:, 2 * calls : 3 * calls]
+    rows[:, 2 * calls : 3 * calls] = 0
+    return rows
+
+
+def _unguided_noise_scaled(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """A flow's CFG++ whose slope is (x - uncond) / sigma, as if the data in x had no weight."""
+    if _bare(case) not in ("euler_cfg_pp", "euler_a_cfg_pp"):
+        return None
+    rows, calls = form.rows.copy(), form.calls
+    for k in range(1, len(rows)):
+        if rows[k, 2 * calls + k - 1] != 0:
+            rows[k, 2 * calls + k - 1] = -rows[k, k - 1]
+    return rows
+
+
+def _shifted_twice(case: Case) -> np.ndarray | None:
+    if levels_of(case) is not FLOW_LEVELS:
+        return None
+    return SCHEDULES[case.params["schedule"]](case.params["steps"], FlowLevels(shift=3.0))
+
+
+def _another_schedule(name: str) -> Mutant[Change]:
+    def sigmas(case: Case) -> np.ndarray | None:
+        levels = levels_of(case)
+        try:
+            other = SCHEDULES[name](case.params["steps"], levels)
+        except ValueError:
+            return None
+        if len(other) != case.params["steps"] + 1 or not (np.diff(other) < 0).all():
+            return None
+        if levels is not FLOW_LEVELS:
+            return other
+        return from_one(other) if from_one(other)[0] <= 1 else None
+
+    return Mutant(f"the schedule is {name}", Change(sigmas=sigmas))
+
+
+def _shifted(case: Case) -> np.ndarray | None:
+    """One step more, and the first left out."""
+    try:
+        longer = SCHEDULES[case.params["schedule"]](case.params["steps"] + 1, levels_of(case))
+    except (ValueError, BadInput):
+        return None
+    return longer[1:] if len(longer) == case.params["steps"] + 2 else None
+
+
+def _guided_by(change: Callable[[float], float]) -> Answers:
+    def answers(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+        x, sigma, _, guidance, signal = asked
+        return analytic.denoised(x, sigma, change(guidance), signal), analytic.uncond(x, sigma, signal)
+
+    return answers
+
+
+def _swapped(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    x, sigma, _, guidance, signal = asked
+    return analytic.denoised(x, sigma, 1 - guidance, signal), analytic.cond(x, sigma, signal)
+
+
+def _with_prompt(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    x, sigma, _, guidance, signal = asked
+    return analytic.denoised(x, sigma, guidance, signal), analytic.cond(x, sigma, signal)
+
+
+def _told_next(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+    """A flow's signal too is that of the next sigma."""
+    sigma = asked.sigma_next or asked.sigma
+    signal = 1.0 if asked.signal == 1.0 and asked.sigma != 0 else 1 - sigma
+    return _guided_by(lambda guidance: guidance)(asked._replace(sigma=sigma, signal=signal))
+
+
+def _velocity(weight: Callable[[float], float]) -> Answers:
+    """x - weight v in place of x - sigma v, v = (x - denoised) / sigma."""
+
+    def answers(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+        ratio = asked.x.dtype.type(weight(asked.sigma) / asked.sigma)
+        right = _guided_by(lambda guidance: guidance)(asked)
+        first, second = (asked.x - ratio * (asked.x - y) for y in right)
+        return first, second
+
+    return answers
+
+
+def _flow(solver: Solver) -> bool:
+    return solver.flow
+
+
+def _asks_twice(solver: Solver) -> bool:
+    """True for CFG++, which asks its model with and without the prompt."""
+    return solver.answers > 1
+
+
+MUTANTS: tuple[Mutant[Change], ...] = (
+    Mutant("each step goes to the sigma after the next", Change(_next_but_one)),
+    Mutant("eta is missing: no noise is added", Change(_without_eta)),
+    Mutant("noise is scaled by the next sigma, not by sigma_up", Change(_noise_of_next)),
+    Mutant("noise is the last draw's", Change(_noise_late)),
+    Mutant("history is one step too old", Change(_one_too_old)),
+    Mutant("history is forgotten", Change(_forgotten)),
+    Mutant("h is a decimal logarithm", Change(_log10)),
+    Mutant("the last step is left out", Change(_unfinished)),
+    Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
+    Mutant("the prompt's denoised stands where CFG++ has it without", Change(_guided_throughout, of=_asks_twice)),
+    Mutant(
+        "uncond is not scaled by 1 - sigma",
+        Change(_unguided_noise_scaled, of=lambda solver: _flow(solver) and _asks_twice(solver)),
+    ),
+    Mutant("guidance has the wrong sign", Change(answers=_guided_by(lambda g: -g))),
+    Mutant("cond and uncond are swapped", Change(answers=_swapped)),
+    Mutant("guidance is added to cond", Change(answers=_guided_by(lambda g: 1 + g))),
+    Mutant("there is no guidance", Change(answers=_guided_by(lambda g: 1.0))),
+    Mutant("the model is told the next sigma", Change(answers=_told_next)),
+    Mutant("uncond is what the prompt gives", Change(answers=_with_prompt, of=_asks_twice)),
+    Mutant("the velocity has the wrong sign", Change(answers=_velocity(lambda s: -s), of=_flow)),
+    Mutant("the velocity is not multiplied by sigma", Change(answers=_velocity(lambda s: 1.0), of=_flow)),
+    Mutant("the schedule's first sigma is left out", Change(sigmas=_shifted)),
+    Mutant("a flow's levels are shifted by 3", Change(sigmas=_shifted_twice, of=_flow)),
+    *(_another_schedule(name) for name in SCHEDULES),
+)
+
+
+def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change | None = None) -> Dump | None:
+    """A trajectory with a bug, by its rows, in the dtype of noise; None where the bug makes no difference.
+
+    Where sigmas differ by less than a float32 engine's may, they make none.
+
+    Without a bug: an honest engine that sums in another order than the sampler.
+    """
+    solver = solver_of(case)
+    if change is not None and not change.of(solver):
+        return None
+    if change is not None and change.sigmas is not None:
+        other = change.sigmas(case)
+        if other is None or np.allclose(other, sigmas, rtol=1e-3, atol=0):
+            return None
+        sigmas = other
+    form = forms(solver, sigmas)
+    if form.draws >= len(noise):
+        return None
+    if change is not None and change.rows is not None:
+        wrong = change.rows(case, form, sigmas)
+        if wrong is None or np.array_equal(wrong, form.rows):
+            return None
+        form = form._replace(rows=wrong)
+    calls = iter(range(form.calls))
+    return by_forms(form, sigmas, lambda x, sigma: answer(case, form, sigmas, next(calls), x, sigma, change), noise)
+
+
+def answer(
+    case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
+) -> tuple[np.ndarray, ...]:
+    """What the model says at call k, with the bug if it is one of the model's."""
+    asked = Asked(
+        x,
+        float(sigma),
+        float(sigmas[form.steps[k] + 1]),
+        float(case.params["guidance"]),
+        signal_of(solver_of(case), float(sigma)),
+    )
+    said = _guided_by(lambda g: g) if change is None or change.answers is None else change.answers
+    return said(asked)[: form.answers]

@@ -1,0 +1,149 @@
+"""Files of recipe weights for engines: small models for one run, large ones kept from run to run."""
+
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from refsd.golden.case import ModelRecipe
+from refsd.golden.scratch import Scratch, locked, remove
+from refsd.numerics.errors import BadInput
+from refsd.weights import checksums, recipes
+
+# Bytes of a model that is made anew in each run: half a second's work at most, and no file that could go bad.
+SMALL = 1 << 27
+# Bytes of such models that stay on the disk between two questions.
+_BETWEEN = 1 << 28
+
+KEPT = r"[a-z0-9-]+-(full|tiny)-[a-z0-9_]+-[0-9a-f]{16}"  # folders of models that are kept
+MAKING = ".making-"  # prefix of a folder in which one is being made
+
+
+@functools.cache
+def fingerprint(model: ModelRecipe) -> str:
+    """The SHA-256 of all recipes of a model's weights. Raises BadInput for an unknown family or type."""
+    key = hashlib.sha256(repr(model).encode())
+    for name, recipe in recipes.all_recipes(model).items():
+        key.update(f"{name} {recipe}\n".encode())
+    return key.hexdigest()
+
+
+class _Made(NamedTuple):
+    path: Path
+    stamp: checksums.Stamp
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, _, _, size, _, _ in self.stamp)
+
+
+class RecipeFiles:
+    """Gives the file (layout "ldm") or folder ("diffusers") of a model's weights, and makes it when first asked.
+
+    Models up to SMALL bytes are made in a temporary folder, which `trim` keeps small and which goes with this
+    object, or at the end of a `with`. Larger ones are made in `kept` and stay there, each beside the SHA-256 of its
+    bytes. These are compared once, and again when the file system says that a file has changed; what is damaged is
+    made again.
+
+    kept:  a folder, which need not exist
+    note:  called with a line when a model is made to be kept, or is damaged
+    fresh: make large models in this run too, and read none of the kept
+    """
+
+    def __init__(self, kept: Path, note: Callable[[str], None] = lambda line: None, fresh: bool = False):
+        self._kept, self._note, self._fresh = kept, note, fresh
+        self._checked: dict[Path, checksums.Stamp] = {}
+        self._made: dict[tuple[ModelRecipe, str], _Made] = {}  # that which was asked for last stands last
+        self._scratch: dict[Path, Scratch] = {}
+
+    def __call__(self, model: ModelRecipe, layout: str) -> Path:
+        """Raises BadInput for an unknown family, type or layout, or where no file can be written."""
+        try:
+            if self._fresh or _size(model) <= SMALL:
+                return self._of_this_run(model, layout)
+            return self._of_all_runs(model, layout)
+        except OSError as error:
+            where = error.filename or self._kept
+            raise BadInput(f"{where}: cannot keep recipe weights there: {error.strerror or error}") from None
+
+    def trim(self) -> None:
+        """Remove the small models that were not asked for lately; call it while no engine runs."""
+        while len(self._made) > 1 and sum(made.bytes for made in self._made.values()) > _BETWEEN:
+            oldest = next(iter(self._made))
+            remove(self._made.pop(oldest).path)
+
+    def __enter__(self) -> "RecipeFiles":
+        return self
+
+    def __exit__(self, *_) -> None:
+        """Remove the small models."""
+        for scratch in self._scratch.values():
+            scratch.close()
+
+    def _of_this_run(self, model: ModelRecipe, layout: str) -> Path:
+        made = self._made.pop((model, layout), None)
+        if made is not None and checksums.stamp(made.path) != made.stamp:
+            self._note(f"{made.path}: an engine or another program changed it; made again")
+            remove(made.path)
+            made = None
+        if made is None:
+            parent = Path(tempfile.gettempdir()) if _size(model) <= SMALL else self._kept
+            if parent not in self._scratch:
+                self._scratch[parent] = Scratch(parent, "refsd-models-" if parent != self._kept else MAKING)
+            path = self._scratch[parent].path / _folder(model) / _name(model, layout)
+            recipes.make(model, path, layout)
+            made = _Made(path, checksums.stamp(path))
+        self._made[model, layout] = made
+        return made.path
+
+    def _of_all_runs(self, model: ModelRecipe, layout: str) -> Path:
+        path = self._kept.absolute() / _folder(model) / _name(model, layout)
+        stamp = checksums.stamp(path)
+        if stamp and self._checked.get(path) == stamp:
+            return path
+        if checksums.damage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path.parent):  # another process may be making it
+                self._mend(model, layout, path)
+                stamp = checksums.stamp(path)
+        self._checked[path] = stamp
+        return path
+
+    def _mend(self, model: ModelRecipe, layout: str, path: Path) -> None:
+        """Make a model to be kept, unless another process just did."""
+        fault = checksums.damage(path)
+        if not fault:
+            return
+        if os.path.lexists(path):
+            self._note(f"{path}: {fault}; it is made again")
+        else:
+            size = f"{_size(model) / 1e9:.1f} GB"
+            self._note(f"making {path}, {size}, kept for later runs: `refsd cache` shows and clears it")
+        with Scratch(self._kept, MAKING) as scratch:
+            made = scratch / path.name
+            recipes.make(model, made, layout)
+            checksums.write(made)
+            # The list first: a file without one is not trusted.
+            for new, old in ((checksums.beside(made), checksums.beside(path)), (made, path)):
+                if os.path.lexists(old):
+                    os.replace(old, scratch / "old")
+                    remove(scratch / "old")
+                os.replace(new, old)
+            checksums.flush(path.parent)
+
+
+@functools.cache
+def _size(model: ModelRecipe) -> int:
+    return recipes.size(model)
+
+
+def _folder(model: ModelRecipe) -> str:
+    return f"{model.family}-{'tiny' if model.tiny else 'full'}-{model.type}-{fingerprint(model)[:16]}"
+
+
+def _name(model: ModelRecipe, layout: str) -> str:
+    suffix = ".safetensors" if model.type in recipes.FLOAT_TYPES else ".gguf"
+    return "diffusers" if layout == "diffusers" else f"model{suffix}"

@@ -1,0 +1,62 @@
+import math
+
+import numpy as np
+
+from refsd.samplers.ancestral import ancestral_step
+from refsd.samplers.latents import sampler
+from refsd.samplers.levels import SD_LEVELS, Levels, nearest_t
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+
+
+def a_stride_from(at: np.ndarray, sigmas: np.ndarray, levels: Levels, strides: int = 1) -> list[float]:
+    """The noise levels of t - strides (T // n), t being the timesteps next to the sigmas `at`.
+
+    sigmas: [n + 1]; the last one stands for all timesteps below 0
+    levels: the model's, T of them; strides: -1 is one up
+    Source: diffusers DDIMScheduler.step, PNDMScheduler.step_plms.
+    """
+    t = nearest_t(at, levels.sigmas) - strides * (len(levels.sigmas) // (len(sigmas) - 1))
+    return np.where(t >= 0, levels.sigmas[np.maximum(t, 0)], sigmas[-1]).tolist()
+
+
+@sampler
+def ddim_strided(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    eta: float = 0.0,
+    levels: Levels = SD_LEVELS,
+) -> np.ndarray:
+    """DDIM whose steps lead to timestep t - T // n, whatever the schedule's next timestep is.
+
+        x <- an ancestral step to sigma', the level of t - T // n
+        x <- x sqrt((1 + sigma_next^2) / (1 + sigma'^2))
+
+    The model is then asked at sigma_next, about latents of sigma' that keep their unit variance. Where timesteps
+    are T // n apart, as those of diffusers' spacing "leading" are, this is euler, and with eta euler_ancestral.
+    Those of "linspace" are not, nor those of "trailing" where n does not divide T.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; the last one stands for all timesteps below 0
+    noise:  drawn from once a step where eta is not 0, not where a step leads to 0
+    levels: the model's, T of them
+    -> latents at sigmas[-1], dtype of x
+    Source: Song et al. 2021 (DDIM), eq. 12 and 16; diffusers DDIMScheduler.
+    """
+    lower = a_stride_from(sigmas[:-1], sigmas, levels)
+    for i, sigma, sigma_next in intervals(sigmas):
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        after = lower[i]
+        sigma_down, sigma_up, _ = ancestral_step(sigma, after, eta)
+        d = (x - denoised) / sigma
+        dt = sigma_down - sigma
+        x = x + d * dt
+        if eta and after:
+            x = x + noise(sigma, after) * sigma_up
+        x = x * math.sqrt((1 + sigma_next**2) / (1 + after**2))
+    return x

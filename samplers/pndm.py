@@ -1,0 +1,79 @@
+import math
+
+import numpy as np
+
+from refsd.samplers.ddim_strided import a_stride_from
+from refsd.samplers.ipndm import ADAMS_BASHFORTH
+from refsd.samplers.latents import sampler, scaled
+from refsd.samplers.levels import SD_LEVELS, Levels
+from refsd.samplers.parameterization import Denoiser
+from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
+
+
+@sampler
+def pndm(
+    model: Denoiser,
+    x: np.ndarray,
+    sigmas: np.ndarray,
+    noise: StepNoise = no_noise,
+    callback: Callback | None = None,
+    levels: Levels = SD_LEVELS,
+    in_v: bool = False,
+) -> np.ndarray:
+    """plms on latents of unit variance whose steps lead to timestep t - T // n, as diffusers' PNDM takes them.
+
+        y = x / r(sigma),  r(sigma) = sqrt(1 + sigma^2)
+        y <- (r(sigma) y + (sigma' - sigma) (55 eps - 59 eps_1 + 37 eps_2 - 9 eps_3) / 24) / r(sigma')
+
+    sigma' is the level of t - T // n; the model is next asked about the same y at the schedule's next sigma. The
+    first step is taken again with the mean of its eps and the next one's, from the level of the second timestep
+    + T // n; the model is asked twice at the second timestep. Of one step it is Euler's method. On timesteps that
+    are T // n apart, from two steps on, this is plms.
+
+    x:      latents at sigmas[0]
+    sigmas: [n + 1], falling; the last one stands for all timesteps below 0
+    noise:  never drawn from
+    levels: the model's, T of them
+    in_v:   extrapolate v, not eps, and turn it into eps at the step's own level
+    -> latents at sigmas[-1], dtype of x
+    Source: Liu et al. 2022 (PNDM), eq. 9 and 12; diffusers PNDMScheduler with skip_prk_steps.
+    """
+    lower = a_stride_from(sigmas[:-1], sigmas, levels)
+    answers: list[np.ndarray] = []
+    y = x / _root(float(sigmas[0]))
+    for i, sigma, sigma_next in intervals(sigmas):
+        x = scaled(y, _root(sigma))
+        denoised = model(x, sigma)
+        if callback:
+            callback(i, sigma, x, denoised)
+        answer = _answer(y, denoised, sigma, in_v)
+        answers = [answer, *answers[:3]]
+        weights = ADAMS_BASHFORTH[len(answers)]
+        mean = weights[0] * answer
+        for c, older in zip(weights[1:], answers[1:], strict=True):
+            mean = mean + c * older
+        y_2 = _moved(y, mean, sigma, lower[i], in_v)
+        if i == 0 and len(sigmas) > 2:
+            denoised_2 = model(scaled(y_2, _root(sigma_next)), sigma_next)
+            mean = (answer + _answer(y_2, denoised_2, sigma_next, in_v)) / 2
+            (sigma,) = a_stride_from(sigmas[1:2], sigmas, levels, -1)
+            y_2 = _moved(y, mean, sigma, sigma_next, in_v)
+        y = y_2
+    return y * _root(float(sigmas[-1]))
+
+
+def _root(sigma: float) -> float:
+    return math.sqrt(1 + sigma**2)
+
+
+def _answer(y: np.ndarray, denoised: np.ndarray, sigma: float, in_v: bool) -> np.ndarray:
+    """eps = (r y - denoised) / sigma,  or v = (y - r denoised) / sigma"""
+    root = _root(sigma)
+    return (y - root * denoised) / sigma if in_v else (root * y - denoised) / sigma
+
+
+def _moved(y: np.ndarray, answer: np.ndarray, sigma: float, after: float, in_v: bool) -> np.ndarray:
+    """From one level to another: (r y + (after - sigma) eps) / r(after);  in_v: eps = (v + sigma y) / r"""
+    root, dt = _root(sigma), after - sigma
+    eps = (answer + sigma * y) / root if in_v else answer
+    return (root * y + dt * eps) / _root(after)

@@ -1,0 +1,80 @@
+"""When a suspect explains an answer, on arrays that a reader can check."""
+
+import numpy as np
+
+from refsd.golden.explanation import Scene
+
+_RNG = np.random.default_rng(7)
+_N = 400
+_TRUTH, _NOISE, _EFFECT = _RNG.standard_normal((3, _N))
+
+
+def _scene(found, honest=None) -> Scene:
+    honest = _TRUTH + 0.01 * _NOISE if honest is None else honest
+    return Scene({"y": found}, {"y": _TRUTH}, {"y": honest}, {"y": 1.0})
+
+
+def _explains(found, effect=_EFFECT, precision=False) -> bool:
+    scene = _scene(found)
+    return scene.explained_by({"y": scene.honest["y"] + effect}, precision)
+
+
+def test_the_bug_itself_and_no_half_or_double_of_it():
+    for times, explained in (
+        (1, True),
+        (1.2, True),
+        (0.8, True),
+        (0.5, False),
+        (0, False),
+        (2, False),
+        (-1, False),
+    ):
+        assert _explains(_TRUTH + times * _EFFECT + 0.01 * _NOISE[::-1]) is explained
+
+
+def test_a_bug_below_the_rounding_is_seen_along_its_own_effect():
+    """Rounding is three times as large as the effect, so that the distances differ by 5 %."""
+    effect = np.resize(_EFFECT / 3, 40_000)
+    truth, noise, other = _RNG.standard_normal((3, 40_000))
+    scene = Scene({"y": truth + effect + noise}, {"y": truth}, {"y": truth + other}, {"y": 1.0})
+    assert scene.explained_by({"y": truth + other + effect})
+    assert not scene._replace(found={"y": truth + noise}).explained_by({"y": truth + other + effect})
+
+
+def test_too_few_elements_to_tell_prove_nothing():
+    scene = _scene(_TRUTH + _EFFECT)
+    few = Scene(*({"y": answer["y"][:4]} for answer in scene[:3]), scene.scale)
+    noisy = few._replace(found={"y": few.truth["y"] + _EFFECT[:4] + 2 * _NOISE[:4]})
+    assert few.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
+    assert not noisy.explained_by({"y": few.honest["y"] + _EFFECT[:4]})
+
+
+def test_what_the_honest_run_does_too_is_no_cause():
+    scene = _scene(_TRUTH + _EFFECT, honest=_TRUTH + 0.9 * _EFFECT)
+    assert not scene.explained_by({"y": _TRUTH + _EFFECT})
+
+
+def test_a_precision_may_round_in_another_order():
+    rounded, other = 0.5 * _EFFECT, 0.5 * (0.8 * _EFFECT + 0.6 * _NOISE[::-1])
+    assert _explains(_TRUTH + other, rounded, precision=True)
+    assert not _explains(_TRUTH + 0.5 * _NOISE[::-1], rounded, precision=True)
+
+
+def test_numbers_that_are_none():
+    nan = np.where(np.arange(_N) < 9, np.nan, _TRUTH)
+    scene = _scene(nan)
+    assert scene.explained_by({"y": np.where(np.isnan(nan), np.nan, scene.honest["y"])})
+    assert not scene.explained_by({"y": scene.honest["y"] + _EFFECT})
+
+
+def test_the_nearest_comes_first_and_the_far_are_left_out():
+    scene = _scene(_TRUTH + _EFFECT + 0.01 * _NOISE[::-1])
+    suspects = {"far": 1.2, "near": 1.001, "nearest": 1.0}
+    answers = {name: {"y": scene.honest["y"] + times * _EFFECT} for name, times in suspects.items()}
+    assert scene.nearest(answers) == ["nearest", "near"]
+    assert scene.nearest({}) == []
+
+
+def test_another_shape_explains_nothing():
+    scene = _scene(_TRUTH + _EFFECT)
+    assert not scene.explained_by({"y": (_TRUTH + _EFFECT)[:-1]})

@@ -1,0 +1,137 @@
+"""What a wrong answer to an operation is called."""
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.golden.judge import Standard
+from refsd.golden.metrics import measure
+from refsd.golden.operation_judge import OperationJudge
+from refsd.golden.operations import OPERATIONS, complete, run
+from refsd.golden.verdict import judge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_F16
+
+_PLACES = [
+    ("group_norm/f32/tiny-n2-c64-h6-w5-g32", FLOAT32),
+    ("layer_norm/f32/tiny-x33x320", FLOAT32),
+    ("gelu/f32/bend-x33x77", FLOAT32),
+    ("linear/q8_0/tokens-x77x320-o33", FLOAT32),
+    ("linear/q8_0/tokens-x77x320-o33", GGML_CPU),
+    ("linear/q8_0/tokens-x77x320-o33", TORCH_F16),
+    ("layer_norm/f32/tiny-x33x320", TORCH_F16),
+    ("swiglu/f32/x2x33x154", TORCH_F16),
+]
+
+
+def _named(case, inputs, found, truth, honest, numerics):
+    return OperationJudge().diagnose(Standard(case, inputs, truth, honest, numerics), found)
+
+
+def _answers(case, inputs, numerics):
+    params = complete(case.op, inputs, case.params)
+    return (
+        params,
+        run(case.op, Arithmetic(FLOAT64), inputs, params),
+        run(case.op, Arithmetic(numerics), inputs, params),
+    )
+
+
+def _conforms(case, inputs, params, found, truth, honest, numerics):
+    op = OPERATIONS[case.op]
+    limits = op.bound_of(numerics, inputs, params, truth["y"])
+    return judge([measure("y", found["y"], truth["y"], honest["y"], limits, op.channel)]).passed
+
+
+@pytest.mark.parametrize(("name", "numerics"), _PLACES)
+def test_each_known_bug_is_named(name, numerics):
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, numerics)
+    asked = 0
+    for mutant in OPERATIONS[case.op].mutants:
+        with np.errstate(all="ignore"):
+            wrong = mutant.change(OPERATIONS[case.op], inputs, params)
+        if wrong is None or np.array_equal(wrong, honest["y"]):
+            continue
+        # Another order of sums moves the last bits.
+        found = {"y": (wrong * (1 + 2.0**-23)).astype(numerics.storage_dtype)}
+        # A bug that its rounding hides may go unnamed.
+        if _conforms(case, inputs, params, {"y": wrong}, truth, honest, numerics):
+            continue
+        named = _named(case, inputs, found, truth, honest, numerics)
+        # Where two bugs are about the same here, either may come first.
+        assert named[0] == mutant.name or (mutant.name in named and mutant.name.startswith("eps"))
+        asked += 1
+    assert asked >= 2
+
+
+@pytest.mark.parametrize(("name", "numerics"), _PLACES)
+def test_what_nobody_knows_has_no_name(name, numerics):
+    case = CASES[name]
+    inputs = case.realize()
+    _, truth, honest = _answers(case, inputs, numerics)
+    for found in (
+        {"y": honest["y"] + 1},
+        {"y": np.full_like(honest["y"], np.nan)},
+        {"y": honest["y"][..., :-1]},
+        {},
+    ):
+        assert _named(case, inputs, found, truth, honest, numerics) == []
+
+
+def test_two_kinds_of_gelu_are_told_apart():
+    case = CASES["gelu/f32/bend-x33x77"]
+    inputs = case.realize()
+    _, truth, honest = _answers(case, inputs, FLOAT32)
+    tanh = run("gelu_tanh", Arithmetic(FLOAT32), inputs, {})
+    assert _named(case, inputs, tanh, truth, honest, FLOAT32) == ["tanh for erf"]
+
+
+def _summed_in_float16(inputs):
+    """A linear layer whose accumulators are float16, as are its weights and activations."""
+    x, w = (inputs[name].values().astype(np.float16).astype(np.float32) for name in ("x", "weight"))
+    y = np.zeros((*x.shape[:-1], w.shape[0]), np.float16)
+    for k in range(x.shape[-1]):
+        y = (y + x[..., k, None] * w[:, k]).astype(np.float16)
+    return (y + inputs["bias"].values()).astype(np.float16) if "bias" in inputs else y
+
+
+@pytest.mark.parametrize("name", ["linear/f32/tokens-x77x320-o33", "linear/f32/wide-x7x132-o33"])
+def test_float16_accumulators_are_no_float16_activations_where_those_are_declared(name):
+    """The first was called "activations silently float16", the second "bias missing"."""
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, TORCH_F16)
+    found = {"y": _summed_in_float16(inputs)}
+    assert not _conforms(case, inputs, params, found, truth, honest, TORCH_F16)
+    assert _named(case, inputs, found, truth, honest, TORCH_F16) == []
+
+
+@pytest.mark.parametrize("numerics", [FLOAT32, TORCH_F16], ids=lambda n: n.name)
+@pytest.mark.parametrize("name", ["linear/f32/tokens-x77x320-o33", "conv2d/f32/latent-n2-c4-k40-h12-w9"])
+def test_too_much_noise_has_no_name(name, numerics):
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, numerics)
+    noise = (honest["y"] - truth["y"]) * np.sign(np.random.default_rng(5).standard_normal(truth["y"].shape))
+    for times in (6, 20, 100):
+        found = {"y": truth["y"] + times * noise}
+        assert _named(case, inputs, found, truth, honest, numerics) == []
+    assert not _conforms(case, inputs, params, found, truth, honest, numerics)
+
+
+def test_a_precision_that_is_declared_is_no_cause_of_another_fault():
+    """An engine that rounds its activations to float16, says so, and forgets the bias."""
+    case = CASES["linear/f32/tokens-x77x320-o33"]
+    inputs = case.realize()
+    bias = next(mutant for mutant in OPERATIONS["linear"].mutants if mutant.name == "bias missing")
+    params, truth, honest = _answers(case, inputs, TORCH_F16)
+    found = {"y": bias.change(OPERATIONS["linear"], inputs, params).astype(np.float16)}
+    assert _named(case, inputs, found, truth, honest, TORCH_F16) == ["bias missing"]
+    for numerics, named in ((FLOAT32, ["activations silently float16"]), (TORCH_F16, [])):
+        _, truth, honest = _answers(case, inputs, numerics)
+        x = inputs["x"]._replace(data=inputs["x"].data.astype(np.float16).astype(np.float32))
+        found = run("linear", Arithmetic(FLOAT32), {**inputs, "x": x}, params)
+        found["y"][0, 0] *= 1 if numerics is FLOAT32 else 2  # else it conforms
+        assert _named(case, inputs, found, truth, honest, numerics) == named

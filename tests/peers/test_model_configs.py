@@ -1,0 +1,30 @@
+"""A few of the random configurations of model_configs.py, which runs as many as one likes."""
+
+import pytest
+from model_configs import FAMILIES, Draw, verdict
+
+# diffusers imports its own FluxPosEmbed from where it deprecates it.
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:.FluxPosEmbed. is deprecated:FutureWarning")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_random_configuration_agrees(family, tmp_path):
+    word, said = verdict(family, 3000, tmp_path)
+    assert word == "agrees", said
+
+
+@pytest.mark.parametrize(("family", "field"), [("zimage", "norm_eps"), ("qwen3", "rms_norm_eps")])
+def test_what_refsd_does_not_compute_is_refused_by_name(family, field, tmp_path):
+    usual = FAMILIES[family](Draw(0), False).fields.get(field)
+    seed = next(s for s in range(2, 300, 3) if FAMILIES[family](Draw(s), True).fields.get(field) != usual)
+    word, said = verdict(family, seed, tmp_path)
+    assert word == "refused" and f"config.json: {field} is " in said
+
+
+def test_waves_of_another_number(tmp_path):
+    """FLUX.2's timestep_guidance_channels, which the weights tell."""
+    seed = next(
+        s for s in range(0, 300, 3) if FAMILIES["flux2"](Draw(s), False).fields["timestep_guidance_channels"] == 64
+    )
+    word, said = verdict("flux2", seed, tmp_path)
+    assert word == "agrees", said

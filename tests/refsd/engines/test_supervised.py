@@ -1,0 +1,203 @@
+"""Programs under a supervisor: how they end, and that nothing of them is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from refsd.engines import supervised
+from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
+from refsd.golden.engine import EngineFailure
+
+
+@pytest.fixture(scope="module")
+def program():
+    with tempfile.TemporaryFile() as log:
+        yield Shell(log)
+
+
+class Shell:
+    """A supervisor for lines of sh."""
+
+    def __init__(self, log):
+        self.supervised, self.log = Supervised(), log
+
+    def start(self, line, environment=None, max_file=MAX_FILE):
+        command = ["/bin/sh", "-c", line]
+        self.supervised.start(command, Path("/"), environment or {"PATH": "/usr/bin:/bin"}, max_file, self.log)
+
+    def run(self, line, timeout=30.0, **how):
+        self.start(line, **how)
+        try:
+            return self.supervised.wait(timeout)
+        finally:
+            self.supervised.end()
+
+
+def gone(pid):
+    for _ in range(200):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_one_supervisor_runs_one_program_after_another(program):
+    assert [program.run(f"exit {n}") for n in (0, 1, 77, 255)] == [0, 1, 77, 255]
+    first = program.supervised._process.pid
+    assert program.run("kill -9 $$") == -9
+    assert program.supervised._process.pid == first
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (134, "ended with exit code 134"),
+        (-signal.SIGSEGV, "ended by SIGSEGV"),
+        (-signal.SIGRTMIN, "ended by SIGRTMIN"),
+        (-(signal.SIGRTMIN + 1), f"ended by signal {signal.SIGRTMIN + 1}"),
+        (-200, "ended by signal 200"),
+    ],
+)
+def test_an_ending_in_words(code, words):
+    assert ending(code) == words
+
+
+def test_the_environment_and_the_folder_are_those_given(program, tmp_path):
+    program.log.truncate(0)
+    program.log.seek(0)
+    program.supervised.start(
+        ["env"], tmp_path, {"PATH": "/usr/bin:/bin", "B\udcff": "\udcfe\n"}, MAX_FILE, program.log
+    )
+    assert program.supervised.wait(30.0) == 0
+    program.log.seek(0)
+    assert sorted(program.log.read().split(b"\n")) == [b"", b"", b"B\xff=\xfe", b"PATH=/usr/bin:/bin"]
+    assert program.run("cat; pwd; ulimit -f", max_file=1 << 20) == 0  # stdin is empty
+    assert last_words(program.log) in ("2048", "1024")
+
+
+def test_the_descriptors_of_a_program_are_its_own(program):
+    assert program.run("cd /proc/$$/fd; echo *") == 0
+    assert last_words(program.log) == "0 1 2 3"  # the last is the folder that echo lists
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["/no/such"], "/no/such does not start: No such file"),
+        (["/"], "/ does not start: Permission denied"),
+        (["nowhere"], "nowhere does not start: No such file"),
+    ],
+)
+def test_what_cannot_be_started(program, command, why):
+    program.supervised.start(command, Path("/"), {"PATH": "/bin"}, MAX_FILE, program.log)
+    with pytest.raises(EngineFailure, match=why):
+        program.supervised.wait(30.0)
+    program.supervised.start(["/bin/sh"], Path("/no/such"), {}, MAX_FILE, program.log)
+    with pytest.raises(EngineFailure, match="sh does not start: No such file"):
+        program.supervised.wait(30.0)
+    assert program.run("exit 5") == 5
+
+
+def test_what_a_program_started_is_ended_and_nothing_else(program):
+    others = [subprocess.Popen(["sleep", "60"], start_new_session=new) for new in (False, True)]
+    try:
+        assert program.run("setsid sleep 61 & sleep 62 & (setsid sh -c 'sleep 63 & sleep 64' &) ; exit 0") == 0
+        left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+        assert not any(["sleep", str(n)] in left for n in range(61, 65))
+        assert all(other.poll() is None for other in others)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_a_program_that_is_too_slow_is_ended(program):
+    with pytest.raises(EngineFailure, match=r"^no answer after 0.1 s$"):
+        program.run("sleep 71 & setsid sleep 72; wait", timeout=0.1)
+    assert not any(
+        p.info["cmdline"] in (["sleep", "71"], ["sleep", "72"]) for p in psutil.process_iter(["cmdline"])
+    )
+    assert program.run("exit 5") == 5
+
+
+def test_what_looks_on_can_end_it(program):
+    def look():
+        raise EngineFailure("enough")
+
+    program.start("sleep 60")
+    with pytest.raises(EngineFailure, match="enough"):
+        program.supervised.wait(30.0, look)
+    program.supervised.end()
+    assert program.run("exit 5") == 5
+
+
+def test_a_supervisor_that_is_gone_is_replaced(program):
+    program.run("exit 0")
+    program.supervised._process.kill()
+    with pytest.raises(EngineFailure, match="does not start: its supervisor ended"):
+        program.run("exit 5")
+    assert program.run("exit 5") == 5
+
+
+def test_a_stopped_supervisor_does_not_keep_the_program_alive(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(supervised, "_PATIENCE", 0.2)
+    note = tmp_path / "pid"
+    with pytest.raises(EngineFailure, match="no answer"):
+        program.run(f"echo $$ > {note}; kill -STOP $PPID; sleep 60", timeout=0.3)
+    assert gone(int(note.read_text()))
+    assert program.run("exit 5") == 5
+
+
+def test_nothing_outlives_refsd(tmp_path):
+    """refsd is killed, so that it can end nothing itself."""
+    note = tmp_path / "pids"
+    refsd = f"""
+import sys, time
+from pathlib import Path
+from refsd.engines.supervised import Supervised
+program = Supervised()
+line = "echo $$ $PPID > {note}.part; mv {note}.part {note}; sleep 60 & setsid sleep 60"
+program.start(["/bin/sh", "-c", line], Path("/"), {{"PATH": "/usr/bin:/bin"}}, 1 << 30, sys.stderr.buffer)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", refsd])
+    try:
+        for _ in range(3000):
+            if note.exists():
+                break
+            time.sleep(0.01)
+        pids = [int(pid) for pid in note.read_text().split()]
+        assert all(psutil.pid_exists(pid) for pid in pids)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_forgotten_supervisor_ends(program):
+    forgotten = Shell(program.log)
+    forgotten.start("sleep 60")
+    process, group = forgotten.supervised._process, forgotten.supervised._group
+    del forgotten
+    assert process.poll() is not None and gone(group)
+
+
+def test_last_words(program):
+    program.log.truncate(0)
+    program.log.seek(0)
+    assert last_words(program.log) == "it said nothing"
+    program.run("echo one; echo; echo ' two '; printf '\\n\\t\\n'")
+    assert last_words(program.log) == "two"
+    end = os.fstat(program.log.fileno()).st_size
+    assert last_words(program.log, end) == "it said nothing"

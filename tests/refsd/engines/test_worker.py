@@ -1,0 +1,73 @@
+import gc
+
+import numpy as np
+import pytest
+
+from refsd.engines.worker import Worker
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.tensor import stored
+
+SCRIPT = """
+import os, sys, time
+from refsd.engines.worker import serve
+
+answered = 0
+
+def answer(header, tensors):
+    global answered
+    answered += 1
+    print("noise on stdout")
+    os.write(1, b"noise below Python\\n")
+    what = header["do"]
+    if what == "abort":
+        print("GGML_ASSERT(x > 0) failed", file=sys.stderr, flush=True)
+        os.abort()
+    if what == "exit":
+        os._exit(7)
+    if what == "sleep":
+        time.sleep(60)
+    if what == "raise":
+        raise ValueError("no such thing")
+    return {"answered": answered}, tensors
+
+serve(answer)
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("worker") / "worker.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_answers_and_survives_every_end(script):
+    worker = Worker([script])
+    x = {"x": stored(np.arange(4, dtype=np.float32))}
+    assert worker.ask({"do": "echo"}, x)[0] == {"answered": 1}
+    with pytest.raises(EngineFailure, match=r"^ValueError: no such thing$"):
+        worker.ask({"do": "raise"}, x)
+    answer, back = worker.ask({"do": "echo"}, x)
+    assert answer == {"answered": 3}
+    np.testing.assert_array_equal(back["x"].data, x["x"].data)
+
+    with pytest.raises(EngineFailure, match=r"^ended by SIGABRT: GGML_ASSERT\(x > 0\) failed$"):
+        worker.ask({"do": "abort"}, x)
+    assert worker.ask({"do": "echo"}, x)[0] == {"answered": 1}
+    # What an earlier process said is not this one's last word.
+    with pytest.raises(EngineFailure, match=r"^ended with exit code 7: noise"):
+        worker.ask({"do": "exit"}, x)
+    process = worker._alive()
+    del worker
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_a_worker_that_hangs_is_ended(script):
+    worker = Worker([script])
+    worker.ask({"do": "echo"}, {})
+    worker.timeout = 0.5
+    with pytest.raises(EngineFailure, match=r"^no answer after 0.5 s$"):
+        worker.ask({"do": "sleep"}, {})
+    worker.timeout = 300
+    assert worker.ask({"do": "echo"}, {})[0] == {"answered": 1}

@@ -1,0 +1,211 @@
+"""Every family's cases in the reference: float32 stands within its bound of float64, and bugs do not."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES, select
+from refsd.cases.models import CASES as FAMILIES
+from refsd.engines.reference import Reference
+from refsd.golden import conform, verdict
+from refsd.golden.case import Case
+from refsd.golden.judge import Mutant, Standard
+from refsd.golden.mutants import try_all
+from refsd.judges import judges
+from refsd.judges.model import ModelJudge
+from refsd.judges.model_mutants import MUTANTS, Change
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_BF16
+from refsd.weights import recipes
+
+pytestmark = pytest.mark.jitted
+
+# One of each kind of network, the small ones first: each is asked for the bugs that none before it has killed.
+BROKEN = (
+    "clip-l/clip/ended",
+    "mistral-small/mistral/padded",
+    "qwen3-4b/qwen3/padded",
+    "t5xxl/t5/padded",
+    "taesd/tae-decoder/outliers",
+    "sd35-large/mmdit/last-step",
+    "chroma/chroma/masked",
+    "flux2-dev/flux2/reference",
+    "flux-dev/flux/reference",
+    "flux-vae/vae-encoder/tall",
+    "controlnet/controlnet/between",
+)
+# Bugs that each is asked for.
+EVERYWHERE = {
+    "the second item of the batch reads the first",
+    "the output's sign is turned",
+    "square matrices are transposed",
+    "convolutions are flipped",
+    "norms have no scale",
+}
+
+
+@pytest.fixture(scope="module")
+def model_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    def give(model, layout):
+        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    return give
+
+
+class Broken(Reference):
+    """The reference in float32, with a bug."""
+
+    def __init__(self, mutant, model_files):
+        super().__init__(FLOAT32, model_files=model_files)
+        self.mutant = mutant
+
+    def run(self, case, inputs):
+        y = self.judges.of(case).wrong_answer(case, inputs, self.mutant)
+        assert y is not None
+        return dict(y)
+
+
+@pytest.mark.parametrize("name", [case.name for case in FAMILIES])
+def test_float32_is_within_its_bound(model_files, name):
+    truth = Reference(FLOAT64, model_files=model_files)
+    runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
+    (result,) = conform.run(runner, [Reference(FLOAT32, model_files=model_files)], [CASES[name]])
+    assert (result.status, result.reason) == (verdict.PASS, "")
+
+
+def test_outputs_are_measured_in_the_order_of_computation():
+    """A stored truth is in the order of names; the honest run is in its own."""
+    y = np.ones((2, 3))
+    case = Case("x", "model/x", {})
+    honest = {"second_in_name": y, "first_in_name": y, "last": y}
+    truth = dict(sorted(honest.items()))
+    found = {name: 2 * value for name, value in truth.items()} | {"more": y}
+    metrics = ModelJudge().measure(Standard(case, {}, truth, honest, FLOAT32), found)
+    assert [m.output for m in metrics] == [*honest, "more"]
+    assert verdict.judge(metrics).reason.startswith("second_in_name: ")
+
+
+@functools.cache
+def _killed(model_files, name, of):
+    trials = try_all(ModelJudge(model_files), CASES[name], [mutant for mutant in MUTANTS if mutant.name in of])
+    # A bug that changes a shape is no feat.
+    return {t.mutant for t in trials if t.killed and t.judgement.criterion != "output"}
+
+
+@functools.cache
+def _graveyard(model_files):
+    """Case -> the bugs that it killed."""
+    left, killed = {mutant.name for mutant in MUTANTS}, {}
+    for name in BROKEN:
+        killed[name] = _killed(model_files, name, tuple(sorted(left | EVERYWHERE)))
+        left -= killed[name]
+    return killed
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_case_kills_several_bugs(model_files, name):
+    assert len(_graveyard(model_files)[name]) >= 3
+
+
+def test_every_bug_is_killed_by_some_case(model_files):
+    killed = set().union(*_graveyard(model_files).values())
+    assert {mutant.name for mutant in MUTANTS} - killed == set()
+
+
+@pytest.mark.parametrize("name", [case.name for case in FAMILIES if case.model.quiet])
+def test_quiet_weights_show_a_wrong_eps(model_files, name):
+    assert "eps is ten times too large" in _killed(model_files, name, ("eps is ten times too large",))
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("flux-dev/flux/reference", "RoPE turns the other pairs of channels (neighbours, halves)"),
+        ("flux-dev/flux/reference", "the guidance is not embedded"),
+        ("clip-l/clip/ended", "GELU is quick GELU, or the reverse"),
+        ("qwen3-4b/qwen3/quiet", "eps is ten times too small"),
+        ("qwen3-4b/qwen3/padded", "heads of keys are taken in turn, not in groups"),
+    ],
+)
+def test_a_broken_engine_is_told_its_bug(model_files, name, bug):
+    """What `refsd conform` says of an engine that has it."""
+    case, mutant = CASES[name], next(m for m in MUTANTS if m.name == bug)
+    truth = Reference(FLOAT64, model_files=model_files).run(case, case.realize())
+    runner = conform.Runner(judges(model_files), lambda case: truth)
+    (result,) = conform.run(runner, [Broken(mutant, model_files)], [case])
+    assert result.status == verdict.FAIL
+    assert result.reason.endswith(f"; the reference agrees if {bug}")
+
+
+class Odd(Reference):
+    """A reference that declares float32, whatever it does."""
+
+    def __init__(self, model_files, change, computes=FLOAT32):
+        super().__init__(computes, model_files=model_files)
+        self.change = change
+
+    def numerics(self, case):
+        return FLOAT32
+
+    def run(self, case, inputs):
+        return {name: self.change(y) for name, y in super().run(case, inputs).items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "computes", "said"),
+    [
+        (
+            lambda y: np.float32(1.25) * y,
+            FLOAT32,
+            "all that it gives is 1.25 times as large",
+        ),
+        (lambda y: y, TORCH_BF16, "it computes as torch-bf16, and not as float32"),
+        (lambda y: y + np.float32(0.01) * y**2, FLOAT32, ""),
+    ],
+)
+def test_size_and_precision_are_told(model_files, change, computes, said):
+    case = CASES["mistral-small/mistral/padded"]
+    truth = Reference(FLOAT64, model_files=model_files).run(case, case.realize())
+    runner = conform.Runner(judges(model_files), lambda case: truth)
+    (result,) = conform.run(runner, [Odd(model_files, change, computes)], [case])
+    assert result.status == verdict.FAIL
+    assert result.reason.partition("; the reference agrees if ")[2] == said
+
+
+def test_a_bug_of_one_block_is_told_its_place(model_files):
+    bug = next(m for m in MUTANTS if m.name == "k and v are swapped")
+    case = CASES["mistral-small/mistral/padded"]
+
+    def rename(name):
+        return bug.change.rename(name) if name.startswith("model.layers.1.") else None
+
+    kind, inputs = ModelJudge(model_files), case.realize()
+    found = kind.wrong_answer(case, inputs, Mutant("one", Change(rename=rename)))
+    assert found is not None
+    truth, honest = (kind.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
+    named = kind.diagnose(Standard(case, inputs, truth, honest, FLOAT32), found)
+    assert named == ["k and v are swapped in model.layers.1"]
+
+
+def test_cases_without_a_peer_are_asked_for_by_name():
+    assert not any(case.name.startswith("lone/") for case in select())
+    assert {case.op for case in select("lone/*")} == {"model/chroma-radiance"}
+    with pytest.raises(BadInput, match="no case matches"):
+        select("*/chroma-radiance/*")
+
+
+def test_pictures_are_pictures():
+    """0..1 in 16ths, from black to white: what an encoder makes of 2 x - 1 is exact in every type."""
+    pictures = 0
+    for case in FAMILIES:
+        for name, recipe in case.inputs.items():
+            if recipe.data == "integers" and recipe.offset == 0.5:
+                values = case.realize()[name].values()
+                assert (values.min(), values.max()) == (0, 1) and not (values * 16 % 1).any(), case.name
+                pictures += 1
+    assert pictures >= 6

@@ -1,0 +1,274 @@
+"""A dump of taps: honest ones are right, and a bug in one operation is placed at that operation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from refsd.cases import CASES
+from refsd.cli import app
+from refsd.comparison import with_case, with_files
+from refsd.engines.reference import Reference
+from refsd.golden.taps import measure_taps
+from refsd.golden.verdict import judge, judge_output
+from refsd.judges.model import ModelJudge
+from refsd.module import Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
+from refsd.weights import recipes
+
+pytestmark = pytest.mark.jitted  # whole models
+
+MODELS = (
+    "mistral-small/mistral/padded",
+    "taesd/tae-decoder/outliers",
+    "clip-l/clip/ended",
+    "t5xxl/t5/padded",
+    "sd35-large/mmdit/last-step",
+)
+
+
+@pytest.fixture(scope="module")
+def model_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    def give(model, layout):
+        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    return give
+
+
+class InReverse(Arithmetic):
+    """The same roundings, and sums in the reverse order."""
+
+    def linear(self, x, weight, bias=None, weight_type="f32"):
+        x, weight = (np.ascontiguousarray(np.asarray(a)[..., ::-1]) for a in (x, weight))
+        return super().linear(x, weight, bias, weight_type)
+
+    def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
+        if groups == 1:
+            x, weight = (np.ascontiguousarray(np.asarray(a)[:, ::-1]) for a in (x, weight))
+        return super().conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+class Listening(Taps):
+    """Taps that know which was the first to be recorded once a bug has struck."""
+
+    def __init__(self, arithmetic):
+        super().__init__(ops=True)
+        self.arithmetic, self.place = arithmetic, None
+
+    def record(self, name, value):
+        super().record(name, value)
+        if self.arithmetic.struck and self.place is None:
+            self.place = self.recorded[-1]
+
+
+def broken(op: str, call: int, wrong) -> Arithmetic:
+    """float32, but that the given call of one operation is wrong."""
+
+    class Broken(InReverse):
+        struck, calls = False, 0
+
+    def method(self, *arguments, **named):
+        self.calls += 1
+        right = getattr(super(Broken, self), op)
+        if self.calls - 1 != call:
+            return right(*arguments, **named)
+        self.struck = True
+        return wrong(right, *arguments, **named)
+
+    setattr(Broken, op, method)
+    return Broken(TORCH_F32)
+
+
+def tapped(model_files, case, arithmetic, taps=None):
+    taps = Taps(ops=True) if taps is None else taps
+    return taps, ModelJudge(model_files).tapped(case, case.realize(), arithmetic, taps)
+
+
+@pytest.fixture(scope="module")
+def runs(model_files):
+    """(case's name, numerics) -> taps, kept."""
+    kept = {}
+
+    def run(name, numerics):
+        if (name, numerics.name) not in kept:
+            kept[name, numerics.name] = tapped(model_files, CASES[name], Arithmetic(numerics))[0]
+        return kept[name, numerics.name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("numerics", [FLOAT32, GGML_CPU, TORCH_F16, TORCH_BF16], ids=lambda n: n.name)
+def test_an_honest_engine_of_another_order_has_no_wrong_tap(model_files, runs, name, numerics):
+    engine = replace(TORCH_F32 if numerics is FLOAT32 else numerics, attention="online")
+    found, _ = tapped(model_files, CASES[name], InReverse(engine))
+    assert len(found) > 30 and any(not np.array_equal(y, runs(name, numerics)[tap]) for tap, y in found.items())
+    metrics = measure_taps(found, runs(name, FLOAT64), runs(name, numerics), numerics)
+    assert [m.output for m in metrics] == list(found)
+    assert [judge_output(m).reason for m in metrics if not judge_output(m).passed] == []
+
+
+def times(factor):
+    return lambda right, *a, **named: right(*a, **named) * np.float32(factor)
+
+
+def one_channel(right, *a, **named):
+    y = np.array(right(*a, **named))
+    y[..., 3] *= np.float32(1.1)
+    return y
+
+
+BUGS = {
+    "a wrong weight": ("mistral-small/mistral/padded", "linear", 6, lambda f, x, w, *a: f(x, w[::-1].copy(), *a)),
+    "angles": ("mistral-small/mistral/padded", "rope_halves", 1, lambda f, x, angle: f(x, 1.01 * angle)),
+    "no mask": (
+        "mistral-small/mistral/padded",
+        "attention",
+        1,
+        lambda f, q, k, v, scale, mask, *a: f(q, k, v, scale, None, None),
+    ),
+    "a channel": ("mistral-small/mistral/padded", "linear", 9, one_channel),
+    "a flipped filter": (
+        "taesd/tae-decoder/outliers",
+        "conv2d",
+        4,
+        lambda f, x, w, *a: f(x, np.ascontiguousarray(w[:, :, ::-1]), *a),
+    ),
+    "eps of LayerNorm": (
+        "clip-l/clip/ended",
+        "layer_norm",
+        2,
+        lambda f, x, w, b, eps=1e-5: f(x, w, b, 100 * eps),
+    ),
+    "a missing bias": ("clip-l/clip/ended", "linear", 4, lambda f, x, w, b, *a: f(x, w, None, *a)),
+    "eps of RMSNorm": ("t5xxl/t5/padded", "rms_norm", 2, lambda f, x, w, eps=1e-6: f(x, w, 1000 * eps)),
+    "a gain": ("t5xxl/t5/padded", "linear", 8, times(1.0001)),
+    "the scale of scores": (
+        "sd35-large/mmdit/last-step",
+        "attention",
+        1,
+        lambda f, q, k, v, scale=None, *a: f(q, k, v, 1.1 * q.shape[-1] ** -0.5, *a),
+    ),
+    "another activation": ("sd35-large/mmdit/last-step", "silu", 3, lambda f, x: np.maximum(x, 0)),
+    "one missing bias": ("sd35-large/mmdit/last-step", "linear", 14, lambda f, x, w, b, *a: f(x, w, None, *a)),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_first_wrong_tap_is_the_operation_with_the_bug(model_files, runs, bug):
+    name, op, call, wrong = BUGS[bug]
+    arithmetic = broken(op, call, wrong)
+    listening = Listening(arithmetic)
+    found, _ = tapped(model_files, CASES[name], arithmetic, listening)
+    metrics = measure_taps(found, runs(name, FLOAT64), runs(name, FLOAT32), FLOAT32)
+    wrong_taps = [m.output for m in metrics if not judge_output(m).passed]
+    assert listening.place is not None and wrong_taps[0] == listening.place
+    assert judge(metrics).reason.startswith(f"{listening.place}: ")
+
+
+CASE = CASES["mistral-small/mistral/padded"]
+PLACE = "model.layers.1.self_attn.v_proj"
+
+
+@pytest.fixture(scope="module")
+def engine(model_files):
+    """Taps and outputs of an engine with a bug in PLACE."""
+    arithmetic = broken("linear", 9, one_channel)
+    return tapped(model_files, CASE, arithmetic, Listening(arithmetic))
+
+
+@pytest.fixture(scope="module")
+def golden(model_files):
+    return Reference(FLOAT64, model_files=model_files).run(CASE, CASE.realize())
+
+
+def test_a_whole_dump_is_judged_in_the_order_of_computation(model_files, engine, golden):
+    taps, outputs = engine
+    compared = with_case(CASE, {**outputs, **taps}, golden, FLOAT32, model_files)
+    assert [m.output for m in compared.taps] == list(taps) and [m.output for m in compared.outputs] == list(golden)
+    assert compared.verdict().reason.startswith(f"{PLACE}: ")
+    assert (compared.absent, compared.unseen()) == ([], [])
+
+
+def test_a_dump_may_have_some_taps_alone(model_files, engine, golden):
+    taps, _ = engine
+    before = {name: taps[name] for name in ("model.layers.0", "model.layers.0.mlp.down_proj")}
+    compared = with_case(CASE, before, golden, FLOAT32, model_files)
+    assert compared.verdict().passed and len(compared.taps) == 2
+    assert compared.absent == list(golden)
+    one = with_case(CASE, {"model.layers.1": taps["model.layers.1"]}, golden, FLOAT32, model_files)
+    assert one.verdict().reason.startswith("model.layers.1: ")
+
+
+def test_a_dump_without_a_tap_must_have_every_output(model_files, engine, golden):
+    part = dict([*golden.items()][:-1])
+    assert "is missing" in with_case(CASE, part, golden, FLOAT64, model_files).verdict().reason
+    single = CASES["taesd/tae-decoder/outliers"]
+    (truth,) = (right := Reference(FLOAT64, model_files=model_files).run(single, single.realize())).values()
+    renamed = with_case(single, {"whatever": truth}, right, FLOAT64, model_files)
+    assert renamed.verdict().passed and renamed.taps == []
+    typo = {**golden, "model.layer.1": engine[0]["model.layers.1"]}
+    compared = with_case(CASE, typo, golden, FLOAT32, model_files)
+    assert "'model.layer.1': not asked for" in compared.verdict().reason
+    assert compared.meant["model.layer.1"] == ' (did you mean "model.layers.1"?)'
+
+
+def test_a_tap_without_a_witness_is_not_judged_and_hides_nothing():
+    y = np.random.default_rng(1).standard_normal((3, 8))
+    truth, honest = {"first": y, "second": y}, {"first": -y, "second": y * (1 + 1e-6)}
+    right = with_files({"first": 9 * y, "second": y}, truth, honest)
+    assert right.unseen() == ["first"] and right.verdict().passed
+    assert with_files({"first": y, "second": 2 * y}, truth, honest).verdict().reason.startswith("second: ")
+    assert not with_files({"first": y}, truth, honest).verdict().passed
+
+
+def _call(*arguments) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+    return result.exit_code, result.output + str(result.exception or "")
+
+
+def _save(path, tensors):
+    save_file({name: np.ascontiguousarray(y) for name, y in tensors.items()}, path)
+    return path
+
+
+def test_files_of_taps(tmp_path, runs, engine):
+    """What `refsd forward --taps` wrote in float64 and with the engine's numerics, and the engine's."""
+    truth = _save(tmp_path / "truth.safetensors", runs(CASE.name, FLOAT64))
+    honest = _save(tmp_path / "honest.safetensors", runs(CASE.name, FLOAT32))
+    found = _save(tmp_path / "found.safetensors", engine[0])
+    code, said = _call(honest, truth, "--honest", honest)
+    assert code == 0 and f"{len(engine[0])} of {len(engine[0])} taps right" in said
+    compared = with_files(engine[0], runs(CASE.name, FLOAT64), runs(CASE.name, FLOAT32))
+    assert compared.verdict().reason.startswith(f"{PLACE}: ")
+    assert _call(found, truth, "--honest", honest)[0] == 1
+    some = _save(tmp_path / "some.safetensors", {"model.layers.0": engine[0]["model.layers.0"]})
+    code, said = _call(some, truth, "--honest", honest)
+    assert code == 0 and "1 of 1 tap right" in said and "not in the dump, so not judged" in said
+
+
+def test_bad_usage_of_files(tmp_path):
+    y = {"a": np.ones((2, 3)), "b": np.ones(2)}
+    truth = _save(tmp_path / "truth.safetensors", y)
+    other = _save(tmp_path / "other.safetensors", {"c": np.ones(2), "d": np.ones(2)})
+    short = _save(tmp_path / "short.safetensors", {"a": np.ones((2, 3))})
+    flat = _save(tmp_path / "flat.safetensors", {"a": np.ones(6), "b": np.ones(2)})
+    for arguments, says in (
+        ((truth, truth), "give --honest FILE"),
+        ((truth, truth, "--numerics", "float32"), "leave it out"),
+        ((other, truth, "--honest", truth), "no name is in both"),
+        ((truth, truth, "--honest", short), "the honest run has no tensor 'b'"),
+        ((truth, truth, "--honest", flat), "a is [6] in the honest run, [2, 3] in the golden"),
+        ((truth, "silu/f32/wide-x2x320", "--honest", truth), "is a case"),
+        ((truth, "silu/f32/wide-x2x32"), 'did you mean "silu/f32/wide-x2x320"?'),
+        ((truth, "silu/f32/wide-x2x320", "--numerics", "torch-fp16"), 'did you mean "torch-f16"?'),
+    ):
+        result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+        assert isinstance(result.exception, BadInput) and says in str(result.exception)

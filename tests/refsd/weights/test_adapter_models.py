@@ -1,0 +1,127 @@
+"""What an adapter file says of itself: its kind, whose layers it names, and whether refsd runs it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from refsd.networks import NETWORKS
+from refsd.numerics.errors import BadInput
+from refsd.weights import open_checkpoint, recipes
+from refsd.weights.adapter_kinds import KINDS
+from refsd.weights.adapter_models import MODELS, TITLES, survey_adapter
+from refsd.weights.checkpoint import survey
+
+PUBLISHED = np.load(Path(__file__).parents[2] / "fixtures" / "published_layouts.npz")
+SD1 = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn"
+
+
+def published(file):
+    rows = [row.rsplit(" [", 1) for row in bytes(PUBLISHED[file]).decode().splitlines()]
+    return {name: tuple(json.loads(f"[{shape}")) for name, shape in rows}
+
+
+def lora(module, rows, columns, rank=4):
+    return {
+        f"{module}.lora_down.weight": (rank, columns),
+        f"{module}.lora_up.weight": (rows, rank),
+        f"{module}.alpha": (),
+    }
+
+
+@pytest.mark.parametrize("file", [name for name in PUBLISHED.files if "_lora_" in name])
+def test_published_loras_are_flux1s(file):
+    found = survey_adapter(published(file))
+    assert (found.models[0], found.kind) == ("FLUX.1", "LoRA")
+    assert found.runs and not found.unknown
+
+
+def test_layers_of_another_size_are_not_flux1s():
+    """Its names are FLUX.1's; 32 x 32 rows are not."""
+    found = survey_adapter(published("flux_lokr_bfl_format"))
+    assert (found.kind, found.models, found.runs) == ("LoKr", (), False)
+
+
+@pytest.mark.parametrize(("columns", "model"), [(768, "Stable Diffusion 1.x"), (1024, "Stable Diffusion 2.x")])
+def test_the_width_of_the_text_tells_sd1_from_sd2(columns, model):
+    assert survey_adapter(lora(f"{SD1}2_to_k", 320, columns)).models == (model,)
+
+
+def test_sdxl_by_its_depth():
+    name = "lora_unet_down_blocks_2_attentions_0_transformer_blocks_9_attn2_to_k"
+    assert survey_adapter(lora(name, 1280, 2048)).models == ("SDXL",)
+
+
+def test_layers_that_several_models_have_are_several_models():
+    found = survey_adapter(lora("lora_unet_double_blocks_0_img_attn_qkv", 9216, 3072))
+    assert found.models == ("FLUX.1", "Chroma", "Chroma-Radiance", "FLUX.2 klein 4B")
+    assert found.title == "a LoRA for FLUX.1, Chroma, Chroma-Radiance or FLUX.2 klein 4B"
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ({"lokr_w1": (2, 2), "lokr_w2": (160, 160)}, "LoKr"),
+        ({"hada_w1_a": (320, 4), "hada_w1_b": (4, 320), "hada_w2_a": (320, 4), "hada_w2_b": (4, 320)}, "LoHa"),
+        ({"lora_down.weight": (4, 320), "lora_up.weight": (320, 4), "dora_scale": (320, 1)}, "DoRA"),
+        ({"oft_blocks": (4, 80, 80)}, "OFT"),
+        ({"oft_blocks": (3, 4, 80, 80)}, "BOFT"),
+        ({"a1.weight": (4, 320), "a2.weight": (320, 4), "b1.weight": (4, 320), "b2.weight": (320, 4)}, "GLoRA"),
+        ({"weight": (320,), "on_input": ()}, "IA3"),
+        ({"diff": (320, 320)}, "full difference"),
+    ],
+)
+def test_the_kind_is_told_by_its_parts(parts, kind):
+    found = survey_adapter({f"{SD1}1_to_q.{part}": shape for part, shape in parts.items()})
+    assert (found.kind, found.runs) == (kind, True)
+
+
+def test_two_kinds_in_one_file():
+    both = lora(f"{SD1}1_to_q", 320, 320) | {f"{SD1}1_to_k.lokr_w1": (2, 2), f"{SD1}1_to_k.lokr_w2": (160, 160)}
+    assert survey_adapter(both).kind == "LoRA and LoKr"
+
+
+def test_a_layer_that_no_model_has_and_a_part_that_is_missing():
+    whole = lora(f"{SD1}1_to_q", 320, 320)
+    found = survey_adapter({**whole, "lora_unet_another.lora_up.weight": (3, 1)})
+    assert (found.runs, found.unknown) == (False, ("lora_unet_another.lora_up.weight",))
+    whole.popitem()
+    whole.pop(f"{SD1}1_to_q.lora_up.weight")
+    found = survey_adapter(whole)
+    assert not found.runs and found.unknown == (f"{SD1}1_to_q.lora_down.weight",)
+
+
+def test_a_model_that_refsd_does_not_have():
+    found = survey_adapter(lora("transformer.transformer_blocks.0.img_mod.1", 18432, 3072))
+    assert found.models == () and not found.runs
+    assert found.title == "a LoRA for no model that refsd knows"
+
+
+@pytest.mark.parametrize(
+    "family", ["sd15", "sd21", "sdxl", "sd3-medium", "flux-dev", "chroma", "flux2-dev", "zimage"]
+)
+def test_no_model_is_taken_for_an_adapter(family):
+    parts = recipes.MODELS[family].parts
+    names = [recipes.part_shapes(component, part, tiny=True) for component, part in parts.items()]
+    assert all(survey_adapter(shapes) is None for shapes in names)
+
+
+def test_every_kind_has_a_title():
+    assert TITLES.keys() == KINDS.keys()
+
+
+def test_every_network_that_adapters_name_has_a_model():
+    assert {name for name, network in NETWORKS.items() if network.adapters} == {
+        component for sizes in MODELS.values() for component in sizes
+    }
+
+
+def test_it_is_no_model_and_says_where_to_give_it(tmp_path):
+    shapes = published("flux_lora_xlabs_format")
+    save_file({name: np.zeros(shape, np.float16) for name, shape in shapes.items()}, tmp_path / "a.safetensors")
+    checkpoint = survey(tmp_path / "a.safetensors")
+    assert checkpoint.family is None and not checkpoint.components
+    with pytest.raises(BadInput, match=r"a LoRA for FLUX.1.* is no model: give it with --lora"):
+        open_checkpoint(tmp_path / "a.safetensors")
