@@ -58,13 +58,13 @@ def divisor_of(n: int) -> Fit:
     return Fit(n, f"a divisor of {n}", lambda size: n % size == 0)
 
 
-def whole_heads(m: Module, outputs: str, head_dim: int, norm: str) -> None:
-    """Raises BadInput unless a weight's rows are whole heads of `head_dim`, and the norm of queries is as wide."""
-    rows, width = m.shape(outputs)[0], m.shape(norm)[0] if norm in m.weights else head_dim
-    if rows % head_dim or width != head_dim:
-        raise BadInput(
-            f'"{outputs}" has {rows} rows and "{norm}" {width}: refsd computes whole heads of {head_dim} channels'
-        )
+def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) -> None:
+    """Raises BadInput unless a weight's rows are whole heads of `head_dim`, and norms of queries are as wide."""
+    widths = {outputs: m.shape(outputs)[0]} | {norm: m.shape(norm)[0] for norm in norms if norm in m.weights}
+    rows, *others = widths.values()
+    if rows % head_dim or any(width != head_dim for width in others):
+        said = " and ".join(f'"{name}" has {width} rows' for name, width in widths.items())
+        raise BadInput(f"{said}: refsd computes whole heads of {head_dim} channels")
 
 
 def needed(why: str) -> Fit:

@@ -19,6 +19,7 @@ from refsd.models.chroma import chroma
 from refsd.models.chroma_radiance import chroma_radiance
 from refsd.models.flux import AXES_DIM, double_stream_block, flux, single_stream_block
 from refsd.module import Module
+from refsd.networks.flux import QUERY_NORMS
 from refsd.numerics.errors import BadInput
 
 X = Argument("N C H W", VALUE, "noisy latent, unpacked; Fill, Canny and Depth: the condition behind it")
@@ -37,7 +38,7 @@ def _flux_fits(m: Module) -> dict[str, Fit]:
 
 def _latent_fits(m: Module) -> dict[str, Fit]:
     """Tokens are 2x2 squares; the positions fill a head of 128 channels."""
-    whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
+    whole_heads(m, "txt_in.weight", sum(AXES_DIM), QUERY_NORMS)
     for name, axis in (("img_in.weight", 1), ("final_layer.linear.weight", 0)):
         if m.shape(name)[axis] % 4:
             raise BadInput(f'"{name}" has the shape {list(m.shape(name))}: tokens of 4 pixels are expected')
@@ -57,7 +58,7 @@ def _radiance(m: Module, x, timesteps, context, context_mask=None):
 def _radiance_fits(m: Module) -> dict[str, Fit]:
     _, C, patch, _ = m.shape("img_in_patch.weight")
     side = patch * (2 if "__32x32__" in m.weights else 1)
-    whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
+    whole_heads(m, "txt_in.weight", sum(AXES_DIM), QUERY_NORMS)
     return {"C": exactly(C), "E": exactly(m.shape("txt_in.weight")[1])} | dict.fromkeys("HW", multiple_of(side))
 
 

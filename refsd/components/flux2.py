@@ -17,6 +17,7 @@ from refsd.components.component import (
 from refsd.models import vae_flux2
 from refsd.models.flux2 import AXES_DIM, flux2
 from refsd.module import Module
+from refsd.networks.flux import QUERY_NORMS
 
 # name -> shape: each has its own height and width.
 REFERENCES = {
@@ -28,7 +29,7 @@ REFERENCES = {
 
 
 def _flux2(m: Module, **given):
-    whole_heads(m, "txt_in.weight", sum(AXES_DIM), "double_blocks.0.img_attn.norm.query_norm.scale")
+    whole_heads(m, "txt_in.weight", sum(AXES_DIM), QUERY_NORMS)
     references = [given.pop(name) for name in REFERENCES if name in given]
     return flux2(m, **given, reference=references or None)
 

@@ -33,8 +33,11 @@ def _lengths(mask) -> np.ndarray:
     return seen.sum(axis=1)
 
 
+_NORMS = tuple(f"{stack}.0.attention.q_norm.weight" for stack in ("layers", "noise_refiner", "context_refiner"))
+
+
 def _fits(m: Module) -> dict[str, Fit]:
-    whole_heads(m, "x_embedder.weight", HEAD_DIM, "layers.0.attention.q_norm.weight")
+    whole_heads(m, "x_embedder.weight", HEAD_DIM, _NORMS)
     fits = {
         "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
         "E": exactly(m.shape("cap_embedder.1.weight")[1]),

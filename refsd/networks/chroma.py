@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
 from refsd.networks.flux import (
+    AROUND,
     BLOCKS,
     FLUX_DOUBLE,
     FLUX_ENDS,
@@ -65,12 +66,15 @@ def chroma_shapes(size: ChromaSize) -> Shapes:
     return shapes | linear("final_layer.linear", D, size.out_channels)
 
 
-def chroma_size(shapes: Mapping[str, Shape]) -> ChromaSize:
-    """From canonical names. What is missing is Chroma's own."""
+def chroma_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -> ChromaSize:
+    """From canonical names. What is missing is Chroma's own.
+
+    around: what stands before and behind the blocks
+    """
     usual = ChromaSize()
     into = f"{_APPROXIMATOR}.in_proj"
     return ChromaSize(
-        **trunk_size(shapes),
+        **trunk_size(shapes, around),
         width=dim(shapes, f"{into}.weight", 0, dim(shapes, f"{into}.bias", 0, usual.width)),
         layers=count(shapes, f"{_APPROXIMATOR}.layers.", usual.layers),
         waves=dim(shapes, f"{into}.weight", 1, usual.waves),

@@ -11,7 +11,7 @@ from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, Network, Place
 
 _ENDS = ("img_in.", "final_layer.")  # what Chroma has and Radiance has not
-X0, TWICE = "__x0__", "__32x32__"
+_AROUND = ("img_in_patch.weight", "txt_in.weight", "nerf_image_embedder.embedder.0.weight")
 X0, TWICE = "__x0__", "__32x32__"
 
 
@@ -62,7 +62,7 @@ def radiance_size(shapes: Mapping[str, Shape]) -> RadianceSize:
     first, embedder, maker = "img_in_patch", "nerf_image_embedder.embedder.0", "nerf_blocks.0.param_generator"
     hidden = dim(shapes, f"{first}.weight", 0, dim(shapes, f"{first}.bias", 0, usual.chroma.hidden))
     trunk = {name: shape for name, shape in shapes.items() if not name.startswith(_ENDS)}
-    chroma = chroma_size(trunk | {"img_in.bias": (hidden,)})
+    chroma = chroma_size(trunk | {"img_in.bias": (hidden,)}, _AROUND)
     channels = dim(shapes, f"{first}.weight", 1, usual.channels)
     field = dim(shapes, f"{embedder}.weight", 0, dim(shapes, f"{embedder}.bias", 0, usual.field))
     made = dim(shapes, f"{maker}.weight", 0, dim(shapes, f"{maker}.bias", 0, 3 * usual.ratio * field**2))

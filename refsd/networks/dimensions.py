@@ -34,6 +34,11 @@ def count(names: Iterable[str], prefix: str, default: int) -> int:
     return found + 1 or default
 
 
+def blocks(shapes: Mapping[str, Shape], prefix: str, usual: int, around: Iterable[str]) -> int:
+    """`count`; none where no name begins so and the tensors `around` the blocks are all there."""
+    return count(shapes, prefix, 0 if all(name in shapes for name in around) else usual)
+
+
 def dim(shapes: Mapping[str, Shape], name: str, axis: int, default: int) -> int:
     """One dimension; the default where the tensor is missing or has no such one."""
     shape = shapes.get(name, ())

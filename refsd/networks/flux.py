@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.networks.dimensions import Shape, Shapes, count, dim, has, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -58,6 +58,12 @@ def flux_shapes(size: FluxSize) -> Shapes:
     return shapes | linear("final_layer.adaLN_modulation.1", D, 2 * D)
 
 
+# What stands before and behind the blocks: where it is there, a kind of block that is not there has no block.
+AROUND = ("img_in.weight", "txt_in.weight", "final_layer.linear.weight")
+# The first block's of either kind.
+QUERY_NORMS = ("double_blocks.0.img_attn.norm.query_norm.scale", "single_blocks.0.norm.query_norm.scale")
+
+
 def flux_size(shapes: Mapping[str, Shape]) -> FluxSize:
     """From canonical names. What is missing is FLUX.1-dev's; guidance is what the names say."""
     usual = FluxSize()
@@ -69,18 +75,17 @@ def flux_size(shapes: Mapping[str, Shape]) -> FluxSize:
     )
 
 
-def trunk_size(shapes: Mapping[str, Shape]) -> dict[str, int]:
+def trunk_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -> dict[str, int]:
     """What FLUX.1 and Chroma have both."""
     usual = FluxSize()
     hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "img_in.bias", 0, usual.hidden))
     mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 5 * hidden) - hidden
-    norm = "img_attn.norm.query_norm.scale"
-    single = dim(shapes, "single_blocks.0.norm.query_norm.scale", 0, usual.head_dim)
+    double, single = QUERY_NORMS
     return {
         "hidden": hidden,
-        "double_blocks": count(shapes, "double_blocks.", usual.double_blocks),
-        "single_blocks": count(shapes, "single_blocks.", usual.single_blocks),
-        "head_dim": dim(shapes, f"double_blocks.0.{norm}", 0, single),
+        "double_blocks": blocks(shapes, "double_blocks.", usual.double_blocks, around),
+        "single_blocks": blocks(shapes, "single_blocks.", usual.single_blocks, around),
+        "head_dim": dim(shapes, double, 0, dim(shapes, single, 0, usual.head_dim)),
         "mlp": dim(shapes, "double_blocks.0.img_mlp.0.weight", 0, mlp if mlp > 0 else 4 * hidden),
         "in_channels": dim(shapes, "img_in.weight", 1, usual.in_channels),
         "out_channels": dim(shapes, "final_layer.linear.weight", 0, usual.out_channels),
@@ -206,7 +211,7 @@ FLUX = Network(
     flux_shapes,
     places=(
         Place(ORIGINAL, DENOISER, ("double_blocks.", "single_blocks.")),
-        Place(_DIFFUSERS, FOLDER, ("single_transformer_blocks.",)),
+        Place(_DIFFUSERS, FOLDER, ("single_transformer_blocks.", "time_text_embed.text_embedder.")),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux_config, single_linear1_rows),
     computed=FLUX_FIELDS,

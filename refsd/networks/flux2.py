@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.networks.dimensions import Shape, Shapes, count, dim, has, linear
-from refsd.networks.flux import qk_norm, trunk_config
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
+from refsd.networks.flux import AROUND, QUERY_NORMS, qk_norm, trunk_config
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -71,12 +71,12 @@ def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
     usual = FLUX2_DEV
     hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "final_layer.linear.weight", 1, usual.hidden))
     mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 4 * hidden) - hidden
-    single = dim(shapes, "single_blocks.0.norm.query_norm.scale", 0, usual.head_dim)
+    double, single = QUERY_NORMS
     return Flux2Size(
         hidden=hidden,
-        double_blocks=count(shapes, "double_blocks.", usual.double_blocks),
-        single_blocks=count(shapes, "single_blocks.", usual.single_blocks),
-        head_dim=dim(shapes, "double_blocks.0.img_attn.norm.query_norm.scale", 0, single),
+        double_blocks=blocks(shapes, "double_blocks.", usual.double_blocks, AROUND),
+        single_blocks=blocks(shapes, "single_blocks.", usual.single_blocks, AROUND),
+        head_dim=dim(shapes, double, 0, dim(shapes, single, 0, usual.head_dim)),
         mlp=dim(shapes, "double_blocks.0.img_mlp.2.weight", 1, mlp if mlp > 0 else 3 * hidden),
         in_channels=dim(shapes, "img_in.weight", 1, usual.in_channels),
         context_dim=dim(shapes, "txt_in.weight", 1, usual.context_dim),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.networks.config import divisor
-from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, conv, dim, linear
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted, same
@@ -54,17 +54,20 @@ def mmdit_shapes(size: MMDiTSize) -> Shapes:
     return shapes | linear("final_layer.adaLN_modulation.1", D, 2 * D)
 
 
+_AROUND = ("x_embedder.proj.weight", "context_embedder.weight", "final_layer.linear.weight")
+
+
 def mmdit_size(shapes: Mapping[str, Shape]) -> MMDiTSize:
     """From canonical names. What is missing is SD3 medium's."""
     usual = MMDiTSize()
     proj, attention, fc1 = "x_embedder.proj", "joint_blocks.0.x_block.attn", "joint_blocks.0.x_block.mlp.fc1"
     hidden = dim(shapes, f"{proj}.weight", 0, dim(shapes, f"{proj}.bias", 0, usual.hidden))
-    blocks = count(shapes, "joint_blocks.", usual.blocks)
+    n = blocks(shapes, "joint_blocks.", usual.blocks, _AROUND)
     key_norm = dim(shapes, f"{attention}.ln_k.weight", 0, 0)
     duals = {name.split(".")[1] for name in shapes if ".x_block.attn2." in name}
     return MMDiTSize(
         hidden=hidden,
-        blocks=blocks,
+        blocks=n,
         mlp=dim(shapes, f"{fc1}.weight", 0, dim(shapes, f"{fc1}.bias", 0, 4 * hidden)),
         channels=dim(shapes, f"{proj}.weight", 1, usual.channels),
         patch=dim(shapes, f"{proj}.weight", 2, usual.patch),
@@ -73,7 +76,7 @@ def mmdit_size(shapes: Mapping[str, Shape]) -> MMDiTSize:
         pooled=dim(shapes, "y_embedder.mlp.0.weight", 1, usual.pooled),
         frequencies=dim(shapes, "t_embedder.mlp.0.weight", 1, usual.frequencies),
         qk_norm=dim(shapes, f"{attention}.ln_q.weight", 0, key_norm),
-        dual=tuple(i for i in range(blocks) if str(i) in duals),
+        dual=tuple(i for i in range(n) if str(i) in duals),
     )
 
 
@@ -175,5 +178,6 @@ MMDIT = Network(
     computed={"qk_norm": (None, "rms_norm")},
     config=_read_config,
     adapters=DENOISER_NAMINGS,
+    before=("flux",),
 )
 NETWORKS = (MMDIT,)

@@ -7,7 +7,7 @@ is, splits q, k and v, and names the two ends after the patch they are for ("2-1
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
+from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted, same
@@ -57,19 +57,29 @@ def zimage_shapes(size: ZImageSize) -> Shapes:
     return shapes
 
 
+_AROUND = ("x_embedder.weight", "cap_embedder.1.weight", "final_layer.linear.weight")
+_REFINERS = ("noise_refiner.", "context_refiner.")
+
+
 def zimage_size(shapes: Mapping[str, Shape]) -> ZImageSize:
     """From canonical names. What is missing is Z-Image's own."""
     usual = ZImageSize()
     hidden = dim(shapes, "x_embedder.weight", 0, dim(shapes, "x_embedder.bias", 0, usual.hidden))
     caption = dim(shapes, "cap_embedder.0.weight", 0, usual.context_dim)
     waves = "t_embedder.mlp.0.weight"
+    first = next((stack for stack in ("layers.", *_REFINERS) if has(shapes, f"{stack}0.")), "layers.")
+
+    def refiners(stack: str, n: int) -> int:
+        """Both streams are refined, or neither."""
+        return count(shapes, stack, n) if has(shapes, _REFINERS) else blocks(shapes, stack, n, _AROUND)
+
     return ZImageSize(
         hidden=hidden,
-        layers=count(shapes, "layers.", usual.layers),
-        noise_refiners=count(shapes, "noise_refiner.", usual.noise_refiners),
-        context_refiners=count(shapes, "context_refiner.", usual.context_refiners),
-        head_dim=dim(shapes, "layers.0.attention.q_norm.weight", 0, usual.head_dim),
-        mlp=dim(shapes, "layers.0.feed_forward.w1.weight", 0, hidden * 8 // 3),
+        layers=blocks(shapes, "layers.", usual.layers, _AROUND),
+        noise_refiners=refiners("noise_refiner.", usual.noise_refiners),
+        context_refiners=refiners("context_refiner.", usual.context_refiners),
+        head_dim=dim(shapes, f"{first}0.attention.q_norm.weight", 0, usual.head_dim),
+        mlp=dim(shapes, f"{first}0.feed_forward.w1.weight", 0, hidden * 8 // 3),
         channels=dim(shapes, "x_embedder.weight", 1, usual.channels),
         context_dim=dim(shapes, "cap_embedder.1.weight", 1, caption),
         frequencies=dim(shapes, waves, 1, usual.frequencies),

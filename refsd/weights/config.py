@@ -6,6 +6,7 @@ from typing import Any
 from refsd.networks import NETWORKS
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shapes
+from refsd.networks.network import Network
 from refsd.numerics.errors import BadInput
 
 
@@ -27,4 +28,30 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
         if not any(type(found) is not dict and found == value for value in values):
             computed = " or ".join(map(str, values))
             raise BadInput(f"{path}: {field} is {shown_value(found)}; refsd computes {computed} only")
+    _check_counts(network, path, shapes, given)
     return network.config(path, shapes, given)
+
+
+# Fields that say how many blocks there are.
+_COUNTS = (
+    "num_layers",
+    "num_single_layers",
+    "approximator_layers",
+    "n_layers",
+    "n_refiner_layers",
+    "num_hidden_layers",
+)
+
+
+def _check_counts(network: Network, path: Path, shapes: Shapes, given: dict[str, Any]) -> None:
+    """Raises BadInput where the weights are whole and are not as many blocks as config.json says.
+
+    A file that lost a block's every tensor is whole by its names.
+    """
+    size = network.size(shapes)
+    if network.folder is None or not network.shapes(size).keys() <= shapes.keys():
+        return
+    there = network.folder.config(size)
+    for field in _COUNTS:
+        if field in there and given.get(field, there[field]) != there[field]:
+            raise BadInput(f"{path}: {field} is {shown_value(given[field])}; the weights have {there[field]}")
