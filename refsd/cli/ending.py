@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
 
 from refsd.numerics.errors import BadInput
@@ -41,7 +42,9 @@ def run(app: Callable[[], object]) -> int:
     """Run the command line. -> its exit code: 0 pass, 1 does not conform, 2 bad usage or bad input"""
     _guard_streams()
     try:
-        code = _exit_code(app)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = _exit_code(app)
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         return code
@@ -58,6 +61,12 @@ def run(app: Callable[[], object]) -> int:
         code, line = BAD_INPUT, ": ".join([*named, error.strerror or str(error) or type(error).__name__])
     _say(f"refsd: {printable(line)}\n" if line else "")
     return code
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    """A warning of refsd's or of a library's in one line, without the place in the source that raised it."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"refsd: warning: {printable(str(message).strip())}\n")
 
 
 def _exit_code(app: Callable[[], object]) -> int:

@@ -121,8 +121,9 @@ def ending_fault(code: Any, out: str, err: str) -> str | None:
     unprintable = re.search(r"[^\n\t]", "".join(c for c in out + err if not c.isprintable() and c not in "\n\t"))
     if unprintable:
         return f"it prints {unprintable[0]!a}"
-    if code == 2 and not err.startswith(("refsd: ", "Usage:")):
-        return f"exit code 2, and stderr says {err[:200]!a}"
-    if code == 2 and err.startswith("refsd: ") and err.count("\n") != 1:
-        return f"a refusal of {err.count(os.linesep)} lines: {err[:300]!a}"
+    said = "".join(line for line in err.splitlines(keepends=True) if not line.startswith("refsd: warning: "))
+    if code == 2 and not said.startswith(("refsd: ", "Usage:")):
+        return f"exit code 2, and stderr says {said[:200]!a}"
+    if code == 2 and said.startswith("refsd: ") and said.count("\n") != 1:
+        return f"a refusal of {said.count(os.linesep)} lines: {said[:300]!a}"
     return None

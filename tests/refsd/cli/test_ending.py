@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -46,6 +47,19 @@ def test_one_line_and_a_code(capsys, case):
 def test_typers_codes_pass(capsys, given, code):
     assert ending.run(raises(SystemExit(given))) == code
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_library_s_warning_is_one_line(capsys):
+    """Python shows two, with the place in the source that raised it."""
+
+    def app():
+        with warnings.catch_warnings(action="default"):
+            warnings.warn("skipping tag 257\x1b[2J\nof a picture\n", stacklevel=1)
+
+    shown = warnings.showwarning
+    assert ending.run(app) == 0
+    assert capsys.readouterr() == ("", "refsd: warning: skipping tag 257\\x1b[2J\\nof a picture\n")
+    assert warnings.showwarning is shown
 
 
 def test_a_mistake_of_refsds_own_is_no_bad_input():
