@@ -7,6 +7,7 @@ import itertools
 import mmap
 import os
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +75,8 @@ def _npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dt
         read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
         if read_header is None:
             raise BadInput(f"{what}: npy version {version}, expected 1.0 or 2.0")
-        shape, fortran, dtype = read_header(file)
+        with warnings.catch_warnings(action="ignore"):  # of Python 2's numbers, of escapes in its strings
+            shape, fortran, dtype = read_header(file)
     except BadInput:
         raise
     except Exception as error:  # NumPy reads the header with ast and tokenize, which raise what they like

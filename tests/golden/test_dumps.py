@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 import zipfile
 
 import ml_dtypes
@@ -37,6 +38,22 @@ def _written(tmp_path, name, data):
 def test_npy_is_called_as_its_file(tmp_path):
     np.testing.assert_array_equal(read(_written(tmp_path, "out.npy", _npy(_X)))["out"], _X)
     np.testing.assert_array_equal(read(_written(tmp_path, "out.npy", _npy(np.asfortranarray(_X))))["out"], _X)
+
+
+@pytest.mark.parametrize("header", ["'shape': (2L, 3L)", "'shape': (2, 3), 'descr': '\\d'"])
+def test_a_header_is_read_without_a_warning(tmp_path, header):
+    """NumPy warns of Python 2's numbers and Python of such a string; a terminal shows it with a path of refsd's."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, {header}, }}".ljust(117).encode() + b"\n"
+    data = b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + np.arange(6, dtype="<f4").tobytes()
+    path = _written(tmp_path, "a.npy", data)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if "descr" in header:
+            with pytest.raises(BadInput, match="not an npy file"):
+                read(path)
+        else:
+            assert read(path)["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert not warned
 
 
 def test_npz(tmp_path):
