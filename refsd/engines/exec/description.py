@@ -48,7 +48,7 @@ class _Text(msgspec.Struct, forbid_unknown_fields=True):
     name: _Word
     version: _Word
     ops: dict[str, Offer]
-    protocol: int = 1
+    protocol: int
     numerics: str | dict[str, Any] = "float32"
 
 

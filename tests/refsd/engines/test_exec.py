@@ -200,8 +200,9 @@ def test_a_command_is_relative_to_the_user_s_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(
         "import json, sys; request = json.load(sys.stdin)\n"
-        "json.dump({'name': open(sys.argv[1].removeprefix('--name=')).read(), 'version': '1', 'ops': {}},"
-        " open(request['output'], 'w'))"
+        "name = open(sys.argv[1].removeprefix('--name=')).read()\n"
+        "text = {'protocol': 1, 'name': name, 'version': '1', 'ops': {}}\n"
+        "json.dump(text, open(request['output'], 'w'))"
     )
     Path("name.txt").write_text("called so")
     (found,) = programs.find(f"{sys.executable} mine.py --name=name.txt")
@@ -354,7 +355,15 @@ def test_a_wrong_description_is_one_line(program, tmp_path, description, said):
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"\xff", b"[]", b"null", b'{"name": "x", "version": "1", "ops": {}, "numerics": ' + b"[" * 100_000],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"null",
+        b'{"name": "x", "version": "1", "ops": {}, "numerics": ' + b"[" * 100_000,
+        b'{"name": "without a protocol", "version": "1", "ops": {}}',
+    ],
 )
 def test_garbage_for_a_description(text):
     with pytest.raises(EngineFailure, match=r"^description.json: "):
