@@ -13,8 +13,12 @@ from isolation import CANARY, try_all
 from judgement import Outcome, ending_fault, judge
 from kind import Kind, Mutation
 from mutations import bytes_changed, json_changed
+from readings import tensors_read
+from torch_by_pickle import read_legacy
+from torch_files import COUNTED, legacy, state, tensor
 
 from refsd.numerics.errors import BadInput
+from refsd.weights import open_weights
 
 
 def kind(read, second=None) -> Kind:
@@ -90,12 +94,28 @@ def test_what_happens_in_a_process(deed):
         (3, "", ""),
         (0, "\x1b[2J", ""),
         (2, "", "a\nb\n"),
+        (2, "", "refsd: a\nrefsd: b\n"),
+        (2, "", "a.py:3: UserWarning: a\n  a = 5\nrefsd: b\n"),
+        (2, "", "refsd: warning: a\n"),
         (-9, "", ""),
     ],
 )
 def test_how_a_command_ends(code, out, err):
     assert ending_fault(code, out, err) is not None
     assert ending_fault(2, "", "refsd: a: no such file\n") is None
+    assert ending_fault(2, "", "refsd: warning: a\nrefsd: a: no such file\n") is None
+
+
+def test_a_memo_number_of_billions_asks_for_no_memory(tmp_path):
+    """A legal pickle, which refsd reads too."""
+    pickled = state(a=tensor()).replace(b"}(", b"}r" + (0xCC000103).to_bytes(4, "little") + b"(")
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(legacy(pickled, ("0",), COUNTED))
+
+    def once(index: int, folder: Path) -> Outcome:
+        return Outcome("same" if read_legacy(path) == tensors_read(open_weights(path)) else "failure")
+
+    assert [outcome.kind for _, outcome in try_all(2, once)] == ["same", "same"]
 
 
 def test_a_seed_does_it_again(tmp_path):

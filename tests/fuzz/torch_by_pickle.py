@@ -87,8 +87,11 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
-    """storage: (element, key, elements of the whole) -> _Elements"""
+class _Unpickler(pickle._Unpickler):
+    """storage: (element, key, elements of the whole) -> _Elements
+
+    Python's, not C's, whose memo is an array: one memo number in the billions asks for all of the memory.
+    """
 
     def __init__(self, file: BinaryIO, storage):
         super().__init__(file)
