@@ -22,6 +22,7 @@ from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT32
 from refsd.pipelines import txt2img
 from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.samplers import noise
@@ -139,12 +140,12 @@ def free(path: Path, model: Path) -> None:
     deviations = [DEVIATIONS["sdcpp/group-norm-eps"], DEVIATIONS["sdcpp/gelu-tanh"]]
     sd = open_pipeline(open_checkpoint(model), Tokenizers(), Arithmetic(FLOAT32, deviations), budget=6 << 30)
     base = Settings(PROMPT, width=64, height=64, steps=4, cfg_scale=1.0, schedule="discrete")
-    conditioning = txt2img.encode(sd, base)
+    conditioning = txt2img.encode(sd, resolve(sd, base))
     noise.RNGS["pushed"] = _Pushed
     print("| sampler | latents apart | amplification of a displaced start |\n|---|---|---|")
     for sampler in SAMPLERS:
         ends = [
-            txt2img.sample(sd, base._replace(sampler=sampler, rng=rng), conditioning, 42)
+            txt2img.sample(sd, resolve(sd, base._replace(sampler=sampler, rng=rng)), conditioning, 42)
             for rng in ("cuda", "pushed")
         ]
         engine = runs[Asked(sampler, "discrete", 4)].latent

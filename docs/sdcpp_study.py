@@ -29,8 +29,8 @@ from refsd.kernels.timestep_embedding import timestep_embedding
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT64, GGML_CPU
-from refsd.pipelines.job import Job, run
-from refsd.pipelines.picture import to_bytes
+from refsd.pipelines.pictures import Files, draw
+from refsd.pipelines.png import to_bytes
 from refsd.pipelines.settings import Settings
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import SD_LEVELS
@@ -270,7 +270,7 @@ def picture(program: Program, model: Path, out: Path) -> None:
     )
     for label, (numerics, deviations) in RUNS.items():
         path = out / f"{label.replace(' ', '-')}.png"
-        run(Job(model, SETTINGS, 42, 1, path, None, numerics, deviations, None, False))
+        draw(Files(model, path, numerics=numerics, deviations=tuple(deviations)), SETTINGS)
         ours = np.asarray(Image.open(path).convert("RGB"))
         apart = np.abs(ours.astype(int) - sd)
         print(

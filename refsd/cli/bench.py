@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Vae, given
+from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Vae, part_files
 
 WHAT = ("unet", "vae", "diffusion", "flux-blocks", "kernels", "samplers")
 
@@ -123,7 +123,7 @@ def bench(
         from refsd.bench.table import table, warnings
         from refsd.golden.case import ModelRecipe
 
-        parts = given(diffusion_model, vae, None, clip_l, clip_g, t5xxl, llm, None)
+        parts = part_files(diffusion_model, vae, None, clip_l, clip_g, t5xxl, llm, None)
         if what == "diffusion" and model is None and diffusion_model is None:
             raise BadInput("bench diffusion: no model: name one with --model or --diffusion-model")
         with progress.status("recipe weights") as status:

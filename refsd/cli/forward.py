@@ -17,7 +17,7 @@ from refsd.cli.parts import (
     LoraRule,
     Taesd,
     Vae,
-    given,
+    part_files,
 )
 
 
@@ -71,5 +71,5 @@ def forward(
     from refsd.forward import Request, run
 
     settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [], lora_rule)
-    parts = given(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
+    parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
     run(Request(model, parts, component, inputs, out, *settings))

@@ -30,6 +30,6 @@ LoraRule = Annotated[
 FLAGS = ("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net")
 
 
-def given(*files: Path | None) -> dict[str, Path]:
+def part_files(*files: Path | None) -> dict[str, Path]:
     """Flag -> file of those that are there; `files` in the order of FLAGS."""
     return {flag: file for flag, file in zip(FLAGS, files, strict=True) if file is not None}

@@ -41,6 +41,18 @@ def tokenize(
     The file has input_ids, and attention_mask where the family's encoder is told of padding. Prompt weights mean
     nothing here.
     """
-    from refsd.tokenize import Request, run
+    from refsd.tokenize import Options, run
 
-    run(Request(model, tokenizer, component, prompt, family, like, length, output, json))
+    run(
+        Options(
+            model=model,
+            tokenizer=tokenizer,
+            component=component,
+            prompts=prompt,
+            family=family,
+            like=like,
+            length=length,
+            output=output,
+            json=json,
+        )
+    )

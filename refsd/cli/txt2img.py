@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from refsd.cli.numerics import Profile
-from refsd.cli.parts import T5XXL, ClipG, ClipL, ControlNet, DiffusionModel, Llm, LoraRule, Taesd, Vae, given
+from refsd.cli.parts import T5XXL, ClipG, ClipL, ControlNet, DiffusionModel, Llm, LoraRule, Taesd, Vae, part_files
 
-PICTURES, TILES = "Pictures to draw from", "Large pictures"
+IMAGES, TILES = "Pictures to draw from", "Large pictures"
 
 
 def register(app: typer.Typer) -> None:
@@ -117,23 +117,23 @@ def txt2img(
     ] = None,
     init_img: Annotated[
         Path | None,
-        typer.Option("-i", "--init-img", "--init-image", help="What to begin with.", rich_help_panel=PICTURES),
+        typer.Option("-i", "--init-img", "--init-image", help="What to begin with.", rich_help_panel=IMAGES),
     ] = None,
     strength: Annotated[
         float,
-        typer.Option("--strength", help="How much of it is drawn anew, 0 to 1.", rich_help_panel=PICTURES),
+        typer.Option("--strength", help="How much of it is drawn anew, 0 to 1.", rich_help_panel=IMAGES),
     ] = 0.75,
     mask: Annotated[
-        Path | None, typer.Option("--mask", help="White where it is drawn anew.", rich_help_panel=PICTURES)
+        Path | None, typer.Option("--mask", help="White where it is drawn anew.", rich_help_panel=IMAGES)
     ] = None,
     control_image: Annotated[
         Path | None,
         typer.Option(
-            "--control-image", help="Of a ControlNet, or of FLUX.1 Canny and Depth.", rich_help_panel=PICTURES
+            "--control-image", help="Of a ControlNet, or of FLUX.1 Canny and Depth.", rich_help_panel=IMAGES
         ),
     ] = None,
     control_strength: Annotated[
-        float, typer.Option("--control-strength", help="Of a ControlNet.", rich_help_panel=PICTURES)
+        float, typer.Option("--control-strength", help="Of a ControlNet.", rich_help_panel=IMAGES)
     ] = 0.9,
     ref_image: Annotated[
         Path | None,
@@ -141,13 +141,13 @@ def txt2img(
             "-r",
             "--ref-image",
             help="To edit: of pix2pix, FLUX.1 Kontext, FLUX.2.",
-            rich_help_panel=PICTURES,
+            rich_help_panel=IMAGES,
         ),
     ] = None,
     img_cfg_scale: Annotated[
         float | None,
         typer.Option(
-            "--img-cfg-scale", help="Of pix2pix. Default: --cfg-scale; diffusers 1.5.", rich_help_panel=PICTURES
+            "--img-cfg-scale", help="Of pix2pix. Default: --cfg-scale; diffusers 1.5.", rich_help_panel=IMAGES
         ),
     ] = None,
     vae_tiling: Annotated[
@@ -204,15 +204,13 @@ def txt2img(
     """
     import secrets
 
-    from refsd.pipelines.job import PICTURES as FLAGS
-    from refsd.pipelines.job import Job, run
-    from refsd.pipelines.settings import Settings, read_sigmas
-    from refsd.pipelines.tiles import read_tiling
+    from refsd.pipelines.pictures import Files, draw
+    from refsd.pipelines.settings import Settings, read_sigmas, read_tiling
     from refsd.seams import Seams
 
     tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
     levels = None if sigmas is None else read_sigmas(sigmas)
-    shown = zip(FLAGS, (init_img, mask, control_image, ref_image), strict=True)
+    images = {"--init-img": init_img, "--mask": mask, "--control-image": control_image, "--ref-image": ref_image}
     settings = Settings(
         prompt=prompt,
         negative_prompt=negative_prompt,
@@ -236,23 +234,22 @@ def txt2img(
         strength=strength,
         image_cfg_scale=img_cfg_scale,
         control_strength=control_strength,
-    )
-    job = Job(
-        model=model,
-        settings=settings,
         seed=seed if seed >= 0 else secrets.randbelow(2**31),
         batch_count=batch_count,
+    )
+    files = Files(
+        model=model,
         output=output,
         vocab=vocab,
         numerics=numerics,
-        deviations=deviation or [],
+        deviations=tuple(deviation or ()),
         taps=taps,
         verbose=verbose,
         loras=tuple(lora or ()),
-        parts=given(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net),
-        pictures={flag: file for flag, file in shown if file is not None},
+        parts=part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net),
+        images={flag: file for flag, file in images.items() if file is not None},
         tokenizer=tokenizer,
         json=json,
         lora_rule=lora_rule,
     )
-    run(job)
+    draw(files, settings)

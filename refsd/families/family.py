@@ -8,12 +8,12 @@ import numpy as np
 from refsd.module import Module
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import RecipeModel
+from refsd.pipelines.conventions import Convention
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import FLOW, Prediction
 from refsd.tokenizers.text_rules import TextRule
 
-# Engines whose conventions refsd follows. Where they differ, a page has an entry for each: stable-diffusion.cpp as
-# of 2026, and diffusers' pipelines.
+# Convention.family_rows: where engines differ about a family, its page has a row for each of these.
 ENGINES: tuple[str, ...] = "sdcpp", "diffusers"
 
 
@@ -68,14 +68,14 @@ class TextEncoder(NamedTuple):
     rules:            engine -> how a prompt becomes tokens
     output:           the hidden states that the denoiser takes, an output of the component
     optional:         True if the denoiser runs without it
-    projected_in:     engines that multiply CLIP-L's pooled text by its text_projection
+    projected:        True if its pooled text is multiplied by its text_projection, where the convention does so
     short_in_folders: True if diffusers' folders hold it without its last layer, which nothing reads
     """
 
     rules: Mapping[str, TextRule]
     output: str = "last_hidden_state"
     optional: bool = False
-    projected_in: tuple[str, ...] = ()
+    projected: bool = False
     short_in_folders: bool = False
 
 
@@ -98,7 +98,7 @@ class EncodedPrompt(NamedTuple):
     encoders: component -> Encoded
     network:  the denoiser's weights
     size:     height and width of the picture, pixels
-    engine:   whose convention
+    convention: of the engine that is followed
     negative: True for the negative prompt
     empty:    True for a prompt without text
     """
@@ -106,7 +106,7 @@ class EncodedPrompt(NamedTuple):
     encoders: Mapping[str, Encoded]
     network: Module
     size: tuple[int, int]
-    engine: str
+    convention: Convention
     negative: bool = False
     empty: bool = False
 
@@ -136,7 +136,7 @@ class Variant(NamedTuple):
     clip_layer:       the hidden states of CLIP that are taken, counted from the last layer
     final_norm:       True if CLIP's final norm follows that layer
     steps, cfg_scale, guidance, sampler: defaults, the originals' or diffusers'; guidance: where it is embedded
-    extra_channels:   what the network's input has behind x: a name in pipelines.given.EXTRA_CHANNELS
+    extra_channels:   what the network's input has after x: a name in pipelines.initial_latent.EXTRA_CHANNELS
     weighted_together: True if a prompt's weights are applied to CLIP-L and bigG as one
     may_predict_v:    True if some checkpoints predict v and do not say so; one call of the network finds it out
     pixel_space:      True if the network draws pixels, without an autoencoder

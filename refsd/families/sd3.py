@@ -40,7 +40,7 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
 def join(prompt: EncodedPrompt) -> Condition:
     """CLIP-L and bigG side by side, widened by zeros to T5's channels, and T5 behind them along the tokens.
 
-    y: both pooled texts; diffusers' of CLIP-L is projected by its text_projection, stable-diffusion.cpp's is not.
+    y: both pooled texts
 
     Source: Esser et al. 2024, section B.3; diffusers StableDiffusion3Pipeline.encode_prompt.
     """
@@ -50,7 +50,7 @@ def join(prompt: EncodedPrompt) -> Condition:
         t5 = prompt.encoders["t5"].hidden
     else:
         width = prompt.network.shape("context_embedder.weight")[1]
-        t5 = np.zeros((len(clip), WITHOUT_T5[prompt.engine], width), clip.dtype)
+        t5 = np.zeros((len(clip), prompt.convention.row(WITHOUT_T5), width), clip.dtype)
     if t5.shape[2] < clip.shape[2] or len(t5) != len(clip):
         raise BadInput(f"T5's hidden states are {list(t5.shape)}, CLIP's {list(clip.shape)}: they do not fit")
     clip = np.pad(clip, ((0, 0), (0, 0), (0, t5.shape[2] - clip.shape[2])))
@@ -65,7 +65,7 @@ SD3 = Variant(
     "sd3",
     "Stable Diffusion 3",
     {
-        "clip": CLIP_L._replace(projected_in=("diffusers",)),
+        "clip": CLIP_L._replace(projected=True),
         "clip_g": OPEN_CLIP,
         "t5": TextEncoder(_T5, optional=True),
     },

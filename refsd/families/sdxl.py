@@ -43,7 +43,7 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
 def join(prompt: EncodedPrompt) -> Condition:
     """CLIP-L's and bigG's hidden states side by side; y: bigG's pooled text and the sizes.
 
-    An empty negative prompt becomes zeros: its hidden states in both engines, in diffusers the pooled text too.
+    An empty negative prompt becomes zeros: its hidden states, in some engines the pooled text too.
 
     Source: Podell et al. 2023, section 2; diffusers StableDiffusionXLPipeline.encode_prompt,
             zero_out_negative_prompt; stable-diffusion.cpp zero_out_masked.
@@ -52,7 +52,7 @@ def join(prompt: EncodedPrompt) -> Condition:
     context = side_by_side(prompt.encoders["clip"].hidden, prompt.encoders["clip_g"].hidden)
     if prompt.negative and prompt.empty:
         context = np.zeros_like(context)
-        pooled = np.zeros_like(pooled) if prompt.engine == "diffusers" else pooled
+        pooled = np.zeros_like(pooled) if prompt.convention.zeros_pooled else pooled
     sizes = np.array([[*prompt.size, 0, 0, *prompt.size]] * len(context))
     return Condition(context, size_condition(prompt.network, pooled, sizes))
 
@@ -61,7 +61,7 @@ def join_refiner(prompt: EncodedPrompt) -> Condition:
     """bigG's hidden states; y: its pooled text, the sizes and the aesthetic score."""
     context, pooled, _ = prompt.encoders["clip_g"]
     sizes = np.array([[*prompt.size, 0, 0, AESTHETIC[prompt.negative]]] * len(context))
-    if prompt.negative and prompt.empty and prompt.engine == "sdcpp":
+    if prompt.negative and prompt.empty and prompt.convention.zeros_refiner:
         context = np.zeros_like(context)
     return Condition(context, size_condition(prompt.network, pooled, sizes))
 

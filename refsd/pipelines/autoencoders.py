@@ -1,4 +1,4 @@
-"""Between pictures and the latents that a denoiser sees: AutoencoderKL, FLUX.2's, a tiny one, or none at all."""
+"""Encode pictures to the latents that a denoiser sees, and decode: AutoencoderKL, FLUX.2's, a tiny one, or none."""
 
 import re
 from collections.abc import Callable
@@ -8,31 +8,30 @@ import numpy as np
 
 from refsd.families import LatentScale
 from refsd.models.vae_flux2 import pack, unpack
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae_tiling import Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.part import Part, flag_of, open_part
-from refsd.pipelines.tiles import decode_as_asked
+from refsd.pipelines.loaded_component import LoadedComponent, file_flag, load_component
 from refsd.seams import Seams
 from refsd.weights import Checkpoint
 
-# Raw normals of a shape, for what is drawn from an encoder's posterior.
+# Shape -> standard normals, to draw from an encoder's posterior.
 Draw = Callable[[tuple[int, ...]], np.ndarray]
 
-# In this order: a tiny one is there because somebody asked for it.
+# The first that is present is used: a tiny one is there only if the user gave it.
 KINDS = "tae", "flux2-vae", "vae"
 
 
 class Autoencoder(NamedTuple):
     """
     encoder, decoder: None where pixels are the latents, as Radiance's
-    pixels:   of a side, for each of the latent's
-    scale:    what is done to AutoencoderKL's latents; None: nothing
-    packed:   whether 2x2 squares are channels to the denoiser, and the autoencoder's latents are not packed
+    pixels:   pixels per latent, along a side
+    scale:    between AutoencoderKL's latents and the denoiser's; None: they are the same
+    packed:   True if the denoiser sees 2x2 squares of the autoencoder's latents as channels
     """
 
-    encoder: Part | None
-    decoder: Part | None
+    encoder: LoadedComponent | None
+    decoder: LoadedComponent | None
     pixels: int
     scale: LatentScale | None = None
     packed: bool = False
@@ -42,7 +41,11 @@ class Autoencoder(NamedTuple):
         return self.decoder is not None and self.decoder.name == "tae-decoder"
 
     def decode(self, x: np.ndarray, tiling: Tiling | None = None, seams: Seams | None = None) -> np.ndarray:
-        """x: [1, C, H, W], the denoiser's -> picture [1, 3, pixels H, pixels W], about -1..1, not clipped"""
+        """Decode, in tiles as stable-diffusion.cpp does.
+
+        x: [1, C, H, W], as the denoiser sees it
+        -> [1, 3, pixels H, pixels W], about -1..1, not clipped
+        """
         if self.decoder is None:
             return x
         decoder = self.decoder
@@ -52,8 +55,16 @@ class Autoencoder(NamedTuple):
         def run(z: np.ndarray) -> np.ndarray:
             return decoder({"z": z}, "latent")["out"]
 
-        factor = self.pixels // 2 if self.packed else self.pixels
-        picture = decode_as_asked(run, decoder.module, z, factor, tiling, seams or Seams())
+        seams = seams or Seams()
+        if tiling is None:
+            decoder.module.seams = seams
+            picture = run(z)
+        else:
+            factor = self.pixels // 2 if self.packed else self.pixels
+            h, w = z.shape[2:]
+            # Along an axis of several tiles seams wrap between them, of a single tile inside it.
+            decoder.module.seams, wraps = tiling.seams(seams, h, w)
+            picture = tiled_sdcpp(run, z, tiling.sizes(h, w), tiling.target(), up=factor, wraps=wraps)
         return picture * 2 - 1 if self.tiny else picture
 
     def encode(self, picture: np.ndarray, draw: Draw | None = None, scaled: bool = True) -> np.ndarray:
@@ -61,17 +72,17 @@ class Autoencoder(NamedTuple):
 
             z = mean + exp(clip(logvar, -30, 20) / 2) * normal
 
-        draw:   None: the mean; FLUX.2's and the tiny ones have no more
-        scaled: pix2pix is shown latents that are not
+        draw:   None: the mean; FLUX.2's and tiny encoders have no logvar
+        scaled: False for pix2pix, whose extra channels are not scaled
 
         Source: stable-diffusion.cpp gaussian_latent_sample; diffusers DiagonalGaussianDistribution.
         """
         if self.encoder is None:
             return picture
-        said = self.encoder({"x": (picture + 1) / 2 if self.tiny else picture}, "picture")
-        z = said["mean"].astype(self.encoder.dtype)
-        if draw is not None and "logvar" in said:
-            deviation = np.exp(np.clip(said["logvar"].astype(z.dtype), -30, 20) / 2)
+        posterior = self.encoder({"x": (picture + 1) / 2 if self.tiny else picture}, "picture")
+        z = posterior["mean"].astype(self.encoder.dtype)
+        if draw is not None and "logvar" in posterior:
+            deviation = np.exp(np.clip(posterior["logvar"].astype(z.dtype), -30, 20) / 2)
             z = z + deviation * draw(z.shape).astype(z.dtype)
         z = pack(z) if self.packed else z
         return self.scale.to_denoiser(z) if self.scale is not None and scaled else z
@@ -81,15 +92,15 @@ PIXELS = Autoencoder(None, None, 1)
 
 
 def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: int) -> Autoencoder:
-    """channels: of the denoiser's latents. Raises BadInput where the autoencoder's are others."""
+    """channels: of the denoiser's latents. Raises BadInput if the autoencoder's latents have others."""
     kind = next(kind for kind in KINDS if kind in checkpoint.components)
-    encoder, decoder = (open_part(checkpoint, f"{kind}-{half}", arithmetic) for half in ("encoder", "decoder"))
+    encoder, decoder = (load_component(checkpoint, f"{kind}-{half}", arithmetic) for half in ("encoder", "decoder"))
     own = decoder.fits["C" if kind == "flux2-vae" else "Z"].n
     packed = kind == "tae" and channels == 4 * own
     if channels != own and not packed:
         raise BadInput(
             f"{decoder.path}: an autoencoder of {own} channels, and the denoiser's latents have {channels}: "
-            f"give this model's own with {flag_of(kind)}"
+            f"give this model's own with {file_flag(kind)}"
         )
     config = checkpoint.components[kind].config
     scale = None
@@ -98,11 +109,11 @@ def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: i
     return Autoencoder(encoder, decoder, _pixels(kind, decoder) * (2 if packed else 1), scale, packed)
 
 
-def _pixels(kind: str, decoder: Part) -> int:
+def _pixels(kind: str, decoder: LoadedComponent) -> int:
     m = decoder.module
     if kind == "tae":
-        # ExtraChannels each doubling stands a convolution without bias.
-        places = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
-        return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in places)
+        # Each doubling is followed by a convolution without bias.
+        convolutions = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
+        return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in convolutions)
     levels = m.count("decoder.up")
     return 2**levels if kind == "flux2-vae" else 2 ** (levels - 1)

@@ -1,7 +1,7 @@
 """A prompt through a family's tokenizers and text encoders.
 
 The words around a prompt, its length, padding and mask come from the family's text rules; weights in brackets
-and clip skip from the engine's card (cards.py). Weights are applied to the hidden states of each chunk before
+and clip skip from the convention's prompt card. Weights are applied to the hidden states of each chunk before
 these are joined; SDXL's two encoders are weighted as one. stable-diffusion.cpp weights T5, Qwen3 and Mistral too.
 """
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from refsd.families.family import Encoded, TextEncoder, Variant
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.part import Part
+from refsd.pipelines.conventions import Convention
+from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.tokenizers import Tokenizer, find_tokenizer
-from refsd.tokenizers.cards import PROMPT_CARDS, PromptCard
+from refsd.tokenizers.cards import PromptCard
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
 from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, in_chunks, token_rows
@@ -26,73 +27,76 @@ CLIP = "clip", "clip_g"
 
 
 class Tokenizers:
-    """Each found when it is first asked for.
+    """Tokenizers of the text encoders, each opened at its first use.
 
     vocab:     CLIP's, see find_tokenizer
     tokenizer: T5's, Qwen3's or Mistral's: a file or a folder
-    model:     the model, where both are looked for next
+    model:     file or folder that is searched if these are not given
     """
 
     def __init__(self, vocab: Path | None = None, tokenizer: Path | None = None, model: Path | None = None):
         self.vocab, self.tokenizer, self.model = vocab, tokenizer, model
-        self._found: dict[str, Any] = {}
+        self._open: dict[str, Any] = {}
 
     def clip(self) -> Tokenizer:
-        if "clip" not in self._found:
-            self._found["clip"] = find_tokenizer(self.vocab, self.model)
-        return self._found["clip"]
+        if "clip" not in self._open:
+            self._open["clip"] = find_tokenizer(self.vocab, self.model)
+        return self._open["clip"]
 
-    def of(self, part: Part) -> TextTokenizer:
-        """Raises BadInput: neither given, nor in the model's folder, nor in the encoder's own GGUF."""
-        if part.name not in self._found:
-            self._found[part.name] = self._open(part)
-        return self._found[part.name]
+    def of(self, encoder: LoadedComponent) -> TextTokenizer:
+        """Raises BadInput if it is neither given, nor in the model's folder, nor in the encoder's GGUF."""
+        if encoder.name not in self._open:
+            self._open[encoder.name] = self._opened(encoder)
+        return self._open[encoder.name]
 
-    def find(self, encoders: Iterable[Part]) -> list[str]:
-        """Where the vocabularies of these come from."""
+    def sources(self, encoders: Iterable[LoadedComponent]) -> list[str]:
+        """Files that the encoders' vocabularies come from."""
         return list(dict.fromkeys((self.clip() if one.name in CLIP else self.of(one)).source for one in encoders))
 
-    def _open(self, part: Part) -> TextTokenizer:
+    def _opened(self, encoder: LoadedComponent) -> TextTokenizer:
         if self.tokenizer is not None:
-            return open_tokenizer(self.tokenizer, part.name)
-        reason = f"{part.path} carries none"
-        for place in (self.model, part.path):
-            if place is not None and (place.is_dir() or place.suffix == ".gguf"):
+            return open_tokenizer(self.tokenizer, encoder.name)
+        reason = f"{encoder.path} carries none"
+        for path in (self.model, encoder.path):
+            if path is not None and (path.is_dir() or path.suffix == ".gguf"):
                 try:
-                    return open_tokenizer(place, part.name)
+                    return open_tokenizer(path, encoder.name)
                 except BadInput as error:
                     reason = str(error)
-        raise BadInput(f"no tokenizer for {part.name} ({reason}): give its file or folder with --tokenizer")
+        raise BadInput(f"no tokenizer for {encoder.name} ({reason}): give its file or folder with --tokenizer")
 
 
 def encode(
     variant: Variant,
-    like: str,
-    encoders: Mapping[str, Part],
+    convention: Convention,
+    encoders: Mapping[str, LoadedComponent],
     tokenizers: Tokenizers,
     prompt: str,
     clip_skip: int | None = None,
     negative: bool = False,
 ) -> dict[str, Encoded]:
-    """A prompt through the text encoders that are there. -> component -> batches of one
+    """A prompt through the text encoders that are loaded. -> component -> batches of one
 
-    clip_skip: as the user of that engine gives it; None: the family's
-    negative:  whether this is the negative prompt
+    clip_skip: as the engine counts it; None: the family's
+    negative:  True for the negative prompt
     """
-    card = PROMPT_CARDS[like]
-    clip_skip = clip_skip if card.negative or not negative else None
-    clips = {name: part for name, part in encoders.items() if name in CLIP}
-    encoded = _clips(variant, like, card, clips, tokenizers, prompt, clip_skip) if clips else {}
-    for name, part in encoders.items():
+    clip_skip = clip_skip if convention.prompt.negative or not negative else None
+    clips = {name: encoder for name, encoder in encoders.items() if name in CLIP}
+    encoded = _clips(variant, convention, clips, tokenizers, prompt, clip_skip) if clips else {}
+    for name, encoder in encoders.items():
         if name not in CLIP:
             own = variant.encoders[name]
-            encoded[name] = _language(part, tokenizers.of(part), own.rules[like], card, own.output, prompt)
+            rule = convention.row(own.rules)
+            encoded[name] = _language(encoder, tokenizers.of(encoder), rule, convention.prompt, own.output, prompt)
     return encoded
 
 
-def _clips(variant: Variant, like, card, encoders, tokenizers, prompt, clip_skip) -> dict[str, Encoded]:
+def _clips(
+    variant: Variant, convention: Convention, encoders, tokenizers: Tokenizers, prompt: str, clip_skip: int | None
+) -> dict[str, Encoded]:
+    card = convention.prompt
     chunks: list[Chunk] = card.chunk(tokenizers.clip(), card.parse(prompt))
-    rules = {name: variant.encoders[name].rules[like] for name in encoders}
+    rules = {name: convention.row(variant.encoders[name].rules) for name in encoders}
     if not all(rule.over is in_chunks for rule in rules.values()):
         chunks = chunks[:1]
     layer = card.layer(clip_skip, variant.clip_layer)
@@ -111,34 +115,35 @@ def _clips(variant: Variant, like, card, encoders, tokenizers, prompt, clip_skip
         for j, name in enumerate(names):
             hidden = np.concatenate([chunk[j] for chunk in weighted], axis=1)
             pooled = outputs[name][0]["pooled"]
-            if like in variant.encoders[name].projected_in and "text_projection" in encoders[name].module:
+            projected = variant.encoders[name].projected and convention.projects_clip_l
+            if projected and "text_projection" in encoders[name].module:
                 pooled = encoders[name].module.linear("text_projection", pooled)
             encoded[name] = Encoded(hidden, pooled, np.ones(hidden.shape[:2], np.int64))
     return encoded
 
 
-def _own_layer(encoder: TextEncoder, part: Part, layer: int) -> int:
-    """The layer of an encoder that may lack the last of OpenCLIP's 24, as in diffusers' folders of SD 2."""
-    lacks = part.in_a_folder or part.module.count("text_model.encoder.layers") == 23
-    return max(1, layer - 1) if encoder.short_in_folders and lacks else layer
+def _own_layer(of: TextEncoder, encoder: LoadedComponent, layer: int) -> int:
+    """The layer in an encoder that may lack the last of OpenCLIP's 24, as diffusers' folders of SD 2 do."""
+    lacks = encoder.in_diffusers_folder or encoder.module.count("text_model.encoder.layers") == 23
+    return max(1, layer - 1) if of.short_in_folders and lacks else layer
 
 
 def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
-    """The rule's padding behind the first EOS, where a chunk has EOS to the end."""
+    """Replace the EOS that fill a chunk after the first one with the rule's padding."""
     if rule.pad is None:
         return ids
-    behind = np.arange(len(ids)) > int(np.argmax(ids == EOS))
-    return np.where(behind, rule.pad, ids)
+    padding = np.arange(len(ids)) > int(np.argmax(ids == EOS))
+    return np.where(padding, rule.pad, ids)
 
 
 def _language(
-    part: Part, tokenizer: TextTokenizer, rule: TextRule, card: PromptCard, hidden: str, prompt: str
+    encoder: LoadedComponent, tokenizer: TextTokenizer, rule: TextRule, card: PromptCard, hidden: str, prompt: str
 ) -> Encoded:
-    """T5, Qwen3 or Mistral. A BREAK means nothing to them."""
+    """T5, Qwen3 or Mistral, for which BREAK has no meaning."""
     parts = [pair for pair in card.parse(prompt.replace(rule.without, "") if rule.without else prompt) if pair]
     before, after = rule.around
     ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
-    source = f"{tokenizer.source}, {part.name}"
+    source = f"{tokenizer.source}, {encoder.name}"
     rows, mask = token_rows(lambda _: ids, tokenizer.ends, [""], rule, source)
     all_weights = np.ones(rows.shape, np.float32)
     room = (rule.length or MAX_LENGTH) - rule.bos - rule.eos
@@ -148,15 +153,15 @@ def _language(
     answers = []
     for row, seen, weight in zip(rows, mask, all_weights, strict=True):
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
-        outputs = part(inputs, "prompt", also=True)
+        outputs = encoder(inputs, "prompt", also=True)
         if hidden not in outputs:
-            raise BadInput(f"{part.path}: {part.name} has too few layers for this family")
-        answers.append(_weighted([outputs[hidden]], weight, card, part)[0])
+            raise BadInput(f"{encoder.path}: {encoder.name} has too few layers for this family")
+        answers.append(_weighted([outputs[hidden]], weight, card, encoder)[0])
     return Encoded(np.concatenate(answers, axis=1), None, mask.reshape(1, -1))
 
 
 def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list[int], list[float]]:
-    """Neighbours of one weight are encoded as one text."""
+    """Tokens and their weights; neighbours of equal weight are encoded as one text."""
     joined: list[tuple[str, float]] = []
     for text, weight in parts:
         if joined and joined[-1][1] == weight:
@@ -172,10 +177,12 @@ def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list
     return ids, weights
 
 
-def _weighted(hidden: list[np.ndarray], weights: np.ndarray, card: PromptCard, part: Part) -> list[np.ndarray]:
-    """Apply a prompt's weights to one chunk's hidden states, those of several encoders as one. [1, J, E] each"""
+def _weighted(
+    hidden: list[np.ndarray], weights: np.ndarray, card: PromptCard, encoder: LoadedComponent
+) -> list[np.ndarray]:
+    """Apply a prompt's weights to one chunk's hidden states, of several encoders as one array. [1, J, E] each"""
     if card.weigh is None or (weights == 1).all():
         return hidden
     both = np.concatenate(hidden, axis=2)
-    wide = card.weigh(both.astype(part.dtype), weights).astype(both.dtype)
+    wide = card.weigh(both.astype(encoder.dtype), weights).astype(both.dtype)
     return np.split(wide, np.cumsum([h.shape[2] for h in hidden])[:-1], axis=2)

@@ -1,38 +1,36 @@
-"""What a picture is made from, under sd-cli's names and with its defaults."""
+"""What the user asks for, under sd-cli's names and with its defaults; `plan.resolve` fills in the rest."""
 
-import itertools
 import math
+import re
 from typing import NamedTuple
 
-from refsd.families.family import ENGINES
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines import sampling
-from refsd.samplers.schedules import SCHEDULES
-from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+from refsd.pipelines.conventions import DEFAULT
 from refsd.seams import Seams
 
 
 class Settings(NamedTuple):
-    """None is the family's own, or the engine's (`txt2img.filled`).
+    """None: the family's or the convention's default.
 
-    width, height:   pixels, multiples of size_multiple(): see drawn_size; 0: as large as a given picture, else 512
+    width, height:   pixels; 0: those of the first conditioning image, else 512
     sampler:         one of sampling.names()
-    schedule, rng:   names in SCHEDULES and RNGS
+    schedule, rng:   names in SCHEDULES or FLOW_SCHEDULES, and in RNGS
     cfg_scale:       1 leaves the negative prompt out
     clip_skip:       as the engine counts it; in stable-diffusion.cpp 1 takes the last layer
-    eta:             of an ancestral sampler; None is its default
-    sampler_rng:     of the noise between the steps; None goes on drawing from the first noise's
-    sigmas:          to run instead of a schedule's, as many as steps + 1
-    tiling:          how the latent is cut to be decoded; None decodes it whole
-    seams:           which edges of the picture meet
-    like:            whose conventions
+    eta:             of an ancestral sampler
+    sampler_rng:     of the noise between the steps; None: it goes on from the first noise's stream
+    sigmas:          in place of a schedule's, steps + 1 of them
+    tiling:          of the decoder; None: no tiles
+    seams:           edges of the picture that meet
+    like:            a key of CONVENTIONS
     guidance:        of a network that embeds one
-    flow_shift:      instead of the family's; for Flux its mu
+    flow_shift:      in place of the family's; for Flux its mu
     prediction:      of a UNet
-    strength:        share of the schedule that a given picture is drawn over; 1: all of it
+    strength:        share of the schedule that an initial image is drawn over
     image_cfg_scale: of a picture to edit
-    control_strength: factor of what a ControlNet adds
+    control_strength: factor of a ControlNet's output
+    seed:            of the first picture; those of a batch count up
     """
 
     prompt: str
@@ -50,51 +48,15 @@ class Settings(NamedTuple):
     sigmas: tuple[float, ...] | None = None
     tiling: Tiling | None = None
     seams: Seams = Seams()
-    like: str = "sdcpp"
+    like: str = DEFAULT.name
     guidance: float | None = None
     flow_shift: float | None = None
     prediction: str | None = None
     strength: float = 0.75
     image_cfg_scale: float | None = None
     control_strength: float = 0.9
-
-
-def check(settings: Settings, batch_count: int = 1) -> None:
-    """Raises BadInput for a setting out of range; what the family says to it is another matter (txt2img.filled)."""
-    if settings.like not in ENGINES:
-        raise BadInput(f"--like {settings.like}: expected one of {', '.join(ENGINES)}")
-    sampling.method(settings.sampler or "euler", settings.eta, flow=None)
-    if settings.schedule is not None and settings.schedule not in names():
-        raise BadInput(f"--scheduler {settings.schedule}: expected one of {', '.join(names())}")
-    for flag, name in (("rng", settings.rng), ("sampler-rng", settings.sampler_rng)):
-        if name is not None:
-            sampling.check_rng(flag, name)
-    if settings.sigmas is not None:
-        _check_sigmas(settings.sigmas)
-    ranges = {
-        "width": (settings.width or None, 1, 4096),
-        "height": (settings.height or None, 1, 4096),
-        "steps": (settings.steps, 1, 1000),
-        "batch-count": (batch_count, 1, 1000),
-        "cfg-scale": (settings.cfg_scale, -math.inf, math.inf),
-        "img-cfg-scale": (settings.image_cfg_scale, -math.inf, math.inf),
-        "guidance": (settings.guidance, 0, 1000),
-        "flow-shift": (settings.flow_shift, -100, 100),
-        "strength": (settings.strength, 0, 1),
-        "control-strength": (settings.control_strength, -100, 100),
-    }
-    for flag, (value, low, high) in ranges.items():
-        if value is not None and not (low <= value <= high and math.isfinite(value)):
-            between = "a finite number" if low == -math.inf else f"{low} to {high}"
-            raise BadInput(f"--{flag} {value}: expected {between}")
-    for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
-        if any("\ud800" <= c <= "\udfff" for c in text):
-            raise BadInput(f"--{flag}: expected text, found bytes that are not UTF-8")
-
-
-def names() -> list[str]:
-    """Of schedules; a UNet has no use for a flow's, which `txt2img.sigmas` says."""
-    return [*SCHEDULES, *FLOW_SCHEDULES]
+    seed: int = 42
+    batch_count: int = 1
 
 
 def read_sigmas(text: str) -> tuple[float, ...]:
@@ -105,8 +67,26 @@ def read_sigmas(text: str) -> tuple[float, ...]:
         raise BadInput(f"--sigmas {text[:60]}: expected numbers and commas, as 14.61,7.8,3.5,0") from None
 
 
-def _check_sigmas(sigmas: tuple[float, ...]) -> None:
-    levels = [*sigmas]
-    falling = len(levels) > 1 and all(a > b for a, b in itertools.pairwise(levels))
-    if not (falling and levels[-1] >= 0 and math.isfinite(levels[0])):
-        raise BadInput("--sigmas: expected two numbers or more, falling, the last not below 0: 14.61,7.8,3.5,0")
+_INTEGER, _DECIMAL = r"\d{1,9}", r"(?:\d+\.?\d*|\.\d+)"
+
+
+def read_tiling(size: str | None, relative: str | None, overlap: float) -> Tiling:
+    """--vae-tile-size 32x24 (columns, rows) or 32, --vae-relative-tile-size 0.5x2 or 0.5, --vae-tile-overlap.
+
+    Raises BadInput for another text, or an overlap that is no number.
+    """
+    if not math.isfinite(overlap):
+        raise BadInput(f"--vae-tile-overlap {overlap}: expected 0 to 0.5")
+    size_x, size_y = _pair("--vae-tile-size", size, _INTEGER, "32 or 32x24")
+    relative_x, relative_y = _pair("--vae-relative-tile-size", relative, _DECIMAL, "0.5 or 0.5x2")
+    return Tiling(int(size_x), int(size_y), overlap, relative_x, relative_y)
+
+
+def _pair(flag: str, text: str | None, number: str, example: str) -> tuple[float, float]:
+    if text is None:
+        return 0, 0
+    found = re.fullmatch(f"({number})(?:x({number}))?", text, re.ASCII)
+    values = [float(value) for value in (found[1], found[2] or found[1])] if found else [math.inf]
+    if not all(map(math.isfinite, values)):
+        raise BadInput(f"{flag} {text[:60]}: expected a number or two, {example}")
+    return values[0], values[1]

@@ -9,7 +9,7 @@ from kind import Files, Kind, Mutation
 from mutations import bytes_changed
 from PIL import Image
 
-from refsd.pipelines.given import read_picture
+from refsd.pipelines.conditioning_images import read_image
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "TGA")
 
@@ -30,7 +30,7 @@ def _mutate(rng: Random, files: Files) -> Mutation:
 
 
 def _read(folder: Path):
-    return [read_picture(flag, folder / "a.png").tobytes().hex()[:4000] for flag in ("--init-img", "--mask")]
+    return [read_image(flag, folder / "a.png").tobytes().hex()[:4000] for flag in ("--init-img", "--mask")]
 
 
 PICTURES = Kind("pictures", _examples, _mutate, _read)

@@ -22,10 +22,11 @@ from refsd.networks.unet_tensors import UNetSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.pipeline import latent_shape, open_pipeline
+from refsd.pipelines.initial_latent import InitialLatent
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
-from refsd.pipelines.start import Start
 from refsd.samplers.noise import TorchCpu
 from refsd.tokenizers.clip_bpe import EOS, vocabulary
 from refsd.weights import open_checkpoint
@@ -97,9 +98,9 @@ def test_a_skipped_layer(tmp_path, family, skip):
                 redraw(part, seed)
             part.save_pretrained(tmp_path / name)
         ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
-        settings = Settings(WORDS, UGLY, 24, 16, 2, 4.0, clip_skip=skip, like="diffusers")
-        begin = Start(draw(latent_shape(ours, settings), 1), TorchCpu(0))
-        latent = txt2img.sample(ours, settings, txt2img.encode(ours, settings), 0, begin=begin)
+        plan = resolve(ours, Settings(WORDS, UGLY, 24, 16, 2, 4.0, clip_skip=skip, like="diffusers"))
+        begin = InitialLatent(draw(plan.latent_shape, 1), TorchCpu(0))
+        latent = txt2img.sample(ours, plan, txt2img.encode(ours, plan), 0, start=begin)
         theirs = answer(
             kind(**parts, **more), prompt=WORDS, negative_prompt=UGLY, clip_skip=skip, latents=of(begin.noise),
             num_inference_steps=2, guidance_scale=4.0, width=24, height=16,

@@ -49,6 +49,7 @@ from refsd.networks.mistral import MistralSize
 from refsd.networks.qwen3 import Qwen3Size
 from refsd.networks.t5 import T5Size
 from refsd.numerics.tensor import stored
+from refsd.pipelines.conventions import DIFFUSERS
 from refsd.tokenizers.clip_bpe import byte_characters
 from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends
@@ -80,7 +81,7 @@ def rows(folder, component, family, length=None):
 def joined(variant, size=(1, 1), **encoders):
     """A variant's condition. encoders: component -> hidden, pooled and mask, None where it has none"""
     encoded = {name: Encoded(*parts) for name, parts in encoders.items()}
-    return VARIANTS[variant].join(EncodedPrompt(encoded, Module({}), size, "diffusers"))
+    return VARIANTS[variant].join(EncodedPrompt(encoded, Module({}), size, DIFFUSERS))
 
 
 def agree(ours, theirs):

@@ -55,10 +55,13 @@ from refsd.networks.vae import VAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.pipeline import Conditioning, drawn_size, latent_shape, open_pipeline
+from refsd.pipelines.conventions import DIFFUSERS
+from refsd.pipelines.initial_latent import InitialLatent
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
-from refsd.pipelines.start import Start
+from refsd.pipelines.txt2img import Conditioning
 from refsd.samplers.noise import TorchCpu
 from refsd.weights import detect, open_checkpoint
 
@@ -112,12 +115,12 @@ def opened(folder, denoiser, vae, scheduler, *names, seed=4):
 
 
 def begun(ours, settings, seed=1):
-    return Start(draw(latent_shape(ours, settings), seed), TorchCpu(0))
+    return InitialLatent(draw(resolve(ours, settings).latent_shape, seed), TorchCpu(0))
 
 
 def drawn(ours, settings, conditioning, begin):
     """-> latents, picture"""
-    latent = txt2img.sample(ours, settings, conditioning, 0, begin=begin)
+    latent = txt2img.sample(ours, resolve(ours, settings), conditioning, 0, start=begin)
     return latent, txt2img.decode(ours, latent)
 
 
@@ -201,7 +204,7 @@ def test_a_latent_that_is_odd_on_its_way_down(tmp_path):
         scheduler = euler(timestep_spacing="leading")
         unet = peer_unet_sd1(SD1._replace(widths=(32, 64, 64, 64)), 8, 32)
         ours = opened(tmp_path, unet, vae := vae_of(4), scheduler, "clip")
-        settings = drawn_size(ours, Settings("", "", 24, 40, steps=2, cfg_scale=4.0, like="diffusers"))
+        settings = Settings("", "", 24, 40, steps=2, cfg_scale=4.0, like="diffusers")
         begin = begun(ours, settings)
         cond, uncond = draw((1, 7, 24), 2), draw((1, 7, 24), 3)
         pipe = StableDiffusionPipeline(vae, None, None, unet, scheduler, None, None, requires_safety_checker=False)
@@ -218,7 +221,7 @@ def test_flux_goes_down_to_a_size_that_it_takes(tmp_path):
     with float64_throughout():
         network = peer_flux(1, (16, 56, 56), False)
         ours = opened(tmp_path, network, vae := vae_of(4, NO_QUANT, **FLUX_VAE), scheduler, "clip", "t5")
-        settings = drawn_size(ours, Settings("", "", 26, 18, steps=2, cfg_scale=1.0, like="diffusers"))
+        settings = Settings("", "", 26, 18, steps=2, cfg_scale=1.0, like="diffusers")
         begin = begun(ours, settings)
         text, pooled = draw((1, 7, FLUX_E), 2), draw((1, FLUX_V), 3)
         pipe = FluxPipeline(scheduler, vae, None, None, None, None, network)
@@ -253,7 +256,7 @@ def test_sdxl(tmp_path):
             "clip": Encoded(text[None, :, :16], None, seen),
             "clip_g": Encoded(text[None, :, 16:], one[None], seen),
         }
-        prompt = EncodedPrompt(encoded, ours.denoiser.module, (16, 24), "diffusers")
+        prompt = EncodedPrompt(encoded, ours.denoiser.module, (16, 24), DIFFUSERS)
         made.append(ours.variant.join(prompt))
     agree(drawn(ours, settings, Conditioning(*made), begin), theirs)
 

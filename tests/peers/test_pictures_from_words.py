@@ -22,10 +22,11 @@ from refsd.networks.flux2_vae import Flux2VAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.pipeline import latent_shape, open_pipeline
+from refsd.pipelines.initial_latent import InitialLatent
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
-from refsd.pipelines.start import Start
 from refsd.samplers.noise import TorchCpu
 from refsd.weights import open_checkpoint
 
@@ -42,9 +43,9 @@ def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg):
     for name, part in {**names, "tokenizer": tokenizer}.items():
         part.save_pretrained(tmp_path / name)
     ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
-    settings = Settings(WORDS, UGLY, 24, 16, 2, cfg, like="diffusers")
-    begin = Start(draw(latent_shape(ours, settings), 1), TorchCpu(0))
-    latent = txt2img.sample(ours, settings, txt2img.encode(ours, settings), 0, begin=begin)
+    plan = resolve(ours, Settings(WORDS, UGLY, 24, 16, 2, cfg, like="diffusers"))
+    begin = InitialLatent(draw(plan.latent_shape, 1), TorchCpu(0))
+    latent = txt2img.sample(ours, plan, txt2img.encode(ours, plan), 0, start=begin)
     return begin, (latent, txt2img.decode(ours, latent))
 
 

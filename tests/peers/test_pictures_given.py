@@ -33,13 +33,14 @@ from refsd.networks.unet_tensors import UNetSize
 from refsd.networks.vae import VAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
-from refsd.pipelines import start as starts
 from refsd.pipelines import txt2img
-from refsd.pipelines.given import Given
-from refsd.pipelines.pipeline import Conditioning, open_pipeline
+from refsd.pipelines.conditioning_images import ConditioningImages
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
-from refsd.samplers.noise import TorchCpu
+from refsd.pipelines.txt2img import Conditioning
+from refsd.samplers.noise import RNGS, TorchCpu
 from refsd.weights import open_checkpoint
 
 pytestmark = [
@@ -70,7 +71,7 @@ def _lifted(monkeypatch):
     wide = SimpleNamespace(**{**vars(np), "float32": np.float64})
     for module in (scheduling_euler_discrete, scheduling_flow_match_euler_discrete):
         monkeypatch.setattr(module, "np", wide)
-    monkeypatch.setitem(starts.RNGS, "cpu", _Wide)
+    monkeypatch.setitem(RNGS, "cpu", _Wide)
 
 
 def opened(folder, parts, names):
@@ -83,9 +84,8 @@ def opened(folder, parts, names):
     return open_pipeline(open_checkpoint(folder), Tokenizers(), Arithmetic(FLOAT64), 1 << 30)
 
 
-def drawn(ours, settings, conditioning, given):
-    begin = starts.start(ours, settings, SEED, given)
-    latent = txt2img.sample(ours, settings, conditioning, SEED, begin=begin)
+def drawn(ours, settings, conditioning, images):
+    latent = txt2img.sample(ours, resolve(ours, settings._replace(seed=SEED), images), conditioning, SEED)
     return latent, txt2img.decode(ours, latent)
 
 
@@ -98,7 +98,7 @@ def unet_parts(channels=4, **more):
     }
 
 
-def unet_case(tmp_path, kind, channels, settings, given, more=None, **asked):
+def unet_case(tmp_path, kind, channels, settings, images, more=None, **asked):
     with float64_throughout():
         parts = unet_parts(channels, **(more() if more else {}))
         ours = opened(tmp_path, parts, ["clip"])
@@ -108,7 +108,7 @@ def unet_case(tmp_path, kind, channels, settings, given, more=None, **asked):
             requires_safety_checker=False,
         )  # fmt: skip
         theirs = answer(pipe, SEED, **UNET_TEXTS, num_inference_steps=settings.steps, **asked)
-        mine = drawn(ours, settings, Conditioning(Condition(COND), Condition(UNCOND)), given)
+        mine = drawn(ours, settings, Conditioning(Condition(COND), Condition(UNCOND)), images)
     agree(mine, theirs)
 
 
@@ -118,41 +118,41 @@ def unet_settings(steps, strength):
 
 @pytest.mark.parametrize("strength", [0.45, 1.0])
 def test_img2img(tmp_path, strength):
-    given = Given(init=PICTURE)
+    images = ConditioningImages(init=PICTURE)
     settings = unet_settings(5, strength)
-    unet_case(tmp_path, StableDiffusionImg2ImgPipeline, 4, settings, given, image=of(PICTURE), strength=strength)
+    unet_case(tmp_path, StableDiffusionImg2ImgPipeline, 4, settings, images, image=of(PICTURE), strength=strength)
 
 
 @pytest.mark.parametrize(("channels", "strength"), [(9, 1.0), (9, 0.6), (4, 0.6)])
 def test_inpaint(tmp_path, channels, strength):
-    given = Given(init=PICTURE, mask=MASK)
+    images = ConditioningImages(init=PICTURE, mask=MASK)
     asked = {"image": of(PICTURE), "mask_image": of(MASK), "strength": strength, "height": H, "width": W}
     kind = StableDiffusionInpaintPipeline
-    unet_case(tmp_path, kind, channels, unet_settings(5, strength), given, **asked)
+    unet_case(tmp_path, kind, channels, unet_settings(5, strength), images, **asked)
 
 
 @pytest.mark.parametrize(
     "pipeline", [StableDiffusionInstructPix2PixPipeline, StableDiffusionXLInstructPix2PixPipeline]
 )
 def test_the_guidance_by_a_picture_is_1_5_by_default(pipeline):
-    """Which tests/refsd/pipelines/test_given.py holds refsd to."""
+    """Which tests/refsd/pipelines/test_conditioning_images.py holds refsd to."""
     assert inspect.signature(pipeline.__call__).parameters["image_guidance_scale"].default == 1.5
 
 
 def test_pix2pix(tmp_path):
-    settings, given = unet_settings(3, 0.75)._replace(image_cfg_scale=1.75), Given(reference=PICTURE)
+    settings, images = unet_settings(3, 0.75)._replace(image_cfg_scale=1.75), ConditioningImages(reference=PICTURE)
     asked = {"image": of(PICTURE), "image_guidance_scale": 1.75}
-    unet_case(tmp_path, StableDiffusionInstructPix2PixPipeline, 8, settings, given, **asked)
+    unet_case(tmp_path, StableDiffusionInstructPix2PixPipeline, 8, settings, images, **asked)
 
 
 def test_controlnet(tmp_path):
-    settings, given = unet_settings(3, 0.75)._replace(control_strength=0.7), Given(control=PICTURE)
+    settings, images = unet_settings(3, 0.75)._replace(control_strength=0.7), ConditioningImages(control=PICTURE)
     asked = {"image": of(PICTURE), "controlnet_conditioning_scale": 0.7}
     more = lambda: {"controlnet": peer_controlnet(UNET, 8, 32, (16, 32, 96, 256))}
-    unet_case(tmp_path, StableDiffusionControlNetPipeline, 4, settings, given, more, **asked)
+    unet_case(tmp_path, StableDiffusionControlNetPipeline, 4, settings, images, more, **asked)
 
 
-def flux_case(tmp_path, kind, channels, settings, given, **asked):
+def flux_case(tmp_path, kind, channels, settings, images, **asked):
     with float64_throughout():
         parts = {
             "transformer": FluxTransformer2DModel(
@@ -172,7 +172,7 @@ def flux_case(tmp_path, kind, channels, settings, given, **asked):
             **asked,
         )  # fmt: skip
         text = Condition(*(tensor.numpy() for tensor in FLUX_TEXTS.values()))
-        mine = drawn(ours, settings, Conditioning(text, None), given)
+        mine = drawn(ours, settings, Conditioning(text, None), images)
     agree(mine, (kind._unpack_latents(theirs[0], H, W, 8), theirs[1]))
 
 
@@ -181,24 +181,24 @@ def flux_settings(steps, strength=1.0):
 
 
 def test_flux_img2img(tmp_path):
-    settings, given = flux_settings(5, 0.45), Given(init=PICTURE)
-    flux_case(tmp_path, FluxImg2ImgPipeline, 64, settings, given, image=of(PICTURE), strength=0.45)
+    settings, images = flux_settings(5, 0.45), ConditioningImages(init=PICTURE)
+    flux_case(tmp_path, FluxImg2ImgPipeline, 64, settings, images, image=of(PICTURE), strength=0.45)
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.6])
 def test_flux_fill(tmp_path, strength):
-    settings, given = flux_settings(4, strength), Given(init=PICTURE, mask=MASK)
+    settings, images = flux_settings(4, strength), ConditioningImages(init=PICTURE, mask=MASK)
     asked = {"image": of(PICTURE), "mask_image": of(MASK), "strength": strength}
-    flux_case(tmp_path, FluxFillPipeline, 384, settings, given, **asked)
+    flux_case(tmp_path, FluxFillPipeline, 384, settings, images, **asked)
 
 
 def test_flux_control(tmp_path):
     """A tensor their pipeline takes as it is: -1..1."""
-    settings, given = flux_settings(3), Given(control=PICTURE)
-    flux_case(tmp_path, FluxControlPipeline, 128, settings, given, control_image=of(2 * PICTURE - 1))
+    settings, images = flux_settings(3), ConditioningImages(control=PICTURE)
+    flux_case(tmp_path, FluxControlPipeline, 128, settings, images, control_image=of(2 * PICTURE - 1))
 
 
 def test_kontext(tmp_path):
-    settings, given = flux_settings(3), Given(reference=OTHER)
+    settings, images = flux_settings(3), ConditioningImages(reference=OTHER)
     asked = {"image": of(OTHER), "max_area": H * W, "_auto_resize": False}
-    flux_case(tmp_path, FluxKontextPipeline, 64, settings, given, **asked)
+    flux_case(tmp_path, FluxKontextPipeline, 64, settings, images, **asked)

@@ -7,7 +7,7 @@ from refsd.components import COMPONENTS
 from refsd.families import FAMILIES, LATENT_SCALES, VARIANTS, identify, latents_of
 from refsd.families.family import ENGINES
 from refsd.networks import DENOISERS, NETWORKS
-from refsd.pipelines.given import EXTRA_CHANNELS
+from refsd.pipelines.initial_latent import EXTRA_CHANNELS
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 

@@ -8,6 +8,7 @@ from refsd.families.family import Encoded, EncodedPrompt
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
+from refsd.pipelines.conventions import CONVENTIONS
 
 L = np.arange(2 * 3 * 2.0).reshape(2, 3, 2)
 G = 100 + np.arange(2 * 3 * 4.0).reshape(2, 3, 4)
@@ -17,7 +18,7 @@ SEEN = np.ones((2, 3), np.int64)
 def joined(variant, engine="diffusers", network=None, **encoders):
     """encoders: component -> hidden, pooled, mask"""
     encoded = {name: Encoded(*parts) for name, parts in encoders.items()}
-    return VARIANTS[variant].join(EncodedPrompt(encoded, Module(network or {}), (64, 32), engine))
+    return VARIANTS[variant].join(EncodedPrompt(encoded, Module(network or {}), (64, 32), CONVENTIONS[engine]))
 
 
 def test_sdxl():

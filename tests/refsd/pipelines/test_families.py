@@ -14,7 +14,8 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
-from refsd.pipelines.pipeline import filled, open_pipeline
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.weights import open_checkpoint
@@ -56,10 +57,10 @@ def test_a_flow_by_hand(folder, family):
     """x + (sigma_next - sigma) (uncond + 3 (cond - uncond)), the network called here."""
     pipe = pipeline(folder, family)
     side = pipe.autoencoder.pixels * pipe.denoiser.patch
-    settings = Settings("a cat", "ugly", 6 * side, 4 * side, steps=2, cfg_scale=3.0)
-    both = txt2img.encode(pipe, settings)
+    plan = resolve(pipe, Settings("a cat", "ugly", 6 * side, 4 * side, steps=2, cfg_scale=3.0))
+    both = txt2img.encode(pipe, plan)
     heard = {}
-    latent = txt2img.sample(pipe, settings, both, 42, listener=lambda name, x: heard.update({name: np.array(x)}))
+    latent = txt2img.sample(pipe, plan, both, 42, listener=lambda name, x: heard.update({name: np.array(x)}))
     levels, told, sign = FLOWS[family]
     x = heard["noise"].astype(np.float64)
     for sigma, sigma_next in zip(levels, [*levels[1:], 0], strict=True):
@@ -75,7 +76,7 @@ def test_a_flow_by_hand(folder, family):
         x = x + (sigma_next - sigma) * (uncond + 3 * (cond - uncond))
     assert np.linalg.norm(latent - x) <= 1e-10 * np.linalg.norm(x)
     picture = txt2img.decode(pipe, latent)
-    assert picture.shape == (1, 3, settings.height, settings.width) and np.isfinite(picture).all()
+    assert picture.shape == (1, 3, plan.height, plan.width) and np.isfinite(picture).all()
 
 
 @pytest.mark.parametrize(
@@ -84,10 +85,11 @@ def test_a_flow_by_hand(folder, family):
 def test_a_unet_by_hand(folder, prediction, family):
     """In DDIM's angles: v = cos eps - sin x0 with tan = sigma, whatever is predicted."""
     pipe = pipeline(folder, family)
-    settings = Settings("a cat", "", 16, 24, 1, 1.0, "euler", prediction=prediction, sigmas=(5.0, 2.0))
-    both = txt2img.encode(pipe, settings)
+    settings = Settings("a cat", "", 16, 32, 1, 1.0, "euler", prediction=prediction, sigmas=(5.0, 2.0))
+    plan = resolve(pipe, settings)
+    both = txt2img.encode(pipe, plan)
     heard = {}
-    latent = txt2img.sample(pipe, settings, both, 42, listener=lambda name, x: heard.update({name: np.array(x)}))
+    latent = txt2img.sample(pipe, plan, both, 42, listener=lambda name, x: heard.update({name: np.array(x)}))
     x = 5.0 * heard["noise"].astype(np.float64)
     cos, sin = 1 / math.hypot(1, 5.0), 5.0 / math.hypot(1, 5.0)
     out = heard["calls.0.cond"]
@@ -115,10 +117,10 @@ def test_the_command(folder, tmp_path, family):
 def test_defaults_are_the_familys(folder):
     for family in ("sd15", "flux-dev", "flux-schnell", "zimage"):
         pipe = pipeline(folder, family)
-        row = filled(pipe, Settings(""))
-        assert (row.steps, row.cfg_scale) == (VARIANTS[family].steps, VARIANTS[family].cfg_scale)
-        assert (row.width, row.rng) == (512, "cuda") and row == filled(pipe, row)
-    assert filled(pipe, Settings("", like="diffusers")).schedule == "flow_uniform"
+        plan = resolve(pipe, Settings(""))
+        assert (plan.steps, plan.cfg_scale) == (VARIANTS[family].steps, VARIANTS[family].cfg_scale)
+        assert (plan.width, plan.rng) == (512, "cuda")
+    assert resolve(pipe, Settings("", like="diffusers")).schedule == "flow_uniform"
 
 
 @pytest.mark.parametrize(
@@ -161,27 +163,31 @@ def test_anothers_autoencoder_is_named(folder):
 def test_an_empty_negative_prompt_of_sdxl_is_zeros(folder):
     pipe = pipeline(folder, "sdxl")
     for like, pooled in (("sdcpp", False), ("diffusers", True)):
-        both = txt2img.encode(pipe, Settings("a cat", "", 16, 24, like=like))
+        both = txt2img.encode(pipe, resolve(pipe, Settings("a cat", "", 16, 24, like=like)))
         assert not both.uncond.context.any() and both.cond.context.any()
         assert (not both.uncond.y[:, :8].any()) == pooled and both.uncond.y[:, 8:].any()
-        assert txt2img.encode(pipe, Settings("a cat", "x", 16, 24, like=like)).uncond.context.any()
+        assert txt2img.encode(pipe, resolve(pipe, Settings("a cat", "x", 16, 24, like=like))).uncond.context.any()
 
 
 def test_engines_read_a_prompt_in_their_own_way(folder):
     """Lengths, padding behind EOS, masks."""
     pipe = pipeline(folder, "flux-dev")
     for like, tokens in (("sdcpp", 256), ("diffusers", 512)):
-        assert txt2img.encode(pipe, Settings("a cat", like=like)).cond.context.shape == (1, tokens, 40)
+        assert txt2img.encode(pipe, resolve(pipe, Settings("a cat", like=like))).cond.context.shape == (
+            1,
+            tokens,
+            40,
+        )
     pipe = pipeline(folder, "sd3")
     without = pipe._replace(encoders={name: part for name, part in pipe.encoders.items() if name != "t5"})
     for like, tokens in (("sdcpp", 77), ("diffusers", 256)):
-        context = txt2img.encode(without, Settings("a cat", like=like)).cond.context
+        context = txt2img.encode(without, resolve(without, Settings("a cat", like=like))).cond.context
         assert context.shape == (1, 77 + tokens, 40) and not context[:, 77:].any() and context[:, :77].any()
     pipe = pipeline(folder, "chroma")
-    mask = txt2img.encode(pipe, Settings("a cat")).cond.mask
+    mask = txt2img.encode(pipe, resolve(pipe, Settings("a cat"))).cond.mask
     assert mask.sum() == len("a cat") + 2  # EOS, and the first pad
-    weighed = txt2img.encode(pipe, Settings("a (cat:1.5)")).cond.context
-    assert not np.allclose(weighed, txt2img.encode(pipe, Settings("a cat")).cond.context)
+    weighed = txt2img.encode(pipe, resolve(pipe, Settings("a (cat:1.5)"))).cond.context
+    assert not np.allclose(weighed, txt2img.encode(pipe, resolve(pipe, Settings("a cat"))).cond.context)
     np.testing.assert_allclose(
-        weighed.mean(), txt2img.encode(pipe, Settings("a cat")).cond.context.mean(), rtol=1e-6
+        weighed.mean(), txt2img.encode(pipe, resolve(pipe, Settings("a cat"))).cond.context.mean(), rtol=1e-6
     )

@@ -14,11 +14,11 @@ from tiny_tokenizers import bytes_trained
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
+from refsd.pipelines import prediction
 from refsd.pipelines.autoencoders import open_autoencoder
-from refsd.pipelines.noise_levels import levels_of
-from refsd.pipelines.pipeline import filled
-from refsd.pipelines.prediction import prediction_of, shift_of
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
+from refsd.pipelines.scheduler_config import scheduler_config
 from refsd.pipelines.settings import Settings
 from refsd.weights import open_checkpoint
 
@@ -27,6 +27,10 @@ pytestmark = pytest.mark.jitted  # whole models
 
 def checkpoint(path, family="sd15", extras=()):
     return SimpleNamespace(path=path, extras=list(extras), family=SimpleNamespace(name=family))
+
+
+def prediction_of(held, network, flag=None):
+    return prediction.prediction_of(held, scheduler_config(held), network, flag)
 
 
 class Network:
@@ -63,10 +67,10 @@ def test_what_a_folders_scheduler_says(tmp_path):
         assert prediction_of(checkpoint(tmp_path), Network(9)) == told
     for said, shift in (({"shift": 6}, 6.0), ({"shift": 3.0, "use_dynamic_shifting": True}, None), ({}, None)):
         config.write_text(json.dumps(said))
-        assert shift_of(checkpoint(tmp_path)) == shift
+        assert scheduler_config(checkpoint(tmp_path)).shift() == shift
     for said in ({"shift": "3"}, {"shift": -1}, {"shift": 1e9}):
         config.write_text(json.dumps(said))
-        assert shift_of(checkpoint(tmp_path)) is None
+        assert scheduler_config(checkpoint(tmp_path)).shift() is None
     config.write_text('{"prediction_type": "sample"}')
     with pytest.raises(BadInput, match="prediction_type is 'sample'; expected epsilon or v_prediction"):
         prediction_of(checkpoint(tmp_path), Network(0))
@@ -74,15 +78,15 @@ def test_what_a_folders_scheduler_says(tmp_path):
         config.write_text(text)
         with pytest.raises(BadInput, match=said):
             prediction_of(checkpoint(tmp_path), Network(0))
-    assert shift_of(checkpoint(tmp_path / "nowhere")) is None
+    assert scheduler_config(checkpoint(tmp_path / "nowhere")) is None
 
 
 @pytest.mark.usefixtures("letters")
 def test_a_shift_that_is_said(folder):
     sd3, flux = pipeline(folder, "sd3"), pipeline(folder, "flux-dev")
-    assert levels_of(sd3, filled(sd3, Settings("", flow_shift=5.0)), 4).shift == 5.0
-    assert levels_of(sd3, filled(sd3, Settings("")), 4).shift == 3.0
-    assert levels_of(flux, filled(flux, Settings("", flow_shift=1.15)), 4).shift == pytest.approx(np.exp(1.15))
+    assert resolve(sd3, Settings("", flow_shift=5.0)).levels.shift == 5.0
+    assert resolve(sd3, Settings("")).levels.shift == 3.0
+    assert resolve(flux, Settings("", flow_shift=1.15)).levels.shift == pytest.approx(np.exp(1.15))
 
 
 def test_the_tokenizer_of_a_language_model(tmp_path):
@@ -95,7 +99,7 @@ def test_the_tokenizer_of_a_language_model(tmp_path):
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
     (folder / "merges.txt").write_text("\n".join(merges))
     for tokenizers in (Tokenizers(tokenizer=folder), Tokenizers(model=tmp_path)):
-        assert tokenizers.find([part]) == [str(folder / "vocab.json")]
+        assert tokenizers.sources([part]) == [str(folder / "vocab.json")]
         assert tokenizers.of(part) is tokenizers.of(part)
     with pytest.raises(BadInput, match="no tokenizer of t5"):
         Tokenizers(model=tmp_path).of(SimpleNamespace(name="t5", path=part.path))

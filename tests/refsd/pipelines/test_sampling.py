@@ -5,7 +5,8 @@ import pytest
 
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
-from refsd.pipelines.settings import Settings, check, read_sigmas
+from refsd.pipelines.plan import check_ranges
+from refsd.pipelines.settings import Settings, read_sigmas
 from refsd.samplers import SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
@@ -40,7 +41,7 @@ def test_names_of_flows_alone():
     assert {"dpm++2s_a_below_one", "uni_pc_log_snr"} <= set(
         sampling.FLOWS_ONLY
     ) and "euler" not in sampling.FLOWS_ONLY
-    check(Settings("a cat", sampler="uni_pc_log_snr"))
+    check_ranges(Settings("a cat", sampler="uni_pc_log_snr"))
     with pytest.raises(BadInput, match="uni_pc_log_snr: this model is no rectified flow"):
         sampling.method("uni_pc_log_snr", flow=False)
 
@@ -115,7 +116,7 @@ def test_default_schedules():
 )
 def test_refused(change, said):
     with pytest.raises(BadInput, match=said):
-        check(Settings("a cat")._replace(**change))
+        check_ranges(Settings("a cat")._replace(**change))
 
 
 def test_sigmas_are_numbers():

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from refsd.cli import app
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.settings import Settings
-from refsd.pipelines.tiles import read_tiling, words
+from refsd.pipelines.plan import resolve
+from refsd.pipelines.settings import Settings, read_tiling
 from refsd.pipelines.txt2img import decode, encode, sample
 from refsd.seams import Seams
 from refsd.weights import open_weights
@@ -40,12 +40,6 @@ def test_flags_that_say_nothing(flags, says):
     with pytest.raises(BadInput) as raised:
         read_tiling(*flags)
     assert says in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_what_a_picture_says_of_itself():
-    assert words(None, Seams()) == {}
-    assert words(Tiling(), Seams(True, True)) == {"VAE tiles": "0x0 by 0.5", "Circular": "xy"}
-    assert words(Tiling(8, 4, 9, 0.5, 2), Seams(y=True)) == {"VAE tiles": "0.5x2 by 0.5", "Circular": "y"}
 
 
 @pytest.mark.jitted
@@ -79,11 +73,12 @@ def test_a_latent_moved_around_in_tiles_that_wrap(sd):
 @pytest.mark.jitted
 def test_seams_reach_the_unet_and_end_with_the_picture(sd):
     settings = Settings("a cat", width=64, height=64, steps=1, cfg_scale=1, sampler="euler")
-    conditioning = encode(sd, settings)
-    plain = sample(sd, settings, conditioning, 3)
-    around = sample(sd, settings._replace(seams=Seams(x=True)), conditioning, 3)
+    plan = resolve(sd, settings)
+    conditioning = encode(sd, plan)
+    plain = sample(sd, plan, conditioning, 3)
+    around = sample(sd, resolve(sd, settings._replace(seams=Seams(x=True))), conditioning, 3)
     assert np.linalg.norm(around - plain) > 1e-3 * np.linalg.norm(plain)
-    np.testing.assert_array_equal(sample(sd, settings, conditioning, 3), plain)
+    np.testing.assert_array_equal(sample(sd, plan, conditioning, 3), plain)
     seamless = decode(sd, plain, seams=Seams(y=True))
     np.testing.assert_allclose(
         decode(sd, np.roll(plain, 3, 2), seams=Seams(y=True)), np.roll(seamless, 24, 2), atol=1e-12

@@ -9,6 +9,7 @@ from refsd.components import forward
 from refsd.families.family import Condition
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox
@@ -24,10 +25,9 @@ SETTINGS = Settings("a lovely cat", "ugly", 64, 64, steps=2, sampler="euler", cf
 @pytest.fixture(scope="module")
 def run(sd):
     heard = {}
-    conditioning = txt2img.encode(sd, SETTINGS)
-    latent = txt2img.sample(
-        sd, SETTINGS, conditioning, 42, listener=lambda name, x: heard.update({name: np.array(x)})
-    )
+    plan = resolve(sd, SETTINGS)
+    conditioning = txt2img.encode(sd, plan)
+    latent = txt2img.sample(sd, plan, conditioning, 42, listener=lambda name, x: heard.update({name: np.array(x)}))
     return conditioning, latent, heard
 
 
@@ -86,17 +86,18 @@ def test_what_a_listener_hears(run):
 
 
 def test_a_cfg_scale_of_one_leaves_uncond_out(sd):
-    assert txt2img.encode(sd, SETTINGS._replace(cfg_scale=1.0)).uncond is None
+    assert txt2img.encode(sd, resolve(sd, SETTINGS._replace(cfg_scale=1.0))).uncond is None
 
 
 def test_seed_rng_and_prompt_matter(sd, run):
     conditioning, *_ = run
     only_cond = conditioning._replace(uncond=None)
-    quick = SETTINGS._replace(cfg_scale=1.0, steps=1)
+    settings = SETTINGS._replace(cfg_scale=1.0, steps=1)
+    quick = resolve(sd, settings)
     base = txt2img.sample(sd, quick, only_cond, 42)
     for changed in (
         txt2img.sample(sd, quick, only_cond, 43),
-        txt2img.sample(sd, quick._replace(rng="cpu"), only_cond, 42),
+        txt2img.sample(sd, resolve(sd, settings._replace(rng="cpu")), only_cond, 42),
         txt2img.sample(sd, quick, txt2img.Conditioning(conditioning.uncond, None), 42),
     ):
         assert not np.allclose(base, changed)
@@ -106,12 +107,12 @@ def test_euler_a_goes_on_drawing_from_the_stream_of_the_first_noise(sd, run, mon
     drawn = []
     monkeypatch.setattr(Philox, "randn", lambda self, shape: drawn.append(shape) or np.zeros(shape, np.float32))
     only_cond = run[0]._replace(uncond=None)
-    txt2img.sample(sd, SETTINGS._replace(cfg_scale=1.0, sampler="euler_a"), only_cond, 42)
+    txt2img.sample(sd, resolve(sd, SETTINGS._replace(cfg_scale=1.0, sampler="euler_a")), only_cond, 42)
     assert drawn == [(1, 4, 8, 8)] * 2
 
 
 def context(sd, prompt, skip=None):
-    return txt2img.encode_prompt(sd, SETTINGS._replace(prompt=prompt, clip_skip=skip)).context
+    return txt2img.encode_prompt(sd, resolve(sd, SETTINGS._replace(prompt=prompt, clip_skip=skip))).context
 
 
 def test_weights_keep_the_mean(sd):
@@ -127,7 +128,7 @@ def test_long_prompts_are_chunks_one_after_the_other(sd):
     assert long.shape == (1, 154, 128)
     np.testing.assert_allclose(long[:, 77:], context(sd, "cat " * 5), rtol=1e-12)
     conditioning = txt2img.Conditioning(Condition(long), None)
-    assert np.isfinite(txt2img.sample(sd, SETTINGS._replace(steps=1), conditioning, 0)).all()
+    assert np.isfinite(txt2img.sample(sd, resolve(sd, SETTINGS._replace(steps=1)), conditioning, 0)).all()
 
 
 def test_clip_skip(sd):
@@ -140,8 +141,8 @@ def test_clip_skip(sd):
 @pytest.mark.parametrize(("like", "counts"), [("sdcpp", True), ("diffusers", False)])
 def test_clip_skip_and_the_negative_prompt(sd, like, counts):
     asked = SETTINGS._replace(prompt="a cat", negative_prompt="a cat", like=like, clip_skip=None)
-    last = txt2img.encode_prompt(sd, asked).context
-    skipped = asked._replace(clip_skip={"sdcpp": 2, "diffusers": 1}[like])
+    last = txt2img.encode_prompt(sd, resolve(sd, asked)).context
+    skipped = resolve(sd, asked._replace(clip_skip={"sdcpp": 2, "diffusers": 1}[like]))
     prompt, negative = (txt2img.encode_prompt(sd, skipped, negative).context for negative in (False, True))
     assert not np.allclose(prompt, last)
     np.testing.assert_array_equal(negative, prompt if counts else last)
@@ -157,25 +158,24 @@ def test_clip_skip_and_the_negative_prompt(sd, like, counts):
 def test_steps_that_cannot_be(sd, run, change, said):
     conditioning, _, _ = run
     with pytest.raises(BadInput, match=said):
-        txt2img.sample(sd, SETTINGS._replace(**change), conditioning, 42)
+        txt2img.sample(sd, resolve(sd, SETTINGS._replace(**change)), conditioning, 42)
 
 
 @pytest.mark.parametrize("sampler", ["dpm++2m", "dpm++2s_a", "lms"])
 def test_other_samplers_end_in_a_picture(sd, run, sampler):
     conditioning, latent, _ = run
-    other = txt2img.sample(sd, SETTINGS._replace(sampler=sampler, schedule="karras", steps=3), conditioning, 42)
+    plan = resolve(sd, SETTINGS._replace(sampler=sampler, schedule="karras", steps=3))
+    other = txt2img.sample(sd, plan, conditioning, 42)
     assert other.shape == latent.shape and np.isfinite(other).all()
 
 
 def test_cfg_pp_needs_uncond_at_any_scale(sd, run):
-    settings = SETTINGS._replace(sampler="euler_cfg_pp", cfg_scale=1.0)
-    conditioning = txt2img.encode(sd, settings)
+    plan = resolve(sd, SETTINGS._replace(sampler="euler_cfg_pp", cfg_scale=1.0))
+    conditioning = txt2img.encode(sd, plan)
     assert conditioning.uncond is not None
     heard = {}
-    latent = txt2img.sample(
-        sd, settings, conditioning, 42, listener=lambda name, x: heard.update({name: np.array(x)})
-    )
-    sigma, sigma_next = txt2img.sigmas(sd, settings)[:2]
+    latent = txt2img.sample(sd, plan, conditioning, 42, listener=lambda name, x: heard.update({name: np.array(x)}))
+    sigma, sigma_next = plan.sigmas[:2]
     x, cond, uncond = heard["steps.0.x"], heard["calls.0.cond"], heard["calls.0.uncond"]
     np.testing.assert_allclose(heard["steps.1.x"], x - sigma * cond + sigma_next * uncond, rtol=1e-9, atol=1e-12)
     assert np.isfinite(latent).all()
@@ -183,14 +183,16 @@ def test_cfg_pp_needs_uncond_at_any_scale(sd, run):
 
 def test_sigmas_instead_of_a_schedule(sd, run):
     conditioning, latent, _ = run
-    sigmas = tuple(txt2img.sigmas(sd, SETTINGS))
-    same = txt2img.sample(sd, SETTINGS._replace(schedule="karras", sigmas=sigmas), conditioning, 42)
+    sigmas = tuple(resolve(sd, SETTINGS).sigmas)
+    plan = resolve(sd, SETTINGS._replace(schedule="karras", sigmas=sigmas))
+    same = txt2img.sample(sd, plan, conditioning, 42)
     np.testing.assert_array_equal(same, latent)
 
 
 def test_another_generator_between_the_steps(sd, run):
     only_cond = run[0]._replace(uncond=None)
     settings = SETTINGS._replace(cfg_scale=1.0, sampler="euler_a")
-    ends = [txt2img.sample(sd, settings._replace(sampler_rng=rng), only_cond, 42) for rng in (None, "cuda", "cpu")]
+    plans = [resolve(sd, settings._replace(sampler_rng=rng)) for rng in (None, "cuda", "cpu")]
+    ends = [txt2img.sample(sd, plan, only_cond, 42) for plan in plans]
     np.testing.assert_array_equal(ends[0], ends[1])
     assert not np.allclose(ends[0], ends[2])

@@ -14,7 +14,7 @@ from refsd.families import FAMILIES, VARIANTS
 from refsd.families.flux2 import NOT_THINKING
 from refsd.families.text_encoders import USER
 from refsd.numerics.errors import BadInput
-from refsd.tokenize import USUAL_FAMILY
+from refsd.tokenize import DEFAULT_FAMILY
 from refsd.tokenizers.byte_level import TEKKEN, byte_level
 from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends
@@ -315,7 +315,7 @@ def test_a_missing_end_is_named():
 
 
 def test_every_component_has_its_family_under_both_engines():
-    assert all(component in FAMILIES[family].encoders for component, family in USUAL_FAMILY.items())
+    assert all(component in FAMILIES[family].encoders for component, family in DEFAULT_FAMILY.items())
     rules = [encoder.rules for variant in VARIANTS.values() for encoder in variant.encoders.values()]
     assert all(of.keys() == {"diffusers", "sdcpp"} and all(rule.source for rule in of.values()) for of in rules)
 

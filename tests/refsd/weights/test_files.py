@@ -10,7 +10,7 @@ from safetensors.numpy import save, save_file
 
 from refsd.golden import dumps, waivers
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.given import read_picture
+from refsd.pipelines.conditioning_images import read_image
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.tokenizers.vocabulary import read_merges
 from refsd.weights import open_checkpoint, open_weights
@@ -34,8 +34,8 @@ READERS = {
     "merges": (read_merges, "merges.txt"),
     "packed merges": (read_merges, "bpe_simple_vocab_16e6.txt.gz"),
     "clip's tokenizer": (read_merges, "tokenizer.json"),
-    "picture": (lambda path: read_picture("--init-img", path), "a.png"),
-    "mask": (lambda path: read_picture("--mask", path), "a.png"),
+    "picture": (lambda path: read_image("--init-img", path), "a.png"),
+    "mask": (lambda path: read_image("--mask", path), "a.png"),
     "waivers": (waivers.read, "waivers.toml"),
     "npy": (dumps.read, "a.npy"),
     "npz": (dumps.read, "a.npz"),

@@ -1,4 +1,4 @@
-"""Pictures whose sides are no multiples of what a network takes: each engine draws its own size, or refuses."""
+"""The size that a plan draws, where the sides asked for are no multiples of what the network takes."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.pipelines import txt2img
-from refsd.pipelines.pipeline import drawn_size, size_multiple
+from refsd.pipelines.conventions import DIFFUSERS, SDCPP
+from refsd.pipelines.plan import resolve, size_multiple
 from refsd.pipelines.settings import Settings
 
 pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]
@@ -32,35 +33,36 @@ MULTIPLES = {
 def test_what_each_engine_draws(folder, family):
     pipe = pipeline(folder, family)
     up, exact, otherwise = MULTIPLES[family]
-    assert (size_multiple(pipe, "sdcpp"), size_multiple(pipe, "diffusers")) == (up, exact)
-    drawn = drawn_size(pipe, Settings("", width=3 * up - 1, height=2 * up))
+    assert (size_multiple(pipe, SDCPP), size_multiple(pipe, DIFFUSERS)) == (up, exact)
+    drawn = resolve(pipe, Settings("", width=3 * up - 1, height=2 * up))
     assert (drawn.width, drawn.height) == (3 * up, 2 * up)
     fits = Settings("", width=5 * exact, height=7 * exact, like="diffusers")
-    assert drawn_size(pipe, fits) == fits
+    exactly = resolve(pipe, fits)
+    assert (exactly.width, exactly.height, exactly.notices) == (fits.width, fits.height, ())
     odd = fits._replace(width=5 * exact + 1)
     if otherwise is None:
         with pytest.raises(BadInput, match=f"{odd.width}x{odd.height}: diffusers draws .* in multiples of {exact}"):
-            drawn_size(pipe, odd)
+            resolve(pipe, odd)
     else:
-        assert drawn_size(pipe, odd) == fits
+        assert (resolve(pipe, odd).width, resolve(pipe, odd).height) == (fits.width, fits.height)
 
 
 def test_diffusers_draws_nothing_of_no_size(folder):
     pipe = pipeline(folder, "flux-dev")
     with pytest.raises(BadInput, match=r"3x8: .* 4x8 is the next larger size"):
-        drawn_size(pipe, Settings("", width=3, height=8, like="diffusers"))
+        resolve(pipe, Settings("", width=3, height=8, like="diffusers"))
 
 
 @pytest.mark.parametrize("family", ["sd3", "flux-dev", "chroma", "zimage"])
 def test_the_last_patches_are_filled_with_zeros_and_cut_off(folder, family):
     """As stable-diffusion.cpp does in the network: 3 x 5 latents are 4 x 6 to it."""
     pipe = pipeline(folder, family)
-    settings = Settings("a cat", "", 10, 6, 1, 1.0)
-    cond = txt2img.encode(pipe, settings).cond
+    plan = resolve(pipe, Settings("a cat", "", 10, 6, 1, 1.0))
+    cond = txt2img.encode(pipe, plan).cond
     heard = {}
     latent = txt2img.sample(
         pipe,
-        settings,
+        plan,
         txt2img.Conditioning(cond, None),
         42,
         listener=lambda name, x: heard.update({name: np.array(x)}),

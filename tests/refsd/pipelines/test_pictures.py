@@ -1,4 +1,4 @@
-"""refsd txt2img as a user calls it."""
+"""refsd txt2img as a user calls it: files in, files out."""
 
 import numpy as np
 import pytest

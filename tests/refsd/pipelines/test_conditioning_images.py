@@ -1,4 +1,4 @@
-"""Pictures that a picture is made from: what is read, what is refused, where they go."""
+"""Conditioning images: reading, refusals, and the latents and extra channels made of them."""
 
 import json
 
@@ -11,19 +11,19 @@ from small_pictures import call, pipeline
 
 from refsd.networks.controlnet import ControlNetSize
 from refsd.numerics.errors import BadInput
-from refsd.pipelines import given as pictures
-from refsd.pipelines import start as starts
 from refsd.pipelines import txt2img
-from refsd.pipelines.given import Given
-from refsd.pipelines.noise_levels import sigmas
-from refsd.pipelines.pipeline import filled
+from refsd.pipelines.conditioning_images import ConditioningImages, read_image
+from refsd.pipelines.conventions import CONVENTIONS
+from refsd.pipelines.initial_latent import EXTRA_CHANNELS, initial_latent, widened
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings
+from refsd.samplers.noise import RNGS
 
 pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]  # whole models
 
 F64 = ["--numerics", "float64"]
-PICTURE = np.random.default_rng(5).random((1, 3, 16, 24))
-MASK = (np.random.default_rng(6).random((1, 1, 16, 24)) > 0.9).astype(np.float64)
+PICTURE = np.random.default_rng(5).random((1, 3, 16, 32))
+MASK = (np.random.default_rng(6).random((1, 1, 16, 32)) > 0.9).astype(np.float64)
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def png(tmp_path):
 
 
 def test_what_is_read(tmp_path, png):
-    read = pictures.read_picture("--init-img", png)
+    read = read_image("--init-img", png)
     np.testing.assert_array_equal(read, np.floor(PICTURE * 255) / 255)
     grey = tmp_path / "mask.png"
     Image.fromarray(np.array([[0, 127, 128, 255]], np.uint8)).save(grey)
-    assert pictures.read_picture("--mask", grey).tolist() == [[[[0, 0, 1, 1]]]]
+    assert read_image("--mask", grey).tolist() == [[[[0, 0, 1, 1]]]]
 
 
 def test_no_picture(tmp_path):
@@ -48,21 +48,21 @@ def test_no_picture(tmp_path):
         ("nowhere.png", "cannot read the file"),
     ):
         with pytest.raises(BadInput, match=rf"--mask .*{name}: {said}"):
-            pictures.read_picture("--mask", tmp_path / name)
+            read_image("--mask", tmp_path / name)
     Image.new("1", (4097, 1)).save(tmp_path / "wide.png")
     with pytest.raises(BadInput, match="4097x1 pixels; at most 4096"):
-        pictures.read_picture("--init-img", tmp_path / "wide.png")
+        read_image("--init-img", tmp_path / "wide.png")
 
 
 def test_masks_of_latents():
     for like in ("sdcpp", "diffusers"):
-        made = pictures.in_latents(MASK, 2, like)
-        for i, j in np.ndindex(8, 12):
+        made = CONVENTIONS[like].latent_mask(MASK, 2)
+        for i, j in np.ndindex(8, 16):
             square = MASK[0, 0, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
             assert made[0, 0, i, j] == (square.max() if like == "sdcpp" else square[0, 0])
     one = np.zeros((1, 1, 4, 5))
     one[0, 0, 0, 3] = 1
-    assert pictures.widened(one)[0, 0].tolist() == [[0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0] * 5, [0] * 5]
+    assert widened(one)[0, 0].tolist() == [[0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0] * 5, [0] * 5]
 
 
 @pytest.mark.parametrize("like", ["sdcpp", "diffusers"])
@@ -73,10 +73,10 @@ def test_what_stands_behind_x(folder, like):
         pixels = 2
         encode = staticmethod(lambda picture, draw=None, scaled=True: picture[:, :, ::2, ::2])
 
-    def made(kind, **given):
-        return pictures.EXTRA_CHANNELS[kind](Given(**given), Encoder(), like, None)
+    def made(kind, **images):
+        return EXTRA_CHANNELS[kind](ConditioningImages(**images), Encoder(), CONVENTIONS[like], None)
 
-    first, mask = 2 * PICTURE[:, :, ::2, ::2] - 1, pictures.in_latents(MASK, 2, like)
+    first, mask = 2 * PICTURE[:, :, ::2, ::2] - 1, CONVENTIONS[like].latent_mask(MASK, 2)
     inpaint = made("inpaint", init=PICTURE, mask=MASK)
     masked = first * (1 - MASK[:, :, ::2, ::2])
     np.testing.assert_array_equal(inpaint.cond, np.concatenate([mask, masked], axis=1))
@@ -97,20 +97,20 @@ def test_what_stands_behind_x(folder, like):
 def test_from_a_picture_by_hand(folder, family):
     """Begun at the truncated schedule's first level; the posterior drawn from the first seed's stream."""
     pipe = pipeline(folder, family)
-    settings = Settings("a cat", "", 24, 16, 4, 1.0, "euler", strength=0.5)
-    levels = sigmas(pipe, settings, from_a_picture=True)
-    np.testing.assert_array_equal(levels, sigmas(pipe, settings)[1:])
-    given = Given(init=PICTURE)
-    begin = starts.start(pipe, settings, 8, given, first_seed=7)
+    settings = Settings("a cat", "", 32, 16, 4, 1.0, "euler", strength=0.5, seed=7, batch_count=2)
+    plan = resolve(pipe, settings, ConditioningImages(init=PICTURE))
+    levels = plan.sigmas
+    np.testing.assert_array_equal(levels, resolve(pipe, settings).sigmas[1:])
+    begin = initial_latent(pipe, plan, 8)
     said = pipe.autoencoder.encoder({"x": 2 * PICTURE - 1}, "picture")
-    normal = starts.RNGS["cuda"](7).randn(said["mean"].shape)
+    normal = RNGS["cuda"](7).randn(said["mean"].shape)
     z = said["mean"] + np.exp(0.5 * said["logvar"]) * normal
     scale = (z - 0) * 0.18215 if family == "sd15" else (z - 0.1159) * 0.3611
     np.testing.assert_allclose(begin.latent, scale, rtol=1e-9, atol=1e-12)
-    np.testing.assert_array_equal(begin.noise, starts.RNGS["cuda"](8).randn(begin.noise.shape))
+    np.testing.assert_array_equal(begin.noise, RNGS["cuda"](8).randn(begin.noise.shape))
     heard = {}
-    both = txt2img.encode(pipe, settings)
-    txt2img.sample(pipe, settings, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
+    both = txt2img.encode(pipe, plan)
+    txt2img.sample(pipe, plan, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
     share = 1 if family == "sd15" else 1 - levels[0]
     np.testing.assert_allclose(heard["steps.0.x"], share * scale + levels[0] * begin.noise, rtol=1e-9, atol=1e-12)
     assert "steps.3.x" not in heard
@@ -118,9 +118,10 @@ def test_from_a_picture_by_hand(folder, family):
 
 def test_what_is_not_drawn_anew_stays(folder):
     pipe = pipeline(folder, "flux-dev")
-    settings = Settings("a cat", "", 24, 16, 3, 1.0, "euler")
-    begin = starts.start(pipe, settings, 8, Given(init=PICTURE, mask=MASK))
-    latent = txt2img.sample(pipe, settings, txt2img.encode(pipe, settings), 8, begin=begin)
+    settings = Settings("a cat", "", 32, 16, 3, 1.0, "euler")
+    plan = resolve(pipe, settings, ConditioningImages(init=PICTURE, mask=MASK))
+    begin = initial_latent(pipe, plan, 8)
+    latent = txt2img.sample(pipe, plan, txt2img.encode(pipe, plan), 8, start=begin)
     kept = np.broadcast_to(begin.mask == 0, latent.shape)
     np.testing.assert_allclose(latent[kept], begin.latent[kept], rtol=1e-12)
     assert not np.isclose(latent[~kept], begin.latent[~kept]).any()
@@ -145,8 +146,6 @@ def test_the_command(folder, tmp_path, png, family, flags):
     parts = [word for pair in small.files(place, family).items() for word in pair]
     shown = [word for flag in flags for word in (flag, png)]
     out = tmp_path / "cat.png"
-    if family.startswith(("sd15", "flux-fill")):  # multiples of 16
-        Image.fromarray(np.zeros((16, 32, 3), np.uint8)).save(png)
     more = ["--img-cfg-scale", 1.5] if family == "sd15-edit" else []
     result = call(*parts, "-p", "a cat", "--steps", 2, "-o", out, "--json", *shown, *more, *F64)
     told = json.loads(result.stdout)["settings"]
@@ -176,14 +175,14 @@ def test_a_controlnet(folder, tmp_path):
             drawn.append(np.array(picture))
     assert not np.array_equal(*drawn)
     with pytest.raises(BadInput, match=r"--control-image: Stable Diffusion 1\.x has no use for it, or lacks"):
-        starts.start(pipe, Settings("", width=24, height=16), 1, Given(control=PICTURE))
+        resolve(pipe, Settings("", width=32, height=16), ConditioningImages(control=PICTURE))
 
 
 @pytest.mark.parametrize(
-    ("family", "given", "said"),
+    ("family", "images", "said"),
     [
         ("sd15", {"mask": MASK}, "--mask: it says what of --init-img is drawn anew"),
-        ("sd15", {"init": PICTURE[:, :, 1:]}, "--init-img: the picture has 24x15 pixels and 24x16 are drawn"),
+        ("sd15", {"init": PICTURE[:, :, 1:]}, "--init-img: the picture has 32x15 pixels and 32x16 are drawn"),
         ("sd15", {"reference": PICTURE}, "--ref-image: Stable Diffusion 1.x edits no picture"),
         ("sd15-inpaint", {"init": PICTURE}, "these weights are for inpainting: give --init-img and --mask"),
         ("sd15-edit", {}, "these weights edit a picture: give it with --ref-image"),
@@ -192,34 +191,37 @@ def test_a_controlnet(folder, tmp_path):
         ("flux-dev", {"control": PICTURE}, "--control-image: FLUX.1 dev or Kontext has no use for it"),
     ],
 )
-def test_refused(folder, family, given, said):
+def test_refused(folder, family, images, said):
     with pytest.raises(BadInput, match=said):
-        starts.start(pipeline(folder, family), Settings("", width=24, height=16), 1, Given(**given))
+        resolve(pipeline(folder, family), Settings("", width=32, height=16), ConditioningImages(**images))
 
 
 def test_a_strength_that_leaves_no_step(folder):
     pipe = pipeline(folder, "sd15")
+    settings, images = Settings("", steps=4, strength=0.1), ConditioningImages(init=PICTURE)
     with pytest.raises(BadInput, match=r"--strength 0\.1 of --steps 4 leaves no step: raise one of them"):
-        sigmas(pipe, Settings("", like="diffusers", steps=4, strength=0.1), from_a_picture=True)
-    assert len(sigmas(pipe, Settings("", steps=4, strength=0.1), from_a_picture=True)) == 2
+        resolve(pipe, settings._replace(like="diffusers"), images)
+    assert len(resolve(pipe, settings, images).sigmas) == 2
 
 
 def test_the_guidance_by_a_picture_to_edit_that_each_engine_takes_by_itself(folder):
     """diffusers: image_guidance_scale of both InstructPix2Pix pipelines; sd-cli: --img-cfg-scale is --cfg-scale."""
-    pipe = pipeline(folder, "sd15-edit")
+    pipe, images = pipeline(folder, "sd15-edit"), ConditioningImages(reference=PICTURE)
     for like, scale in (("diffusers", 1.5), ("sdcpp", 4.0)):
-        assert filled(pipe, Settings("", cfg_scale=4.0, like=like)).image_cfg_scale == scale
-        assert filled(pipe, Settings("", cfg_scale=4.0, like=like, image_cfg_scale=1.75)).image_cfg_scale == 1.75
-    assert filled(pipeline(folder, "sd15"), Settings("", like="diffusers")).image_cfg_scale is None
+        settings = Settings("", cfg_scale=4.0, like=like)
+        assert resolve(pipe, settings, images).image_cfg_scale == scale
+        assert resolve(pipe, settings._replace(image_cfg_scale=1.75), images).image_cfg_scale == 1.75
+    assert resolve(pipeline(folder, "sd15"), Settings("", like="diffusers")).image_cfg_scale is None
 
 
 def test_each_condition_has_its_own_behind_it(folder):
     """Of pix2pix: the picture with the prompt and without, and neither."""
     pipe = pipeline(folder, "sd15-edit")
-    settings = Settings("a cat", "ugly", 24, 16, 1, 4.0, "euler", image_cfg_scale=1.5)
-    begin = starts.start(pipe, settings, 8, Given(reference=PICTURE))
-    both, heard = txt2img.encode(pipe, settings), {}
-    txt2img.sample(pipe, settings, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
+    settings = Settings("a cat", "ugly", 32, 16, 1, 4.0, "euler", image_cfg_scale=1.5)
+    plan = resolve(pipe, settings, ConditioningImages(reference=PICTURE))
+    begin = initial_latent(pipe, plan, 8)
+    both, heard = txt2img.encode(pipe, plan), {}
+    txt2img.sample(pipe, plan, both, 8, None, lambda name, x: heard.update({name: np.array(x)}), begin)
     latent = begin.extra.cond
     parts = {"cond": (both.cond, latent), "image": (both.uncond, latent), "uncond": (both.uncond, 0 * latent)}
     said = {}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.noise_levels import levels_of
-from refsd.pipelines.prediction import PREDICTIONS, prediction_of
-from refsd.pipelines.settings import Settings
-from refsd.pipelines.trained_levels import trained_levels
+from refsd.pipelines.conventions import CONVENTIONS
+from refsd.pipelines.plan import unet_levels
+from refsd.pipelines.prediction import PREDICTIONS
+from refsd.pipelines.scheduler_config import scheduler_config
 from refsd.samplers.levels import SD_LEVELS
 
 SD = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
@@ -25,6 +25,10 @@ def folder(tmp_path):
         return SimpleNamespace(path=tmp_path, extras=[], family=None)
 
     return written
+
+
+def trained_levels(held, like, prediction="eps"):
+    return unet_levels(CONVENTIONS[like], scheduler_config(held), prediction)
 
 
 def test_stable_diffusions_own(folder, tmp_path):
@@ -48,11 +52,9 @@ def test_other_steps_and_betas_that_are_told(folder):
 
 
 def test_a_pipeline_steps_through_them(folder):
-    pipe = SimpleNamespace(variant=SimpleNamespace(flow=None), checkpoint=folder(beta_schedule="squaredcos_cap_v2"))
-    settings = Settings("", like="diffusers", prediction="v")
-    assert levels_of(pipe, settings, 4).sigmas[-1] > 1000  # type: ignore[arg-type]
-    told = settings._replace(prediction="edm_v")
-    assert levels_of(pipe, told, 4) is PREDICTIONS["edm_v"][1]  # type: ignore[arg-type]
+    held = folder(beta_schedule="squaredcos_cap_v2")
+    assert trained_levels(held, "diffusers", "v").sigmas[-1] > 1000
+    assert trained_levels(held, "diffusers", "edm_v") is PREDICTIONS["edm_v"][1]
 
 
 def test_stable_diffusion_cpp_knows_one_kind(folder):
@@ -94,4 +96,4 @@ def test_an_edm_schedulers_settings_are_not_ignored(folder):
         {"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"},
     ):
         with pytest.raises(BadInput, match=r"an EDM model .*say --prediction edm_v"):
-            prediction_of(folder(**config), None)  # type: ignore[arg-type]
+            scheduler_config(folder(**config)).prediction()

@@ -1,12 +1,18 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from refsd import __version__
+from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
-from refsd.pipelines.picture import output_paths, parameters_text, to_bytes, write_png
-from refsd.pipelines.settings import Settings, check
+from refsd.pipelines.conventions import DIFFUSERS, SDCPP
+from refsd.pipelines.plan import check_ranges
+from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
+from refsd.pipelines.settings import Settings
+from refsd.seams import Seams
 
 
 def test_bytes_are_rounded_and_clipped():
@@ -27,16 +33,33 @@ def test_names_of_files():
         output_paths(Path("cat.jpg"), 1)
 
 
+def plan(**changes):
+    settings = Settings("a cat", "ugly", 64, 128, 3, 7.0, "euler_a", "discrete", "cuda", clip_skip=2)
+    return SimpleNamespace(**settings._asdict() | {"convention": SDCPP, "custom_sigmas": False} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"tiling": Tiling(), "seams": Seams(True, True)}, "Clip skip: 2, VAE tiles: 0x0 by 0.5, Circular: xy, V"),
+        ({"tiling": Tiling(8, 4, 9, 0.5, 2), "seams": Seams(y=True)}, "VAE tiles: 0.5x2 by 0.5, Circular: y, V"),
+        ({"convention": DIFFUSERS, "like": "diffusers"}, "Clip skip: 2, Like: diffusers, Version"),
+        ({"custom_sigmas": True, "eta": 0.5}, "Sampler: euler_a custom, Eta: 0.5, Clip"),
+    ],
+)
+def test_parameters_of_a_plan(changes, text):
+    assert text in parameters_text(plan(**changes), 7, {})
+
+
 @pytest.mark.parametrize("prompt", ["a cat", "кот, 猫"])
 def test_parameters_in_the_png(tmp_path, prompt):
-    settings = Settings(prompt, "ugly", 64, 128, 3, 7.0, "euler_a", "discrete", "cuda", clip_skip=2)
     path = tmp_path / "cat.png"
-    write_png(path, np.zeros((128, 64, 3), np.uint8), parameters_text(settings, 7, {"Version": "refsd"}))
+    write_png(path, np.zeros((128, 64, 3), np.uint8), parameters_text(plan(prompt=prompt), 7, {"Model": "m"}))
     with Image.open(path) as png:
         assert png.size == (64, 128)
         assert png.text["parameters"] == (
             f"{prompt}\nNegative prompt: ugly\nSteps: 3, CFG scale: 7.0, Seed: 7, Size: 64x128, RNG: cuda, "
-            "Sampler: euler_a discrete, Clip skip: 2, Version: refsd"
+            f"Sampler: euler_a discrete, Clip skip: 2, Model: m, Version: refsd {__version__}"
         )
     assert [p.name for p in path.parent.iterdir()] == ["cat.png"]
 
@@ -64,10 +87,10 @@ def test_a_picture_that_cannot_be_written(tmp_path):
 )
 def test_settings_out_of_range(change, said):
     with pytest.raises(BadInput, match=said):
-        check(Settings("a cat")._replace(**change))
+        check_ranges(Settings("a cat")._replace(**change))
 
 
 def test_batch_count():
-    check(Settings("a cat"), 2)
+    check_ranges(Settings("a cat", batch_count=2))
     with pytest.raises(BadInput, match="--batch-count 0"):
-        check(Settings("a cat"), 0)
+        check_ranges(Settings("a cat", batch_count=0))

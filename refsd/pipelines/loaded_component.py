@@ -1,4 +1,4 @@
-"""A component of a checkpoint, ready to run, and what to say where one is missing."""
+"""A component of a checkpoint with its weights open, and the error for one that is missing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +18,12 @@ from refsd.weights.checkpoint import PART_FLAGS
 Loras = Sequence[tuple[AdapterFile, float]]
 
 
-class Part(NamedTuple):
+class LoadedComponent(NamedTuple):
     """
-    name:   of the component, a key of COMPONENTS
-    params: what its config sets
-    path:   of the file that holds it
+    name:   key of COMPONENTS
+    module: its weights
+    params: set by its config
+    path:   file that holds it
     """
 
     name: str
@@ -41,8 +42,8 @@ class Part(NamedTuple):
         return self.module.arithmetic.numerics.compute_dtype
 
     @property
-    def in_a_folder(self) -> bool:
-        """Whether it is an encoder in a folder as diffusers writes it."""
+    def in_diffusers_folder(self) -> bool:
+        """True for a text encoder in a diffusers folder."""
         return self.path is not None and self.path.parent.name.startswith("text_encoder")
 
     @property
@@ -59,25 +60,31 @@ class Part(NamedTuple):
         fits = self.fits
         return fits["H"].n if "H" in fits else 1
 
+    @property
+    def latent_channels(self) -> int:
+        """Channels of a denoiser's output."""
+        fits = self.fits
+        return fits.get("K", fits["C"]).n
 
-def open_part(
+
+def load_component(
     checkpoint: Checkpoint, name: str, arithmetic: Arithmetic, loras: Loras = (), kept: Kept | None = None
-) -> Part:
+) -> LoadedComponent:
     module, params = load(checkpoint, name, arithmetic, kept, loras)
     held = checkpoint.components[COMPONENTS[name].part or ""]
-    return Part(name, module, params, Path(held.weights.file.path))
+    return LoadedComponent(name, module, params, Path(held.weights.file.path))
 
 
-def flag_of(component: str) -> str:
-    """What the command line calls the file that holds it."""
+def file_flag(component: str) -> str:
+    """The command line's flag for a file with this component."""
     return next(flag for flag, names in PART_FLAGS.items() if component in names)
 
 
-def check_parts(checkpoint: Checkpoint, needed: Iterable[tuple[str, ...]]) -> None:
-    """Raises BadInput, in one line, for every part that is missing; of several names any one will do."""
+def check_present(checkpoint: Checkpoint, needed: Iterable[tuple[str, ...]]) -> None:
+    """Raises BadInput that names every missing component; each tuple lists alternatives."""
     missing = [names for names in needed if not any(name in checkpoint.components for name in names)]
     if missing:
-        flags = ", ".join(" or ".join(dict.fromkeys(map(flag_of, names))) for names in missing)
+        flags = ", ".join(" or ".join(dict.fromkeys(map(file_flag, names))) for names in missing)
         what = ", ".join(" or ".join(names) for names in missing)
         title = checkpoint.family.title if checkpoint.family else "the model"
         raise BadInput(

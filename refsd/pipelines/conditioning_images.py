@@ -1,0 +1,59 @@
+"""Images that a picture is made from: the one to start from, its mask, a control image, a reference to edit.
+
+Images are never resized: each engine resizes in its own way, so a size that does not fit is refused.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.file_kinds import START, kind
+from refsd.golden.input_file import open_input
+from refsd.numerics.errors import BadInput
+
+MAX_SIDE = 4096  # pixels
+
+# Flag -> field of ConditioningImages.
+IMAGE_FLAGS = {"--init-img": "init", "--mask": "mask", "--control-image": "control", "--ref-image": "reference"}
+
+
+class ConditioningImages(NamedTuple):
+    """
+    init, control, reference: [1, 3, H, W], 0..1
+    mask:                     [1, 1, H, W], 1 where something new is drawn
+    """
+
+    init: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    control: np.ndarray | None = None
+    reference: np.ndarray | None = None
+
+
+def read_image(flag: str, path: Path) -> np.ndarray:
+    """Read [1, 3, H, W], 0..1 in steps of 1/255; for --mask [1, 1, H, W], 0 and 1.
+
+    Raises BadInput for a file that is no image, or larger than MAX_SIDE.
+    """
+    from PIL import Image
+
+    colours = flag != "--mask"
+    try:
+        file = open_input(path, "a picture")
+    except BadInput as error:
+        raise BadInput(f"{flag} {error}") from None
+    found = kind(file.read(START))
+    try:
+        with file, Image.open(file) as image:
+            if max(image.size) > MAX_SIDE:
+                raise BadInput(f"{flag} {path}: {image.width}x{image.height} pixels; at most {MAX_SIDE} a side")
+            pixels = np.asarray(image.convert("RGB" if colours else "L"))
+    except BadInput:
+        raise
+    except Exception as error:  # Pillow has one for each format
+        reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0][:120]
+        found = reason if not found or found.endswith(" picture") else found
+        raise BadInput(f"{flag} {path}: no picture that can be read: {found}") from None
+    values = pixels.astype(np.float64) / 255
+    values = values.transpose(2, 0, 1) if colours else np.floor(values + 0.5)[None]
+    return values[None]

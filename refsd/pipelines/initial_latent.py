@@ -1,0 +1,144 @@
+"""What sampling starts from: noise, the conditioning images' latents, and the network's extra input channels."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.pipelines.autoencoders import Autoencoder, Draw
+from refsd.pipelines.conditioning_images import ConditioningImages
+from refsd.pipelines.conventions import Convention
+from refsd.pipelines.pipeline import Pipeline
+from refsd.pipelines.plan import Plan
+from refsd.samplers.noise import RNGS, Noise
+
+
+class ExtraChannels(NamedTuple):
+    """Channels after x in the network's input, with the prompt and without it: [1, C, h, w] each."""
+
+    cond: np.ndarray
+    uncond: np.ndarray
+
+
+class InitialLatent(NamedTuple):
+    """
+    noise:  [1, C, h, w], standard normals
+    rng:    also draws the noise between the steps
+    latent: of the initial image; None: there is none
+    mask:   [1, 1, h, w], 1 where something new is drawn; None: everywhere
+    extra:  None: the network takes x alone
+    constants: the network's other images, by argument
+    """
+
+    noise: np.ndarray
+    rng: Noise
+    latent: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    extra: ExtraChannels | None = None
+    constants: Mapping[str, np.ndarray] = {}
+
+    def first_x(self, plan: Plan, dtype: np.dtype) -> np.ndarray:
+        """The latents that sampling starts at.
+
+        x = latent + first_noise noise;  of a rectified flow x = (1 - sigma_0) latent + sigma_0 noise
+        """
+        noise = self.noise.astype(dtype) * plan.first_noise
+        if self.latent is None:
+            return noise
+        latent = self.latent.astype(dtype)
+        return (latent if plan.prediction else latent * (1 - plan.first_noise)) + noise
+
+
+def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
+    """seed: one of plan.seeds"""
+    convention, images, vae = plan.convention, plan.images, pipe.autoencoder
+    kind = pipe.variant.extra_channels
+    rng = RNGS[plan.rng](seed)
+    posterior = rng if convention.one_stream else RNGS[plan.rng](plan.seeds[0])
+    latent = extra = mask = None
+    if plan.from_image and images.init is not None:
+        latent = vae.encode(signed(images.init), posterior.randn)
+    if kind in _BEFORE_NOISE:
+        extra = EXTRA_CHANNELS[kind](images, vae, convention, posterior.randn)
+    noise = rng.randn(plan.latent_shape)
+    if kind and extra is None:
+        extra = EXTRA_CHANNELS[kind](images, vae, convention, posterior.randn)
+    constants = {}
+    if images.control is not None and kind != "control":
+        constants["hint"] = images.control
+    if images.reference is not None and kind != "edit":
+        draw = posterior.randn if convention.draws_reference else None
+        constants["reference"] = vae.encode(signed(images.reference), draw)
+    if images.mask is not None and (convention.keeps_unmasked or not kind):
+        mask = convention.latent_mask(images.mask, vae.pixels)
+        mask = widened(mask) if kind in ("inpaint", "fill") else mask
+    return InitialLatent(noise, rng, latent, mask, extra, constants)
+
+
+def signed(image: np.ndarray) -> np.ndarray:
+    """0..1 -> -1..1"""
+    return image * 2 - 1
+
+
+def widened(mask: np.ndarray) -> np.ndarray:
+    """The largest of each 3x3 square. Source: stable-diffusion.cpp, max_pool_2d of an inpainting model's mask."""
+    h, w = mask.shape[2:]
+    around = np.pad(mask, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    return np.max([around[:, :, i : i + h, j : j + w] for i in range(3) for j in range(3)], axis=0)
+
+
+def _masked(images: ConditioningImages) -> tuple[np.ndarray, np.ndarray]:
+    """The initial image, grey under the mask, -1..1; and the mask."""
+    assert images.init is not None and images.mask is not None
+    return signed(images.init) * (1 - images.mask), images.mask
+
+
+def _inpaint(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
+    """The mask, then the masked image's latent. Source: runwayml/stable-diffusion inpaint_st.py."""
+    image, mask = _masked(images)
+    latent = vae.encode(image, draw)
+    mask = convention.latent_mask(mask, vae.pixels).astype(latent.dtype)
+    uncond = latent if convention.uncond_sees_image else np.zeros_like(latent)
+    return ExtraChannels(*(np.concatenate([mask, z], axis=1) for z in (latent, uncond)))
+
+
+def _fill(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
+    """The masked image's latent, then the mask, each latent's pixels as channels.
+
+    Source: black-forest-labs/flux sampling.py, prepare_fill; diffusers FluxFillPipeline.prepare_mask_latents.
+    """
+    image, mask = _masked(images)
+    latent = vae.encode(image, draw)
+    _, _, h, w = latent.shape
+    P = vae.pixels
+    mask = mask.reshape(1, h, P, w, P).transpose(0, 2, 4, 1, 3).reshape(1, P * P, h, w).astype(latent.dtype)
+    uncond = latent if convention.uncond_sees_image else np.zeros_like(latent)
+    return ExtraChannels(*(np.concatenate([z, mask], axis=1) for z in (latent, uncond)))
+
+
+def _edit(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
+    """The mean of the posterior of the image to edit, not scaled; zeros without the image, in every engine.
+
+    Source: timothybrooks/instruct-pix2pix edit_cli.py; diffusers prepare_image_latents.
+    """
+    assert images.reference is not None
+    latent = vae.encode(signed(images.reference), scaled=False)
+    return ExtraChannels(latent, np.zeros_like(latent))
+
+
+def _control(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
+    """The latent of edges or depths. Source: black-forest-labs/flux sampling.py, prepare_control."""
+    assert images.control is not None
+    latent = vae.encode(signed(images.control), draw)
+    return ExtraChannels(latent, latent if convention.uncond_sees_image else np.zeros_like(latent))
+
+
+# Those whose posterior diffusers draws before the noise.
+_BEFORE_NOISE = ("control",)
+# Variant.extra_channels -> the function that makes them
+EXTRA_CHANNELS: dict[str, Callable[[ConditioningImages, Autoencoder, Convention, Draw | None], ExtraChannels]] = {
+    "inpaint": _inpaint,
+    "fill": _fill,
+    "edit": _edit,
+    "control": _control,
+}

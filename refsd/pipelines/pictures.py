@@ -1,0 +1,141 @@
+"""What `refsd txt2img` does: open the model, resolve the settings, draw each picture, write it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd import __version__
+from refsd.golden.output_file import Outputs
+from refsd.loras import open_loras
+from refsd.numerics.arithmetic import named
+from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import memory, one_answer
+from refsd.pipelines import txt2img
+from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
+from refsd.pipelines.initial_latent import initial_latent
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import Plan, check_ranges, resolve
+from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
+from refsd.pipelines.prompts import Tokenizers
+from refsd.pipelines.report import Report
+from refsd.pipelines.settings import Settings
+from refsd.progress import compile_progress
+from refsd.weights import open_checkpoint
+from refsd.weights.tensor_files import check_name, write_arrays
+
+
+class Files(NamedTuple):
+    """The files and the numerics of `refsd txt2img`.
+
+    parts:  key of PART_FLAGS -> file
+    images: key of IMAGE_FLAGS -> file
+    """
+
+    model: Path | None
+    output: Path
+    vocab: Path | None = None
+    numerics: str = "float32"
+    deviations: tuple[str, ...] = ()
+    taps: Path | None = None
+    verbose: bool = False
+    loras: tuple[str, ...] = ()
+    parts: Mapping[str, Path] = {}
+    images: Mapping[str, Path] = {}
+    tokenizer: Path | None = None
+    json: bool = False
+    lora_rule: str = "trainer"
+
+
+def draw(files: Files, settings: Settings) -> list[Path]:
+    """The pictures' paths. Raises BadInput, in one line, before anything is computed."""
+    report = Report(files.verbose)
+    check_ranges(settings)
+    arithmetic = named(files.numerics, [*files.deviations])
+    images = ConditioningImages(
+        **{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in files.images.items()}
+    )
+    checkpoint = open_checkpoint(files.model, files.parts)
+    loras = open_loras(files.loras, checkpoint, files.lora_rule)
+    tokenizers = Tokenizers(files.vocab, files.tokenizer, files.model)
+    pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
+    vocabularies = tokenizers.sources(pipe.encoders.values())
+    plan = resolve(pipe, settings, images)
+    for notice in plan.notices:
+        report.say(notice)
+    paths = _checked_paths(files, len(plan.seeds))
+    report.detail(f"vocabulary: {', '.join(vocabularies)}")
+
+    taps: dict[str, np.ndarray] = {}
+    report.steps = len(plan.sigmas) - 1
+    with compile_progress(), one_answer(arithmetic.numerics):
+        try:
+            report.now("encoding the prompt")
+            conditioning = txt2img.encode(pipe, plan)
+            taps |= _tensors(conditioning)
+            report.detail(f"text encoding: {report.took():.2f} s")
+            for b, (seed, path) in enumerate(zip(plan.seeds, paths, strict=True)):
+
+                def listener(name: str, array: np.ndarray, prefix: str = f"{b}.") -> None:
+                    taps[prefix + name] = np.array(array)
+
+                start = initial_latent(pipe, plan, seed)
+                report.picture = f"{b + 1}/{len(paths)}"
+                report.step(0)
+                latent = txt2img.sample(pipe, plan, conditioning, seed, report.on_step, listener, start)
+                if not np.isfinite(latent).all():
+                    raise BadInput(
+                        f"the latent of seed {seed} is not finite: the weights overflow in these numerics; "
+                        "try float32"
+                    )
+                report.now(f"picture {report.picture}: decoding")
+                image = txt2img.decode(pipe, latent, plan.tiling, plan.seams)
+                report.detail(f"decoding: {report.took():.2f} s")
+                listener("image", image)
+                write_png(path, to_bytes(image), parameters_text(plan, seed, _file_parameters(files, loras, plan)))
+                report.say(f"{path}: {plan.width}x{plan.height}, seed {seed}")
+        finally:
+            report.status.stop()
+    if files.taps is not None:
+        write_arrays(
+            files.taps, taps, {"tool": "refsd txt2img", "version": __version__, "numerics": files.numerics}
+        )
+    if files.json:
+        pictures = [{"path": str(path), "seed": seed} for path, seed in zip(paths, plan.seeds, strict=True)]
+        print(json.dumps({"family": pipe.variant.name, "pictures": pictures, "settings": plan.record()}))
+    return paths
+
+
+def _checked_paths(files: Files, count: int) -> list[Path]:
+    """Each picture's path. Raises BadInput for a file that could not be written in the end."""
+    outputs, paths = Outputs(), output_paths(files.output, count)
+    for path in paths:
+        outputs.add("--output", path)
+    if files.taps is not None:
+        check_name(files.taps)
+        outputs.add("--taps", files.taps)
+    return paths
+
+
+def _tensors(conditioning: txt2img.Conditioning) -> dict[str, np.ndarray]:
+    """cond, cond.y, cond.mask; uncond, ..."""
+    arrays: dict[str, np.ndarray | None] = {}
+    for which, text in conditioning._asdict().items():
+        if text is not None:
+            arrays |= {which: text.context, f"{which}.y": text.y, f"{which}.mask": text.mask}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _file_parameters(files: Files, loras, plan: Plan) -> dict[str, str]:
+    """What a PNG's parameters say of the files and the numerics."""
+    model = files.model or next(iter(files.parts.values()))
+    parameters = {"Model": model.name, "Numerics": files.numerics}
+    parameters |= {"Deviations": " ".join(files.deviations)} if files.deviations else {}
+    if loras:
+        parameters["Lora"] = " ".join(f"{file.weights.path.name}:{strength:g}" for file, strength in loras)
+        parameters |= {} if files.lora_rule == "trainer" else {"Lora rule": files.lora_rule}
+    if plan.images.init is not None:
+        parameters["Denoising strength"] = f"{plan.strength:g}"
+    return parameters

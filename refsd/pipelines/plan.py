@@ -1,0 +1,343 @@
+"""Settings, a model and an engine's convention -> Plan: every value that decides the pictures, checked.
+
+All refusals of settings are here, before anything is computed but the trial run of `prediction_of`.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refsd.models.vae_tiling import Tiling
+from refsd.numerics.errors import BadInput
+from refsd.pipelines import sampling
+from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
+from refsd.pipelines.conventions import CONVENTIONS, Convention
+from refsd.pipelines.pipeline import Pipeline
+from refsd.pipelines.prediction import PREDICTIONS, prediction_of
+from refsd.pipelines.scheduler_config import SchedulerConfig, scheduler_config
+from refsd.pipelines.settings import Settings
+from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
+from refsd.samplers.parameterization import Prediction
+from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+from refsd.seams import Seams
+
+NO_IMAGES = ConditioningImages()
+# Variant.extra_channels -> the images it needs, what the weights are for, how to give them.
+_NEEDED_IMAGES = {
+    "inpaint": (("init", "mask"), "are for inpainting: give --init-img and --mask"),
+    "fill": (("init", "mask"), "are for filling in: give --init-img and --mask"),
+    "edit": (("reference",), "edit a picture: give it with --ref-image"),
+    "control": (("control",), "follow a picture of edges or depths: give it with --control-image"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """In the order in which txt2img uses it. Fields that Settings has too have its names.
+
+    guided:       True if the network is also run with the negative prompt
+    latent_shape: (1, C, h, w), as the denoiser sees latents
+    seeds:        of each picture
+    from_image:   True if sampling starts from images.init's latent, False: from noise alone
+    first_noise:  factor of the noise in the first latents
+    levels:       noise levels, and the timestep that the network is given at each
+    prediction:   key of PREDICTIONS; None: a rectified flow's
+    output:       what the network's output means
+    custom_sigmas: True if they are the user's, False: the schedule's
+    sigmas:       [n + 1], float64, falling: those that are stepped through
+    notices:      lines for the user: what is drawn in another way than was asked for
+    """
+
+    convention: Convention
+    prompt: str
+    negative_prompt: str
+    guided: bool
+    clip_skip: int | None
+    width: int
+    height: int
+    latent_shape: tuple[int, int, int, int]
+    images: ConditioningImages
+    rng: str
+    seeds: tuple[int, ...]
+    from_image: bool
+    first_noise: float
+    sampler: str
+    method: sampling.Method
+    eta: float | None
+    sampler_rng: str | None
+    schedule: str
+    steps: int
+    strength: float
+    flow_shift: float | None
+    custom_sigmas: bool
+    sigmas: np.ndarray
+    levels: Levels
+    prediction: str | None
+    output: Prediction
+    cfg_scale: float
+    image_cfg_scale: float | None
+    guidance: float | None
+    control_strength: float
+    tiling: Tiling | None
+    seams: Seams
+    notices: tuple[str, ...]
+
+    @property
+    def like(self) -> str:
+        return self.convention.name
+
+    def record(self) -> dict[str, Any]:
+        """For --json: every setting that decides the pictures' values, by its name in Settings."""
+        apart = "tiling", "seams", "seed", "batch_count"
+        return {name: getattr(self, name) for name in Settings._fields if name not in apart} | {
+            "sigmas": self.sigmas.tolist()
+        }
+
+
+def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_IMAGES) -> Plan:
+    """Raises BadInput, in one line, for a setting that is out of range or of no use to the model."""
+    check_ranges(settings)
+    convention, own, flow = CONVENTIONS[settings.like], pipe.variant, pipe.variant.flow
+    _check_use(pipe, settings)
+    width, height, notices = _size(pipe, convention, settings, images)
+    _check_images(pipe, images, width, height)
+
+    sampler = settings.sampler or convention.sampler or own.sampler
+    method = sampling.method(sampler, settings.eta, flow is not None)
+    schedule = settings.schedule or sampling.default_schedule(sampler, convention.row(own.schedule))
+    steps = settings.steps or own.steps
+    scheduler = scheduler_config(pipe.checkpoint)
+    prediction = None if flow else prediction_of(pipe.checkpoint, scheduler, pipe.denoiser, settings.prediction)
+    P = pipe.autoencoder.pixels
+    latent_shape = 1, pipe.denoiser.latent_channels, height // P, width // P
+
+    def levels_of(steps: int) -> Levels:
+        if flow is not None:
+            return flow.levels(_shift(pipe, convention, settings, scheduler, latent_shape, steps))
+        return unet_levels(convention, scheduler, prediction or "eps")
+
+    ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
+    from_image = images.init is not None and not ignored
+    levels = levels_of(steps)
+    sigmas = _sigmas(pipe, convention, settings, schedule, steps, levels_of, from_image)
+    first_noise = float(sigmas[0])
+    if flow is None and not from_image and schedule not in convention.sigma_schedules:
+        first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
+
+    cfg_scale = own.cfg_scale if settings.cfg_scale is None else settings.cfg_scale
+    image_cfg_scale = None
+    if own.extra_channels == "edit":
+        scales = settings.image_cfg_scale, convention.image_cfg_scale, cfg_scale
+        image_cfg_scale = next(scale for scale in scales if scale is not None)
+    if settings.negative_prompt and cfg_scale == 1:
+        why = f"{own.title}'s guidance is distilled into its weights; " if own.cfg_scale == 1 else ""
+        notices += (f"--negative-prompt is not read: {why}only a --cfg-scale other than 1 asks for it",)
+    return Plan(
+        convention=convention,
+        prompt=settings.prompt,
+        negative_prompt=settings.negative_prompt,
+        guided=cfg_scale != 1 or image_cfg_scale not in (None, 1) or method.cfg_pp,
+        clip_skip=settings.clip_skip,
+        width=width,
+        height=height,
+        latent_shape=latent_shape,
+        images=images,
+        rng=settings.rng or convention.rng,
+        seeds=tuple(settings.seed + b for b in range(settings.batch_count)),
+        from_image=from_image,
+        first_noise=first_noise,
+        sampler=sampler,
+        method=method,
+        eta=settings.eta,
+        sampler_rng=settings.sampler_rng,
+        schedule=schedule,
+        steps=steps,
+        strength=settings.strength,
+        flow_shift=settings.flow_shift,
+        custom_sigmas=settings.sigmas is not None,
+        sigmas=sigmas,
+        levels=levels,
+        prediction=prediction,
+        output=flow.prediction if flow else PREDICTIONS[prediction or "eps"][0],
+        cfg_scale=cfg_scale,
+        image_cfg_scale=image_cfg_scale,
+        guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
+        control_strength=settings.control_strength,
+        tiling=settings.tiling,
+        seams=settings.seams,
+        notices=notices,
+    )
+
+
+def check_ranges(settings: Settings) -> None:
+    """Raises BadInput for a setting that no model takes."""
+    if settings.like not in CONVENTIONS:
+        raise BadInput(f"--like {settings.like}: expected one of {', '.join(CONVENTIONS)}")
+    sampling.method(settings.sampler or "euler", settings.eta, flow=None)
+    schedules = [*SCHEDULES, *FLOW_SCHEDULES]
+    if settings.schedule is not None and settings.schedule not in schedules:
+        raise BadInput(f"--scheduler {settings.schedule}: expected one of {', '.join(schedules)}")
+    for flag, name in (("rng", settings.rng), ("sampler-rng", settings.sampler_rng)):
+        if name is not None:
+            sampling.check_rng(flag, name)
+    if settings.sigmas is not None:
+        levels = [*settings.sigmas]
+        falling = len(levels) > 1 and all(a > b for a, b in itertools.pairwise(levels))
+        if not (falling and levels[-1] >= 0 and math.isfinite(levels[0])):
+            raise BadInput("--sigmas: expected two numbers or more, falling, the last not below 0: 14.61,7.8,3.5,0")
+    ranges = {
+        "width": (settings.width or None, 1, 4096),
+        "height": (settings.height or None, 1, 4096),
+        "steps": (settings.steps, 1, 1000),
+        "batch-count": (settings.batch_count, 1, 1000),
+        "cfg-scale": (settings.cfg_scale, -math.inf, math.inf),
+        "img-cfg-scale": (settings.image_cfg_scale, -math.inf, math.inf),
+        "guidance": (settings.guidance, 0, 1000),
+        "flow-shift": (settings.flow_shift, -100, 100),
+        "strength": (settings.strength, 0, 1),
+        "control-strength": (settings.control_strength, -100, 100),
+    }
+    for flag, (value, low, high) in ranges.items():
+        if value is not None and not (low <= value <= high and math.isfinite(value)):
+            between = "a finite number" if low == -math.inf else f"{low} to {high}"
+            raise BadInput(f"--{flag} {value}: expected {between}")
+    for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise BadInput(f"--{flag}: expected text, found bytes that are not UTF-8")
+
+
+def _check_use(pipe: Pipeline, settings: Settings) -> None:
+    """Raises BadInput for a setting that this model has no use for."""
+    own, flow = pipe.variant, pipe.variant.flow
+    rows = {
+        "guidance": (settings.guidance, _embeds_guidance(pipe), "embeds no guidance; --cfg-scale guides it"),
+        "flow-shift": (settings.flow_shift, flow is not None, "is no rectified flow"),
+        "prediction": (settings.prediction, flow is None, "is a rectified flow"),
+        "img-cfg-scale": (settings.image_cfg_scale, own.extra_channels == "edit", "edits no picture"),
+        "circular": (settings.seams.x or settings.seams.y or None, flow is None, "has no convolutions to wrap"),
+    }
+    for flag, (value, used, why) in rows.items():
+        if value is not None and not used:
+            raise BadInput(f"--{flag}: {own.title} {why}; leave it out")
+
+
+def _embeds_guidance(pipe: Pipeline) -> bool:
+    fits = pipe.denoiser.fits
+    return "guidance" in fits and fits["guidance"].holds(1)
+
+
+def size_multiple(pipe: Pipeline, convention: Convention) -> int:
+    """What width and height must be multiples of, in pixels.
+
+    Source: stable-diffusion.cpp get_diffusion_model_down_factor; diffusers check_inputs of each pipeline.
+    """
+    P = pipe.autoencoder.pixels
+    if pipe.variant.flow is None:
+        return P * convention.unet_multiple
+    return P * (1 if convention.pads_patches and not pipe.variant.pixel_space else pipe.denoiser.patch)
+
+
+def _size(
+    pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
+) -> tuple[int, int, tuple[str, ...]]:
+    """Width and height as the convention draws them, and a notice where these are others than were asked for."""
+    first = next((image for image in images if image is not None), None)
+    height, width = (512, 512) if first is None else first.shape[2:]
+    width, height = settings.width or width, settings.height or height
+    multiple = size_multiple(pipe, convention)
+    up = -(-width // multiple) * multiple, -(-height // multiple) * multiple
+    down = width // multiple * multiple, height // multiple * multiple
+    if (width, height) == up:
+        return width, height, ()
+    if not convention.rounds_size_up and (not pipe.variant.rounds_size_down or 0 in down):
+        raise BadInput(
+            f"{width}x{height}: {convention.name} draws {pipe.variant.title} in multiples of {multiple} only: "
+            f"{up[0]}x{up[1]} is the next larger size"
+        )
+    drawn = up if convention.rounds_size_up else down
+    way = "up" if convention.rounds_size_up else "down"
+    notice = f"{width}x{height} goes {way} to {drawn[0]}x{drawn[1]}: multiples of {multiple}"
+    return *drawn, (notice,)
+
+
+def _check_images(pipe: Pipeline, images: ConditioningImages, width: int, height: int) -> None:
+    """Raises BadInput for an image that is missing, of no use, or of another size than what is drawn."""
+    kind, arguments = pipe.variant.extra_channels, pipe.denoiser.arguments
+    as_large = [field for field in images._fields if field != "reference" or kind == "edit"]
+    for flag, field in IMAGE_FLAGS.items():
+        image = getattr(images, field)
+        if image is not None and field in as_large and image.shape[2:] != (height, width):
+            raise BadInput(
+                f"{flag}: the picture has {image.shape[3]}x{image.shape[2]} pixels and {width}x{height} are drawn: "
+                "resize it, or give another -W and -H"
+            )
+    if images.mask is not None and images.init is None:
+        raise BadInput("--mask: it says what of --init-img is drawn anew: give that too")
+    hints = "hint" in arguments and pipe.denoiser.fits.get("hint") is None
+    if images.control is not None and kind != "control" and not hints:
+        raise BadInput(f"--control-image: {pipe.variant.title} has no use for it, or lacks its --control-net")
+    if images.reference is not None and kind != "edit":
+        multiple = pipe.autoencoder.pixels * pipe.denoiser.patch
+        if "reference" not in arguments or "reference" in pipe.denoiser.fits:
+            raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
+        if any(side % multiple for side in images.reference.shape[2:]):
+            raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
+    needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
+    if any(getattr(images, field) is None for field in needed):
+        raise BadInput(f"these weights {purpose}")
+
+
+def unet_levels(convention: Convention, scheduler: SchedulerConfig | None, prediction: str) -> Levels:
+    levels = PREDICTIONS[prediction][1]
+    if levels is not SD_LEVELS or scheduler is None:
+        return levels
+    trained = scheduler.levels()
+    if trained is not SD_LEVELS and not convention.reads_scheduler:
+        low, high = trained.sigmas[[0, -1]]
+        raise BadInput(
+            f"{scheduler.path}: sigmas of {low:.6g} to {high:.6g} in {len(trained.sigmas)} steps; "
+            f"stable-diffusion.cpp knows {SD_LEVELS.sigmas[0]:.6g} to {SD_LEVELS.sigmas[-1]:.6g} in 1000 only: "
+            "say --like diffusers"
+        )
+    return trained
+
+
+def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> float:
+    """A flow's shift: the flag's, the folder's, or the family's for this size and these steps."""
+    if settings.flow_shift is not None:
+        return pipe.variant.flow.from_flag(settings.flow_shift)
+    shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
+    if shift is not None:
+        return shift
+    side = pipe.denoiser.patch
+    _, _, h, w = latent_shape
+    return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
+
+
+def _sigmas(pipe, convention, settings, name: str, steps: int, levels_of, from_image: bool) -> np.ndarray:
+    """[n + 1], float64, falling. Raises BadInput for steps or a strength that leave none."""
+    if settings.sigmas is not None:
+        return np.array(settings.sigmas, np.float64)
+
+    def schedule(steps: int) -> np.ndarray:
+        levels = levels_of(steps)
+        if name not in FLOW_SCHEDULES:
+            return SCHEDULES[name](steps, levels)
+        if not isinstance(levels, FlowLevels):
+            raise BadInput(f"--scheduler {name}: {pipe.variant.title} is no rectified flow")
+        return FLOW_SCHEDULES[name](steps, levels)
+
+    truncation = convention.truncation if pipe.variant.flow is None else convention.flow_truncation
+    try:
+        if not from_image or settings.strength == 1:
+            return schedule(steps)
+        sigmas = truncation(steps, settings.strength, schedule)
+    except ValueError as error:
+        raise BadInput(f"--scheduler {name}, --steps {steps}: {error}") from None
+    if len(sigmas) < 2:
+        raise BadInput(f"--strength {settings.strength:g} of --steps {steps} leaves no step: raise one of them")
+    return sigmas
