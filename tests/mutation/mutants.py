@@ -11,6 +11,7 @@ Exit code 0: the survivors are for a person to judge.
 import argparse
 import ast
 import fnmatch
+import importlib
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+
+from refsd import samplers
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("numerics", "golden", "samplers", "refsd/engines", "refsd/pipelines")
@@ -191,7 +194,10 @@ class Copy:
 
 
 def tests_of(file: str) -> tuple[list[str], list[str]]:
-    """The quick ones: of the module's own folder, with its name or importing it. And all others that import it."""
+    """The quick ones: of the module's own folder, with its name or importing it. And all others that import it.
+
+    A page that no test imports is found by itself: the quick ones of it are those whose parameter it is.
+    """
     path = Path(file)
     module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
     module = module if module.startswith("refsd") else f"refsd.{module}"
@@ -211,7 +217,16 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
         elif imported.search(test.read_text()):
             (near if name.startswith(top) else far).append(name)
     quick = own or near[:QUICK] or far[:QUICK] or [top]
-    return quick, [name for name in (*own, *near, *far) if name not in quick]
+    names = () if own or near else registered(module)
+    rest = [top] if names else [name for name in (*own, *near, *far) if name not in quick]
+    return [*quick, "-k", " or ".join(names)] if names else quick, rest
+
+
+def registered(module: str) -> list[str]:
+    """What the tables of operations and samplers call what a page declares."""
+    page = importlib.import_module(module)
+    operations = [operation.name for operation in getattr(page, "OPERATIONS", ()) if hasattr(operation, "name")]
+    return operations or [name for name, sampler in samplers.SAMPLERS.items() if sampler.__module__ == module]
 
 
 def main() -> None:

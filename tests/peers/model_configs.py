@@ -90,7 +90,7 @@ def _t(x) -> Any:
 
 
 def sd3(d: Draw, odd: bool) -> Drawn:
-    heads, head_dim, layers, patch = d.number(1, 4), d.of(4, 8, 12, 20), d.number(1, 4), d.of(1, 2, 2, 4)
+    heads, head_dim, layers, patch = d.number(1, 4), d.of(4, 8, 12, 20), d.number(0, 4), d.of(1, 2, 2, 4)
     C = d.number(1, 6)
     fields = {
         "sample_size": d.number(4, 12),
@@ -134,8 +134,8 @@ def flux(d: Draw, odd: bool) -> Drawn:
     fields = {
         "in_channels": 4 * (C + extra),
         "out_channels": 4 * C,
-        "num_layers": d.number(1, 3),
-        "num_single_layers": d.number(1, 3),
+        "num_layers": d.number(0, 3),
+        "num_single_layers": d.number(0, 3),
         "num_attention_heads": d.number(1, 3),
         "joint_attention_dim": d.number(3, 20),
         "pooled_projection_dim": d.number(3, 20),
@@ -146,8 +146,6 @@ def flux(d: Draw, odd: bool) -> Drawn:
             {"axes_dims_rope": [32, 48, 48]},
             {"attention_head_dim": 64, "axes_dims_rope": [16, 24, 24]},
             {"patch_size": 2},
-            {"num_single_layers": 0},
-            {"num_layers": 0},
         )
     H, W = d.sides(2)
     J = d.number(1, 9)
@@ -168,8 +166,8 @@ def chroma(d: Draw, odd: bool) -> Drawn:
     C = d.number(1, 4)
     fields = {
         "in_channels": 4 * C,
-        "num_layers": d.number(1, 3),
-        "num_single_layers": d.number(1, 3),
+        "num_layers": d.number(0, 3),
+        "num_single_layers": d.number(0, 3),
         "num_attention_heads": d.number(1, 2),
         "joint_attention_dim": d.number(3, 20),
         "approximator_num_channels": 64,
@@ -180,7 +178,6 @@ def chroma(d: Draw, odd: bool) -> Drawn:
         fields |= d.of(
             {"approximator_num_channels": 32},
             {"axes_dims_rope": [32, 48, 48]},
-            {"num_single_layers": 0},
             {"out_channels": 4 * C + 4},
         )
     H, W = d.sides(2)
@@ -208,8 +205,8 @@ def zimage(d: Draw, odd: bool) -> Drawn:
     fields = {
         "in_channels": C,
         "dim": 128 * heads,
-        "n_layers": d.number(1, 3),
-        "n_refiner_layers": d.number(1, 3),
+        "n_layers": d.number(0, 3),
+        "n_refiner_layers": d.number(0, 3),
         "n_heads": heads,
         "n_kv_heads": heads,
         "cap_feat_dim": d.number(3, 30),
@@ -223,7 +220,6 @@ def zimage(d: Draw, odd: bool) -> Drawn:
             {"t_scale": 1.0},
             {"axes_dims": [64, 32, 32]},
             {"all_patch_size": [1], "all_f_patch_size": [1]},
-            {"n_refiner_layers": 0},
             {"siglip_feat_dim": 12},
         )
     H, W = d.sides(2)
@@ -249,8 +245,8 @@ def flux2(d: Draw, odd: bool) -> Drawn:
     C = 4 * d.number(1, 4)
     fields = {
         "in_channels": C,
-        "num_layers": d.number(1, 3),
-        "num_single_layers": d.number(1, 3),
+        "num_layers": d.number(0, 3),
+        "num_single_layers": d.number(0, 3),
         "num_attention_heads": d.number(1, 2),
         "joint_attention_dim": d.number(3, 20),
         "guidance_embeds": bool(d.number(0, 1)),
@@ -264,7 +260,6 @@ def flux2(d: Draw, odd: bool) -> Drawn:
             {"axes_dims_rope": [16, 48, 32, 32]},
             {"attention_head_dim": 64, "axes_dims_rope": [16, 16, 16, 16]},
             {"out_channels": C + 4},
-            {"num_single_layers": 0},
         )
     H, W = d.sides(1)
     x, context, t = d.array(2, C, H, W), d.array(2, d.number(1, 9), fields["joint_attention_dim"]), d.times(1)

@@ -28,3 +28,29 @@ def test_waves_of_another_number(tmp_path):
     )
     word, said = verdict("flux2", seed, tmp_path)
     assert word == "agrees", said
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("sd3", ["num_layers"]),
+        ("flux", ["num_layers"]),
+        ("flux", ["num_single_layers"]),
+        ("flux", ["num_layers", "num_single_layers"]),
+        ("chroma", ["num_layers"]),
+        ("chroma", ["num_single_layers"]),
+        ("flux2", ["num_layers"]),
+        ("flux2", ["num_single_layers"]),
+        ("zimage", ["n_refiner_layers"]),
+        ("zimage", ["n_layers"]),
+    ],
+)
+def test_stacks_of_no_blocks(family, fields, tmp_path):
+    counts = ("num_layers", "num_single_layers", "n_layers", "n_refiner_layers")
+
+    def empty(seed: int) -> list[str]:
+        drawn = FAMILIES[family](Draw(seed), False).fields
+        return [field for field in counts if drawn.get(field) == 0]
+
+    word, said = verdict(family, next(seed for seed in range(0, 900, 3) if empty(seed) == fields), tmp_path)
+    assert word == "agrees", said
