@@ -54,6 +54,7 @@ class Metrics(msgspec.Struct, frozen=True):
     typical:     RMS, worst channel and worst tile of the bound's spread: what independent roundings give
     error, truth, found_value, limit: at the worst element
     relative_l2: |y - truth| / |truth|, for the reader only
+    place:       the first wrong item, in words, where the axes have names: "token 7 is 320, truth 345"
     """
 
     output: str
@@ -73,6 +74,7 @@ class Metrics(msgspec.Struct, frozen=True):
     limit: float = 0.0
     relative_l2: float = 0.0
     honest_relative_l2: float = 0.0
+    place: str = ""
 
 
 def measure(

@@ -84,6 +84,7 @@ def judge_output(m: Metrics) -> Judgement:
         return Judgement(False, INFINITE, "output", f"output {m.output!r} is missing")
     if m.found != m.shape:
         reason = f"output {m.output!r} has shape {list(m.found)}, expected {list(m.shape)}"
+        reason += f"; {m.place}" if m.place else ""
         return Judgement(False, INFINITE, "output", reason)
     if m.not_finite:
         place = list(m.not_finite_at)
@@ -121,8 +122,12 @@ def judge(outputs: Iterable[Metrics]) -> Judgement:
 def _describe(c: Criterion, m: Metrics, e: Errors) -> str:
     unit = "the bound" if m.bounded else "the honest run's RMS error"
     times = "beyond any bound" if c.margin >= INFINITE else f"{c.margin:.3g} times what is allowed"
-    element = f"element {list(e.at)} is {m.found_value:.6g}, truth {m.truth:.6g}"
+    element = m.place or f"element {list(e.at)} is {m.found_value:.6g}, truth {m.truth:.6g}"
+    if m.place and c.name == "element" and m.limit == 0:
+        return element
     match c.name:
+        case "element" if m.place:
+            return f"{element}; the largest error {m.error:.3g} is {times} ({unit} there: {m.limit:.3g})"
         case "element":
             return f"{element}: error {m.error:.3g} is {times} ({unit} there: {m.limit:.3g})"
         case "channel":

@@ -59,6 +59,28 @@ def karras(n):
     return np.append(np.linspace(most, least, n) ** 7, 0).astype(np.float32)
 
 
+def stage_sigmas(t, p):
+    """k-diffusion's schedules of Stable Diffusion's levels; the network is told a real timestep between them."""
+    n, i = p["steps"], np.arange(1000)
+    betas = np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
+    log = np.log(1 / np.cumprod(1 - betas) - 1) / 2
+    if p["schedule"] == "karras":
+        sigmas = karras(n)
+    else:
+        sigmas = np.append(np.exp(np.interp(np.linspace(999, 0, n), i, log)), 0)
+    timesteps = np.interp(np.log(sigmas[:-1]), log, i)
+    return {"sigmas": sigmas, "timesteps": np.rint(timesteps) if BUG else timesteps}
+
+
+def stage_guidance(t, p):
+    cond, uncond = t["cond"], t["uncond"]
+    if p["form"] == "pix2pix":
+        y = uncond + p["other_scale"] * (t["other"] - uncond) + p["scale"] * (cond - t["other"])
+    else:
+        y = uncond + p["scale"] * (cond - uncond)
+    return {"guided": y}
+
+
 def trajectory(t, p):
     """Euler, or Euler ancestral with fresh noise in each step but the last; every call of the model is kept."""
     sigmas = karras(p["steps"])
@@ -114,7 +136,7 @@ def esrgan(t, p):
 
 
 OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest, trajectory)}
-OPS["model/esrgan"] = esrgan
+OPS |= {"model/esrgan": esrgan, "stage/sigmas": stage_sigmas, "stage/guidance": stage_guidance}
 
 request = json.load(sys.stdin)
 if request["request"] == "describe":
@@ -126,6 +148,9 @@ if request["request"] == "describe":
         "ops": {op: {"types": ["f32", "f16"]} for op in OPS},
     }
     description["ops"]["trajectory"] = {"samplers": ["euler", "euler_a"], "schedules": ["karras"]}
+    of_sigmas = {"engine": ["k-diffusion", "sdcpp"], "levels": ["sd"], "schedule": ["discrete", "karras"]}
+    description["ops"]["stage/sigmas"]["params"] = of_sigmas | {"strength": [1.0]}
+    description["ops"]["stage/guidance"]["params"] = {"form": ["cfg", "pix2pix"]}
     with open(request["output"], "w") as file:
         json.dump(description, file)
 else:

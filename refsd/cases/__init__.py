@@ -1,4 +1,7 @@
-"""The cases: those of every operation's page, and tables of models' cases here. CASES holds them all by name."""
+"""The cases: those of every operation's and stage's page, and tables of models' cases here.
+
+CASES holds them all by name.
+"""
 
 import fnmatch
 import importlib
@@ -7,6 +10,7 @@ from refsd.golden.case import Case
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
+from refsd.stages import STAGES
 
 # Names that begin so are chosen only by a glob that begins so: whole models of full size, and models that no
 # engine here answers but the reference.
@@ -25,6 +29,7 @@ _MODULES = (
 
 def _collect() -> dict[str, Case]:
     found = [case for operation in OPERATIONS.values() for case in operation.cases]
+    found += [case for stage in STAGES.values() for case in stage.cases]
     for module in _MODULES:
         found += importlib.import_module(f"refsd.cases.{module}").CASES
     cases = {case.name: case for case in found}

@@ -92,15 +92,16 @@ def show(
     from refsd.judges import judges
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
+    from refsd.stages import STAGES
 
     if mutants:
         _show_mutants(name, json)
         return
-    if name in OPERATIONS:
+    if name in OPERATIONS or name in STAGES:
         _show_operation(name, json)
         return
     if name not in corpus.CASES:
-        raise BadInput(_unknown(name, [*corpus.CASES, *OPERATIONS]))
+        raise BadInput(_unknown(name, [*corpus.CASES, *OPERATIONS, *STAGES]))
     case, place = corpus.CASES[name], open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
@@ -130,19 +131,26 @@ def _unknown(name: str | None, known: list[str]) -> str:
 
 def _show_operation(name: str, json: bool) -> None:
     from refsd.golden.operations import OPERATIONS, REQUIRED
+    from refsd.stages import STAGES
 
-    entry = OPERATIONS[name]
+    stage = STAGES.get(name)
+    entry = OPERATIONS[name] if stage is None else stage
     params = {key: "required" if value is REQUIRED else value for key, value in entry.params.items()}
+    if stage is None:
+        outputs = {"y": OPERATIONS[name].output}
+    else:
+        outputs = {output: of.shape for output, of in stage.outputs.items()}
     if json:
         shown = {"op": name, "what": entry.what, "inputs": dict(entry.inputs), "params": params}
-        _print_json(shown | {"outputs": {"y": entry.output}})
+        _print_json(shown | {"outputs": outputs})
         return
     typer.echo(f"{name}: {entry.what}")
     for argument, shape in entry.inputs.items():
         typer.echo(f"  {argument:8} {shape}")
     for parameter, default in params.items():
         typer.echo(f"  {parameter} = {default}")
-    typer.echo(f"  -> y     {entry.output}")
+    for output, shape in outputs.items():
+        typer.echo(f"  -> {output:5} {shape}")
 
 
 def _show_mutants(name: str | None, json: bool) -> None:

@@ -35,11 +35,13 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     numerics:   a profile's name, or {"like": a profile's name, ...} with what differs
     deviations: names of known deviations, or new ones in full
     samplers, schedules: of "trajectory", those that it has; None: all
+    params:     parameter -> the values that it has: {"engine": ["sdcpp"]}; of one that is not there, all
     """
 
     types: list[str] | None = None
     samplers: list[str] | None = None
     schedules: list[str] | None = None
+    params: dict[str, list[Any]] = {}
     numerics: str | dict[str, Any] | None = None
     deviations: list[str | DeviationText] = []
 
@@ -77,7 +79,7 @@ class Description:
         return self._deviations[op]
 
 
-# Every operation, and what else a case asks for: models' components, trajectories.
+# Every operation, and what else a case asks for: models' components, trajectories, stages.
 _ASKED = dict.fromkeys((*OPERATIONS, *(case.op for case in CASES.values())))
 
 

@@ -113,6 +113,9 @@ class ExecEngine:
         for asked, offered in (("sampler", offer.samplers), ("schedule", offer.schedules)):
             if offered is not None and asked in case.params and case.params[asked] not in offered:
                 return f"{self.name} has no {asked} {case.params[asked]}"
+        for asked, had in offer.params.items():
+            if asked in case.params and case.params[asked] not in had:
+                return printable(f"{self.name} has no {asked} {case.params[asked]}", 200)
         return f"{self.name} takes no {foreign[0]} in {case.op}" if foreign else None
 
     def numerics(self, case: Case) -> Numerics:

@@ -120,6 +120,21 @@ def test_the_example_without_eta_is_told_so():
     assert result.status == verdict.FAIL and "the reference agrees if eta is missing" in result.reason
 
 
+def test_the_example_answers_stages_and_its_bug_is_named():
+    names = ["sigmas/sd-karras-n5", "sigmas/sd-discrete-n7", "guidance/cfg", "guidance/pix2pix"]
+    results = conform.run(runner(), [example()], [CASES[f"stage/{name}"] for name in names])
+    assert [(r.status, r.reason) for r in results] == [(verdict.PASS, "")] * 4
+    (result,) = conform.run(runner(), [example("--bug")], [CASES["stage/sigmas/sd-karras-n5"]])
+    assert result.status == verdict.FAIL and result.reason.startswith("timesteps: step 2 is 427, truth 427.48")
+    assert "the reference agrees if nearest trained timestep, not a real one" in result.reason
+
+
+def test_values_of_parameters_are_offered():
+    engine = example()
+    assert engine.refuses(CASES["stage/sigmas/flux-n5"]) == "numpy-example has no levels flux"
+    assert engine.refuses(CASES["stage/guidance/apg"]) == "numpy-example has no form apg"
+
+
 def test_samplers_and_schedules_are_offered():
     engine = example()
     said = {name: engine.refuses(CASES[f"trajectory/{name}"]) for name in ("heun/karras", "euler_a/simple")}

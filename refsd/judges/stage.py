@@ -1,0 +1,116 @@
+"""Stages as a kind of case: answered by their pages, each output exact or within its bound."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.explanation import Scene
+from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
+from refsd.golden.metrics import Metrics, measure, not_asked_for
+from refsd.golden.rounding import Bound
+from refsd.golden.verdict import judge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.machine import one_answer
+from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
+from refsd.stages import STAGES
+from refsd.stages.stage import Asked, Change, Output
+
+
+class StageJudge(Judge):
+    """The place of an error is the first wrong output in the order of computation, and its first wrong item."""
+
+    def takes(self, op: str) -> bool:
+        return op in STAGES
+
+    def what(self, case: Case) -> str:
+        return STAGES[case.op].what
+
+    def refuses(self, case: Case, numerics: Numerics) -> str | None:
+        if numerics.storage not in ("float64", "float32"):
+            return f"no stage is computed in {numerics.storage}"
+        return STAGES[case.op].lacks(case.params)
+
+    def complete(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        return STAGES[case.op].complete(inputs, case.params)
+
+    def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
+        with one_answer(arithmetic.numerics):
+            found = self._answer(case, inputs, arithmetic.numerics)
+        assert found is not None
+        return found
+
+    def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
+        """Only those outputs that the truth has: a case asks for some."""
+        case, stage = standard.case, STAGES[standard.case.op]
+        asked = self._asked(case, standard.inputs, FLOAT64)
+        metrics = []
+        for name, output in stage.outputs.items():
+            if name in standard.truth:
+                truth = standard.truth[name]
+                limits = output.bound(asked, truth, standard.numerics)
+                channel = output.axes.index("channel") if "channel" in output.axes else -1
+                m = measure(name, found.get(name), truth, standard.honest[name], limits, channel)
+                place = _place(output, found.get(name), truth, limits)
+                metrics.append(msgspec.structs.replace(m, place=place))
+        return metrics + not_asked_for(found, standard.truth)
+
+    def mutants(self, case: Case) -> Sequence[Mutant[Change]]:
+        return STAGES[case.op].mutants
+
+    def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Change]) -> Answer | None:
+        return self._answer(case, inputs, FLOAT32, mutant.change)
+
+    def diagnose(self, standard: Standard, found: Answer) -> list[str]:
+        """The mutants with which the reference agrees with the answer, by the rule of golden/explanation.py.
+
+        Where an answer has another shape than the truth it must be the mutant's own.
+        """
+        case, inputs, truth, honest, numerics, _ = standard
+        if found.keys() != truth.keys():
+            return []
+        suspects = {}
+        for mutant in self.mutants(case):
+            right = self._answer(case, inputs, FLOAT64, mutant.change)
+            near = self._answer(case, inputs, numerics, mutant.change)
+            if right is None or near is None or right.keys() != truth.keys():
+                continue
+            if judge(self.measure(standard._replace(truth=right, honest=near), found)).passed:
+                suspects[mutant.name] = near
+        if any(found[name].shape != y.shape for name, y in truth.items()):
+            return list(suspects)
+        asked, stage = self._asked(case, inputs, FLOAT64), STAGES[case.op]
+        scale = {name: stage.outputs[name].bound(asked, y, numerics).limit for name, y in truth.items()}
+        scene = Scene(found, truth, honest, {name: np.where(s > 0, s, 1.0) for name, s in scale.items()})
+        return scene.nearest({name: near for name, near in suspects.items() if scene.explained_by(near)})
+
+    def _asked(self, case: Case, inputs: Inputs, numerics: Numerics) -> Asked:
+        dtype = numerics.compute_dtype
+        tensors = {name: tensor.values() for name, tensor in inputs.items()}
+        tensors = {name: y if y.dtype.kind in "iub" else y.astype(dtype) for name, y in tensors.items()}
+        return Asked(tensors, self.complete(case, inputs), dtype)
+
+    def _answer(
+        self, case: Case, inputs: Inputs, numerics: Numerics, change: Change | None = None
+    ) -> dict[str, np.ndarray] | None:
+        with np.errstate(all="ignore"):
+            found = STAGES[case.op].answer(self._asked(case, inputs, numerics), change)
+        return found and {name: np.asarray(y).astype(numerics.storage_dtype) for name, y in found.items()}
+
+
+def _place(output: Output, found: np.ndarray | None, truth: np.ndarray, limits: Bound) -> str:
+    """The first wrong item, in words: "token 7 is 320, truth 345"; "" if there is none."""
+    if found is None or found.ndim != truth.ndim:
+        return ""
+    common = tuple(slice(0, min(sizes)) for sizes in zip(found.shape, truth.shape, strict=True))
+    with np.errstate(invalid="ignore"):
+        error = np.abs(found[common].astype(np.float64) - truth[common])
+    wrong = ~(error <= limits.limit[common]) & ~(np.isnan(found[common]) & np.isnan(truth[common]))
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    long = [i for i, n in enumerate(truth.shape) if n > 1] or [truth.ndim - 1]
+    words = ", ".join(f"{output.axes[i]} {at[i]}" for i in long)
+    return f"{words} is {float(found[at]):.10g}, truth {float(truth[at]):.10g}"

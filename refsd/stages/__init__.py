@@ -1,0 +1,23 @@
+"""The stages of the way from a prompt and files to a picture that a case may ask for, a page each.
+
+A page is a module of this folder that has STAGES; it is found by itself. A case asks for a stage as `stage/NAME`;
+judges/stage.py answers and judges it.
+"""
+
+import importlib
+import pkgutil
+
+from refsd.stages.stage import OP, Stage
+
+
+def _collect() -> dict[str, Stage]:
+    stages: dict[str, Stage] = {}
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for stage in getattr(importlib.import_module(module.name), "STAGES", ()):
+            if OP + stage.name in stages:
+                raise ValueError(f"two pages declare {OP}{stage.name}")
+            stages[OP + stage.name] = stage
+    return stages
+
+
+STAGES = _collect()

@@ -1,0 +1,280 @@
+"""One prediction from several, each with other conditions, by every form of guidance in use."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.numerics.errors import BadInput
+from refsd.samplers.guidance import (
+    adaptive_projected,
+    guide,
+    guide_image,
+    project,
+    rescale,
+    sdcpp_norm_threshold,
+    skip_layer,
+)
+from refsd.samplers.guidance_variants import perpendicular_negative, zero_star
+from refsd.stages.stage import REQUIRED, Asked, Change, Mutant, Output, Stage, case, param, part
+
+
+class GuidanceRule(NamedTuple):
+    """
+    scale:     form, scale as the user gives it -> as `guide` takes it
+    on:        scale -> whether there is guidance at all
+    plain:     cond, uncond, scale
+    by_image:  cond, image, uncond, scale, image scale
+    rescaled:  guided, cond, phi
+    projected: cond, uncond, scale, eta, norm threshold, momentum, average, smoothing -> guided
+    threshold: engine, the norm's limit as the user gives it, values of an item -> of the norm
+    negative:  cond, negative, empty, scale, negative scale
+    zero_star: cond, uncond, scale
+    skipped:   guided, cond, skipped, scale
+    """
+
+    scale: Callable[[str, float], float]
+    on: Callable[[float], bool]
+    plain: Callable[..., np.ndarray]
+    by_image: Callable[..., np.ndarray]
+    rescaled: Callable[..., np.ndarray]
+    projected: Callable[..., np.ndarray]
+    threshold: Callable[[str, float, int], float]
+    negative: Callable[..., np.ndarray]
+    zero_star: Callable[..., np.ndarray]
+    skipped: Callable[..., np.ndarray]
+
+
+RULE = GuidanceRule(
+    # Z-Image's is pos + g (pos - neg). Source: diffusers ZImagePipeline.
+    scale=lambda form, scale: scale + 1 if form == "zimage" else scale,
+    on=lambda scale: True,
+    plain=guide,
+    by_image=guide_image,
+    rescaled=rescale,
+    projected=lambda *told: adaptive_projected(*told)[0],
+    threshold=lambda engine, limit, values: sdcpp_norm_threshold(limit, values) if engine == "sdcpp" else limit,
+    negative=perpendicular_negative,
+    zero_star=zero_star,
+    skipped=skip_layer,
+)
+_FORMS = {
+    "cfg": (),
+    "zimage": (),
+    "pix2pix": ("other",),
+    "rescale": (),
+    "apg": (),
+    "perp-neg": ("other",),
+    "zero-star": (),
+    "skip-layer": ("other",),
+}
+
+
+def _run(rule: GuidanceRule, asked: Asked) -> dict[str, np.ndarray]:
+    t, p = asked.tensors, asked.params
+    form = p["form"]
+    if form not in _FORMS or [name for name in _FORMS[form] if name not in t]:
+        raise BadInput(f"stage/guidance: form {form!r} with {sorted(t)}: expected one of {', '.join(_FORMS)}")
+    cond, uncond, scale = t["cond"], t["uncond"], rule.scale(form, p["scale"])
+    if not rule.on(p["scale"]):
+        return {"guided": cond}
+    match form:
+        case "pix2pix":
+            y = rule.by_image(cond, t["other"], uncond, scale, p["other_scale"])
+        case "rescale":
+            y = rule.rescaled(rule.plain(cond, uncond, scale), cond, p["phi"])
+        case "apg":
+            limit = rule.threshold(p["engine"], p["norm_threshold"], cond[0].size)
+            told = p["eta"], limit, p["momentum"], t.get("average"), p["smoothing"]
+            y = rule.projected(cond, uncond, scale, *told)
+        case "perp-neg":
+            y = rule.negative(cond, uncond, t["other"], scale, p["other_scale"])
+        case "zero-star":
+            y = rule.zero_star(cond, uncond, scale)
+        case "skip-layer":
+            y = rule.skipped(rule.plain(cond, uncond, scale), cond, t["other"], p["other_scale"])
+        case _:
+            y = rule.plain(cond, uncond, scale)
+    return {"guided": y}
+
+
+def _norm(x: np.ndarray) -> np.ndarray:
+    return np.sqrt((x**2).sum(axis=tuple(range(1, x.ndim)), keepdims=True))
+
+
+def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """Every product and sum on absolute values; a projection's elements are as large as its vector."""
+    t, p = asked.tensors, asked.params
+    size = sum(np.abs(x) for x in t.values()) * (1 + abs(p["scale"]) + abs(p["other_scale"]))
+    if p["form"] in ("apg", "perp-neg", "zero-star"):
+        longest = sum(_norm(x) for x in t.values())
+        size = size + (1 + abs(p["scale"])) * longest * sum(np.abs(y) / _norm(y) for y in t.values())
+    return size
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _second_for(name: str, source: str) -> Mutant[Change]:
+    return Mutant(
+        f"{source} taken for {name}",
+        Change(tensors=lambda t: {**t, name: t[source]} if name in t and source in t else None),
+    )
+
+
+def _swapped(one: str, other: str) -> Mutant[Change]:
+    return Mutant(
+        f"{one} and {other} swapped",
+        Change(tensors=lambda t: {**t, one: t[other], other: t[one]} if one in t and other in t else None),
+    )
+
+
+def _whole(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Norms and deviations over the batch, not over each item."""
+
+    def change(*told):
+        flat = [x.reshape(1, -1, *x.shape[2:]) if isinstance(x, np.ndarray) else x for x in told]
+        return of(*flat).reshape(told[0].shape)
+
+    return change
+
+
+def _each_channel(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    def change(*told):
+        flat = [x.reshape(-1, 1, *x.shape[2:]) if isinstance(x, np.ndarray) else x for x in told]
+        return of(*flat).reshape(told[0].shape)
+
+    return change
+
+
+def _std_of_n(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
+    """The norm, not the deviation from the mean."""
+    return guided * (phi * (_norm(cond) / _norm(guided)) + (1 - phi))
+
+
+def _along(cond, uncond, scale, eta, limit, momentum, average, smoothing):
+    """The part along cond kept, the part across weighed down."""
+    difference = cond - uncond + (momentum * average if average is not None else 0)
+    along, across = project(difference * np.minimum(1, limit / _norm(difference)) if limit else difference, cond)
+    return cond + (scale - 1) * (along + eta * across)
+
+
+def _apg(**others: float | None):
+    names = "eta", "limit", "momentum", "average", "smoothing"
+
+    def change(cond, uncond, scale, *told):
+        right = dict(zip(names, told, strict=True))
+        return adaptive_projected(cond, uncond, scale, *{**right, **others}.values())[0]
+
+    return change
+
+
+def _apg_from(base: int, more: float):
+    """Added to cond or uncond, at scale + more."""
+
+    def change(cond, uncond, scale, *told):
+        difference = adaptive_projected(cond, uncond, 2.0, *told)[0] - cond
+        return (cond, uncond)[base] + (scale + more) * difference
+
+    return change
+
+
+_KNOWN = (
+    part("scale as usual, not Z-Image's", scale=lambda form, scale: scale),
+    part("no guidance at a scale of 1 and below", on=lambda scale: scale > 1),
+    part("no guidance", on=lambda scale: False),
+    part("scale one too high", scale=lambda form, scale: RULE.scale(form, scale) + 1),
+    part("scale one too low", scale=lambda form, scale: RULE.scale(form, scale) - 1),
+    part("the scale halved", scale=lambda form, scale: RULE.scale(form, scale) / 2),
+    _swapped("cond", "uncond"),
+    _swapped("cond", "other"),
+    _swapped("uncond", "other"),
+    _second_for("uncond", "other"),
+    _second_for("other", "uncond"),
+    _second_for("other", "cond"),
+    part("scales of text and image swapped", by_image=lambda c, i, u, s, t: guide_image(c, i, u, t, s)),
+    part("the image's scale for both", by_image=lambda c, i, u, s, t: guide_image(c, i, u, t, t)),
+    part("the image's part left out", by_image=lambda c, i, u, s, t: guide(c, i, s)),
+    part("text guided from the unconditional", by_image=lambda c, i, u, s, t: u + t * (i - u) + s * (c - u)),
+    part("rescale left out", rescaled=lambda guided, cond, phi: guided),
+    part("rescale by 1 - phi", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1 - phi)),
+    part("rescaled by norms, means included", rescaled=_std_of_n),
+    part("rescaled over the whole batch", rescaled=_whole(rescale)),
+    part("rescaled channel by channel", rescaled=_each_channel(rescale)),
+    part("rescaled in full", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1.0)),
+    part("the norm's limit as it is given", threshold=lambda engine, limit, values: limit),
+    part("the norm's limit as stable-diffusion.cpp's", threshold=lambda e, most, n: sdcpp_norm_threshold(most, n)),
+    part("no limit of the norm", threshold=lambda engine, limit, values: 0.0),
+    part("no momentum", projected=_apg(momentum=0.0)),
+    part("momentum of the other sign", projected=lambda c, u, s, e, n, m, *rest: _apg()(c, u, s, e, n, -m, *rest)),
+    part("norm held without smoothing", projected=_apg(smoothing=0.0)),
+    part("eta left out", projected=_apg(eta=0.0)),
+    part("eta 1", projected=_apg(eta=1.0)),
+    part("across weighed down, not along", projected=_along),
+    part("projected over the whole batch", projected=_whole(RULE.projected)),
+    part("projected channel by channel", projected=_each_channel(RULE.projected)),
+    part("APG added to uncond", projected=_apg_from(1, 0.0)),
+    part("APG added at the whole scale", projected=_apg_from(0, 0.0)),
+    part("negative weighed by 1", negative=lambda c, n, e, s, w: perpendicular_negative(c, n, e, s, 1.0)),
+    part("negative subtracted whole", negative=lambda c, n, e, s, w: e + s * (c - e - w * (n - e))),
+    part("perpendicular over the whole batch", negative=_whole(perpendicular_negative)),
+    part("uncond not scaled", zero_star=guide),
+    part("uncond scaled over the whole batch", zero_star=_whole(zero_star)),
+    part("skipped layers' guidance left out", skipped=lambda guided, cond, skipped, scale: guided),
+    part("skipped layers' guidance of the other sign", skipped=lambda g, c, k, s: skip_layer(g, c, k, -s)),
+    part("skipped layers in guided's place", skipped=lambda g, c, k, s: g + s * (g - k)),
+    param("scale 1", scale=1.0),
+)
+
+_SHAPE = (2, 4, 5, 7)
+
+
+def _case(label: str, form: str, scale: float, other: bool = False, average: bool = False, **params):
+    inputs = {"cond": Recipe(_SHAPE, offset=0.125), "uncond": Recipe(_SHAPE, exponent=-16, offset=-0.25)}
+    inputs |= {"other": Recipe(_SHAPE, offset=0.0625)} if other else {}
+    inputs |= {"average": Recipe(_SHAPE, exponent=-16)} if average else {}
+    return case("guidance", label, inputs, form=form, scale=scale, **params)
+
+
+STAGES = (
+    Stage(
+        "guidance",
+        "One prediction from several, each with other conditions.",
+        inputs={
+            "cond": "[N, C, H, W]",
+            "uncond": "[N, C, H, W]",
+            "other?": "[N, C, H, W]: with the image alone, an empty prompt, or without some layers",
+            "average?": "[N, C, H, W]: APG's of the step before",
+        },
+        params={
+            "form": REQUIRED,
+            "scale": REQUIRED,
+            "engine": "diffusers",
+            "other_scale": 1.5,
+            "phi": 0.7,
+            "eta": 0.25,
+            "norm_threshold": 0.0,
+            "momentum": 0.0,
+            "smoothing": 0.0,
+        },
+        outputs={"guided": Output(("item", "channel", "row", "column"), _size, 160)},
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("cfg", "cfg", 7.5),
+            _case("cfg-half", "cfg", 0.5),
+            _case("zimage", "zimage", 3.5),
+            _case("zimage-half", "zimage", 0.5),
+            _case("pix2pix", "pix2pix", 7.5, other=True, other_scale=1.5),
+            _case("rescale", "rescale", 7.5, phi=0.7),
+            _case("apg", "apg", 6.0),
+            _case("apg-norm", "apg", 6.0, norm_threshold=2.5, momentum=-0.5, average=True),
+            _case("apg-sdcpp", "apg", 6.0, engine="sdcpp", norm_threshold=280.0, smoothing=0.5),
+            _case("perp-neg", "perp-neg", 7.5, other=True, other_scale=0.8),
+            _case("zero-star", "zero-star", 4.0),
+            _case("skip-layer", "skip-layer", 4.5, other=True, other_scale=2.8),
+        ),
+    ),
+)

@@ -1,0 +1,340 @@
+"""The noise levels that a model is run at, and what it is told of them: levels, schedule, share of a picture."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.numerics.errors import BadInput
+from refsd.samplers.betas import linear, scaled_linear
+from refsd.samplers.conventions import CARDS, Card, Truncation, fewer, fewer_rounded_up, from_the_end, stretched
+from refsd.samplers.levels import (
+    DiscreteLevels,
+    EdmLevels,
+    FlowLevels,
+    Levels,
+    NearestLevels,
+    shift_snr,
+    training_sigmas,
+    zero_terminal_snr,
+)
+from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES, flux2_mu, flux_mu, ltx2
+from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Params, Stage, case, param, part
+
+# What is put for the signal of the last level where nothing would be left of it.
+_ALMOST_NO_SIGNAL = {"diffusers": 2.0**-24, "comfyui": 4.8973451890853435e-08, "forge": 4.8973451890853435e-08}
+_LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "edm"
+
+
+class SigmaRule(NamedTuple):
+    """
+    betas:    steps, first, last -> what each trained step adds
+    kept:     betas -> share of the signal after each
+    zero_snr: the share moved so that nothing is left at the end
+    no_signal: engine -> what stands for nothing
+    flow:     shift, multiplier -> levels of a rectified flow
+    mu:       name of levels, tokens, steps -> logarithm of the shift
+    edm:      -> levels of EDM
+    to_t:     levels, sigma -> what the network is told
+    spacing:  params, card, levels -> steps -> sigmas
+    ending:   what a schedule ends with
+    share:    card, levels -> the share of a schedule that a given picture is drawn over
+    """
+
+    betas: Callable[[int, float, float], np.ndarray]
+    kept: Callable[[np.ndarray], np.ndarray]
+    zero_snr: Callable[[np.ndarray], np.ndarray]
+    no_signal: Callable[[str], float]
+    flow: Callable[[float, float], Levels]
+    mu: Callable[[str, int, int], float]
+    edm: Callable[[], Levels]
+    to_t: Callable[[Levels, float], float]
+    spacing: Callable[[Params, Card, Levels], Callable[[int], np.ndarray]]
+    ending: Callable[[np.ndarray], np.ndarray]
+    share: Callable[[Card, Levels], Truncation]
+
+
+def _mu(levels: str, tokens: int, steps: int) -> float:
+    return flux_mu(tokens) if levels == "flux" else flux2_mu(tokens, steps)
+
+
+def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None) -> Callable[[int], np.ndarray]:
+    name = name or params["schedule"]
+    rules: dict[str, Any] = {**SCHEDULES, **FLOW_SCHEDULES, **card.rules(levels)}
+    rules["ltx2"] = lambda n, levels, tokens=4096, terminal=0.1: ltx2(n, tokens, terminal)
+    if name not in rules:
+        raise BadInput(f"stage/sigmas: schedule {name!r}: expected one of {', '.join(rules)}")
+    rule = rules[name]
+    return lambda n: rule(n, levels, **(params["options"] if name == params["schedule"] else {}))
+
+
+def _share(card: Card, levels: Levels) -> Truncation:
+    return fewer_rounded_up if card.engine == "diffusers" and isinstance(levels, FlowLevels) else card.truncation
+
+
+RULE = SigmaRule(
+    betas=scaled_linear,
+    kept=lambda betas: np.cumprod(1 - betas),
+    zero_snr=zero_terminal_snr,
+    no_signal=lambda engine: _ALMOST_NO_SIGNAL.get(engine, 2.0**-24),
+    flow=FlowLevels,
+    mu=_mu,
+    edm=EdmLevels,
+    to_t=lambda levels, sigma: levels.to_t(sigma),
+    spacing=_spacing,
+    ending=lambda sigmas: sigmas,
+    share=_share,
+)
+
+
+def levels_of(rule: SigmaRule, params: Params) -> Levels:
+    kind, card = params["levels"], CARDS[params["engine"]]
+    if kind not in _LEVELS:
+        raise BadInput(f"stage/sigmas: levels {kind!r}: expected one of {', '.join(_LEVELS)}")
+    if kind == "flow":
+        return rule.flow(params["shift"], 1000.0)
+    if kind in ("flux", "flux2"):
+        return rule.flow(math.exp(rule.mu(kind, params["tokens"], params["steps"])), 1.0)
+    if kind == "edm":
+        return rule.edm()
+    kept = rule.kept(rule.betas(1000, 0.00085, 0.012))
+    if kind == "sd-zero-snr":
+        kept = rule.zero_snr(kept)
+        if kept[-1] == 0:
+            kept = np.append(kept[:-1], rule.no_signal(card.engine))
+    return card.levels(training_sigmas(kept))
+
+
+def _run(rule: SigmaRule, asked: Asked) -> dict[str, np.ndarray]:
+    params = asked.params
+    card, levels = CARDS[params["engine"]], levels_of(rule, params)
+    spacing = rule.spacing(params, card, levels)
+    schedule = lambda n: rule.ending(spacing(n))
+    steps, strength = params["steps"], params["strength"]
+    sigmas = schedule(steps) if strength == 1 else rule.share(card, levels)(steps, strength, schedule)
+    # Only a bug asks at sigma 0, which has no timestep.
+    return {"sigmas": sigmas, "timesteps": np.array([rule.to_t(levels, s) if s > 0 else 0.0 for s in sigmas[:-1]])}
+
+
+def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """1000 products in a row; zero SNR subtracts what is left at the end, 1 / 14.6 of the noise's size."""
+    return truth * (1 + truth / 14.6) if asked.params["levels"] == "sd-zero-snr" else truth
+
+
+def _size_t(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """d t = d ln sigma / slope, and the trained levels' ln sigma rises by 1/300 a timestep where it rises least."""
+    kind = asked.params["levels"]
+    if kind.startswith("sd"):
+        return np.maximum(np.abs(truth), 300 * (1 + (truth > 900) * 300 * (kind == "sd-zero-snr")))
+    return np.abs(truth) + (kind == "edm")
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+class _TwoTooHigh(FlowLevels):
+    """A level for each i + 2, where 1 was added twice."""
+
+    def to_sigma(self, t):
+        return shift_snr((np.asarray(t, np.float64) + 2) / self.steps, self.shift)
+
+
+class _NoneAdded(FlowLevels):
+    def to_sigma(self, t):
+        return shift_snr(np.asarray(t, np.float64) / self.steps, self.shift)
+
+
+class _EdmOfThousandths(EdmLevels):
+    """exp(4 t / 1000), no inverse of ln(sigma) / 4."""
+
+    def __init__(self):
+        super().__init__()
+        self.sigmas = np.exp(4 * np.arange(1000) / 1000)
+
+
+def _nearest(levels: Levels, sigma: float) -> float:
+    return NearestLevels(levels.sigmas).to_t(sigma) if isinstance(levels, DiscreteLevels) else levels.to_t(sigma)
+
+
+def _between(levels: Levels, sigma: float) -> float:
+    real = isinstance(levels, NearestLevels)
+    return DiscreteLevels(levels.sigmas).to_t(sigma) if real else levels.to_t(sigma)
+
+
+def _linear_in_sigma(levels: Levels, sigma: float) -> float:
+    if not isinstance(levels, DiscreteLevels):
+        return levels.to_t(sigma)
+    return float(np.interp(sigma, levels.sigmas, np.arange(len(levels.sigmas))))
+
+
+def _computed_as(name: str) -> Callable:
+    def spacing(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
+        if name in FLOW_SCHEDULES and not isinstance(levels, FlowLevels):
+            raise NoDifference
+        return _spacing(params, card, levels, name)
+
+    return spacing
+
+
+def _redundant_zero(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
+    """The levels of one step less, and 0 twice."""
+    right = _spacing(params, card, levels)
+    return lambda n: np.append(right(n - 1) if n > 1 else right(n)[:-1], 0.0)
+
+
+def _unshifted_linspace(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
+    """From 1 to an unshifted 1 / 1000, and only then shifted."""
+    if not isinstance(levels, FlowLevels):
+        raise NoDifference
+    return lambda n: np.append(shift_snr(np.linspace(1, 1 / levels.steps, n), levels.shift), 0.0)
+
+
+def _discarding(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
+    right = _spacing(params, card, levels)
+    return lambda n: np.append(right(n + 1)[:-2], right(n + 1)[-1])
+
+
+def _option(name: str, key: str, value: Any):
+    def changed(options: dict[str, Any]) -> dict[str, Any]:
+        return {**options, key: value} if key in options else options
+
+    return param(name, options=changed)
+
+
+def _half(x: np.ndarray) -> np.ndarray:
+    return np.cumprod(1 - x).astype(np.float16).astype(np.float64)
+
+
+_KNOWN = (
+    part("betas evenly spaced, not their roots", betas=linear),
+    part("signal kept in float16", kept=_half),
+    part("signal kept before each step, not after it", kept=lambda betas: np.cumprod(1 - betas) / (1 - betas)[-1]),
+    part("zero terminal SNR left out", zero_snr=lambda kept: kept),
+    part("another number for no signal", no_signal=lambda engine: 1e-6),
+    part("flow levels of i + 2", flow=_TwoTooHigh),
+    part("flow levels of i", flow=_NoneAdded),
+    part("a flow's time of 0 to 1", flow=lambda shift, multiplier: FlowLevels(shift, 1.0)),
+    part("a flow's time of 0 to 1000", flow=lambda shift, multiplier: FlowLevels(shift, 1000.0)),
+    part("no shift", flow=lambda shift, multiplier: FlowLevels(1.0, multiplier)),
+    part("shifted twice", flow=lambda shift, multiplier: FlowLevels(shift**2, multiplier)),
+    part("shifted towards the picture", flow=lambda shift, multiplier: FlowLevels(1 / shift, multiplier)),
+    part("shift taken for its logarithm", flow=lambda shift, multiplier: FlowLevels(math.exp(shift), multiplier)),
+    part(
+        "logarithm taken for the shift",
+        flow=lambda shift, multiplier: FlowLevels(abs(math.log(shift)) or 1.0, multiplier),
+    ),
+    part("the shift of 4096 tokens for any size", mu=lambda kind, tokens, steps: _mu(kind, 4096, steps)),
+    part("tokens of latent pixels, not of patches", mu=lambda kind, tokens, steps: _mu(kind, 4 * tokens, steps)),
+    part("base and maximal shift swapped", mu=lambda kind, tokens, steps: flux_mu(tokens, 1.15, 0.5)),
+    part("the shift of another Flux", mu=lambda kind, n, s: flux2_mu(n, s) if kind == "flux" else flux_mu(n)),
+    part("the shift of one step more", mu=lambda kind, tokens, steps: _mu(kind, tokens, steps + 1)),
+    part("EDM levels exp(4 t / 1000)", edm=_EdmOfThousandths),
+    part("EDM levels of 0.02 to 80", edm=lambda: EdmLevels(0.02, 80.0)),
+    part("nearest trained timestep, not a real one", to_t=_nearest),
+    part("real timestep, not the nearest trained", to_t=_between),
+    part("timestep linear in sigma", to_t=_linear_in_sigma),
+    part("timestep one too high", to_t=lambda levels, sigma: levels.to_t(sigma) + 1),
+    part("timestep one too low", to_t=lambda levels, sigma: levels.to_t(sigma) - 1),
+    part("timestep 1 - t", to_t=lambda levels, sigma: 1 - levels.to_t(sigma)),
+    part("ln sigma, not a quarter of it", to_t=lambda levels, sigma: 4 * levels.to_t(sigma)),
+    part("a redundant last step to 0", spacing=_redundant_zero),
+    part("an unshifted linspace is shifted", spacing=_unshifted_linspace),
+    part("the last sigma above 0 left out", spacing=_discarding),
+    *(
+        part(f"computed as {name}", spacing=_computed_as(name))
+        for name in (
+            *("discrete", "karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "leading", "trailing"),
+            *("linspace", "linspace_multistep", "leading_multistep", "beta", "beta_of_sigma", "flow_uniform"),
+            *("flow_linspace", "flow_sgm_uniform", "flow_below_one"),
+        )
+    ),
+    part("ends at the lowest sigma, not 0", ending=lambda sigmas: np.append(sigmas[:-1], sigmas[-2])),
+    part("no 0 at the end", ending=lambda sigmas: sigmas[:-1]),
+    *(
+        part(f"a given picture's share as {name}", share=lambda card, levels, rule=rule: rule)
+        for name, rule in (
+            ("A1111's", from_the_end),
+            ("ComfyUI's", stretched),
+            ("diffusers'", fewer),
+            ("diffusers' of flows", fewer_rounded_up),
+        )
+    ),
+    part("all steps whatever the strength", share=lambda card, levels: lambda steps, strength, of: of(steps)),
+    part(
+        "1 - strength of the steps",
+        share=lambda card, levels: lambda steps, strength, of: card.truncation(steps, 1 - strength, of),
+    ),
+    param("one step less", steps=lambda n: n - 1),
+    _option("steps_offset missing", "offset", 0),
+    _option("rho 5", "rho", 5.0),
+    _option("alpha and beta of 1", "alpha", 1.0),
+    _option("no terminal stretch", "terminal", None),
+)
+
+
+def _case(label: str, engine: str, levels: str, schedule: str, steps: int, **params: Any):
+    return case("sigmas", label, engine=engine, levels=levels, schedule=schedule, steps=steps, **params)
+
+
+STAGES = (
+    Stage(
+        "sigmas",
+        "The noise levels that a model is run at, and what it is told of each.",
+        inputs={},
+        params={
+            "engine": "k-diffusion",
+            "levels": REQUIRED,
+            "schedule": REQUIRED,
+            "steps": REQUIRED,
+            "strength": 1.0,
+            "shift": 3.0,
+            "tokens": 4096,
+            "options": {},
+        },
+        outputs={"sigmas": Output(("step",), _size, 1200), "timesteps": Output(("step",), _size_t, 1200)},
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("sd-discrete-n7", "sdcpp", "sd", "discrete", 7),
+            _case("sd-discrete-nearest-n6", "comfyui", "sd", "normal", 6),
+            _case("sd-karras-n5", "k-diffusion", "sd", "karras", 5, options={"rho": 7.0}),
+            _case("sd-karras-nearest-n5", "forge", "sd", "karras", 5),
+            _case("sd-exponential-n6", "a1111", "sd", "exponential", 6),
+            _case("sd-sgm-uniform-n7", "comfyui", "sd", "sgm_uniform", 7),
+            _case("sd-simple-n6", "comfyui", "sd", "simple", 6),
+            _case("sd-ddim-uniform-n7", "comfyui", "sd", "ddim_uniform", 7),
+            _case("sd-beta-n9", "comfyui", "sd", "beta", 9, options={"alpha": 0.6}),
+            _case("sd-beta-of-sigma-n8", "a1111", "sd", "beta", 8, options={"alpha": 0.6}),
+            _case("sd-leading-n7", "diffusers", "sd", "leading", 7, options={"offset": 1}),
+            _case("sd-leading-multistep-n7", "diffusers", "sd", "leading_multistep", 7, options={"offset": 1}),
+            _case("sd-trailing-n6", "diffusers", "sd", "trailing", 6),
+            _case("sd-linspace-n7", "diffusers", "sd", "linspace", 7),
+            _case("sd-linspace-multistep-n7", "diffusers", "sd", "linspace_multistep", 7),
+            _case("sd-ays-n10", "sdcpp", "sd", "ays", 10),
+            _case("sd-n1", "sdcpp", "sd", "discrete", 1),
+            _case("sd-zero-snr-trailing-n5", "diffusers", "sd-zero-snr", "trailing", 5),
+            _case("sd-zero-snr-normal-n6", "comfyui", "sd-zero-snr", "normal", 6),
+            _case("flow-discrete-n6", "sdcpp", "flow", "discrete", 6),
+            _case("flow-simple-n7", "comfyui", "flow", "simple", 7, shift=1.73),
+            _case("flow-uniform-n8", "diffusers", "flow", "flow_uniform", 8),
+            _case("flow-linspace-n7", "diffusers", "flow", "flow_linspace", 7, shift=2.5),
+            _case("flow-below-one-n6", "diffusers", "flow", "flow_below_one", 6),
+            _case("flow-sgm-uniform-n6", "comfyui", "flow", "sgm_uniform", 6, shift=5.0),
+            _case("flow-ltx-n6", "comfyui", "flow", "ltx2", 6, options={"tokens": 1500, "terminal": 0.1}),
+            _case("flux-n5", "sdcpp", "flux", "flow_uniform", 5, tokens=3072),
+            _case("flux-simple-n6", "comfyui", "flux", "simple", 6, tokens=1024),
+            _case("flux2-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=3072),
+            _case("flux2-large-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=8192),
+            _case("edm-karras-n6", "comfyui", "edm", "karras", 6),
+            _case("edm-discrete-n5", "sdcpp", "edm", "discrete", 5),
+            _case("strength-sdcpp-n7", "sdcpp", "sd", "discrete", 7, strength=0.6),
+            _case("strength-a1111-n7", "a1111", "sd", "karras", 7, strength=0.6),
+            _case("strength-comfyui-n7", "comfyui", "sd", "normal", 7, strength=0.6),
+            _case("strength-diffusers-n7", "diffusers", "sd", "leading", 7, strength=0.6, options={"offset": 1}),
+            _case("strength-diffusers-flow-n7", "diffusers", "flow", "flow_uniform", 7, strength=0.6),
+        ),
+    ),
+)

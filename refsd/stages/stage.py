@@ -1,0 +1,234 @@
+"""A stage of the way from a prompt and files to a picture, as a page of this folder declares it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.case import Case
+from refsd.golden.judge import Mutant
+from refsd.golden.operation import REQUIRED
+from refsd.golden.recipe import Recipe
+from refsd.golden.rounding import Bound, floor, gamma, unit
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import Numerics
+
+OP = "stage/"
+
+
+class NoDifference(Exception):
+    """A bug has no place in what is asked: raised by a part of the rule."""
+
+
+Params = Mapping[str, Any]
+Tensors = Mapping[str, np.ndarray]
+
+
+class Asked(NamedTuple):
+    """
+    tensors: the inputs' values; floating ones in `dtype`
+    params:  with their defaults
+    dtype:   in which the stage computes
+    """
+
+    tensors: Tensors
+    params: Params
+    dtype: np.dtype
+
+
+class Output(NamedTuple):
+    """
+    axes:      what a step along each axis is: ("item", "token"); reports name a place by them
+    size:      truth -> its run on absolute values, by which the error bound scales; None: engines must give these
+               very numbers
+    roundings: in a row, on the way to an element
+    """
+
+    axes: tuple[str, ...]
+    size: Callable[[Asked, np.ndarray], np.ndarray] | None = None
+    roundings: int = 0
+
+    @property
+    def shape(self) -> str:
+        return f"[{', '.join(self.axes)}]" + (", exact" if self.size is None else "")
+
+    def bound(self, asked: Asked, truth: np.ndarray, numerics: Numerics) -> Bound:
+        """gamma(roundings) size + u_storage |truth| + the smallest normal number; asked, truth: float64"""
+        if self.size is None:
+            return Bound(np.zeros(truth.shape), np.zeros(truth.shape))
+        limit = gamma(self.roundings, unit(numerics.compute_dtype)) * self.size(asked, truth)
+        limit = limit + unit(numerics.storage_dtype) * np.abs(truth) + floor(numerics.storage_dtype)
+        limit = np.broadcast_to(limit, truth.shape)
+        return Bound(limit, limit / np.sqrt(3))
+
+
+def magnitude(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """Every operation on the way is a product or a sum without cancellation."""
+    return np.abs(truth)
+
+
+class Change(NamedTuple):
+    """How an engine's answer differs from the reference's. What is None, or left out, is right.
+
+    parts:   parts of the rule that are others
+    params:  those that it takes for the case's; gives None where that makes no difference
+    tensors: the same of the inputs
+    outputs: what it does to a right answer
+    """
+
+    parts: Mapping[str, Any] = {}
+    params: Callable[[Params], Params | None] | None = None
+    tensors: Callable[[Tensors], Tensors | None] | None = None
+    outputs: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray] | None] | None = None
+
+
+def part(name: str, **parts: Any) -> Mutant[Change]:
+    """A known bug in parts of the rule."""
+    return Mutant(name, Change(parts))
+
+
+def param(name: str, **values: Any) -> Mutant[Change]:
+    """A known bug that takes other parameters for the case's; a function is given the case's own."""
+
+    def changed(params: Params) -> Params | None:
+        if not values.keys() <= params.keys():
+            return None
+        own = {key: value(params[key]) if callable(value) else value for key, value in values.items()}
+        return {**params, **own}
+
+    return Mutant(name, Change(params=changed))
+
+
+class Stage(NamedTuple):
+    """
+    name:    a case asks for it as stage/NAME
+    what:    one sentence
+    inputs:  argument -> shape; a name that ends in "?" may be absent
+    params:  parameter -> its default; REQUIRED where there is none
+    outputs: in the order of computation; a case has those that its parameters ask for
+    rule:    the parts of the rule, a NamedTuple; a known bug replaces some
+    run:     (rule, asked) -> outputs
+    known:   known bugs beside those of `misplaced`
+    cases:   the questions put to engines
+    lacks:   why the reference cannot answer; None if it can
+    """
+
+    name: str
+    what: str
+    inputs: Mapping[str, str]
+    params: Mapping[str, Any]
+    outputs: Mapping[str, Output]
+    rule: Any
+    run: Callable[[Any, Asked], dict[str, np.ndarray]]
+    known: tuple[Mutant[Change], ...]
+    cases: tuple[Case, ...]
+    lacks: Callable[[Params], str | None] = lambda params: None
+
+    def complete(self, inputs: Mapping[str, Any], params: Params) -> dict[str, Any]:
+        """The parameters with their defaults. Raises BadInput for what is missing or unknown."""
+        required = {name for name in self.inputs if not name.endswith("?")}
+        if required - inputs.keys() or inputs.keys() - {name.rstrip("?") for name in self.inputs}:
+            expected = ", ".join(self.inputs) or "none"
+            raise BadInput(f"{OP}{self.name}: inputs {sorted(inputs)}, expected {expected}")
+        if params.keys() - self.params.keys():
+            raise BadInput(f"{OP}{self.name}: params {sorted(params)}, expected some of {', '.join(self.params)}")
+        full = {**self.params, **params}
+        missing = [name for name, value in full.items() if value is REQUIRED]
+        if missing:
+            raise BadInput(f"{OP}{self.name}: missing params {', '.join(missing)}")
+        return full
+
+    def answer(self, asked: Asked, change: Change | None = None) -> dict[str, np.ndarray] | None:
+        """The outputs, with a bug or without; None where the bug makes no difference to what is asked."""
+        change = change or Change()
+        params = change.params(asked.params) if change.params else asked.params
+        tensors = change.tensors(asked.tensors) if change.tensors else asked.tensors
+        if params is None or tensors is None:
+            return None
+        try:
+            outputs = self.run(self.rule._replace(**change.parts), asked._replace(params=params, tensors=tensors))
+        except NoDifference:
+            return None
+        outputs = {name: outputs[name] for name in self.outputs if name in outputs}
+        return change.outputs(outputs) if change.outputs else outputs
+
+    @property
+    def mutants(self) -> tuple[Mutant[Change], ...]:
+        return *self.known, *misplaced(self.outputs)
+
+
+def case(stage: str, label: str, inputs: Mapping[str, Recipe] | None = None, **params: Any) -> Case:
+    return Case(f"{OP}{stage}/{label}", f"{OP}{stage}", dict(inputs or {}), params)
+
+
+# --- right numbers in the wrong place: what any stage with such an axis may get wrong ---------------------------
+
+
+def _first_for_all(y: np.ndarray, axis: int) -> np.ndarray:
+    return np.broadcast_to(np.take(y, [0], axis), y.shape)
+
+
+def _one_late(y: np.ndarray, axis: int) -> np.ndarray:
+    return np.take(y, np.maximum(np.arange(y.shape[axis]) - 1, 0), axis)
+
+
+def _one_early(y: np.ndarray, axis: int) -> np.ndarray:
+    return np.take(y, np.minimum(np.arange(y.shape[axis]) + 1, y.shape[axis] - 1), axis)
+
+
+def _reversed(y: np.ndarray, axis: int) -> np.ndarray:
+    return np.flip(y, axis)
+
+
+def _halves_swapped(y: np.ndarray, axis: int) -> np.ndarray:
+    return np.roll(y, y.shape[axis] // 2, axis)
+
+
+# axis -> what engines do along it
+_ALONG = {
+    "item": {"every item of the batch is the first": _first_for_all},
+    "step": {"every step is the one before": _one_late, "every step is the next": _one_early},
+    "token": {"every token is the one before": _one_late, "every token is the next": _one_early},
+    "channel": {"channels in reverse": _reversed, "halves of the channels swapped": _halves_swapped},
+    "row": {"rows in reverse": _reversed},
+    "column": {"columns in reverse": _reversed},
+}
+
+
+def _rounded(dtype: str) -> Callable[[np.ndarray], np.ndarray]:
+    import ml_dtypes
+
+    kind = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[dtype]
+
+    def change(y: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return y.astype(kind).astype(y.dtype)
+
+    return change
+
+
+def misplaced(outputs: Mapping[str, Output]) -> tuple[Mutant[Change], ...]:
+    """Right numbers in the wrong place along each axis that the outputs have, and numbers of lower precision."""
+    mutants = []
+    for axis, bugs in _ALONG.items():
+        if any(axis in output.axes for output in outputs.values()):
+            mutants += [Mutant(name, Change(outputs=_along(axis, move, outputs))) for name, move in bugs.items()]
+    rounded = [name for name, output in outputs.items() if output.size is not None]
+    if rounded:
+        mutants += [
+            Mutant(f"{dtype} throughout", Change(outputs=_each(rounded, _rounded(dtype))))
+            for dtype in ("float16", "bfloat16")
+        ]
+    return tuple(mutants)
+
+
+def _along(axis: str, move: Callable[[np.ndarray, int], np.ndarray], outputs: Mapping[str, Output]):
+    def change(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        there = {name: outputs[name].axes.index(axis) for name in found if axis in outputs[name].axes}
+        return {name: move(y, there[name]) if name in there else y for name, y in found.items()}
+
+    return change
+
+
+def _each(names: list[str], move: Callable[[np.ndarray], np.ndarray]):
+    return lambda found: {name: move(y) if name in names else y for name, y in found.items()}

@@ -1,0 +1,131 @@
+"""Stages as cases: each kills a known bug, each known bug is killed, honest engines pass, the place is named."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from refsd.golden.judge import Standard
+from refsd.golden.mutants import try_all
+from refsd.golden.verdict import judge
+from refsd.judges.stage import StageJudge
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_F16
+from refsd.stages import STAGES
+
+JUDGE = StageJudge()
+CASES = {case.name: case for stage in STAGES.values() for case in stage.cases}
+
+
+@functools.cache
+def _standard(name: str) -> Standard:
+    case = CASES[name]
+    inputs = case.realize()
+    truth, honest = (JUDGE.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
+    return Standard(case, inputs, truth, honest, FLOAT32)
+
+
+def _judged(name: str, found):
+    return judge(JUDGE.measure(_standard(name), found))
+
+
+def _mutant(name: str, bug: str):
+    case = CASES[name]
+    return next(mutant for mutant in JUDGE.mutants(case) if mutant.name == bug)
+
+
+def _wrong(name: str, bug: str):
+    found = JUDGE.wrong_answer(CASES[name], _standard(name).inputs, _mutant(name, bug))
+    assert found is not None
+    return found
+
+
+@functools.cache
+def _trials(op: str):
+    return [trial for case in STAGES[op].cases for trial in try_all(JUDGE, case)]
+
+
+@pytest.mark.parametrize("op", STAGES)
+def test_every_case_fails_a_mutant_and_every_mutant_fails_a_case(op):
+    trials = _trials(op)
+    for case in STAGES[op].cases:
+        assert any(t.killed for t in trials if t.case.name == case.name), f"{case.name} fails no known bug"
+    for mutant in STAGES[op].mutants:
+        assert any(t.killed for t in trials if t.mutant == mutant.name), f"{op}: {mutant.name} gets through"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_honest_float32_run_passes(name):
+    standard = _standard(name)
+    judged = _judged(name, standard.honest)
+    assert judged.passed, judged.reason
+    assert list(standard.truth) == list(standard.honest)
+    assert all(y.dtype == np.float64 for y in standard.truth.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "bug", "says"),
+    [
+        ("stage/clip_tokens/diffusers-special", "special tokens are text", "ids: token 1 is 27, truth 49406"),
+        (
+            "stage/clip_tokens/a1111-long",
+            "chunks wherever 75 are full",
+            "ids: chunk 0, token ",
+        ),
+        ("stage/sigmas/flow-discrete-n6", "ends at the lowest sigma, not 0", "sigmas: step 6 is 0.00299"),
+        (
+            "stage/guidance/cfg",
+            "every item of the batch is the first",
+            "guided: item 1, channel 0, row 0",
+        ),
+    ],
+)
+def test_the_first_wrong_item_is_the_place(name, bug, says):
+    assert _judged(name, _wrong(name, bug)).reason.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("name", "bug"),
+    [
+        ("stage/clip_tokens/sdcpp-break", "BREAK is a word"),
+        ("stage/clip_tokens/diffusers-foreign", "words end at every character outside ASCII"),
+        ("stage/sigmas/flow-linspace-n7", "an unshifted linspace is shifted"),
+        ("stage/sigmas/sd-karras-n5", "nearest trained timestep, not a real one"),
+        ("stage/guidance/zimage", "scale as usual, not Z-Image's"),
+        ("stage/guidance/pix2pix", "scales of text and image swapped"),
+    ],
+)
+def test_a_known_bug_is_named(name, bug):
+    assert JUDGE.diagnose(_standard(name), _wrong(name, bug))[0] == bug
+
+
+def test_numbers_of_a_bug_that_nobody_knows_are_explained_by_none():
+    name = "stage/guidance/cfg"
+    found = {"guided": _standard(name).honest["guided"] * np.float32(1.3)}
+    assert not _judged(name, found).passed
+    assert JUDGE.diagnose(_standard(name), found) == []
+
+
+def test_an_output_that_is_missing_or_of_another_shape_fails():
+    name = "stage/clip_tokens/diffusers-empty"
+    honest = _standard(name).honest
+    assert _judged(name, {"ids": honest["ids"]}).reason == "output 'weights' is missing"
+    longer = {**honest, "ids": np.append(honest["ids"], [[7.0]], axis=1)}
+    assert _judged(name, longer).reason == "output 'ids' has shape [1, 78], expected [1, 77]"
+
+
+def test_what_does_not_fit_is_said():
+    stage = STAGES["stage/guidance"]
+    with pytest.raises(BadInput, match="inputs"):
+        stage.complete({"cond": 0}, {})
+    with pytest.raises(BadInput, match="missing params form, scale"):
+        stage.complete({"cond": 0, "uncond": 0}, {})
+    with pytest.raises(BadInput, match="params"):
+        stage.complete({"cond": 0, "uncond": 0}, {"strength": 1})
+
+
+def test_stages_are_answered_where_storage_is_float32():
+    case = CASES["stage/sigmas/sd-n1"]
+    assert JUDGE.refuses(case, GGML_CPU) is None
+    assert JUDGE.refuses(case, TORCH_F16) == "no stage is computed in float16"
