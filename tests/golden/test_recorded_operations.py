@@ -1,0 +1,24 @@
+"""No bound and no known bug moves unseen: a looser bound passes what it failed, and no other test says so."""
+
+import json
+
+import pytest
+from record_operations import ASKED, RECORDED, measured
+
+KEPT = json.loads(RECORDED.read_text())
+
+
+def test_every_case_is_recorded():
+    assert sorted(ASKED) == sorted(KEPT)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_case_is_as_recorded(name):
+    found, kept = measured(ASKED[name]), KEPT[name]
+    assert found["shape"] == kept["shape"]
+    for bounds, expected in zip(found["bounds"], kept["bounds"], strict=True):
+        assert bounds == pytest.approx(expected, rel=2e-3)
+    assert found["bugs"].keys() == kept["bugs"].keys()
+    for bug, off in found["bugs"].items():
+        # Order of summing decides what is as small as float32's rounding.
+        assert off == (pytest.approx(kept["bugs"][bug], rel=2e-2, abs=1e-7) if off else kept["bugs"][bug]), bug
