@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refsd.golden import dumps
 from refsd.golden.dumps import read
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
@@ -142,6 +143,20 @@ def test_a_zip_bomb_is_refused_before_it_unpacks(tmp_path):
             file.write(bytes(1 << 20))
     with pytest.raises(BadInput, match="1 entries say that they unpack to 83886080 bytes"):
         read(tmp_path / "a.npz")
+
+
+def test_how_many_files_and_entries_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(dumps, "_MAX_FILES", 3)
+    (tmp_path / "folder").mkdir()
+    for i in range(3):
+        (tmp_path / "folder" / f"{i}.npy").write_bytes(_npy(_X))
+    np.savez(tmp_path / "a.npz", **{str(i): _X for i in range(3)})
+    assert len(read(tmp_path / "folder")) == len(read(tmp_path / "a.npz")) == 3
+    (tmp_path / "folder" / "3.npy").write_bytes(_npy(_X))
+    np.savez(tmp_path / "a.npz", **{str(i): _X for i in range(4)})
+    for path in (tmp_path / "folder", tmp_path / "a.npz"):
+        with pytest.raises(BadInput, match=r"more than 3|4 entries"):
+            read(path)
 
 
 def test_an_empty_folder(tmp_path):

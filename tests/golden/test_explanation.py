@@ -75,6 +75,21 @@ def test_the_nearest_comes_first_and_the_far_are_left_out():
     assert scene.nearest({}) == []
 
 
+def test_outputs_are_told_in_units_of_their_own_scale():
+    """A small output, all wrong, beside one a thousand times as large, a thousandth of it wrong."""
+    large, small = 1000 * _TRUTH, _TRUTH[::-1]
+    truth = {"large": large, "small": small}
+    honest = {"large": large + 0.01 * _NOISE, "small": small + 0.01 * _NOISE}
+    found = {"large": large + _EFFECT, "small": small + _EFFECT}
+    suspects = {
+        "of the large": {"large": large + _EFFECT, "small": small},
+        "of the small": {"large": large, "small": small + _EFFECT},
+    }
+    scale = {"large": 1000.0, "small": 1.0}
+    assert Scene(found, truth, honest, scale).nearest(suspects) == ["of the small"]
+    assert Scene(found, truth, honest, {"large": 1.0, "small": 1000.0}).nearest(suspects) == ["of the large"]
+
+
 def test_another_shape_explains_nothing():
     scene = _scene(_TRUTH + _EFFECT)
     assert not scene.explained_by({"y": (_TRUTH + _EFFECT)[:-1]})

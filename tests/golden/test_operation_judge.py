@@ -10,6 +10,7 @@ from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS, complete, run
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_F16
 
 _PLACES = [
@@ -78,6 +79,27 @@ def test_what_nobody_knows_has_no_name(name, numerics):
         {},
     ):
         assert _named(case, inputs, found, truth, honest, numerics) == []
+
+
+def test_a_deviation_that_sets_a_parameter_moves_the_bound():
+    """Of the operation that it is of, by a parameter that the operation has."""
+    case = CASES["group_norm/f32/tiny-n2-c64-h6-w5-g32"]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    op = OPERATIONS[case.op]
+
+    def limit(*deviations):
+        standard = Standard(case, inputs, truth, honest, FLOAT32, deviations=deviations)
+        return OperationJudge().measure(standard, honest)[0].limit
+
+    def expected(params):
+        bound = op.bound_of(FLOAT32, inputs, params, truth["y"])
+        return measure("y", honest["y"], truth["y"], honest["y"], bound, op.channel).limit
+
+    other = Deviation("mine/eps", "group_norm", {"eps": 1e-2}, "another eps", "nowhere")
+    assert limit() == expected(params)
+    assert limit(other) == expected(params | {"eps": 1e-2}) != limit()
+    assert limit(other._replace(op="layer_norm")) == limit(other._replace(sets={"colour": 1})) == limit()
 
 
 def test_two_kinds_of_gelu_are_told_apart():

@@ -138,6 +138,25 @@ def test_blocks_are_those_of_the_specification(type, exponent):
         assert blocks[b].tobytes() == naive.block("blocks", b, block_type.bytes, SCALE_FIELDS[type], exponent, 9)
 
 
+# kind of a scale -> the powers of two that it has, subnormals of ten bits' mantissa among them
+POWERS = {"f16": (-24, 15), "f16 in pieces": (-24, 15), "e8m0": (-125, 127), "ue4m3": (-6, 7)}
+
+
+@pytest.mark.parametrize("type", BLOCKS)
+def test_every_exponent_that_a_scale_has_and_no_other(type):
+    fields = SCALE_FIELDS[type]
+    least = max(POWERS[field.kind][0] - field.shift for field in fields)
+    most = min(POWERS[field.kind][1] - field.shift for field in fields)
+    size = BLOCK_TYPES[type].bytes
+    for exponent in (least, most):
+        made = realize(Recipe((2 * BLOCK_TYPES[type].block,), type, exponent=exponent), "blocks").data
+        for b in range(2):
+            assert made[b * size : (b + 1) * size].tobytes() == naive.block("blocks", b, size, fields, exponent)
+    for exponent in (least - 1, most + 1):
+        with pytest.raises(BadInput, match="outside its type"):
+            realize(Recipe((2 * BLOCK_TYPES[type].block,), type, exponent=exponent), "blocks")
+
+
 @pytest.mark.jitted
 @pytest.mark.parametrize("type", BLOCKS)
 def test_blocks_have_the_deviation_of_bell_and_every_byte(type):
