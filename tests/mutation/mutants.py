@@ -4,7 +4,7 @@
 
 Mutations are drawn at random from FOLDERS: another operator, comparison, number or truth value, a condition turned
 round, a statement left out. They are made in a copy of the tree. Each is tried with the module's own tests, and,
-with --rest, what survives with all that import it. Survivors are printed: look at each.
+with --rest, what survives with its folder's and all that import it. Survivors are printed: look at each.
 Exit code 0: the survivors are for a person to judge.
 """
 
@@ -194,7 +194,7 @@ class Copy:
 
 
 def tests_of(file: str) -> tuple[list[str], list[str]]:
-    """The quick ones: of the module's own folder, with its name or importing it. And all others that import it.
+    """The quick ones: of its own folder, with its name or importing it. And that folder, and others that import it.
 
     A page that no test imports is found by itself: the quick ones of it are those whose parameter it is.
     """
@@ -218,8 +218,7 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
             (near if name.startswith(top) else far).append(name)
     quick = own or near[:QUICK] or far[:QUICK] or [top]
     names = () if own or near else registered(module)
-    rest = [top] if names else [name for name in (*own, *near, *far) if name not in quick]
-    return [*quick, "-k", " or ".join(names)] if names else quick, rest
+    return [*quick, "-k", " or ".join(names)] if names else quick, [top, *far]
 
 
 def registered(module: str) -> list[str]:
