@@ -10,7 +10,8 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineFailure
+from refsd.golden.engine import Engine, EngineFailure, TappedEngine
+from refsd.golden.examination import examine, explain
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.metrics import Metrics
 from refsd.golden.waivers import Waiver, apply
@@ -31,13 +32,20 @@ FLOORS = {
 }
 
 
+# Of so many wrong taps the metrics are kept.
+_TAPS = 20
+
+
 class Result(msgspec.Struct, frozen=True):
     """
     status:     of verdict.py: pass, fail, deviates, waived, refused, error
     margin:     above 1 it fails; criterion: which gave it
     reason:     one line; empty for a pass
+    place:      the first tap or output that is wrong
+    causes:     known bugs with which the reference agrees with the engine, the likeliest first
     deviations: those that explain the engine's answer
     outputs:    the metrics, from which the verdict can be given again
+    taps:       of the wrong ones among what the engine showed on the way, the first of them
     seconds:    that the engine took
     """
 
@@ -49,8 +57,11 @@ class Result(msgspec.Struct, frozen=True):
     margin: float = 0.0
     criterion: str = ""
     reason: str = ""
+    place: str = ""
+    causes: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     outputs: list[Metrics] = []
+    taps: list[Metrics] = []
     seconds: float = 0.0
 
     @property
@@ -145,9 +156,11 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         return Result(engine.name, case.name, case.op, status, **rest)
 
     handed = {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}
+    judge = honest.judge
+    tapped = isinstance(engine, TappedEngine) and judge.asks_for_taps(case)
     begun = time.perf_counter()
     try:
-        found = engine.run(case, handed)
+        found, taps = engine.run_tapped(case, handed) if tapped else (engine.run(case, handed), {})
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))
@@ -160,25 +173,26 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     if spoiled:
         reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
-    judge = honest.judge
     try:
         near = honest(numerics)
     except Exception as error:  # what an engine declares need not fit the case
         reason = f"the reference cannot compute it under {numerics.name}: {type(error).__name__}: {_line(error)}"
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
     standard = Standard(case, inputs, runner.truths(case), near, numerics)
-    metrics = judge.measure(standard, found)
-    judged = verdict.judge(metrics)
+    examined = examine(judge, standard, found, taps)
+    judged = examined.verdict
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)
-    rest |= {"outputs": metrics, "margin": judged.margin, "criterion": judged.criterion}
+    rest |= {"outputs": examined.outputs, "margin": judged.margin, "criterion": judged.criterion}
     if judged.passed:
         return result(verdict.PASS, **rest)
-    explaining = _explain(standard, found, honest, declared)
+    wrong = {*examined.wrong[:_TAPS]}
+    rest |= {"place": examined.place, "taps": [m for m in examined.trace.taps if m.output in wrong]}
+    explaining = _explain(standard, found, taps, honest, declared)
     if not explaining:
-        named = judge.diagnose(standard, found)
-        said = f"; the reference agrees if {' or '.join(named)}" if named else ""
-        return result(verdict.FAIL, reason=judged.reason + said, **rest)
+        causes = tuple(explain(judge, standard, found, taps, examined))
+        said = [judged.reason, examined.way, f"the reference agrees if {' or '.join(causes)}" if causes else ""]
+        return result(verdict.FAIL, reason="; ".join(filter(None, said)), causes=causes, **rest)
     names = tuple(d.name for d in explaining)
     waived, said = apply(runner.waivers, names, engine.name, case.name, runner.today or datetime.date.today())
     reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
@@ -186,14 +200,14 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
 
 
 def _explain(
-    standard: Standard, found: Answer, honest: _Honest, declared: tuple[Deviation, ...]
+    standard: Standard, found: Answer, taps: Answer, honest: _Honest, declared: tuple[Deviation, ...]
 ) -> tuple[Deviation, ...]:
     """The fewest declared deviations under which the reference agrees with the engine; empty if none do."""
     attempts = [(d,) for d in declared] + ([declared] if len(declared) > 1 else [])
     for attempt in attempts:
         truth, near = honest(FLOAT64, attempt), honest(standard.numerics, attempt)
         deviating = standard._replace(truth=truth, honest=near, deviations=attempt)
-        if verdict.judge(honest.judge.measure(deviating, found)).passed:
+        if examine(honest.judge, deviating, found, taps).verdict.passed:
             return attempt
     return ()
 

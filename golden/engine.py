@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -40,6 +40,17 @@ class Engine(Protocol):
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         """Compute the case. Raises EngineFailure with the engine's own words if it cannot."""
+        ...
+
+
+@runtime_checkable
+class TappedEngine(Engine, Protocol):
+    """An engine that can show what it computed on the way."""
+
+    def run_tapped(
+        self, case: Case, inputs: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Compute the case -> outputs, taps: those that it has, by the reference's names. Raises EngineFailure."""
         ...
 
 

@@ -5,6 +5,7 @@ Whoever handles a case asks `Judges.of(case)` once. A new kind is a subclass of 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,17 +51,17 @@ class Standard(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The way to an answer.
+    """The way to an answer, by those intermediate results ("taps") that an engine gave.
 
-    honest: the reference's outputs under the engine's numerics
-    taps:   those intermediate results that the engine gave, measured, in the order of computation: the first that
-            fails is the place of the error
-    names:  of all intermediate results that there are
+    taps:  measured in the order of computation, each beside what the reference makes of the engine's earlier taps;
+           then the outputs, likewise
+    names: of all intermediate results that there are
+    ops:   tap -> the operations that lead to it from the engine's tap before it
     """
 
-    honest: Answer
     taps: Sequence[Metrics] = ()
     names: Sequence[str] = ()
+    ops: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class Judge(ABC):
@@ -101,9 +102,24 @@ class Judge(ABC):
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant) -> Answer | None:
         """The reference's answer with a bug, otherwise in float32; None where the bug makes no difference."""
 
-    def locate(self, case: Case, inputs: Inputs, found: Answer, truth: Answer, numerics: Numerics) -> Trace:
-        """Judge the intermediate results among what was found; this kind has none unless it says otherwise."""
-        return Trace(self.answer(case, inputs, Arithmetic(numerics)))
+    def asks_for_taps(self, case: Case) -> bool:
+        """Whether an engine that can is asked for its intermediate results; a kind has none unless it says so."""
+        return False
+
+    def trace(
+        self,
+        case: Case,
+        inputs: Inputs,
+        found: Answer,
+        numerics: Numerics,
+        deviations: tuple[Deviation, ...] = (),
+    ) -> Trace:
+        """Measure an engine's taps. found: taps and, of the outputs, any."""
+        return Trace()
+
+    def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+        """What explains a wrong tap (or output), the likeliest first. found: as for `trace`."""
+        return []
 
     @abstractmethod
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:

@@ -8,12 +8,13 @@ import numpy as np
 
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
-from refsd.golden.judge import Standard
-from refsd.golden.metrics import Metrics, not_asked_for
+from refsd.golden.examination import Examination, explain
+from refsd.golden.judge import Standard, Trace
+from refsd.golden.metrics import not_asked_for
 from refsd.golden.taps import measure_taps
-from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
 from refsd.golden.wording import did_you_mean
 from refsd.judges import judges
+from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, Numerics
 
@@ -22,28 +23,16 @@ Tensors = Mapping[str, np.ndarray]
 
 class Comparison(NamedTuple):
     """
-    taps:    in the order of computation
-    outputs: of the case, and what nobody asked for
-    absent:  names of the golden's tensors that the dump lacks; only where the dump has taps
-    bugs:    under which the reference agrees with the dump
-    meant:   name that nobody asked for -> the name that was probably meant, as a phrase
+    examined: the taps, and the outputs of the case, with what nobody asked for
+    absent:   names of the golden's tensors that the dump lacks; only where the dump has taps
+    causes:   known bugs with which the reference agrees with the dump
+    meant:    name that nobody asked for -> the name that was probably meant, as a phrase
     """
 
-    taps: Sequence[Metrics]
-    outputs: list[Metrics]
+    examined: Examination
     absent: Sequence[str] = ()
-    bugs: Sequence[str] = ()
+    causes: Sequence[str] = ()
     meant: Mapping[str, str] = MappingProxyType({})
-
-    def unseen(self) -> list[str]:
-        """Names of the taps that cannot be judged, because the honest run itself is too far from the truth."""
-        return [m.output for m in self.taps if judge_output(m).criterion == NO_WITNESS]
-
-    def verdict(self) -> Judgement:
-        """That of the first wrong tap or output. A tap that cannot be judged counts only if no other can be."""
-        unseen = {*self.unseen()}
-        seen = [m for m in self.taps if m.output not in unseen] + self.outputs
-        return judge(seen or self.taps)
 
 
 def with_case(
@@ -54,24 +43,27 @@ def with_case(
     found: tensors by the names of the case's outputs, and of the model's taps; a single tensor may have any name
     truth: the case's outputs in float64
 
-    The truth's taps and the honest run are computed here.
+    What the reference makes of the dump's taps, and the honest run, are computed here.
     """
     inputs, kind = case.realize(), judges(model_files).of(case)
-    trace = kind.locate(case, inputs, found, truth, numerics)
-    located = {m.output for m in trace.taps}
-    if not located and len(found) == len(truth) == 1:
-        found = dict(zip(truth, found.values(), strict=True))
-    given = {name: y for name, y in found.items() if name not in located}
+    taps = {name: y for name, y in found.items() if name not in truth}
+    trace = kind.trace(case, inputs, found, numerics) if taps else Trace()
+    known = {*trace.names} & taps.keys()
+    if not known and len(found) == len(truth) == 1:
+        found, taps = dict(zip(truth, found.values(), strict=True)), {}
+    given = {name: y for name, y in found.items() if name not in known}
     # Taps may come without the outputs; a dump without taps must have every output.
-    asked = {name: y for name, y in truth.items() if name in given or not located}
-    honest = {name: trace.honest[name] for name in asked}
-    standard = Standard(case, inputs, truth, trace.honest, numerics)
-    outputs = kind.measure(standard._replace(truth=asked, honest=honest), given)
+    asked = {name: y for name, y in truth.items() if name in given or not known}
+    honest = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
+    standard = Standard(case, inputs, truth, honest, numerics)
+    outputs = kind.measure(standard._replace(truth=asked, honest={n: honest[n] for n in asked}), given)
     meant = {m.output: did_you_mean(m.output, [*truth, *trace.names]) for m in outputs if m.unwanted}
-    compared = Comparison(trace.taps, outputs, [n for n in truth if n not in asked], meant=meant)
-    if compared.verdict().passed or compared.absent:
-        return compared
-    return compared._replace(bugs=kind.diagnose(standard, given))
+    examined = Examination(trace, outputs)
+    absent = [name for name in truth if name not in asked]
+    causes = []
+    if not examined.verdict.passed and (examined.wrong or not absent):
+        causes = explain(kind, standard, given, taps, examined)
+    return Comparison(examined, absent, causes, meant)
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
@@ -94,8 +86,7 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
             raise BadInput(f"{name} is {shapes}: they are not of one computation")
     others = not_asked_for(found, truth)
     return Comparison(
-        measure_taps(found, truth, honest, FLOAT32),
-        others,
+        Examination(Trace(measure_taps(found, truth, honest, FLOAT32)), others),
         [name for name in truth if name not in found],
         meant={m.output: did_you_mean(m.output, truth) for m in others},
     )

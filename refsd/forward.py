@@ -18,7 +18,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
 from refsd.numerics.tensor import SCALAR_TYPES, stored
 from refsd.progress import compile_progress
-from refsd.tap_progress import shown
+from refsd.tap_progress import ShownTaps
 from refsd.weights import Checkpoint, open_checkpoint, open_weights
 from refsd.weights.tensor_files import check_name, write_arrays
 
@@ -107,9 +107,10 @@ def _values(path: Path, name: str, tensor) -> np.ndarray:
 def _compute(request: Request, m: Module, inputs: Mapping[str, np.ndarray], params) -> tuple[dict, Taps]:
     nothing = ""
     asked = request.taps is not None
-    wanted = Taps(request.tap if asked else nothing, request.tap_ops and asked)
-    label = f"{request.component} in {request.numerics}"
-    with compile_progress(), one_answer(m.arithmetic.numerics), shown(label, wanted) as taps:
+    wanted = ShownTaps(
+        f"{request.component} in {request.numerics}", request.tap if asked else nothing, request.tap_ops and asked
+    )
+    with compile_progress(), one_answer(m.arithmetic.numerics), wanted as taps:
         m.taps = taps
         outputs = forward(request.component, m, inputs, params, str(request.inputs), also=True)
     return outputs, taps

@@ -45,13 +45,15 @@ class Taps(dict[str, np.ndarray]):
         self.recorded: list[str] = []  # every name, kept or not
         self._seen: Counter[str] = Counter()
 
-    def record(self, name: str, value: np.ndarray) -> None:
+    def record(self, name: str, value: np.ndarray) -> np.ndarray:
+        """Keep an output -> what the model goes on with: the same, or what a subclass puts in its place."""
         again = self._seen[name]
         self._seen[name] += 1
         name = f"{name}.{again}" if again else name
         self.recorded.append(name)
         if fnmatch.fnmatchcase(name, self.pattern) and (self.names is None or name in self.names):
             self[name] = np.array(value)
+        return value
 
 
 class Kept:
@@ -160,7 +162,7 @@ class Module:
 
     def _tap(self, name: str, y: np.ndarray) -> np.ndarray:
         if self.taps is not None and self.taps.ops:
-            self.taps.record(self.prefix + name, y)
+            return self.taps.record(self.prefix + name, y)
         return y
 
     # With weights: the first argument is the weights' name under this prefix.
@@ -335,10 +337,13 @@ def block(fn: F) -> F:
     @functools.wraps(fn)
     def run(m: Module, *args, **kwargs):
         y = fn(m, *args, **kwargs)
-        if m.taps is not None and m.prefix:
-            parts = y if isinstance(y, tuple) else (y,)
-            for i, part in enumerate(parts):
-                m.taps.record(f"{m.prefix}{i}" if len(parts) > 1 else m.prefix.rstrip("."), part)
-        return y
+        if m.taps is None or not m.prefix:
+            return y
+        if not isinstance(y, tuple):
+            return m.taps.record(m.prefix.rstrip("."), y)
+        names = [f"{m.prefix}{i}" for i in range(len(y))] if len(y) > 1 else [m.prefix.rstrip(".")]
+        parts = [m.taps.record(name, part) for name, part in zip(names, y, strict=True)]
+        make = getattr(type(y), "_make", tuple)  # a named tuple's
+        return make(parts)
 
     return cast(F, run)

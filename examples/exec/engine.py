@@ -111,8 +111,11 @@ def esrgan(t, p):
     """A whole model: the weights come in a file, under the names of the original."""
     weights = load_file(p["model"]["file"])
 
+    taps = {}
+
     def conv(name, x):
-        return conv3x3(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+        taps[name] = conv3x3(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+        return taps[name]
 
     def leaky(x):
         return np.where(x >= 0, x, np.float32(0.1 if BUG else 0.2) * x)
@@ -132,7 +135,7 @@ def esrgan(t, p):
     x = first + conv("conv_body", x)
     for name in ("conv_up1", "conv_up2"):
         x = leaky(conv(name, x.repeat(2, -1).repeat(2, -2)))
-    return {"out": conv("conv_last", leaky(conv("conv_hr", x)))}
+    return {"out": conv("conv_last", leaky(conv("conv_hr", x)))}, taps
 
 
 OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest, trajectory)}
@@ -147,6 +150,7 @@ if request["request"] == "describe":
         "numerics": "float32",
         "ops": {op: {"types": ["f32", "f16"]} for op in OPS},
     }
+    description["ops"]["model/esrgan"]["taps"] = True
     description["ops"]["trajectory"] = {"samplers": ["euler", "euler_a"], "schedules": ["karras"]}
     of_sigmas = {"engine": ["k-diffusion", "sdcpp"], "levels": ["sd"], "schedule": ["discrete", "karras"]}
     description["ops"]["stage/sigmas"]["params"] = of_sigmas | {"strength": [1.0]}
@@ -156,5 +160,8 @@ if request["request"] == "describe":
 else:
     params = {**request["params"], "model": request.get("model")}
     answer = OPS[request["op"]](load_file(request["inputs"]), params)
+    answer, taps = answer if isinstance(answer, tuple) else (answer, {})
+    if "taps" in request:  # what was computed on the way
+        save_file({name: np.ascontiguousarray(y) for name, y in taps.items()}, request["taps"])
     answers = answer if isinstance(answer, dict) else {"y": answer}
     save_file({name: np.ascontiguousarray(y, np.float32) for name, y in answers.items()}, request["output"])

@@ -292,6 +292,7 @@ LEAKY_RELU = Operation(
     bound=_leaky_relu_bound,
     mutants=(
         Mutant("slope 0.01 always", other_params(slope=lambda s: 0.01)),
+        Mutant("slope half as large", other_params(slope=lambda s: s / 2)),
         Mutant("not leaky", other_params(slope=lambda s: 0.0)),
         _F16,
     ),

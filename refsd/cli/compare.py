@@ -36,10 +36,12 @@ def compare(
     """Judge a dump against a golden, as `refsd conform` judges an engine.
 
     A case's outputs are judged by its bound and its honest run. A dump may also, or only, have taps: results inside
-    a model, by the names that `refsd forward --taps` gives them, any part of them. A tap is wrong where its error
-    is over 4 times the honest run's; the first wrong one, in the order of computation, is where the bug is.
+    a model, by the names that `refsd forward --taps` gives them, any part of them. Each is held against what the
+    reference makes of the dump's own earlier taps, so that it answers for the operations since the tap before it
+    alone: it is wrong where its error is over 4 times an honest one's. The first wrong one is where the bug is, and
+    known bugs are tried there.
 
-    A file's tensors are judged as taps, in the file's order.
+    A file's tensors are judged as taps, in the file's order, each against the honest run's.
 
     Exit code 0: what the dump has conforms. 1: it does not. 2: bad input.
     """
@@ -73,10 +75,11 @@ def compare(
     else:
         meant = did_you_mean(golden, CASES)
         raise BadInput(f"{golden!r}{meant} is neither a case (`refsd golden list`) nor a file")
-    judged = compared.verdict()
+    examined = compared.examined
+    judged = examined.verdict
     if json:
-        told = {"verdict": judged, "bugs": compared.bugs, "absent": compared.absent}
-        told |= {"taps": compared.taps, "outputs": compared.outputs}
+        told = {"verdict": judged, "place": examined.place, "causes": compared.causes, "absent": compared.absent}
+        told |= {"taps": examined.trace.taps, "outputs": examined.outputs}
         typer.echo(msgspec.json.encode(told).decode())
     else:
         _print(compared)
@@ -95,24 +98,23 @@ def _golden(case, store: Path):
 
 
 def _print(compared) -> None:
-    from refsd.golden.verdict import judge_output
-
-    unseen = {*compared.unseen()}
-    wrong = [m for m in compared.taps if not judge_output(m).passed and m.output not in unseen]
-    for m in compared.taps if len(compared.taps) <= _LINES else wrong[:_WRONG]:
+    examined = compared.examined
+    taps, unseen, wrong = examined.trace.taps, {*examined.unseen}, {*examined.wrong}
+    shown = taps if len(taps) <= _LINES else [m for m in taps if m.output in wrong][:_WRONG]
+    for m in shown:
         _line(m, "not judged" if m.output in unseen else "FAIL")
-    for m in compared.outputs:
+    for m in examined.outputs:
         _line(m, "FAIL", compared.meant.get(m.output, ""))
-    for bug in compared.bugs:
-        typer.echo(f"      the reference agrees if {bug}")
-    if compared.taps:
-        right = len(compared.taps) - len(wrong) - len(unseen)
-        typer.echo(f"{right} of {counted(len(compared.taps), 'tap')} right")
+    if taps:
+        typer.echo(f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right")
     if wrong:
-        typer.echo(f"the first wrong one in the order of computation: {wrong[0].output}")
+        typer.echo(f"the first wrong one in the order of computation: {examined.place}")
+    for cause in compared.causes:
+        typer.echo(f"      the reference agrees if {cause}")
     if unseen:
-        taps = counted(len(unseen), "tap")
-        typer.echo(f"{taps} not judged: there the honest run itself is too far from the truth")
+        typer.echo(
+            f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
+        )
     if compared.absent:
         shown = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
         typer.echo(f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {shown}")

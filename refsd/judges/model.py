@@ -14,13 +14,16 @@ from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
+from refsd.judges.following import Following, Reached
 from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
+from refsd.judges.observed import Observed
+from refsd.judges.place import Place
 from refsd.module import Kept, Module, Taps
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, Numerics
-from refsd.tap_progress import shown
 from refsd.weights.checkpoint import Checkpoint, open_checkpoint
 
 _PREFIX = "model/"
@@ -74,15 +77,75 @@ class ModelJudge(Judge):
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant[Change]) -> Answer | None:
         return self._changed(case, inputs, mutant.change, FLOAT32)
 
-    def locate(self, case: Case, inputs: Inputs, found: Answer, truth: Answer, numerics: Numerics) -> Trace:
-        """By the taps: every operation's output."""
-        others, right = found.keys() - truth.keys(), Taps(ops=True, names=())
-        if others:
-            with shown(f"{case.op} in {FLOAT64.name}", Taps(ops=True, names=others)) as right:
-                self.tapped(case, inputs, Arithmetic(FLOAT64), right)
-        with shown(f"{case.op} in {numerics.name}", Taps(ops=True, names=right.keys())) as near:
-            honest = self.tapped(case, inputs, Arithmetic(numerics), near if right else None)
-        return Trace(honest, measure_taps(found, right, near, numerics), right.recorded)
+    def asks_for_taps(self, case: Case) -> bool:
+        """Of models of full size they would fill the memory."""
+        return case.model is None or case.model.tiny
+
+    def trace(
+        self,
+        case: Case,
+        inputs: Inputs,
+        found: Answer,
+        numerics: Numerics,
+        deviations: tuple[Deviation, ...] = (),
+    ) -> Trace:
+        right, truth = self._follow(case, inputs, found, Observed(FLOAT64, deviations))
+        near, honest = self._follow(case, inputs, found, Observed(numerics, deviations))
+        terms = {name: segment.terms for name, segment in near.segments.items()}
+        ops = {name: segment.ops for name, segment in near.segments.items()}
+        outputs = {name: y for name, y in truth.items() if name in found and name not in right}
+        taps = measure_taps(found, {**right, **outputs}, {**honest, **near}, numerics, terms)
+        return Trace(taps, right.recorded, ops)
+
+    def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+        case, inputs, numerics = standard.case, standard.inputs, standard.numerics
+        until = None if tap in standard.truth else tap
+        observed = Observed(numerics)
+        taps, _ = self._follow(case, inputs, found, observed)
+        segment = taps.segments.get(tap) or taps.rest()
+
+        def run(arithmetic: Arithmetic, change: Change) -> np.ndarray | None:
+            taps, outputs = self._follow(case, inputs, found, arithmetic, until, change)
+            y = outputs.get(tap) if until is None else taps.get(tap)
+            return None if y is None else np.asarray(y, np.float64)
+
+        weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
+        return Place(tap, np.asarray(found[tap], np.float64), segment, run, weights, numerics).explain()
+
+    def _follow(
+        self,
+        case: Case,
+        inputs: Inputs,
+        found: Answer,
+        arithmetic: Arithmetic,
+        until: str | None = None,
+        change: Change | None = None,
+    ) -> tuple[Following, Answer]:
+        """What the reference, or the reference with a bug, makes of an engine's taps; and its outputs.
+
+        until:  the only tap that is kept, with which the run ends: then without outputs
+        change: a bug; where it makes no difference nothing is returned
+        """
+        label = f"{case.op} in {arithmetic.numerics.name}"
+        observed = arithmetic if isinstance(arithmetic, Observed) else None
+        with one_answer(arithmetic.numerics), Following(label, found, observed, until) as taps:
+            m, values, params = self._module(case, inputs, arithmetic)
+            weights = m.weights
+            if change is not None:
+                values = change.inputs(values)
+                weights = ChangedWeights(m.weights, change)
+            if values is None:
+                return taps, {}
+            try:
+                y = forward(_component(case), Module(weights, arithmetic, taps=taps), values, params, case.name)
+            except Reached:
+                y = {}
+            if change is None:
+                return taps, y
+            if isinstance(weights, ChangedWeights) and change.of_weights and not weights.met:
+                taps.clear()
+                return taps, {}
+            return taps, change.outputs(y) or {}
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
         """The causes that explain an engine's answer, by the rule of golden/explanation.py; of small models only.

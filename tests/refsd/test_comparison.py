@@ -63,9 +63,10 @@ class Listening(Taps):
         self.arithmetic, self.place = arithmetic, None
 
     def record(self, name, value):
-        super().record(name, value)
+        value = super().record(name, value)
         if self.arithmetic.struck and self.place is None:
             self.place = self.recorded[-1]
+        return value
 
 
 def broken(op: str, call: int, wrong) -> Arithmetic:
@@ -192,31 +193,33 @@ def golden(model_files):
 def test_a_whole_dump_is_judged_in_the_order_of_computation(model_files, engine, golden):
     taps, outputs = engine
     compared = with_case(CASE, {**outputs, **taps}, golden, FLOAT32, model_files)
-    assert [m.output for m in compared.taps] == list(taps) and [m.output for m in compared.outputs] == list(golden)
-    assert compared.verdict().reason.startswith(f"{PLACE}: ")
-    assert (compared.absent, compared.unseen()) == ([], [])
+    assert [m.output for m in compared.examined.trace.taps] == [*taps, *golden]
+    assert [m.output for m in compared.examined.outputs] == list(golden)
+    assert compared.examined.verdict.reason.startswith(f"{PLACE}: ")
+    assert (compared.examined.place, compared.examined.wrong) == (PLACE, [PLACE])
+    assert (compared.absent, compared.examined.unseen) == ([], [])
 
 
 def test_a_dump_may_have_some_taps_alone(model_files, engine, golden):
     taps, _ = engine
     before = {name: taps[name] for name in ("model.layers.0", "model.layers.0.mlp.down_proj")}
     compared = with_case(CASE, before, golden, FLOAT32, model_files)
-    assert compared.verdict().passed and len(compared.taps) == 2
+    assert compared.examined.verdict.passed and len(compared.examined.trace.taps) == 2
     assert compared.absent == list(golden)
     one = with_case(CASE, {"model.layers.1": taps["model.layers.1"]}, golden, FLOAT32, model_files)
-    assert one.verdict().reason.startswith("model.layers.1: ")
+    assert one.examined.verdict.reason.startswith("model.layers.1: ")
 
 
 def test_a_dump_without_a_tap_must_have_every_output(model_files, engine, golden):
     part = dict([*golden.items()][:-1])
-    assert "is missing" in with_case(CASE, part, golden, FLOAT64, model_files).verdict().reason
+    assert "is missing" in with_case(CASE, part, golden, FLOAT64, model_files).examined.verdict.reason
     single = CASES["taesd/tae-decoder/outliers"]
     (truth,) = (right := Reference(FLOAT64, model_files=model_files).run(single, single.realize())).values()
     renamed = with_case(single, {"whatever": truth}, right, FLOAT64, model_files)
-    assert renamed.verdict().passed and renamed.taps == []
+    assert renamed.examined.verdict.passed and not renamed.examined.trace.taps
     typo = {**golden, "model.layer.1": engine[0]["model.layers.1"]}
     compared = with_case(CASE, typo, golden, FLOAT32, model_files)
-    assert "'model.layer.1': not asked for" in compared.verdict().reason
+    assert "'model.layer.1': not asked for" in compared.examined.verdict.reason
     assert compared.meant["model.layer.1"] == ' (did you mean "model.layers.1"?)'
 
 
@@ -224,9 +227,9 @@ def test_a_tap_without_a_witness_is_not_judged_and_hides_nothing():
     y = np.random.default_rng(1).standard_normal((3, 8))
     truth, honest = {"first": y, "second": y}, {"first": -y, "second": y * (1 + 1e-6)}
     right = with_files({"first": 9 * y, "second": y}, truth, honest)
-    assert right.unseen() == ["first"] and right.verdict().passed
-    assert with_files({"first": y, "second": 2 * y}, truth, honest).verdict().reason.startswith("second: ")
-    assert not with_files({"first": y}, truth, honest).verdict().passed
+    assert right.examined.unseen == ["first"] and right.examined.verdict.passed
+    assert with_files({"first": y, "second": 2 * y}, truth, honest).examined.verdict.reason.startswith("second: ")
+    assert not with_files({"first": y}, truth, honest).examined.verdict.passed
 
 
 def _call(*arguments) -> tuple[int, str]:
@@ -247,7 +250,7 @@ def test_files_of_taps(tmp_path, runs, engine):
     code, said = _call(honest, truth, "--honest", honest)
     assert code == 0 and f"{len(engine[0])} of {len(engine[0])} taps right" in said
     compared = with_files(engine[0], runs(CASE.name, FLOAT64), runs(CASE.name, FLOAT32))
-    assert compared.verdict().reason.startswith(f"{PLACE}: ")
+    assert compared.examined.verdict.reason.startswith(f"{PLACE}: ")
     assert _call(found, truth, "--honest", honest)[0] == 1
     some = _save(tmp_path / "some.safetensors", {"model.layers.0": engine[0]["model.layers.0"]})
     code, said = _call(some, truth, "--honest", honest)

@@ -36,6 +36,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     deviations: names of known deviations, or new ones in full
     samplers, schedules: of "trajectory", those that it has; None: all
     params:     parameter -> the values that it has: {"engine": ["sdcpp"]}; of one that is not there, all
+    taps:       of a model: whether it can write what it computed on the way
     """
 
     types: list[str] | None = None
@@ -44,6 +45,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     params: dict[str, list[Any]] = {}
     numerics: str | dict[str, Any] | None = None
     deviations: list[str | DeviationText] = []
+    taps: bool = False
 
 
 class _Text(msgspec.Struct, forbid_unknown_fields=True):

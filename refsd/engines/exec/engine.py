@@ -31,6 +31,7 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 PROTOCOL = 1
 _MAX_DESCRIPTION = 1 << 20
 _MAX_OUTPUT = 256 << 20
+_OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
 
 # safetensors' names of the types.
 _DTYPES = {
@@ -125,6 +126,14 @@ class ExecEngine:
         return self._description.deviations_of(case.op)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        return self._run(case, inputs, tapped=False)[0]
+
+    def run_tapped(
+        self, case: Case, inputs: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        return self._run(case, inputs, tapped=self._description.ops[case.op].taps)
+
+    def _run(self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool):
         params = judges().of(case).complete(case, inputs)
         with WorkFolder("refsd-exec-") as folder:
             given = folder.given / "inputs.safetensors"
@@ -145,7 +154,10 @@ class ExecEngine:
                     "tiny": case.model.tiny,
                     "file": os.path.abspath(self._model_files(case.model, "ldm")),
                 }
-            return _read_tensors(self._program.ask(request, folder, "output.safetensors"))
+            if tapped:
+                request["taps"] = str(folder.work / _TAPS)
+            outputs = _read_tensors(self._program.ask(request, folder, _OUTPUT), _OUTPUT)
+            return outputs, _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS) if tapped else {}
 
 
 def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
@@ -157,15 +169,15 @@ def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
     safetensors.numpy.save_file(arrays, path)
 
 
-def _read_tensors(data: bytes) -> dict[str, np.ndarray]:
+def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:
     try:
         found = safetensors.deserialize(data)
     except safetensors.SafetensorError as error:
-        raise EngineFailure(f"output.safetensors is none: {error}") from None
-    _check_names(data)
+        raise EngineFailure(f"{file} is none: {error}") from None
+    _check_names(data, file)
     outputs = {}
     for name, entry in found:
-        at = f"output.safetensors: {printable(name, 100)}"
+        at = f"{file}: {printable(name, 100)}"
         if entry["dtype"] not in _DTYPES:
             raise EngineFailure(f"{at} has type {entry['dtype']}, expected F32 or the like")
         flat = np.frombuffer(bytes(entry["data"]), SCALAR_TYPES[_DTYPES[entry["dtype"]]])
@@ -176,13 +188,13 @@ def _read_tensors(data: bytes) -> dict[str, np.ndarray]:
     return outputs
 
 
-def _check_names(data: bytes) -> None:
+def _check_names(data: bytes, file: str) -> None:
     """Raise EngineFailure where a header names a tensor twice: the safetensors package takes the last of them."""
     header = data[8 : 8 + int.from_bytes(data[:8], "little")]
     names = [name for name, _ in json.loads(header, object_pairs_hook=list)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise EngineFailure(f"output.safetensors: the header names {printable(twice, 100)} twice")
+        raise EngineFailure(f"{file}: the header names {printable(twice, 100)} twice")
 
 
 def find(

@@ -112,6 +112,9 @@ def test_the_example_answers_a_whole_model(tmp_path, arguments, status):
     engine = example(*arguments, model_files=model_files)
     (result,) = conform.run(conform.Runner(judges(model_files), lambda case: truth), [engine], [case])
     assert result.status == status, result.reason
+    # Its taps are the convolutions: the activation before the second one is wrong.
+    place, causes = ("body.0.rdb1.conv2", ("leaky_relu before it: slope half as large",)) if arguments else ("", ())
+    assert (result.place, result.causes) == (place, causes), result.reason
 
 
 def test_the_example_without_eta_is_told_so():

@@ -1,0 +1,75 @@
+"""One answer examined: its verdict, the first place that is wrong, and what explains it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from refsd.golden.judge import Answer, Judge, Standard, Trace
+from refsd.golden.metrics import Metrics, not_asked_for
+from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
+from refsd.golden.wording import counted
+
+
+class Examination(NamedTuple):
+    """
+    trace:   the taps that the engine gave, each measured on the engine's own earlier ones
+    outputs: measured; in the order of computation, then those that nobody asked for
+    """
+
+    trace: Trace
+    outputs: Sequence[Metrics]
+
+    @property
+    def unseen(self) -> list[str]:
+        """The taps that cannot be judged, because there the honest run itself is too far from the truth."""
+        return [m.output for m in self.trace.taps if judge_output(m).criterion == NO_WITNESS]
+
+    @property
+    def wrong(self) -> list[str]:
+        """The taps that are wrong by what the engine itself did there, in the order of computation."""
+        unseen = {*self.unseen}
+        return [m.output for m in self.trace.taps if m.output not in unseen and not judge_output(m).passed]
+
+    @property
+    def verdict(self) -> Judgement:
+        """That of the first wrong tap or output. A tap that cannot be judged counts only if nothing else can be."""
+        unseen = {*self.unseen}
+        seen = [*(m for m in self.trace.taps if m.output not in unseen), *self.outputs]
+        return judge(seen or self.trace.taps)
+
+    @property
+    def place(self) -> str:
+        """The first wrong tap or output; empty where all conform."""
+        verdict = self.verdict
+        first = next((m.output for m in self.outputs if not judge_output(m).passed), "")
+        return "" if verdict.passed else next(iter(self.wrong), first)
+
+    @property
+    def way(self) -> str:
+        """Which part of the taps is wrong, in a phrase; empty without taps."""
+        if not self.trace.taps or not self.wrong:
+            return ""
+        ops = [self.trace.ops.get(name, ()) for name in self.wrong]
+        last = Counter(op[-1] for op in ops if op)
+        all_of = f", each after {next(iter(last))}" if len(self.wrong) > 1 and len(last) == 1 and all(ops) else ""
+        taps = counted(len(self.trace.taps) - len(self.unseen), "tap")
+        return f"{len(self.wrong)} of {taps} wrong by itself{all_of}"
+
+
+def examine(kind: Judge, standard: Standard, found: Answer, taps: Answer) -> Examination:
+    """Measure an engine's outputs and, each on its own earlier ones, its taps."""
+    trace = Trace()
+    if taps:
+        trace = kind.trace(
+            standard.case, standard.inputs, {**taps, **found}, standard.numerics, standard.deviations
+        )
+    outputs = kind.measure(standard, found)
+    unknown = {name: y for name, y in taps.items() if name not in trace.names}
+    return Examination(trace, outputs + not_asked_for(unknown, {}))
+
+
+def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
+    """What explains an answer that does not conform, the likeliest first; at the first wrong tap, if one is."""
+    if examined.wrong:
+        return kind.explain_tap(standard, {**taps, **found}, examined.wrong[0])
+    return kind.diagnose(standard, found)

@@ -1,0 +1,194 @@
+"""The operations inside a model, one call at a time: which they are, and what a known bug in one of them gives.
+
+A call is told as the case that its page of golden/operations declares, so that a page's known bugs can be tried on
+the very tensors that it met inside a model.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.judge import Mutant
+from refsd.golden.operations import OPERATIONS
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.tensor import StoredTensor, stored
+
+Arguments = Mapping[str, Any]
+
+
+class Call(NamedTuple):
+    """
+    op:     the operation's page
+    inputs: its arguments; params: and its parameters
+    """
+
+    op: str
+    inputs: dict[str, StoredTensor]
+    params: dict[str, Any]
+
+    @property
+    def mutants(self) -> tuple[Mutant, ...]:
+        """The known bugs of the operation."""
+        return OPERATIONS[self.op].mutants
+
+    def wrong(self, mutant: Mutant) -> np.ndarray | None:
+        """What the bug gives, in float32; None where it makes no difference, or does not fit."""
+        op = OPERATIONS[self.op]
+        with np.errstate(all="ignore"):
+            return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
+
+    def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+        """What other weights of the same shape give, in float32."""
+        own = {name: tensor for name, tensor in self.inputs.items() if name not in ("weight", "bias")}
+        others = {"weight": weight} | ({} if bias is None else {"bias": bias})
+        op, inputs = (
+            OPERATIONS[self.op],
+            own | {name: stored(np.asarray(y, np.float32)) for name, y in others.items()},
+        )
+        return op.answer(Arithmetic(FLOAT32), inputs, self.params)
+
+
+class _Row(NamedTuple):
+    """
+    op:     the page that declares what a method of Arithmetic computes
+    inputs: argument of the method -> of the page
+    params: names that both have
+    terms:  arguments -> how many terms the longest sum behind an element has
+    """
+
+    op: str
+    inputs: Mapping[str, str]
+    params: tuple[str, ...] = ()
+    terms: Callable[[Arguments], int] = lambda a: 1
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def _last(name: str) -> Callable[[Arguments], int]:
+    return lambda a: np.shape(a[name])[-1]
+
+
+def _group(a: Arguments) -> int:
+    return math.prod(np.shape(a["x"])[1:]) // a["num_groups"]
+
+
+_AFFINE = _same("x", "weight", "bias")
+_ROWS = {
+    "linear": _Row("linear", _AFFINE, terms=_last("x")),
+    "text_projection": _Row("linear", _same("x", "weight"), terms=_last("x")),
+    "conv2d": _Row(
+        "conv2d",
+        _AFFINE,
+        ("stride", "padding", "dilation", "groups"),
+        lambda a: math.prod(np.shape(a["weight"])[1:]),
+    ),
+    "group_norm": _Row("group_norm", _AFFINE, ("num_groups", "eps"), _group),
+    "group_norm_silu": _Row("group_norm_silu", _AFFINE, ("num_groups", "eps"), _group),
+    "layer_norm": _Row("layer_norm", _AFFINE, ("eps",), _last("x")),
+    "adaptive_layer_norm": _Row("adaptive_layer_norm", _same("x", "shift", "scale"), ("eps",), _last("x")),
+    "rms_norm": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
+    "rms_norm_apart": _Row("rms_norm", _same("x", "weight"), ("eps",), _last("x")),
+    "l2_norm": _Row("l2_norm", _same("x"), ("eps",), _last("x")),
+    "silu": _Row("silu", _same("x")),
+    "gelu": _Row("gelu", _same("x")),
+    "quick_gelu": _Row("quick_gelu", _same("x")),
+    "geglu": _Row("geglu", _same("x")),
+    "swiglu": _Row("swiglu", _same("x"), ("second_gates",)),
+    "attention": _Row(
+        "attention", _same("q", "k", "v", "mask", "sinks"), ("scale",), lambda a: max(np.shape(a["k"])[1::2])
+    ),
+    "timestep_embedding": _Row(
+        "timestep_embedding", _same("t"), ("dim", "max_period", "freq_shift", "scale", "sin_first")
+    ),
+    "upsample_nearest": _Row("upsample_nearest", _same("x"), ("factor",)),
+    "embedding": _Row("embedding", _same("ids", "weight")),
+    "add": _Row("add", {"x": "a", "y": "b"}),
+    "multiply": _Row("mul", {"x": "a", "y": "b"}),
+    "modulate": _Row("modulate", _same("x", "shift", "scale")),
+    "gated_add": _Row("gated_add", _same("x", "h", "gate")),
+    "rope": _Row("rope", {}),
+    "rope_halves": _Row("rope", {}),
+    "halve": _Row("resize_nearest", {}),
+    "apply": _Row("apply", {}),
+}
+
+
+def _call(method: str, arguments: Arguments) -> Call | None:
+    """The call as its page declares it; None where the page asks for something else (RoPE: ids, not angles)."""
+    row = _ROWS[method]
+    if method == "apply":
+        name, arrays = arguments["kernel"].__name__, arguments.get("arrays", ())
+        if name not in OPERATIONS or [*OPERATIONS[name].inputs] != ["x"] or len(arrays) != 1:
+            return None
+        return Call(name, {"x": stored(np.asarray(arrays[0], np.float32))}, dict(arguments.get("params", {})))
+    if not row.inputs:
+        return None
+    given = {row.inputs[name]: arguments[name] for name in row.inputs if arguments.get(name) is not None}
+    inputs = {
+        name: stored(np.ascontiguousarray(y, np.int32 if name == "ids" else np.float32))
+        for name, y in given.items()
+    }
+    params = {name: arguments[name] for name in row.params}
+    op = row.op
+    if method == "gelu" and arguments["approximate"] == "tanh":
+        op = "gelu_tanh"
+    if method == "attention" and arguments["diagonal"] is not None:
+        params |= {"causal": True, "diagonal": arguments["diagonal"]}
+    return Call(op, inputs, params)
+
+
+class Observed(Arithmetic):
+    """Arithmetic that counts its calls, and may answer one of them by somebody else.
+
+    terms:   the longest sum behind each call's elements, call by call
+    ops:     and its operation
+    at:      the call that is shown to `instead`
+    instead: call -> its answer, or None: the right one
+    """
+
+    def __init__(self, numerics, deviations=(), at: int = -1, instead: Callable[[Call], Any] | None = None):
+        super().__init__(numerics, deviations)
+        self.ops: list[str] = []
+        self.terms: list[int] = []
+        self._at, self._instead = at, instead
+        self._inside = False
+
+    def observe(self, method: str, right: Callable[[], np.ndarray], arguments: Arguments) -> np.ndarray:
+        """Answer a call of `method`. What an operation calls in its turn is a part of it."""
+        if self._inside:
+            return right()
+        self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
+        self.terms.append(_ROWS[method].terms(arguments))
+        call = _call(method, arguments) if len(self.ops) - 1 == self._at and self._instead else None
+        other = self._instead(call) if call is not None and self._instead is not None else None
+        if other is not None:
+            return self._round(other)
+        self._inside = True
+        try:
+            return right()
+        finally:
+            self._inside = False
+
+
+def _observed(method: str) -> Callable[..., np.ndarray]:
+    right = getattr(Arithmetic, method)
+    signature = inspect.signature(right)
+
+    @functools.wraps(right)
+    def answer(self, *arguments, **named):
+        bound = signature.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        return self.observe(method, lambda: right(self, *arguments, **named), bound.arguments)
+
+    return answer
+
+
+for _method in _ROWS:
+    setattr(Observed, _method, _observed(_method))

@@ -1,0 +1,108 @@
+"""What explains a wrong tap: known bugs, tried where it fails, on the tensors that the engine had there."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.explanation import Scene
+from refsd.golden.taps import measure_taps
+from refsd.golden.verdict import judge
+from refsd.judges.following import Segment
+from refsd.judges.model_mutants import MUTANTS, Change
+from refsd.judges.observed import Call, Observed
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64, Numerics
+from refsd.numerics.tensor import StoredTensor
+
+# At most so many of a model's other weights are tried in a wrong operation.
+_WEIGHTS = 200
+
+
+class Place(NamedTuple):
+    """
+    tap:      that is wrong; found: the engine's
+    segment:  the operations that lead to it
+    run:      arithmetic, a change of inputs or weights -> what the reference makes there of the engine's earlier
+              taps; None where the change makes no difference
+    weights:  the component's
+    numerics: that the engine declares
+    """
+
+    tap: str
+    found: np.ndarray
+    segment: Segment
+    run: Callable[[Arithmetic, Change], np.ndarray | None]
+    weights: Mapping[str, StoredTensor]
+    numerics: Numerics
+
+    def explain(self) -> list[str]:
+        """The causes, the likeliest first: bugs of the operations here, other weights in their place, then those
+        known bugs of whole models that show here."""
+        truth, honest = (self.run(Observed(numerics), Change()) for numerics in (FLOAT64, self.numerics))
+        if truth is None or honest is None or self.found.shape != truth.shape:
+            return []
+        if not np.isfinite(self.found).all() or not np.isfinite(truth).all():
+            return []
+        size = float(np.sqrt(np.mean(truth**2))) or 1.0
+        scene = Scene({"y": self.found}, {"y": truth}, {"y": honest}, {"y": size})
+        terms = {"y": self.segment.terms}
+        suspects = {}
+        for candidates in (self._operations(), self._of_the_model()):
+            for name, y in candidates:
+                if y.size != truth.size:
+                    continue
+                near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
+                noisy = {"y": near["y"] + (honest - truth)}
+                agrees = judge(measure_taps(scene.found, near, noisy, self.numerics, terms)).passed
+                if agrees and scene.explained_by(near):
+                    suspects.setdefault(name, near)
+            if suspects:
+                break
+        return scene.nearest(suspects)
+
+    def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each known bug of each operation between this tap and the one before it; other weights in the last."""
+        for at in range(self.segment.first, self.segment.last):
+            calls: list[Call] = []
+            self.run(Observed(self.numerics, at=at, instead=lambda call, calls=calls: calls.append(call)), Change())
+            if not calls:
+                continue
+            (call,) = calls
+            wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
+            yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
+            if at == self.segment.last - 1:
+                yield from self._after(at, self._other_weights(call))
+
+    def _after(self, at: int, answers: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+        """What the tap becomes with another answer to one call."""
+        for name, y in answers:
+            if at == self.segment.last - 1:
+                yield name, y
+                continue
+            op = self.segment.ops[at - self.segment.first]
+            moved = self.run(Observed(self.numerics, at=at, instead=lambda call, y=y: y), Change())
+            if moved is not None:
+                yield f"{op} before it: {name}", moved
+
+    def _other_weights(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
+        own = call.inputs.get("weight")
+        name = next((self.tap + end for end in (".weight", "") if self.tap + end in self.weights), None)
+        if own is None or name is None:
+            return
+        like = [other for other in self.weights if other != name and self.weights[other].shape == own.shape]
+        for other in like[:_WEIGHTS]:
+            bias = other.removesuffix("weight") + "bias"
+            with_bias = "bias" in call.inputs and bias in self.weights
+            values = self.weights[bias].values() if with_bias else None
+            yield (
+                f"it takes the weights of {other.removesuffix('.weight')}",
+                call.with_weights(self.weights[other].values(), values),
+            )
+
+    def _of_the_model(self) -> Iterator[tuple[str, np.ndarray]]:
+        for mutant in MUTANTS:
+            change: Change = mutant.change
+            y = self.run(change.arithmetic(self.numerics), change)
+            if y is not None:
+                yield mutant.name, y

@@ -1,0 +1,245 @@
+"""Taps judged on the engine's own earlier taps: honest ones pass, a bug is wrong where it stands alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.golden import conform, verdict
+from refsd.golden.judge import Standard
+from refsd.golden.verdict import judge_output
+from refsd.judges import judges
+from refsd.judges.model import ModelJudge
+from refsd.module import Taps
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
+from refsd.weights import recipes
+
+pytestmark = pytest.mark.jitted  # whole models
+
+MODELS = ("clip-l/clip/ended", "t5xxl/t5/padded", "sd35-large/mmdit/last-step", "flux-dev/flux/quiet")
+
+
+@pytest.fixture(scope="module")
+def model_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    def give(model, layout):
+        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    return give
+
+
+class OneByOne(Arithmetic):
+    """Products summed term by term in float32, as a loop does it."""
+
+    def linear(self, x, weight, bias=None, weight_type="f32"):
+        x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))
+        y = np.zeros((*x.shape[:-1], len(weight)), x.dtype)
+        for k in range(x.shape[-1]):
+            y += x[..., k, None] * weight[:, k]
+        return self._round(y if bias is None else y + bias)
+
+
+def broken(numerics, op, call, wrong):
+    """Honest, but for one call (or each, if that is None) of an operation."""
+
+    class Broken(Arithmetic):
+        calls = 0
+
+    def method(self, *arguments, **named):
+        self.calls += 1
+        right = getattr(Arithmetic, op).__get__(self)
+        return (
+            right(*arguments, **named) if call not in (None, self.calls - 1) else wrong(right, *arguments, **named)
+        )
+
+    setattr(Broken, op, method)
+    return Broken(numerics)
+
+
+def answered(model_files, name, arithmetic):
+    """Outputs and taps."""
+    taps = Taps(ops=True)
+    return ModelJudge(model_files).tapped(CASES[name], CASES[name].realize(), arithmetic, taps), taps
+
+
+def traced(model_files, name, arithmetic, numerics):
+    outputs, taps = answered(model_files, name, arithmetic)
+    found = {**taps, **outputs}
+    case, kind = CASES[name], ModelJudge(model_files)
+    trace = kind.trace(case, case.realize(), found, numerics)
+    wrong = [m.output for m in trace.taps if not judge_output(m).passed]
+    standard = Standard(case, case.realize(), outputs, {}, numerics)
+    return trace, wrong, (kind.explain_tap(standard, found, wrong[0]) if wrong else [])
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("numerics", [FLOAT32, GGML_CPU, TORCH_F16, TORCH_BF16], ids=lambda n: n.name)
+def test_an_engine_that_sums_one_by_one_has_no_wrong_tap(model_files, name, numerics):
+    engine = OneByOne(replace(TORCH_F32 if numerics is FLOAT32 else numerics, attention="online"))
+    trace, wrong, _ = traced(model_files, name, engine, numerics)
+    assert len(trace.taps) > 30 and wrong == []
+
+
+# bug -> model, operation, its call, what it gives, the tap, the cause that is named first
+BUGS = {
+    "eps of one norm": (
+        "clip-l/clip/ended",
+        "layer_norm",
+        2,
+        lambda right, x, w, b, eps: right(x, w, b, eps / 10),
+        "text_model.encoder.layers.1.layer_norm1",
+        "eps ten times too small",
+    ),
+    "a missing bias": (
+        "clip-l/clip/ended",
+        "linear",
+        4,
+        lambda right, x, w, b, *a: right(x, w, None, *a),
+        "text_model.encoder.layers.0.mlp.fc1",
+        "bias missing",
+    ),
+    "eps of RMSNorm": (
+        "t5xxl/t5/padded",
+        "rms_norm_apart",
+        2,
+        lambda right, x, w, eps: right(x, w, 10 * eps),
+        "encoder.block.1.layer.0.layer_norm.weight",
+        "eps ten times too large",
+    ),
+    "the scale of scores": (
+        "sd35-large/mmdit/last-step",
+        "attention",
+        1,
+        lambda right, q, k, v, scale, *a: right(q, k, v, 1.0, *a),
+        "joint_blocks.1.attention",
+        "scale missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("numerics", [FLOAT32, GGML_CPU], ids=lambda n: n.name)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_wrong_where_it_stands_and_named(model_files, bug, numerics):
+    name, op, call, wrong, place, cause = BUGS[bug]
+    _, places, causes = traced(model_files, name, broken(numerics, op, call, wrong), numerics)
+    assert (places, causes[:1]) == ([place], [cause])
+
+
+@pytest.mark.parametrize(
+    ("op", "wrong"),
+    [
+        ("linear", lambda right, *a: right(*a) * np.float32(1.0003)),
+        ("linear", lambda right, *a: right(*a) + np.float32(1e-5)),
+        ("linear", lambda right, x, w, *a: right(x, w[::-1].copy(), *a)),
+    ],
+    ids=["gain", "offset", "rows reversed"],
+)
+def test_what_no_known_bug_is_gets_no_name(model_files, op, wrong):
+    _, places, causes = traced(model_files, "t5xxl/t5/padded", broken(GGML_CPU, op, 8, wrong), GGML_CPU)
+    assert (places, causes) == (["encoder.block.1.layer.0.SelfAttention.k"], [])
+
+
+def test_a_bug_of_the_whole_model_is_named_at_its_first_place(model_files):
+    wrong = broken(FLOAT32, "rope", None, lambda right, x, angle: Arithmetic(FLOAT32).rope_halves(x, angle))
+    _, places, causes = traced(model_files, "flux-dev/flux/quiet", wrong, FLOAT32)
+    assert causes == ["RoPE turns the other pairs of channels (neighbours, halves)"]
+    assert len(places) > 2 and all(place.split(".")[-1] == "rope" or ".rope." in place for place in places)
+
+
+def test_another_layers_weights_are_named(model_files):
+    """Two taps between which attention stands, too: the weights are the last operation's."""
+    case = CASES["clip-l/clip/ended"]
+
+    def exchanged(model, layout):
+        from safetensors.numpy import load_file, save_file
+
+        path = model_files(model, layout)
+        other = path.with_name("exchanged.safetensors")
+        tensors = load_file(path)
+        for end in ("weight", "bias"):
+            q, k = (f"text_model.encoder.layers.1.self_attn.{p}_proj.{end}" for p in "qk")
+            (one,), (two,) = ([n for n in tensors if n.endswith(name)] for name in (q, k))
+            tensors[one] = tensors[two]
+        save_file(tensors, other)
+        return other
+
+    kind = ModelJudge(model_files)
+    taps = Taps(ops=True)
+    outputs = ModelJudge(exchanged).tapped(case, case.realize(), Arithmetic(FLOAT32), taps)
+    found = {**taps, **outputs}
+    place = "text_model.encoder.layers.1.self_attn.q_proj"
+    standard = Standard(case, case.realize(), outputs, {}, FLOAT32)
+    causes = kind.explain_tap(standard, found, place)
+    assert causes == ["it takes the weights of text_model.encoder.layers.1.self_attn.k_proj"]
+
+
+class Tapped:
+    """An engine that shows its taps, or some of them."""
+
+    name, version = "tapped", "1"
+
+    def __init__(self, model_files, arithmetic, shows=lambda name: True):
+        self.model_files, self.arithmetic, self.shows = model_files, arithmetic, shows
+
+    def refuses(self, case):
+        return None
+
+    def numerics(self, case):
+        return self.arithmetic.numerics
+
+    def deviations(self, case):
+        return ()
+
+    def run(self, case, inputs):
+        return self.run_tapped(case, inputs)[0]
+
+    def run_tapped(self, case, inputs):
+        outputs, taps = answered(self.model_files, case.name, self.arithmetic)
+        return outputs, {name: y for name, y in taps.items() if self.shows(name)}
+
+
+def judged(model_files, name, engine):
+    def truths(case):
+        return ModelJudge(model_files).answer(case, case.realize(), Arithmetic(FLOAT64))
+
+    (result,) = conform.run(conform.Runner(judges(model_files), truths), [engine], [CASES[name]])
+    return result
+
+
+def test_conform_says_where_and_why(model_files):
+    """An eps in one norm, which the output of an engine that rounds as ggml does not show."""
+    name, op, call, wrong, place, cause = BUGS["eps of one norm"]
+    blind = judged(model_files, name, Tapped(model_files, broken(GGML_CPU, op, call, wrong), lambda name: False))
+    assert (blind.status, blind.place) == (verdict.PASS, "")
+    seen = judged(model_files, name, Tapped(model_files, broken(GGML_CPU, op, call, wrong)))
+    assert (seen.status, seen.place, seen.causes) == (verdict.FAIL, place, (cause,))
+    assert seen.reason.startswith(f"{place}: ")
+    assert seen.reason.endswith(f"; 1 of 37 taps wrong by itself; the reference agrees if {cause}")
+    assert [m.output for m in seen.taps] == [place]
+
+
+def test_fewer_taps_place_a_bug_between_two(model_files):
+    name, op, call, wrong, _, cause = BUGS["a missing bias"]
+    blocks = Tapped(
+        model_files, broken(FLOAT32, op, call, wrong), lambda name: name.endswith((".self_attn", ".mlp"))
+    )
+    result = judged(model_files, name, blocks)
+    assert result.place == "text_model.encoder.layers.0.mlp"
+    assert result.causes[0] == f"linear before it: {cause}"
+
+
+def test_a_tap_of_an_unknown_name_is_a_failure(model_files):
+    engine = Tapped(model_files, Arithmetic(FLOAT32))
+    answers = engine.run_tapped
+
+    def misnamed(case, inputs):
+        outputs, taps = answers(case, inputs)
+        return outputs, {**taps, "text_model.layers.9": np.zeros(3)}
+
+    engine.run_tapped = misnamed
+    result = judged(model_files, "clip-l/clip/ended", engine)
+    assert result.status == verdict.FAIL and "'text_model.layers.9': not asked for" in result.reason
