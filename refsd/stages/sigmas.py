@@ -123,7 +123,7 @@ def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
     return truth * (1 + truth / 14.6) if asked.params["levels"] == "sd-zero-snr" else truth
 
 
-def _size_t(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def timestep_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
     """d t = d ln sigma / slope, and the trained levels' ln sigma rises by 1/300 a timestep where it rises least."""
     kind = asked.params["levels"]
     if kind.startswith("sd"):
@@ -293,7 +293,7 @@ STAGES = (
             "tokens": 4096,
             "options": {},
         },
-        outputs={"sigmas": Output(("step",), _size, 1200), "timesteps": Output(("step",), _size_t, 1200)},
+        outputs={"sigmas": Output(("step",), _size, 1200), "timesteps": Output(("step",), timestep_size, 1200)},
         rule=RULE,
         run=_run,
         known=_KNOWN,

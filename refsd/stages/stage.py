@@ -140,14 +140,16 @@ class Stage(NamedTuple):
 
     def answer(self, asked: Asked, change: Change | None = None) -> dict[str, np.ndarray] | None:
         """The outputs, with a bug or without; None where the bug makes no difference to what is asked."""
-        change = change or Change()
+        right, change = change is None, change or Change()
         params = change.params(asked.params) if change.params else asked.params
         tensors = change.tensors(asked.tensors) if change.tensors else asked.tensors
         if params is None or tensors is None:
             return None
         try:
             outputs = self.run(self.rule._replace(**change.parts), asked._replace(params=params, tensors=tensors))
-        except NoDifference:
+        except (NoDifference, BadInput):
+            if right:
+                raise
             return None
         outputs = {name: outputs[name] for name in self.outputs if name in outputs}
         return change.outputs(outputs) if change.outputs else outputs

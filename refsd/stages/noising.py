@@ -1,0 +1,196 @@
+"""What sampling starts from: noise of each picture's seed, a given picture's latent, and the steps' own noise."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.numerics.errors import BadInput
+from refsd.samplers.noise import RNGS, Noise
+from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Params, Stage, case, param, part
+
+
+class NoisingRule(NamedTuple):
+    """
+    seed:    the first picture's seed, index in the batch -> its seed
+    streams: params, seeds -> a generator for each picture; one that several share draws for them in turn
+    later:   the generators, params, seeds -> those of the steps' noise
+    factor:  sigma, space -> what the noise is multiplied by
+    kept:    sigma, space -> what a given picture's latent is multiplied by
+    """
+
+    seed: Callable[[int, int], int]
+    streams: Callable[[Params, list[int]], list[Noise]]
+    later: Callable[[list[Noise], Params, list[int]], list[Noise]]
+    factor: Callable[[float, str], float]
+    kept: Callable[[float, str], float]
+
+
+def _streams(params: Params, seeds: list[int]) -> list[Noise]:
+    make = RNGS[params["rng"]]
+    return [make(seeds[0])] * len(seeds) if params["one_stream"] else [make(seed) for seed in seeds]
+
+
+def _factor(sigma: float, space: str) -> float:
+    return sigma / np.sqrt(sigma**2 + 1) if space == "vp" else sigma
+
+
+def _kept(sigma: float, space: str) -> float:
+    return {"ve": 1.0, "vp": 1 / np.sqrt(sigma**2 + 1), "flow": 1 - sigma}[space]
+
+
+RULE = NoisingRule(
+    seed=lambda seed, b: seed + b,
+    streams=_streams,
+    later=lambda streams, params, seeds: streams,
+    factor=_factor,
+    kept=_kept,
+)
+
+
+def drawn(streams: list[Noise], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Normals of a batch: a picture at a time, or all at once of a generator that they share."""
+    if all(stream is streams[0] for stream in streams):
+        return streams[0].randn((len(streams), *shape)).astype(dtype)
+    return np.stack([stream.randn(shape) for stream in streams]).astype(dtype)
+
+
+def _run(rule: NoisingRule, asked: Asked) -> dict[str, np.ndarray]:
+    p, latent = asked.params, asked.tensors["latent"]
+    if p["space"] not in ("ve", "vp", "flow") or p["rng"] not in RNGS:
+        raise BadInput(
+            f"stage/noising: space {p['space']!r}, rng {p['rng']!r}: expected ve, vp or flow, and a name "
+            f"of {', '.join(RNGS)}"
+        )
+    seeds = [rule.seed(p["seed"], b) for b in range(len(latent))]
+    streams = rule.streams(p, seeds)
+    noise = drawn(streams, latent.shape[1:], asked.dtype)
+    start = rule.kept(p["sigma"], p["space"]) * latent + rule.factor(p["sigma"], p["space"]) * noise
+    later = rule.later(streams, p, seeds)
+    draws = np.stack([drawn(later, latent.shape[1:], asked.dtype) for _ in range(p["draws"])])
+    return {"noise": noise, "start": start, "step_noise": draws}
+
+
+def normal_size(asked: Asked, y: np.ndarray) -> np.ndarray:
+    """Of r sin v, r = sqrt(-2 ln u): what rounds u moves r by 1 / r."""
+    return 4 + np.abs(y) + np.minimum(1 / np.maximum(np.abs(y), 1e-9), 4096)
+
+
+def _start_size(asked: Asked, y: np.ndarray) -> np.ndarray:
+    p = asked.params
+    kept, factor = _kept(p["sigma"], p["space"]), _factor(p["sigma"], p["space"])
+    noise = (y - kept * asked.tensors["latent"]) / factor
+    return kept * np.abs(asked.tensors["latent"]) + factor * normal_size(asked, noise)
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _skipped(streams: list[Noise], count: int) -> list[Noise]:
+    for stream in dict.fromkeys(streams):
+        stream.randn((count,))
+    return streams
+
+
+class _Transposed:
+    """Draws in the order channel last."""
+
+    def __init__(self, of: Noise):
+        self._of = of
+
+    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.moveaxis(self._of.randn((*shape[:-3], *shape[-2:], shape[-3])), -1, -3)
+
+
+def _channels_last(params: Params, seeds: list[int]) -> list[Noise]:
+    right = _streams(params, seeds)
+    wrapped = {id(stream): _Transposed(stream) for stream in right}
+    return [wrapped[id(stream)] for stream in right]
+
+
+def _other_rng(name: str):
+    def streams(params: Params, seeds: list[int]) -> list[Noise]:
+        if params["rng"] == name:
+            raise NoDifference
+        return _streams({**params, "rng": name}, seeds)
+
+    return streams
+
+
+_IMAGE = ("item", "channel", "row", "column")
+# 105 numbers an item: neither whole blocks of 16 nor of 4.
+_SHAPE = (3, 3, 5, 7)
+
+
+def _case(label: str, space: str, sigma: float, **params):
+    latent = {"latent": Recipe(_SHAPE, offset=0.25)}
+    return case("noising", label, latent, space=space, sigma=sigma, **params)
+
+
+STAGES = (
+    Stage(
+        "noising",
+        "Noise of each picture's seed, a given picture's latent with it, and the noise that the steps draw then.",
+        inputs={"latent": "[N, C, H, W]: of the given picture"},
+        params={
+            "space": REQUIRED,
+            "sigma": REQUIRED,
+            "rng": "cuda",
+            "seed": 42,
+            "one_stream": False,
+            "draws": 2,
+        },
+        outputs={
+            "noise": Output(_IMAGE, normal_size, 8),
+            "start": Output(_IMAGE, _start_size, 12),
+            "step_noise": Output(("step", *_IMAGE), normal_size, 8),
+        },
+        rule=RULE,
+        run=_run,
+        known=(
+            part("one seed for all", seed=lambda seed, b: seed),
+            part("the next seed", seed=lambda seed, b: seed + 1 + b),
+            part("a seed of 31 bits", seed=lambda seed, b: (seed + b) & 0x7FFFFFFF),
+            part("no seed", seed=lambda seed, b: 0),
+            part("one stream for the batch", streams=lambda p, seeds: _streams({**p, "one_stream": True}, seeds)),
+            part("a stream for each picture", streams=lambda p, seeds: _streams({**p, "one_stream": False}, seeds)),
+            part("drawn with the channels last", streams=_channels_last),
+            part("a draw thrown away first", streams=lambda p, seeds: _skipped(_streams(p, seeds), 16)),
+            *(part(f"the generator {name}", streams=_other_rng(name)) for name in ("cuda", "cpu", "cpu_scalar")),
+            part("the steps draw the first noise again", later=lambda streams, p, seeds: _streams(p, seeds)),
+            part(
+                "the steps draw without a seed",
+                later=lambda streams, p, seeds: _streams(p, [0] * len(seeds)),
+            ),
+            part(
+                "the steps' noise of the next seed",
+                later=lambda streams, p, seeds: _streams(p, [seed + 1 for seed in seeds]),
+            ),
+            part(
+                "noise as of a variance-preserving model",
+                kept=lambda sigma, space: _kept(sigma, "vp"),
+                factor=lambda sigma, space: _factor(sigma, "vp"),
+            ),
+            part(
+                "noise as of a variance-exploding model",
+                kept=lambda sigma, space: 1.0,
+                factor=lambda sigma, space: sigma,
+            ),
+            part("noise as of a flow", kept=lambda sigma, space: 1 - sigma),
+            part("the picture's latent whole", kept=lambda sigma, space: 1.0),
+            part("the picture left out", kept=lambda sigma, space: 0.0),
+            part("noise not scaled", factor=lambda sigma, space: 1.0),
+            part("noise of sqrt(sigma^2 + 1)", factor=lambda sigma, space: np.sqrt(sigma**2 + 1)),
+            part("noise of sigma^2", factor=lambda sigma, space: sigma**2),
+            param("noise of the next level", sigma=lambda sigma: sigma * 0.9),
+        ),
+        cases=(
+            _case("ve-sdcpp", "ve", 6.1),
+            _case("ve-one-stream", "ve", 3.7, rng="cpu", one_stream=True),
+            _case("vp-diffusers", "vp", 2.3, rng="cpu", one_stream=True, seed=1234567890123),
+            _case("flow-sdcpp", "flow", 0.7, seed=(1 << 40) + 5),
+            _case("flow-a1111", "flow", 0.45, rng="nv", seed=7),
+        ),
+    ),
+)

@@ -1,0 +1,157 @@
+"""What a network is shown and told at a noise level, and what its answer means."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.families.zimage import TO_DATA
+from refsd.golden.recipe import Recipe
+from refsd.numerics.errors import BadInput
+from refsd.samplers.levels import Levels
+from refsd.samplers.parameterization import EPS, FLOW, PREDICTIONS, X0, Prediction, V, denoiser, edm
+from refsd.stages.sigmas import RULE as SIGMAS
+from refsd.stages.sigmas import levels_of, timestep_size
+from refsd.stages.stage import REQUIRED, Asked, Output, Stage, case, magnitude, param, part
+
+_PREDICTIONS = {**PREDICTIONS, TO_DATA.name: TO_DATA, "edm": edm(0.5)}
+
+
+class PredictionRule(NamedTuple):
+    """
+    prediction: its name -> how the answer is read
+    shown:      x, c_in -> what the network is shown
+    control:    x, c_in -> what a ControlNet is shown
+    read:       x, what was shown, c_in -> the x that the answer is added to
+    to_t:       levels, sigma -> what the network is told
+    """
+
+    prediction: Callable[[str], Prediction]
+    shown: Callable[[np.ndarray, float], np.ndarray]
+    control: Callable[[np.ndarray, float], np.ndarray]
+    read: Callable[[np.ndarray, float], np.ndarray]
+    to_t: Callable[[Levels, float], float]
+
+
+def _scaled(x: np.ndarray, c_in: float) -> np.ndarray:
+    return x * c_in
+
+
+RULE = PredictionRule(
+    prediction=lambda name: _PREDICTIONS[name],
+    shown=_scaled,
+    control=_scaled,
+    read=lambda x, c_in: x,
+    to_t=lambda levels, sigma: levels.to_t(sigma),
+)
+
+
+def _run(rule: PredictionRule, asked: Asked) -> dict[str, np.ndarray]:
+    p, x, answer = asked.params, asked.tensors["x"], asked.tensors["answer"]
+    if p["prediction"] not in _PREDICTIONS:
+        raise BadInput(f"stage/prediction: {p['prediction']!r}: expected one of {', '.join(_PREDICTIONS)}")
+    sigma, prediction = p["sigma"], rule.prediction(p["prediction"])
+    c_in = prediction.scalings(sigma)[2]
+    levels = levels_of(SIGMAS, p)
+    denoised = denoiser(lambda shown, t: answer, levels, prediction)(rule.read(x, c_in), sigma)
+    shown, control = rule.shown(x, c_in), rule.control(x, c_in)
+    return {"shown": shown, "control": control, "t": np.array([rule.to_t(levels, sigma)]), "denoised": denoised}
+
+
+def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    c_skip, c_out, _ = _PREDICTIONS[asked.params["prediction"]].scalings(asked.params["sigma"])
+    return np.abs(c_skip * asked.tensors["x"]) + np.abs(c_out * asked.tensors["answer"])
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _with(change: Callable[[float, float, float, float], tuple[float, float, float]]):
+    """name -> its prediction with changed scalings; change: sigma, c_skip, c_out, c_in"""
+
+    def prediction(name: str) -> Prediction:
+        right = _PREDICTIONS[name]
+        return Prediction(name, lambda sigma: change(sigma, *right.scalings(sigma)))
+
+    return prediction
+
+
+_IMAGE = ("item", "channel", "row", "column")
+_SHAPE = (2, 4, 5, 7)
+
+
+def _case(label: str, prediction: str, levels: str, sigma: float, engine: str = "k-diffusion", **params):
+    inputs = {"x": Recipe(_SHAPE, exponent=-14, offset=0.5), "answer": Recipe(_SHAPE, offset=-0.125)}
+    more = {"prediction": prediction, "levels": levels, "sigma": sigma, "engine": engine, **params}
+    return case("prediction", label, inputs, **more)
+
+
+STAGES = (
+    Stage(
+        "prediction",
+        "What a network is shown and told at a noise level, and its answer as the picture that it believes in.",
+        inputs={"x": "[N, C, H, W]", "answer": "[N, C, H, W]: the network's"},
+        params={
+            "prediction": REQUIRED,
+            "levels": REQUIRED,
+            "sigma": REQUIRED,
+            "engine": "k-diffusion",
+            "shift": 3.0,
+            "tokens": 4096,
+            "steps": 20,
+        },
+        outputs={
+            "shown": Output(_IMAGE, magnitude, 8),
+            "control": Output(_IMAGE, magnitude, 8),
+            "t": Output(("item",), timestep_size, 1200),
+            "denoised": Output(_IMAGE, _size, 12),
+        },
+        rule=RULE,
+        run=_run,
+        known=(
+            *(
+                part(f"read as {name}", prediction=lambda name, other=other: other)
+                for name, other in (
+                    ("eps", EPS),
+                    ("v", V),
+                    ("x0", X0),
+                    ("flow", FLOW),
+                    ("data - noise", TO_DATA),
+                    ("EDM of sigma_data 1", edm(1.0)),
+                    ("EDM of sigma_data 0.5", edm(0.5)),
+                )
+            ),
+            part("answer of the other sign", prediction=_with(lambda s, skip, out, into: (skip, -out, into))),
+            part("x left out", prediction=_with(lambda s, skip, out, into: (0.0, out, into))),
+            part("x whole", prediction=_with(lambda s, skip, out, into: (1.0, out, into))),
+            part("the answer times sigma once more", prediction=_with(lambda s, a, b, c: (a, s * b, c))),
+            part("the answer not scaled", prediction=_with(lambda s, a, b, c: (a, b / abs(b), c))),
+            part("c_in 1 / (sigma^2 + 1)", prediction=_with(lambda s, a, b, c: (a, b, c * c))),
+            part("x not scaled for the network", shown=lambda x, c_in: x),
+            part("x divided by c_in", shown=lambda x, c_in: x / c_in),
+            part("x not scaled for the ControlNet", control=lambda x, c_in: x),
+            part("scaled x read back", read=_scaled),
+            part("timestep one too high", to_t=lambda levels, sigma: levels.to_t(sigma) + 1),
+            part("timestep one too low", to_t=lambda levels, sigma: levels.to_t(sigma) - 1),
+            part("sigma for the timestep", to_t=lambda levels, sigma: sigma),
+            part("1 - t", to_t=lambda levels, sigma: 1 - levels.to_t(sigma)),
+            part("t of 0 to 1000", to_t=lambda levels, sigma: 1000 * levels.to_t(sigma)),
+            part("t of 0 to 1", to_t=lambda levels, sigma: levels.to_t(sigma) / 1000),
+            part("ln sigma, not a quarter of it", to_t=lambda levels, sigma: 4 * levels.to_t(sigma)),
+            param("EDM's levels taken for Stable Diffusion's", levels=lambda levels: "sd"),
+        ),
+        cases=(
+            _case("eps-high", "eps", "sd", 9.7),
+            _case("eps-low-nearest", "eps", "sd", 0.31, "comfyui"),
+            _case("v", "v", "sd", 3.3),
+            _case("v-zero-snr", "v", "sd-zero-snr", 120.0, "diffusers"),
+            _case("x0", "x0", "sd", 2.2),
+            _case("flow", "flow", "flow", 0.73),
+            _case("flow-low", "flow", "flow", 0.0625, "comfyui"),
+            _case("flux", "flow", "flux", 0.61, tokens=1024),
+            _case("edm-v", "v", "edm", 5.5),
+            _case("edm", "edm", "edm", 0.7),
+            _case("to-data", "to-data", "flow", 0.4),
+        ),
+    ),
+)
