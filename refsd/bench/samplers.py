@@ -2,7 +2,8 @@
 
 The model and the noise hand out arrays that exist already, in turn; their own time is measured and taken away.
 A step is a fortieth of a run of 40, tables made at its start included. Caches are as a run leaves them. Everything
-is one thread's work. Solver, pass and copy take turns; the quickest of each counts.
+is one thread's work, in its CPU time: what else the machine does counts little. Solver, pass and copy take turns;
+the quickest of each counts.
 """
 
 import fnmatch
@@ -109,11 +110,11 @@ class _Turns:
         return next(self._arrays)
 
 
-def _each(function: Callable[[], Any], calls: int = STEPS) -> float:
-    begun = time.perf_counter()
+def _each(function: Callable[[], Any], calls: int = STEPS, clock: Callable[[], float] = time.process_time) -> float:
+    begun = clock()
     for _ in range(calls):
         function()
-    return (time.perf_counter() - begun) / calls
+    return (clock() - begun) / calls
 
 
 def _sigmas(n: int, flow: bool = False) -> np.ndarray:
@@ -153,16 +154,16 @@ class _Run:
         sigmas = _sigmas(3 * STEPS if self.name == "dpm_fast" else STEPS, self.name.startswith("flow/"))
         for _ in range(calls):
             model, noise = _Turns(answers), _Turns(normals or arrays[:1])
-            begun = time.perf_counter()
+            begun = time.process_time()
             solver(model, arrays[0], sigmas, noise, **options)
-            self._least("run", time.perf_counter() - begun)
+            self._least("run", time.process_time() - begun)
             asked = model.calls + noise.calls
             if _rule(self.name) in _CALLS:
                 self.steps = model.calls // _CALLS[_rule(self.name)]
-            begun = time.perf_counter()
+            begun = time.process_time()
             for _ in range(asked):
                 model(None, 0.0)
-            self._least("given", time.perf_counter() - begun)
+            self._least("given", time.process_time() - begun)
             self._least("once", _each(once))
             self._least("copy", _each(lambda: np.copyto(target, source)))
 
@@ -193,7 +194,7 @@ def bench(
 
 
 def beside(shape: tuple[int, ...] = SHAPE, calls: int = 50) -> dict[str, float]:
-    """Seconds of what is no solver's: guidance and parameterisation, the sources of noise. In float32."""
+    """Seconds on the clock of guidance, parameterisation and the sources of noise, in float32."""
     rng = np.random.default_rng(1)
     x, y, z = rng.standard_normal((3, *shape)).astype(np.float32)
     tree, sigmas = brownian_noise(x, _sigmas(STEPS), 1), _sigmas(STEPS).tolist()
@@ -207,4 +208,4 @@ def beside(shape: tuple[int, ...] = SHAPE, calls: int = 50) -> dict[str, float]:
         "noise: torch's CPU": lambda: mersenne.randn(shape),
         "noise: Brownian tree": lambda: tree(*next(ends)),
     }
-    return {name: min(_each(call, 1) for _ in range(calls)) for name, call in rows.items()}
+    return {name: min(_each(call, 1, time.perf_counter) for _ in range(calls)) for name, call in rows.items()}

@@ -1,5 +1,7 @@
 """What solvers cost: the figures are the machine's, their meaning is tested."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,10 @@ def test_a_bench_measures_what_is_asked_for():
     shown, other = tables(costs, {"noise": 2e-3})
     assert shown.row_count == len(names) + 1 and other.row_count == 1
     assert len(list(notes())) >= 1
+
+
+def test_time_is_the_cpu_s():
+    assert samplers._each(lambda: time.sleep(0.05), 2) < 0.025
 
 
 def test_a_solver_that_is_not_there():
