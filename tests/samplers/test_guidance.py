@@ -94,6 +94,16 @@ def test_perpendicular_negative_of_the_prompt_itself_is_guidance():
     np.testing.assert_allclose(y, g.guide(COND, UNCOND, 4.0), atol=1e-13)
 
 
+def test_tangential_keeps_of_uncond_what_both_have_most_in_common():
+    y = variants.tangential(COND, UNCOND, 5.0)
+    for picture, cond, uncond in zip(y, COND, UNCOND, strict=True):
+        both = np.stack([cond.ravel(), uncond.ravel()])
+        _, mixed = np.linalg.eigh(both @ both.T)
+        common = mixed[:, 1] @ both
+        near = (uncond.ravel() @ common) / (common @ common) * common.reshape(cond.shape)
+        np.testing.assert_allclose(picture, near + 5 * (cond - near), rtol=1e-10)
+
+
 def test_rescale_in_v_at_phi_0_is_guidance():
     y = variants.rescale_in_v(OTHER, 1.7, COND, UNCOND, 4.0, 0.0)
     np.testing.assert_allclose(y, g.guide(COND, UNCOND, 4.0), atol=1e-13)
