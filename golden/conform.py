@@ -14,6 +14,7 @@ from refsd.golden.engine import Engine, EngineFailure, TappedEngine
 from refsd.golden.examination import examine, explain
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.metrics import Metrics
+from refsd.golden.operation_judge import description
 from refsd.golden.waivers import Waiver, apply
 from refsd.golden.wording import counted
 from refsd.numerics.arithmetic import Arithmetic
@@ -83,6 +84,7 @@ class Report(msgspec.Struct):
     missing:  engines that cannot be judged
     results:  one for each engine and case
     shortage: engines that ran fewer cases than they must, a line each
+    shared:   what failing cases have and passing ones have not, a line each
     """
 
     refsd: str
@@ -90,6 +92,7 @@ class Report(msgspec.Struct):
     missing: list[Missing]
     results: list[Result]
     shortage: list[str] = []
+    shared: list[str] = []
 
     @property
     def conforms(self) -> bool:
@@ -191,7 +194,8 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     explaining = _explain(standard, found, taps, honest, declared)
     if not explaining:
         causes = tuple(explain(judge, standard, found, taps, examined))
-        said = [judged.reason, examined.way, f"the reference agrees if {' or '.join(causes)}" if causes else ""]
+        looks = [f"the reference agrees if {' or '.join(causes)}"] if causes else description(standard, found)[:2]
+        said = [judged.reason, examined.way, *looks]
         return result(verdict.FAIL, reason="; ".join(filter(None, said)), causes=causes, **rest)
     names = tuple(d.name for d in explaining)
     waived, said = apply(runner.waivers, names, engine.name, case.name, runner.today or datetime.date.today())

@@ -26,6 +26,11 @@ _SIGNIFICANT = 8.0
 # One distance is clearly less than another at this share.
 _CLEARLY = 0.5
 
+# Of fewer elements half of any error is explained by chance.
+_ENOUGH = 32
+# A bug that explains no more than this share of the squared error is not worth a word.
+_WORTH = 0.5
+
 Answer = Mapping[str, np.ndarray]
 
 
@@ -75,6 +80,35 @@ class Scene(NamedTuple):
         apart = {name: self.distance(answer) for name, answer in suspects.items()}
         least = max(min(apart.values(), default=0.0), noise)
         return sorted((name for name in apart if _CLEARLY * apart[name] <= least), key=apart.__getitem__)
+
+    def share(self, suspect: Answer) -> tuple[float, float]:
+        """The best multiple of a bug's effect, and how much of the squared error it removes.
+
+        suspect: the reference's answer with the bug, under the engine's numerics
+        """
+        error, effect = self._apart(self.found, self.truth), self._apart(suspect, self.honest)
+        sizes, along = (_norm(error), _norm(effect)), float(error @ effect)
+        return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
+
+    def nearest_cause(self, suspects: Mapping[str, Answer]) -> str | None:
+        """A phrase on the bug that explains most of an error that none explains; None if that is half or less."""
+        if sum(y.size for y in self.truth.values()) < _ENOUGH:
+            return None
+        if not all(np.isfinite(self.found[name]).all() for name in self.truth):
+            return None
+        shares = {
+            name: self.share(suspect)
+            for name, suspect in suspects.items()
+            if all(suspect[output].shape == y.shape for output, y in self.truth.items())
+        }
+        shares = {name: share for name, share in shares.items() if share[0] > 0 and share[1] > _WORTH}
+        if not shares:
+            return None
+        name, (times, share) = max(shares.items(), key=lambda item: item[1][1])
+        much = "" if abs(times - 1) <= _AWAY else f", {times:.2g} times as strong,"
+        # Rounded down: what is not named as the cause does not explain all.
+        percent = min(math.floor(100 * share), 99)
+        return f"the nearest known bug, {name!r}{much or ','} explains {percent} % of the error"
 
     def _apart(self, one: Answer, other: Answer) -> np.ndarray:
         """one - other in units of `scale`, all outputs in a row."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.golden import operations
 from refsd.golden.case import Case
+from refsd.golden.description import describe
 from refsd.golden.explanation import Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
@@ -65,8 +66,7 @@ class OperationJudge(Judge):
         op = OPERATIONS[case.op]
         limits = op.bound_of(numerics, inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]
-        scale = limits.limit + _ulps(truth["y"], unit(numerics.compute_dtype))
-        scene = Scene(found, truth, honest, {"y": np.where(scale > 0, scale, 1.0)})
+        scene = _scene(standard, found, limits)
 
         suspects = {}
         for mutant in op.mutants:
@@ -82,6 +82,33 @@ class OperationJudge(Judge):
             if judge([measure("y", y, wrong, near, room, op.channel)]).passed:
                 suspects[mutant.name] = {"y": near}
         return scene.nearest(suspects)
+
+
+def description(standard: Standard, found: Answer) -> list[str]:
+    """What an operation's wrong answer looks like where no known bug explains it, the surest first.
+
+    Empty for another kind of case, and for an answer of another shape.
+    """
+    case, truth, honest = standard.case, standard.truth, standard.honest
+    y = found.get("y")
+    if case.op not in OPERATIONS or y is None or y.shape != truth["y"].shape:
+        return []
+    op, kind = OPERATIONS[case.op], OperationJudge()
+    limits = op.bound_of(standard.numerics, standard.inputs, case.params, truth["y"])
+    error = honest["y"].astype(np.float64) - truth["y"]
+    suspects = {}
+    for mutant in op.mutants:
+        answer = kind.wrong_answer(case, standard.inputs, mutant)
+        if answer is not None and answer["y"].shape == y.shape and np.isfinite(answer["y"]).all():
+            suspects[mutant.name] = {"y": answer["y"].astype(np.float64) + error}
+    nearest = _scene(standard, found, limits).nearest_cause(suspects)
+    return [*describe(y, truth["y"], honest["y"], op.channel), *([nearest] if nearest else [])]
+
+
+def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:
+    """The answers in units of the bound, and of the rounding where that is zero."""
+    scale = limits.limit + _ulps(standard.truth["y"], unit(standard.numerics.compute_dtype))
+    return Scene(found, standard.truth, standard.honest, {"y": np.where(scale > 0, scale, 1.0)})
 
 
 def _room(limits: Bound, wrong: np.ndarray, numerics: Numerics) -> Bound:

@@ -142,6 +142,8 @@ def markdown(report: Report) -> str:
         for r in odd:
             why = in_markdown(r.reason)
             lines.append(f"| {r.engine} | {r.case} | {r.numerics} | {r.status} | {margin_text(r.margin)} | {why} |")
+    if report.shared:
+        lines += ["", "What the failing cases share:", "", *(f"- {in_markdown(line)}" for line in report.shared)]
     refused = [(engine, *refusal) for engine in engines for refusal in refusals(report, engine)]
     if refused:
         lines += ["", "## Cases that an engine does not take", ""]

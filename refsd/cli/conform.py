@@ -53,6 +53,7 @@ def conform(
     from refsd.golden import waivers as waiving
     from refsd.golden.input_file import note_input
     from refsd.golden.output_file import Outputs, write_file
+    from refsd.golden.shared_traits import shared_traits
     from refsd.judges import judges
     from refsd.progress import compile_progress
 
@@ -85,7 +86,9 @@ def conform(
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
     short = conformance.shortages(names, results, min_cases, "*" in cases)
-    outcome = conformance.Report(__version__, {e.name: e.version for e in found}, missing, results, short)
+    versions = {engine.name: engine.version for engine in found}
+    shared = shared_traits(results, {case.name: case for case in chosen})
+    outcome = conformance.Report(__version__, versions, missing, results, short, shared)
 
     write_file(report / "report.md", pages.markdown(outcome).encode())
     contents = {"--json": pages.encode(outcome), "--junit": pages.junit(outcome)}
@@ -153,6 +156,8 @@ def _print(outcome, report: Path) -> None:
         say(f"         {r.reason}")
     if len(shown) > 20:
         say(f"... and {len(shown) - 20} more, in {report / 'report.md'}")
+    for line in outcome.shared:
+        say(line)
     for name in outcome.engines:
         for line in pages.refusals_in_short(outcome, name):
             say(line, style="dim")

@@ -1,13 +1,16 @@
 """Engines of every kind of fault, put to the runner."""
 
 import datetime
+import re
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
+import msgspec
 import numpy as np
 import pytest
 
 from refsd.cases import CASES, select
+from refsd.cli.conform import _print as print_report
 from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import report as pages
@@ -19,10 +22,12 @@ from refsd.golden.judge import Judges
 from refsd.golden.metrics import measure
 from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.recipe import Recipe
+from refsd.golden.shared_traits import shared_traits
 from refsd.golden.waivers import Waiver
 from refsd.judges import judges
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.errors import BadInput
+from refsd.numerics.printable import in_markdown
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
 
 _GELU = CASES["gelu/f32/bend-x33x77"]
@@ -121,6 +126,86 @@ def test_every_fault_fails_and_says_so(change, status, says):
     assert says in result.reason
     assert not result.conforms
     assert result.margin > 1
+
+
+class Broken(Reference):
+    """The reference in float32, with an error that no list has."""
+
+    name = "broken"
+
+    def __init__(self, wrong):
+        super().__init__(FLOAT32)
+        self._wrong = wrong
+
+    def run(self, case, inputs):
+        y = super().run(case, inputs)["y"].copy()
+        return {"y": self._wrong(y)}
+
+
+def _last_columns_unwritten(y):
+    y[..., y.shape[-1] // 8 * 8 :] = 0
+    return y
+
+
+@pytest.mark.parametrize(
+    ("wrong", "ending"),
+    [
+        (lambda y: 1.25 * y, "(the bound there: X); y = 1.25 truth"),
+        (lambda y: y[::-1].copy(), "(the bound there: X); axis 0 is reversed"),
+        (
+            _last_columns_unwritten,
+            "(the bound there: X); the error is only in the last 5 of 77 along axis 1 (channels), after the last "
+            "whole block of 8, and all there is zero",
+        ),
+        (lambda y: y + np.random.default_rng(3).standard_normal(y.shape), "(the bound there: X)"),
+    ],
+)
+def test_an_error_that_nobody_knows_is_described(wrong, ending):
+    result = _judge(Broken(wrong))
+    assert result.status == verdict.FAIL
+    assert result.reason.startswith("y: element [")
+    assert re.sub(r"(there: )[\d.e-]+", r"\1X", result.reason).endswith(ending)
+
+
+def test_the_nearest_known_bug_is_named():
+    """An eps of a hundredfold: the known bug's is tenfold."""
+
+    class Eps(Reference):
+        name = "eps"
+
+        def run(self, case, inputs):
+            return super().run(msgspec.structs.replace(case, params={**case.params, "eps": 3e-5}), inputs)
+
+    reason = _judge(Eps(FLOAT32), _NORM).reason
+    assert re.search(r"; the nearest known bug, 'eps ten times too large'.*, explains 9\d % of the error$", reason)
+
+
+def test_a_known_bug_needs_no_description():
+    tanh = Engine(deviations=[_TANH])
+    assert _judge(tanh).reason.endswith("; the reference agrees if tanh for erf")
+
+
+def test_what_failing_cases_share_is_said_in_terminal_and_report(tmp_path, capsys):
+    class Grouped(Reference):
+        name = "grouped"
+
+        def run(self, case, inputs):
+            y = super().run(case, inputs)["y"]
+            return {"y": y * (1.5 if inputs["q"].shape[2] != inputs["k"].shape[2] else 1)}
+
+    cases = select("attention/*")
+    results = run(_runner(), [Grouped(FLOAT32)], cases)
+    shared = shared_traits(results, {case.name: case for case in cases})
+    line = (
+        "grouped attention: all 3 failing cases, and none of 13 passing, have H / G > 1 "
+        "(q is [B, L, H, D], k is [B, J, G, D])"
+    )
+    assert shared == [line]
+    outcome = Report("0", {"grouped": "1"}, [], results, [], shared)
+    assert f"- {in_markdown(line)}\n" in pages.markdown(outcome)
+    print_report(outcome, tmp_path)
+    assert f"\n{line}\n" in capsys.readouterr().out
+    assert pages.decode(pages.encode(outcome)) == outcome
 
 
 def test_a_refused_case_is_no_failure():

@@ -93,3 +93,31 @@ def test_outputs_are_told_in_units_of_their_own_scale():
 def test_another_shape_explains_nothing():
     scene = _scene(_TRUTH + _EFFECT)
     assert not scene.explained_by({"y": (_TRUTH + _EFFECT)[:-1]})
+
+
+def test_the_nearest_bug_explains_a_share_and_is_named_above_a_half():
+    def nearest(found, *names):
+        scene = _scene(found)
+        effects = {"right": _EFFECT, "other": _NOISE}
+        return scene.nearest_cause({name: {"y": scene.honest["y"] + effects[name]} for name in names})
+
+    rest = _RNG.standard_normal(_N)
+    rest -= _EFFECT * (rest @ _EFFECT) / (_EFFECT @ _EFFECT)
+    rest *= np.linalg.norm(_EFFECT) / np.linalg.norm(rest)
+    # Squares add up: 1 of the bug and 0.2 of something else is 83.3 %.
+    most = _TRUTH + _EFFECT + np.sqrt(0.2) * rest
+    phrase = "the nearest known bug, 'right', explains 83 % of the error"
+    assert nearest(most, "other", "right") == nearest(most, "right") == phrase
+    twice = nearest(_TRUTH + 2 * _EFFECT + 0.9 * rest, "right")
+    assert twice == "the nearest known bug, 'right', 2 times as strong, explains 83 % of the error"
+    assert nearest(most, "other") is None
+    assert nearest(_TRUTH + _EFFECT + 1.01 * rest, "right") is None
+    assert nearest(_TRUTH + _EFFECT + 0.98 * rest, "right") is not None
+    assert nearest(_TRUTH - _EFFECT, "right") is None
+    assert nearest(np.where(np.arange(_N) < 3, np.nan, most), "right") is None
+    assert nearest(_TRUTH + _EFFECT, "right").endswith("99 % of the error")
+
+
+def test_of_few_elements_no_bug_is_near():
+    few = Scene(*({"y": answer["y"][:20]} for answer in _scene(_TRUTH + _EFFECT)[:3]), {"y": 1.0})
+    assert few.nearest_cause({"bug": {"y": few.honest["y"] + _EFFECT[:20]}}) is None

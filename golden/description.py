@@ -1,0 +1,80 @@
+"""What a wrong answer looks like beside the truth, where no known bug explains it.
+
+Each phrase is a statement about the numbers, true within an honest run's error: from the truth so changed the
+answer differs by no more than the verdict allows, and by less than half as much as from the truth itself.
+An error that looks like noise has no description.
+"""
+
+import numpy as np
+
+from refsd.golden.error_places import Places, border, contents, flat_tail, joined, places
+from refsd.golden.evidence import Evidence
+from refsd.golden.moved_values import Arrangement, rearranged, stored_in_another_order
+from refsd.golden.simple_relations import coarser, formula, formula_of_each, limited
+from refsd.golden.wording import counted
+
+
+def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> list[str]:
+    """Say in plain phrases how an answer differs from the truth, the surest first; empty if nothing is sure.
+
+    found:   the engine's output, any floating dtype
+    truth:   float64; honest: the reference under the engine's numerics; all of one shape
+    channel: the axis of channels
+    """
+    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+        return []
+    evidence = Evidence(found, truth, honest)
+    if evidence.rough:
+        return []
+    cut = limited(evidence)
+    if cut is not None:
+        return [cut.phrase]
+    where = places(evidence, channel)
+    flat = flat_tail(evidence) if len(where.phrases) < 2 else None
+    located = where.phrases or tuple(filter(None, [border(evidence, channel)]))
+    located = (flat,) if flat else located
+    place = [f"the error is only in {joined(located, 'and')}"] if located else []
+    inside = contents(evidence, where.inside)
+    if inside is not None and _constant(evidence.found):
+        return [f"all of it is {inside}"]
+    if not where.phrases and evidence.finite:
+        relation = formula(evidence, channel)
+        if relation is not None:
+            return [relation.phrase]
+    if inside is not None:
+        return [_standing(evidence, where, inside, place)]
+    if not evidence.finite:
+        return place
+    arrangement = _rearranged(evidence, channel)
+    if arrangement is not None:
+        return [arrangement.phrase]
+    if not where.phrases:
+        relation = formula_of_each(evidence, channel) or coarser(evidence)
+        return [relation.phrase] if relation else place
+    part = evidence.part(where.inside)
+    relation = formula(part, channel) or _rearranged(part, channel) or formula_of_each(part, channel)
+    relation = relation or coarser(part)
+    return [*place, *([f"there {relation.phrase}"] if relation and not flat else [])]
+
+
+def _rearranged(evidence: Evidence, channel: int) -> Arrangement | None:
+    found = stored_in_another_order(evidence, channel)
+    axes = iter(range(evidence.truth.ndim))
+    while found is None and (axis := next(axes, None)) is not None:
+        found = rearranged(evidence, axis, channel)
+    return found
+
+
+def _standing(evidence: Evidence, where: Places, inside: str, place: list[str]) -> str:
+    """What stands where the answer is wrong, which is the same everywhere."""
+    if place and where.phrases and _constant(evidence.found[where.inside]):
+        return f"{place[0]}, and all there is {inside}"
+    if place:
+        return f"{place[0]}, and what is wrong there is {inside}"
+    elements = counted(int(evidence.wrong().sum()), "element")
+    return f"{elements} of {evidence.truth.size}, and no others, are wrong: {inside}"
+
+
+def _constant(y: np.ndarray) -> bool:
+    return np.array_equal(y, np.full_like(y, y.flat[0]), equal_nan=True)

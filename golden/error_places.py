@@ -1,0 +1,231 @@
+"""Where an error is: slices of each axis, a border, a tail of the flat data, and what stands there."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.evidence import Evidence
+
+# A slice is wrong if its error is so many times what the honest run has in any slice, and right below half of that.
+_WRONG = 4.0
+_BORDER = 3.0
+_BLOCKS = (8, 16, 32, 64, 128, 256)
+_LISTED = 4
+_RIGHT = 8
+# Numbers that memory is filled with where nobody wrote, as float32.
+_FILLS = {
+    float(np.frombuffer(bytes.fromhex(pattern), ">f4")[0]): f"0x{pattern}"
+    for pattern in ("CDCDCDCD", "DEADBEEF", "AAAAAAAA", "A5A5A5A5", "CCCCCCCC", "BAADF00D", "FEEEFEEE")
+}
+
+
+class Places(NamedTuple):
+    """
+    phrases: "the last 5 of 77 along axis 1", one for each axis that the error does not fill
+    box:     the wrong indices of each axis, for numpy.ix_
+    """
+
+    phrases: tuple[str, ...]
+    box: tuple[np.ndarray, ...]
+
+    @property
+    def inside(self) -> tuple[np.ndarray, ...]:
+        return np.ix_(*self.box)
+
+
+def places(evidence: Evidence, channel: int) -> Places:
+    """The smallest box of slices outside which the error is an honest run's."""
+    phrases, box = [], []
+    shape = evidence.truth.shape
+    for axis, n in enumerate(shape):
+        wrong = _wrong_slices(evidence, axis)
+        said = None
+        if wrong is not None and 0 < wrong.size < n:
+            said = index_set(wrong, n, axis_name(axis, channel, len(shape)))
+        if said is None or wrong is None:
+            wrong = np.arange(n)
+        else:
+            phrases.append(said)
+        box.append(wrong)
+    if len(phrases) == len(shape) > 1 and all(wrong.size == 1 for wrong in box):
+        phrases = [f"element {[int(wrong[0]) for wrong in box]}"]
+    return Places(tuple(phrases), tuple(box))
+
+
+def border(evidence: Evidence, channel: int) -> str | None:
+    """ "a border of width 1 along axes 2 and 3", if the error is there and nowhere else."""
+    axes = _plane(evidence.truth.ndim, channel)
+    if axes is None:
+        return None
+    others = tuple(a for a in range(evidence.truth.ndim) if a not in axes)
+    worst = evidence.error.max(axis=others) if others else evidence.error
+    wrong = worst > _BORDER * evidence.tail
+    widths = []
+    for axis in (0, 1):
+        share = wrong.mean(axis=1 - axis)
+        widths += [_leading(share > 0.5), _leading(share[::-1] > 0.5)]
+    top, bottom, left, right = widths
+    H, W = wrong.shape
+    inner = wrong[top : H - bottom, left : W - right]
+    if not any(widths) or not inner.size or inner.any() or 2 * inner.size < wrong.size // 2:
+        return None
+    # One side alone is a range of one axis, which `places` says.
+    if sum(width > 0 for width in widths) < 2 or (top and bottom and not (left or right)):
+        return None
+    if (left and right and not (top or bottom)) or 2 * wrong.sum() < wrong.size - inner.size:
+        return None
+    if top == bottom == left == right:
+        return f"a border of width {top} along axes {axes[0]} and {axes[1]}"
+    down = f"axis {axes[0]}: {top} before, {bottom} after"
+    return f"a border ({down}; axis {axes[1]}: {left} before, {right} after)"
+
+
+def flat_tail(evidence: Evidence) -> str | None:
+    """ "the elements from 640 on of 924, counted flat", if the error begins there in the middle of a row."""
+    wrong = evidence.wrong().ravel()
+    if evidence.truth.ndim < 2 or not wrong.any():
+        return None
+    start, N, row = int(np.argmax(wrong)), wrong.size, evidence.truth[0].size
+    # So many right elements at the beginning of its row are no chance where most of those that follow are wrong.
+    if start % row < _RIGHT or N - start < _RIGHT or wrong[start:].mean() < 0.75:
+        return None
+    multiple = _multiple(start)
+    return f"the elements from {start} on of {N}, counted flat{multiple and f' ({multiple})'}"
+
+
+def contents(evidence: Evidence, where: tuple[np.ndarray, ...]) -> str | None:
+    """ "zero", "NaN", "infinite", "constant 3.5", if every wrong element at `where` is so."""
+    wrong = evidence.wrong()[where]
+    found, truth = evidence.found[where][wrong], evidence.truth[where][wrong]
+    if not found.size:
+        return None
+    if np.isnan(found).all():
+        return "NaN"
+    if np.isinf(found).all():
+        return "infinite"
+    value = float(found[0])
+    if not np.isfinite(value) or (found != value).any():
+        return None
+    if not value:
+        return "zero"
+    # One wrong number is no constant, nor is an offset of a truth that is one.
+    varied = found.size > 1 and np.ptp(truth) > evidence.noise.of(np.abs(truth)).max()
+    return _fill(value) or (f"constant {value:.6g}" if varied else None)
+
+
+def axis_name(axis: int, channel: int, ndim: int) -> str:
+    if axis == channel % ndim:
+        return f"axis {axis} (channels)"
+    return f"axis {axis} (batch)" if axis == 0 and ndim > 2 else f"axis {axis}"
+
+
+def index_set(chosen: np.ndarray, n: int, axis: str) -> str | None:
+    """Some of n indices of an axis in words; None if there are none that are short.
+
+    chosen: sorted; not all of them
+    """
+    k, first, last = chosen.size, int(chosen[0]), int(chosen[-1])
+    run = last - first + 1 == k
+    if run and first == 1 and last == n - 1:
+        return f"items from 1 on of {axis}"
+    if run and last == n - 1:
+        return f"the last {k} of {n} along {axis}{_tail_block(first, n)}"
+    if run and first == 0:
+        return f"the first {k} of {n} along {axis}"
+    if k == 1:
+        return f"index {first} of {n} along {axis}"
+    if run:
+        return f"indices {first} to {last} of {n} along {axis}"
+    gaps = np.flatnonzero(np.diff(chosen) > 1)
+    if gaps.size == 1 and first == 0 and last == n - 1 and 2 * k <= n:
+        head = int(gaps[0]) + 1
+        if head == k - head:
+            return f"a border of width {head} along {axis}"
+        return f"the first {head} and the last {k - head} of {n} along {axis}"
+    return _periodic(chosen, n, axis) or _few(chosen, n, axis)
+
+
+def _wrong_slices(evidence: Evidence, axis: int) -> np.ndarray | None:
+    """The wrong slices of an axis; None where wrong and right ones are not clearly apart."""
+    others = tuple(a for a in range(evidence.truth.ndim) if a != axis)
+    rms, worst = (np.sqrt(f(evidence.error, others)) for f in (_mean_square, _max_square))
+    usual, most = np.sqrt(_mean_square(evidence.honest, others)).max(), evidence.tail
+    usual = max(float(usual), 1.0)
+    wrong = (rms > _WRONG * usual) | (worst > _WRONG * most)
+    right = (rms <= _WRONG / 2 * usual) & (worst <= _WRONG / 2 * most)
+    return np.flatnonzero(wrong) if (wrong | right).all() else None
+
+
+def _mean_square(z: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return np.mean(z * z, axis=axes)
+
+
+def _max_square(z: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return np.max(z, axis=axes) ** 2
+
+
+def _plane(ndim: int, channel: int) -> tuple[int, int] | None:
+    """The two axes of a picture."""
+    axes = [a for a in range(ndim) if a != channel % ndim and (a > 0 or ndim < 4)]
+    if ndim == 2:
+        axes = [0, 1]
+    return (axes[0], axes[1]) if len(axes) == 2 else None
+
+
+def _leading(flags: np.ndarray) -> int:
+    """How many are true from the beginning on."""
+    return int(flags.size if flags.all() else np.argmin(flags))
+
+
+def _tail_block(first: int, n: int) -> str:
+    """Of which blocks this tail is what is left over."""
+    blocks = [b for b in _BLOCKS if n % b and first == n - n % b and first]
+    if blocks:
+        return f", after the last whole block of {joined(blocks, 'or')}"
+    return f", from {first} on, {_multiple(first)}" if _multiple(first) else ""
+
+
+def _multiple(n: int) -> str:
+    largest = max((b for b in _BLOCKS if n and n % b == 0), default=0)
+    return f"a multiple of {largest}" if largest else ""
+
+
+def _periodic(chosen: np.ndarray, n: int, axis: str) -> str | None:
+    """Every k-th index, or a run of each k."""
+    flags = np.zeros(n, bool)
+    flags[chosen] = True
+    # A period shows at least three times.
+    for period in range(2, n // 3 + 1):
+        if not np.array_equal(flags[period:], flags[:-period]):
+            continue
+        inside = np.flatnonzero(flags[:period])
+        if inside.size == 1:
+            start = f" from {int(inside[0])} on" if inside[0] else ""
+            return f"every {_ordinal(period)} index{start} of {n} along {axis}"
+        if inside[-1] - inside[0] + 1 == inside.size:
+            return f"indices {int(inside[0])} to {int(inside[-1])} of every {period} along {axis}"
+        return None
+    return None
+
+
+def _few(chosen: np.ndarray, n: int, axis: str) -> str | None:
+    return (
+        f"indices {joined([int(i) for i in chosen], 'and')} of {n} along {axis}" if chosen.size <= _LISTED else None
+    )
+
+
+def _fill(value: float) -> str | None:
+    known = _FILLS.get(float(np.float32(value))) if abs(value) < 3e38 else None
+    return f"{value:.6g}, memory's {known}" if known else None
+
+
+def _ordinal(n: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{n}{'th' if n % 100 in (11, 12, 13) else endings.get(n % 10, 'th')}"
+
+
+def joined(items: Sequence[object], word: str) -> str:
+    """ "1, 2 and 3"."""
+    texts = [str(item) for item in items]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {word} {texts[-1]}"

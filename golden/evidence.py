@@ -1,0 +1,155 @@
+"""An engine's output beside the truth, in units of the honest run's error: what a description may rely on."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# An octave of sizes with fewer numbers than this says nothing about the error of such sizes.
+_FEW = 32
+# A relative error that float32 has whatever it computes.
+_LEAST = 2.0**-24
+_CLIP = 1e9
+_SAMPLE = 2048
+_ROUGH = 0.05
+
+# A statement leaves an error of at most so many times the honest run's, as the verdict allows,
+_HONEST = 4.0
+# and at most this share of the error that the truth leaves.
+_CLEARLY = 0.5
+
+
+class Noise(NamedTuple):
+    """The honest run's RMS error as a function of a number's size, octave by octave.
+
+    first: the exponent of sizes[0]: numbers in [2**(first - 1), 2**first)
+    sizes: float64 [octaves]
+    """
+
+    first: int
+    sizes: np.ndarray
+
+    def of(self, size: np.ndarray) -> np.ndarray:
+        """The error of numbers of these sizes; beyond the largest known it grows in proportion."""
+        octave = np.frexp(size)[1].astype(np.int64) - self.first
+        last = self.sizes.size - 1
+        known = self.sizes[np.clip(octave, 0, last)]
+        return np.ldexp(known, np.maximum(octave - last, 0)) if octave.size and octave.max() > last else known
+
+
+def noise(truth: np.ndarray, honest: np.ndarray) -> Noise:
+    """Measure it. truth, honest: finite, float64."""
+    size = np.abs(truth)
+    rms = _rms(truth)
+    # What lies 20 octaves below the RMS has the error of its larger neighbours.
+    low = math.frexp(rms)[1] - 20 if rms else -1000
+    octave = np.maximum(np.frexp(size)[1].astype(np.int64), low)
+    first = int(octave.min())
+    octave -= first
+    count = np.bincount(octave.ravel())
+    square = np.bincount(octave.ravel(), ((honest - truth) ** 2).ravel())
+    floor = _LEAST * np.ldexp(1.0, first + np.arange(count.size)) + _LEAST * 2.0**-10 * rms + 1e-300
+    sizes = np.sqrt(square / np.maximum(count, 1))
+    enough = np.flatnonzero(count >= min(_FEW, truth.size))
+    if not enough.size:
+        enough = np.flatnonzero(count == count.max())
+    for o in np.flatnonzero(count < count[enough].min()):
+        above = enough[enough > o]
+        more = sizes[above[0]] if above.size else math.ldexp(sizes[enough[-1]], int(o - enough[-1]))
+        sizes[o] = max(sizes[o], more)
+    return Noise(first, np.maximum(sizes, floor))
+
+
+class Evidence:
+    """
+    found, truth: float64, of one shape; the truth and the honest run are finite
+    run:          the honest run; noise: its error by size
+    tail:         the largest of its errors in units of the noise, or 4
+    honest:       |honest - truth| in units of the noise
+    error:        |found - truth| in the same units, large where found has no number
+    """
+
+    def __init__(
+        self, found: np.ndarray, truth: np.ndarray, honest: np.ndarray, known: tuple[Noise, float] | None = None
+    ):
+        self.found, self.truth = found, truth
+        self.noise, self.tail = known or (noise(truth, honest), 4.0)
+        self.honest = np.abs(units(honest, truth, self.noise))
+        self.run = honest
+        self.tail = max(self.tail, float(self.honest.max()))
+        self.finite = bool(np.isfinite(found).all())
+        self.error = np.abs(self.z(truth))
+        rng = np.random.default_rng(1)
+        self.sample = np.arange(truth.size) if truth.size <= _SAMPLE else rng.integers(0, truth.size, _SAMPLE)
+
+    @property
+    def rough(self) -> bool:
+        """True if the honest run's error is so large beside the truth that almost anything fits."""
+        return _rms(self.run - self.truth) > _ROUGH * _rms(self.truth)
+
+    def part(self, box: tuple[np.ndarray, ...]) -> "Evidence":
+        """What stands at numpy.ix_(...) alone, in the same units."""
+        return Evidence(self.found[box], self.truth[box], self.run[box], (self.noise, self.tail))
+
+    def z(self, predicted: np.ndarray, where: Any = ...) -> np.ndarray:
+        """found - predicted in units of the noise; where: the part of found that is predicted."""
+        return units(self.found[where], predicted, self.noise)
+
+    def wrong(self) -> np.ndarray:
+        """Elements whose error no honest run has."""
+        return self.error > _HONEST * self.tail
+
+    def fits(self, predicted: np.ndarray, where: Any = ...) -> bool:
+        """True if the prediction leaves an honest run's error, and clearly less than the truth does.
+
+        where: the part of found that is predicted
+        """
+        if where is ... and not self._may_fit(predicted.ravel()[self.sample]):
+            return False
+        return self._better(self.z(predicted, where), where)
+
+    def fits_sum(self, predicted: np.ndarray) -> bool:
+        """The same of a sum in which the truth is a term: it has an error of the truth's size, too."""
+        found, truth = self.found, self.truth
+        y, p, term = (of.ravel()[self.sample] for of in (found, predicted, truth))
+        if self._too_far(_units_of_sum(y, p, term, self.noise)):
+            return False
+        return self._better(_units_of_sum(found, predicted, truth, self.noise), ...)
+
+    def _better(self, z: np.ndarray, where: Any) -> bool:
+        rest, before = np.abs(z), self.error[where]
+        if not rest.size or rest.max() > _HONEST * self.tail:
+            return False
+        return _rms(before) > 1 and _rms(rest) <= min(_HONEST, _CLEARLY * _rms(before))
+
+    def may_fit(self, source: np.ndarray) -> bool:
+        """A quick look, at the sample: found[sample] could be truth[source], flat."""
+        return self._may_fit(self.truth.ravel()[source])
+
+    def _may_fit(self, predicted: np.ndarray) -> bool:
+        return not self._too_far(units(self.found.ravel()[self.sample], predicted, self.noise))
+
+    def _too_far(self, z: np.ndarray) -> bool:
+        return bool(np.mean(np.abs(z) > _HONEST * self.tail) > 0.01)
+
+    def is_noise(self, predicted: np.ndarray) -> bool:
+        """True if what the prediction leaves looks like the honest run's error, or half as much again."""
+        rest = np.abs(self.z(predicted))
+        return bool(rest.max() <= 2 * self.tail and _rms(rest) <= 1.5 * max(_rms(self.honest), 1.0))
+
+
+def units(found: np.ndarray, predicted: np.ndarray, noise: Noise) -> np.ndarray:
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = np.maximum(np.abs(found), np.abs(predicted))
+        z = (found - predicted) / noise.of(np.where(np.isfinite(size), size, 0.0))
+    z[np.isnan(z)] = _CLIP
+    return np.clip(z, -_CLIP, _CLIP)
+
+
+def _units_of_sum(found: np.ndarray, predicted: np.ndarray, term: np.ndarray, noise: Noise) -> np.ndarray:
+    size = np.maximum(np.maximum(np.abs(found), np.abs(predicted)), np.abs(term))
+    return (found - predicted) / noise.of(size)
+
+
+def _rms(z: np.ndarray) -> float:
+    return math.sqrt(float(np.mean(z * z))) if z.size else 0.0
