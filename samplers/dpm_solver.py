@@ -158,4 +158,4 @@ def _down(sigma: float, sigma_next: float, end: float, eta: float) -> tuple[floa
     if not eta:
         return sigma_next, 0.0
     down = max(end, ancestral_step(sigma, sigma_next, eta)[0])
-    return down, math.sqrt(sigma_next**2 - down**2)
+    return down, math.sqrt(max(sigma_next**2 - down**2, 0.0))  # sigma_next is the end but for its rounding

@@ -69,3 +69,23 @@ def test_settings_that_nobody_gives(name):
             assert parameter.default == OTHERS.get((name, setting), DEFAULTS[setting]), setting
         elif setting == "churn":
             assert parameter.default == (0.0, 0.0, np.inf, 1.0, True)
+
+
+SCALED = [name for name in EVERY if "s_noise" in inspect.signature(EVERY[name]).parameters]
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_s_noise_scales_the_noise(name):
+    """Twice as much of some noise is once of its double."""
+    sigmas = np.linspace(0.9, 0.0, 6) if name.startswith("flow ") else np.append(np.geomspace(14.0, 0.03, 5), 0.0)
+    x = np.linspace(-2, 3, 6).reshape(1, 1, 2, 3)
+    settings = {"eta": 0.7} if "eta" in inspect.signature(EVERY[name]).parameters else {}
+
+    def run(s_noise, factor):
+        noise = independent(Philox(1), x.shape)
+        drawn = lambda sigma, sigma_next: factor * noise(sigma, sigma_next)
+        return EVERY[name](denoiser(name), x, sigmas, drawn, s_noise=s_noise, **settings)
+
+    twice = run(2.0, 1.0)
+    np.testing.assert_allclose(twice, run(1.0, 2.0), rtol=1e-9, atol=1e-9)
+    assert name == "restart" or abs(twice - run(1.0, 1.0)).max() > 1e-3
