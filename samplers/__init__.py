@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from refsd.samplers.ancestral import flow_ancestral_step
+from refsd.samplers.ancestral import flow_ancestral_step, flow_ancestral_step_above_0
 from refsd.samplers.cfg_pp import euler_ancestral_cfg_pp, euler_cfg_pp
 from refsd.samplers.cfg_pp_flow import (
     dpmpp_2s_ancestral_cfg_pp_flow,
@@ -129,11 +129,11 @@ UNI_PC_OPENING = 1 - 1e-6
 FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler": euler,
     "euler_a": partial(euler_ancestral, ancestral=flow_ancestral_step),
-    "dpm2_a": partial(dpm_2_ancestral, ancestral=flow_ancestral_step),
+    "dpm2_a": partial(dpm_2_ancestral, ancestral=flow_ancestral_step_above_0),
     "dpm++2s_a": dpmpp_2s_ancestral_flow,
     "dpm++2s_a_below_one": dpmpp_2s_ancestral_flow_below_one,
-    "res_multistep": partial(res_multistep, ancestral=flow_ancestral_step),
-    "res_2s": partial(res_2s, ancestral=flow_ancestral_step),
+    "res_multistep": partial(res_multistep, ancestral=flow_ancestral_step_above_0),
+    "res_2s": partial(res_2s, ancestral=flow_ancestral_step_above_0),
     "euler_ge_a": partial(gradient_estimation_ancestral, ancestral=flow_ancestral_step),
     "lcm": lcm_flow,
     "dpm++sde": in_flow_time(dpmpp_sde),

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+from refsd.samplers.step import StepsError
+
 # down: the sigma that the solver steps to; up: standard deviation of the fresh noise; scale: of x before the noise.
 Ancestral = tuple[float, float, float]
 # sigma, sigma_next, eta -> Ancestral
@@ -37,3 +39,14 @@ def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> An
     down = sigma_next * (1 + (sigma_next / sigma - 1) * eta)
     scale = (1 - sigma_next) / (1 - down)
     return down, math.sqrt(max(sigma_next**2 - (scale * down) ** 2, 0.0)), scale
+
+
+def flow_ancestral_step_above_0(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
+    """The same for a solver that takes a root or a logarithm of `down`.
+
+    Raises StepsError where eta, above 1, steps to 0 or below.
+    """
+    step = down, _, _ = flow_ancestral_step(sigma, sigma_next, eta)
+    if down <= 0 < sigma_next:
+        raise StepsError(f"eta {eta:g} steps from sigma {sigma:.4g} to {down:.4g}, not above 0; take a smaller one")
+    return step

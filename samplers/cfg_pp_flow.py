@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step
+from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step_above_0
 from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.latents import sampler
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
@@ -84,7 +84,7 @@ def dpmpp_2s_ancestral_cfg_pp_flow(
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        sigma_down, sigma_up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        sigma_down, sigma_up, scale = flow_ancestral_step_above_0(sigma, sigma_next, eta)
         odds = math.sqrt((1 - sigma) / sigma * (1 - sigma_down) / sigma_down)
         sigma_mid = 1 / (odds + 1) if sigma < 1 else 0.9999
         ratio = sigma_mid / sigma

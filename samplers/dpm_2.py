@@ -62,7 +62,7 @@ def dpm_2_ancestral(
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
     noise:  drawn from once a step, not where the next sigma is 0
-    ancestral: flow_ancestral_step for a rectified flow
+    ancestral: flow_ancestral_step_above_0 for a rectified flow
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpm_2_ancestral; ComfyUI sample_dpm_2_ancestral_RF.
     """

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 
-from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step
+from refsd.samplers.ancestral import ancestral_step, flow_ancestral_step_above_0
 from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
@@ -109,7 +109,7 @@ def _flow(model, x, sigmas, noise, callback, eta, s_noise, middle):
             callback(i, sigma, x, denoised)
         if sigma_next == 0:
             return denoised
-        sigma_down, sigma_up, scale = flow_ancestral_step(sigma, sigma_next, eta)
+        sigma_down, sigma_up, scale = flow_ancestral_step_above_0(sigma, sigma_next, eta)
         sigma_mid = middle(sigma, sigma_down)
         denoised_2 = denoised
         if sigma_mid is not None:

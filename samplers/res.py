@@ -39,7 +39,7 @@ def res_multistep(
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step, and one to 0, is an Euler step
     noise:  drawn from once a step where eta is not 0, not where the next sigma is 0
-    ancestral: flow_ancestral_step for a rectified flow
+    ancestral: flow_ancestral_step_above_0 for a rectified flow
     -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023 (Improved order analysis of DEIS); ComfyUI sample_res_multistep.
     """

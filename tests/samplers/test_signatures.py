@@ -7,6 +7,7 @@ import pytest
 
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.noise import Philox, independent
+from refsd.samplers.step import StepsError
 
 KINDS = {"": SAMPLERS, "flow ": FLOW_SAMPLERS, "cfg++ ": CFG_PP_SAMPLERS}
 EVERY = {f"{kind}{name}": sampler for kind, samplers in KINDS.items() for name, sampler in samplers.items()}
@@ -69,6 +70,28 @@ def test_settings_that_nobody_gives(name):
             assert parameter.default == OTHERS.get((name, setting), DEFAULTS[setting]), setting
         elif setting == "churn":
             assert parameter.default == (0.0, 0.0, np.inf, 1.0, True)
+
+
+# tcd has an eta of at most 1.
+WITH_ETA = [name for name in EVERY if name != "tcd" and "eta" in inspect.signature(EVERY[name]).parameters]
+# They take a root or a logarithm of the sigma that they step down to.
+NOT_BELOW_0 = ("dpm2_a", "dpm++2s_a", "dpm++2s_a_below_one", "res_multistep", "res_2s", "dpm++2s_a_cfg_pp")
+
+
+@pytest.mark.parametrize("eta", [0.3, 1.5, 40.0])
+@pytest.mark.parametrize("name", WITH_ETA)
+def test_any_eta_is_numbers_or_a_refusal(name, eta):
+    """A flow's step with an eta above 1 may go below 0."""
+    flow = name.startswith("flow ")
+    x = np.linspace(-2, 3, 6).reshape(1, 1, 2, 3)
+    for n in (2, 3, 9):
+        sigmas = np.linspace(0.98, 0.02, n) if flow else np.geomspace(14.6146, 0.0291675, n)
+        run = lambda: EVERY[name](denoiser(name), x, sigmas, independent(Philox(1), x.shape), eta=eta)  # noqa: B023
+        if eta > 1 and flow and name.removeprefix("flow ") in NOT_BELOW_0:
+            with pytest.raises(StepsError, match=f"eta {eta:g} steps from sigma .* to -.*, not above 0"):
+                run()
+        else:
+            assert np.isfinite(run()).all()
 
 
 SCALED = [name for name in EVERY if "s_noise" in inspect.signature(EVERY[name]).parameters]
