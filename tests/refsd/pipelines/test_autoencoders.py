@@ -1,10 +1,13 @@
-"""Encoding, by hand: the mean of an encoder's posterior or a draw from it, scaled unless asked not to."""
+"""Decoding and encoding, by hand: a picture's range and size; a posterior's mean or a draw, scaled or not."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from refsd.families import LatentScale
+from refsd.models.vae_tiling import Tiling
 from refsd.pipelines.autoencoders import Autoencoder
 
 MEAN = np.array([[[[0.5, -2.0], [1.0, 3.0]]]])
@@ -27,6 +30,32 @@ class Encoder:
 def autoencoder(**answer: np.ndarray) -> Autoencoder:
     scale = LatentScale(0.5, 0.25, "test")
     return Autoencoder(cast(Any, Encoder(**answer)), None, 8, scale)
+
+
+class Decoder:
+    """Repeats each latent's first channel `side` times along a side, in three colours."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, name: str, side: int):
+        self.name, self.side, self.module = name, side, SimpleNamespace(seams=None)
+
+    def __call__(self, inputs, name):
+        z = inputs["z"]
+        return {"out": np.repeat(z[:, :1].repeat(self.side, axis=2).repeat(self.side, axis=3), 3, axis=1)}
+
+
+@pytest.mark.parametrize("tiling", [None, Tiling(relative_x=2.0, relative_y=2.0)], ids=["whole", "tiles"])
+@pytest.mark.parametrize(
+    ("name", "packed"), [("vae-decoder", False), ("tae-decoder", False), ("flux2-vae-decoder", True)]
+)
+def test_a_picture_is_from_minus_one_to_one(name, packed, tiling):
+    """A tiny decoder's is from 0 to 1 before; what is packed is decoded at twice the side."""
+    z = np.full((1, 4, 32, 48), 0.25)
+    side = 4 if packed else 8
+    picture = Autoencoder(None, cast(Any, Decoder(name, side)), 8, None, packed).decode(z, tiling)
+    assert picture.shape == (1, 3, 256, 384)
+    np.testing.assert_allclose(picture, -0.5 if name == "tae-decoder" else 0.25, rtol=1e-6)
 
 
 def test_the_mean_is_scaled_unless_asked_not_to():

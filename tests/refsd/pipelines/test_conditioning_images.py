@@ -41,6 +41,15 @@ def test_what_is_read(tmp_path, png):
     assert read_image("--mask", grey).tolist() == [[[[0, 0, 1, 1]]]]
 
 
+def test_the_first_line_of_what_pillow_says(png, monkeypatch):
+    def fails(file):
+        raise ValueError("bad chunk\nin a file\n")
+
+    monkeypatch.setattr(Image, "open", fails)
+    with pytest.raises(BadInput, match=r"given.png: no picture that can be read: bad chunk$"):
+        read_image("--init-img", png)
+
+
 def test_no_picture(tmp_path):
     (tmp_path / "no.png").write_bytes(b"\x89PNG\r\n\x1a\nnonsense")
     for name, said in (
