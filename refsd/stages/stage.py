@@ -103,7 +103,7 @@ class Stage(NamedTuple):
     """
     name:    a case asks for it as stage/NAME
     what:    one sentence
-    inputs:  argument -> shape; a name that ends in "?" may be absent
+    inputs:  argument -> shape; a name that ends in "?" may be absent; "*": any others
     params:  parameter -> its default; REQUIRED where there is none
     outputs: in the order of computation; a case has those that its parameters ask for
     rule:    the parts of the rule, a NamedTuple; a known bug replaces some
@@ -126,8 +126,9 @@ class Stage(NamedTuple):
 
     def complete(self, inputs: Mapping[str, Any], params: Params) -> dict[str, Any]:
         """The parameters with their defaults. Raises BadInput for what is missing or unknown."""
-        required = {name for name in self.inputs if not name.endswith("?")}
-        if required - inputs.keys() or inputs.keys() - {name.rstrip("?") for name in self.inputs}:
+        required = {name for name in self.inputs if not name.endswith("?") and name != "*"}
+        unknown = inputs.keys() - {name.rstrip("?") for name in self.inputs} if "*" not in self.inputs else ()
+        if required - inputs.keys() or unknown:
             expected = ", ".join(self.inputs) or "none"
             raise BadInput(f"{OP}{self.name}: inputs {sorted(inputs)}, expected {expected}")
         if params.keys() - self.params.keys():

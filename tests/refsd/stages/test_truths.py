@@ -11,6 +11,7 @@ from naive import noise as naive_noise
 from naive import schedules as naive_schedules
 from naive import sigmas as naive_sigmas
 from naive import vae_tiling as naive_tiling
+from naive.adapters import deltas as naive_adapters
 from prompt_words import Words
 
 from refsd.families import VARIANTS
@@ -289,3 +290,157 @@ def test_language_tokens_are_what_txt2img_shows_the_encoder(case):
     np.testing.assert_array_equal(np.concatenate([shown["input_ids"] for shown in encoder.shown]), ids)
     if "attention_mask" in encoder.shown[0]:
         np.testing.assert_array_equal(np.concatenate([shown["attention_mask"] for shown in encoder.shown]), mask)
+
+
+# --- adapters, weights, conditioning, inpainting ----------------------------------------------------------------
+
+
+def _kohya(t, label):
+    """-> the delta at strength 1, by tests/naive/adapters"""
+    at = lambda part: t[f"lora_unet_layer.{part}"]
+    match label:
+        case "lora-kohya":
+            return naive_adapters.lora(at("lora_down.weight"), at("lora_up.weight"), None, 1 / 4)
+        case "lora-no-alpha":
+            return naive_adapters.lora(at("lora_down.weight"), at("lora_up.weight"), None, 1)
+        case "lora-conv":
+            return naive_adapters.lora(at("lora_down.weight"), at("lora_up.weight")[:, :, 0, 0], None, 2 / 4)
+        case "lora-tucker":
+            down, up = at("lora_down.weight")[:, :, 0, 0], at("lora_up.weight")[:, :, 0, 0]
+            return naive_adapters.lora(down, up, at("lora_mid.weight"), 3 / 4)
+        case "loha":
+            a, b, c, d = (at(f"hada_{part}") for part in ("w1_a", "w1_b", "w2_a", "w2_b"))
+            return (a @ b) * (c @ d) / 4
+        case "lokr":
+            return np.kron(at("lokr_w1"), at("lokr_w2_a") @ at("lokr_w2_b")) / 3
+        case "lokr-full":
+            return np.kron(at("lokr_w1"), at("lokr_w2"))
+
+
+@pytest.mark.parametrize(
+    "label", ["lora-kohya", "lora-no-alpha", "lora-conv", "lora-tucker", "loha", "lokr", "lokr-full"]
+)
+def test_adapters(label):
+    t, p, found = _truth(f"adapter/{label}")
+    delta = _kohya(t, label).reshape(t["weight"].shape)
+    np.testing.assert_allclose(found["merged"], t["weight"] + p["strength"] * delta, rtol=1e-10, atol=1e-13)
+
+
+def test_adapters_of_fused_rows_and_tags():
+    t, p, found = _truth("adapter/lora-fused")
+    for module, (first, count) in p["rows"].items():
+        up, down = t[f"{module}.lora_up.weight"], t[f"{module}.lora_down.weight"]
+        rows = slice(first, first + count)
+        want = t["weight"][rows] + float(t[f"{module}.alpha"]) / len(down) * up @ down
+        np.testing.assert_allclose(found["merged"][rows], want, rtol=1e-10, atol=1e-13)
+    for label, strength in (("tag-one", 0.5), ("tag-two-unet", 0.4), ("tag-two-text", 0.7)):
+        t, p, found = _truth(f"adapter/{label}")
+        scale = float(t.get("lora_unet_layer.alpha", 4.0)) / 4
+        delta = scale * t["lora_unet_layer.lora_up.weight"] @ t["lora_unet_layer.lora_down.weight"]
+        np.testing.assert_allclose(found["merged"], t["weight"] + strength * delta, rtol=1e-10, atol=1e-13)
+
+
+def test_a_doras_strength_is_on_the_factor_and_its_lengths_are_of_rows():
+    t, _, found = _truth("adapter/dora")
+    delta = 0.5 * t["lora_unet_layer.lora_up.weight"] @ t["lora_unet_layer.lora_down.weight"]
+    rows = []
+    for w, d, m in zip(t["weight"], delta, t["lora_unet_layer.dora_scale"][:, 0], strict=True):
+        length = math.sqrt(sum(float(v) ** 2 for v in w + d))
+        rows.append((w + d) * (1 + 0.5 * (m / length - 1)))
+    np.testing.assert_allclose(found["merged"], rows, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("label", "want"),
+    [
+        ("linear-f16", lambda t: [t["data"][24 * o : 24 * (o + 1)] for o in range(40)]),
+        ("square-q8_0", lambda t: [t["data"][32 * o : 32 * (o + 1)] for o in range(32)]),
+        ("conv-f16", lambda t: np.moveaxis(t["data"].reshape((3, 2, 8, 6), order="F"), (0, 1, 2, 3), (3, 2, 1, 0))),
+        ("fused-qkv", lambda t: np.concatenate([t[k].reshape(16, 16) for k in ("data", "second", "third")])),
+        ("shift-and-scale", lambda t: np.concatenate([t["data"][120:], t["data"][:120]]).reshape(20, 12)),
+        ("fp8-scaled", lambda t: 0.375 * t["data"].reshape(16, 24)),
+        ("table-with-added", lambda t: [*t["data"].reshape(40, 32), *t["added"]]),
+    ],
+)
+def test_weights(label, want):
+    t, _, found = _truth(f"weights/{label}")
+    np.testing.assert_allclose(found["weight"], np.array(want(t)), rtol=1e-12)
+
+
+def test_conditioning_of_sdxl():
+    t, _, found = _truth("conditioning/sdxl")
+    np.testing.assert_array_equal(found["context"][..., :6], t["clip_hidden"])
+    np.testing.assert_array_equal(found["context"][..., 6:], t["clip_g_hidden"])
+    np.testing.assert_array_equal(found["y"][:, :10], t["clip_g_pooled"])
+    for i, size in enumerate((768, 1216, 0, 0, 768, 1216)):
+        angles = [size * 10000 ** (-k / 128) for k in range(128)]
+        want = [math.cos(a) for a in angles] + [math.sin(a) for a in angles]
+        np.testing.assert_allclose(found["y"][1, 10 + 256 * i : 266 + 256 * i], want, rtol=1e-9, atol=1e-9)
+    for label, zeroed in (("sdxl-empty", True), ("sdxl-empty-sdcpp", False)):
+        t, _, found = _truth(f"conditioning/{label}")
+        assert not found["context"].any() and found["y"][:, :10].any() != zeroed
+    assert _truth("conditioning/sdxl-negative")[2]["context"].any()
+
+
+def test_conditioning_of_other_families():
+    t, _, found = _truth("conditioning/sd3")
+    np.testing.assert_array_equal(found["context"][:, :5, :16], np.dstack([t["clip_hidden"], t["clip_g_hidden"]]))
+    np.testing.assert_array_equal(found["context"][:, 5:], t["t5_hidden"])
+    assert not found["context"][:, :5, 16:].any()
+    np.testing.assert_array_equal(found["y"], np.hstack([t["clip_pooled"], t["clip_g_pooled"]]))
+    t, _, found = _truth("conditioning/chroma")
+    assert t["t5_mask"].sum(axis=1).tolist() == [9, 5] and found["mask"].sum(axis=1).tolist() == [9, 6]
+    t, _, found = _truth("conditioning/zimage")
+    assert found["mask"].sum(axis=1).tolist() == [9, 5] and not found["context"][1, 5:].any()
+    for label, tokens in (("sd1", "image"), ("sd1-negative-image", "image_of_zeros")):
+        t, _, found = _truth(f"conditioning/{label}")
+        np.testing.assert_array_equal(found["context"], np.concatenate([t["clip_hidden"], t[tokens]], axis=1))
+
+
+def test_emphasis():
+    for engine in ("sdcpp", "a1111", "comfyui", "diffusers"):
+        t, p, found = _truth(f"emphasis/{engine}")
+        for hidden, empty, got in zip(t["hidden"], t["empty"], found["hidden"], strict=True):
+            rows = [h * w for h, w in zip(hidden, p["weights"], strict=True)]
+            want = {
+                "diffusers": hidden,
+                "comfyui": [e + w * (h - e) for h, e, w in zip(hidden, empty, p["weights"], strict=True)],
+            }.get(engine, np.array(rows) * (hidden.sum() / np.array(rows).sum()))
+            np.testing.assert_allclose(got, want, rtol=1e-9)
+
+
+def test_layers_of_clip():
+    want = {
+        "sdcpp-sd1": [1, 2, 1, 1],
+        "sdcpp-sdxl": [1, 2, 2, 3],
+        "a1111-sdxl": [2, 2, 2, 4],
+        "comfyui-sd1": [1, 2, 1, 1],
+        "diffusers-sdxl": [2, 3, 4, 2],
+    }
+    for label, layers in want.items():
+        assert _truth(f"clip_layer/{label}")[2]["layers"].tolist() == layers
+
+
+@pytest.mark.parametrize("kind", ["inpaint", "fill"])
+@pytest.mark.parametrize("engine", ["sdcpp", "diffusers"])
+def test_inpainting(kind, engine):
+    t, _, found = _truth(f"inpaint/{kind}-{engine}")
+    mask = t["mask"][0, 0] > 0
+    assert 3 < mask.sum() < 30
+    picture = np.where(mask, 0.0, 2 * t["picture"] - 1)
+    np.testing.assert_allclose(found["shown"], picture, atol=1e-15)
+    squares = [[np.s_[4 * i : 4 * i + 4, 4 * j : 4 * j + 4] for j in range(16)] for i in range(12)]
+    of = lambda array: np.array([[array[place].mean() / 4 for place in row] for row in squares])
+    latent = np.array([of(channel) for channel in picture[0]])
+    some = [[mask[place].any() if engine == "sdcpp" else mask[place][0, 0] for place in row] for row in squares]
+    pixels = [[mask[i::4, j::4] for j in range(4)] for i in range(4)]
+    own = [np.array(some)] if kind == "inpaint" else [one for row in pixels for one in row]
+    for name, z in (("cond", latent), ("uncond", latent if engine == "diffusers" else 0 * latent)):
+        want = np.array([*own, *z] if kind == "inpaint" else [*z, *own])
+        np.testing.assert_allclose(found[name][0], want, atol=1e-14)
+    near = np.array(
+        [[np.array(some)[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2].any() for j in range(16)] for i in range(12)]
+    )
+    np.testing.assert_array_equal(found["latent_mask"][0, 0], near)
+    whole = np.array([of(channel) for channel in 2 * t["picture"][0] - 1])
+    np.testing.assert_allclose(found["kept"][0], np.where(near, t["denoised"][0], whole), atol=1e-14)

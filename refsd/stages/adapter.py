@@ -1,0 +1,435 @@
+"""An adapter file on one layer: its tensors by the names of trainers, and the weight that they leave."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.adapters import Target
+from refsd.golden.recipe import Recipe
+from refsd.kernels.adapters import Adapter, DoRA, LoHa, LoKr, LoRA, OutputRotation
+from refsd.kernels.adapters.strengths import dora_lycoris, dora_peft, dora_whole
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
+from refsd.stages.stage import Asked, NoDifference, Output, Params, Stage, case, part
+from refsd.weights.adapter_kinds import Misfit, Parts, build
+from refsd.weights.adapter_names import split
+from refsd.weights.adapter_rules import NAMES
+
+Tensors = dict[str, np.ndarray]
+
+
+class AdapterRule(NamedTuple):
+    """
+    strength: parameters -> that of the file on this component
+    rows:     parameters, module -> its first row and how many; None: all
+    fits:     a module's rows, the weight's -> whether it is applied
+    modules:  module -> parts, in the file's order -> the same
+    parts:    a module's parts -> the same
+    adapter:  what they make, its rank -> the same
+    """
+
+    strength: Callable[[Params], float]
+    rows: Callable[[Params, str], tuple[int, int] | None]
+    fits: Callable[[int, int], bool]
+    modules: Callable[[dict[str, Tensors]], dict[str, Tensors]]
+    parts: Callable[[Tensors], Tensors]
+    adapter: Callable[[Adapter, int], Adapter]
+
+
+_TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
+
+
+def _strength(params: Params) -> float:
+    """<lora:NAME:TEXT:UNET>; the UNet's is the text encoder's where it is left out.
+
+    Source: A1111 extensions-builtin/Lora/extra_networks_lora.py.
+    """
+    if not params["tag"]:
+        return params["strength"]
+    found = _TAG.fullmatch(params["tag"])
+    if found is None:
+        raise BadInput(f"stage/adapter: tag {params['tag']!r}: expected <lora:NAME:1> or <lora:NAME:1:1>")
+    text = float(found[1] or 1)
+    return float(found[2] or text) if params["component"] == "unet" else text
+
+
+RULE = AdapterRule(
+    strength=_strength,
+    rows=lambda params, module: params["rows"].get(module),
+    fits=lambda rows, whole: True,
+    modules=lambda modules: modules,
+    parts=lambda parts: parts,
+    adapter=lambda adapter, rank: adapter,
+)
+
+
+def _modules(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
+    found: dict[str, Tensors] = {}
+    for name, value in tensors.items():
+        if name != "weight":
+            module, its_part = split(name) or ("", "")
+            if not its_part:
+                raise BadInput(f"stage/adapter: {name}: no part of an adapter")
+            found.setdefault(module, {})[its_part] = value
+    return found
+
+
+def _rank(parts: Tensors) -> int:
+    return min(
+        min(y.shape[:2]) for name, y in parts.items() if y.ndim > 1 and name not in ("dora_scale", "oft_blocks")
+    )
+
+
+def _run(rule: AdapterRule, asked: Asked) -> dict[str, np.ndarray]:
+    weight, p = asked.tensors["weight"], asked.params
+    if p["rule"] not in NAMES:
+        raise BadInput(f"stage/adapter: rule {p['rule']!r}: expected one of {', '.join(NAMES)}")
+    merged, strength = weight.copy(), rule.strength(p)
+    for module, tensors in rule.modules(_modules(asked.tensors)).items():
+        first, count = rule.rows(p, module) or (0, None)
+        which = Target("layer", module, first, count).rows(len(weight))
+        if not rule.fits(len(weight[which]), len(weight)):
+            continue
+        parts = {name: stored(np.ascontiguousarray(y)) for name, y in rule.parts(dict(tensors)).items()}
+        try:
+            adapter = build(
+                Parts(parts, weight[which].shape, lambda t: t.values().astype(asked.dtype), rule=p["rule"])
+            )
+        except Misfit as misfit:
+            raise BadInput(f"stage/adapter: {module}: {misfit}") from None
+        adapter = rule.adapter(adapter, _rank(tensors) if len(tensors) > 1 else 1)
+        merged[which] += adapter.delta(weight[which], strength)
+    return {"merged": merged}
+
+
+def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """The file's tensors on absolute values; a rotation and a rescaled row take in the whole row."""
+    weight = np.abs(asked.tensors["weight"])
+    modules = _modules(asked.tensors)
+    if any({"dora_scale", "magnitude", "oft_blocks"} & parts.keys() for parts in modules.values()):
+        return weight + np.abs(truth) + 8 * weight.max() + np.abs(truth).max()
+    absolute = {name: np.abs(y) for name, y in asked.tensors.items()} | {"weight": np.zeros_like(weight)}
+    return weight + abs(_run(RULE, asked._replace(tensors=absolute))["merged"])
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _without(*names: str) -> Callable[[Tensors], Tensors]:
+    def parts(right: Tensors) -> Tensors:
+        if not right.keys() & set(names):
+            raise NoDifference
+        return {name: y for name, y in right.items() if name not in names}
+
+    return parts
+
+
+def _other(**changes: Callable[[Tensors], np.ndarray]) -> Callable[[Tensors], Tensors]:
+    def parts(right: Tensors) -> Tensors:
+        if not changes.keys() <= right.keys():
+            raise NoDifference
+        return {name: changes[name](right) if name in changes else y for name, y in right.items()}
+
+    return parts
+
+
+def _scaled(factor: Callable[[int, bool], float], alpha: bool | None = None) -> Callable[[dict[str, Tensors]], Any]:
+    """alpha times a factor of the rank; alpha: only where the file has one, or none; without one it is the rank."""
+
+    def modules(right: dict[str, Tensors]) -> dict[str, Tensors]:
+        changed = {}
+        for module, parts in right.items():
+            has, rank = "alpha" in parts, _rank(parts)
+            own = parts["alpha"] if has else np.array(float(rank))
+            on = alpha is None or alpha == has
+            changed[module] = {**parts, "alpha": own * factor(rank, has)} if on else parts
+        return changed
+
+    return modules
+
+
+def _rank_of_the_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
+    """alpha over the first module's rank, for all."""
+    first = _rank(next(iter(right.values())))
+    return {
+        module: {**parts, "alpha": parts.get("alpha", np.array(float(_rank(parts)))) * _rank(parts) / first}
+        for module, parts in right.items()
+    }
+
+
+def _first_for_all(right: dict[str, Tensors]) -> dict[str, Tensors]:
+    return dict.fromkeys(right, next(iter(right.values())))
+
+
+def _made(kind: type, change: Callable[[Any], Any]) -> Callable[[Adapter, int], Adapter]:
+    def adapter(right: Adapter, rank: int) -> Adapter:
+        if not isinstance(right, kind):
+            raise NoDifference
+        return change(right)
+
+    return adapter
+
+
+class _Delta(NamedTuple):
+    """A wrong delta of a right adapter."""
+
+    of: Any
+    change: Callable[[Any, np.ndarray, float], np.ndarray]
+
+    def delta(self, weight, strength=1.0):
+        return self.change(self.of, weight, strength)
+
+
+def _wrong(kind: type, change: Callable[[Any, np.ndarray, float], np.ndarray]):
+    return _made(kind, lambda right: _Delta(right, change))
+
+
+def _sum(loha: LoHa, weight: np.ndarray, strength: float) -> np.ndarray:
+    if loha.t1 is not None:
+        raise NoDifference
+    both = loha.w1_a @ loha.w1_b + loha.w2_a @ loha.w2_b
+    return strength * loha.scale * both.reshape(weight.shape)
+
+
+def _whole(factor) -> np.ndarray:
+    return factor if isinstance(factor, np.ndarray) else factor[0] @ factor[1].reshape(len(factor[1]), -1)
+
+
+def _factors_swapped(lokr: LoKr, weight: np.ndarray, strength: float) -> np.ndarray:
+    if weight.ndim != 2 or (isinstance(lokr.w2, tuple) and len(lokr.w2) > 2):
+        raise NoDifference
+    return strength * lokr.scale * np.kron(_whole(lokr.w2), _whole(lokr.w1))
+
+
+def _unrescaled(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
+    return oft._replace(gain=None).delta(weight, strength)
+
+
+def _rescaled_columns(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
+    if oft.gain is None or weight.shape[0] != weight.shape[1]:
+        raise NoDifference
+    turned = weight + oft._replace(gain=None).delta(weight, 1.0)
+    return strength * (turned * oft.gain - weight)
+
+
+def _taps_swapped(y: np.ndarray) -> np.ndarray:
+    return y.reshape(*y.shape[:2], *y.shape[:1:-1]).swapaxes(-1, -2).reshape(y.shape)
+
+
+def _no_core(parts: Tensors) -> np.ndarray:
+    K, L, *taps = parts["mid"].shape
+    return np.einsum("kl,rs->klrs", np.eye(K, L), np.ones(taps))
+
+
+def _only_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
+    return dict([next(iter(right.items()))])
+
+
+def _of_columns(dora: DoRA) -> DoRA:
+    if not isinstance(dora.inner, LoRA) or dora.inner.down.shape[1] != len(dora.magnitude):
+        raise NoDifference
+    return dora._replace(on_input=not dora.on_input)
+
+
+_DECOMPOSED = ("dora_scale", "magnitude")
+_KNOWN = (
+    part("rows of a fused layer whose number is another's are left out", fits=lambda rows, whole: rows == whole),
+    part("each part on the first rows", rows=lambda p, module: p["rows"].get(module) and (0, p["rows"][module][1])),
+    part(
+        "rows in reverse order",
+        rows=lambda p, module: dict(zip(p["rows"], reversed(p["rows"].values()), strict=True)).get(module),
+    ),
+    part("only the first part of a fused layer", modules=_only_first),
+    part("the first part for all", modules=_first_for_all),
+    part("alpha over the first part's rank", modules=_rank_of_the_first),
+    part("alpha missing", modules=_scaled(lambda rank, has: rank, None), parts=_without("alpha")),
+    part("rank over alpha", parts=_other(alpha=lambda p: np.array(_rank(p) ** 2 / p["alpha"]))),
+    part("alpha not divided by the rank", modules=_scaled(lambda rank, has: rank, True)),
+    part("alpha over the root of the rank", modules=_scaled(lambda rank, has: rank**0.5, True)),
+    part("no alpha taken for 1", modules=_scaled(lambda rank, has: 1 / rank, False)),
+    part("alpha over the rank squared", modules=_scaled(lambda rank, has: 1 / rank, True)),
+    part("strength 1", strength=lambda p: 1.0),
+    part("strength left out of the UNet", strength=lambda p: 1.0 if p["component"] == "unet" else _strength(p)),
+    part(
+        "the text encoder's strength for the UNet",
+        strength=lambda p: _strength({**p, "component": "text"}),
+    ),
+    part("the UNet's strength for the text encoder", strength=lambda p: _strength({**p, "component": "unet"})),
+    part("strength squared", strength=lambda p: _strength(p) ** 2),
+    part("strength of the other sign", strength=lambda p: -_strength(p)),
+    part("Tucker's core left out", parts=_other(mid=_no_core)),
+    part("Tucker's core transposed", parts=_other(mid=lambda p: p["mid"].swapaxes(0, 1))),
+    part("down turned over", parts=_other(down=lambda p: p["down"][::-1])),
+    part("rows and columns of the filter swapped", parts=_other(down=lambda p: _taps_swapped(p["down"]))),
+    part("the first factor's a in the second", parts=_other(hada_w2_a=lambda p: p["hada_w1_a"])),
+    part("the first factor's b in the second", parts=_other(hada_w2_b=lambda p: p["hada_w1_b"])),
+    part("the first core for both", parts=_other(hada_t2=lambda p: p["hada_t1"])),
+    part("factors added, not multiplied", adapter=_wrong(LoHa, _sum)),
+    part("Kronecker factors swapped", adapter=_wrong(LoKr, _factors_swapped)),
+    part("w1 transposed", parts=_other(lokr_w1=lambda p: p["lokr_w1"].T)),
+    part("DoRA left out", parts=_without(*_DECOMPOSED)),
+    part(
+        "lengths of columns for those of rows",
+        adapter=_made(DoRA, _of_columns),
+    ),
+    part("lengths of the weight without the delta", adapter=_made(DoRA, lambda dora: dora._replace(of_base=True))),
+    part("lengths of the merged weight", adapter=_made(DoRA, lambda dora: dora._replace(of_base=False))),
+    *(
+        part(
+            f"DoRA's strength {name}", adapter=_made(DoRA, lambda dora, shares=shares: dora._replace(shares=shares))
+        )
+        for name, shares in (
+            ("on the delta, before the lengths", dora_peft),
+            ("on all that it changes", dora_whole),
+            ("on the factor", dora_lycoris),
+        )
+    ),
+    part("rescale left out", adapter=_wrong(OutputRotation, _unrescaled)),
+    part("rescale along the columns", adapter=_wrong(OutputRotation, _rescaled_columns)),
+    part("the file left out", fits=lambda rows, whole: False),
+)
+
+
+def _alpha(value: float) -> Recipe:
+    return Recipe((), data="constant", offset=value)
+
+
+def _factor(*shape: int) -> Recipe:
+    return Recipe(shape, exponent=-18)
+
+
+def _case(label: str, weight: tuple[int, ...], tensors: dict[str, Recipe], **params: Any):
+    return case("adapter", label, {"weight": Recipe(weight, exponent=-17), **tensors}, **params)
+
+
+def _lora(name: str, O: int, I: int, rank: int, alpha: float | None = None) -> dict[str, Recipe]:
+    made = {f"{name}.lora_down.weight": _factor(rank, I), f"{name}.lora_up.weight": _factor(O, rank)}
+    return made | ({} if alpha is None else {f"{name}.alpha": _alpha(alpha)})
+
+
+_NAME = "lora_unet_layer"
+_FUSED = {"to_q": [0, 16], "to_k": [16, 16], "to_v": [32, 16]}
+STAGES = (
+    Stage(
+        "adapter",
+        "A layer's weight with an adapter file merged in.",
+        inputs={"weight": "[O, I] or [O, I, R, S]", "*": "the file's tensors, by the names of its trainer"},
+        params={"rule": "trainer", "strength": 1.0, "tag": "", "component": "unet", "rows": {}},
+        outputs={"merged": Output(("row", "input", "filter row", "filter column"), _size, 120)},
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("lora-kohya", (48, 33), _lora(_NAME, 48, 33, 4, 1.0)),
+            _case("lora-no-alpha", (32, 32), _lora(_NAME, 32, 32, 8), strength=0.5),
+            _case(
+                "lora-peft",
+                (24, 40),
+                {
+                    "base_model.model.layer.lora_A.weight": _factor(4, 40),
+                    "base_model.model.layer.lora_B.weight": _factor(24, 4),
+                    "base_model.model.layer.alpha": _alpha(8.0),
+                },
+                strength=-0.75,
+            ),
+            _case(
+                "lora-conv",
+                (6, 8, 3, 3),
+                {
+                    f"{_NAME}.lora_down.weight": _factor(4, 8, 3, 3),
+                    f"{_NAME}.lora_up.weight": _factor(6, 4, 1, 1),
+                    f"{_NAME}.alpha": _alpha(2.0),
+                },
+            ),
+            _case(
+                "lora-tucker",
+                (6, 8, 3, 3),
+                {
+                    f"{_NAME}.lora_down.weight": _factor(4, 8, 1, 1),
+                    f"{_NAME}.lora_mid.weight": Recipe((4, 4, 3, 3), exponent=-16),
+                    f"{_NAME}.lora_up.weight": _factor(6, 4, 1, 1),
+                    f"{_NAME}.alpha": _alpha(3.0),
+                },
+            ),
+            _case(
+                "lora-fused",
+                (48, 16),
+                _lora("to_q", 16, 16, 2, 1.0) | _lora("to_k", 16, 16, 4, 2.0) | _lora("to_v", 16, 16, 8, 2.0),
+                rows=_FUSED,
+            ),
+            _case("tag-one", (16, 24), _lora(_NAME, 16, 24, 4, 2.0), tag="<lora:style:0.5>"),
+            _case("tag-two-unet", (16, 24), _lora(_NAME, 16, 24, 4, 2.0), tag="<lora:style:0.7:0.4>"),
+            _case("tag-two-text", (16, 24), _lora(_NAME, 16, 24, 4), tag="<lora:s:0.7:0.4>", component="text"),
+            _case(
+                "loha",
+                (24, 20),
+                {
+                    f"{_NAME}.hada_{w}_{x}": Recipe(s, exponent=-17)
+                    for w in ("w1", "w2")
+                    for x, s in (("a", (24, 4)), ("b", (4, 20)))
+                }
+                | {f"{_NAME}.alpha": _alpha(1.0)},
+            ),
+            _case(
+                "loha-tucker",
+                (6, 8, 3, 3),
+                {
+                    f"{_NAME}.hada_{w}_{x}": Recipe(s, exponent=-16)
+                    for w in ("w1", "w2")
+                    for x, s in (("a", (4, 6)), ("b", (4, 8)))
+                }
+                | {f"{_NAME}.hada_{t}": Recipe((4, 4, 3, 3), exponent=-16) for t in ("t1", "t2")}
+                | {f"{_NAME}.alpha": _alpha(2.0)},
+            ),
+            _case(
+                "lokr",
+                (24, 36),
+                {
+                    f"{_NAME}.lokr_w1": _factor(4, 4),
+                    f"{_NAME}.lokr_w2_a": _factor(6, 3),
+                    f"{_NAME}.lokr_w2_b": _factor(3, 9),
+                    f"{_NAME}.alpha": _alpha(1.0),
+                },
+            ),
+            _case(
+                "lokr-full",
+                (24, 36),
+                {f"{_NAME}.lokr_w1": _factor(4, 4), f"{_NAME}.lokr_w2": _factor(6, 9)},
+                strength=0.5,
+            ),
+            _case(
+                "dora",
+                (32, 32),
+                _lora(_NAME, 32, 32, 4, 2.0) | {f"{_NAME}.dora_scale": Recipe((32, 1), exponent=-19, offset=0.5)},
+                strength=0.5,
+            ),
+            _case(
+                "dora-comfyui",
+                (24, 40),
+                _lora(_NAME, 24, 40, 4, 2.0) | {f"{_NAME}.dora_scale": Recipe((24, 1), exponent=-19, offset=0.5)},
+                rule="comfyui",
+                strength=0.7,
+            ),
+            _case(
+                "dora-peft",
+                (24, 40),
+                {
+                    "layer.lora_A.weight": _factor(4, 40),
+                    "layer.lora_B.weight": _factor(24, 4),
+                    "layer.lora_magnitude_vector": Recipe((24,), exponent=-19, offset=0.5),
+                },
+                strength=0.5,
+            ),
+            _case(
+                "oft-rescaled",
+                (24, 24),
+                {
+                    f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19),
+                    f"{_NAME}.rescale": Recipe((24, 1), exponent=-20, offset=1.0),
+                },
+            ),
+        ),
+    ),
+)

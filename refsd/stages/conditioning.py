@@ -1,0 +1,419 @@
+"""What text encoders answer, as a denoiser takes it: weights, joins, sizes, masks; and from which layer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.families import VARIANTS
+from refsd.families.family import Condition, Encoded, EncodedPrompt
+from refsd.golden.recipe import Recipe
+from refsd.module import Module
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.pipelines.conventions import CONVENTIONS
+from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, param, part
+from refsd.tokenizers.cards import PROMPT_CARDS, as_given, at_least_the_familys, negative, skipped
+from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied
+
+_ENCODERS = "clip", "clip_g", "t5", "qwen3"
+
+
+class JoinRule(NamedTuple):
+    """
+    size:     height and width of the picture -> as the network is told
+    encoders: component -> Encoded -> the same
+    join:     a variant's
+    empty:    whether the negative prompt counts as one without text
+    image:    negative, tokens of the image, of an image of zeros -> tokens behind the text's
+    mask:     what the network sees of the text
+    """
+
+    size: Callable[[tuple[int, int]], tuple[int, int]]
+    encoders: Callable[[dict[str, Encoded]], dict[str, Encoded]]
+    join: Callable[[str], Callable[[EncodedPrompt], Condition]]
+    empty: Callable[[bool], bool]
+    image: Callable[[bool, np.ndarray, np.ndarray], np.ndarray]
+    mask: Callable[[np.ndarray], np.ndarray]
+
+
+JOIN = JoinRule(
+    size=lambda size: size,
+    encoders=lambda encoders: encoders,
+    join=lambda variant: VARIANTS[variant].join,
+    empty=lambda empty: empty,
+    image=lambda negative, image, zero: zero if negative else image,
+    mask=lambda mask: mask,
+)
+
+
+def _joined(rule: JoinRule, asked: Asked) -> dict[str, np.ndarray]:
+    t, p = asked.tensors, asked.params
+    if p["variant"] not in VARIANTS or p["engine"] not in CONVENTIONS:
+        raise BadInput(f"stage/conditioning: variant {p['variant']!r} of engine {p['engine']!r}: not known")
+    encoders = {}
+    for name in VARIANTS[p["variant"]].encoders:
+        hidden = t.get(f"{name}_hidden")
+        if hidden is not None:
+            seen = t.get(f"{name}_mask", np.ones(hidden.shape[:2], np.int64))
+            encoders[name] = Encoded(hidden, t.get(f"{name}_pooled"), seen.astype(np.int64))
+    arithmetic = Arithmetic(FLOAT64 if asked.dtype == np.float64 else FLOAT32)
+    told = EncodedPrompt(
+        rule.encoders(encoders),
+        Module({}, arithmetic),
+        rule.size(tuple(p["size"])),
+        CONVENTIONS[p["engine"]],
+        p["negative"],
+        rule.empty(p["empty"]),
+    )
+    made = rule.join(p["variant"])(told)
+    context = made.context
+    if "image" in t:
+        image = rule.image(p["negative"], t["image"], t["image_of_zeros"])
+        context = np.concatenate([context, image], axis=1)
+    found = {"context": context}
+    if made.y is not None:
+        found["y"] = made.y
+    if made.mask is not None:
+        found["mask"] = rule.mask(made.mask)
+    return found
+
+
+def _y_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """Sines and cosines of sizes, whose angles are as large as these."""
+    return np.full(truth.shape, np.abs(truth).max() + max(asked.params["size"]))
+
+
+def _reordered(change: Callable[[Condition, EncodedPrompt], Condition]) -> Callable[[str], Callable]:
+    return lambda variant: lambda prompt: change(VARIANTS[variant].join(prompt), prompt)
+
+
+def _clip_in_front(made: Condition, prompt: EncodedPrompt) -> Condition:
+    """SD 3's T5 before CLIP."""
+    if "t5" not in prompt.encoders or made.context.shape[1] == prompt.encoders["t5"].hidden.shape[1]:
+        raise NoDifference
+    return made._replace(context=np.roll(made.context, prompt.encoders["t5"].hidden.shape[1], axis=1))
+
+
+def _zeros_in_front(made: Condition, prompt: EncodedPrompt) -> Condition:
+    if "t5" not in prompt.encoders or "clip_g" not in prompt.encoders:
+        raise NoDifference
+    tokens = prompt.encoders["clip"].hidden.shape[1]
+    wide = prompt.encoders["clip"].hidden.shape[2] + prompt.encoders["clip_g"].hidden.shape[2]
+    moved = np.roll(made.context[:, :tokens], made.context.shape[2] - wide, axis=2)
+    return made._replace(context=np.concatenate([moved, made.context[:, tokens:]], axis=1))
+
+
+def _y(change: Callable[[np.ndarray, int], np.ndarray]) -> Callable[[str], Callable]:
+    """change: y, channels of the pooled text -> y"""
+
+    def changed(made: Condition, prompt: EncodedPrompt) -> Condition:
+        if made.y is None:
+            raise NoDifference
+        pooled = prompt.encoders["clip_g" if "clip_g" in prompt.encoders else "clip"].pooled
+        assert pooled is not None
+        return made._replace(y=change(made.y, pooled.shape[1]))
+
+    return _reordered(changed)
+
+
+def _blocks(order: tuple[int, ...]) -> Callable[[np.ndarray, int], np.ndarray]:
+    def change(y: np.ndarray, P: int) -> np.ndarray:
+        if (y.shape[1] - P) != 256 * len(order):
+            raise NoDifference
+        blocks = np.split(y[:, P:], len(order), axis=1)
+        return np.concatenate([y[:, :P], *(blocks[i] for i in order)], axis=1)
+
+    return change
+
+
+def _halves(y: np.ndarray, P: int) -> np.ndarray:
+    """sin before cos."""
+    if y.shape[1] == P or (y.shape[1] - P) % 256:
+        raise NoDifference
+    size = y[:, P:].reshape(len(y), -1, 2, 128)[:, :, ::-1].reshape(len(y), -1)
+    return np.concatenate([y[:, :P], size], axis=1)
+
+
+def _pooled(
+    change: Callable[[str, Encoded], np.ndarray | None],
+) -> Callable[[dict[str, Encoded]], dict[str, Encoded]]:
+    def encoders(right: dict[str, Encoded]) -> dict[str, Encoded]:
+        return {name: one._replace(pooled=change(name, one)) for name, one in right.items()}
+
+    return encoders
+
+
+def _swapped(right: dict[str, Encoded]) -> dict[str, Encoded]:
+    if not {"clip", "clip_g"} <= right.keys():
+        raise NoDifference
+    return {**right, "clip": right["clip_g"], "clip_g": right["clip"]}
+
+
+def _first_item(right: dict[str, Encoded]) -> dict[str, Encoded]:
+    return {name: one._replace(mask=np.broadcast_to(one.mask[:1], one.mask.shape)) for name, one in right.items()}
+
+
+def _mask_of(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict[str, Encoded]], dict[str, Encoded]]:
+    return lambda right: {name: one._replace(mask=change(one.mask)) for name, one in right.items()}
+
+
+def _moved_on(mask: np.ndarray) -> np.ndarray:
+    return (np.arange(mask.shape[1]) < mask.sum(axis=1, keepdims=True) + 1).astype(mask.dtype)
+
+
+def _join_case(label: str, variant: str, engine: str = "diffusers", prefix: tuple[str, ...] = (), **more: Any):
+    widths = {"clip": 6, "clip_g": 10, "t5": 20, "qwen3": 8}
+    inputs: dict[str, Recipe] = {}
+    for name in VARIANTS[variant].encoders:
+        tokens = 9 if name in ("t5", "qwen3") else 5
+        inputs[f"{name}_hidden"] = Recipe((2, tokens, widths[name]), offset=0.125)
+        if name.startswith("clip"):
+            inputs[f"{name}_pooled"] = Recipe((2, widths[name]), offset=-0.25)
+        if name in prefix:
+            inputs[f"{name}_mask"] = Recipe((2, tokens), "i64", data="prefix", exponent=0, n=4)
+    if more.pop("image", False):
+        inputs |= {"image": Recipe((2, 4, 6)), "image_of_zeros": Recipe((2, 4, 6), offset=0.5)}
+    return case("conditioning", label, inputs, variant=variant, engine=engine, **more)
+
+
+CONDITIONING = Stage(
+    "conditioning",
+    "What a variant's text encoders answer, as its denoiser takes it.",
+    inputs={
+        **{f"{name}_hidden?": "[N, J, E]" for name in _ENCODERS},
+        **{f"{name}_pooled?": "[N, P]" for name in _ENCODERS[:2]},
+        **{f"{name}_mask?": "[N, J], 0: padding" for name in _ENCODERS[2:]},
+        "image?": "[N, T, E]: an IP-Adapter's tokens",
+        "image_of_zeros?": "[N, T, E]: those of an image of zeros, which the negative prompt has",
+    },
+    params={
+        "variant": REQUIRED,
+        "engine": "diffusers",
+        "size": [768, 1216],
+        "negative": False,
+        "empty": False,
+    },
+    outputs={
+        "context": Output(("item", "token", "channel"), lambda asked, truth: np.abs(truth), 2),
+        "y": Output(("item", "channel"), _y_size, 12),
+        "mask": Output(("item", "token")),
+    },
+    rule=JOIN,
+    run=_joined,
+    known=(
+        part("height and width swapped", size=lambda size: size[::-1]),
+        part("sizes of the latent", size=lambda size: (size[0] // 8, size[1] // 8)),
+        part("sizes of 1024 whatever is drawn", size=lambda size: (1024, 1024)),
+        part("encoders swapped", encoders=_swapped),
+        part(
+            "pooled text of zeros",
+            encoders=_pooled(lambda name, one: None if one.pooled is None else 0 * one.pooled),
+        ),
+        part("pooled of the last token's state", encoders=_pooled(lambda name, one: one.hidden[:, -1])),
+        part("T5 before CLIP", join=_reordered(_clip_in_front)),
+        part("zeros in front of CLIP's channels", join=_reordered(_zeros_in_front)),
+        part("sizes before the pooled text", join=_y(lambda y, P: np.roll(y, -P, axis=1))),
+        part("target before crop", join=_y(_blocks((0, 1, 4, 5, 2, 3)))),
+        part("crop first", join=_y(_blocks((2, 3, 0, 1, 4, 5)))),
+        part("score first", join=_y(_blocks((4, 0, 1, 2, 3)))),
+        part("sines before cosines", join=_y(_halves)),
+        part("an empty prompt is encoded", empty=lambda empty: False),
+        part("every negative prompt is empty", empty=lambda empty: True),
+        param("zeros as the other engine's", engine=lambda engine: {"sdcpp": "diffusers"}.get(engine, "sdcpp")),
+        part(
+            "no tokens of the image without the prompt",
+            image=lambda negative, image, zero: image[:, : 0 if negative else None],
+        ),
+        part(
+            "zeros for the tokens of an image of zeros", image=lambda negative, image, zero: image * (not negative)
+        ),
+        part("the image's tokens without the prompt too", image=lambda negative, image, zero: image),
+        part("all padding seen", encoders=_mask_of(np.ones_like)),
+        part("one token more seen", encoders=_mask_of(_moved_on)),
+        part("one token less seen", mask=lambda mask: np.concatenate([mask[:, 1:], 0 * mask[:, :1]], axis=1)),
+        part("the first item's mask for all", encoders=_first_item),
+        part("mask turned round", mask=lambda mask: 1 - mask),
+        param("the prompt for the negative prompt", negative=False),
+    ),
+    cases=(
+        _join_case("sd1", "sd15", image=True),
+        _join_case("sd1-negative-image", "sd15", image=True, negative=True),
+        _join_case("sdxl", "sdxl"),
+        _join_case("sdxl-empty", "sdxl", negative=True, empty=True),
+        _join_case("sdxl-empty-sdcpp", "sdxl", "sdcpp", negative=True, empty=True, size=[512, 896]),
+        _join_case("sdxl-negative", "sdxl", "sdcpp", negative=True),
+        _join_case("sdxl-refiner", "sdxl-refiner"),
+        _join_case("sdxl-refiner-negative", "sdxl-refiner", "sdcpp", negative=True, empty=True),
+        _join_case("sd3", "sd3"),
+        _join_case("flux", "flux-dev"),
+        _join_case("chroma", "chroma", prefix=("t5",)),
+        _join_case("zimage", "zimage", prefix=("qwen3",)),
+    ),
+)
+
+
+# --- weights on hidden states ------------------------------------------------------------------------------------
+
+
+class EmphasisRule(NamedTuple):
+    """weigh: engine -> hidden, weights, those of an empty prompt -> hidden"""
+
+    weigh: Callable[[str], Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+
+
+def _weigh(engine: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    of = PROMPT_CARDS[engine].weigh
+    if of is None:
+        return lambda hidden, weights, empty: hidden
+    if of is from_the_empty_prompt:
+        return of
+    return lambda hidden, weights, empty: of(hidden, weights)
+
+
+def _weighed(rule: EmphasisRule, asked: Asked) -> dict[str, np.ndarray]:
+    t, p = asked.tensors, asked.params
+    if p["engine"] not in PROMPT_CARDS:
+        raise BadInput(f"stage/emphasis: engine {p['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}")
+    weights = np.asarray(p["weights"], asked.dtype)
+    weigh = rule.weigh(p["engine"])
+    return {"hidden": np.stack([weigh(h, weights, e) for h, e in zip(t["hidden"], t["empty"], strict=True)])}
+
+
+def _emphasis_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """The mean is a sum over the chunk: its roundings are those of the absolute values' mean over the mean."""
+    hidden, weights = asked.tensors["hidden"], np.abs(np.asarray(asked.params["weights"]))[:, None]
+    axes = (1, 2)
+    worst = sum(
+        np.abs(h).mean(axis=axes, keepdims=True) / np.abs(h.mean(axis=axes, keepdims=True))
+        for h in (hidden, hidden * weights)
+    )
+    return worst * (np.abs(truth) + np.abs(hidden) * (1 + weights) + np.abs(asked.tensors["empty"]))
+
+
+def _of_each_token(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A token keeps its own mean: nothing is left of the weights but the sign."""
+    y = hidden * weights[:, None]
+    return y * (hidden.mean(axis=1, keepdims=True) / y.mean(axis=1, keepdims=True))
+
+
+def _by_norm(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    y = hidden * weights[:, None]
+    return y * (np.linalg.norm(hidden) / np.linalg.norm(y))
+
+
+def _told(change: Callable[[np.ndarray, np.ndarray], np.ndarray]):
+    return lambda engine: lambda hidden, weights, empty: change(hidden, weights)
+
+
+def _weights(change: Callable[[np.ndarray], np.ndarray]):
+    return lambda engine: lambda hidden, weights, empty: _weigh(engine)(hidden, change(weights), empty)
+
+
+_LINE = [1.0, 1.0, 1.3, 1.3, 0.8, 1.0, 1.1]
+
+
+def _emphasis_case(engine: str):
+    inputs = {"hidden": Recipe((2, 7, 12), offset=0.25), "empty": Recipe((2, 7, 12), exponent=-16)}
+    return case("emphasis", engine, inputs, engine=engine, weights=_LINE)
+
+
+EMPHASIS = Stage(
+    "emphasis",
+    "What a prompt's weights do to its hidden states, by an engine's rule.",
+    inputs={"hidden": "[N, J, E]", "empty": "[N, J, E]: of an empty prompt"},
+    params={"engine": REQUIRED, "weights": REQUIRED},
+    outputs={"hidden": Output(("item", "token", "channel"), _emphasis_size, 100)},
+    rule=EmphasisRule(_weigh),
+    run=_weighed,
+    known=(
+        part("multiplied, the mean not kept", weigh=_told(multiplied)),
+        part("the mean kept", weigh=_told(mean_kept)),
+        part("from the empty prompt", weigh=lambda engine: from_the_empty_prompt),
+        part("not weighted", weigh=_told(lambda hidden, weights: hidden)),
+        part("each token's own mean kept", weigh=_told(_of_each_token)),
+        part("the norm kept", weigh=_told(_by_norm)),
+        part("weights one token late", weigh=_weights(lambda w: np.append(w[:1], w[:-1]))),
+        part("weights one token early", weigh=_weights(lambda w: np.append(w[1:], w[-1:]))),
+        part("weights squared", weigh=_weights(np.square)),
+        part("weights count half", weigh=_weights(lambda w: 1 + (w - 1) / 2)),
+    ),
+    cases=tuple(_emphasis_case(engine) for engine in ("sdcpp", "comfyui", "a1111", "diffusers")),
+)
+
+
+# --- the layer that is taken -------------------------------------------------------------------------------------
+
+
+class LayerRule(NamedTuple):
+    """
+    layer: engine -> clip skip or None, the family's layer -> CLIP's layer, counted from the last
+    own:   variant -> the family's layer
+    kept:  what the request before asked for, what this one asks for -> what counts
+    """
+
+    layer: Callable[[str], Callable[[int | None, int], int]]
+    own: Callable[[str], int]
+    kept: Callable[[int | None, int | None], int | None]
+
+
+def _layers(rule: LayerRule, asked: Asked) -> dict[str, np.ndarray]:
+    p = asked.params
+    if p["engine"] not in PROMPT_CARDS or p["variant"] not in VARIANTS:
+        raise BadInput(f"stage/clip_layer: variant {p['variant']!r} of engine {p['engine']!r}: not known")
+    layers, before = [], None
+    for clip_skip in p["requests"]:
+        before = rule.kept(before, clip_skip)
+        layers.append(rule.layer(p["engine"])(before, rule.own(p["variant"])))
+    return {"layers": np.array(layers)}
+
+
+def _layer_case(label: str, engine: str, variant: str, *requests: int | None):
+    return case("clip_layer", label, engine=engine, variant=variant, requests=list(requests))
+
+
+def _off(by: int):
+    return lambda engine: lambda skip, own: max(1, PROMPT_CARDS[engine].layer(skip, own) + by)
+
+
+LAYER = Stage(
+    "clip_layer",
+    "The layer of CLIP that is taken, counted from the last, for requests in turn in one process.",
+    inputs={},
+    params={"engine": REQUIRED, "variant": REQUIRED, "requests": REQUIRED},
+    outputs={"layers": Output(("request",))},
+    rule=LayerRule(
+        lambda engine: PROMPT_CARDS[engine].layer,
+        lambda variant: VARIANTS[variant].clip_layer,
+        lambda before, now: now,
+    ),
+    run=_layers,
+    known=(
+        part("clip skip stays for the next request", kept=lambda before, now: before if now is None else now),
+        part("the first request's clip skip for all", kept=lambda before, now: before or now),
+        part("clip skip left out", kept=lambda before, now: None),
+        part("one layer too early", layer=_off(1)),
+        part("one layer too late", layer=_off(-1)),
+        part("the family's layer taken for the last", own=lambda variant: 1),
+        part("the last layer but one of any family", own=lambda variant: 2),
+        *(
+            part(f"clip skip counted as {name}", layer=lambda engine, layer=layer: layer)
+            for name, layer in (
+                ("stable-diffusion.cpp's", as_given),
+                ("A1111's", at_least_the_familys),
+                ("ComfyUI's", negative),
+                ("diffusers'", skipped),
+            )
+        ),
+    ),
+    cases=(
+        _layer_case("sdcpp-sd1", "sdcpp", "sd15", None, 2, None, 1),
+        _layer_case("sdcpp-sdxl", "sdcpp", "sdxl", 1, None, 2, 3),
+        _layer_case("a1111-sdxl", "a1111", "sdxl", None, 1, 2, 4),
+        _layer_case("comfyui-sd1", "comfyui", "sd15", None, -2, -1, None),
+        _layer_case("diffusers-sdxl", "diffusers", "sdxl", None, 1, 2, None),
+    ),
+)
+
+STAGES = (CONDITIONING, EMPHASIS, LAYER)

@@ -1,0 +1,229 @@
+"""Pictures that a picture is made from: masks, the channels behind x, and what stays where nothing new is drawn."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.numerics.errors import BadInput
+from refsd.pipelines.conditioning_images import ConditioningImages
+from refsd.pipelines.conventions import CONVENTIONS, first_of_square, largest_of_square
+from refsd.pipelines.initial_latent import EXTRA_CHANNELS, InitialLatent, widened
+from refsd.pipelines.txt2img import unmasked_kept
+from refsd.samplers.noise import Philox
+from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, magnitude, param, part
+
+# Pixels of a side for each of the latent's, and what a latent of unit means is multiplied by.
+_PIXELS, _FACTOR = 4, 0.25
+
+
+class InpaintRule(NamedTuple):
+    """
+    shown:    the masked picture, its mask -> what the encoder is shown
+    pooled:   engine -> mask of pixels, pixels per latent -> mask of latents
+    widened:  mask of latents -> where a model with channels of its own draws
+    channels: kind -> images, encoder, engine's convention -> channels behind x
+    extra:    channels with the prompt, without it -> the same
+    kept:     denoised, mask, the picture's latent -> denoised
+    """
+
+    shown: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    pooled: Callable[[str], Callable[[np.ndarray, int], np.ndarray]]
+    widened: Callable[[np.ndarray], np.ndarray]
+    channels: Callable[[str], Callable[..., Any]]
+    extra: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    kept: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def _kept(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -> np.ndarray:
+    start = InitialLatent(denoised, Philox(0), latent, mask)
+    return unmasked_kept(lambda x, sigma: x, start)(denoised, 1.0)
+
+
+RULE = InpaintRule(
+    shown=lambda picture, mask: picture,
+    pooled=lambda engine: CONVENTIONS[engine].latent_mask,
+    widened=widened,
+    channels=lambda kind: EXTRA_CHANNELS[kind],
+    extra=lambda cond, uncond: (cond, uncond),
+    kept=_kept,
+)
+
+
+class _Encoder:
+    """A formula in an autoencoder's place: the mean of each square, times _FACTOR where latents are scaled."""
+
+    pixels = _PIXELS
+
+    def __init__(self, shown: Callable[[np.ndarray], np.ndarray]):
+        self._shown = shown
+        self.asked = np.empty(0)
+
+    def encode(self, picture: np.ndarray, draw=None, scaled: bool = True) -> np.ndarray:
+        self.asked = picture = self._shown(picture)
+        N, C, H, W = picture.shape
+        squares = picture.reshape(N, C, H // _PIXELS, _PIXELS, W // _PIXELS, _PIXELS)
+        return squares.mean(axis=(3, 5), dtype=picture.dtype) * (_FACTOR if scaled else 1)
+
+
+def _run(rule: InpaintRule, asked: Asked) -> dict[str, np.ndarray]:
+    t, p = asked.tensors, asked.params
+    if p["kind"] not in EXTRA_CHANNELS or p["engine"] not in CONVENTIONS:
+        raise BadInput(
+            f"stage/inpaint: kind {p['kind']!r}, engine {p['engine']!r}: expected one of "
+            f"{', '.join(EXTRA_CHANNELS)}, and {' or '.join(CONVENTIONS)}"
+        )
+    mask = (t["mask"] > 0).astype(asked.dtype)
+    convention = CONVENTIONS[p["engine"]]
+    convention = type(convention)(**{**vars(convention), "latent_mask": rule.pooled(p["engine"])})
+    encoder = _Encoder(lambda picture: rule.shown(picture, mask))
+    images = ConditioningImages(t["picture"], mask, t["picture"], t["picture"])
+    cond, uncond = rule.extra(*rule.channels(p["kind"])(images, encoder, convention, None))
+    shown = encoder.asked
+    found = {"shown": shown, "cond": cond, "uncond": uncond}
+    if p["kind"] in ("inpaint", "fill"):
+        latent = _Encoder(lambda picture: picture).encode(2 * t["picture"] - 1)
+        where = rule.widened(convention.latent_mask(mask, _PIXELS))
+        found |= {"latent_mask": where, "kept": rule.kept(t["denoised"], where.astype(asked.dtype), latent)}
+    return found
+
+
+def _kept_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    return np.abs(truth) + np.abs(asked.tensors["denoised"]) + 1
+
+
+def _one(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    return 1 + np.abs(truth)
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _masked_with(value: float) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return lambda picture, mask: np.where(mask != 0, value, picture)
+
+
+def _order(change: Callable[[np.ndarray], np.ndarray]):
+    return lambda cond, uncond: (change(cond), change(uncond))
+
+
+def _no_mask(x: np.ndarray) -> np.ndarray:
+    """Ones for the mask, which is the channel of zeros and ones."""
+    y = x.copy()
+    for c in range(x.shape[1]):
+        if set(np.unique(x[:, c])) <= {0.0, 1.0}:
+            y[:, c] = 1
+    return y
+
+
+def _mask_turned(x: np.ndarray) -> np.ndarray:
+    y = x.copy()
+    for c in range(x.shape[1]):
+        if set(np.unique(x[:, c])) <= {0.0, 1.0} and x[:, c].any():
+            y[:, c] = 1 - x[:, c]
+    return y
+
+
+def _nearest(mask: np.ndarray, pixels: int) -> np.ndarray:
+    return mask[:, :, pixels // 2 :: pixels, pixels // 2 :: pixels]
+
+
+def _mean(mask: np.ndarray, pixels: int) -> np.ndarray:
+    N, C, H, W = mask.shape
+    return mask.reshape(N, C, H // pixels, pixels, W // pixels, pixels).mean(axis=(3, 5))
+
+
+def _smallest(mask: np.ndarray, pixels: int) -> np.ndarray:
+    return 1 - largest_of_square(1 - mask, pixels)
+
+
+def _pixels_apart(kind: str):
+    """Flux Fill's mask: a latent's pixels column by column."""
+
+    def made(images, vae, convention, draw):
+        if kind != "fill":
+            raise NoDifference
+        right = EXTRA_CHANNELS[kind](images, vae, convention, draw)
+        P, out = _PIXELS, []
+        for x in right:
+            mask = x[:, -P * P :]
+            mask = mask.reshape(1, P, P, *mask.shape[2:]).swapaxes(1, 2).reshape(mask.shape)
+            out.append(np.concatenate([x[:, : -P * P], mask], axis=1))
+        return out
+
+    return made
+
+
+_KNOWN = (
+    part("black under the mask", shown=_masked_with(-1.0)),
+    part("white under the mask", shown=_masked_with(1.0)),
+    part("pixels of 0 to 1", shown=lambda picture, mask: (picture + 1) / 2),
+    part("the other side of the mask", shown=lambda picture, mask: np.where(mask != 0, picture + 0.5, 0.0)),
+    part("mask by its first pixel", pooled=lambda engine: first_of_square),
+    part("mask by its largest pixel", pooled=lambda engine: largest_of_square),
+    part("mask by its middle pixel", pooled=lambda engine: _nearest),
+    part("mask by its mean", pooled=lambda engine: _mean),
+    part("mask by its smallest pixel", pooled=lambda engine: _smallest),
+    part("mask not widened", widened=lambda mask: mask),
+    part("mask widened twice", widened=lambda mask: widened(widened(mask))),
+    part("a latent's pixels column by column", channels=_pixels_apart),
+    part("mask left out", extra=_order(_no_mask)),
+    part("mask turned round", extra=_order(_mask_turned)),
+    part("latent before the mask, or behind it", extra=_order(lambda x: np.roll(x, 3, axis=1))),
+    part("zeros without the prompt", extra=lambda cond, uncond: (cond, np.zeros_like(cond))),
+    part("the same with the prompt and without", extra=lambda cond, uncond: (cond, cond)),
+    part("nothing behind x", extra=_order(np.zeros_like)),
+    part("latent scaled as any", extra=_order(lambda x: x * _FACTOR)),
+    part("latent not scaled", extra=_order(lambda x: x / _FACTOR)),
+    part("nothing kept", kept=lambda denoised, mask, latent: denoised),
+    part(
+        "kept where something new is drawn", kept=lambda denoised, mask, latent: _kept(denoised, 1 - mask, latent)
+    ),
+    part("added, not put in its place", kept=lambda denoised, mask, latent: denoised * mask + latent),
+    param("channels of the other engine", engine=lambda engine: "sdcpp" if engine == "diffusers" else "diffusers"),
+)
+
+_IMAGE = ("image", "channel", "row", "column")
+_H, _W = 48, 64
+
+
+def _case(label: str, kind: str, engine: str):
+    inputs = {"picture": Recipe((1, 3, _H, _W), exponent=-20, offset=0.5)}
+    # One pixel of 301 is drawn anew.
+    inputs["mask"] = Recipe((1, 1, _H, _W), "i32", data="token_ids", exponent=0, n=301, offset=-299.0)
+    inputs["denoised"] = Recipe((1, 3, _H // _PIXELS, _W // _PIXELS))
+    return case("inpaint", label, inputs, kind=kind, engine=engine)
+
+
+STAGES = (
+    Stage(
+        "inpaint",
+        "Channels behind x of a picture and its mask, and what is kept of it; the encoder is a formula: the mean "
+        "of each square of 4x4 pixels, times 0.25.",
+        inputs={
+            "picture": "[1, 3, H, W]: 0..1",
+            "mask": "[1, 1, H, W]: something new is drawn where it is above 0",
+            "denoised": "[1, 3, H / 4, W / 4]",
+        },
+        params={"kind": REQUIRED, "engine": REQUIRED},
+        outputs={
+            "shown": Output(_IMAGE, _one, 4),
+            "cond": Output(_IMAGE, _one, 24),
+            "uncond": Output(_IMAGE, _one, 24),
+            "latent_mask": Output(_IMAGE, magnitude, 1),
+            "kept": Output(_IMAGE, _kept_size, 24),
+        },
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("inpaint-sdcpp", "inpaint", "sdcpp"),
+            _case("inpaint-diffusers", "inpaint", "diffusers"),
+            _case("fill-sdcpp", "fill", "sdcpp"),
+            _case("fill-diffusers", "fill", "diffusers"),
+            _case("edit", "edit", "diffusers"),
+            _case("control", "control", "sdcpp"),
+        ),
+    ),
+)

@@ -1,0 +1,209 @@
+"""A stored tensor as a network multiplies it: the file's order of dimensions, joined rows, scales, added tokens."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.networks.keymap import CONCAT, POINTWISE, SAME, SWAP
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
+from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, magnitude, part
+
+_JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
+_PARTS = "data", "second", "third"
+
+
+class WeightsRule(NamedTuple):
+    """
+    scaled: values, the scale of a file of scaled numbers -> values
+    join:   how -> the parts -> the network's tensor
+    fits:   that, the shape that the layer has -> the tensor in that shape
+    table:  a table, rows for added tokens -> the whole table
+    """
+
+    scaled: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    join: Callable[[str], Callable[[list[np.ndarray]], np.ndarray]]
+    fits: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
+    table: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _join(how: str) -> Callable[[list[np.ndarray]], np.ndarray]:
+    return lambda parts: _JOINS[how].join([stored(np.ascontiguousarray(y)) for y in parts]).values()
+
+
+def _fits(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if y.size != np.prod(shape):
+        raise BadInput(f"stage/weights: {list(y.shape)} for a layer of {list(shape)}")
+    return y.reshape(shape)
+
+
+RULE = WeightsRule(
+    scaled=lambda values, scale: values * scale,
+    join=_join,
+    fits=_fits,
+    table=lambda table, rows: np.concatenate([table, rows]),
+)
+
+
+def _run(rule: WeightsRule, asked: Asked) -> dict[str, np.ndarray]:
+    t, p = asked.tensors, asked.params
+    if p["join"] not in _JOINS:
+        raise BadInput(f"stage/weights: join {p['join']!r}: expected one of {', '.join(_JOINS)}")
+    parts = [t[name].reshape(p["ne"][::-1]) for name in _PARTS if name in t]
+    if "scale" in t:
+        parts = [rule.scaled(y, t["scale"]) for y in parts]
+    weight = rule.join(p["join"])(parts)
+    weight = rule.fits(weight, tuple(p["layer"]))
+    return {"weight": rule.table(weight, t["added"]) if "added" in t else weight}
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _column_major(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return y.reshape(-1).reshape(shape, order="F")
+
+
+def _transposed(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if len(shape) < 2 or shape[0] != shape[1]:
+        raise NoDifference
+    return _fits(y, shape).swapaxes(0, 1)
+
+
+def _taps_swapped(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if len(shape) != 4 or shape[2] == 1:
+        raise NoDifference
+    return _fits(y, (*shape[:2], shape[3], shape[2])).swapaxes(2, 3)
+
+
+def _taps_first(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Read as [R, S, I, O]."""
+    if len(shape) != 4:
+        raise NoDifference
+    return _fits(y, shape[:1:-1] + shape[1::-1]).transpose(3, 2, 1, 0)
+
+
+def _interleaved(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) < 2:
+        raise NoDifference
+    return np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+
+
+def _along_inputs(parts: list[np.ndarray]) -> np.ndarray:
+    if len(parts) < 2:
+        raise NoDifference
+    return np.concatenate(parts, axis=1).reshape(-1, parts[0].shape[1])
+
+
+def _joined(change: Callable[[list[np.ndarray]], list[np.ndarray]]):
+    return lambda how: lambda parts: _join(how)(change(parts))
+
+
+def _as_bytes_of(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """The rows' float32 bytes, as many as fit, taken for another type's."""
+
+    def table(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        taken = np.ascontiguousarray(rows, np.float32).view(dtype).reshape(-1)[: rows.size]
+        return np.concatenate(
+            [right, np.nan_to_num(taken.astype(right.dtype), posinf=0, neginf=0).reshape(rows.shape)]
+        )
+
+    return table
+
+
+def _over_the_last(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.concatenate([right[: len(right) - len(rows)], rows, rows])
+
+
+def _blocks(change: Callable[[np.ndarray], np.ndarray]):
+    """change: [blocks, 32] -> the same; of the values of a type in blocks"""
+
+    def fits(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        if y.size % 32:
+            raise NoDifference
+        return _fits(change(y.reshape(-1, 32)), shape)
+
+    return fits
+
+
+_KNOWN = (
+    part("a square's rows and columns swapped", fits=_transposed),
+    part("column by column", fits=_column_major),
+    part("rows and columns of the filter swapped", fits=_taps_swapped),
+    part("the filter's taps first", fits=_taps_first),
+    part("halves of a block of 32 taken in turn", fits=_blocks(lambda y: y.reshape(-1, 2, 16).swapaxes(1, 2))),
+    part("pairs of a block of 32 taken apart", fits=_blocks(lambda y: y.reshape(-1, 16, 2).swapaxes(1, 2))),
+    part("scale left out", scaled=lambda values, scale: values),
+    part("divided by the scale", scaled=lambda values, scale: values / scale),
+    part("scaled twice", scaled=lambda values, scale: values * scale * scale),
+    part("joined in reverse order", join=_joined(lambda parts: parts[::-1])),
+    part(
+        "queries and keys swapped",
+        join=_joined(lambda parts: [parts[1], parts[0], *parts[2:]] if parts[1:] else parts),
+    ),
+    part("the first part for all", join=_joined(lambda parts: [parts[0]] * len(parts))),
+    part("rows taken in turn", join=lambda how: _interleaved),
+    part("joined along the inputs", join=lambda how: _along_inputs),
+    part("shift and scale not swapped", join=lambda how: _join("same") if how == "shift and scale" else _join(how)),
+    part("halves swapped", join=lambda how: _join("shift and scale") if how == "same" else _join(how)),
+    part("added rows as float16's bytes", table=_as_bytes_of(np.float16)),
+    part("added rows as bfloat16's bytes", table=_as_bytes_of(ml_dtypes.bfloat16)),
+    part("added rows before the table", table=lambda table, rows: np.concatenate([rows, table])),
+    part("added rows over the last ones", table=_over_the_last),
+    part("added rows left out", table=lambda table, rows: table),
+)
+
+
+def _case(label: str, kind: str, ne: list[int], layer: list[int], parts: int = 1, **more):
+    size = int(np.prod(ne))
+    blocks = kind in ("q8_0", "q4_0")
+    recipe = Recipe((size,), kind, exponent=-8 if blocks else -17)
+    inputs: dict[str, Recipe] = {}
+    inputs |= dict.fromkeys(_PARTS[:parts], recipe)
+    if more.pop("scale", False):
+        inputs["scale"] = Recipe((), data="constant", offset=0.375)
+    added = more.pop("added", 0)
+    if added:
+        inputs["added"] = Recipe((added, layer[1]))
+    return case("weights", label, inputs, ne=ne, layer=layer, **more)
+
+
+STAGES = (
+    Stage(
+        "weights",
+        "A stored tensor as the network multiplies it.",
+        inputs={
+            "data": "flat, in the file's order",
+            "second?": "flat: what is joined to it",
+            "third?": "flat",
+            "scale?": "[]: of scaled numbers",
+            "added?": "[N, E]: rows of added tokens",
+        },
+        # ne: dimensions as a GGUF lists them, the innermost first; layer: the shape that the layer has.
+        params={"ne": REQUIRED, "layer": REQUIRED, "join": "same"},
+        outputs={"weight": Output(("row", "column", "filter row", "filter column"), magnitude, 4)},
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("linear-f16", "f16", [24, 40], [40, 24]),
+            _case("square-f32", "f32", [32, 32], [32, 32]),
+            _case("square-q8_0", "q8_0", [32, 32], [32, 32]),
+            _case("linear-q4_0", "q4_0", [64, 24], [24, 64]),
+            _case("conv-f16", "f16", [3, 2, 8, 6], [6, 8, 2, 3]),
+            _case("conv-kept-flat", "f16", [64, 27], [24, 8, 3, 3]),
+            _case("pointwise", "f32", [16, 16], [16, 16, 1, 1], join="pointwise"),
+            _case("pointwise-as-linear", "f16", [1, 1, 24, 16], [16, 24]),
+            _case("fused-qkv", "bf16", [16, 16], [48, 16], 3, join="rows"),
+            _case("fused-qkv-q8_0", "q8_0", [32, 16], [48, 32], 3, join="rows"),
+            _case("shift-and-scale", "f32", [12, 20], [20, 12], join="shift and scale"),
+            _case("fp8-scaled", "f8_e4m3", [24, 16], [16, 24], scale=True),
+            _case("fp8-e5m2-scaled", "f8_e5m2", [24, 16], [16, 24], scale=True),
+            _case("table-with-added", "f16", [32, 40], [40, 32], added=3),
+            _case("table-q8_0-with-added", "q8_0", [32, 40], [40, 32], added=2),
+        ),
+    ),
+)
