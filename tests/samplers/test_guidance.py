@@ -52,6 +52,13 @@ def test_projected_guidance_holds_the_norm_and_remembers():
     np.testing.assert_allclose(again, 0.5 * (COND - UNCOND), atol=1e-14)
 
 
+def test_projected_guidance_that_nobody_sets():
+    """All along cond is taken out, nothing is held and nothing remembered."""
+    difference, average = g.projected_difference(COND, UNCOND)
+    np.testing.assert_allclose(difference, g.project(COND - UNCOND, COND)[1], atol=1e-14)
+    np.testing.assert_array_equal(average, COND - UNCOND)
+
+
 def test_dynamic_threshold():
     y = g.dynamic_threshold(3 * COND, 0.9, 2.5)
     assert abs(y).max() == 1
