@@ -9,14 +9,17 @@ from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
-def a_stride_from(at: np.ndarray, sigmas: np.ndarray, levels: Levels, strides: int = 1) -> list[float]:
+def a_stride_from(
+    at: np.ndarray, sigmas: np.ndarray, levels: Levels, steps: int | None = None, strides: int = 1
+) -> list[float]:
     """The noise levels of t - strides (T // n), t being the timesteps next to the sigmas `at`.
 
     sigmas: [n + 1]; the last one stands for all timesteps below 0
     levels: the model's, T of them; strides: -1 is one up
+    steps:  n of a schedule that sigmas are the end of; None: they are all of it
     Source: diffusers DDIMScheduler.step, PNDMScheduler.step_plms.
     """
-    t = nearest_t(at, levels.sigmas) - strides * (len(levels.sigmas) // (len(sigmas) - 1))
+    t = nearest_t(at, levels.sigmas) - strides * (len(levels.sigmas) // (steps or len(sigmas) - 1))
     return np.where(t >= 0, levels.sigmas[np.maximum(t, 0)], sigmas[-1]).tolist()
 
 
@@ -29,6 +32,7 @@ def ddim_strided(
     callback: Callback | None = None,
     eta: float = 0.0,
     levels: Levels = SD_LEVELS,
+    steps: int | None = None,
 ) -> np.ndarray:
     """DDIM whose steps lead to timestep t - T // n, whatever the schedule's next timestep is.
 
@@ -43,10 +47,11 @@ def ddim_strided(
     sigmas: [n + 1], falling; the last one stands for all timesteps below 0
     noise:  drawn from once a step where eta is not 0, not where a step leads to 0
     levels: the model's, T of them
+    steps:  n of a schedule that sigmas are the end of; None: they are all of it
     -> latents at sigmas[-1], dtype of x
     Source: Song et al. 2021 (DDIM), eq. 12 and 16; diffusers DDIMScheduler.
     """
-    lower = a_stride_from(sigmas[:-1], sigmas, levels)
+    lower = a_stride_from(sigmas[:-1], sigmas, levels, steps)
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:

@@ -56,7 +56,7 @@ def pndm(
         if i == 0 and len(sigmas) > 2:
             denoised_2 = model(scaled(y_2, _root(sigma_next)), sigma_next)
             mean = (answer + _answer(y_2, denoised_2, sigma_next, in_v)) / 2
-            (sigma,) = a_stride_from(sigmas[1:2], sigmas, levels, -1)
+            (sigma,) = a_stride_from(sigmas[1:2], sigmas, levels, strides=-1)
             y_2 = _moved(y, mean, sigma, sigma_next, in_v)
         y = y_2
     return y * _root(float(sigmas[-1]))

@@ -140,6 +140,7 @@ class Variant(NamedTuple):
     weighted_together: True if a prompt's weights are applied to CLIP-L and bigG as one
     may_predict_v:    True if some checkpoints predict v and do not say so; one call of the network finds it out
     pixel_space:      True if the network draws pixels, without an autoencoder
+    corrects_scheduler: True if diffusers' pipelines set steps_offset to 1 and clip_sample to False in any folder
     rounds_size_down: True if diffusers rounds a side that is no multiple down; elsewhere it refuses the size
     draws:            False if txt2img does not draw with it
     """
@@ -160,6 +161,7 @@ class Variant(NamedTuple):
     weighted_together: bool = False
     may_predict_v: bool = False
     pixel_space: bool = False
+    corrects_scheduler: bool = False
     rounds_size_down: bool = False
     draws: bool = True
 

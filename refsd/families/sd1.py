@@ -32,7 +32,9 @@ def join(prompt: EncodedPrompt) -> Condition:
     return Condition(prompt.encoders["clip"].hidden)
 
 
-SD1 = Variant("sd15", "Stable Diffusion 1.x", {"clip": CLIP_L}, join, SCHEDULE, sampler="euler_a")
+SD1 = Variant(
+    "sd15", "Stable Diffusion 1.x", {"clip": CLIP_L}, join, SCHEDULE, sampler="euler_a", corrects_scheduler=True
+)
 
 _WIDTHS = 32, 64, 128, 128
 _TINY = UNetSize(32, _WIDTHS, context_dim=128)

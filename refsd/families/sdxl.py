@@ -74,6 +74,7 @@ SDXL = SD1._replace(
     clip_layer=2,
     final_norm=False,
     weighted_together=True,
+    corrects_scheduler=False,
 )
 REFINER = SDXL._replace(
     name="sdxl-refiner", title="SDXL's refiner", encoders={"clip_g": OPEN_CLIP}, join=join_refiner

@@ -49,7 +49,11 @@ def with_extra_channels(plain: Variant, drawn: tuple[str, ...]) -> tuple[Variant
     """A variant, and those whose first convolution takes more channels. drawn: those that txt2img draws with."""
     kinds = [
         plain._replace(
-            name=f"{plain.name}-{kind}", title=f"{plain.title} {words}", extra_channels=kind, draws=kind in drawn
+            name=f"{plain.name}-{kind}",
+            title=f"{plain.title} {words}",
+            extra_channels=kind,
+            draws=kind in drawn,
+            corrects_scheduler=plain.corrects_scheduler and kind != "edit",
         )
         for kind, words in _WORDS.items()
     ]

@@ -17,9 +17,9 @@ from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
 from refsd.pipelines.conventions import CONVENTIONS, Convention
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
-from refsd.pipelines.scheduler_config import SchedulerConfig, scheduler_config
+from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig, scheduler_config
 from refsd.pipelines.settings import Settings
-from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
+from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
 from refsd.samplers.parameterization import Prediction
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
@@ -49,6 +49,7 @@ class Plan:
     output:       what the network's output means
     custom_sigmas: True if they are the user's, False: the schedule's
     sigmas:       [n + 1], float64, falling: those that are stepped through
+    last_scale:   factor of the last latents: diffusers' of unit variance, which do not end at sigma 0
     notices:      lines for the user: what is drawn in another way than was asked for
     """
 
@@ -75,6 +76,7 @@ class Plan:
     flow_shift: float | None
     custom_sigmas: bool
     sigmas: np.ndarray
+    last_scale: float
     levels: Levels
     prediction: str | None
     output: Prediction
@@ -106,11 +108,14 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
     width, height, notices = _size(pipe, convention, settings, images)
     _check_images(pipe, images, width, height)
 
-    sampler = settings.sampler or convention.sampler or own.sampler
+    # sampler, schedule and what the network predicts: the user's, the folder's, the convention's or the family's
+    scheduler = scheduler_config(pipe.checkpoint)
+    configured = scheduler if convention.reads_scheduler else None
+    sampler = settings.sampler or (configured.sampler() if configured and flow is None else None)
+    sampler = sampler or convention.sampler or own.sampler
     method = sampling.method(sampler, settings.eta, flow is not None)
     schedule = settings.schedule or sampling.default_schedule(sampler, convention.row(own.schedule))
     steps = settings.steps or own.steps
-    scheduler = scheduler_config(pipe.checkpoint)
     prediction = None if flow else prediction_of(pipe.checkpoint, scheduler, pipe.denoiser, settings.prediction)
     P = pipe.autoencoder.pixels
     latent_shape = 1, pipe.denoiser.latent_channels, height // P, width // P
@@ -120,14 +125,28 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
             return flow.levels(_shift(pipe, convention, settings, scheduler, latent_shape, steps))
         return unet_levels(convention, scheduler, prediction or "eps")
 
+    # noise levels that are stepped through
     ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
     from_image = images.init is not None and not ignored
-    levels = levels_of(steps)
-    sigmas = _sigmas(pipe, convention, settings, schedule, steps, levels_of, from_image)
+    levels, folder = levels_of(steps), None
+    unchosen = settings.schedule is None and settings.sigmas is None and schedule == convention.row(own.schedule)
+    if configured is not None and unchosen:
+        folder = _folder_schedule(pipe, configured, settings, images, sampler, steps, levels, from_image)
+    sigmas = _sigmas(pipe, convention, settings, schedule, steps, levels_of, from_image, folder)
+
+    # scales of the first and the last latents
+    unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
+    if isinstance(levels, DiscreteLevels):
+        method = method.of_schedule(levels, None if folder is None else steps)
+    if folder is not None:
+        schedule, unit_noise = folder.name, folder.unit_noise
+        last_scale = 1 / math.sqrt(1 + float(sigmas[-1]) ** 2)
+        levels = ScheduledLevels(levels.sigmas, folder)
     first_noise = float(sigmas[0])
-    if flow is None and not from_image and schedule not in convention.sigma_schedules:
+    if flow is None and not from_image and unit_noise:
         first_noise = convention.first_noise(first_noise, float(levels.sigmas[-1]))
 
+    # guidance
     cfg_scale = own.cfg_scale if settings.cfg_scale is None else settings.cfg_scale
     image_cfg_scale = None
     if own.extra_channels == "edit":
@@ -160,6 +179,7 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
         flow_shift=settings.flow_shift,
         custom_sigmas=settings.sigmas is not None,
         sigmas=sigmas,
+        last_scale=last_scale,
         levels=levels,
         prediction=prediction,
         output=flow.prediction if flow else PREDICTIONS[prediction or "eps"][0],
@@ -318,12 +338,37 @@ def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> f
     return convention.row(pipe.variant.flow.shift)(-(-h // side) * -(-w // side), steps)
 
 
-def _sigmas(pipe, convention, settings, name: str, steps: int, levels_of, from_image: bool) -> np.ndarray:
+def _folder_schedule(
+    pipe, configured: SchedulerConfig, settings, images, sampler: str, steps: int, levels: Levels, from_image: bool
+) -> ConfiguredSchedule | None:
+    """None: the flow's or EDM's levels have the family's schedule."""
+    if pipe.variant.flow is not None:
+        configured.check_flow()
+    if not isinstance(levels, DiscreteLevels):
+        return None
+    if sampler in ("pndm", "pndm_v") and from_image and settings.strength < 1:
+        raise BadInput(f"{configured.path}: {sampler} does not start from --init-img: say --sampling-method euler")
+    corrected = pipe.variant.corrects_scheduler and images.control is None
+    return configured.schedule(sampler, steps, levels, corrected)
+
+
+def _sigmas(
+    pipe,
+    convention,
+    settings,
+    name: str,
+    steps: int,
+    levels_of,
+    from_image: bool,
+    folder: ConfiguredSchedule | None,
+) -> np.ndarray:
     """[n + 1], float64, falling. Raises BadInput for steps or a strength that leave none."""
     if settings.sigmas is not None:
         return np.array(settings.sigmas, np.float64)
 
     def schedule(steps: int) -> np.ndarray:
+        if folder is not None:
+            return folder.sigmas
         levels = levels_of(steps)
         if name not in FLOW_SCHEDULES:
             return SCHEDULES[name](steps, levels)

@@ -12,6 +12,7 @@ from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
 from refsd.samplers.brownian_sdcpp import bridge_noise, seed_of
 from refsd.samplers.distilled import tcd_sdcpp
+from refsd.samplers.levels import Levels
 from refsd.samplers.noise import RNGS, Noise, independent
 from refsd.samplers.step import StepNoise
 
@@ -44,6 +45,12 @@ class Method(NamedTuple):
     name: str
     run: Callable[..., np.ndarray]
     cfg_pp: bool
+
+    def of_schedule(self, levels: Levels, steps: int | None) -> "Method":
+        """For a solver that strides over timesteps, as DDIM and PNDM: with the model's levels and all the steps."""
+        takes = inspect.signature(self.run).parameters
+        known = {name: value for name, value in {"levels": levels, "steps": steps}.items() if name in takes}
+        return self._replace(run=partial(self.run, **known)) if known else self
 
     def noise(self, rng: Noise, x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:
         """What its steps draw: the rng's next normals, or for an SDE solver a Brownian motion of the seed."""

@@ -1,5 +1,10 @@
-"""A diffusers folder's scheduler_config.json: prediction type, noise levels, flow shift."""
+"""A diffusers folder's scheduler_config.json: prediction type, noise levels, flow shift, timesteps.
 
+Each sampler reads the file as the class of diffusers that it is, as by from_config. What refsd does not sample
+is refused.
+"""
+
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,7 +13,17 @@ import numpy as np
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.samplers.betas import BETAS
-from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, training_sigmas, zero_terminal_snr
+from refsd.samplers.conventions import in_range_of
+from refsd.samplers.levels import (
+    SD_LEVELS,
+    DiscreteLevels,
+    Levels,
+    nearest_t,
+    training_sigmas,
+    zero_terminal_snr,
+)
+from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules.timesteps import leading, leading_multistep, linspace, linspace_multistep, trailing
 from refsd.weights import Checkpoint
 from refsd.weights.files import read_json
 
@@ -16,6 +31,129 @@ _MAX_STEPS = 100_000
 # alphas_cumprod in place of 0, so that the largest sigma is finite: 4096. Source: diffusers EulerDiscreteScheduler.
 _ALMOST_NO_SIGNAL = 2.0**-24
 _PREDICTIONS = {"epsilon": "eps", "v_prediction": "v"}
+
+
+# n, levels, steps_offset -> [n + 1] sigmas
+Spacing = Callable[[int, Levels, int], np.ndarray]
+
+
+def _linspace_rounded(n: int, levels: Levels, offset: int) -> np.ndarray:
+    """Source: diffusers DDIMScheduler.set_timesteps."""
+    t = np.rint(np.linspace(0, len(levels.sigmas) - 1, n)[::-1]).astype(int)
+    return np.append(levels.sigmas[t], 0.0)
+
+
+class SchedulerClass(NamedTuple):
+    """How a class of diffusers makes its timesteps.
+
+    spacing:       its default timestep_spacing
+    spacings:      timestep_spacing -> sigmas
+    integers:      True if its timesteps are integers
+    ranges:        use_karras_sigmas and its like: "spacing": between the ends of its spacing's sigmas, "levels":
+                   between the ends of the model's; None: it does not read them
+    unit_variance: True if its latents are x / sqrt(sigma^2 + 1)
+    alpha_to_one:  default of set_alpha_to_one; None: it does not read it
+    fixed:         keys that it reads -> the one value that refsd samples
+    defaults:      of these keys, where they are others
+    """
+
+    spacing: str
+    spacings: Mapping[str, Spacing]
+    integers: bool = False
+    ranges: str | None = None
+    unit_variance: bool = False
+    alpha_to_one: bool | None = None
+    fixed: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = {}
+
+
+_FLAGS = {
+    "use_karras_sigmas": "karras",
+    "use_exponential_sigmas": "exponential",
+    "use_beta_sigmas": "beta_of_sigma",
+}
+_LINSPACE: Spacing = lambda n, levels, offset: linspace(n, levels)
+_TRAILING: Spacing = lambda n, levels, offset: trailing(n, levels)
+_EULER_ANCESTRAL = SchedulerClass("linspace", {"linspace": _LINSPACE, "leading": leading, "trailing": _TRAILING})
+_K_DIFFUSION = _EULER_ANCESTRAL._replace(ranges="spacing")
+_EULER = _K_DIFFUSION._replace(
+    fixed={"interpolation_type": "linear", "final_sigmas_type": "zero", "sigma_min": None, "sigma_max": None}
+)
+_MULTISTEP = SchedulerClass(
+    "linspace",
+    {
+        "linspace": lambda n, levels, offset: linspace_multistep(n, levels),
+        "leading": leading_multistep,
+        "trailing": _TRAILING,
+    },
+    integers=True,
+    ranges="levels",
+    unit_variance=True,
+    fixed={
+        "final_sigmas_type": "zero",
+        "thresholding": False,
+        "use_flow_sigmas": False,
+        "use_lu_lambdas": False,
+        "lambda_min_clipped": -float("inf"),
+    },
+)
+_DDIM = SchedulerClass(
+    "leading",
+    {"linspace": _linspace_rounded, "leading": leading, "trailing": _TRAILING},
+    integers=True,
+    unit_variance=True,
+    alpha_to_one=True,
+    fixed={"clip_sample": False, "thresholding": False},
+    defaults={"clip_sample": True},
+)
+_PNDM = _DDIM._replace(alpha_to_one=False, fixed={"skip_prk_steps": True}, defaults={"skip_prk_steps": False})
+# Sampler -> the class it is read as; others are read as k-diffusion's are, in the same way as Heun's.
+_CLASSES = {
+    "euler": _EULER,
+    "euler_a": _EULER_ANCESTRAL,
+    "ddim_strided": _DDIM,
+    "pndm": _PNDM,
+    "pndm_v": _PNDM,
+    **dict.fromkeys(("dpm++2m", "dpm++2m_sde", "dpm++2m_sde_heun", "dpm++3m_sde"), _MULTISTEP),
+    **dict.fromkeys(("uni_pc", "uni_pc_bh2"), _MULTISTEP),
+}
+# _class_name -> sampler, where the user names none.
+_SAMPLERS = {
+    "EulerDiscreteScheduler": "euler",
+    "EulerAncestralDiscreteScheduler": "euler_a",
+    "HeunDiscreteScheduler": "heun",
+    "DDIMScheduler": "ddim_strided",
+    "PNDMScheduler": "pndm",
+    "DPMSolverMultistepScheduler": "dpm++2m",
+}
+_DPMPP_2M = {"algorithm_type": "dpmsolver++", "solver_order": 2, "solver_type": "midpoint"}
+# Of a rectified flow; refused unless the user names a schedule.
+_FLOW_ONLY_FALSE = (*_FLAGS, "invert_sigmas", "stochastic_sampling", "shift_terminal")
+
+
+class ConfiguredSchedule(NamedTuple):
+    """
+    name:       spacing, and the flag that replaces its sigmas
+    sigmas:     [n + 1], falling; the last one 0, or the lowest level where set_alpha_to_one is false
+    timesteps:  [n], as the network is given them
+    unit_noise: True if the first noise has the variance of noise and unit data, sigma_0^2 + 1; False: of sigma_0^2
+    """
+
+    name: str
+    sigmas: np.ndarray
+    timesteps: np.ndarray
+    unit_noise: bool
+
+
+class ScheduledLevels(DiscreteLevels):
+    """A model's levels whose timesteps at a schedule's sigmas are the schedule's."""
+
+    def __init__(self, sigmas: np.ndarray, schedule: ConfiguredSchedule):
+        super().__init__(sigmas)
+        self._timesteps = dict(zip(schedule.sigmas.tolist(), schedule.timesteps.tolist(), strict=False))
+
+    def to_t(self, sigma: float) -> float:
+        return self._timesteps.get(float(sigma), super().to_t(sigma))
 
 
 class SchedulerConfig(NamedTuple):
@@ -44,6 +182,70 @@ class SchedulerConfig(NamedTuple):
         if self.values.get("use_dynamic_shifting") or not isinstance(shift, int | float):
             return None
         return float(shift) if 0 < shift < 1000 else None
+
+    def sampler(self) -> str | None:
+        """The sampler that its class is; None for a class that refsd does not read. Raises BadInput for options."""
+        name = _SAMPLERS.get(str(self.values.get("_class_name")))
+        if name == "dpm++2m":
+            self._check(_DPMPP_2M, advice="name a sampler with --sampling-method")
+        return "pndm_v" if name == "pndm" and self.prediction() == "v" else name
+
+    def schedule(self, sampler: str, n: int, levels: DiscreteLevels, corrected: bool) -> ConfiguredSchedule:
+        """n steps as diffusers' class for the sampler takes them.
+
+        corrected: True if the pipeline sets steps_offset to 1 and clip_sample to False
+        Raises BadInput for an option that refsd does not sample, or steps that there are not.
+        """
+        of = _CLASSES.get(sampler, _K_DIFFUSION)
+        self._check({k: v for k, v in of.fixed.items() if not (corrected and k == "clip_sample")}, of.defaults)
+        spacing = self.values.get("timestep_spacing", of.spacing)
+        if spacing not in of.spacings:
+            raise BadInput(
+                f"{self.path}: timestep_spacing is {ascii(spacing)[:40]}; expected one of {', '.join(of.spacings)}"
+            )
+        offset = 1 if corrected else self.values.get("steps_offset", 0)
+        T = len(levels.sigmas)
+        if type(offset) is not int or not 0 <= offset < T:
+            raise BadInput(f"{self.path}: steps_offset is {ascii(offset)[:40]}; expected 0 to {T - 1}")
+        if n > T:
+            raise BadInput(f"--steps {n}: {self.path} has {T} timesteps")
+        spaced: Callable[[int, Levels], np.ndarray] = lambda n, levels: of.spacings[spacing](n, levels, offset)
+        flags = [flag for flag in _FLAGS if of.ranges and self.values.get(flag)]
+        if len(flags) > 1:
+            raise BadInput(f"{self.path}: {' and '.join(flags)} are set; expected one of them")
+        if not flags:
+            sigmas = spaced(n, levels)
+            timesteps = _timesteps(sigmas[:-1], levels, of.integers)
+        else:
+            rule = SCHEDULES[_FLAGS[flags[0]]]
+            sigmas = (in_range_of(spaced, rule) if of.ranges == "spacing" else rule)(n, levels)
+            timesteps = _interpolated_timesteps(sigmas[:-1], levels)
+            if of.integers:
+                rounds = flags[0] == "use_karras_sigmas" and self.values.get("beta_schedule") != "squaredcos_cap_v2"
+                # What a last bit puts below an integer is that integer.
+                timesteps = np.rint(timesteps) if rounds else np.floor(np.round(timesteps, 9))
+        if of.alpha_to_one is not None:
+            if not self.values.get("set_alpha_to_one", of.alpha_to_one):
+                sigmas[-1] = levels.sigmas[0]
+            if self.values.get("rescale_betas_zero_snr") and sigmas[0] == levels.sigmas[-1]:
+                raise BadInput(
+                    f"{self.path}: with rescale_betas_zero_snr {sampler} starts at timestep {T - 1}, where sigma "
+                    "is infinite: say --sampling-method euler"
+                )
+        name = "_".join([spacing, *(_FLAGS[flag] for flag in flags)])
+        return ConfiguredSchedule(name, sigmas, timesteps, of.unit_variance or spacing == "leading")
+
+    def check_flow(self) -> None:
+        """Raises BadInput for timesteps of a rectified flow that refsd does not read."""
+        self._check(dict.fromkeys(_FLOW_ONLY_FALSE, False))
+
+    def _check(
+        self, fixed: Mapping[str, Any], defaults: Mapping[str, Any] = {}, advice: str = "say --scheduler"
+    ) -> None:
+        for key, only in fixed.items():
+            value = self.values.get(key, defaults.get(key, only))
+            if value != only and not (value is None and not only):
+                raise BadInput(f"{self.path}: {key} is {ascii(value)[:40]}, which refsd does not sample: {advice}")
 
     def levels(self) -> DiscreteLevels:
         """The levels of its betas; SD_LEVELS itself where they are equal. Raises BadInput for other betas."""
@@ -90,3 +292,21 @@ def scheduler_config(checkpoint: Checkpoint) -> SchedulerConfig | None:
 
 def _is_share(number: Any) -> bool:
     return isinstance(number, int | float) and 0 < number < 1
+
+
+def _timesteps(sigmas: np.ndarray, levels: Levels, integers: bool) -> np.ndarray:
+    """Timesteps of sigmas that were looked up, or interpolated linearly between levels."""
+    if integers:
+        return nearest_t(sigmas, levels.sigmas).astype(np.float64)
+    return np.interp(sigmas, levels.sigmas, np.arange(len(levels.sigmas)))
+
+
+def _interpolated_timesteps(sigmas: np.ndarray, levels: Levels) -> np.ndarray:
+    """Timesteps interpolated in log sigma, in diffusers' order of computing: some are then cut to integers.
+
+    Source: diffusers EulerDiscreteScheduler._sigma_to_t.
+    """
+    log, logs = np.log(sigmas), np.log(levels.sigmas)
+    low = np.clip(np.searchsorted(logs, log, side="right") - 1, 0, len(logs) - 2)
+    w = np.clip((logs[low] - log) / (logs[low] - logs[low + 1]), 0, 1)
+    return (1 - w) * low + w * (low + 1)

@@ -92,6 +92,7 @@ def sample(
     except StepsError as error:
         steps = len(plan.sigmas) - 1
         raise BadInput(f"--sampling-method {plan.sampler}, --steps {steps}: {error}") from None
+    x = x * plan.last_scale
     tell("latent", x)
     return x
 

@@ -9,6 +9,7 @@ import pytest
 
 from refsd.samplers import FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.distilled import consistent
+from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox
 from refsd.samplers.parameterization import EPS, FLOW, V, denoiser
 from refsd.samplers.sa_solver import two_weights
@@ -120,3 +121,15 @@ OTHERS = {
 def test_another_is_seen(name):
     sampler, changes = OTHERS[name]
     assert apart(name, sampler, **changes) > 1e-3
+
+
+def test_ddim_over_the_end_of_a_schedule():
+    """With the whole schedule's steps it ends where the whole run does; by itself its stride is another."""
+    sigmas = np.append(SD_LEVELS.sigmas[[999, 700, 420, 130]], 0.0)
+    model = denoiser(network, SD_LEVELS)
+    xs = []
+    x = Philox(42).randn(SHAPE).astype(np.float64) * sigmas[0]
+    end = SAMPLERS["ddim_strided"](model, x, sigmas, callback=lambda i, sigma, x, denoised: xs.append(x))
+    part = SAMPLERS["ddim_strided"](model, xs[2], sigmas[2:], steps=4)
+    np.testing.assert_array_equal(part, end)
+    assert not np.allclose(SAMPLERS["ddim_strided"](model, xs[2], sigmas[2:]), end)

@@ -6,12 +6,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from refsd.golden.case import ModelRecipe
+from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
+from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.conventions import CONVENTIONS
-from refsd.pipelines.plan import unet_levels
+from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.plan import resolve, unet_levels
 from refsd.pipelines.prediction import PREDICTIONS
+from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.scheduler_config import scheduler_config
+from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS
+from refsd.weights import open_checkpoint, recipes
 
 SD = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
@@ -97,3 +105,144 @@ def test_an_edm_schedulers_settings_are_not_ignored(folder):
     ):
         with pytest.raises(BadInput, match=r"an EDM model .*say --prediction edm_v"):
             scheduler_config(folder(**config)).prediction()
+
+
+def schedule(held, sampler, n=3, corrected=False):
+    config = scheduler_config(held)
+    return config.schedule(sampler, n, config.levels(), corrected)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "config", "timesteps"),
+    [
+        ("euler", {}, [999, 499.5, 0]),
+        ("euler", {"timestep_spacing": "leading"}, [666, 333, 0]),
+        ("euler", {"timestep_spacing": "leading", "steps_offset": 2}, [668, 335, 2]),
+        ("euler_a", {"timestep_spacing": "trailing", "use_karras_sigmas": True}, [999, 666, 332]),
+        ("dpm++2m", {}, [999, 666, 333]),
+        ("dpm++2m", {"timestep_spacing": "leading", "steps_offset": 1}, [751, 501, 251]),
+        ("ddim_strided", {"clip_sample": False}, [666, 333, 0]),
+        ("ddim_strided", {"clip_sample": False, "timestep_spacing": "linspace"}, [999, 500, 0]),
+        ("pndm", {"skip_prk_steps": True, "steps_offset": 1}, [667, 334, 1]),
+    ],
+)
+def test_timesteps(folder, sampler, config, timesteps):
+    made = schedule(folder(**SD, **config), sampler)
+    np.testing.assert_allclose(made.timesteps, timesteps, rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(
+        made.sigmas[:-1], np.interp(timesteps, np.arange(1000), SD_LEVELS.sigmas), rtol=1e-12
+    )
+    assert made.sigmas[-1] == (SD_LEVELS.sigmas[0] if sampler == "pndm" else 0)
+    assert made.unit_noise == (sampler not in ("euler", "euler_a") or config.get("timestep_spacing") == "leading")
+
+
+def test_a_pipeline_that_corrects_the_file(folder):
+    """steps_offset and clip_sample, as StableDiffusionPipeline does."""
+    held = folder(**SD, steps_offset=5, clip_sample=True)
+    np.testing.assert_allclose(schedule(held, "ddim_strided", corrected=True).timesteps, [667, 334, 1])
+    assert len(schedule(folder(**SD), "ddim_strided", corrected=True).sigmas) == 4
+
+
+@pytest.mark.parametrize("sampler", ["euler", "dpm++2m"])
+@pytest.mark.parametrize("flag", ["karras", "exponential", "beta"])
+def test_sigmas_between_the_ends_of_the_spacing_or_the_model(folder, sampler, flag):
+    made = schedule(folder(**SD, **{f"use_{flag}_sigmas": True, "timestep_spacing": "leading"}), sampler, 4)
+    ends = (SD_LEVELS.sigmas[0], SD_LEVELS.sigmas[750 if sampler == "euler" else 999])
+    np.testing.assert_allclose(made.sigmas[[3, 0]], ends, rtol=1e-12)
+    if flag == "exponential":
+        np.testing.assert_allclose(np.diff(np.log(made.sigmas[:-1]), 2), 0, atol=1e-12)
+    integers = made.timesteps == np.rint(made.timesteps)
+    assert integers.all() == (sampler == "dpm++2m")
+
+
+@pytest.mark.parametrize(
+    ("sampler", "config", "says"),
+    [
+        (
+            "euler",
+            {"timestep_spacing": "even"},
+            "timestep_spacing is 'even'; expected one of linspace",
+        ),
+        ("euler", {"steps_offset": -1}, "steps_offset is -1; expected 0 to 999"),
+        ("euler", {"steps_offset": True}, "steps_offset is True"),
+        ("euler", {"steps_offset": 1000}, "steps_offset is 1000"),
+        (
+            "euler",
+            {"use_karras_sigmas": True, "use_beta_sigmas": True},
+            "use_karras_sigmas and use_beta_sigmas are",
+        ),
+        (
+            "euler",
+            {"interpolation_type": "log_linear"},
+            "interpolation_type is 'log_linear', which refsd does not sa",
+        ),
+        ("euler", {"final_sigmas_type": "sigma_min"}, "final_sigmas_type is 'sigma_min', .*: say --scheduler"),
+        ("dpm++2m", {"use_lu_lambdas": True}, "use_lu_lambdas is True"),
+        ("dpm++2m", {"lambda_min_clipped": -5.1}, "lambda_min_clipped is -5.1"),
+        ("ddim_strided", {}, "clip_sample is True"),
+        ("pndm", {}, "skip_prk_steps is False"),
+        (
+            "ddim_strided",
+            {"clip_sample": False, "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
+            "starts at timestep 999, where sigma is infinite: say --sampling-method euler",
+        ),
+        ("euler", {"num_train_timesteps": 2}, "--steps 3: .* has 2 timesteps"),
+    ],
+)
+def test_timesteps_that_are_refused(folder, sampler, config, says):
+    with pytest.raises(BadInput, match=says):
+        schedule(folder(**SD, **config), sampler)
+
+
+def test_the_sampler_of_a_class(folder):
+    held = {"skip_prk_steps": True}
+    for name, config, sampler in (
+        ("DDIMScheduler", {}, "ddim_strided"),
+        ("PNDMScheduler", held, "pndm"),
+        ("PNDMScheduler", held | {"prediction_type": "v_prediction"}, "pndm_v"),
+        ("DPMSolverMultistepScheduler", {"solver_order": 2}, "dpm++2m"),
+        ("UniPCMultistepScheduler", {}, None),
+    ):
+        assert scheduler_config(folder(_class_name=name, **config)).sampler() == sampler
+    assert scheduler_config(folder()).sampler() is None
+    with pytest.raises(BadInput, match=r"solver_order is 3, .*: name a sampler"):
+        scheduler_config(folder(_class_name="DPMSolverMultistepScheduler", solver_order=3)).sampler()
+
+
+def test_timesteps_of_a_flow_are_not_read(folder):
+    scheduler_config(folder(use_karras_sigmas=False, shift_terminal=None)).check_flow()
+    for config in ({"use_karras_sigmas": True}, {"shift_terminal": 0.1}, {"stochastic_sampling": True}):
+        with pytest.raises(BadInput, match=f"{next(iter(config))} is .*: say --scheduler"):
+            scheduler_config(folder(**config)).check_flow()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return recipes.make(ModelRecipe("sd15", "f16", True), tmp_path_factory.mktemp("folder") / "model", "diffusers")
+
+
+@pytest.mark.jitted
+def test_a_plan_of_a_folder(model):
+    """Its class and its timesteps, unless the user names others, or another engine draws."""
+    file = model / "scheduler" / "scheduler_config.json"
+    config = {"_class_name": "DDIMScheduler", **SD, "timestep_spacing": "trailing", "set_alpha_to_one": False}
+    file.write_text(json.dumps(config))
+    pipe = open_pipeline(open_checkpoint(model), Tokenizers(), Arithmetic(FLOAT64))
+    settings = Settings("", width=64, height=64, steps=4, like="diffusers")
+    plan = resolve(pipe, settings)
+    assert (plan.sampler, plan.schedule) == ("ddim_strided", "trailing")
+    np.testing.assert_array_equal(plan.sigmas, SD_LEVELS.sigmas[[999, 749, 499, 249, 0]])
+    assert plan.last_scale == 1 / np.sqrt(1 + SD_LEVELS.sigmas[0] ** 2)
+    assert plan.first_noise == np.sqrt(1 + SD_LEVELS.sigmas[999] ** 2)
+    assert [plan.levels.to_t(sigma) for sigma in plan.sigmas[:-1]] == [999, 749, 499, 249]
+    chosen = resolve(pipe, settings._replace(schedule="leading", sampler="euler"))
+    assert (chosen.sampler, chosen.schedule, chosen.last_scale) == ("euler", "leading", 1.0)
+    np.testing.assert_allclose(chosen.sigmas[:-1], SD_LEVELS.sigmas[[751, 501, 251, 1]], rtol=1e-12)
+    sdcpp = resolve(pipe, settings._replace(like="sdcpp"))
+    assert (sdcpp.sampler, sdcpp.schedule, sdcpp.sigmas[-1]) == ("euler_a", "discrete", 0.0)
+    file.write_text(json.dumps(config | {"_class_name": "PNDMScheduler", "skip_prk_steps": True}))
+    assert resolve(pipe, settings).sampler == "pndm"
+    image = ConditioningImages(init=np.zeros((1, 3, 64, 64)))
+    with pytest.raises(BadInput, match="pndm does not start from --init-img: say --sampling-method euler"):
+        resolve(pipe, settings, image)
+    assert resolve(pipe, settings._replace(strength=1), image).sampler == "pndm"
