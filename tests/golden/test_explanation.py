@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from refsd.golden.explanation import Scene
+from refsd.golden.explanation import Scene, _units
 
 _RNG = np.random.default_rng(7)
 _N = 400
@@ -88,6 +88,12 @@ def test_outputs_are_told_in_units_of_their_own_scale():
     scale = {"large": 1000.0, "small": 1.0}
     assert Scene(found, truth, honest, scale).nearest(suspects) == ["of the small"]
     assert Scene(found, truth, honest, {"large": 1.0, "small": 1000.0}).nearest(suspects) == ["of the large"]
+
+
+def test_equal_elements_are_no_distance():
+    scale = np.array([1.0, 1.0, 1.0, np.inf])
+    found = _units(np.array([2.0, np.nan, np.inf, 5.0]), np.array([2.0, np.nan, np.inf, 3.0]), scale)
+    assert found.tolist() == [0, 0, 0, 0]
 
 
 def test_another_shape_explains_nothing():

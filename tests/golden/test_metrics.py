@@ -85,6 +85,8 @@ def test_an_error_where_none_is_allowed():
     metrics = measure("y", np.array([1.0, 2.5]), truth, truth, Bound(limit, limit), -1)
     assert metrics.engine is not None and metrics.typical is not None
     assert (metrics.engine.worst, metrics.engine.at, metrics.typical.worst) == (INFINITE, (1,), 0)
+    below = measure("y", np.array([1.0, 1.5]), truth, truth, Bound(limit, limit), -1)
+    assert below.engine is not None and below.engine.bias == -INFINITE / 2
 
 
 def test_another_shape_and_nothing():
@@ -93,6 +95,7 @@ def test_another_shape_and_nothing():
     assert measure("y", None, truth, truth, None, -1).found is None
     empty = measure("y", np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 3)), None, -1)
     assert empty.engine is not None and (empty.engine.worst, empty.engine.at, empty.groups) == (0, (), 1)
+    assert (empty.error, empty.truth, empty.found_value, empty.limit) == (0, 0, 0, 0)
     alone = measure("y", np.float64(3)[()] + np.zeros(()), np.zeros(()), np.zeros(()), None, 0)
     assert (alone.shape, alone.found) == ((), ())
 
