@@ -1,15 +1,10 @@
 """Judge what an engine computed on the way to its outputs: find the first wrong operation.
 
-A tap is held against what the reference makes of the engine's own earlier taps: in float64, and under the engine's
-numerics. It is right if its RMS error is at most 4 times the honest one's, or 4 times what a float32 sum of as many
-terms loses if that is more; likewise its worst element, bias, gain, channel and tile (verdict.py).
-
-A sum of K terms of random signs, added one by one, loses at most u sqrt(K/2) of its RMS, where u is 2^-24: after k
-terms it has grown to sqrt(k), and each addition loses at most u of that, at random. Sums in blocks, or of several
-lanes, lose less. An engine may add in any order.
+A tap is held against what the reference makes of the engine's own earlier taps: in float64, and under the
+engine's numerics. It is right if its RMS error is at most 4 times the honest one's, or 4 times what any honest
+float32 engine loses there if that is more; likewise its worst element, bias, gain, channel and tile (verdict.py).
 """
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -30,14 +25,14 @@ def measure_taps(
     truth: Answer,
     honest: Answer,
     numerics: Numerics,
-    terms: Mapping[str, int] = MappingProxyType({}),
+    losses: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Metrics]:
     """Measure those taps of the truth that the engine gave, in the truth's order: that of computation.
 
     honest: the reference's taps under `numerics`, which the engine declares
-    terms:  tap -> how many terms the longest sum has that leads to it from the tap before
+    losses: tap -> what an honest float32 engine may lose between it and the tap before, as a share of its RMS
     """
-    rounding = _ROUNDING_FLOAT64 if numerics.compute == "float64" else _ROUNDING
+    exact = numerics.compute == "float64"
     return [
         measure(
             name,
@@ -46,7 +41,7 @@ def measure_taps(
             honest[name],
             None,
             channel_axis(y),
-            rounding * max(1.0, math.sqrt(terms.get(name, 1) / 2)),
+            _ROUNDING_FLOAT64 if exact else max(_ROUNDING, losses.get(name, 0.0)),
         )
         for name, y in truth.items()
         if name in found

@@ -5,6 +5,7 @@ beside a tap is what the operations since the taps before it should have made of
 is inherited, and a wrong operation is wrong by all that it errs, beside the rounding of that operation alone.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,13 +21,18 @@ class Segment(NamedTuple):
     """The calls of operations between a tap and the one before it. first, last: of Observed's; the last is not one.
 
     ops:   their operations
-    terms: of the longest sum in one of them
+    loss:  what an honest float32 engine may lose in them, as a share of the result's RMS
     """
 
     first: int
     last: int
     ops: tuple[str, ...]
-    terms: int
+    loss: float
+
+
+def as_shaped(found: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """An engine's tap in the reference's shape, if it has as many elements: axes may be split or joined."""
+    return found.reshape(shape) if found.size == math.prod(shape) else found
 
 
 class Reached(Exception):
@@ -56,6 +62,7 @@ class Following(ShownTaps):
         given = self._found.get(name)
         if given is None:
             return value
+        given = as_shaped(given, value.shape)
         if self._arithmetic is not None:
             self.segments[name] = self.rest()
             self._first = self.segments[name].last
@@ -66,5 +73,5 @@ class Following(ShownTaps):
     def rest(self) -> Segment:
         """The calls since the engine's last tap."""
         assert self._arithmetic is not None
-        ops, terms = self._arithmetic.ops[self._first :], self._arithmetic.terms[self._first :]
-        return Segment(self._first, self._first + len(ops), tuple(ops), max(terms, default=1))
+        ops, losses = self._arithmetic.ops[self._first :], self._arithmetic.losses[self._first :]
+        return Segment(self._first, self._first + len(ops), tuple(ops), max(losses, default=0.0))

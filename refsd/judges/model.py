@@ -14,7 +14,7 @@ from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
-from refsd.judges.following import Following, Reached
+from refsd.judges.following import Following, Reached, as_shaped
 from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
 from refsd.judges.observed import Observed
 from refsd.judges.place import Place
@@ -91,10 +91,11 @@ class ModelJudge(Judge):
     ) -> Trace:
         right, truth = self._follow(case, inputs, found, Observed(FLOAT64, deviations))
         near, honest = self._follow(case, inputs, found, Observed(numerics, deviations))
-        terms = {name: segment.terms for name, segment in near.segments.items()}
+        losses = {name: segment.loss for name, segment in near.segments.items()}
         ops = {name: segment.ops for name, segment in near.segments.items()}
         outputs = {name: y for name, y in truth.items() if name in found and name not in right}
-        taps = measure_taps(found, {**right, **outputs}, {**honest, **near}, numerics, terms)
+        shaped = {name: as_shaped(y, right[name].shape) if name in right else y for name, y in found.items()}
+        taps = measure_taps(shaped, {**right, **outputs}, {**honest, **near}, numerics, losses)
         return Trace(taps, right.recorded, ops)
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:

@@ -120,6 +120,10 @@ _ROWS = {
 }
 
 
+_NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
+_UNIT = 2.0**-24  # half a unit in the last place of float32
+
+
 def _call(method: str, arguments: Arguments) -> Call | None:
     """The call as its page declares it; None where the page asks for something else (RoPE: ids, not angles)."""
     row = _ROWS[method]
@@ -147,8 +151,12 @@ def _call(method: str, arguments: Arguments) -> Call | None:
 class Observed(Arithmetic):
     """Arithmetic that counts its calls, and may answer one of them by somebody else.
 
-    terms:   the longest sum behind each call's elements, call by call
-    ops:     and its operation
+    A sum of K terms of random signs, added one by one, loses at most u sqrt(K/2) of its RMS, u being 2^-24: after
+    k terms it has grown to sqrt(k), and each addition loses at most u of that, at random. Sums in blocks, or of
+    several lanes, lose less; an engine may add in any order.
+
+    ops:     the operation of each call
+    losses:  and what an honest float32 engine may lose in it, as a share of the result's RMS
     at:      the call that is shown to `instead`
     instead: call -> its answer, or None: the right one
     """
@@ -156,7 +164,7 @@ class Observed(Arithmetic):
     def __init__(self, numerics, deviations=(), at: int = -1, instead: Callable[[Call], Any] | None = None):
         super().__init__(numerics, deviations)
         self.ops: list[str] = []
-        self.terms: list[int] = []
+        self.losses: list[float] = []
         self._at, self._instead = at, instead
         self._inside = False
 
@@ -165,16 +173,26 @@ class Observed(Arithmetic):
         if self._inside:
             return right()
         self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
-        self.terms.append(_ROWS[method].terms(arguments))
+        self.losses.append(_UNIT * math.sqrt(_ROWS[method].terms(arguments) / 2))
         call = _call(method, arguments) if len(self.ops) - 1 == self._at and self._instead else None
         other = self._instead(call) if call is not None and self._instead is not None else None
         if other is not None:
             return self._round(other)
         self._inside = True
         try:
-            return right()
+            y = right()
         finally:
             self._inside = False
+        if method in _NORMS and self.numerics.compute == "float32":
+            self.losses[-1] = self._norms_loss(_call(method, arguments), y)
+        return y
+
+    def _norms_loss(self, call: Call | None, y: np.ndarray) -> float:
+        """By the operation's own bound: a mean far from zero costs digits of the variance."""
+        assert call is not None
+        op, size = OPERATIONS[call.op], float(np.sqrt(np.mean(np.square(y, dtype=np.float64))))
+        spread = op.bound_of(FLOAT32, call.inputs, call.params, y).spread
+        return float(np.sqrt(np.mean(np.square(spread)))) / size if size else 0.0
 
 
 def _observed(method: str) -> Callable[..., np.ndarray]:

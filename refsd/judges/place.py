@@ -40,13 +40,14 @@ class Place(NamedTuple):
         """The causes, the likeliest first: bugs of the operations here, other weights in their place, then those
         known bugs of whole models that show here."""
         truth, honest = (self.run(Observed(numerics), Change()) for numerics in (FLOAT64, self.numerics))
-        if truth is None or honest is None or self.found.shape != truth.shape:
+        if truth is None or honest is None or self.found.size != truth.size:
             return []
         if not np.isfinite(self.found).all() or not np.isfinite(truth).all():
             return []
         size = float(np.sqrt(np.mean(truth**2))) or 1.0
-        scene = Scene({"y": self.found}, {"y": truth}, {"y": honest}, {"y": size})
-        terms = {"y": self.segment.terms}
+        found = self.found.reshape(truth.shape)
+        scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
+        losses = {"y": self.segment.loss}
         suspects = {}
         for candidates in (self._operations(), self._of_the_model()):
             for name, y in candidates:
@@ -54,7 +55,7 @@ class Place(NamedTuple):
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
                 noisy = {"y": near["y"] + (honest - truth)}
-                agrees = judge(measure_taps(scene.found, near, noisy, self.numerics, terms)).passed
+                agrees = judge(measure_taps(scene.found, near, noisy, self.numerics, losses)).passed
                 if agrees and scene.explained_by(near):
                     suspects.setdefault(name, near)
             if suspects:

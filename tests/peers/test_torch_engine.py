@@ -123,6 +123,27 @@ def test_another_eps_is_seen(engines, runner, monkeypatch):
     assert [r.status for r in results] == ["fail"]
 
 
+@pytest.mark.parametrize(
+    ("name", "layer", "place"),
+    [
+        ("controlnet/controlnet/between", "down_blocks.0.resnets.0.norm2", "input_blocks.1.0.out_layers.0"),
+        ("sd15/vae-decoder/wide", "decoder.mid_block.resnets.0.norm1", "decoder.mid.block_1.norm1"),
+    ],
+)
+def test_the_eps_of_one_norm_is_placed_and_named(engines, runner, name, layer, place):
+    """On usual data, which shows nothing at the end."""
+    engine, case = engines["torch"], CASES[name]
+    norm = engine._model(case).get_submodule(layer)
+    right = norm.eps
+    norm.eps = 10 * right
+    try:
+        (result,) = conform.run(runner, [engine], [case])
+    finally:
+        norm.eps = right
+    assert (result.status, result.place) == ("fail", place), result.reason
+    assert result.causes[0] == "eps ten times too large"
+
+
 def test_torchs_own_words_reach_the_report(engines, monkeypatch):
     def out_of_memory(*args, **kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nmore lines")

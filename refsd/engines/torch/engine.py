@@ -10,16 +10,20 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from refsd.components import COMPONENTS
 from refsd.engines.torch import trajectories as torch_trajectories
 from refsd.engines.torch.models import MODELS
 from refsd.engines.torch.ops import FUNCTIONS
+from refsd.engines.torch.taps import listening
 from refsd.golden import operations
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure, Found, ModelFiles
 from refsd.golden.recipe import realize
+from refsd.networks.keymap import Source
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.weights.checkpoint import open_checkpoint
 
 # Name -> torch's dtype and how it says that it computes.
 _VARIANTS: dict[str, tuple[str, Numerics]] = {
@@ -83,6 +87,14 @@ class TorchEngine:
         return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        return self._run(case, inputs, tapped=False)[0]
+
+    def run_tapped(
+        self, case: Case, inputs: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        return self._run(case, inputs, tapped=True)
+
+    def _run(self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool):
         import torch
 
         with _quiet(), torch.backends.mkldnn.flags(enabled=self._onednn), torch.inference_mode():
@@ -90,14 +102,23 @@ class TorchEngine:
             try:
                 if case.op in FUNCTIONS:
                     params = operations.complete(case.op, inputs, case.params)
-                    return {"y": _array(FUNCTIONS[case.op](torch, tensors, params))}
+                    return {"y": _array(FUNCTIONS[case.op](torch, tensors, params))}, {}
                 if case.op == "trajectory":
                     outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
-                    return {name: _array(y) for name, y in outputs.items()}
-                outputs = MODELS[case.op].run(self._model(case), tensors, case.params)
+                    return {name: _array(y) for name, y in outputs.items()}, {}
+                model = self._model(case)
+                with listening(model, self._sources(case) if tapped and MODELS[case.op].tapped else {}) as taps:
+                    outputs = MODELS[case.op].run(model, tensors, case.params)
             except (RuntimeError, NotImplementedError) as error:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
-            return {name: _array(y) for name, y in outputs.items()}
+            return {name: _array(y) for name, y in outputs.items()}, {name: _array(y) for name, y in taps.items()}
+
+    def _sources(self, case: Case) -> Mapping[str, Source]:
+        """Our weights' names -> those in the folder that the model was loaded from."""
+        assert case.model is not None and self._model_files is not None
+        kind = MODELS[case.op]
+        part = COMPONENTS[case.op.removeprefix("model/")].part or ""
+        return open_checkpoint(self._model_files(case.model, kind.layout)).components[part].weights.sources
 
     def _keeps(self, case: Case, name: str) -> bool:
         """Whether a position, and a thousand times it, are numbers of the engine's dtype."""

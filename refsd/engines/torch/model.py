@@ -20,6 +20,7 @@ class TorchModel(NamedTuple):
     run:        module, tensors, params -> outputs by name
     layout:     what `load` reads: "diffusers", or "ldm", the file in the original's layout
     rounds_time: whether the time and the guidance are rounded to the dtype before they are embedded
+    tapped:     whether its layers' outputs are laid out as the reference's, and lose no more than its numerics say
     """
 
     package: str
@@ -28,14 +29,15 @@ class TorchModel(NamedTuple):
     run: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     layout: str = "diffusers"
     rounds_time: bool = False
+    tapped: bool = False
 
 
-def diffusers(folder: str, name: str, run, rounds_time=False) -> TorchModel:
-    return TorchModel("diffusers", folder, _loader("diffusers", folder, name), run, rounds_time=rounds_time)
+def diffusers(folder: str, name: str, run, **more) -> TorchModel:
+    return TorchModel("diffusers", folder, _loader("diffusers", folder, name), run, **more)
 
 
-def transformers(folder: str, name: str, run) -> TorchModel:
-    return TorchModel("transformers", folder, _loader("transformers", folder, name), run)
+def transformers(folder: str, name: str, run, **more) -> TorchModel:
+    return TorchModel("transformers", folder, _loader("transformers", folder, name), run, **more)
 
 
 def _loader(package: str, folder: str, name: str) -> Callable[[Path, Any], Any]:
