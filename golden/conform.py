@@ -160,10 +160,12 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
 
     handed = {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}
     judge = honest.judge
-    tapped = isinstance(engine, TappedEngine) and judge.asks_for_taps(case)
     begun = time.perf_counter()
     try:
-        found, taps = engine.run_tapped(case, handed) if tapped else (engine.run(case, handed), {})
+        if isinstance(engine, TappedEngine) and judge.asks_for_taps(case):
+            found, taps = engine.run_tapped(case, handed)
+        else:
+            found, taps = engine.run(case, handed), {}
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))

@@ -134,7 +134,7 @@ def test_an_engine_that_runs_nothing_does_not_conform():
 )
 def test_a_wrong_description_is_not_called_missing(tmp_path, description, says):
     program = tmp_path / "engine.sh"
-    text = f'{{"name": "mine", "version": "1", {description}}}'
+    text = f'{{"protocol": 1, "name": "mine", "version": "1", {description}}}'
     program.write_text(f"cat > request.json; echo '{text}' > $(grep -o '/[^\"]*description.json' request.json)")
     said = _bad("conform", f"exec:sh {program}", "--cases", "silu/*")
     assert says in said and "cannot be judged" in said and "found" not in said
