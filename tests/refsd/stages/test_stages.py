@@ -21,6 +21,8 @@ CASES = {case.name: case for stage in STAGES.values() for case in stage.cases}
 @functools.cache
 def _standard(name: str) -> Standard:
     case = CASES[name]
+    if (why := JUDGE.refuses(case, FLOAT32)) is not None:
+        pytest.skip(why)
     inputs = case.realize()
     truth, honest = (JUDGE.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
     return Standard(case, inputs, truth, honest, FLOAT32)
@@ -48,6 +50,8 @@ def _trials(op: str):
 
 @pytest.mark.parametrize("op", STAGES)
 def test_every_case_fails_a_mutant_and_every_mutant_fails_a_case(op):
+    if (why := JUDGE.refuses(STAGES[op].cases[0], FLOAT32)) is not None:
+        pytest.skip(why)
     trials = _trials(op)
     for case in STAGES[op].cases:
         assert any(t.killed for t in trials if t.case.name == case.name), f"{case.name} fails no known bug"

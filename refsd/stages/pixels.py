@@ -1,0 +1,128 @@
+"""Bytes of a picture as a network is shown them, and a network's picture as bytes."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.kernels.pixel_shuffle import pixel_unshuffle
+from refsd.numerics.errors import BadInput
+from refsd.pipelines.png import to_bytes
+from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, part
+
+_RANGES = "-1..1", "0..1"
+
+
+class PixelRule(NamedTuple):
+    """
+    colours: [..., 3] -> in the network's order
+    shown:   bytes, range -> numbers
+    blocks:  [N, C, H, W], factor -> a channel of each place in a block
+    back:    the network's numbers, range -> -1..1
+    bytes:   [1, 3, H, W], -1..1 -> [H, W, 3]
+    """
+
+    colours: Callable[[np.ndarray], np.ndarray]
+    shown: Callable[[np.ndarray, str], np.ndarray]
+    blocks: Callable[[np.ndarray, int], np.ndarray]
+    back: Callable[[np.ndarray, str], np.ndarray]
+    bytes: Callable[[np.ndarray], np.ndarray]
+
+
+RULE = PixelRule(
+    colours=lambda pixels: pixels,
+    shown=lambda pixels, range_: pixels / 255 if range_ == "0..1" else pixels / 255 * 2 - 1,
+    blocks=lambda x, factor: pixel_unshuffle(np.ascontiguousarray(x), factor) if factor > 1 else x,
+    back=lambda y, range_: y * 2 - 1 if range_ == "0..1" else y,
+    bytes=to_bytes,
+)
+
+
+def _run(rule: PixelRule, asked: Asked) -> dict[str, np.ndarray]:
+    t, p = asked.tensors, asked.params
+    if p["range"] not in _RANGES:
+        raise BadInput(f"stage/pixels: range {p['range']!r}: expected {' or '.join(_RANGES)}")
+    x = rule.shown(rule.colours(t["bytes"]).astype(asked.dtype).transpose(0, 3, 1, 2), p["range"])
+    back = rule.back(t["answer"], p["range"])
+    return {
+        "shown": rule.blocks(x, p["blocks"]),
+        "bytes": np.stack([rule.bytes(one[None]) for one in back]),
+    }
+
+
+def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    return 2 + np.abs(truth)
+
+
+def _each(to_byte: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """to_byte: 0..255, not clipped -> bytes"""
+    return lambda image: to_byte((image[0] + 1) * 127.5).transpose(1, 2, 0)
+
+
+def _places_first(x: np.ndarray, factor: int) -> np.ndarray:
+    """The places of a block before the colours."""
+    if factor == 1:
+        raise NoDifference
+    N, C, H, W = x.shape
+    y = RULE.blocks(x, factor).reshape(N, C, factor * factor, H // factor, W // factor)
+    return y.swapaxes(1, 2).reshape(N, -1, H // factor, W // factor)
+
+
+def _columns_first(x: np.ndarray, factor: int) -> np.ndarray:
+    if factor == 1:
+        raise NoDifference
+    N, C, H, W = x.shape
+    y = RULE.blocks(x, factor).reshape(N, C, factor, factor, H // factor, W // factor)
+    return y.swapaxes(2, 3).reshape(N, -1, H // factor, W // factor)
+
+
+def _of_one_pixel(x: np.ndarray, factor: int) -> np.ndarray:
+    """Every second pixel, as often as there are places."""
+    if factor == 1:
+        raise NoDifference
+    return np.repeat(x[:, :, ::factor, ::factor], factor * factor, axis=1)
+
+
+def _case(label: str, blocks: int = 1, range_: str = "-1..1"):
+    # The network's numbers go beyond the range, where bytes are clipped.
+    inputs = {
+        "bytes": Recipe((2, 6, 10, 3), "i32", data="token_ids", exponent=0, n=256),
+        "answer": Recipe((2, 3, 6, 10), exponent=-16, offset=0.0625),
+    }
+    return case("pixels", label, inputs, blocks=blocks, range=range_)
+
+
+STAGES = (
+    Stage(
+        "pixels",
+        "Bytes of a picture as a network is shown them, and a network's picture as bytes.",
+        inputs={"bytes": "[N, H, W, 3]: red, green, blue", "answer": "[N, 3, H, W]: the network's"},
+        params={"range": REQUIRED, "blocks": 1},
+        outputs={
+            "shown": Output(("item", "channel", "row", "column"), _size, 4),
+            "bytes": Output(("item", "row", "column", "colour")),
+        },
+        rule=RULE,
+        run=_run,
+        known=(
+            part("blue first", colours=lambda pixels: pixels[..., ::-1]),
+            part("0 to 1", shown=lambda pixels, range_: pixels / 255),
+            part("-1 to 1", shown=lambda pixels, range_: pixels / 255 * 2 - 1),
+            part("bytes over 256", shown=lambda pixels, range_: RULE.shown(pixels, range_) * 255 / 256),
+            part("bytes over 127.5, less 1 of 255", shown=lambda pixels, range_: (pixels - 127.5) / 128),
+            part("bytes as they are", shown=lambda pixels, range_: pixels),
+            part("colours behind the places of a block", blocks=_places_first),
+            part("columns of a block before its rows", blocks=_columns_first),
+            part("one pixel of a block for all", blocks=_of_one_pixel),
+            part("the network's range taken for -1 to 1", back=lambda y, range_: y),
+            part("the network's range taken for 0 to 1", back=lambda y, range_: y * 2 - 1),
+            part("bytes cut off, not rounded", bytes=_each(lambda y: np.floor(np.clip(y, 0, 255)))),
+            part("bytes not clipped", bytes=_each(lambda y: np.floor(y + 0.5).astype(np.int64) & 255)),
+            part("times 256", bytes=_each(lambda y: np.clip(np.floor(y * 256 / 255 + 0.5), 0, 255))),
+            part("blue written first", bytes=lambda image: to_bytes(image)[..., ::-1]),
+            part("rows written in reverse", bytes=lambda image: to_bytes(image)[::-1]),
+        ),
+        cases=(_case("vae"), _case("unit", range_="0..1"), _case("esrgan-x2", 2, "0..1")),
+    ),
+)

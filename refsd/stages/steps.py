@@ -1,0 +1,212 @@
+"""From one timestep to the next: which, how much noise is taken off and put back, and which prompt counts there."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.numerics.errors import BadInput
+from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.schedules import SCHEDULES
+from refsd.stages.stage import REQUIRED, Asked, Output, Stage, case, param, part
+
+_T = len(SD_LEVELS.sigmas)
+_KEPT = 1 / (1 + SD_LEVELS.sigmas**2)
+_SPACINGS = "leading", "trailing", "linspace_multistep"
+
+
+class StepRule(NamedTuple):
+    """
+    previous:  timesteps, steps -> where each goes; -1: to the picture
+    final:     what is kept of the signal there
+    least:     kept, kept before -> the posterior's variance
+    most:      the same -> the step's whole variance
+    variance:  least, most, share -> a learned one between them
+    put_back:  eta, variance -> deviation of the noise that is put back
+    around:    timesteps, where each goes -> the timestep at which a given picture is noised, around a mask
+    """
+
+    previous: Callable[[np.ndarray, int], np.ndarray]
+    final: float
+    least: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    most: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    variance: Callable[[np.ndarray, np.ndarray, float | None], np.ndarray]
+    put_back: Callable[[float, np.ndarray], np.ndarray]
+    around: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _variance(least: np.ndarray, most: np.ndarray, share: float | None) -> np.ndarray:
+    """Between them in the logarithm. Source: Nichol & Dhariwal 2021, eq. 15."""
+    if share is None:
+        return least
+    # The last step's least is 0; diffusers holds it at 1e-20.
+    return np.exp(share * np.log(most) + (1 - share) * np.log(np.maximum(least, 1e-20)))
+
+
+RULE = StepRule(
+    previous=lambda t, steps: np.append(t[1:], -1),
+    final=1.0,
+    least=lambda kept, before: (1 - before) / (1 - kept) * (1 - kept / before),
+    most=lambda kept, before: 1 - kept / before,
+    variance=_variance,
+    put_back=lambda eta, variance: eta * np.sqrt(variance),
+    around=lambda t, previous: previous,
+)
+
+
+def _run(rule: StepRule, asked: Asked) -> dict[str, np.ndarray]:
+    p = asked.params
+    if p["spacing"] not in _SPACINGS:
+        raise BadInput(f"stage/steps: spacing {p['spacing']!r}: expected one of {', '.join(_SPACINGS)}")
+    sigmas = SCHEDULES[p["spacing"]](p["steps"], SD_LEVELS)[:-1]
+    t = np.array([round(SD_LEVELS.to_t(sigma)) for sigma in sigmas])
+    previous = rule.previous(t, p["steps"])
+    kept = _KEPT[t]
+    before = np.where(previous < 0, rule.final, _KEPT[np.clip(previous, 0, _T - 1)])
+    variance = rule.variance(rule.least(kept, before), rule.most(kept, before), p["share"])
+    around = rule.around(t, previous)
+    noised = np.where(around < 0, 0.0, SD_LEVELS.sigmas[np.clip(around, 0, _T - 1)])
+    return {
+        "timesteps": t,
+        "previous": previous,
+        "kept": kept,
+        "kept_before": before,
+        "deviation": rule.put_back(p["eta"], variance),
+        "mask_sigma": noised,
+    }
+
+
+def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+    """1000 products in a row, and differences of shares that are 1 - 0.00085 at the lowest level."""
+    return np.abs(truth) * 1000
+
+
+def _linear(least: np.ndarray, most: np.ndarray, share: float | None) -> np.ndarray:
+    return least if share is None else share * most + (1 - share) * least
+
+
+def _rounded_up(number: str, steps: int) -> int:
+    return min(steps, math.ceil(float(number) * steps if "." in number else float(number)))
+
+
+def _case(label: str, spacing: str, steps: int, **params):
+    return case("steps", label, spacing=spacing, steps=steps, **params)
+
+
+STEPS = Stage(
+    "steps",
+    "Where each step goes, what it keeps of the signal, and the noise that it puts back, of DDIM and DDPM.",
+    inputs={},
+    params={"spacing": REQUIRED, "steps": REQUIRED, "eta": 1.0, "share": None},
+    outputs={
+        "timesteps": Output(("step",)),
+        "previous": Output(("step",)),
+        "kept": Output(("step",), lambda asked, truth: np.abs(truth), 1200),
+        "kept_before": Output(("step",), lambda asked, truth: np.abs(truth), 1200),
+        "deviation": Output(("step",), _size, 12),
+        "mask_sigma": Output(("step",), _size, 12),
+    },
+    rule=RULE,
+    run=_run,
+    known=(
+        part("each goes T / steps down", previous=lambda t, steps: np.maximum(t - _T // steps, -1)),
+        part("each goes one down", previous=lambda t, steps: t - 1),
+        part("the last goes to timestep 0", previous=lambda t, steps: np.append(t[1:], 0)),
+        part("the lowest level kept at the end", final=float(_KEPT[0])),
+        part("the posterior's variance whole", least=RULE.most),
+        part("the trained step's beta", most=lambda kept, before: 1 - kept),
+        part("a learned variance linear", variance=_linear),
+        part("the learned share turned round", variance=lambda a, b, share: _variance(a, b, share and 1 - share)),
+        part("a learned variance left out", variance=lambda low, high, share: low),
+        part("variance for the deviation", put_back=lambda eta, variance: eta * variance),
+        part("eta 1", put_back=lambda eta, variance: np.sqrt(variance)),
+        part("eta squared", put_back=lambda eta, variance: eta**2 * np.sqrt(variance)),
+        part("noise put back without eta", put_back=lambda eta, variance: 0 * variance),
+        part("noised around the mask at the first level", around=lambda t, previous: np.full_like(t, t[0])),
+        part("noised around the mask at the step's own level", around=lambda t, previous: t),
+        param("one step less", steps=lambda steps: steps - 1),
+    ),
+    cases=(
+        _case("leading-n7", "leading", 7),
+        _case("trailing-n6", "trailing", 6, eta=0.7),
+        _case("linspace-n9", "linspace_multistep", 9, eta=0.5),
+        _case("learned-n6", "trailing", 6, share=0.3),
+    ),
+)
+
+
+# --- prompts that change on the way ------------------------------------------------------------------------------
+
+
+class SwitchRule(NamedTuple):
+    """
+    when:  the number as it is written, steps -> the last step of the first prompt, counted from 1
+    first: step, counted from 1, when -> whether it has the first prompt
+    steps: steps, calls of a step -> those that a fraction is of
+    at:    index of a call, calls of a step -> its step, counted from 1
+    """
+
+    when: Callable[[str, int], int]
+    first: Callable[[int, int], bool]
+    steps: Callable[[int, int], int]
+    at: Callable[[int, int], int]
+
+
+_SWITCH = re.compile(r"\[([^:\]]*):([^:\]]*):\s*([.\d]+)\s*\]")
+SWITCH = SwitchRule(
+    # Source: A1111 modules/prompt_parser.py, collect_steps and at_step.
+    when=lambda number, steps: min(steps, int(float(number) * steps if "." in number else float(number))),
+    first=lambda step, when: step <= when,
+    steps=lambda steps, calls: steps,
+    at=lambda call, calls: call // calls + 1,
+)
+
+
+def _prompts(rule: SwitchRule, asked: Asked) -> dict[str, np.ndarray]:
+    p = asked.params
+    found = _SWITCH.findall(p["prompt"])
+    if not found:
+        raise BadInput(f"stage/prompt_switch: {p['prompt']!r}: expected [first:second:when] in it")
+    calls = p["calls"]
+    # The last step of a solver of two calls has one: it goes to 0.
+    total = p["steps"] * calls - (calls - 1)
+    whens = [rule.when(number, rule.steps(p["steps"], calls)) for _, _, number in found]
+    return {"second": np.array([[not rule.first(rule.at(i, calls), when) for when in whens] for i in range(total)])}
+
+
+def _switch_case(label: str, prompt: str, steps: int, calls: int):
+    return case("prompt_switch", label, prompt=prompt, steps=steps, calls=calls)
+
+
+PROMPT_SWITCH = Stage(
+    "prompt_switch",
+    "For each call of the network, whether each [first:second:when] of a prompt is its second.",
+    inputs={},
+    params={"prompt": REQUIRED, "steps": REQUIRED, "calls": 1},
+    outputs={"second": Output(("call", "bracket"))},
+    rule=SWITCH,
+    run=_prompts,
+    known=(
+        part("steps counted in calls", at=lambda call, calls: call + 1),
+        part("a fraction of twice the steps", steps=lambda steps, calls: 2 * steps),
+        part("a fraction of the calls", steps=lambda steps, calls: steps * calls),
+        part("the switch a step early", first=lambda step, when: step < when),
+        part("the switch a step late", first=lambda step, when: step <= when + 1),
+        part(
+            "whole numbers taken for fractions", when=lambda number, steps: min(steps, int(float(number) * steps))
+        ),
+        part("fractions taken for whole numbers", when=lambda number, steps: min(steps, int(float(number)))),
+        part("fractions rounded up", when=_rounded_up),
+        part("no switch", first=lambda step, when: True),
+        part("the second prompt throughout", first=lambda step, when: False),
+    ),
+    cases=(
+        _switch_case("fraction-n7", "a [cat:dog:0.5] on a mat", 7, 1),
+        _switch_case("fraction-n7-two-calls", "a [cat:dog:0.5] on a [red:blue:0.25] mat", 7, 2),
+        _switch_case("steps-n9-two-calls", "a [cat:dog:3] on a [:big:0.8] mat", 9, 2),
+    ),
+)
+
+STAGES = (STEPS, PROMPT_SWITCH)
