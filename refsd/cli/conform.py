@@ -45,7 +45,7 @@ def conform(
     """
     from refsd import __version__
     from refsd import cases as corpus
-    from refsd.cli.golden import make_into
+    from refsd.cli.golden import answerable, make_into
     from refsd.cli.model_files import model_files, open_store, trim_model_files
     from refsd.cli.steps import steps
     from refsd.golden import conform as conformance
@@ -57,7 +57,7 @@ def conform(
     from refsd.judges import judges
     from refsd.progress import compile_progress
 
-    chosen = corpus.select(*cases)
+    chosen = answerable(corpus.select(*cases))
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []

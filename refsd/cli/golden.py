@@ -35,12 +35,25 @@ def make(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
     from refsd import cases as corpus
     from refsd.cli.model_files import open_store
 
-    chosen = corpus.select(*cases)
+    chosen = answerable(corpus.select(*cases))
     new = make_into(open_store(store), chosen)
     if json:
         _print_json({"store": str(store), "cases": len(chosen), "new": new})
     else:
         typer.echo(f"{store}: {counted(len(chosen), 'golden')}, {new} of them new")
+
+
+def answerable(chosen: list) -> list:
+    """The cases that the reference can answer here; says which it leaves out, and why."""
+    from refsd.cli.model_files import model_files
+    from refsd.engines.reference import Reference
+
+    reference = Reference(model_files=model_files)
+    refused = {case.name: reference.refuses(case) for case in chosen}
+    for reason in dict.fromkeys(filter(None, refused.values())):
+        left_out = sum(reason == other for other in refused.values())
+        typer.echo(f"{counted(left_out, 'case')} left out: {reason}", err=True)
+    return [case for case in chosen if refused[case.name] is None]
 
 
 def make_into(store, chosen) -> int:

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from refsd.cli.golden import answerable
 from refsd.golden.judge import Standard
 from refsd.golden.mutants import try_all
 from refsd.golden.verdict import judge
@@ -142,6 +143,15 @@ def test_what_does_not_fit_is_said():
         stage.complete({"cond": 0, "uncond": 0}, {})
     with pytest.raises(BadInput, match="params"):
         stage.complete({"cond": 0, "uncond": 0}, {"strength": 1})
+
+
+def test_cases_that_the_reference_cannot_answer_here_are_left_out_with_the_reason(monkeypatch, capsys):
+    chosen = [CASES["stage/sigmas/sd-n1"], CASES["stage/clip_tokens/diffusers-empty"]]
+    assert answerable(chosen) == chosen and not capsys.readouterr().err
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert answerable(chosen) == chosen[:1]
+    what = "1 case left out: CLIP's vocabulary is not installed: pip install open_clip_torch\n"
+    assert capsys.readouterr().err == what
 
 
 def test_stages_are_answered_where_storage_is_float32():

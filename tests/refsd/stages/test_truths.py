@@ -80,8 +80,8 @@ def test_sigmas(label, sigmas, timesteps):
     _, _, found = _truth(f"sigmas/{label}")
     np.testing.assert_allclose(found["sigmas"], sigmas, rtol=1e-12, atol=1e-15)
     if timesteps is not None:
-        times = {"thousand": 1000, "one": 1}.get(timesteps) if isinstance(timesteps, str) else None
-        want = timesteps if times is None else np.multiply(sigmas[:-1], times)
+        times = {"thousand": 1000.0, "one": 1.0}
+        want = [times[timesteps] * sigma for sigma in sigmas[:-1]] if isinstance(timesteps, str) else timesteps
         np.testing.assert_allclose(found["timesteps"], want, rtol=1e-9)
 
 
@@ -288,7 +288,7 @@ def test_language_tokens_are_what_txt2img_shows_the_encoder(case):
     ids, mask = (_answer(asks("language_tokens", "whole", **{**p, "length": None}))[2][k] for k in ("ids", "mask"))
     encoder, tokenizer = _Encoder(p["encoder"]), language_tokens._tokenizer(json.dumps(p["vocabulary"]))
     rule, card = VARIANTS[p["variant"]].encoders[p["encoder"]].rules[p["engine"]], PROMPT_CARDS[p["engine"]]
-    prompts._language(encoder, tokenizer, rule, card, "last_hidden_state", p["prompt"])
+    prompts._language(encoder, tokenizer, rule, card, "last_hidden_state", p["prompt"])  # type: ignore[arg-type]
     np.testing.assert_array_equal(np.concatenate([shown["input_ids"] for shown in encoder.shown]), ids)
     if "attention_mask" in encoder.shown[0]:
         np.testing.assert_array_equal(np.concatenate([shown["attention_mask"] for shown in encoder.shown]), mask)
@@ -317,6 +317,7 @@ def _kohya(t, label):
             return np.kron(at("lokr_w1"), at("lokr_w2_a") @ at("lokr_w2_b")) / 3
         case "lokr-full":
             return np.kron(at("lokr_w1"), at("lokr_w2"))
+    raise ValueError(label)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,7 @@ def _kohya(t, label):
 )
 def test_adapters(label):
     t, p, found = _truth(f"adapter/{label}")
-    delta = _kohya(t, label).reshape(t["weight"].shape)
+    delta = np.asarray(_kohya(t, label)).reshape(t["weight"].shape)
     np.testing.assert_allclose(found["merged"], t["weight"] + p["strength"] * delta, rtol=1e-10, atol=1e-13)
 
 
@@ -463,7 +464,7 @@ def test_pixels(label, blocks):
         unit = (answer + 1) / 2 if label == "vae" else answer
         # No answer lies at a half, where engines might differ.
         assert abs(255 * unit % 1 - 0.5) > 1e-4
-        assert found["bytes"][n, i, j, colour] == min(max(round(255 * unit), 0), 255)
+        assert found["bytes"][n, i, j, colour] == min(max(round(float(255 * unit)), 0), 255)
     assert found["bytes"].min() == 0 and found["bytes"].max() == 255
 
 
