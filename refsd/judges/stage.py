@@ -10,7 +10,7 @@ from refsd.golden.case import Case
 from refsd.golden.explanation import Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
-from refsd.golden.rounding import Bound
+from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
@@ -44,6 +44,10 @@ class StageJudge(Judge):
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
         """Only those outputs that the truth has: a case asks for some."""
+        return self._measured(standard, found, False)
+
+    def _measured(self, standard: Standard, found: Answer, wrong: bool) -> list[Metrics]:
+        """wrong: the truth is a mutant's, whose rounding may be the larger"""
         case, stage = standard.case, STAGES[standard.case.op]
         asked = self._asked(case, standard.inputs, FLOAT64)
         metrics = []
@@ -51,6 +55,9 @@ class StageJudge(Judge):
             if name in standard.truth:
                 truth = standard.truth[name]
                 limits = output.bound(asked, truth, standard.numerics)
+                if wrong and output.size is not None:
+                    more = 8 * unit(standard.numerics.compute_dtype) * np.abs(truth)
+                    limits = Bound(limits.limit + more, limits.spread + more / 8)
                 channel = output.axes.index("channel") if "channel" in output.axes else -1
                 m = measure(name, found.get(name), truth, standard.honest[name], limits, channel)
                 place = _place(output, found.get(name), truth, limits)
@@ -77,7 +84,7 @@ class StageJudge(Judge):
             near = self._answer(case, inputs, numerics, mutant.change)
             if right is None or near is None or right.keys() != truth.keys():
                 continue
-            if judge(self.measure(standard._replace(truth=right, honest=near), found)).passed:
+            if judge(self._measured(standard._replace(truth=right, honest=near), found, True)).passed:
                 suspects[mutant.name] = near
         if any(found[name].shape != y.shape for name, y in truth.items()):
             return list(suspects)

@@ -100,6 +100,7 @@ def test_the_first_wrong_item_is_the_place(name, bug, says):
         ("stage/prediction/eps-high", "x not scaled for the ControlNet"),
         ("stage/noising/flow-sdcpp", "noise as of a variance-exploding model"),
         ("stage/latents/flux", "scale and shift of sd3"),
+        ("stage/latents/sd1", "scale and shift of sd3"),
         ("stage/tiles/diffusers-small-last", "a small last tile under a whole one's ramp"),
         ("stage/language_tokens/zimage-sdcpp-empty", "empty texts encoded"),
         ("stage/adapter/dora", "DoRA's strength on the delta, before the lengths"),
