@@ -56,7 +56,8 @@ class StageJudge(Judge):
                 truth = standard.truth[name]
                 limits = output.bound(asked, truth, standard.numerics)
                 if wrong and output.size is not None:
-                    more = 8 * unit(standard.numerics.compute_dtype) * np.abs(truth)
+                    size = np.maximum(np.abs(truth), np.sqrt(np.mean(truth**2)))
+                    more = 8 * unit(standard.numerics.compute_dtype) * size
                     limits = Bound(limits.limit + more, limits.spread + more / 8)
                 channel = output.axes.index("channel") if "channel" in output.axes else -1
                 m = measure(name, found.get(name), truth, standard.honest[name], limits, channel)
