@@ -56,7 +56,8 @@ class StageJudge(Judge):
                 truth = standard.truth[name]
                 limits = output.bound(asked, truth, standard.numerics)
                 if wrong and output.size is not None:
-                    size = np.maximum(np.abs(truth), np.sqrt(np.mean(truth**2)))
+                    finite = np.where(np.isfinite(truth), truth, 0.0)
+                    size = np.maximum(np.abs(finite), np.linalg.norm(finite) / np.sqrt(max(truth.size, 1)))
                     more = 8 * unit(standard.numerics.compute_dtype) * size
                     limits = Bound(limits.limit + more, limits.spread + more / 8)
                 channel = output.axes.index("channel") if "channel" in output.axes else -1
