@@ -11,10 +11,9 @@ import msgspec
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.engine import Engine, EngineFailure, TappedEngine
-from refsd.golden.examination import examine, explain
+from refsd.golden.examination import describe, examine, explain
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.metrics import Metrics
-from refsd.golden.operation_judge import description
 from refsd.golden.waivers import Waiver, apply
 from refsd.golden.wording import counted
 from refsd.numerics.arithmetic import Arithmetic
@@ -196,7 +195,11 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     explaining = _explain(standard, found, taps, honest, declared)
     if not explaining:
         causes = tuple(explain(judge, standard, found, taps, examined))
-        looks = [f"the reference agrees if {' or '.join(causes)}"] if causes else description(standard, found)[:2]
+        looks = (
+            [f"the reference agrees if {' or '.join(causes)}"]
+            if causes
+            else describe(judge, standard, found, taps, examined)[:2]
+        )
         said = [judged.reason, examined.way, *looks]
         return result(verdict.FAIL, reason="; ".join(filter(None, said)), causes=causes, **rest)
     names = tuple(d.name for d in explaining)

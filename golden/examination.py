@@ -73,3 +73,10 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
     if examined.wrong:
         return kind.explain_tap(standard, {**taps, **found}, examined.wrong[0])
     return kind.diagnose(standard, found)
+
+
+def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
+    """What the first wrong tap, or the answer, looks like where nothing explains it, the surest first."""
+    if examined.wrong:
+        return kind.describe_tap(standard, {**taps, **found}, examined.wrong[0])
+    return kind.describe(standard, found)

@@ -121,9 +121,17 @@ class Judge(ABC):
         """What explains a wrong tap (or output), the likeliest first. found: as for `trace`."""
         return []
 
+    def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+        """What a wrong tap (or output) looks like where nothing explains it, the surest first."""
+        return []
+
     @abstractmethod
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
         """What explains an answer that does not conform, the likeliest first: with it the reference agrees."""
+
+    def describe(self, standard: Standard, found: Answer) -> list[str]:
+        """What such an answer looks like where nothing explains it, the surest first."""
+        return []
 
 
 class Judges:

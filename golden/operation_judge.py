@@ -83,26 +83,21 @@ class OperationJudge(Judge):
                 suspects[mutant.name] = {"y": near}
         return scene.nearest(suspects)
 
-
-def description(standard: Standard, found: Answer) -> list[str]:
-    """What an operation's wrong answer looks like where no known bug explains it, the surest first.
-
-    Empty for another kind of case, and for an answer of another shape.
-    """
-    case, truth, honest = standard.case, standard.truth, standard.honest
-    y = found.get("y")
-    if case.op not in OPERATIONS or y is None or y.shape != truth["y"].shape:
-        return []
-    op, kind = OPERATIONS[case.op], OperationJudge()
-    limits = op.bound_of(standard.numerics, standard.inputs, case.params, truth["y"])
-    error = honest["y"].astype(np.float64) - truth["y"]
-    suspects = {}
-    for mutant in op.mutants:
-        answer = kind.wrong_answer(case, standard.inputs, mutant)
-        if answer is not None and answer["y"].shape == y.shape and np.isfinite(answer["y"]).all():
-            suspects[mutant.name] = {"y": answer["y"].astype(np.float64) + error}
-    nearest = _scene(standard, found, limits).nearest_cause(suspects)
-    return [*describe(y, truth["y"], honest["y"], op.channel), *([nearest] if nearest else [])]
+    def describe(self, standard: Standard, found: Answer) -> list[str]:
+        case, truth, honest = standard.case, standard.truth, standard.honest
+        y = found.get("y")
+        if y is None or y.shape != truth["y"].shape:
+            return []
+        op = OPERATIONS[case.op]
+        limits = op.bound_of(standard.numerics, standard.inputs, case.params, truth["y"])
+        error = honest["y"].astype(np.float64) - truth["y"]
+        suspects = {}
+        for mutant in op.mutants:
+            answer = self.wrong_answer(case, standard.inputs, mutant)
+            if answer is not None and answer["y"].shape == y.shape and np.isfinite(answer["y"]).all():
+                suspects[mutant.name] = {"y": answer["y"].astype(np.float64) + error}
+        nearest = _scene(standard, found, limits).nearest_cause(suspects)
+        return [*describe(y, truth["y"], honest["y"], op.channel), *([nearest] if nearest else [])]
 
 
 def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:

@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
-from refsd.golden.examination import Examination, explain
+from refsd.golden.examination import Examination, describe, explain
 from refsd.golden.judge import Standard, Trace
 from refsd.golden.metrics import not_asked_for
 from refsd.golden.taps import measure_taps
@@ -27,12 +27,14 @@ class Comparison(NamedTuple):
     absent:   names of the golden's tensors that the dump lacks; only where the dump has taps
     causes:   known bugs with which the reference agrees with the dump
     meant:    name that nobody asked for -> the name that was probably meant, as a phrase
+    looks:    where no bug explains it: what the first wrong tap or output looks like, in phrases
     """
 
     examined: Examination
     absent: Sequence[str] = ()
     causes: Sequence[str] = ()
     meant: Mapping[str, str] = MappingProxyType({})
+    looks: Sequence[str] = ()
 
 
 def with_case(
@@ -60,10 +62,11 @@ def with_case(
     meant = {m.output: did_you_mean(m.output, [*truth, *trace.names]) for m in outputs if m.unwanted}
     examined = Examination(trace, outputs)
     absent = [name for name in truth if name not in asked]
-    causes = []
-    if not examined.verdict.passed and (examined.wrong or not absent):
-        causes = explain(kind, standard, given, taps, examined)
-    return Comparison(examined, absent, causes, meant)
+    if examined.verdict.passed or (absent and not examined.wrong):
+        return Comparison(examined, absent, meant=meant)
+    causes = explain(kind, standard, given, taps, examined)
+    looks = [] if causes else describe(kind, standard, given, taps, examined)
+    return Comparison(examined, absent, causes, meant, looks)
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:

@@ -78,7 +78,13 @@ def compare(
     examined = compared.examined
     judged = examined.verdict
     if json:
-        told = {"verdict": judged, "place": examined.place, "causes": compared.causes, "absent": compared.absent}
+        told = {
+            "verdict": judged,
+            "place": examined.place,
+            "causes": compared.causes,
+            "looks": compared.looks,
+            "absent": compared.absent,
+        }
         told |= {"taps": examined.trace.taps, "outputs": examined.outputs}
         typer.echo(msgspec.json.encode(told).decode())
     else:
@@ -111,6 +117,8 @@ def _print(compared) -> None:
         typer.echo(f"the first wrong one in the order of computation: {examined.place}")
     for cause in compared.causes:
         typer.echo(f"      the reference agrees if {cause}")
+    for phrase in compared.looks:
+        typer.echo(f"      {phrase}")
     if unseen:
         typer.echo(
             f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"

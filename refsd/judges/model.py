@@ -99,6 +99,12 @@ class ModelJudge(Judge):
         return Trace(taps, right.recorded, ops)
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+        return self._place(standard, found, tap).explain()
+
+    def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+        return self._place(standard, found, tap).describe()
+
+    def _place(self, standard: Standard, found: Answer, tap: str) -> Place:
         case, inputs, numerics = standard.case, standard.inputs, standard.numerics
         until = None if tap in standard.truth else tap
         observed = Observed(numerics)
@@ -111,7 +117,7 @@ class ModelJudge(Judge):
             return None if y is None else np.asarray(y, np.float64)
 
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
-        return Place(tap, np.asarray(found[tap], np.float64), segment, run, weights, numerics).explain()
+        return Place(tap, np.asarray(found[tap], np.float64), segment, run, weights, numerics)
 
     def _follow(
         self,

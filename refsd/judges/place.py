@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.golden.description import describe
 from refsd.golden.explanation import Scene
+from refsd.golden.metrics import channel_axis
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
 from refsd.judges.following import Segment
@@ -39,11 +41,10 @@ class Place(NamedTuple):
     def explain(self) -> list[str]:
         """The causes, the likeliest first: bugs of the operations here, other weights in their place, then those
         known bugs of whole models that show here."""
-        truth, honest = (self.run(Observed(numerics), Change()) for numerics in (FLOAT64, self.numerics))
-        if truth is None or honest is None or self.found.size != truth.size:
+        runs = self._runs()
+        if runs is None:
             return []
-        if not np.isfinite(self.found).all() or not np.isfinite(truth).all():
-            return []
+        truth, honest = runs
         size = float(np.sqrt(np.mean(truth**2))) or 1.0
         found = self.found.reshape(truth.shape)
         scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
@@ -61,6 +62,18 @@ class Place(NamedTuple):
             if suspects:
                 break
         return scene.nearest(suspects)
+
+    def describe(self) -> list[str]:
+        """What the tap looks like beside what it should be, the surest first."""
+        runs = self._runs()
+        return [] if runs is None else describe(self.found.reshape(runs[0].shape), *runs, channel_axis(runs[0]))
+
+    def _runs(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The tap in float64 and under the engine's numerics; None where they say nothing of the engine's."""
+        truth, honest = (self.run(Observed(numerics), Change()) for numerics in (FLOAT64, self.numerics))
+        if truth is None or honest is None or self.found.size != truth.size:
+            return None
+        return (truth, honest) if np.isfinite(self.found).all() and np.isfinite(truth).all() else None
 
     def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each known bug of each operation between this tap and the one before it; other weights in the last."""

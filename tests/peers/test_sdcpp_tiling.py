@@ -19,8 +19,8 @@ from refsd.models.vae_tiling import ENCODE_FACTOR, Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import PROFILES
-from refsd.pipelines.picture import to_bytes
-from refsd.pipelines.tiles import read_tiling
+from refsd.pipelines.png import to_bytes
+from refsd.pipelines.settings import read_tiling
 from refsd.seams import Seams
 from refsd.weights import open_checkpoint
 

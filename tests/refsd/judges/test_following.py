@@ -222,6 +222,13 @@ def test_conform_says_where_and_why(model_files):
     assert [m.output for m in seen.taps] == [place]
 
 
+def test_what_no_known_bug_explains_is_described(model_files):
+    wrong = broken(FLOAT32, "linear", 8, lambda right, *a: right(*a) * np.float32(1.0003))
+    result = judged(model_files, "t5xxl/t5/padded", Tapped(model_files, wrong))
+    assert (result.place, result.causes) == ("encoder.block.1.layer.0.SelfAttention.k", ())
+    assert result.reason.endswith("; 1 of 42 taps wrong by itself; y = 1.0003001 truth")
+
+
 def test_fewer_taps_place_a_bug_between_two(model_files):
     name, op, call, wrong, _, cause = BUGS["a missing bias"]
     blocks = Tapped(
