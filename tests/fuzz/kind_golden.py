@@ -177,7 +177,7 @@ def _mutate_answer(rng: Random, files: Files) -> Mutation:
 
 
 def _read_answer(folder: Path):
-    tensors = programs._read_tensors((folder / "output.safetensors").read_bytes())
+    tensors = programs._read_tensors((folder / "output.safetensors").read_bytes(), "output.safetensors")
     return {name: [str(y.dtype), list(y.shape), y.tobytes().hex()] for name, y in tensors.items()}
 
 
