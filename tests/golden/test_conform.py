@@ -185,6 +185,7 @@ def test_a_known_bug_needs_no_description():
     assert _judge(tanh).reason.endswith("; the reference agrees if tanh for erf")
 
 
+@pytest.mark.jitted
 def test_what_failing_cases_share_is_said_in_terminal_and_report(tmp_path, capsys):
     class Grouped(Reference):
         name = "grouped"

@@ -19,6 +19,8 @@ from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_BF16
 
+pytestmark = pytest.mark.jitted
+
 NOISES = ("float32", "bfloat16")
 _CHANNEL = {2: 1, 3: 2, 4: 1}
 # Two of each rank: every length is another, so that no two axes can be taken for each other.

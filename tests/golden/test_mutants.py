@@ -22,6 +22,7 @@ def _trials(op: str):
     return [trial for case in _OPS if case.op == op for trial in try_all(OperationJudge(), case)]
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_every_case_fails_a_mutant_and_every_mutant_fails_a_case(op):
     trials = _trials(op)

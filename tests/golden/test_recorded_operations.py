@@ -5,6 +5,8 @@ import json
 import pytest
 from record_operations import ASKED, RECORDED, measured
 
+pytestmark = pytest.mark.jitted
+
 KEPT = json.loads(RECORDED.read_text())
 
 

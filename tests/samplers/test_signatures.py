@@ -78,6 +78,7 @@ WITH_ETA = [name for name in EVERY if name != "tcd" and "eta" in inspect.signatu
 NOT_BELOW_0 = ("dpm2_a", "dpm++2s_a", "dpm++2s_a_below_one", "res_multistep", "res_2s", "dpm++2s_a_cfg_pp")
 
 
+@pytest.mark.jitted
 @pytest.mark.parametrize("eta", [0.3, 1.5, 40.0])
 @pytest.mark.parametrize("name", WITH_ETA)
 def test_any_eta_is_numbers_or_a_refusal(name, eta):
