@@ -43,12 +43,11 @@ class Call(NamedTuple):
             return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
 
     def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-        """What other weights of the same shape give, in float32."""
-        own = {name: tensor for name, tensor in self.inputs.items() if name not in ("weight", "bias")}
+        """What other weights of the same shape give, in float32. bias: None keeps the own."""
         others = {"weight": weight} | ({} if bias is None else {"bias": bias})
         op, inputs = (
             OPERATIONS[self.op],
-            own | {name: stored(np.asarray(y, np.float32)) for name, y in others.items()},
+            self.inputs | {name: stored(np.asarray(y, np.float32)) for name, y in others.items()},
         )
         return op.answer(Arithmetic(FLOAT32), inputs, self.params)
 

@@ -104,7 +104,8 @@ class Place(NamedTuple):
         name = next((self.tap + end for end in (".weight", "") if self.tap + end in self.weights), None)
         if own is None or name is None:
             return
-        like = [other for other in self.weights if other != name and self.weights[other].shape == own.shape]
+        weights = (other for other in self.weights if other != name and not other.endswith(".bias"))
+        like = [other for other in weights if self.weights[other].shape == own.shape]
         for other in like[:_WEIGHTS]:
             bias = other.removesuffix("weight") + "bias"
             with_bias = "bias" in call.inputs and bias in self.weights

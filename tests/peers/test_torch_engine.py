@@ -10,6 +10,7 @@ from refsd.engines.reference import Reference
 from refsd.engines.torch.engine import find
 from refsd.golden import conform
 from refsd.golden.engine import EngineFailure
+from refsd.golden.operations import OPERATIONS
 from refsd.judges import judges
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32
 from refsd.weights import recipes
@@ -17,8 +18,7 @@ from refsd.weights import recipes
 pytestmark = pytest.mark.peer
 
 MODELS = [case.name for case in select() if case.model is not None]
-# A trajectory is judged by another rule: test_torch_trajectories.py.
-OPS = [name for name, case in CASES.items() if case.model is None and case.op != "trajectory"]
+OPS = [name for name, case in CASES.items() if case.op in OPERATIONS]
 
 
 @pytest.fixture(scope="module")
