@@ -123,25 +123,18 @@ def test_another_eps_is_seen(engines, runner, monkeypatch):
     assert [r.status for r in results] == ["fail"]
 
 
-@pytest.mark.parametrize(
-    ("name", "layer", "place"),
-    [
-        ("controlnet/controlnet/between", "down_blocks.0.resnets.0.norm2", "input_blocks.1.0.out_layers.0"),
-        ("sd15/vae-decoder/wide", "decoder.mid_block.resnets.0.norm1", "decoder.mid.block_1.norm1"),
-    ],
-)
-def test_the_eps_of_one_norm_is_placed_and_named(engines, runner, name, layer, place):
-    """On usual data, which shows nothing at the end."""
-    engine, case = engines["torch"], CASES[name]
-    norm = engine._model(case).get_submodule(layer)
-    right = norm.eps
-    norm.eps = 10 * right
+def test_a_missing_bias_is_placed_and_named(engines, runner):
+    """In one layer of a transformer, by the taps of its layers."""
+    engine, case = engines["torch"], CASES["sd35-large/mmdit/last-step"]
+    layer = engine._model(case).get_submodule("transformer_blocks.0.attn.to_out.0")
+    right = layer.bias.data
+    layer.bias.data = torch.zeros_like(right)
     try:
         (result,) = conform.run(runner, [engine], [case])
     finally:
-        norm.eps = right
-    assert (result.status, result.place) == ("fail", place), result.reason
-    assert result.causes[0] == "eps ten times too large"
+        layer.bias.data = right
+    assert (result.status, result.place) == ("fail", "joint_blocks.0.x_block.attn.proj"), result.reason
+    assert result.causes[0] == "bias missing"
 
 
 def test_torchs_own_words_reach_the_report(engines, monkeypatch):

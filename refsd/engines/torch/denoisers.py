@@ -118,8 +118,8 @@ def _stacked(parts):
 
 
 MODELS = {
-    "model/unet": diffusers("unet", "UNet2DConditionModel", _unet, tapped=True),
-    "model/controlnet": diffusers("", "ControlNetModel", _controlnet, tapped=True),
+    "model/unet": diffusers("unet", "UNet2DConditionModel", _unet),
+    "model/controlnet": diffusers("", "ControlNetModel", _controlnet),
     "model/mmdit": diffusers("transformer", "SD3Transformer2DModel", _mmdit, tapped=True),
     "model/flux": diffusers("transformer", "FluxTransformer2DModel", _flux, rounds_time=True),
     "model/chroma": diffusers("transformer", "ChromaTransformer2DModel", _chroma, rounds_time=True),

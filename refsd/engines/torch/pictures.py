@@ -82,8 +82,8 @@ def _esrgan(model, x, params):
 
 
 MODELS = {
-    "model/vae-encoder": diffusers("vae", "AutoencoderKL", _vae_encoder, tapped=True),
-    "model/vae-decoder": diffusers("vae", "AutoencoderKL", _vae_decoder, tapped=True),
+    "model/vae-encoder": diffusers("vae", "AutoencoderKL", _vae_encoder),
+    "model/vae-decoder": diffusers("vae", "AutoencoderKL", _vae_decoder),
     "model/flux2-vae-encoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_encoder),
     "model/flux2-vae-decoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_decoder),
     "model/tae-encoder": diffusers("vae", "AutoencoderTiny", _tae_encoder),
