@@ -20,8 +20,8 @@ class TorchModel(NamedTuple):
     run:        module, tensors, params -> outputs by name
     layout:     what `load` reads: "diffusers", or "ldm", the file in the original's layout
     rounds_time: whether the time and the guidance are rounded to the dtype before they are embedded
-    tapped:     whether its layers' outputs are judged as taps: they must be laid out as the reference's, and no norm of
-                groups of a few numbers, whose loss no profile says, may stand among them
+    tapped:     whether its layers' outputs are judged as taps: laid out as the reference's, and without norms of
+                groups of a few numbers, whose loss no profile says
     """
 
     package: str
