@@ -23,7 +23,7 @@ CASES = {case.name: case for stage in STAGES.values() for case in stage.cases}
 def _standard(name: str) -> Standard:
     case = CASES[name]
     if (why := JUDGE.refuses(case, FLOAT32)) is not None:
-        pytest.skip(why)
+        pytest.skip(why)  # CLIP's vocabulary comes with a package for Python 3.11 alone
     inputs = case.realize()
     truth, honest = (JUDGE.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
     return Standard(case, inputs, truth, honest, FLOAT32)
@@ -52,7 +52,7 @@ def _trials(op: str):
 @pytest.mark.parametrize("op", STAGES)
 def test_every_case_fails_a_mutant_and_every_mutant_fails_a_case(op):
     if (why := JUDGE.refuses(STAGES[op].cases[0], FLOAT32)) is not None:
-        pytest.skip(why)
+        pytest.skip(why)  # CLIP's vocabulary comes with a package for Python 3.11 alone
     trials = _trials(op)
     for case in STAGES[op].cases:
         assert any(t.killed for t in trials if t.case.name == case.name), f"{case.name} fails no known bug"
