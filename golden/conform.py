@@ -11,7 +11,7 @@ import msgspec
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.engine import Engine, EngineFailure, TappedEngine
-from refsd.golden.examination import describe, examine, explain
+from refsd.golden.examination import Examination, describe, examine, explain
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.metrics import Metrics
 from refsd.golden.waivers import Waiver, apply
@@ -101,17 +101,29 @@ class Report(msgspec.Struct):
         return [r for r in self.results if r.engine == engine]
 
 
+class Answered(NamedTuple):
+    """What an engine answered to a case, and how it was measured; of an answer that could be measured."""
+
+    engine: str
+    standard: Standard
+    found: Answer
+    taps: Answer
+    examined: Examination
+
+
 class Runner(NamedTuple):
     """
     judges:  the kinds of case
     truths:  the stored answer of a case
     waivers: and the day on which they are looked at
+    heard:   called with every measured answer
     """
 
     judges: Judges
     truths: Callable[[Case], Answer]
     waivers: Sequence[Waiver] = ()
     today: datetime.date | None = None
+    heard: Callable[[Answered], None] = lambda answered: None
 
 
 def run(
@@ -184,6 +196,7 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
     standard = Standard(case, inputs, runner.truths(case), near, numerics)
     examined = examine(judge, standard, found, taps)
+    runner.heard(Answered(engine.name, standard, found, taps, examined))
     judged = examined.verdict
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)

@@ -21,6 +21,7 @@ _COMMANDS = (
     "conform",
     "golden",
     "compare",
+    "disagree",
     "txt2img",
     "tokenize",
     "forward",

@@ -49,6 +49,7 @@ def compare(
 
     from refsd.cases import CASES
     from refsd.comparison import with_case, with_files
+    from refsd.engines.dump.engine import read_dump
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
     from refsd.progress import compile_progress
@@ -59,7 +60,7 @@ def compare(
     if golden in CASES:
         if honest is not None:
             raise BadInput(f"--honest: {golden} is a case, whose honest run is computed; leave it out")
-        found = _read(dump)
+        found = read_dump(dump)
         truth, model_files = _golden(CASES[golden], store)
         with compile_progress():
             compared = with_case(CASES[golden], found, truth, PROFILES[numerics or "float32"], model_files)
@@ -71,7 +72,7 @@ def compare(
                 f"{golden}: a file shows no honest error to judge by: give --honest FILE, the same tensors "
                 "with the engine's numerics, as of `refsd forward --numerics torch-f16 --taps FILE`"
             )
-        compared = with_files(_read(dump), _read(Path(golden)), _read(honest))
+        compared = with_files(read_dump(dump), read_dump(Path(golden)), read_dump(honest))
     else:
         meant = did_you_mean(golden, CASES)
         raise BadInput(f"{golden!r}{meant} is neither a case (`refsd golden list`) nor a file")
@@ -141,15 +142,3 @@ def _line(m, otherwise: str, hint: str = "") -> None:
     typer.echo(f"{said}  {m.output}  margin {one.margin:.3g} ({one.criterion})  {distance}")
     if not one.passed:
         typer.echo(f"      {one.reason}{hint}")
-
-
-def _read(dump: Path):
-    from refsd.golden import dumps
-    from refsd.numerics.errors import BadInput
-    from refsd.weights.files import open_weights
-
-    if not dump.exists():
-        raise BadInput(f"{dump}: no such file or folder")
-    if dump.is_dir() or dump.suffix in dumps.SUFFIXES:
-        return dumps.read(dump)
-    return {name: tensor.values() for name, tensor in open_weights(dump).items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from refsd.cli.golden import CASES
-from refsd.golden.wording import counted, did_you_mean
+from refsd.golden.wording import counted
 
 # More engines make a table that no terminal shows well: then a line each, and the table in report.md.
 _COLUMNS = 5
@@ -15,7 +15,8 @@ _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
     None,
     metavar="[ENGINE]...",
-    help="gguf-py, torch, ggml[:LIBRARY], sdcpp[:SD_CLI], exec:PROGRAM, refsd[:PROFILE]. None: all that are there.",
+    help="gguf-py, torch, ggml[:LIBRARY], sdcpp[:SD_CLI], exec:PROGRAM, dump:FOLDER[:PROFILE], "
+    "refsd[:PROFILE]. None: all that are there.",
 )
 _GOLDEN = typer.Option(Path("goldens"), help="Store of goldens; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")
@@ -102,6 +103,7 @@ def conform(
 
 def _find(arguments: list[str] | None):
     """Argument -> its engines, and those that are not there. What is named must be: raises BadInput."""
+    from refsd.cli.engines import reference_engine
     from refsd.cli.model_files import model_files
     from refsd.engines import registry
     from refsd.golden.conform import Missing
@@ -110,7 +112,7 @@ def _find(arguments: list[str] | None):
     groups, missing = {}, []
     for argument in arguments or ("refsd:float32", *registry.DEFAULT):
         if argument.partition(":")[0] == "refsd":
-            groups[argument] = [_reference(argument.partition(":")[2] or "float32")]
+            groups[argument] = [reference_engine(argument.partition(":")[2] or "float32")]
             continue
         looked = registry.find(argument, model_files=model_files)
         groups[argument] = [one.engine for one in looked if one.engine is not None]
@@ -122,21 +124,6 @@ def _find(arguments: list[str] | None):
         if n > 1:
             raise BadInput(f"{n} of the engines are called {name!r}: a report tells engines apart by their names")
     return groups, missing
-
-
-def _reference(profile: str):
-    """The reference itself under a numerics profile, as an engine to be judged against float64."""
-    from refsd.cli.model_files import model_files
-    from refsd.engines.reference import Reference
-    from refsd.numerics.errors import BadInput
-    from refsd.numerics.profiles import PROFILES
-
-    if profile not in PROFILES:
-        meant = did_you_mean(profile, PROFILES)
-        raise BadInput(f"refsd:{profile}: no such numerics profile{meant}; there are {', '.join(PROFILES)}")
-    engine = Reference(PROFILES[profile], model_files=model_files)
-    engine.name = f"refsd-{profile}"
-    return engine
 
 
 def _print(outcome, report: Path) -> None:

@@ -12,8 +12,8 @@ FOLDERS = {
     page.parent.name.replace("_", "-"): page.parent.name
     for page in sorted(Path(__file__).parent.glob("*/engine.py"))
 }
-# Looked for when no engine is named. "exec" has nothing to look for without a program.
-DEFAULT = tuple(name for name in FOLDERS if name != "exec")
+# Looked for when no engine is named. Without a path "exec" and "dump" have nothing to look for.
+DEFAULT = tuple(name for name in FOLDERS if name not in ("exec", "dump"))
 
 
 def find(argument: str, **options) -> list[Found]:

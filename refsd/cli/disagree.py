@@ -1,0 +1,148 @@
+"""refsd disagree: two engines and the reference."""
+
+from pathlib import Path
+
+import typer
+
+from refsd.golden.wording import counted
+
+_A = typer.Argument(
+    metavar="A",
+    help="torch, torch-bf16, ggml[:LIBRARY], sdcpp[:SD_CLI], gguf-py, exec:PROGRAM, refsd[:PROFILE], "
+    "dump:FILE[:PROFILE] or dump:FOLDER[:PROFILE] (FOLDER/CASE.safetensors).",
+)
+_B = typer.Argument(metavar="B", help="Likewise.")
+_CASES = typer.Argument(None, metavar="[CASE]...", help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.")
+_GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens; what it lacks is made.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+# Of more cases than this only the first are shown; --json has them all.
+_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(disagree)
+
+
+def disagree(
+    a: str = _A, b: str = _B, cases: list[str] = _CASES, store: Path = _GOLDEN, json: bool = _JSON
+) -> None:
+    """Say which of two engines is right, by how much, where they part, and why.
+
+    Each case is put to both engines and to the reference: in float64, and under the numerics that each engine
+    declares. Two engines that differ may both conform: then their numerics explain the difference. Where one is
+    wrong, the first tap or output is named at which it errs by itself, and the known bug that explains it.
+
+    Exit code 0: both conform, wherever both answer. 1: at least one is wrong. 2: bad usage or bad input.
+    """
+    import msgspec
+
+    from refsd import __version__
+    from refsd import cases as corpus
+    from refsd.cli.engines import one_engine
+    from refsd.cli.golden import answerable, make_into
+    from refsd.cli.model_files import model_files, open_store, trim_model_files
+    from refsd.cli.steps import steps
+    from refsd.disagreement import cases as by_case
+    from refsd.golden.conform import Runner
+    from refsd.judges import judges
+    from refsd.numerics.errors import BadInput
+    from refsd.progress import compile_progress
+
+    chosen = answerable(corpus.select(*(cases or ("*",))))
+    engines = [one_engine(a), one_engine(b)]
+    if engines[0].name == engines[1].name:
+        for engine, letter in zip(engines, "AB", strict=True):
+            engine.name = f"{engine.name} ({letter})"
+    single = [engine for engine in engines if getattr(engine, "of_one_case", False)]
+    if single and len(chosen) > 1:
+        raise BadInput(f"{single[0].name} is a dump of one case, and {len(chosen)} are asked for: name the case")
+    taken = [case for case in chosen if all(engine.refuses(case) is None for engine in engines)]
+    if not taken:
+        refusals = [engine.refuses(chosen[0]) for engine in engines]
+        raise BadInput(f"no case that both take; {chosen[0].name}: {'; '.join(filter(None, refusals))}")
+    place = open_store(store)
+    make_into(place, taken)
+    runner = Runner(judges(model_files), lambda case: place.get(case.name).outputs)
+    with compile_progress(), steps("disagree", len(chosen)) as advance:
+
+        def done(compared) -> None:
+            advance(compared.case)
+            trim_model_files()
+
+        outcome = by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode())
+    else:
+        _print(outcome)
+    if not outcome.agree:
+        raise typer.Exit(1)
+
+
+def _print(outcome) -> None:
+    names = [f"{name} {version}" for name, version in outcome.engines.items()]
+    typer.echo(f"{names[0]}\n{names[1]}")
+    differing = [case for case in outcome.compared if case.outcome != "both conform"]
+    for case in differing[:_SHOWN]:
+        typer.echo()
+        _print_case(case)
+    if len(differing) > _SHOWN:
+        typer.echo(f"... and {len(differing) - _SHOWN} more; --json has all")
+    typer.echo()
+    _print_conforming([case for case in outcome.compared if case.outcome == "both conform"])
+    left = len(outcome.cases) - len(outcome.compared)
+    if left:
+        typer.echo(f"not compared: {counted(left, 'case')} that one of them does not take")
+    for name in outcome.engines:
+        typer.echo(_summary(outcome, name))
+
+
+def _summary(outcome, name: str) -> str:
+    """What an engine got wrong over all cases, in a line: by cause, the commonest first."""
+    from collections import Counter
+
+    sides = [side for case in outcome.compared for side in case.sides if side.engine == name]
+    wrong = [side for side in sides if not side.conforms]
+    if not wrong:
+        return f"{name} conforms in all of {counted(len(sides), 'case')}"
+    whys = Counter(f"{side.op}: {side.causes[0] if side.causes else 'not explained'}" for side in wrong)
+    told = "; ".join(f"{why} ({n})" for why, n in whys.most_common(3)) + ("; ..." if len(whys) > 3 else "")
+    return f"{name} is wrong in {len(wrong)} of {counted(len(sides), 'case')}: {told}"
+
+
+def _print_case(case) -> None:
+    from refsd.golden.report import margin_text
+
+    said = [
+        f"{side.engine} is {'right' if side.conforms else 'wrong'} (margin {margin_text(side.margin)})"
+        for side in case.sides
+    ]
+    typer.echo(f"{case.case}: {', '.join(said)}" + (": they agree with each other" if case.alike else ""))
+    if case.distance is not None:
+        apart = "not at all" if case.distance == 0 else f"by {case.distance:.2g}"
+        typer.echo(f"    they differ {apart} (relative L2); rounding explains {case.explained:.2g}")
+    parting = case.parting
+    if parting is not None:
+        before = f", after {counted(parting.before, 'tap')} that both have right" if parting.before else ""
+        typer.echo(f"    they part at {parting.at}{before}")
+        for engine, error in parting.own.items():
+            typer.echo(
+                f"        {engine} errs there by {error:.2g}, its numerics allow {parting.allowed[engine]:.2g}"
+            )
+    for side in case.sides:
+        if not side.conforms:
+            typer.echo(f"    {side.engine}: {side.reason}")
+
+
+def _print_conforming(cases) -> None:
+    if not cases:
+        return
+    known = [case for case in cases if case.distance is not None]
+    same = sum(case.distance == 0 for case in known)
+    equal = f", {same} with the same bits" if same else ""
+    typer.echo(f"both conform in {counted(len(cases), 'case')}{equal}")
+    farthest = max(known, key=lambda case: case.distance, default=None)
+    if farthest is not None and farthest.distance:
+        typer.echo(
+            f"    most apart in {farthest.case}: {farthest.distance:.2g}, "
+            f"which their numerics explain (up to {farthest.explained:.2g})"
+        )

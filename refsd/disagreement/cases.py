@@ -1,0 +1,191 @@
+"""Two engines on cases: each is judged against the reference, and both against each other, tap by tap."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from refsd.golden import verdict
+from refsd.golden.case import Case
+from refsd.golden.conform import Answered, Result, Runner, run
+from refsd.golden.engine import Engine
+from refsd.golden.judge import Answer
+from refsd.golden.metrics import Metrics
+from refsd.golden.verdict import NO_WITNESS, criteria, judge_output
+
+Outcome = Literal["both conform", "one is wrong", "both are wrong", "not compared"]
+
+
+class Parting(msgspec.Struct, frozen=True):
+    """The first tap or output at which an engine errs by itself.
+
+    at:       its name
+    distance: |A - B| / |truth| there; None where one of them has not got it, or in another shape
+    own:      engine -> relative L2 from what the reference makes of that engine's own earlier taps
+    allowed:  engine -> how much of that its declared numerics allow
+    before:   so many taps before it are right in both engines
+    """
+
+    at: str
+    distance: float | None
+    own: dict[str, float]
+    allowed: dict[str, float]
+    before: int
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One case.
+
+    right, wrong: engines that conform, and that do not
+    distance:     |A - B| / |truth| of the outputs, the largest; None where they cannot be compared
+    explained:    how far apart two engines of these numerics may be, likewise
+    alike:        both are wrong, and agree with each other
+    parting:      None where both conform, or one gave no answer
+    sides:        A's result and B's
+    """
+
+    case: str
+    op: str
+    outcome: Outcome
+    sides: tuple[Result, Result]
+    right: list[str] = []
+    wrong: list[str] = []
+    distance: float | None = None
+    explained: float | None = None
+    alike: bool = False
+    parting: Parting | None = None
+
+
+class Disagreement(msgspec.Struct, frozen=True):
+    """engines: name -> version, A's first"""
+
+    refsd: str
+    engines: dict[str, str]
+    cases: list[Compared]
+
+    @property
+    def compared(self) -> list[Compared]:
+        return [case for case in self.cases if case.outcome != "not compared"]
+
+    @property
+    def agree(self) -> bool:
+        """Both engines conform in every case that both take."""
+        return all(case.outcome == "both conform" for case in self.compared)
+
+
+def compare_case(runner: Runner, a: Engine, b: Engine, case: Case) -> Compared:
+    """Put one case to both engines. Their names must differ."""
+    refusals = [engine.refuses(case) for engine in (a, b)]
+    if any(refusals):
+        sides = [
+            Result(engine.name, case.name, case.op, verdict.REFUSED, reason=refusal or "")
+            for engine, refusal in zip((a, b), refusals, strict=True)
+        ]
+        return Compared(case.name, case.op, "not compared", (sides[0], sides[1]))
+    heard: dict[str, Answered] = {}
+
+    def hear(answered: Answered) -> None:
+        heard[answered.engine] = answered
+
+    one, other = run(runner._replace(heard=hear), [a, b], [case])
+    if any(result.status == verdict.REFUSED for result in (one, other)):
+        return Compared(case.name, case.op, "not compared", (one, other))
+    right = [result.engine for result in (one, other) if result.conforms]
+    wrong = [result.engine for result in (one, other) if not result.conforms]
+    outcomes: tuple[Outcome, ...] = ("both conform", "one is wrong", "both are wrong")
+    compared = Compared(case.name, case.op, outcomes[len(wrong)], (one, other), right, wrong)
+    if len(heard) < 2:
+        return compared
+    first, second = heard[a.name], heard[b.name]
+    distance = _farthest(first.standard.truth, first.found, second.found)
+    explained = sum(max((_allowed(m) for m in of.examined.outputs), default=0.0) for of in (first, second))
+    return msgspec.structs.replace(
+        compared,
+        distance=distance,
+        explained=explained,
+        alike=len(wrong) == 2 and distance is not None and distance <= explained,
+        parting=_parting(first, second) if wrong else None,
+    )
+
+
+def disagree(
+    runner: Runner,
+    a: Engine,
+    b: Engine,
+    cases: Iterable[Case],
+    refsd: str,
+    done: Callable[[Compared], None] = lambda compared: None,
+) -> Disagreement:
+    """Put every case to both engines.
+
+    refsd: version of the reference
+    done:  called after each case
+    """
+    compared = []
+    for case in cases:
+        compared.append(compare_case(runner, a, b, case))
+        done(compared[-1])
+    return Disagreement(refsd, {a.name: a.version, b.name: b.version}, compared)
+
+
+def _parting(a: Answered, b: Answered) -> Parting | None:
+    measured = [_in_order(a), _in_order(b)]
+    names = dict.fromkeys([*a.examined.trace.names, *measured[0], *measured[1]])
+    before = 0
+    for name in names:
+        own = {of.engine: m[name] for of, m in zip((a, b), measured, strict=True) if name in m}
+        judged = {engine: judge_output(m) for engine, m in own.items()}
+        if all(one.passed or one.criterion == NO_WITNESS for one in judged.values()):
+            before += len(own) == 2
+            continue
+        return Parting(
+            name,
+            _distance_at(name, a, b),
+            {engine: m.relative_l2 for engine, m in own.items()},
+            {engine: _allowed(m) for engine, m in own.items()},
+            before,
+        )
+    return None
+
+
+def _in_order(answered: Answered) -> dict[str, Metrics]:
+    """Taps and outputs in the order of computation; of an output that was measured twice, on its own taps."""
+    found: dict[str, Metrics] = {}
+    for m in [*answered.examined.trace.taps, *answered.examined.outputs]:
+        found.setdefault(m.output, m)
+    return found
+
+
+def _distance_at(name: str, a: Answered, b: Answered) -> float | None:
+    x, y = ({**of.taps, **of.found}.get(name) for of in (a, b))
+    return None if x is None or y is None else _distance(x, y, a.standard.truth.get(name, x))
+
+
+def _farthest(truth: Answer, a: Answer, b: Answer) -> float | None:
+    common = [name for name in truth if name in a and name in b]
+    distances: Sequence[float | None] = [_distance(a[name], b[name], truth[name]) for name in common]
+    known = [d for d in distances if d is not None]
+    return max(known) if known and len(known) == len(truth) else None
+
+
+def _distance(a: np.ndarray, b: np.ndarray, truth: np.ndarray) -> float | None:
+    """|a - b| / |truth|, where all are finite; None where the shapes differ or nothing is finite."""
+    if a.shape != b.shape or a.shape != truth.shape:
+        return None
+    a, b, truth = (np.asarray(y, np.float64) for y in (a, b, truth))
+    usable = np.isfinite(a) & np.isfinite(b) & np.isfinite(truth)
+    if not usable.all() and not np.array_equal(a[~usable], b[~usable], equal_nan=True):
+        return None
+    size = float(np.linalg.norm(truth[usable]))
+    apart = float(np.linalg.norm(a[usable] - b[usable]))
+    return 0.0 if apart == 0 else apart / size if size else None
+
+
+def _allowed(m: Metrics) -> float:
+    """The relative L2 that an error of the largest RMS that is allowed would have."""
+    if m.engine is None or m.honest is None:
+        return 0.0
+    rms = next(c for c in criteria(m) if c.name == "rms")
+    known = ((m.honest_relative_l2, m.honest.rms), (m.relative_l2, m.engine.rms))
+    return next((l2 * rms.allowed / z for l2, z in known if z), 0.0)

@@ -1,0 +1,1 @@
+"""Tensors that an engine left in files, case by case."""

@@ -1,0 +1,101 @@
+"""Dumps as an engine: its answers lie in files, and nothing runs.
+
+    dump:FILE[:PROFILE]     the answer to the one case that is asked for; a folder of npy is such a file too
+    dump:FOLDER[:PROFILE]   FOLDER/<case>.safetensors (or .gguf, .npz, .npy, .bin, a folder of npy), a file a case
+
+PROFILE is the numerics under which the engine computed; by default float32. A dump of a model's component may hold
+taps too, by the names of `refsd forward --taps FILE --tap-ops`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from refsd.components import COMPONENTS
+from refsd.golden import dumps
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineFailure, Found
+from refsd.golden.input_file import note_input
+from refsd.golden.operations import OPERATIONS
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, PROFILES, Numerics
+from refsd.numerics.tensor import StoredTensor
+from refsd.weights.files import open_weights
+
+_SUFFIXES = (".safetensors", ".gguf", *dumps.SUFFIXES)
+_MODEL = "model/"
+
+
+def read_dump(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file, or of a folder of npy. Raises BadInput."""
+    if not path.exists():
+        raise BadInput(f"{path}: no such file or folder")
+    if path.is_dir() or path.suffix in dumps.SUFFIXES:
+        return dumps.read(path)
+    return {name: tensor.values() for name, tensor in open_weights(path).items()}
+
+
+class DumpEngine:
+    """
+    path:     a dump, or a folder with a dump for each case
+    numerics: how the engine computed that left it
+    """
+
+    version = "a dump"
+
+    def __init__(self, path: Path, numerics: Numerics):
+        self.name = path.stem
+        self._path, self._numerics = path, numerics
+        self.of_one_case = not path.is_dir() or any(path.glob("*.npy"))
+
+    def refuses(self, case: Case) -> str | None:
+        return None if self._file(case) else f"{self._path} has no dump of {case.name}"
+
+    def numerics(self, case: Case) -> Numerics:
+        return self._numerics
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        return self.run_tapped(case, inputs)[0]
+
+    def run_tapped(
+        self, case: Case, inputs: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        file = self._file(case)
+        assert file is not None
+        try:
+            found = read_dump(file)
+        except BadInput as error:
+            raise EngineFailure(str(error)) from None
+        if not case.op.startswith(_MODEL):
+            alone = len(found) == 1 and case.op in OPERATIONS
+            return (dict(zip(["y"], found.values(), strict=True)) if alone else found), {}
+        outputs = COMPONENTS[case.op.removeprefix(_MODEL)].outputs
+        return (
+            {name: y for name, y in found.items() if name in outputs},
+            {name: y for name, y in found.items() if name not in outputs},
+        )
+
+    def _file(self, case: Case) -> Path | None:
+        if self.of_one_case:
+            return self._path
+        paths = [self._path / f"{case.name}{suffix}" for suffix in ("", *_SUFFIXES)]
+        return next((path for path in paths if path.exists()), None)
+
+
+def find(path: str | None = None, **_) -> list[Found]:
+    """The dump, or dumps, at PATH[:PROFILE]. Raises BadInput where nothing is there."""
+    if not path:
+        return [Found("dump", None, "give dump:FILE or dump:FOLDER")]
+    place, colon, profile = path.rpartition(":")
+    if not colon or profile not in PROFILES:
+        place, profile = path, FLOAT32.name
+    if not Path(place).exists():
+        raise BadInput(f"{place}: no such file or folder")
+    note_input(Path(place))
+    engine = DumpEngine(Path(place), PROFILES[profile])
+    return [Found(engine.name, engine)]
