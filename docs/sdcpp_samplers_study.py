@@ -28,7 +28,7 @@ from refsd.pipelines.settings import Settings
 from refsd.samplers import noise
 from refsd.samplers.levels import SD_LEVELS
 from refsd.trajectory import sdcpp_float32
-from refsd.trajectory.sdcpp import Asked, Seen, compare, float32_levels, seen
+from refsd.trajectory.sdcpp import SamplerRun, Seen, compare, float32_levels, seen
 from refsd.weights import open_checkpoint
 
 SAMPLERS = (
@@ -42,11 +42,11 @@ SCHEDULES = (
 ETA = ("euler_a", "dpm++2s_a", "ddim_trailing", "tcd", "res_multistep", "res_2s", "er_sde")
 PROMPT = "a lovely cat"
 RUNS = [
-    *(Asked(sampler, schedule, steps) for steps in (4, 5) for schedule in SCHEDULES for sampler in SAMPLERS),
-    *(Asked(sampler, "discrete", 4, 128, 192) for sampler in SAMPLERS),
-    *(Asked(sampler, "karras", 5, cfg_scale=7.0) for sampler in SAMPLERS),
-    *(Asked(sampler, "karras", 5, eta=0.5) for sampler in ETA),
-    *(Asked(sampler, "karras", 4, 256, 256) for sampler in ("euler_a", "dpm++2m", "res_2s", "er_sde")),
+    *(SamplerRun(sampler, schedule, steps) for steps in (4, 5) for schedule in SCHEDULES for sampler in SAMPLERS),
+    *(SamplerRun(sampler, "discrete", 4, 128, 192) for sampler in SAMPLERS),
+    *(SamplerRun(sampler, "karras", 5, cfg_scale=7.0) for sampler in SAMPLERS),
+    *(SamplerRun(sampler, "karras", 5, eta=0.5) for sampler in ETA),
+    *(SamplerRun(sampler, "karras", 4, 256, 256) for sampler in ("euler_a", "dpm++2m", "res_2s", "er_sde")),
 ]
 
 
@@ -64,10 +64,10 @@ def record(server: Path, model: Path, path: Path, only: str) -> None:
     np.savez(path, **runs)
 
 
-def read(path: Path) -> dict[Asked, Seen]:
+def read(path: Path) -> dict[SamplerRun, Seen]:
     with np.load(path) as file:
         names = dict.fromkeys(name.rpartition("/")[0] for name in file.files if "/" in name)
-        return {Asked.of(name): Seen(*(file[f"{name}/{field}"] for field in Seen._fields)) for name in names}
+        return {SamplerRun.of(name): Seen(*(file[f"{name}/{field}"] for field in Seen._fields)) for name in names}
 
 
 def matrix(path: Path) -> None:
@@ -78,7 +78,7 @@ def matrix(path: Path) -> None:
         for sampler in SAMPLERS:
             cells = []
             for schedule in SCHEDULES:
-                asked = Asked(sampler, schedule, steps)
+                asked = SamplerRun(sampler, schedule, steps)
                 cells.append(f"{compare(asked, runs[asked], levels).steps.max():.0e}" if asked in runs else "")
             print(f"| {sampler} | {' | '.join(cells)} |")
     print("\n| others | worst step | worst timestep |\n|---|---|---|")
@@ -110,11 +110,11 @@ def matrix(path: Path) -> None:
 def fixture(path: Path, out: Path) -> None:
     """One row of latents of every sampler and every schedule: enough, since a step is a sum of arrays."""
     runs = read(path)
-    chosen = [Asked(sampler, "karras", 5) for sampler in SAMPLERS]
-    chosen += [Asked("dpm++2m", schedule, 4) for schedule in SCHEDULES]
-    chosen += [Asked(sampler, "karras", 5, eta=0.5) for sampler in ETA]
-    chosen += [Asked(sampler, "discrete", 5) for sampler in sdcpp_float32.DEVIATIONS]
-    chosen += [Asked("dpm++2s_a", schedule, 4) for schedule in ("ays", "kl_optimal")]
+    chosen = [SamplerRun(sampler, "karras", 5) for sampler in SAMPLERS]
+    chosen += [SamplerRun("dpm++2m", schedule, 4) for schedule in SCHEDULES]
+    chosen += [SamplerRun(sampler, "karras", 5, eta=0.5) for sampler in ETA]
+    chosen += [SamplerRun(sampler, "discrete", 5) for sampler in sdcpp_float32.DEVIATIONS]
+    chosen += [SamplerRun("dpm++2s_a", schedule, 4) for schedule in ("ays", "kl_optimal")]
     kept = {}
     for asked in chosen:
         run = runs[asked]
@@ -148,7 +148,7 @@ def free(path: Path, model: Path) -> None:
             txt2img.sample(sd, resolve(sd, base._replace(sampler=sampler, rng=rng)), conditioning, 42)
             for rng in ("cuda", "pushed")
         ]
-        engine = runs[Asked(sampler, "discrete", 4)].latent
+        engine = runs[SamplerRun(sampler, "discrete", 4)].latent
         apart, moved = (np.linalg.norm(other - ends[0]) / np.linalg.norm(ends[0]) for other in (engine, ends[1]))
         print(f"| {sampler} | {apart:.1e} | {moved / 1e-3:.2f} |", flush=True)
 

@@ -61,7 +61,7 @@ class EngineFailure(Exception):
         super().__init__(printable(" ".join(message.split())))
 
 
-class Found(NamedTuple):
+class EngineSearch(NamedTuple):
     """What a look for an engine gave: the engine, or why there is none."""
 
     name: str

@@ -40,13 +40,13 @@ def places(evidence: Evidence, channel: int) -> Places:
     shape = evidence.truth.shape
     for axis, n in enumerate(shape):
         wrong = _wrong_slices(evidence, axis)
-        said = None
+        phrase = None
         if wrong is not None and 0 < wrong.size < n:
-            said = index_set(wrong, n, axis_name(axis, channel, len(shape)))
-        if said is None or wrong is None:
+            phrase = index_set(wrong, n, axis_name(axis, channel, len(shape)))
+        if phrase is None or wrong is None:
             wrong = np.arange(n)
         else:
-            phrases.append(said)
+            phrases.append(phrase)
         box.append(wrong)
     if len(phrases) == len(shape) > 1 and all(wrong.size == 1 for wrong in box):
         phrases = [f"element {[int(wrong[0]) for wrong in box]}"]

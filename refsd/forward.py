@@ -23,7 +23,7 @@ from refsd.weights import Checkpoint, open_checkpoint, open_weights
 from refsd.weights.tensor_files import check_name, write_arrays
 
 
-class Request(NamedTuple):
+class ForwardRequest(NamedTuple):
     """The command line of `refsd forward`."""
 
     model: Path | None
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     lora_rule: str = "trainer"
 
 
-def run(request: Request) -> None:
+def run(request: ForwardRequest) -> None:
     """Raises BadInput, in one line, before anything is computed or written."""
     if request.component not in offered():
         raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
@@ -75,7 +75,7 @@ def run(request: Request) -> None:
     _report(request, outputs)
 
 
-def _check_outputs(request: Request, dtype: np.dtype) -> None:
+def _check_outputs(request: ForwardRequest, dtype: np.dtype) -> None:
     """Raises BadInput for what could not be written once it is computed."""
     component, outputs = COMPONENTS[request.component], Outputs()
     type = stored(np.zeros(0, dtype)).type
@@ -86,7 +86,7 @@ def _check_outputs(request: Request, dtype: np.dtype) -> None:
         outputs.add("--taps", request.taps)
 
 
-def _params(request: Request) -> dict[str, Any]:
+def _params(request: ForwardRequest) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for setting in request.params:
         name, equals, value = setting.partition("=")
@@ -104,7 +104,7 @@ def _values(path: Path, name: str, tensor) -> np.ndarray:
     return tensor.values()
 
 
-def _compute(request: Request, m: Module, inputs: Mapping[str, np.ndarray], params) -> tuple[dict, Taps]:
+def _compute(request: ForwardRequest, m: Module, inputs: Mapping[str, np.ndarray], params) -> tuple[dict, Taps]:
     nothing = ""
     asked = request.taps is not None
     wanted = ShownTaps(
@@ -124,7 +124,7 @@ def header_sha256(checkpoint: Checkpoint, component: str) -> str:
         return hashlib.sha256(raw.read(first)).hexdigest()
 
 
-def _report(request: Request, outputs: Mapping[str, np.ndarray]) -> None:
+def _report(request: ForwardRequest, outputs: Mapping[str, np.ndarray]) -> None:
     rows = [
         {
             "name": name,

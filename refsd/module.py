@@ -14,13 +14,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from refsd.adapters import Adapters
+from refsd.circular import CircularAxes
 from refsd.kernels.conv2d_fast import Choice
 from refsd.kernels.conv2d_winograd import bytes_of_filters
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import StoredTensor
-from refsd.seams import Seams
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,7 +56,7 @@ class Taps(dict[str, np.ndarray]):
         return value
 
 
-class Kept:
+class WeightCache:
     """Expanded weights, kept until `budget` bytes are full; later ones are expanded at each use."""
 
     def __init__(self, budget: int = 0):
@@ -64,7 +64,7 @@ class Kept:
         self._arrays: dict[str, Any] = {}
 
     def holds(self, key: str, nbytes: int) -> bool:
-        """Whether it is kept, or would be."""
+        """True if cached, or if it would fit in the budget."""
         return key in self._arrays or nbytes <= self.budget
 
     def get(self, key: str, expand: Callable[[], Any]) -> Any:
@@ -84,9 +84,9 @@ class Module:
     prefix:     "" or "input_blocks.1.0."
     arithmetic: the numerics, and the deviations under test
     taps:       None, or where outputs are recorded
-    kept:       which expanded weights stay in memory
+    cache:      expanded weights that stay in memory
     adapters:   None, or what is added to which layers
-    seams:      which edges of a picture meet: there conv2d's padding is no zeros
+    circular:      which edges of a picture meet: there conv2d's padding is no zeros
     prefixes:   of all weights; collected at the first `in`, and shared by the modules under this one
     """
 
@@ -96,24 +96,24 @@ class Module:
         arithmetic: Arithmetic | None = None,
         prefix: str = "",
         taps: Taps | None = None,
-        kept: Kept | None = None,
+        cache: WeightCache | None = None,
         adapters: Adapters | None = None,
-        seams: Seams | None = None,
+        circular: CircularAxes | None = None,
         prefixes: set[str] | None = None,
     ):
         self.weights = weights
         self.arithmetic = arithmetic or Arithmetic(FLOAT64)
         self.prefix = prefix
         self.taps = taps
-        self.kept = kept or Kept()
+        self.cache = cache or WeightCache()
         self.adapters = adapters or Adapters({}, self.arithmetic)
-        self.seams = seams or Seams()
+        self.circular = circular or CircularAxes()
         self._prefixes = set() if prefixes is None else prefixes
 
     def __getitem__(self, name: str | int) -> "Module":
         """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
         prefix = f"{self.prefix}{name}."
-        shared = self.arithmetic, prefix, self.taps, self.kept, self.adapters, self.seams, self._prefixes
+        shared = self.arithmetic, prefix, self.taps, self.cache, self.adapters, self.circular, self._prefixes
         return Module(self.weights, *shared)
 
     def __contains__(self, name: str | int) -> bool:
@@ -135,12 +135,12 @@ class Module:
 
     def weight(self, name: str) -> np.ndarray:
         """A weight, expanded to the compute dtype. Raises BadInput where there is none."""
-        return self.kept.get(self.prefix + name, lambda: self.arithmetic.expand(self._stored(name)))
+        return self.cache.get(self.prefix + name, lambda: self.arithmetic.expand(self._stored(name)))
 
     def _borrowed(self, name: str) -> np.ndarray:
         """The same, where nobody keeps it: what is not kept for all is valid until the next is borrowed."""
         shape, itemsize = self.shape(name), self.arithmetic.numerics.compute_dtype.itemsize
-        if self.kept.holds(self.prefix + name, math.prod(shape) * itemsize):
+        if self.cache.holds(self.prefix + name, math.prod(shape) * itemsize):
             return self.weight(name)
         return self.arithmetic.borrow(self._stored(name))
 
@@ -183,7 +183,7 @@ class Module:
     def conv2d(self, name: str, x, stride=1, padding: int | tuple[int, int, int, int] = 0):
         """x [N, C, H, W], padding in pixels on each side or (top, bottom, left, right) -> [N, K, P, Q]"""
         sides = (padding, padding, padding, padding) if isinstance(padding, int) else padding
-        x, sides = self.seams.wrap(x, sides)
+        x, sides = self.circular.wrap(x, sides)
         choice = self.arithmetic.choose(x.shape, self.shape(f"{name}.weight"), stride, sides)
         weight, bias = self._filters(name, choice), self._bias(name)
         if bias is None:
@@ -197,10 +197,10 @@ class Module:
         if choice.tile and self.prefix + name not in self.adapters:  # an adapter takes the weight itself
             K, C = self.shape(key)[:2]
             kept_as = f"{self.prefix}{key} for {choice.name}"
-            if self.kept.holds(
+            if self.cache.holds(
                 kept_as, bytes_of_filters(K, C, choice.tile, self.arithmetic.numerics.compute_dtype)
             ):
-                return self.kept.get(kept_as, lambda: self.arithmetic.filters(self._stored(key), choice))
+                return self.cache.get(kept_as, lambda: self.arithmetic.filters(self._stored(key), choice))
         return self.weight(key)
 
     def group_norm(self, name: str, x, num_groups=32, eps=1e-5):

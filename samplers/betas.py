@@ -45,26 +45,26 @@ def from_signal(steps: int, kept: Callable[[float], float]) -> np.ndarray:
 
 
 def squaredcos_cap_v2(steps: int) -> np.ndarray:
-    """kept(t) = cos(pi / 2 * (t + 0.008) / 1.008)^2. Source: Nichol & Dhariwal 2021, eq. 17."""
+    """signal(t) = cos(pi / 2 * (t + 0.008) / 1.008)^2. Source: Nichol & Dhariwal 2021, eq. 17."""
     return from_signal(steps, lambda t: math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2)
 
 
 def exponential(steps: int) -> np.ndarray:
-    """kept(t) = e^(-12 t). Source: diffusers, betas_for_alpha_bar("exp")."""
+    """signal(t) = e^(-12 t). Source: diffusers, betas_for_alpha_bar("exp")."""
     return from_signal(steps, lambda t: math.exp(-12 * t))
 
 
 def laplace(steps: int) -> np.ndarray:
-    """kept(t) = sqrt(s / (1 + s)), s = a^(-1/2) up to t = 1/2, a^(1/2) after it, a = 1 - 2 |1/2 - t| + 1e-6.
+    """signal(t) = sqrt(s / (1 + s)), s = a^(-1/2) up to t = 1/2, a^(1/2) after it, a = 1 - 2 |1/2 - t| + 1e-6.
 
     Source: Hang et al. 2024 (Improved noise schedule for diffusion training); diffusers, betas_for_alpha_bar.
     """
 
-    def kept(t: float) -> float:
+    def signal(t: float) -> float:
         log_snr = -0.5 * math.copysign(1, 0.5 - t) * math.log(1 - 2 * abs(0.5 - t) + 1e-6)
         return math.sqrt(1 / (1 + math.exp(-log_snr)))
 
-    return from_signal(steps, kept)
+    return from_signal(steps, signal)
 
 
 # diffusers' beta_schedule -> (steps, start, end) -> [steps]

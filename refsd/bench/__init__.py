@@ -18,7 +18,7 @@ from refsd.numerics.errors import BadInput
 CONTENDERS = ("refsd", "torch", "sd-cli")
 
 
-class Request(NamedTuple):
+class BenchRequest(NamedTuple):
     """
     what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels), "diffusion" (a step of any
             denoiser) or "flux-blocks"
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 class _Worker:
     """A contender's process: a line in, a turn, a line of JSON out."""
 
-    def __init__(self, contender: str, request: Request, sd_cli: str | None):
+    def __init__(self, contender: str, request: BenchRequest, sd_cli: str | None):
         self.contender = contender
         parts = {flag: str(file) for flag, file in request.parts.items()}
         more = json.dumps({"parts": parts, "side": request.side, "tokens": request.tokens})
@@ -92,7 +92,7 @@ class _Worker:
         self._process.wait()
 
 
-def bench(request: Request, progress=lambda what: None) -> dict[str, Entry]:
+def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]:
     """Run every contender that is there. -> contender -> Entry. Raises BadInput for a missing or unusable file."""
     for path in (request.model, request.sd_cli, *request.parts.values()):
         if path is not None and not path.exists():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refsd.bench import Request
+from refsd.bench import BenchRequest
 from refsd.bench.row import Absent
 from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.arithmetic import Arithmetic
@@ -46,7 +46,7 @@ def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
     return given
 
 
-def refsd_step(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+def refsd_step(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """-> row -> a step; what is worth knowing of it"""
     from refsd.components import forward, load, resolve
     from refsd.weights import open_checkpoint
@@ -64,7 +64,7 @@ def row_name(side: int) -> str:
     return f"denoiser's step, {side}x{side} pixels"
 
 
-def sd_cli_files(request: Request) -> list[str]:
+def sd_cli_files(request: BenchRequest) -> list[str]:
     """The options that name the same files; a file of the denoiser alone is no model to sd-cli."""
     from refsd.weights.checkpoint import survey
 
@@ -96,7 +96,7 @@ def blocks_rows(side: int, tokens: int) -> list[str]:
     return [f"Flux, {kind} block, {L} + {tokens} tokens" for kind in ("double", "single")]
 
 
-def refsd_blocks(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+def refsd_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """Weights by recipe, in f16."""
     from refsd.models.flux import double_stream_block, single_stream_block
     from refsd.module import Module
@@ -119,7 +119,7 @@ def refsd_blocks(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[s
     }, {"weights": "f16"}
 
 
-def torch_blocks(request: Request) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+def torch_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """diffusers' blocks with weights of their own: time does not look at them."""
     try:
         import diffusers

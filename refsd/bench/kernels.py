@@ -27,7 +27,7 @@ _SLOW = 2.0
 _REST = 0.005
 
 
-class Request(NamedTuple):
+class KernelRequest(NamedTuple):
     """
     only:      globs of row names
     places:    contender -> its library
@@ -64,7 +64,7 @@ class Cell(NamedTuple):
 class Worker:
     """A contender's process: a line of JSON in, a line of JSON out."""
 
-    def __init__(self, contender: str, request: Request):
+    def __init__(self, contender: str, request: KernelRequest):
         # -P: the folder `kernels` of a checkout must not hide Hugging Face's package.
         args = [contender, request.places.get(contender, ""), str(request.threads)]
         self._process = subprocess.Popen(
@@ -117,7 +117,7 @@ class Result(NamedTuple):
     setups: dict[str, dict[str, Any]]
 
 
-def bench(request: Request, progress: Callable[[str], None] = lambda what: None, start=Worker) -> Result:
+def bench(request: KernelRequest, progress: Callable[[str], None] = lambda what: None, start=Worker) -> Result:
     """Measure every row that `request.only` names. Raises BadInput where it names none."""
     rows = [row for name, row in ROWS.items() if any(fnmatch.fnmatch(name, glob) for glob in request.only)]
     if not rows:
@@ -142,7 +142,7 @@ def bench(request: Request, progress: Callable[[str], None] = lambda what: None,
             one.close()
 
 
-def _measure(row: Row, request: Request, worker, progress) -> dict[str, Cell]:
+def _measure(row: Row, request: KernelRequest, worker, progress) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
     runs: list[tuple[str, Any, int]] = []  # label, its worker, calls a turn
     shown: dict[str, tuple[str, tuple[str, ...]]] = {name: (name, c.processes) for name, c in row.columns.items()}

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from refsd.bench import Request
+from refsd.bench import BenchRequest
 from refsd.bench.row import Absent
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
@@ -23,13 +23,13 @@ from refsd.numerics.errors import BadInput
 Rows = dict[str, Callable[[], Any]]
 
 LATENT = {"unet": 64, "vae": 32}
-USUAL = Request("", None, None, 1)
+USUAL = BenchRequest("", None, None, 1)
 ROWS = {"unet": "UNet step, 64x64 latents", "vae": "VAE decode, 256x256 pixels"}
 
 
-def refsd_rows(what: str, model: str, _: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
+def refsd_rows(what: str, model: str, _: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
     from refsd.components import forward, load
-    from refsd.module import Kept
+    from refsd.module import WeightCache
     from refsd.numerics.arithmetic import Arithmetic
     from refsd.numerics.profiles import FLOAT32
     from refsd.weights.checkpoint import open_checkpoint
@@ -40,7 +40,7 @@ def refsd_rows(what: str, model: str, _: str, request: Request = USUAL) -> tuple
         rows, about = {"diffusion": refsd_step, "flux-blocks": refsd_blocks}[what](request)
         return rows, refsd_setup() | about
     component = {"unet": "unet", "vae": "vae-decoder"}[what]
-    m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), Kept(2**40))
+    m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), WeightCache(2**40))
     values = inputs(what)
     return {ROWS[what]: lambda: forward(component, m, values, params, component)}, refsd_setup()
 
@@ -74,7 +74,7 @@ def inputs(what: str) -> dict[str, Any]:
     return {"x": latent, "timesteps": np.array([500.0], np.float32), "context": context}
 
 
-def torch_rows(what: str, _: str, __: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
+def torch_rows(what: str, _: str, __: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
     """SD 1.5's architecture as diffusers has it; weights are its own, random: time does not look at them."""
     if what == "flux-blocks":
         from refsd.bench.diffusion import torch_blocks
@@ -109,7 +109,7 @@ def torch_rows(what: str, _: str, __: str, request: Request = USUAL) -> tuple[Ro
     return {ROWS[what]: lambda: vae.decode(values["z"])}, setup
 
 
-def sd_cli_rows(what: str, model: str, program: str, request: Request = USUAL) -> tuple[Rows, dict[str, Any]]:
+def sd_cli_rows(what: str, model: str, program: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
     """One step without guidance; the times are those of the program's log."""
     from refsd.bench.sd_cli import seconds_of
     from refsd.engines.sdcpp.program import Program

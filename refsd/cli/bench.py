@@ -62,7 +62,7 @@ def bench(
     llm: Llm = None,
     json: Annotated[Path | None, typer.Option(help="Write every time to this file.")] = None,
 ) -> None:
-    """Measure refsd in float32 beside its peers, turn by turn, each in a process of its own."""
+    """Time refsd in float32 against its peers: interleaved runs, each contender in its own process."""
     from rich.console import Console
 
     from refsd.golden.input_file import note_input
@@ -87,7 +87,7 @@ def bench(
         }
         with progress.status("kernels") as status:
             result = kernels.bench(
-                kernels.Request(tuple(only or ["*"]), places, threads, runs, presets), status.update
+                kernels.KernelRequest(tuple(only or ["*"]), places, threads, runs, presets), status.update
             )
         for one in tables(result):
             console.print(one)
@@ -118,7 +118,7 @@ def bench(
             "beside": beside,
         }
     else:
-        from refsd.bench import Request
+        from refsd.bench import BenchRequest
         from refsd.bench import bench as measure
         from refsd.bench.table import table, warnings
         from refsd.golden.case import ModelRecipe
@@ -131,7 +131,7 @@ def bench(
                 from refsd.cli.model_files import model_files
 
                 model = model_files(ModelRecipe("sd15", "f16"), "ldm")
-            entries = measure(Request(what, model, sd_cli, runs, parts, side, tokens), status.update)
+            entries = measure(BenchRequest(what, model, sd_cli, runs, parts, side, tokens), status.update)
         console.print(table(entries))
         for line in warnings(entries):
             console.print(printable(line), highlight=False, markup=False)

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(context: typer.Context, json: bool = _JSON) -> None:
-    """Each cache: its size, its folder and what is in it."""
+    """List each cache: its size, its folder and its content."""
     if context.invoked_subcommand is not None:
         return
     from refsd.caches import CACHES, size
@@ -39,7 +39,7 @@ def show(context: typer.Context, json: bool = _JSON) -> None:
 
 
 def clear(caches: list[str] = _CACHES, json: bool = _JSON) -> None:
-    """Empty caches; what they held is made again when it is needed."""
+    """Delete the content of caches. refsd makes it again when needed."""
     from refsd.caches import CACHES
     from refsd.numerics.errors import BadInput
 

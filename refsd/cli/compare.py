@@ -9,12 +9,14 @@ from refsd.golden.wording import counted, did_you_mean
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
 _WHICH = typer.Argument(help="A case's name, or a file of float64 tensors.")
 _NUMERICS = typer.Option(
-    None, help="For a case: how the engine says that it computes, a numerics profile.", show_default="float32"
+    None, help="With a case: the numerics profile that the engine declares.", show_default="float32"
 )
 _HONEST = typer.Option(
-    None, help="For a file: the same tensors from an honest run, as of `refsd forward --numerics torch-f16`."
+    None, help="With a file: the same tensors from an honest run, e.g. of `refsd forward --numerics torch-f16`."
 )
-_GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens, for a case's name; made if it lacks it.")
+_GOLDEN = typer.Option(
+    Path("goldens"), "--store", help="With a case: the store of goldens. A missing answer is computed."
+)
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 # Of more taps than this only the first wrong ones are shown: the others inherit their error.
 _LINES = 20
@@ -35,13 +37,13 @@ def compare(
 ) -> None:
     """Judge a dump against a golden, as `refsd conform` judges an engine.
 
-    A case's outputs are judged by its bound and its honest run. A dump may also, or only, have taps: results inside
-    a model, by the names that `refsd forward --taps` gives them, any part of them. Each is held against what the
-    reference makes of the dump's own earlier taps, so that it answers for the operations since the tap before it
-    alone: it is wrong where its error is over 4 times an honest one's. The first wrong one is where the bug is, and
-    known bugs are tried there.
+    For a case, outputs are judged by the case's bound and honest run. The dump may also contain taps (intermediate
+    results), or only taps: any subset of the names that `refsd forward --taps` writes. The reference
+    computes each tap from the dump's own previous taps, so an error counts only where it arises. A tap is
+    wrong if its error exceeds 4 times that of an honest run. refsd names the first wrong
+    tap and tries known bugs there.
 
-    A file's tensors are judged as taps, in the file's order, each against the honest run's.
+    For a file of float64 tensors, each tensor is judged as a tap, in the file's order, against the --honest file.
 
     Exit code 0: what the dump has conforms. 1: it does not. 2: bad input.
     """

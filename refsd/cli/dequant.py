@@ -19,11 +19,11 @@ def register(app: typer.Typer) -> None:
 def dequant(
     file: Annotated[Path, typer.Argument(help="A .gguf file.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A .safetensors, .npz or (one tensor) .npy file.")],
-    type: Annotated[Type, typer.Option(help="What blocks become: f32 is exact, f16 is rounded.")] = Type.f32,
+    type: Annotated[Type, typer.Option(help="Type of the expanded values: f32 is exact, f16 rounds.")] = Type.f32,
 ) -> None:
-    """Expand a GGUF file's blocks, bit for bit as gguf-py does, and write them as plain numbers.
+    """Dequantize a GGUF file, bit for bit as gguf-py does.
 
-    Tensors that are not packed into blocks stay as they are. Names and shapes stay too.
+    Names and shapes stay the same; tensors that are not quantized are copied.
     """
     from refsd.cli.bar import bar
     from refsd.golden.output_file import Outputs

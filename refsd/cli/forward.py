@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def forward(
-    component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...: all are listed below.")],
+    component: Annotated[str, typer.Option(help="diffusion, clip_l, vae-decoder, ...: see the list below.")],
     inputs: Annotated[Path, typer.Option("--inputs", "-i", help="Safetensors file with the arguments by name.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .safetensors, .npz or .npy file for the outputs.")],
     model: Annotated[
@@ -52,24 +52,25 @@ def forward(
     control_net: ControlNet = None,
     numerics: Profile = "float64",
     deviation: Annotated[
-        list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
+        list[str] | None, typer.Option(help="A known deviation of an engine to imitate. May be repeated.")
     ] = None,
     param: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE: what neither tensors nor config tell, as clip_skip=2.")
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: a parameter that the file does not contain, such as clip_skip=2."),
     ] = None,
     lora: Annotated[
         list[str] | None,
-        typer.Option(help="FILE[:STRENGTH]: an adapter to apply as the model runs; may be repeated."),
+        typer.Option(help="FILE[:STRENGTH]: an adapter to apply at run time. May be repeated."),
     ] = None,
     lora_rule: LoraRule = "trainer",
     taps: Annotated[Path | None, typer.Option(help="A .safetensors or .npz file for every block's output.")] = None,
-    tap: Annotated[str, typer.Option(help="Glob: which taps to keep.")] = "*",
-    tap_ops: Annotated[bool, typer.Option("--tap-ops", help="Tap every operation too, not only blocks.")] = False,
+    tap: Annotated[str, typer.Option(help="Glob that selects the taps to write.")] = "*",
+    tap_ops: Annotated[bool, typer.Option("--tap-ops", help="Also tap every operation, not only blocks.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the outputs' shapes and statistics as JSON.")] = False,
 ) -> None:
-    """Run one component of a model once, on tensors from a file."""
-    from refsd.forward import Request, run
+    """Run one component of a model once on the tensors of a file."""
+    from refsd.forward import ForwardRequest, run
 
     settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [], lora_rule)
     parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
-    run(Request(model, parts, component, inputs, out, *settings))
+    run(ForwardRequest(model, parts, component, inputs, out, *settings))

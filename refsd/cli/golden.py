@@ -12,7 +12,7 @@ _STORE_OPTION = typer.Option(STORE, "--store", help="Folder of the goldens.")
 CASES = typer.Option(
     ["*"],
     "--cases",
-    help="Only cases whose names match this glob: 'conv2d/*', '*q4_k*'. Repeat it for the cases of several globs.",
+    help="Only the cases whose name matches this glob: 'conv2d/*', '*q4_k*'. May be repeated.",
     show_default="all cases",
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
@@ -28,9 +28,9 @@ def register(app: typer.Typer) -> None:
 
 
 def make(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
-    """Answer every case in float64 and keep the answers.
+    """Compute the float64 answer of every case and store it.
 
-    What is there and whole is left alone: an interrupted run is taken up where it stopped.
+    Answers that are already stored and intact are skipped, so an interrupted run can be resumed.
     """
     from refsd import cases as corpus
     from refsd.cli.model_files import open_store
@@ -74,7 +74,7 @@ def make_into(store, chosen) -> int:
 
 
 def list_(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
-    """Every case that this refsd knows: what it asks, and whether the store has its answer."""
+    """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
     from refsd.cli.model_files import open_store
 
@@ -89,14 +89,14 @@ def list_(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) ->
 
 
 def show(
-    name: str = typer.Argument(None, help="A case, or an operation."),
+    name: str = typer.Argument(None, help="The name of a case or of an operation."),
     store: Path = _STORE_OPTION,
     mutants: bool = typer.Option(
-        False, "--mutants", help="Which known bugs the cases fail: all, or of one operation."
+        False, "--mutants", help="Show which known bugs each case detects, for all operations or one."
     ),
     json: bool = _JSON,
 ) -> None:
-    """What a case asks: operation, recipes, parameters; and what its golden holds."""
+    """Show a case: operation, input recipes, parameters and stored outputs; or the arguments of an operation."""
     import msgspec
 
     from refsd import cases as corpus
@@ -194,13 +194,13 @@ def _show_mutants(name: str | None, json: bool) -> None:
 def verify(
     store: Path = _STORE,
     cases: list[str] = CASES,
-    again: bool = typer.Option(False, "--recompute", help="Compute every answer again and compare."),
+    again: bool = typer.Option(False, "--recompute", help="Recompute every answer and compare."),
     json: bool = _JSON,
 ) -> None:
-    """Check a store: every hash, every recipe, nothing missing, nothing left over.
+    """Check a store: every hash and recipe; report missing and superfluous files.
 
-    With --recompute every answer must come out again, bit by bit, or within a relative L2 of 1e-13 where
-    another BLAS core sums in another order; weights are made anew from their recipes, not read from the cache.
+    --recompute computes every answer again, with weights made anew from their recipes, and demands equal bits, or
+    a relative L2 distance of at most 1e-13 if another BLAS kernel sums in another order.
     Exit code 1 if anything is wrong.
     """
     import fnmatch

@@ -17,13 +17,13 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     check_values: Annotated[
-        bool, typer.Option("--check-values", help="Read every value; find NaN and infinity.")
+        bool, typer.Option("--check-values", help="Read every value and report NaN and infinity.")
     ] = False,
 ) -> None:
-    """Say what a checkpoint is: family, components, types, sizes; what is missing or unknown.
+    """Identify a checkpoint: family, components, types and sizes; list missing and unknown tensors.
 
-    Only headers are read. Exit codes: 0; 1 where tensors are missing, unused, misshapen or not finite;
-    2 where the file cannot be read.
+    Reads headers only. Exit code 0: complete. 1: tensors are missing, unused, of a wrong shape or not finite.
+    2: the file cannot be read.
     """
     import json
 

@@ -22,10 +22,10 @@ def noise(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Draw an engine's first noise: print its beginning and its hash, or write it to a file.
+    """Draw the initial noise of an engine: print the first numbers and a hash, or write it to a file.
 
-    The integers behind the normals are exact; their last bits depend on an engine's log and cos, so that two
-    engines that must agree bit for bit are handed the noise in a file.
+    The random integers are exact. The last bits of the normal numbers depend on the log and cos of an engine, so
+    use a file if two engines must start from identical bits.
     """
     import hashlib
 

@@ -22,7 +22,7 @@ LoraRule = Annotated[
     str,
     typer.Option(
         "--lora-rule",
-        help="Whose way to apply DoRA, OFT and BOFT, which differ at strengths other than 1, some at 1: trainer "
+        help="Rule for DoRA, OFT and BOFT, on which programs differ at strengths other than 1: trainer "
         "(LyCORIS's or PEFT's, as the file says), lycoris, peft (diffusers), comfyui, a1111 or sdcpp.",
     ),
 ]

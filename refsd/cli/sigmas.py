@@ -26,11 +26,17 @@ def register(app: typer.Typer) -> None:
 def sigmas(
     steps: Annotated[int, typer.Option(min=1, max=1000, help="Sampling steps.")] = 20,
     like: Annotated[Like, typer.Option(help="Whose conventions.")] = Like.sdcpp,
-    scheduler: Annotated[str | None, typer.Option(help="By the engine's own name; its default without.")] = None,
-    sampler: Annotated[str, typer.Option(help="Some leave the last sigma above 0 out.")] = "euler",
-    strength: Annotated[float, typer.Option(min=0.0, max=1.0, help="img2img: the share that is denoised.")] = 1.0,
+    scheduler: Annotated[
+        str | None, typer.Option(help="The schedule, by the engine's own name. Default: the engine's.")
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option(help="The sampler: some engines drop the last sigma above 0 for some samplers.")
+    ] = "euler",
+    strength: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="img2img: the share of the schedule to run.")
+    ] = 1.0,
     custom: Annotated[
-        str | None, typer.Option("--sigmas", "--custom", help="The sigmas themselves: 14.6,7,3,0.")
+        str | None, typer.Option("--sigmas", "--custom", help="Custom sigmas, in place of a schedule: 14.6,7,3,0.")
     ] = None,
     sdxl: Annotated[bool, typer.Option("--sdxl", help="Tables searched for SDXL, not for SD 1.x.")] = False,
     flow_shift: Annotated[
@@ -38,11 +44,11 @@ def sigmas(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Print the sigmas of a schedule, and what the network is told at each: SD 1.x, 2.x, SDXL; --flow-shift: SD 3.
+    """Print the sigmas of an engine's schedule, and the timestep that the network receives at each.
 
-    Two engines that call a schedule by one name need not mean one schedule: compare --like comfyui --scheduler
-    kl_optimal with --like forge, or --flow-shift 3 --scheduler sgm_uniform of comfyui with sdcpp's. Custom sigmas
-    are cut by --strength where the engine cuts a list: sdcpp, diffusers, k-diffusion.
+    Levels are those of SD 1.x, 2.x and SDXL, or with --flow-shift those of a rectified flow (SD 3). Engines use the
+    same name for different schedules: compare `--like comfyui --scheduler kl_optimal` with `--like forge`. With
+    --like sdcpp, diffusers or k-diffusion, --strength drops the first entries of custom sigmas.
     """
     from refsd.numerics.errors import BadInput
     from refsd.samplers.conventions import CARDS

@@ -14,32 +14,35 @@ def register(app: typer.Typer) -> None:
 
 def tokenize(
     component: Annotated[str, typer.Option(help=f"{', '.join(COMPONENTS)}.")],
-    prompt: Annotated[list[str], typer.Option("-p", "--prompt", help="May be repeated: a row each.")],
+    prompt: Annotated[list[str], typer.Option("-p", "--prompt", help="A prompt; repeat it for more rows.")],
     model: Annotated[
-        Path | None, typer.Argument(help="A text encoder's .gguf, or a diffusers folder: its tokenizer is taken.")
+        Path | None,
+        typer.Argument(help="A text encoder's .gguf or a diffusers folder that contains the tokenizer."),
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="tokenizer.json, spiece.model, vocab.json beside merges.txt, or a folder with one."),
+        typer.Option(
+            help="tokenizer.json, spiece.model, vocab.json with merges.txt, or a folder that has one of them."
+        ),
     ] = None,
     family: Annotated[
         str | None,
         typer.Option(
-            help="Whose words and padding: sd1, sd2, sdxl, sd3, flux, chroma, zimage, flux2-dev, flux2-klein."
+            help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, flux2-dev, flux2-klein."
         ),
     ] = None,
-    like: Annotated[str, typer.Option(help="diffusers or sdcpp.")] = "diffusers",
-    length: Annotated[int | None, typer.Option(help="Tokens of a row, in place of the family's.")] = None,
+    like: Annotated[str, typer.Option(help="Whose rules to follow: diffusers or sdcpp.")] = "diffusers",
+    length: Annotated[int | None, typer.Option(help="Tokens in a row. Default: the family's length.")] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="A .safetensors file, for `refsd forward -i`, or .npz or .npy."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Turn a prompt into token ids, begun, ended and padded as the family's text encoder expects them.
+    """Turn a prompt into token ids, with the start, end and padding tokens that the family's text encoder expects.
 
-    The file has input_ids, and attention_mask where the family's encoder is told of padding. Prompt weights mean
-    nothing here.
+    Writes input_ids, and attention_mask if the family's encoder masks padding. Prompt weights such as (x:1.2) are
+    not interpreted.
     """
     from refsd.tokenize import Options, run
 

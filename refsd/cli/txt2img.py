@@ -8,7 +8,7 @@ import typer
 from refsd.cli.numerics import Profile
 from refsd.cli.parts import T5XXL, ClipG, ClipL, ControlNet, DiffusionModel, Llm, LoraRule, Taesd, Vae, part_files
 
-IMAGES, TILES = "Pictures to draw from", "Large pictures"
+IMAGES, TILES = "Input pictures", "Large pictures"
 
 
 def register(app: typer.Typer) -> None:
@@ -17,34 +17,44 @@ def register(app: typer.Typer) -> None:
 
 def txt2img(
     prompt: Annotated[
-        str, typer.Option("-p", "--prompt", help=r"What to draw; (x:1.2), \[x] and BREAK as in A1111.")
+        str, typer.Option("-p", "--prompt", help=r"What to draw. (x:1.2), \[x] and BREAK work as in A1111.")
     ],
     model: Annotated[
         Path | None, typer.Option("-m", "--model", help="A .safetensors or .gguf file, or a diffusers folder.")
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="A .png file.")] = Path("output.png"),
     negative_prompt: Annotated[
-        str, typer.Option("-n", "--negative-prompt", help="What not to draw; read where --cfg-scale is not 1.")
+        str, typer.Option("-n", "--negative-prompt", help="What not to draw. Used if --cfg-scale is not 1.")
     ] = "",
     width: Annotated[
-        int, typer.Option("-W", "--width", help="Pixels; goes up to what the model takes. 0: --init-img's, or 512.")
+        int,
+        typer.Option(
+            "-W", "--width", help="Pixels, rounded up to the model's multiple. 0: that of --init-img, or 512."
+        ),
     ] = 0,
-    height: Annotated[int, typer.Option("-H", "--height", help="Likewise.")] = 0,
+    height: Annotated[int, typer.Option("-H", "--height", help="As --width.")] = 0,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Default: the family's, 20 of a UNet, 4 of FLUX.1 schnell, ...")
+        int | None, typer.Option("--steps", help="Default: the family's: 20 for UNets, 4 for FLUX.1 schnell, ...")
     ] = None,
     cfg_scale: Annotated[
         float | None,
-        typer.Option("--cfg-scale", help="1 leaves the negative prompt out: so FLUX and Z-Image; UNets 7."),
+        typer.Option(
+            "--cfg-scale",
+            help="Classifier-free guidance; 1 turns it off. Default: 7 for UNets, 1 for FLUX and Z-Image.",
+        ),
     ] = None,
     guidance: Annotated[
         float | None,
-        typer.Option("--guidance", help="Of weights that embed it. Default: FLUX.1 3.5, Fill 30, FLUX.2 4."),
+        typer.Option(
+            "--guidance",
+            help="Distilled guidance, for models that embed it. Default: FLUX.1 3.5, Fill 30, FLUX.2 4.",
+        ),
     ] = None,
     like: Annotated[
         str,
         typer.Option(
-            "--like", help="sdcpp or diffusers: whose lengths, schedule, noise and img2img where they differ."
+            "--like",
+            help="sdcpp or diffusers: whose conventions to follow for text length, schedule, noise and img2img.",
         ),
     ] = "sdcpp",
     sampling_method: Annotated[
@@ -52,7 +62,7 @@ def txt2img(
         typer.Option(
             "--sampling-method",
             "--sampler",
-            help="euler, heun, dpm++2m, ...; a wrong one lists them all. Default: euler_a for UNets, else euler.",
+            help="euler, heun, dpm++2m, ...; an unknown name lists all. Default: euler_a for UNets, else euler.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -60,38 +70,50 @@ def txt2img(
         typer.Option(
             "--scheduler",
             "--schedule",
-            help="discrete, karras, flow_uniform, ...; a wrong one lists them all. Default: the family's and the "
-            "engine's; lcm for lcm and tcd.",
+            help="discrete, karras, flow_uniform, ...; an unknown name lists all. Default: that of the family and "
+            "of --like; lcm for the samplers lcm and tcd.",
         ),
     ] = None,
     sigmas: Annotated[
-        str | None, typer.Option("--sigmas", help="Instead of a schedule: 14.61,7.8,3.5,0; --steps does not count.")
+        str | None,
+        typer.Option(
+            "--sigmas", help="The noise levels, in place of a schedule: 14.61,7.8,3.5,0. --steps is ignored."
+        ),
     ] = None,
     flow_shift: Annotated[
         float | None,
-        typer.Option("--flow-shift", help="Of a rectified flow, 3 for SD 3; for FLUX its mu, else by the size."),
+        typer.Option(
+            "--flow-shift", help="Shift of a rectified flow. Default: 3 for SD 3; FLUX: by the size (give its mu)."
+        ),
     ] = None,
     prediction: Annotated[
         str | None,
-        typer.Option("--prediction", help="eps, v or edm_v: of a UNet. Default: as its folder says, or SD 2 acts."),
+        typer.Option(
+            "--prediction",
+            help="What a UNet predicts: eps, v or edm_v. Default: from its config; for SD 2 files by a trial run.",
+        ),
     ] = None,
     eta: Annotated[
         float | None,
-        typer.Option("--eta", help="Share of fresh noise, of samplers that draw any. Default: as sd-cli's."),
+        typer.Option("--eta", help="Share of fresh noise, for samplers that add noise. Default: sd-cli's."),
     ] = None,
-    seed: Annotated[int, typer.Option("-s", "--seed", help="Below 0: a random one, which is shown.")] = 42,
+    seed: Annotated[int, typer.Option("-s", "--seed", help="Below 0: a random seed, which is printed.")] = 42,
     rng: Annotated[
         str | None,
         typer.Option("--rng", help="cuda (Philox, as sd-cli and A1111) or cpu (as torch, diffusers, ComfyUI)."),
     ] = None,
     sampler_rng: Annotated[
-        str | None, typer.Option("--sampler-rng", help="Of the noise between the steps. Default: --rng's stream.")
+        str | None,
+        typer.Option("--sampler-rng", help="Generator of the noise between steps. Default: that of --rng."),
     ] = None,
     clip_skip: Annotated[
-        int, typer.Option("--clip-skip", help="2 leaves out CLIP's last layer; below 1: the family's.")
+        int, typer.Option("--clip-skip", help="2 skips CLIP's last layer. Below 1: the family's default.")
     ] = -1,
     batch_count: Annotated[
-        int, typer.Option("-b", "--batch-count", help="Pictures, of seeds counting up: cat_0.png, cat_1.png, ...")
+        int,
+        typer.Option(
+            "-b", "--batch-count", help="How many pictures, with consecutive seeds: cat_0.png, cat_1.png, ..."
+        ),
     ] = 1,
     diffusion_model: DiffusionModel = None,
     vae: Vae = None,
@@ -110,91 +132,109 @@ def txt2img(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="T5's, Qwen3's or Mistral's: tokenizer.json, spiece.model, a GGUF or a folder. Default: the "
-            "model's or the encoder's own.",
+            help="Tokenizer of T5, Qwen3 or Mistral: tokenizer.json, spiece.model, a GGUF or a folder. Default: "
+            "the one in the model or the encoder.",
             rich_help_panel="Parts",
         ),
     ] = None,
     init_img: Annotated[
         Path | None,
-        typer.Option("-i", "--init-img", "--init-image", help="What to begin with.", rich_help_panel=IMAGES),
+        typer.Option(
+            "-i", "--init-img", "--init-image", help="The picture to start from (img2img).", rich_help_panel=IMAGES
+        ),
     ] = None,
     strength: Annotated[
         float,
-        typer.Option("--strength", help="How much of it is drawn anew, 0 to 1.", rich_help_panel=IMAGES),
+        typer.Option("--strength", help="How much of it to redraw, 0 to 1.", rich_help_panel=IMAGES),
     ] = 0.75,
     mask: Annotated[
-        Path | None, typer.Option("--mask", help="White where it is drawn anew.", rich_help_panel=IMAGES)
+        Path | None, typer.Option("--mask", help="Inpainting mask: white where to redraw.", rich_help_panel=IMAGES)
     ] = None,
     control_image: Annotated[
         Path | None,
         typer.Option(
-            "--control-image", help="Of a ControlNet, or of FLUX.1 Canny and Depth.", rich_help_panel=IMAGES
+            "--control-image",
+            help="Control picture for a ControlNet, FLUX.1 Canny or Depth.",
+            rich_help_panel=IMAGES,
         ),
     ] = None,
     control_strength: Annotated[
-        float, typer.Option("--control-strength", help="Of a ControlNet.", rich_help_panel=IMAGES)
+        float, typer.Option("--control-strength", help="Strength of the ControlNet.", rich_help_panel=IMAGES)
     ] = 0.9,
     ref_image: Annotated[
         Path | None,
         typer.Option(
             "-r",
             "--ref-image",
-            help="To edit: of pix2pix, FLUX.1 Kontext, FLUX.2.",
+            help="The picture to edit, for pix2pix, FLUX.1 Kontext and FLUX.2.",
             rich_help_panel=IMAGES,
         ),
     ] = None,
     img_cfg_scale: Annotated[
         float | None,
         typer.Option(
-            "--img-cfg-scale", help="Of pix2pix. Default: --cfg-scale; diffusers 1.5.", rich_help_panel=IMAGES
+            "--img-cfg-scale",
+            help="Image guidance of pix2pix. Default: --cfg-scale; with --like diffusers 1.5.",
+            rich_help_panel=IMAGES,
         ),
     ] = None,
     vae_tiling: Annotated[
         bool,
-        typer.Option("--vae-tiling", help="Decode in tiles: less memory, another picture.", rich_help_panel=TILES),
+        typer.Option(
+            "--vae-tiling",
+            help="Decode in tiles: needs less memory; the picture differs slightly.",
+            rich_help_panel=TILES,
+        ),
     ] = False,
     vae_tile_size: Annotated[
         str | None,
         typer.Option(
-            "--vae-tile-size", help="Latent pixels: 32, or 32x24 (X x Y); below 4: 32.", rich_help_panel=TILES
+            "--vae-tile-size",
+            help="In latent pixels: 32, or 32x24 (width x height). Below 4: 32.",
+            rich_help_panel=TILES,
         ),
     ] = None,
     vae_relative_tile_size: Annotated[
         str | None,
         typer.Option(
             "--vae-relative-tile-size",
-            help="0.5 or 0.5x0.25: parts of the latent; above 1: how many tiles. Before --vae-tile-size.",
+            help="Share of the latent, 0.5 or 0.5x0.25; above 1: the number of tiles. Overrides --vae-tile-size.",
             rich_help_panel=TILES,
         ),
     ] = None,
     vae_tile_overlap: Annotated[
         float,
         typer.Option(
-            "--vae-tile-overlap", help="Part of a tile that its neighbours share; 0 to 0.5.", rich_help_panel=TILES
+            "--vae-tile-overlap",
+            help="Share of a tile that overlaps its neighbours, 0 to 0.5.",
+            rich_help_panel=TILES,
         ),
     ] = 0.5,
-    circular: Annotated[bool, typer.Option("--circular", help="All edges meet: the picture tiles. UNets.")] = False,
-    circularx: Annotated[bool, typer.Option("--circularx", help="The left and the right edge meet.")] = False,
-    circulary: Annotated[bool, typer.Option("--circulary", help="The top and the bottom edge meet.")] = False,
+    circular: Annotated[
+        bool, typer.Option("--circular", help="Circular padding on both axes, so that the picture tiles (UNets).")
+    ] = False,
+    circularx: Annotated[bool, typer.Option("--circularx", help="Circular padding from left to right.")] = False,
+    circulary: Annotated[bool, typer.Option("--circulary", help="Circular padding from top to bottom.")] = False,
     numerics: Profile = "float32",
     deviation: Annotated[
-        list[str] | None, typer.Option(help="A declared deviation of an engine to apply; may be repeated.")
+        list[str] | None, typer.Option(help="A known deviation of an engine to imitate. May be repeated.")
     ] = None,
     lora: Annotated[
         list[str] | None,
-        typer.Option(help="FILE[:STRENGTH]: an adapter to apply as the model runs; may be repeated."),
+        typer.Option(help="FILE[:STRENGTH]: an adapter to apply at run time. May be repeated."),
     ] = None,
     lora_rule: LoraRule = "trainer",
     taps: Annotated[
         Path | None,
-        typer.Option(help="Safetensors file for text encodings, noise, every step, latent and picture."),
+        typer.Option(
+            help="Write text encodings, noise, every step, the latent and the picture to this .safetensors file."
+        ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print the pictures and every setting, defaults filled in, as JSON.")
+        bool, typer.Option("--json", help="Print the pictures and all settings, including defaults, as JSON.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Say what is read and how long each part took.")
+        bool, typer.Option("-v", "--verbose", help="Print what is read and how long each part takes.")
     ] = False,
 ) -> None:
     """Make a picture from a prompt: SD 1, 2, XL, 3, FLUX.1, FLUX.2, Chroma, Z-Image.
@@ -204,9 +244,9 @@ def txt2img(
     """
     import secrets
 
+    from refsd.circular import CircularAxes
     from refsd.pipelines.pictures import Files, draw
     from refsd.pipelines.settings import Settings, read_sigmas, read_tiling
-    from refsd.seams import Seams
 
     tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
     levels = None if sigmas is None else read_sigmas(sigmas)
@@ -226,7 +266,7 @@ def txt2img(
         sampler_rng=sampler_rng,
         sigmas=levels,
         tiling=tiling if vae_tiling else None,
-        seams=Seams(circular or circularx, circular or circulary),
+        circular=CircularAxes(circular or circularx, circular or circulary),
         like=like,
         guidance=guidance,
         flow_shift=flow_shift,

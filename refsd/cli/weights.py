@@ -48,15 +48,17 @@ def register(app: typer.Typer) -> None:
 
 
 def make(
-    family: Annotated[str, typer.Argument(help="sd15, flux-dev, zimage, ...; an unknown one gives the list.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="File (.safetensors, .gguf), or a folder.")],
+    family: Annotated[str, typer.Argument(help="sd15, flux-dev, zimage, ...; an unknown name lists all.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A .safetensors or .gguf file, or a folder.")],
     type: Annotated[Type, typer.Option(help="Storage type; block types need a .gguf file.")] = Type.f16,
     tiny: Annotated[bool, typer.Option("--tiny", help="A small configuration of the same architecture.")] = False,
-    layout: Annotated[Layout, typer.Option(help="One file as the original, or a diffusers folder.")] = Layout.ldm,
+    layout: Annotated[
+        Layout, typer.Option(help="ldm: one file with the original names; diffusers: a folder.")
+    ] = Layout.ldm,
 ) -> None:
-    """Make weights from the names of the tensors: no download, and the same bytes everywhere.
+    """Make recipe weights: pseudo-random numbers from tensor names, the same bytes on every machine, no download.
 
-    The model has the real names, shapes and types; pictures made with it are noise.
+    The model has the names, shapes and types of the real one; pictures made with it are noise.
     """
     from refsd.cli.bar import bar
     from refsd.golden.case import ModelRecipe

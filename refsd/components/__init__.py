@@ -16,7 +16,7 @@ from refsd.components.checks import check as check_inputs
 from refsd.components.component import IDS, MASK, VALUE, Argument, Component
 from refsd.components.unet import CONTROL
 from refsd.loras import load as load_adapters
-from refsd.module import Kept, Module
+from refsd.module import Module, WeightCache
 from refsd.networks import DENOISERS, NETWORKS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -85,7 +85,7 @@ def load(
     checkpoint: Checkpoint,
     name: str,
     arithmetic: Arithmetic,
-    kept: Kept | None = None,
+    cache: WeightCache | None = None,
     loras: Sequence[tuple[AdapterFile, float]] = (),
 ) -> tuple[Module, dict[str, Any]]:
     """A component's weights as a Module, and the params that its config sets. Raises BadInput if not there."""
@@ -99,7 +99,7 @@ def load(
     weights: Mapping[str, StoredTensor] = held.weights
     if component.beside in checkpoint.components:
         weights = _Beside(weights, f"{CONTROL}.", checkpoint.components[component.beside].weights)
-    return Module(weights, arithmetic, kept=kept, adapters=adapters), params
+    return Module(weights, arithmetic, cache=cache, adapters=adapters), params
 
 
 def forward(

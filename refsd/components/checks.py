@@ -35,8 +35,8 @@ def check(
         if len(letters) != x.ndim or 0 in x.shape:
             raise BadInput(f"{at} has shape {list(x.shape)}, expected {_bracketed(wanted)}: reshape it")
         for letter, size in zip(letters, x.shape, strict=True):
-            said = f"{at} has shape {list(x.shape)}, expected {_bracketed(wanted)}"
-            _check_size(said, letter, size, sizes, fits)
+            mismatch = f"{at} has shape {list(x.shape)}, expected {_bracketed(wanted)}"
+            _check_size(mismatch, letter, size, sizes, fits)
         _check_values(at, x, wanted.kind, fits)
 
 

@@ -63,8 +63,8 @@ def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) 
     widths = {outputs: m.shape(outputs)[0]} | {norm: m.shape(norm)[0] for norm in norms if norm in m.weights}
     rows, *others = widths.values()
     if rows % head_dim or any(width != head_dim for width in others):
-        said = " and ".join(f'"{name}" has {width} rows' for name, width in widths.items())
-        raise BadInput(f"{said}: refsd computes whole heads of {head_dim} channels")
+        rows_of_each = " and ".join(f'"{name}" has {width} rows' for name, width in widths.items())
+        raise BadInput(f"{rows_of_each}: refsd computes whole heads of {head_dim} channels")
 
 
 def needed(why: str) -> Fit:

@@ -48,21 +48,21 @@ def _clip_g(m: Module, input_ids, **params):
 
 
 def _qwen3(m: Module, input_ids, attention_mask=None, layers=()):
-    return _told(qwen3(m, input_ids, attention_mask), layers, QWEN3_LAYERS)
+    return _context(qwen3(m, input_ids, attention_mask), layers, QWEN3_LAYERS)
 
 
 def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128, layers=()):
-    return _told(mistral(m, input_ids, attention_mask, head_dim), layers, MISTRAL_LAYERS)
+    return _context(mistral(m, input_ids, attention_mask, head_dim), layers, MISTRAL_LAYERS)
 
 
-def _told(hidden_states, layers, usual) -> dict:
-    """What a denoiser is given: the hidden states that it asks for, or the last two, and FLUX.2's context."""
+def _context(hidden_states, layers, usual) -> dict:
+    """Pick the hidden states for a denoiser: those of `layers`, or the last two and FLUX.2's context."""
     if layers:
         if not all(type(i) is int and i >= 0 for i in layers):
             raise BadInput(f"param layers is {str(layers)[:40]}, expected numbers of hidden states, from 0 on")
         return {"hidden_states": stacked(hidden_states, layers)}
-    told = {"last_hidden_state": hidden_states[-1], "penultimate": hidden_states[-2]}
-    return told | ({"context": stacked(hidden_states, usual)} if len(hidden_states) > max(usual) else {})
+    states = {"last_hidden_state": hidden_states[-1], "penultimate": hidden_states[-2]}
+    return states | ({"context": stacked(hidden_states, usual)} if len(hidden_states) > max(usual) else {})
 
 
 COMPONENTS = {

@@ -3,11 +3,11 @@
 import importlib
 from pathlib import Path
 
-from refsd.golden.engine import Found
+from refsd.golden.engine import EngineSearch
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 
-# What the command line calls an engine -> its folder. engine.py has find(path=None, **options) -> list[Found].
+# What the command line calls an engine -> its folder. engine.py has find(path=None, **options) -> [EngineSearch].
 FOLDERS = {
     page.parent.name.replace("_", "-"): page.parent.name
     for page in sorted(Path(__file__).parent.glob("*/engine.py"))
@@ -16,10 +16,10 @@ FOLDERS = {
 DEFAULT = tuple(name for name in FOLDERS if name not in ("exec", "dump"))
 
 
-def find(argument: str, **options) -> list[Found]:
+def find(argument: str, **options) -> list[EngineSearch]:
     """Look for "torch", "ggml:/path/to/libggml.so", "exec:./program".
 
-    Raises BadInput for an unknown name. What is not there comes back as a Found that says why.
+    Raises BadInput for an unknown name. What is not there comes back as a EngineSearch that says why.
     """
     name, _, path = argument.partition(":")
     if name not in FOLDERS:

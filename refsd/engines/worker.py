@@ -38,7 +38,7 @@ class Worker:
     ) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         """Send a request, wait for its answer. Raises EngineFailure where the process dies or refuses."""
         process = self._alive()
-        said = os.fstat(self._log.fileno()).st_size
+        log_start = os.fstat(self._log.fileno()).st_size
         late = threading.Event()
         watchdog = threading.Timer(self.timeout, lambda: (late.set(), process.kill()))
         watchdog.start()
@@ -50,7 +50,7 @@ class Worker:
             self._close()
             if late.is_set():
                 raise EngineFailure(f"no answer after {self.timeout:g} s") from None
-            raise EngineFailure(f"{ending(code)}: {last_words(self._log, said)}") from None
+            raise EngineFailure(f"{ending(code)}: {last_words(self._log, log_start)}") from None
         finally:
             watchdog.cancel()
         if "error" in answer:

@@ -18,7 +18,7 @@ from refsd.judges.following import Following, Reached, as_shaped
 from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
 from refsd.judges.observed import Observed
 from refsd.judges.place import Place
-from refsd.module import Kept, Module, Taps
+from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
@@ -59,7 +59,7 @@ class ModelJudge(Judge):
         """The answer; blocks and operations on the way go to `taps`. Raises BadInput for what does not fit."""
         with one_answer(arithmetic.numerics):
             # As much of the model is kept expanded as an eighth of the memory holds.
-            m, values, params = self._module(case, inputs, arithmetic, Kept(memory() // 8))
+            m, values, params = self._module(case, inputs, arithmetic, WeightCache(memory() // 8))
             m.taps = taps
             return forward(_component(case), m, values, params, case.name)
 
@@ -197,7 +197,7 @@ class ModelJudge(Judge):
         return explaining(MUTANTS) or explaining(self._in_one_block(case, inputs))
 
     def _module(
-        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, kept: Kept | None = None
+        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
     ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
         """The case's component, its inputs' values, and its parameters."""
         values = {name: tensor.values() for name, tensor in inputs.items()}
@@ -213,7 +213,7 @@ class ModelJudge(Judge):
         if self._opened is None or self._opened[0] != case.model:
             self._opened = None
             self._opened = case.model, open_checkpoint(self.model_files(case.model, "ldm"))
-        m, params = load(self._opened[1], name, arithmetic, kept)
+        m, params = load(self._opened[1], name, arithmetic, cache)
         return m, values, {**params, **case.params}
 
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:

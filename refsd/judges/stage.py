@@ -16,7 +16,7 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
 from refsd.stages import STAGES
-from refsd.stages.stage import Asked, Change, Output
+from refsd.stages.stage import Change, Output, StageInputs
 
 
 class StageJudge(Judge):
@@ -49,12 +49,12 @@ class StageJudge(Judge):
     def _measured(self, standard: Standard, found: Answer, wrong: bool) -> list[Metrics]:
         """wrong: the truth is a mutant's, whose rounding may be the larger"""
         case, stage = standard.case, STAGES[standard.case.op]
-        asked = self._asked(case, standard.inputs, FLOAT64)
+        stage_inputs = self._stage_inputs(case, standard.inputs, FLOAT64)
         metrics = []
         for name, output in stage.outputs.items():
             if name in standard.truth:
                 truth = standard.truth[name]
-                limits = output.bound(asked, truth, standard.numerics)
+                limits = output.bound(stage_inputs, truth, standard.numerics)
                 if wrong and output.size is not None:
                     finite = np.where(np.isfinite(truth), truth, 0.0)
                     size = np.maximum(np.abs(finite), np.linalg.norm(finite) / np.sqrt(max(truth.size, 1)))
@@ -90,22 +90,22 @@ class StageJudge(Judge):
                 suspects[mutant.name] = near
         if any(found[name].shape != y.shape for name, y in truth.items()):
             return list(suspects)
-        asked, stage = self._asked(case, inputs, FLOAT64), STAGES[case.op]
-        scale = {name: stage.outputs[name].bound(asked, y, numerics).limit for name, y in truth.items()}
+        stage_inputs, stage = self._stage_inputs(case, inputs, FLOAT64), STAGES[case.op]
+        scale = {name: stage.outputs[name].bound(stage_inputs, y, numerics).limit for name, y in truth.items()}
         scene = Scene(found, truth, honest, {name: np.where(s > 0, s, 1.0) for name, s in scale.items()})
         return scene.nearest({name: near for name, near in suspects.items() if scene.explained_by(near)})
 
-    def _asked(self, case: Case, inputs: Inputs, numerics: Numerics) -> Asked:
+    def _stage_inputs(self, case: Case, inputs: Inputs, numerics: Numerics) -> StageInputs:
         dtype = numerics.compute_dtype
         tensors = {name: tensor.values() for name, tensor in inputs.items()}
         tensors = {name: y if y.dtype.kind in "iub" else y.astype(dtype) for name, y in tensors.items()}
-        return Asked(tensors, self.complete(case, inputs), dtype)
+        return StageInputs(tensors, self.complete(case, inputs), dtype)
 
     def _answer(
         self, case: Case, inputs: Inputs, numerics: Numerics, change: Change | None = None
     ) -> dict[str, np.ndarray] | None:
         with np.errstate(all="ignore"):
-            found = STAGES[case.op].answer(self._asked(case, inputs, numerics), change)
+            found = STAGES[case.op].answer(self._stage_inputs(case, inputs, numerics), change)
         return found and {name: np.asarray(y).astype(numerics.storage_dtype) for name, y in found.items()}
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.circular import CircularAxes
 from refsd.numerics.errors import BadInput
-from refsd.seams import Seams
 
 Run = Callable[[np.ndarray], np.ndarray]
 
@@ -61,14 +61,14 @@ class Tiling(NamedTuple):
         size = int(np.float32(size) * np.float32(larger))
         return max(min(size, length), SMALLEST_SIZE)
 
-    def seams(self, seams: Seams, height: int, width: int) -> tuple[Seams, Seams]:
+    def circular(self, circular: CircularAxes, height: int, width: int) -> tuple[CircularAxes, CircularAxes]:
         """Who wraps: (the convolutions inside a tile, the tiles themselves), on each axis one of the two.
 
         Source: stable-diffusion.cpp stable-diffusion.cpp, configure_image_vae_axes.
         """
         rows, columns = self.sizes(height, width)
-        inside = seams._replace(x=seams.x and columns >= width, y=seams.y and rows >= height)
-        return inside, seams._replace(x=seams.x and columns < width, y=seams.y and rows < height)
+        inside = circular._replace(x=circular.x and columns >= width, y=circular.y and rows >= height)
+        return inside, circular._replace(x=circular.x and columns < width, y=circular.y and rows < height)
 
 
 def smootherstep(t):
@@ -130,7 +130,7 @@ def tiled_sdcpp(
     overlap: float = 0.5,
     up: int = 1,
     down: int = 1,
-    wraps: Seams | None = None,
+    wraps: CircularAxes | None = None,
 ) -> np.ndarray:
     """stable-diffusion.cpp's tiles, each times the product of its two ramps, added up.
 

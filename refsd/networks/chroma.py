@@ -21,7 +21,7 @@ from refsd.networks.flux import (
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
 _APPROXIMATOR = "distilled_guidance_layer"
 
@@ -133,8 +133,8 @@ CHROMA_NETWORK = Network(
     chroma_size,
     chroma_shapes,
     places=(
-        Place(_DIFFUSERS, FOLDER, ("distilled_guidance_layer.layers.0.linear_1.",)),
-        Place(ORIGINAL, DENOISER, ("distilled_guidance_layer.",)),
+        Location(_DIFFUSERS, FOLDER, ("distilled_guidance_layer.layers.0.linear_1.",)),
+        Location(ORIGINAL, DENOISER, ("distilled_guidance_layer.",)),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _chroma_config, single_linear1_rows),
     computed=FLUX_FIELDS,

@@ -8,7 +8,7 @@ from refsd.networks.chroma import ChromaSize, chroma_shapes, chroma_size
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, linear
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, Network, Place
+from refsd.networks.network import DENOISER, Location, Network
 
 _ENDS = ("img_in.", "final_layer.")  # what Chroma has and Radiance has not
 _AROUND = ("img_in_patch.weight", "txt_in.weight", "nerf_image_embedder.embedder.0.weight")
@@ -86,7 +86,7 @@ RADIANCE_NETWORK = Network(
     "denoiser",
     radiance_size,
     radiance_shapes,
-    places=(Place(ORIGINAL, DENOISER, ("nerf_image_embedder.", "nerf_blocks.")),),
+    places=(Location(ORIGINAL, DENOISER, ("nerf_image_embedder.", "nerf_blocks.")),),
     adapters=DENOISER_NAMINGS,
     before=("chroma",),
 )

@@ -8,7 +8,7 @@ from refsd.networks.config import divisor
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear, norm
 from refsd.networks.keymap import Keymap, prefix_rows
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
-from refsd.networks.network import TRANSFORMERS_FILE, Folder, Network, Place, counted, fixed
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
 from refsd.networks.openclip_names import OpenCLIP
 from refsd.networks.recipe import alone
 
@@ -138,7 +138,7 @@ CLIP = Network(
     clip_size,
     clip_shapes,
     places=(
-        Place(
+        Location(
             fixed("ldm", clip_keymap),
             (
                 "cond_stage_model.transformer.",
@@ -150,13 +150,13 @@ CLIP = Network(
             ),
             _NAMES,
         ),
-        Place(
+        Location(
             _OPENCLIP,
             ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model."),
             _OPENCLIP_NAMES,
         ),
-        Place(_TRANSFORMERS, ("text_encoder.", "text_encoder_2.", ""), _NAMES),
-        Place(_OPENCLIP, ("",), _OPENCLIP_NAMES),
+        Location(_TRANSFORMERS, ("text_encoder.", "text_encoder_2.", ""), _NAMES),
+        Location(_OPENCLIP, ("",), _OPENCLIP_NAMES),
     ),
     folder=Folder(
         "text_encoder",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, conv, dim
 from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.network import DIFFUSERS_FILE, Folder, Network, Place, counted, same
+from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
 from refsd.networks.recipe import alone
 from refsd.networks.unet import LABEL, LDM_NAMES, UNET_RESNET, UNET_TRUNK, read_heads, unet_config
 from refsd.networks.unet_tensors import SD15, SD21, SDXL, UNetSize, unet_shapes, unet_size
@@ -124,9 +124,9 @@ CONTROLNET = Network(
     controlnet_size,
     controlnet_shapes,
     places=(
-        Place(same("ldm"), ("control_model.",), LDM_NAMES),
-        Place(same("ldm"), ("",), ("input_hint_block.",)),
-        Place(_DIFFUSERS, ("",), ("controlnet_cond_embedding.",)),
+        Location(same("ldm"), ("control_model.",), LDM_NAMES),
+        Location(same("ldm"), ("",), ("input_hint_block.",)),
+        Location(_DIFFUSERS, ("",), ("controlnet_cond_embedding.",)),
     ),
     folder=Folder("", DIFFUSERS_FILE, _DIFFUSERS, _controlnet_config),
     computed={

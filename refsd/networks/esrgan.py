@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has
 from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.network import Layout, Network, Place, counted, same
+from refsd.networks.network import Layout, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
 
@@ -107,11 +107,11 @@ ESRGAN = Network(
     esrgan_size,
     esrgan_shapes,
     places=(
-        Place(
+        Location(
             counted("old", esrgan_named, {"RRDB_trunk.": 23}, lambda size: (size.blocks,)), ("",), ("RRDB_trunk.",)
         ),
-        Place(same("original"), ("",), ("conv_first.", "body.0.rdb1.")),
-        Place(
+        Location(same("original"), ("",), ("conv_first.", "body.0.rdb1.")),
+        Location(
             Layout("numbered", _numbered, lambda size: esrgan_numbered(size.blocks, 2**size.ups)),
             ("",),
             ("model.1.sub.",),

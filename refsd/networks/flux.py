@@ -7,7 +7,7 @@ from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, Rows, counted
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, Rows, counted
 
 
 class FluxSize(NamedTuple):
@@ -210,8 +210,8 @@ FLUX = Network(
     flux_size,
     flux_shapes,
     places=(
-        Place(ORIGINAL, DENOISER, ("double_blocks.", "single_blocks.")),
-        Place(_DIFFUSERS, FOLDER, ("single_transformer_blocks.", "time_text_embed.text_embedder.")),
+        Location(ORIGINAL, DENOISER, ("double_blocks.", "single_blocks.")),
+        Location(_DIFFUSERS, FOLDER, ("single_transformer_blocks.", "time_text_embed.text_embedder.")),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux_config, single_linear1_rows),
     computed=FLUX_FIELDS,

@@ -8,7 +8,7 @@ from refsd.networks.flux import AROUND, QUERY_NORMS, qk_norm, trunk_config
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
 
 
 class Flux2Size(NamedTuple):
@@ -160,8 +160,8 @@ FLUX2 = Network(
     flux2_size,
     flux2_shapes,
     places=(
-        Place(_DIFFUSERS, FOLDER, ("double_stream_modulation_img.linear.",)),
-        Place(ORIGINAL, DENOISER, ("double_stream_modulation_img.",)),
+        Location(_DIFFUSERS, FOLDER, ("double_stream_modulation_img.linear.",)),
+        Location(ORIGINAL, DENOISER, ("double_stream_modulation_img.",)),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux2_config),
     computed={

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from refsd.networks.config import num_groups
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Network, Place, counted
+from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, counted
 from refsd.networks.recipe import alone
 from refsd.networks.vae import DIFFUSERS_NAMES, LEVELS, VAESize, vae_keymap, vae_shapes, vae_widths
 
@@ -110,7 +110,7 @@ FLUX2_VAE = Network(
     flux2_vae_size,
     flux2_vae_shapes,
     places=(
-        Place(
+        Location(
             Layout("original", _any_names, lambda size: flux2_vae_original_keymap()),
             ("first_stage_model.", "vae.", ""),
             ("bn.running_mean",),

@@ -12,7 +12,7 @@ from refsd.networks.keymap import SAME, Keymap, Row, Rule
 from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
-from refsd.networks.network import TRANSFORMERS_FILE, Folder, Network, Place, counted, fixed
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
@@ -126,12 +126,12 @@ MISTRAL = Network(
     mistral_size,
     mistral_shapes,
     places=(
-        Place(
+        Location(
             _TRANSFORMERS,
             ("text_encoders.mistral3_24b.transformer.", *LLM_PREFIXES),
             (*(f"{prefix}layers." for prefix in _PREFIXES), "model.embed_tokens."),
         ),
-        Place(
+        Location(
             counted("llama.cpp", mistral_gguf_keymap, {"blk.": 40}, lambda size: (size.layers, size.head_dim)),
             ("",),
             ("blk.0.attn_q.",),

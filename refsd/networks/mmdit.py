@@ -9,7 +9,7 @@ from refsd.networks.config import divisor
 from refsd.networks.dimensions import Shape, Shapes, blocks, conv, dim, linear
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted, same
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
 
 class MMDiTSize(NamedTuple):
@@ -171,8 +171,8 @@ MMDIT = Network(
     mmdit_size,
     mmdit_shapes,
     places=(
-        Place(same("original"), DENOISER, ("joint_blocks.",)),
-        Place(_DIFFUSERS, FOLDER, ("pos_embed.proj.",)),
+        Location(same("original"), DENOISER, ("joint_blocks.",)),
+        Location(_DIFFUSERS, FOLDER, ("pos_embed.proj.",)),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _mmdit_config),
     computed={"qk_norm": (None, "rms_norm")},

@@ -52,7 +52,7 @@ def same(name: str) -> Layout:
     return fixed(name, lambda: same_names(()))
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where files keep a network: under one of `prefixes`, if some name there goes on with one of `witnesses`."""
 
     layout: Layout
@@ -110,7 +110,7 @@ class Network(NamedTuple):
     kind: str
     size: Callable[[Any], Any]
     shapes: Callable[[Any], Shapes]
-    places: tuple[Place, ...] = ()
+    places: tuple[Location, ...] = ()
     folder: Folder | None = None
     computed: Mapping[str, tuple] = {}
     config: ReadConfig = lambda path, shapes, given: {}

@@ -8,7 +8,7 @@ from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
-from refsd.networks.network import TRANSFORMERS_FILE, Folder, Network, Place, counted, fixed
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
 
 
@@ -86,12 +86,12 @@ QWEN3 = Network(
     qwen3_size,
     qwen3_shapes,
     places=(
-        Place(
+        Location(
             _TRANSFORMERS,
             ("text_encoders.qwen3_4b.transformer.", "text_encoders.qwen3_8b.transformer.", *LLM_PREFIXES),
             ("model.layers.0.self_attn.q_norm.", "layers.0.self_attn.q_norm."),
         ),
-        Place(
+        Location(
             counted("llama.cpp", qwen3_gguf_keymap, {"blk.": 36}, lambda size: (size.layers,)),
             ("",),
             ("blk.0.attn_q_norm.",),

@@ -7,7 +7,7 @@ from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, same_names
 from refsd.networks.llama_cpp_names import gguf_keymap
 from refsd.networks.naming import namings
-from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Network, Place, counted, fixed
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
 
 
@@ -136,12 +136,12 @@ T5 = Network(
     t5_size,
     t5_shapes,
     places=(
-        Place(
+        Location(
             Layout("transformers", _of_names, lambda size: t5_keymap()),
             ("text_encoders.t5xxl.transformer.", "text_encoder_2.", "text_encoder_3.", "text_encoder.", ""),
             ("shared.", "encoder.block.", "encoder.embed_tokens."),
         ),
-        Place(
+        Location(
             counted("llama.cpp", t5_gguf_keymap, {"enc.blk.": 24}, lambda size: (size.layers,)),
             ("",),
             ("enc.blk.",),

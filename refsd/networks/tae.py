@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, conv, dim, has, norm
 from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Network, Place, counted, same
+from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
 # Places in an nn.Sequential that are looked at; the published have 15 and 20.
@@ -149,10 +149,10 @@ TAE = Network(
     taesd_size,
     taesd_shapes,
     places=(
-        Place(same("original"), ("tae.", ""), ("encoder.1.conv.", "decoder.3.conv.")),
-        Place(_half("encoder", 15), ("",), ("1.conv.0.",)),
-        Place(_half("decoder", 20), ("",), ("1.weight",)),
-        Place(_DIFFUSERS, ("first_stage_model.", "tae.", ""), ("decoder.layers.", "encoder.layers.0.weight")),
+        Location(same("original"), ("tae.", ""), ("encoder.1.conv.", "decoder.3.conv.")),
+        Location(_half("encoder", 15), ("",), ("1.conv.0.",)),
+        Location(_half("decoder", 20), ("",), ("1.weight",)),
+        Location(_DIFFUSERS, ("first_stage_model.", "tae.", ""), ("decoder.layers.", "encoder.layers.0.weight")),
     ),
     folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _tae_config),
     computed={

@@ -8,7 +8,7 @@ from refsd.networks.config import num_groups, shown_value
 from refsd.networks.dimensions import count
 from refsd.networks.keymap import Keymap, prefix_rows, same_names
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Network, Place
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Layout, Location, Network
 from refsd.networks.tiny_unet_names import is_tiny, tiny_unet_of_names
 from refsd.networks.unet_tensors import SD15, UNetSize, attending, unet_depths, unet_shapes, unet_size
 from refsd.numerics.errors import BadInput
@@ -137,14 +137,14 @@ def _num_heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, A
     """One number for all levels, or a list; nothing where it is what a file without a config has."""
     # diffusers calls the number of heads attention_head_dim; num_attention_heads goes before it.
     field = "attention_head_dim" if given.get("num_attention_heads") is None else "num_attention_heads"
-    said = given.get(field, 8)
-    each = said if isinstance(said, list) else [said] * len(size.widths)
+    heads = given.get(field, 8)
+    each = heads if isinstance(heads, list) else [heads] * len(size.widths)
     attends = {level: size.widths[level] for level in attending(size)}
     whole = all(type(n) is int and n > 0 for n in each) and len(each) == len(size.widths)
     if given and not (whole and all(width % each[level] == 0 for level, width in attends.items())):
         channels = ", ".join(map(str, attends.values())) or "no"
         raise BadInput(
-            f"{path}: {field} is {shown_value(said)}; expected whole numbers of heads, one or a list of one for "
+            f"{path}: {field} is {shown_value(heads)}; expected whole numbers of heads, one or a list of one for "
             f"each of {len(size.widths)} levels, that divide the channels of the levels with attention: {channels}"
         )
     if size.linear:
@@ -156,13 +156,13 @@ def _num_heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, A
 
 
 def _check_crossing(path: Path, given: dict[str, Any], size: UNetSize) -> None:
-    """Whose first attention looks at the text is told by its width; where both are as wide, it is not."""
-    said = given.get("only_cross_attention", False)
+    """Compare the config with the widths of attn1: it shows only_cross_attention."""
+    entry = given.get("only_cross_attention", False)
     levels = range(len(size.widths))
-    crossing = said if isinstance(said, list) else [said] * len(levels)
-    told = [level in size.cross_only for level in levels]
-    if crossing != told:
-        raise BadInput(f"{path}: only_cross_attention is {shown_value(said)}; the shapes of attn1 say {told}")
+    crossing = entry if isinstance(entry, list) else [entry] * len(levels)
+    by_shape = [level in size.cross_only for level in levels]
+    if crossing != by_shape:
+        raise BadInput(f"{path}: only_cross_attention is {shown_value(entry)}; the shapes of attn1 say {by_shape}")
 
 
 LDM_NAMES = ("input_blocks.", "middle_block.", "output_blocks.")
@@ -177,10 +177,10 @@ UNET = Network(
     unet_size,
     unet_shapes,
     places=(
-        Place(_LDM, DENOISER[:2], LDM_NAMES),
-        Place(DIFFUSERS, ("model.diffusion_model.", "unet."), _DIFFUSERS_NAMES),
-        Place(_LDM, ("",), LDM_NAMES),
-        Place(DIFFUSERS, ("",), _DIFFUSERS_NAMES),
+        Location(_LDM, DENOISER[:2], LDM_NAMES),
+        Location(DIFFUSERS, ("model.diffusion_model.", "unet."), _DIFFUSERS_NAMES),
+        Location(_LDM, ("",), LDM_NAMES),
+        Location(DIFFUSERS, ("",), _DIFFUSERS_NAMES),
     ),
     folder=Folder("unet", DIFFUSERS_FILE, DIFFUSERS, unet_config),
     computed={

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from refsd.networks.config import num_groups, shown_value
 from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, level_width, norm
 from refsd.networks.keymap import POINTWISE, Keymap, prefix_rows
-from refsd.networks.network import DIFFUSERS_FILE, Folder, Network, Place, counted, fixed
+from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, fixed
 from refsd.numerics.errors import BadInput
 
 
@@ -204,10 +204,10 @@ VAE = Network(
     vae_size,
     vae_shapes,
     places=(
-        Place(_LDM, ("first_stage_model.",), _LDM_NAMES),
-        Place(_DIFFUSERS, ("first_stage_model.", "vae."), DIFFUSERS_NAMES),
-        Place(_LDM, ("vae.", ""), _LDM_NAMES),
-        Place(_DIFFUSERS, ("",), DIFFUSERS_NAMES),
+        Location(_LDM, ("first_stage_model.",), _LDM_NAMES),
+        Location(_DIFFUSERS, ("first_stage_model.", "vae."), DIFFUSERS_NAMES),
+        Location(_LDM, ("vae.", ""), _LDM_NAMES),
+        Location(_DIFFUSERS, ("",), DIFFUSERS_NAMES),
     ),
     folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, vae_config),
     computed={"act_fn": ("silu", "swish"), "latents_mean": (None,), "latents_std": (None,)},

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
-from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Network, Place, counted, same
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
 
 class ZImageSize(NamedTuple):
@@ -158,8 +158,8 @@ ZIMAGE_NETWORK = Network(
     zimage_size,
     zimage_shapes,
     places=(
-        Place(_FOLDER_NAMES, ("model.diffusion_model.", *FOLDER), ("all_x_embedder.",)),
-        Place(same("original"), DENOISER, ("cap_embedder.", "noise_refiner.")),
+        Location(_FOLDER_NAMES, ("model.diffusion_model.", *FOLDER), ("all_x_embedder.",)),
+        Location(same("original"), DENOISER, ("cap_embedder.", "noise_refiner.")),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _FOLDER_NAMES, _zimage_config),
     computed={

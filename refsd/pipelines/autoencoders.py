@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.circular import CircularAxes
 from refsd.families import LatentScale
 from refsd.models.vae_flux2 import pack, unpack
 from refsd.models.vae_tiling import Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.loaded_component import LoadedComponent, file_flag, load_component
-from refsd.seams import Seams
 from refsd.weights import Checkpoint
 
 # Shape -> standard normals, to draw from an encoder's posterior.
@@ -40,7 +40,9 @@ class Autoencoder(NamedTuple):
     def tiny(self) -> bool:
         return self.decoder is not None and self.decoder.name == "tae-decoder"
 
-    def decode(self, x: np.ndarray, tiling: Tiling | None = None, seams: Seams | None = None) -> np.ndarray:
+    def decode(
+        self, x: np.ndarray, tiling: Tiling | None = None, circular: CircularAxes | None = None
+    ) -> np.ndarray:
         """Decode, in tiles as stable-diffusion.cpp does.
 
         x: [1, C, H, W], as the denoiser sees it
@@ -55,15 +57,15 @@ class Autoencoder(NamedTuple):
         def run(z: np.ndarray) -> np.ndarray:
             return decoder({"z": z}, "latent")["out"]
 
-        seams = seams or Seams()
+        circular = circular or CircularAxes()
         if tiling is None:
-            decoder.module.seams = seams
+            decoder.module.circular = circular
             picture = run(z)
         else:
             factor = self.pixels // 2 if self.packed else self.pixels
             h, w = z.shape[2:]
-            # Along an axis of several tiles seams wrap between them, of a single tile inside it.
-            decoder.module.seams, wraps = tiling.seams(seams, h, w)
+            # Along an axis of several tiles circular wrap between them, of a single tile inside it.
+            decoder.module.circular, wraps = tiling.circular(circular, h, w)
             picture = tiled_sdcpp(run, z, tiling.sizes(h, w), tiling.target(), up=factor, wraps=wraps)
         return picture * 2 - 1 if self.tiny else picture
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.components import COMPONENTS, forward, load
 from refsd.components.component import Fit
-from refsd.module import Kept, Module
+from refsd.module import Module, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.weights import Checkpoint
@@ -68,9 +68,9 @@ class LoadedComponent(NamedTuple):
 
 
 def load_component(
-    checkpoint: Checkpoint, name: str, arithmetic: Arithmetic, loras: Loras = (), kept: Kept | None = None
+    checkpoint: Checkpoint, name: str, arithmetic: Arithmetic, loras: Loras = (), cache: WeightCache | None = None
 ) -> LoadedComponent:
-    module, params = load(checkpoint, name, arithmetic, kept, loras)
+    module, params = load(checkpoint, name, arithmetic, cache, loras)
     held = checkpoint.components[COMPONENTS[name].part or ""]
     return LoadedComponent(name, module, params, Path(held.weights.file.path))
 

@@ -91,7 +91,7 @@ def draw(files: Files, settings: Settings) -> list[Path]:
                         "try float32"
                     )
                 report.now(f"picture {report.picture}: decoding")
-                image = txt2img.decode(pipe, latent, plan.tiling, plan.seams)
+                image = txt2img.decode(pipe, latent, plan.tiling, plan.circular)
                 report.detail(f"decoding: {report.took():.2f} s")
                 listener("image", image)
                 write_png(path, to_bytes(image), parameters_text(plan, seed, _file_parameters(files, loras, plan)))

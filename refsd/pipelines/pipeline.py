@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.families import VARIANTS
 from refsd.families.family import Variant
-from refsd.module import Kept
+from refsd.module import WeightCache
 from refsd.networks import DENOISERS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -57,7 +57,7 @@ def open_pipeline(
     needed = [(name,) for name, encoder in variant.encoders.items() if not encoder.optional]
     check_present(checkpoint, needed if variant.pixel_space else [*needed, KINDS])
     name = next(name for name in DENOISERS if name in checkpoint.components)
-    denoiser = load_component(checkpoint, name, arithmetic, loras, Kept(budget))
+    denoiser = load_component(checkpoint, name, arithmetic, loras, WeightCache(budget))
     present = [name for name in variant.encoders if name in checkpoint.components]
     encoders = {name: load_component(checkpoint, name, arithmetic, loras) for name in present}
     vae = PIXELS if variant.pixel_space else open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from refsd.circular import CircularAxes
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
@@ -23,7 +24,6 @@ from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
 from refsd.samplers.parameterization import Prediction
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
-from refsd.seams import Seams
 
 NO_IMAGES = ConditioningImages()
 # Variant.extra_channels -> the images it needs, what the weights are for, how to give them.
@@ -85,7 +85,7 @@ class Plan:
     guidance: float | None
     control_strength: float
     tiling: Tiling | None
-    seams: Seams
+    circular: CircularAxes
     notices: tuple[str, ...]
 
     @property
@@ -94,7 +94,7 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """For --json: every setting that decides the pictures' values, by its name in Settings."""
-        apart = "tiling", "seams", "seed", "batch_count"
+        apart = "tiling", "circular", "seed", "batch_count"
         return {name: getattr(self, name) for name in Settings._fields if name not in apart} | {
             "sigmas": self.sigmas.tolist()
         }
@@ -188,7 +188,7 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
         control_strength=settings.control_strength,
         tiling=settings.tiling,
-        seams=settings.seams,
+        circular=settings.circular,
         notices=notices,
     )
 
@@ -238,7 +238,11 @@ def _check_use(pipe: Pipeline, settings: Settings) -> None:
         "flow-shift": (settings.flow_shift, flow is not None, "is no rectified flow"),
         "prediction": (settings.prediction, flow is None, "is a rectified flow"),
         "img-cfg-scale": (settings.image_cfg_scale, own.extra_channels == "edit", "edits no picture"),
-        "circular": (settings.seams.x or settings.seams.y or None, flow is None, "has no convolutions to wrap"),
+        "circular": (
+            settings.circular.x or settings.circular.y or None,
+            flow is None,
+            "has no convolutions to wrap",
+        ),
     }
     for flag, (value, used, why) in rows.items():
         if value is not None and not used:

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from refsd import __version__
+from refsd.circular import CircularAxes
 from refsd.golden.output_file import whole_file
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.plan import Plan
-from refsd.seams import Seams
 
 
 def to_bytes(image: np.ndarray) -> np.ndarray:
@@ -49,21 +49,21 @@ def parameters_text(plan: Plan, seed: int, of_files: Mapping[str, str]) -> str:
         **({} if plan.guidance is None else {"Distilled CFG Scale": f"{plan.guidance:g}"}),
         **({} if plan.convention is DEFAULT else {"Like": plan.like}),
         **of_files,
-        **_decoding(plan.tiling, plan.seams),
+        **_decoding(plan.tiling, plan.circular),
         "Version": f"refsd {__version__}",
     }
     negative = f"Negative prompt: {plan.negative_prompt}\n" if plan.negative_prompt else ""
     return f"{plan.prompt}\n{negative}{', '.join(f'{name}: {value}' for name, value in fields.items())}"
 
 
-def _decoding(tiling: Tiling | None, seams: Seams) -> dict[str, str]:
+def _decoding(tiling: Tiling | None, circular: CircularAxes) -> dict[str, str]:
     text = {}
     if tiling is not None:
         relative = tiling.relative_x > 0 or tiling.relative_y > 0
         size = (tiling.relative_x, tiling.relative_y) if relative else (tiling.size_x, tiling.size_y)
         text["VAE tiles"] = f"{size[0]:g}x{size[1]:g} by {tiling.target():g}"
-    if seams.x or seams.y:
-        text["Circular"] = "x" * seams.x + "y" * seams.y
+    if circular.x or circular.y:
+        text["Circular"] = "x" * circular.x + "y" * circular.y
     return text
 
 

@@ -4,10 +4,10 @@ import math
 import re
 from typing import NamedTuple
 
+from refsd.circular import CircularAxes
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DEFAULT
-from refsd.seams import Seams
 
 
 class Settings(NamedTuple):
@@ -22,7 +22,7 @@ class Settings(NamedTuple):
     sampler_rng:     of the noise between the steps; None: it goes on from the first noise's stream
     sigmas:          in place of a schedule's, steps + 1 of them
     tiling:          of the decoder; None: no tiles
-    seams:           edges of the picture that meet
+    circular:           edges of the picture that meet
     like:            a key of CONVENTIONS
     guidance:        of a network that embeds one
     flow_shift:      in place of the family's; for Flux its mu
@@ -47,7 +47,7 @@ class Settings(NamedTuple):
     sampler_rng: str | None = None
     sigmas: tuple[float, ...] | None = None
     tiling: Tiling | None = None
-    seams: Seams = Seams()
+    circular: CircularAxes = CircularAxes()
     like: str = DEFAULT.name
     guidance: float | None = None
     flow_shift: float | None = None

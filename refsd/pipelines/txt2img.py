@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.circular import CircularAxes
 from refsd.families.family import Condition, EncodedPrompt
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
@@ -18,7 +19,6 @@ from refsd.samplers.guidance import guide, guide_image
 from refsd.samplers.noise import RNGS
 from refsd.samplers.parameterization import Denoiser, denoiser
 from refsd.samplers.step import Callback, StepsError
-from refsd.seams import Seams
 
 Listener = Callable[[str, np.ndarray], None]
 
@@ -68,7 +68,7 @@ def sample(
     """
     tell = listener or (lambda name, array: None)
     start = initial_latent(pipe, plan, seed) if start is None else start
-    pipe.denoiser.module.seams = plan.seams
+    pipe.denoiser.module.circular = plan.circular
     tell("noise", start.noise)
     rng = start.rng
     if plan.sampler_rng not in (None, plan.rng):
@@ -98,10 +98,10 @@ def sample(
 
 
 def decode(
-    pipe: Pipeline, latent: np.ndarray, tiling: Tiling | None = None, seams: Seams | None = None
+    pipe: Pipeline, latent: np.ndarray, tiling: Tiling | None = None, circular: CircularAxes | None = None
 ) -> np.ndarray:
     """[1, C, h, w] -> picture [1, 3, H, W], about -1..1, not clipped"""
-    return pipe.autoencoder.decode(latent, tiling, seams)
+    return pipe.autoencoder.decode(latent, tiling, circular)
 
 
 def unmasked_kept(model: Denoiser, start: InitialLatent) -> Denoiser:

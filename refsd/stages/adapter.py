@@ -12,7 +12,7 @@ from refsd.kernels.adapters import Adapter, DoRA, LoHa, LoKr, LoRA, OutputRotati
 from refsd.kernels.adapters.strengths import dora_lycoris, dora_peft, dora_whole
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.stages.stage import Asked, NoDifference, Output, Params, Stage, case, part
+from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, case, part
 from refsd.weights.adapter_kinds import Misfit, Parts, build
 from refsd.weights.adapter_names import split
 from refsd.weights.adapter_rules import NAMES
@@ -82,12 +82,12 @@ def _rank(parts: Tensors) -> int:
     )
 
 
-def _run(rule: AdapterRule, asked: Asked) -> dict[str, np.ndarray]:
-    weight, p = asked.tensors["weight"], asked.params
+def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    weight, p = inputs.tensors["weight"], inputs.params
     if p["rule"] not in NAMES:
         raise BadInput(f"stage/adapter: rule {p['rule']!r}: expected one of {', '.join(NAMES)}")
     merged, strength = weight.copy(), rule.strength(p)
-    for module, tensors in rule.modules(_modules(asked.tensors)).items():
+    for module, tensors in rule.modules(_modules(inputs.tensors)).items():
         first, count = rule.rows(p, module) or (0, None)
         which = Target("layer", module, first, count).rows(len(weight))
         if not rule.fits(len(weight[which]), len(weight)):
@@ -95,7 +95,7 @@ def _run(rule: AdapterRule, asked: Asked) -> dict[str, np.ndarray]:
         parts = {name: stored(np.ascontiguousarray(y)) for name, y in rule.parts(dict(tensors)).items()}
         try:
             adapter = build(
-                Parts(parts, weight[which].shape, lambda t: t.values().astype(asked.dtype), rule=p["rule"])
+                Parts(parts, weight[which].shape, lambda t: t.values().astype(inputs.dtype), rule=p["rule"])
             )
         except Misfit as misfit:
             raise BadInput(f"stage/adapter: {module}: {misfit}") from None
@@ -104,14 +104,14 @@ def _run(rule: AdapterRule, asked: Asked) -> dict[str, np.ndarray]:
     return {"merged": merged}
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """The file's tensors on absolute values; a rotation and a rescaled row take in the whole row."""
-    weight = np.abs(asked.tensors["weight"])
-    modules = _modules(asked.tensors)
+    weight = np.abs(inputs.tensors["weight"])
+    modules = _modules(inputs.tensors)
     if any({"dora_scale", "magnitude", "oft_blocks"} & parts.keys() for parts in modules.values()):
         return weight + np.abs(truth) + 8 * weight.max() + np.abs(truth).max()
-    absolute = {name: np.abs(y) for name, y in asked.tensors.items()} | {"weight": np.zeros_like(weight)}
-    return weight + abs(_run(RULE, asked._replace(tensors=absolute))["merged"])
+    absolute = {name: np.abs(y) for name, y in inputs.tensors.items()} | {"weight": np.zeros_like(weight)}
+    return weight + abs(_run(RULE, inputs._replace(tensors=absolute))["merged"])
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------

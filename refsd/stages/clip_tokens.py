@@ -10,7 +10,7 @@ import numpy as np
 
 from refsd.families import FAMILIES
 from refsd.numerics.errors import BadInput
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Params, Stage, case, magnitude, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, magnitude, part
 from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.cards import PROMPT_CARDS, literally
 from refsd.tokenizers.chunking import Parts, at_commas, by_parts, cut_off
@@ -91,8 +91,8 @@ def text_rule(params: Params) -> TextRule:
     return rules.get(params["engine"], rules["sdcpp"])
 
 
-def _run(rule: ClipRule, asked: Asked) -> dict[str, np.ndarray]:
-    params = asked.params
+def _run(rule: ClipRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    params = inputs.params
     family, engine = text_rule(params), params["engine"]
     found = _vocabulary()
     parts = rule.parse(engine)(rule.clean(params["prompt"]))

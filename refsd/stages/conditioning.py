@@ -13,7 +13,7 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.pipelines.conventions import CONVENTIONS
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
 from refsd.tokenizers.cards import PROMPT_CARDS, as_given, at_least_the_familys, negative, skipped
 from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied
 
@@ -48,8 +48,8 @@ JOIN = JoinRule(
 )
 
 
-def _joined(rule: JoinRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     if p["variant"] not in VARIANTS or p["engine"] not in CONVENTIONS:
         raise BadInput(f"stage/conditioning: variant {p['variant']!r} of engine {p['engine']!r}: not known")
     encoders = {}
@@ -58,7 +58,7 @@ def _joined(rule: JoinRule, asked: Asked) -> dict[str, np.ndarray]:
         if hidden is not None:
             seen = t.get(f"{name}_mask", np.ones(hidden.shape[:2], np.int64))
             encoders[name] = Encoded(hidden, t.get(f"{name}_pooled"), seen.astype(np.int64))
-    arithmetic = Arithmetic(FLOAT64 if asked.dtype == np.float64 else FLOAT32)
+    arithmetic = Arithmetic(FLOAT64 if inputs.dtype == np.float64 else FLOAT32)
     told = EncodedPrompt(
         rule.encoders(encoders),
         Module({}, arithmetic),
@@ -80,9 +80,9 @@ def _joined(rule: JoinRule, asked: Asked) -> dict[str, np.ndarray]:
     return found
 
 
-def _y_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _y_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """Sines and cosines of sizes, whose angles are as large as these."""
-    return np.full(truth.shape, np.abs(truth).max() + max(asked.params["size"]))
+    return np.full(truth.shape, np.abs(truth).max() + max(inputs.params["size"]))
 
 
 def _reordered(change: Callable[[Condition, EncodedPrompt], Condition]) -> Callable[[str], Callable]:
@@ -196,7 +196,7 @@ CONDITIONING = Stage(
         "empty": False,
     },
     outputs={
-        "context": Output(("item", "token", "channel"), lambda asked, truth: np.abs(truth), 2),
+        "context": Output(("item", "token", "channel"), lambda inputs, truth: np.abs(truth), 2),
         "y": Output(("item", "channel"), _y_size, 12),
         "mask": Output(("item", "token")),
     },
@@ -272,24 +272,24 @@ def _weigh(engine: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.nda
     return lambda hidden, weights, empty: of(hidden, weights)
 
 
-def _weighed(rule: EmphasisRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _weighed(rule: EmphasisRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     if p["engine"] not in PROMPT_CARDS:
         raise BadInput(f"stage/emphasis: engine {p['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}")
-    weights = np.asarray(p["weights"], asked.dtype)
+    weights = np.asarray(p["weights"], inputs.dtype)
     weigh = rule.weigh(p["engine"])
     return {"hidden": np.stack([weigh(h, weights, e) for h, e in zip(t["hidden"], t["empty"], strict=True)])}
 
 
-def _emphasis_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _emphasis_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """The mean is a sum over the chunk: its roundings are those of the absolute values' mean over the mean."""
-    hidden, weights = asked.tensors["hidden"], np.abs(np.asarray(asked.params["weights"]))[:, None]
+    hidden, weights = inputs.tensors["hidden"], np.abs(np.asarray(inputs.params["weights"]))[:, None]
     axes = (1, 2)
     worst = sum(
         np.abs(h).mean(axis=axes, keepdims=True) / np.abs(h.mean(axis=axes, keepdims=True))
         for h in (hidden, hidden * weights)
     )
-    return worst * (np.abs(truth) + np.abs(hidden) * (1 + weights) + np.abs(asked.tensors["empty"]))
+    return worst * (np.abs(truth) + np.abs(hidden) * (1 + weights) + np.abs(inputs.tensors["empty"]))
 
 
 def _of_each_token(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -303,7 +303,7 @@ def _by_norm(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return y * (np.linalg.norm(hidden) / np.linalg.norm(y))
 
 
-def _told(change: Callable[[np.ndarray, np.ndarray], np.ndarray]):
+def _same_for_all_engines(change: Callable[[np.ndarray, np.ndarray], np.ndarray]):
     return lambda engine: lambda hidden, weights, empty: change(hidden, weights)
 
 
@@ -328,12 +328,12 @@ EMPHASIS = Stage(
     rule=EmphasisRule(_weigh),
     run=_weighed,
     known=(
-        part("multiplied, the mean not kept", weigh=_told(multiplied)),
-        part("the mean kept", weigh=_told(mean_kept)),
+        part("multiplied, the mean not kept", weigh=_same_for_all_engines(multiplied)),
+        part("the mean kept", weigh=_same_for_all_engines(mean_kept)),
         part("from the empty prompt", weigh=lambda engine: from_the_empty_prompt),
-        part("not weighted", weigh=_told(lambda hidden, weights: hidden)),
-        part("each token's own mean kept", weigh=_told(_of_each_token)),
-        part("the norm kept", weigh=_told(_by_norm)),
+        part("not weighted", weigh=_same_for_all_engines(lambda hidden, weights: hidden)),
+        part("each token's own mean kept", weigh=_same_for_all_engines(_of_each_token)),
+        part("the norm kept", weigh=_same_for_all_engines(_by_norm)),
         part("weights one token late", weigh=_weights(lambda w: np.append(w[:1], w[:-1]))),
         part("weights one token early", weigh=_weights(lambda w: np.append(w[1:], w[-1:]))),
         part("weights squared", weigh=_weights(np.square)),
@@ -358,8 +358,8 @@ class LayerRule(NamedTuple):
     kept: Callable[[int | None, int | None], int | None]
 
 
-def _layers(rule: LayerRule, asked: Asked) -> dict[str, np.ndarray]:
-    p = asked.params
+def _layers(rule: LayerRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p = inputs.params
     if p["engine"] not in PROMPT_CARDS or p["variant"] not in VARIANTS:
         raise BadInput(f"stage/clip_layer: variant {p['variant']!r} of engine {p['engine']!r}: not known")
     layers, before = [], None

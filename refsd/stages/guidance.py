@@ -17,7 +17,7 @@ from refsd.samplers.guidance import (
     skip_layer,
 )
 from refsd.samplers.guidance_variants import perpendicular_negative, zero_star
-from refsd.stages.stage import REQUIRED, Asked, Change, Mutant, Output, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, Change, Mutant, Output, Stage, StageInputs, case, param, part
 
 
 class GuidanceRule(NamedTuple):
@@ -71,8 +71,8 @@ _FORMS = {
 }
 
 
-def _run(rule: GuidanceRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _run(rule: GuidanceRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     form = p["form"]
     if form not in _FORMS or [name for name in _FORMS[form] if name not in t]:
         raise BadInput(f"stage/guidance: form {form!r} with {sorted(t)}: expected one of {', '.join(_FORMS)}")
@@ -103,9 +103,9 @@ def _norm(x: np.ndarray) -> np.ndarray:
     return np.sqrt((x**2).sum(axis=tuple(range(1, x.ndim)), keepdims=True))
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """Every product and sum on absolute values; a projection's elements are as large as its vector."""
-    t, p = asked.tensors, asked.params
+    t, p = inputs.tensors, inputs.params
     size = sum(np.abs(x) for x in t.values()) * (1 + abs(p["scale"]) + abs(p["other_scale"]))
     if p["form"] in ("apg", "perp-neg", "zero-star"):
         longest = sum(_norm(x) for x in t.values())

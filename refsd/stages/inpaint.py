@@ -12,7 +12,7 @@ from refsd.pipelines.conventions import CONVENTIONS, first_of_square, largest_of
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS, InitialLatent, widened
 from refsd.pipelines.txt2img import unmasked_kept
 from refsd.samplers.noise import Philox
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, magnitude, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
 
 # Pixels of a side for each of the latent's, and what a latent of unit means is multiplied by.
 _PIXELS, _FACTOR = 4, 0.25
@@ -36,7 +36,7 @@ class InpaintRule(NamedTuple):
     kept: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
-def _kept(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -> np.ndarray:
+def _keep_unmasked(denoised: np.ndarray, mask: np.ndarray, latent: np.ndarray) -> np.ndarray:
     start = InitialLatent(denoised, Philox(0), latent, mask)
     return unmasked_kept(lambda x, sigma: x, start)(denoised, 1.0)
 
@@ -47,7 +47,7 @@ RULE = InpaintRule(
     widened=widened,
     channels=lambda kind: EXTRA_CHANNELS[kind],
     extra=lambda cond, uncond: (cond, uncond),
-    kept=_kept,
+    kept=_keep_unmasked,
 )
 
 
@@ -58,42 +58,42 @@ class _Encoder:
 
     def __init__(self, shown: Callable[[np.ndarray], np.ndarray]):
         self._shown = shown
-        self.asked = np.empty(0)
+        self.input = np.empty(0)
 
     def encode(self, picture: np.ndarray, draw=None, scaled: bool = True) -> np.ndarray:
-        self.asked = picture = self._shown(picture)
+        self.input = picture = self._shown(picture)
         N, C, H, W = picture.shape
         squares = picture.reshape(N, C, H // _PIXELS, _PIXELS, W // _PIXELS, _PIXELS)
         return squares.mean(axis=(3, 5), dtype=picture.dtype) * (_FACTOR if scaled else 1)
 
 
-def _run(rule: InpaintRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _run(rule: InpaintRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     if p["kind"] not in EXTRA_CHANNELS or p["engine"] not in CONVENTIONS:
         raise BadInput(
             f"stage/inpaint: kind {p['kind']!r}, engine {p['engine']!r}: expected one of "
             f"{', '.join(EXTRA_CHANNELS)}, and {' or '.join(CONVENTIONS)}"
         )
-    mask = (t["mask"] > 0).astype(asked.dtype)
+    mask = (t["mask"] > 0).astype(inputs.dtype)
     convention = CONVENTIONS[p["engine"]]
     convention = type(convention)(**{**vars(convention), "latent_mask": rule.pooled(p["engine"])})
     encoder = _Encoder(lambda picture: rule.shown(picture, mask))
     images = ConditioningImages(t["picture"], mask, t["picture"], t["picture"])
     cond, uncond = rule.extra(*rule.channels(p["kind"])(images, encoder, convention, None))
-    shown = encoder.asked
+    shown = encoder.input
     found = {"shown": shown, "cond": cond, "uncond": uncond}
     if p["kind"] in ("inpaint", "fill"):
         latent = _Encoder(lambda picture: picture).encode(2 * t["picture"] - 1)
         where = rule.widened(convention.latent_mask(mask, _PIXELS))
-        found |= {"latent_mask": where, "kept": rule.kept(t["denoised"], where.astype(asked.dtype), latent)}
+        found |= {"latent_mask": where, "kept": rule.kept(t["denoised"], where.astype(inputs.dtype), latent)}
     return found
 
 
-def _kept_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
-    return np.abs(truth) + np.abs(asked.tensors["denoised"]) + 1
+def _kept_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    return np.abs(truth) + np.abs(inputs.tensors["denoised"]) + 1
 
 
-def _one(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _one(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     return 1 + np.abs(truth)
 
 
@@ -178,7 +178,8 @@ _KNOWN = (
     part("latent not scaled", extra=_order(lambda x: x / _FACTOR)),
     part("nothing kept", kept=lambda denoised, mask, latent: denoised),
     part(
-        "kept where something new is drawn", kept=lambda denoised, mask, latent: _kept(denoised, 1 - mask, latent)
+        "kept where something new is drawn",
+        kept=lambda denoised, mask, latent: _keep_unmasked(denoised, 1 - mask, latent),
     ),
     part("added, not put in its place", kept=lambda denoised, mask, latent: denoised * mask + latent),
     param("channels of the other engine", engine=lambda engine: "sdcpp" if engine == "diffusers" else "diffusers"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from refsd.families import VARIANTS
 from refsd.numerics.errors import BadInput
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, magnitude, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
 from refsd.tokenizers.byte_level import QWEN2, byte_level
 from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.chunking import Parts
@@ -90,8 +90,8 @@ def _tokenizer(vocabulary: str) -> TextTokenizer:
     return unigram("the case's vocabulary", Pieces(tokens, np.array(told["scores"]), types), ends)
 
 
-def _run(rule: LanguageRule, asked: Asked) -> dict[str, np.ndarray]:
-    p = asked.params
+def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p = inputs.params
     tokenizer = _tokenizer(json.dumps(p["vocabulary"]))
     text = rule.text(p["variant"], p["encoder"], p["engine"])
     text = text if text.length is None or p["length"] is None else text._replace(length=p["length"])
@@ -214,8 +214,8 @@ def vocabularies() -> Mapping[str, Any]:
 
 def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24):
     vocabulary = vocabularies()["pieces" if encoder == "t5" else "bytes"]
-    asked = {"variant": variant, "encoder": encoder, "engine": engine, "prompt": prompt, "length": length}
-    return case("language_tokens", label, **asked, vocabulary=vocabulary)
+    params = {"variant": variant, "encoder": encoder, "engine": engine, "prompt": prompt, "length": length}
+    return case("language_tokens", label, **params, vocabulary=vocabulary)
 
 
 _CAPITALS = "  A lovely CAT,\nthe hat "

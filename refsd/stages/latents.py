@@ -9,7 +9,7 @@ from refsd.families import LATENT_SCALES, LatentScale
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import Autoencoder
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
 
 # What an encoder is shown and a decoder gives: of a tiny one 0..1.
 _KINDS = "vae", "tae"
@@ -45,39 +45,39 @@ RULE = LatentsRule(
 
 
 class _Half:
-    """An encoder or decoder whose answer is given. asked: its last input"""
+    """An encoder or decoder whose answer is given. inputs: its last input"""
 
     def __init__(self, name: str, outputs: dict[str, np.ndarray], dtype: np.dtype):
         self.name, self.dtype, self.module = name, dtype, self
         self._outputs = outputs
-        self.seams = None
-        self.asked = np.empty(0)
+        self.circular = None
+        self.input = np.empty(0)
 
     def __call__(self, inputs, source: str):
-        (self.asked,) = inputs.values()
+        (self.input,) = inputs.values()
         return self._outputs
 
 
-def _run(rule: LatentsRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     if p["family"] not in LATENT_SCALES or p["kind"] not in _KINDS:
         known = f"expected one of {', '.join(LATENT_SCALES)}, and {' or '.join(_KINDS)}"
         raise BadInput(f"stage/latents: family {p['family']!r}, kind {p['kind']!r}: {known}")
     mean, logvar = rule.split(t["moments"])
     tiny = rule.tiny(p["kind"])
     posterior = {"mean": mean} if p["kind"] == "tae" else {"mean": mean, "logvar": logvar}
-    encoder = _Half("encoder", posterior, asked.dtype)
-    decoder = _Half("tae-decoder" if tiny else "vae-decoder", {"out": t["decoded"]}, asked.dtype)
+    encoder = _Half("encoder", posterior, inputs.dtype)
+    decoder = _Half("tae-decoder" if tiny else "vae-decoder", {"out": t["decoded"]}, inputs.dtype)
     # LoadedComponent's part of what Autoencoder asks of it.
     vae = Autoencoder(encoder, decoder, 8, rule.scale(p["family"], p["kind"]))  # type: ignore[arg-type]
     draw = (lambda shape: rule.deviation(logvar, t["noise"])) if p["draw"] else None
     latent = vae.encode(t["picture"], draw, rule.scaled(p["scaled"]))
     picture = vae.decode(t["latent"])
-    return {"shown_picture": encoder.asked, "latent": latent, "shown_latent": decoder.asked, "picture": picture}
+    return {"shown_picture": encoder.input, "latent": latent, "shown_latent": decoder.input, "picture": picture}
 
 
-def _latent_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
-    t, p = asked.tensors, asked.params
+def _latent_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    t, p = inputs.tensors, inputs.params
     mean, logvar = np.split(t["moments"], 2, axis=1)
     drawn = np.exp(np.clip(logvar, -30, 20) / 2) * (1 + np.abs(logvar)) * np.abs(t["noise"])
     scale = _scale(p["family"], p["kind"])
@@ -85,12 +85,12 @@ def _latent_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
     return (inner + abs(scale.shift)) * (scale.factor + 1) if scale and p["scaled"] else inner
 
 
-def _shown_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
-    scale = _scale(asked.params["family"], asked.params["kind"])
+def _shown_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    scale = _scale(inputs.params["family"], inputs.params["kind"])
     return np.abs(truth) + (2 * abs(scale.shift) if scale else 0)
 
 
-def _pixel_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _pixel_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     return np.abs(truth) + 2
 
 

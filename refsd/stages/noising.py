@@ -8,7 +8,7 @@ import numpy as np
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.samplers.noise import RNGS, Noise
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Params, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 
 class NoisingRule(NamedTuple):
@@ -36,7 +36,7 @@ def _factor(sigma: float, space: str) -> float:
     return sigma / np.sqrt(sigma**2 + 1) if space == "vp" else sigma
 
 
-def _kept(sigma: float, space: str) -> float:
+def _signal_share(sigma: float, space: str) -> float:
     return {"ve": 1.0, "vp": 1 / np.sqrt(sigma**2 + 1), "flow": 1 - sigma}[space]
 
 
@@ -45,7 +45,7 @@ RULE = NoisingRule(
     streams=_streams,
     later=lambda streams, params, seeds: streams,
     factor=_factor,
-    kept=_kept,
+    kept=_signal_share,
 )
 
 
@@ -56,8 +56,8 @@ def drawn(streams: list[Noise], shape: tuple[int, ...], dtype: np.dtype) -> np.n
     return np.stack([stream.randn(shape) for stream in streams]).astype(dtype)
 
 
-def _run(rule: NoisingRule, asked: Asked) -> dict[str, np.ndarray]:
-    p, latent = asked.params, asked.tensors["latent"]
+def _run(rule: NoisingRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p, latent = inputs.params, inputs.tensors["latent"]
     if p["space"] not in ("ve", "vp", "flow") or p["rng"] not in RNGS:
         raise BadInput(
             f"stage/noising: space {p['space']!r}, rng {p['rng']!r}: expected ve, vp or flow, and a name "
@@ -65,23 +65,23 @@ def _run(rule: NoisingRule, asked: Asked) -> dict[str, np.ndarray]:
         )
     seeds = [rule.seed(p["seed"], b) for b in range(len(latent))]
     streams = rule.streams(p, seeds)
-    noise = drawn(streams, latent.shape[1:], asked.dtype)
+    noise = drawn(streams, latent.shape[1:], inputs.dtype)
     start = rule.kept(p["sigma"], p["space"]) * latent + rule.factor(p["sigma"], p["space"]) * noise
     later = rule.later(streams, p, seeds)
-    draws = np.stack([drawn(later, latent.shape[1:], asked.dtype) for _ in range(p["draws"])])
+    draws = np.stack([drawn(later, latent.shape[1:], inputs.dtype) for _ in range(p["draws"])])
     return {"noise": noise, "start": start, "step_noise": draws}
 
 
-def normal_size(asked: Asked, y: np.ndarray) -> np.ndarray:
+def normal_size(inputs: StageInputs, y: np.ndarray) -> np.ndarray:
     """Of r sin v, r = sqrt(-2 ln u): what rounds u moves r by 1 / r."""
     return 4 + np.abs(y) + np.minimum(1 / np.maximum(np.abs(y), 1e-9), 4096)
 
 
-def _start_size(asked: Asked, y: np.ndarray) -> np.ndarray:
-    p = asked.params
-    kept, factor = _kept(p["sigma"], p["space"]), _factor(p["sigma"], p["space"])
-    noise = (y - kept * asked.tensors["latent"]) / factor
-    return kept * np.abs(asked.tensors["latent"]) + factor * normal_size(asked, noise)
+def _start_size(inputs: StageInputs, y: np.ndarray) -> np.ndarray:
+    p = inputs.params
+    kept, factor = _signal_share(p["sigma"], p["space"]), _factor(p["sigma"], p["space"])
+    noise = (y - kept * inputs.tensors["latent"]) / factor
+    return kept * np.abs(inputs.tensors["latent"]) + factor * normal_size(inputs, noise)
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ STAGES = (
             ),
             part(
                 "noise as of a variance-preserving model",
-                kept=lambda sigma, space: _kept(sigma, "vp"),
+                kept=lambda sigma, space: _signal_share(sigma, "vp"),
                 factor=lambda sigma, space: _factor(sigma, "vp"),
             ),
             part(

@@ -9,7 +9,7 @@ from refsd.golden.recipe import Recipe
 from refsd.kernels.pixel_shuffle import pixel_unshuffle
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.png import to_bytes
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, part
 
 _RANGES = "-1..1", "0..1"
 
@@ -39,11 +39,11 @@ RULE = PixelRule(
 )
 
 
-def _run(rule: PixelRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _run(rule: PixelRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     if p["range"] not in _RANGES:
         raise BadInput(f"stage/pixels: range {p['range']!r}: expected {' or '.join(_RANGES)}")
-    x = rule.shown(rule.colours(t["bytes"]).astype(asked.dtype).transpose(0, 3, 1, 2), p["range"])
+    x = rule.shown(rule.colours(t["bytes"]).astype(inputs.dtype).transpose(0, 3, 1, 2), p["range"])
     back = rule.back(t["answer"], p["range"])
     return {
         "shown": rule.blocks(x, p["blocks"]),
@@ -51,7 +51,7 @@ def _run(rule: PixelRule, asked: Asked) -> dict[str, np.ndarray]:
     }
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     return 2 + np.abs(truth)
 
 

@@ -12,7 +12,7 @@ from refsd.samplers.levels import Levels
 from refsd.samplers.parameterization import EPS, FLOW, PREDICTIONS, X0, Prediction, V, denoiser, edm
 from refsd.stages.sigmas import RULE as SIGMAS
 from refsd.stages.sigmas import levels_of, timestep_size
-from refsd.stages.stage import REQUIRED, Asked, Output, Stage, case, magnitude, param, part
+from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, magnitude, param, part
 
 _PREDICTIONS = {**PREDICTIONS, TO_DATA.name: TO_DATA, "edm": edm(0.5)}
 
@@ -46,8 +46,8 @@ RULE = PredictionRule(
 )
 
 
-def _run(rule: PredictionRule, asked: Asked) -> dict[str, np.ndarray]:
-    p, x, answer = asked.params, asked.tensors["x"], asked.tensors["answer"]
+def _run(rule: PredictionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p, x, answer = inputs.params, inputs.tensors["x"], inputs.tensors["answer"]
     if p["prediction"] not in _PREDICTIONS:
         raise BadInput(f"stage/prediction: {p['prediction']!r}: expected one of {', '.join(_PREDICTIONS)}")
     sigma, prediction = p["sigma"], rule.prediction(p["prediction"])
@@ -58,9 +58,9 @@ def _run(rule: PredictionRule, asked: Asked) -> dict[str, np.ndarray]:
     return {"shown": shown, "control": control, "t": np.array([rule.to_t(levels, sigma)]), "denoised": denoised}
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
-    c_skip, c_out, _ = _PREDICTIONS[asked.params["prediction"]].scalings(asked.params["sigma"])
-    return np.abs(c_skip * asked.tensors["x"]) + np.abs(c_out * asked.tensors["answer"])
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    c_skip, c_out, _ = _PREDICTIONS[inputs.params["prediction"]].scalings(inputs.params["sigma"])
+    return np.abs(c_skip * inputs.tensors["x"]) + np.abs(c_out * inputs.tensors["answer"])
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------

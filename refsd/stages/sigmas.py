@@ -21,7 +21,7 @@ from refsd.samplers.levels import (
 )
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES, flux2_mu, flux_mu, ltx2
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Params, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 # What is put for the signal of the last level where nothing would be left of it.
 _ALMOST_NO_SIGNAL = {"diffusers": 2.0**-24, "comfyui": 4.8973451890853435e-08, "forge": 4.8973451890853435e-08}
@@ -107,8 +107,8 @@ def levels_of(rule: SigmaRule, params: Params) -> Levels:
     return card.levels(training_sigmas(kept))
 
 
-def _run(rule: SigmaRule, asked: Asked) -> dict[str, np.ndarray]:
-    params = asked.params
+def _run(rule: SigmaRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    params = inputs.params
     card, levels = CARDS[params["engine"]], levels_of(rule, params)
     spacing = rule.spacing(params, card, levels)
     schedule = lambda n: rule.ending(spacing(n))
@@ -118,14 +118,14 @@ def _run(rule: SigmaRule, asked: Asked) -> dict[str, np.ndarray]:
     return {"sigmas": sigmas, "timesteps": np.array([rule.to_t(levels, s) if s > 0 else 0.0 for s in sigmas[:-1]])}
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """1000 products in a row; zero SNR subtracts what is left at the end, 1 / 14.6 of the noise's size."""
-    return truth * (1 + truth / 14.6) if asked.params["levels"] == "sd-zero-snr" else truth
+    return truth * (1 + truth / 14.6) if inputs.params["levels"] == "sd-zero-snr" else truth
 
 
-def timestep_size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def timestep_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """d t = d ln sigma / slope, and the trained levels' ln sigma rises by 1/300 a timestep where it rises least."""
-    kind = asked.params["levels"]
+    kind = inputs.params["levels"]
     if kind.startswith("sd"):
         return np.maximum(np.abs(truth), 300 * (1 + (truth > 900) * 300 * (kind == "sd-zero-snr")))
     return np.abs(truth) + (kind == "edm")

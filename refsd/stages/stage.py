@@ -17,14 +17,14 @@ OP = "stage/"
 
 
 class NoDifference(Exception):
-    """A bug has no place in what is asked: raised by a part of the rule."""
+    """A bug has no place in what is inputs: raised by a part of the rule."""
 
 
 Params = Mapping[str, Any]
 Tensors = Mapping[str, np.ndarray]
 
 
-class Asked(NamedTuple):
+class StageInputs(NamedTuple):
     """
     tensors: the inputs' values; floating ones in `dtype`
     params:  with their defaults
@@ -45,24 +45,24 @@ class Output(NamedTuple):
     """
 
     axes: tuple[str, ...]
-    size: Callable[[Asked, np.ndarray], np.ndarray] | None = None
+    size: Callable[[StageInputs, np.ndarray], np.ndarray] | None = None
     roundings: int = 0
 
     @property
     def shape(self) -> str:
         return f"[{', '.join(self.axes)}]" + (", exact" if self.size is None else "")
 
-    def bound(self, asked: Asked, truth: np.ndarray, numerics: Numerics) -> Bound:
-        """gamma(roundings) size + u_storage |truth| + the smallest normal number; asked, truth: float64"""
+    def bound(self, inputs: StageInputs, truth: np.ndarray, numerics: Numerics) -> Bound:
+        """gamma(roundings) size + u_storage |truth| + the smallest normal number; inputs, truth: float64"""
         if self.size is None:
             return Bound(np.zeros(truth.shape), np.zeros(truth.shape))
-        limit = gamma(self.roundings, unit(numerics.compute_dtype)) * self.size(asked, truth)
+        limit = gamma(self.roundings, unit(numerics.compute_dtype)) * self.size(inputs, truth)
         limit = limit + unit(numerics.storage_dtype) * np.abs(truth) + floor(numerics.storage_dtype)
         limit = np.broadcast_to(limit, truth.shape)
         return Bound(limit, limit / np.sqrt(3))
 
 
-def magnitude(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def magnitude(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """Every operation on the way is a product or a sum without cancellation."""
     return np.abs(truth)
 
@@ -107,7 +107,7 @@ class Stage(NamedTuple):
     params:  parameter -> its default; REQUIRED where there is none
     outputs: in the order of computation; a case has those that its parameters ask for
     rule:    the parts of the rule, a NamedTuple; a known bug replaces some
-    run:     (rule, asked) -> outputs
+    run:     (rule, inputs) -> outputs
     known:   known bugs beside those of `misplaced`
     cases:   the questions put to engines
     lacks:   why the reference cannot answer; None if it can
@@ -119,7 +119,7 @@ class Stage(NamedTuple):
     params: Mapping[str, Any]
     outputs: Mapping[str, Output]
     rule: Any
-    run: Callable[[Any, Asked], dict[str, np.ndarray]]
+    run: Callable[[Any, StageInputs], dict[str, np.ndarray]]
     known: tuple[Mutant[Change], ...]
     cases: tuple[Case, ...]
     lacks: Callable[[Params], str | None] = lambda params: None
@@ -139,15 +139,15 @@ class Stage(NamedTuple):
             raise BadInput(f"{OP}{self.name}: missing params {', '.join(missing)}")
         return full
 
-    def answer(self, asked: Asked, change: Change | None = None) -> dict[str, np.ndarray] | None:
-        """The outputs, with a bug or without; None where the bug makes no difference to what is asked."""
+    def answer(self, inputs: StageInputs, change: Change | None = None) -> dict[str, np.ndarray] | None:
+        """The outputs, with a bug or without; None where the bug makes no difference to what is inputs."""
         right, change = change is None, change or Change()
-        params = change.params(asked.params) if change.params else asked.params
-        tensors = change.tensors(asked.tensors) if change.tensors else asked.tensors
+        params = change.params(inputs.params) if change.params else inputs.params
+        tensors = change.tensors(inputs.tensors) if change.tensors else inputs.tensors
         if params is None or tensors is None:
             return None
         try:
-            outputs = self.run(self.rule._replace(**change.parts), asked._replace(params=params, tensors=tensors))
+            outputs = self.run(self.rule._replace(**change.parts), inputs._replace(params=params, tensors=tensors))
         except (NoDifference, BadInput):
             if right:
                 raise

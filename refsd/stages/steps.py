@@ -10,7 +10,7 @@ import numpy as np
 from refsd.numerics.errors import BadInput
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.schedules import SCHEDULES
-from refsd.stages.stage import REQUIRED, Asked, Output, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, param, part
 
 _T = len(SD_LEVELS.sigmas)
 _KEPT = 1 / (1 + SD_LEVELS.sigmas**2)
@@ -56,8 +56,8 @@ RULE = StepRule(
 )
 
 
-def _run(rule: StepRule, asked: Asked) -> dict[str, np.ndarray]:
-    p = asked.params
+def _run(rule: StepRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p = inputs.params
     if p["spacing"] not in _SPACINGS:
         raise BadInput(f"stage/steps: spacing {p['spacing']!r}: expected one of {', '.join(_SPACINGS)}")
     sigmas = SCHEDULES[p["spacing"]](p["steps"], SD_LEVELS)[:-1]
@@ -78,7 +78,7 @@ def _run(rule: StepRule, asked: Asked) -> dict[str, np.ndarray]:
     }
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """1000 products in a row, and differences of shares that are 1 - 0.00085 at the lowest level."""
     return np.abs(truth) * 1000
 
@@ -103,8 +103,8 @@ STEPS = Stage(
     outputs={
         "timesteps": Output(("step",)),
         "previous": Output(("step",)),
-        "kept": Output(("step",), lambda asked, truth: np.abs(truth), 1200),
-        "kept_before": Output(("step",), lambda asked, truth: np.abs(truth), 1200),
+        "kept": Output(("step",), lambda inputs, truth: np.abs(truth), 1200),
+        "kept_before": Output(("step",), lambda inputs, truth: np.abs(truth), 1200),
         "deviation": Output(("step",), _size, 12),
         "mask_sigma": Output(("step",), _size, 12),
     },
@@ -164,8 +164,8 @@ SWITCH = SwitchRule(
 )
 
 
-def _prompts(rule: SwitchRule, asked: Asked) -> dict[str, np.ndarray]:
-    p = asked.params
+def _prompts(rule: SwitchRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p = inputs.params
     found = _SWITCH.findall(p["prompt"])
     if not found:
         raise BadInput(f"stage/prompt_switch: {p['prompt']!r}: expected [first:second:when] in it")

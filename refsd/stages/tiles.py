@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.circular import CircularAxes
 from refsd.golden.recipe import Recipe
 from refsd.models.vae_tiling import Run, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
 from refsd.numerics.errors import BadInput
-from refsd.seams import Seams
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Params, Stage, case, param, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 # run, z, params -> picture
 Tiled = Callable[[Run, np.ndarray, Params], np.ndarray]
@@ -35,7 +35,7 @@ def _decoder(params: Params) -> Run:
 
 
 def _sdcpp(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
-    wraps = Seams(x="x" in p["wraps"], y="y" in p["wraps"]) if p["wraps"] else None
+    wraps = CircularAxes(x="x" in p["wraps"], y="y" in p["wraps"]) if p["wraps"] else None
     return tiled_sdcpp(run, z, (p["size"][0], p["size"][1]), p["overlap"], up=p["up"], wraps=wraps)
 
 
@@ -47,8 +47,8 @@ _ENGINES: dict[str, Tiled] = {"sdcpp": _sdcpp, "diffusers": _diffusers}
 RULE = TilesRule(tiled=lambda engine: _ENGINES[engine])
 
 
-def _run(rule: TilesRule, asked: Asked) -> dict[str, np.ndarray]:
-    z, p = asked.tensors["z"], asked.params
+def _run(rule: TilesRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    z, p = inputs.tensors["z"], inputs.params
     if p["engine"] not in _ENGINES:
         raise BadInput(f"stage/tiles: engine {p['engine']!r}: expected one of {', '.join(_ENGINES)}")
     decode, tiled = _decoder(p), rule.tiled(p["engine"])
@@ -63,8 +63,8 @@ def _run(rule: TilesRule, asked: Asked) -> dict[str, np.ndarray]:
     return {"tiles": np.array(corners), "picture": tiled(decode, z, p)}
 
 
-def _size(asked: Asked, truth: np.ndarray) -> np.ndarray:
-    return np.full(truth.shape, 8 * np.abs(asked.tensors["z"]).max())
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    return np.full(truth.shape, 8 * np.abs(inputs.tensors["z"]).max())
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------

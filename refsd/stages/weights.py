@@ -10,7 +10,7 @@ from refsd.golden.recipe import Recipe
 from refsd.networks.keymap import CONCAT, POINTWISE, SAME, SWAP
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.stages.stage import REQUIRED, Asked, NoDifference, Output, Stage, case, magnitude, part
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, part
 
 _JOINS = {"same": SAME, "rows": CONCAT, "pointwise": POINTWISE, "shift and scale": SWAP}
 _PARTS = "data", "second", "third"
@@ -48,8 +48,8 @@ RULE = WeightsRule(
 )
 
 
-def _run(rule: WeightsRule, asked: Asked) -> dict[str, np.ndarray]:
-    t, p = asked.tensors, asked.params
+def _run(rule: WeightsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
     if p["join"] not in _JOINS:
         raise BadInput(f"stage/weights: join {p['join']!r}: expected one of {', '.join(_JOINS)}")
     parts = [t[name].reshape(p["ne"][::-1]) for name in _PARTS if name in t]

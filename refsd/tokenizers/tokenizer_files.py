@@ -114,9 +114,9 @@ def _ends(folder: Path, tokenizer: TextTokenizer, component: str) -> Ends:
     config = _config(folder)
     ids = []
     for key, name in zip(("bos_token", "eos_token", "pad_token"), NAMES[component], strict=True):
-        said = config.get(key)
-        said = said.get("content") if isinstance(said, dict) else said
-        token = said if isinstance(said, str) else name or ""
+        entry = config.get(key)
+        entry = entry.get("content") if isinstance(entry, dict) else entry
+        token = entry if isinstance(entry, str) else name or ""
         if any("\ud800" <= character <= "\udfff" for character in token):
             raise BadInput(f"{folder / 'tokenizer_config.json'}: {key} is {ascii(token)[:40]}, which is no Unicode")
         ids.append(tokenizer.id_of(token))

@@ -78,8 +78,8 @@ def _explains(
     guidances, flow = (3 * case.params["guidance"], 0.0), solver_of(case).flow
     columns = [column for column in (y.denoised, y.uncond) if column is not None]
     for k, sigma in enumerate(form.sigmas):
-        said = answer(case, form, y.sigmas, k, y.x[k], sigma, change)
-        for found, right, guidance in zip(columns, said, guidances, strict=False):
+        answers = answer(case, form, y.sigmas, k, y.x[k], sigma, change)
+        for found, right, guidance in zip(columns, answers, guidances, strict=False):
             # Guidance of any of the bugs weighs its terms by three times the case's at most, and by two more.
             limit = analytic.limit(y.x[k], float(sigma), guidance + 2, u, flow)
             if flow and change.answers is not None:  # (x - denoised) / sigma

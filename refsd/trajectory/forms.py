@@ -62,7 +62,7 @@ def forms(solver: Solver, sigmas: np.ndarray) -> Forms:
     most, blocks = 4 * len(sigmas), 1 + solver.answers
     unit = np.eye((blocks + 1) * most).reshape((blocks + 1) * most, 1, 1, 1, -1)
     shown: list[np.ndarray] = []
-    asked: list[float] = []
+    call_sigmas: list[float] = []
     first_calls: list[int] = []
     draws = 0
 
@@ -71,11 +71,11 @@ def forms(solver: Solver, sigmas: np.ndarray) -> Forms:
         if k == most:
             raise ValueError(f"a sampler calls its model more than {most} times")
         shown.append(x.ravel().copy())
-        asked.append(sigma)
+        call_sigmas.append(sigma)
         # What follows is computed from what the engine showed its model, not from what it ought to have.
         x[...] = unit[k]
-        said = tuple(unit[block * most + k].copy() for block in range(1, blocks))
-        return said if solver.answers > 1 else said[0]
+        answers = tuple(unit[block * most + k].copy() for block in range(1, blocks))
+        return answers if solver.answers > 1 else answers[0]
 
     def noise(sigma: float, sigma_next: float) -> np.ndarray:
         nonlocal draws
@@ -95,7 +95,7 @@ def forms(solver: Solver, sigmas: np.ndarray) -> Forms:
     rows = np.stack([*shown, end.ravel()])[:, kept]
     if calls > 1 and not rows[2:, 1:calls].any():
         rows = _from_each_step(rows, steps)
-    return Forms(np.array(asked), steps, rows, solver.answers)
+    return Forms(np.array(call_sigmas), steps, rows, solver.answers)
 
 
 def _from_each_step(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:

@@ -154,7 +154,7 @@ def displaced(
     answered: [calls, answers, ...], of what it answers
     -> [calls + 1, ...] twice: the run; the sum of the displacements that have come down to each call
     """
-    base = _shown(by_forms(form, sigmas, model, noise))
+    base = _states(by_forms(form, sigmas, model, noise))
     signs = np.sign(noise[0]) + (noise[0] == 0)
     grown = np.zeros_like(base)
     still = [0.0] * form.answers
@@ -163,7 +163,7 @@ def displaced(
         for i, limit in enumerate(answered[j]):
             pushes.append((0.0, [*still[:i], limit * signs, *still[i + 1 :]]))
         for dx, dy in pushes:
-            moved = _shown(by_forms(form, sigmas, _pushed(model, j, dx, dy), noise))
+            moved = _states(by_forms(form, sigmas, _pushed(model, j, dx, dy), noise))
             grown += np.abs(moved - base)
     return base, grown
 
@@ -178,14 +178,14 @@ def amplification(
     still = [0.0] * form.answers
     for j in range(len(base.x)):
         size = delta * float(np.sqrt(np.mean(base.x[j] ** 2)))
-        moved = _shown(by_forms(form, sigmas, _pushed(model, j, size * signs, still), noise))
-        apart = np.sqrt(np.mean((moved - _shown(base)) ** 2, axis=(1, 2, 3, 4))) / size
+        moved = _states(by_forms(form, sigmas, _pushed(model, j, size * signs, still), noise))
+        apart = np.sqrt(np.mean((moved - _states(base)) ** 2, axis=(1, 2, 3, 4))) / size
         apart[j] = 1.0
         gains[j] = apart
     return gains
 
 
-def _shown(y: Dump) -> np.ndarray:
+def _states(y: Dump) -> np.ndarray:
     return np.concatenate([y.x, y.latent[None]])
 
 
@@ -197,8 +197,8 @@ def _pushed(model: Model, call: int, dx, dy: list) -> Model:
         if next(calls) != call:
             return model(x, sigma)
         x += dx
-        said = model(x, sigma)
-        return tuple(y + d for y, d in zip(said if isinstance(said, tuple) else (said,), dy, strict=True))
+        answer = model(x, sigma)
+        return tuple(y + d for y, d in zip(answer if isinstance(answer, tuple) else (answer,), dy, strict=True))
 
     return pushed
 

@@ -31,7 +31,7 @@ _MULTISTEP = (
 _EXPONENTIAL = ("dpm++2m", "dpm++2mv2")
 
 
-class Asked(NamedTuple):
+class ModelCall(NamedTuple):
     """A call of the model. sigma_next: where the step goes; signal: the weight of the data in x"""
 
     x: np.ndarray
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | None]
 # -> denoised, and what it is without the prompt
-Answers = Callable[[Asked], tuple[np.ndarray, np.ndarray]]
+Answers = Callable[[ModelCall], tuple[np.ndarray, np.ndarray]]
 
 
 class Change(NamedTuple):
@@ -228,37 +228,37 @@ def _shifted(case: Case) -> np.ndarray | None:
 
 
 def _guided_by(change: Callable[[float], float]) -> Answers:
-    def answers(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
-        x, sigma, _, guidance, signal = asked
+    def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
+        x, sigma, _, guidance, signal = call
         return analytic.denoised(x, sigma, change(guidance), signal), analytic.uncond(x, sigma, signal)
 
     return answers
 
 
-def _swapped(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
-    x, sigma, _, guidance, signal = asked
+def _swapped(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
+    x, sigma, _, guidance, signal = call
     return analytic.denoised(x, sigma, 1 - guidance, signal), analytic.cond(x, sigma, signal)
 
 
-def _with_prompt(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
-    x, sigma, _, guidance, signal = asked
+def _with_prompt(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
+    x, sigma, _, guidance, signal = call
     return analytic.denoised(x, sigma, guidance, signal), analytic.cond(x, sigma, signal)
 
 
-def _told_next(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
+def _told_next(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
     """A flow's signal too is that of the next sigma."""
-    sigma = asked.sigma_next or asked.sigma
-    signal = 1.0 if asked.signal == 1.0 and asked.sigma != 0 else 1 - sigma
-    return _guided_by(lambda guidance: guidance)(asked._replace(sigma=sigma, signal=signal))
+    sigma = call.sigma_next or call.sigma
+    signal = 1.0 if call.signal == 1.0 and call.sigma != 0 else 1 - sigma
+    return _guided_by(lambda guidance: guidance)(call._replace(sigma=sigma, signal=signal))
 
 
 def _velocity(weight: Callable[[float], float]) -> Answers:
     """x - weight v in place of x - sigma v, v = (x - denoised) / sigma."""
 
-    def answers(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
-        ratio = asked.x.dtype.type(weight(asked.sigma) / asked.sigma)
-        right = _guided_by(lambda guidance: guidance)(asked)
-        first, second = (asked.x - ratio * (asked.x - y) for y in right)
+    def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
+        ratio = call.x.dtype.type(weight(call.sigma) / call.sigma)
+        right = _guided_by(lambda guidance: guidance)(call)
+        first, second = (call.x - ratio * (call.x - y) for y in right)
         return first, second
 
     return answers
@@ -333,12 +333,12 @@ def answer(
     case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
 ) -> tuple[np.ndarray, ...]:
     """What the model says at call k, with the bug if it is one of the model's."""
-    asked = Asked(
+    call = ModelCall(
         x,
         float(sigma),
         float(sigmas[form.steps[k] + 1]),
         float(case.params["guidance"]),
         signal_of(solver_of(case), float(sigma)),
     )
-    said = _guided_by(lambda g: g) if change is None or change.answers is None else change.answers
-    return said(asked)[: form.answers]
+    answers = _guided_by(lambda g: g) if change is None or change.answers is None else change.answers
+    return answers(call)[: form.answers]

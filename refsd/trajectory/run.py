@@ -138,17 +138,17 @@ def model_of(case: Case) -> Model:
 
 def trajectory(solver: Solver, sigmas: np.ndarray, model: Model, noise: np.ndarray) -> Dump:
     """Sample from noise[0] * sigmas[0]; the steps draw noise[1], noise[2], ... In the dtype of noise."""
-    shown, said, drawn = [], [], iter(noise[1:])
+    shown, answers, drawn = [], [], iter(noise[1:])
 
     def listening(x: np.ndarray, sigma: float):
         shown.append(x.copy())
         y = model(x, sigma)
-        said.append(y if isinstance(y, tuple) else (y,))
-        copies = tuple(one.copy() for one in said[-1])
+        answers.append(y if isinstance(y, tuple) else (y,))
+        copies = tuple(one.copy() for one in answers[-1])
         return copies if isinstance(y, tuple) else copies[0]
 
     latent = solver.run(listening, noise[0] * float(sigmas[0]), sigmas, lambda sigma, sigma_next: next(drawn), None)
-    denoised, *uncond = (np.stack(column) for column in zip(*said, strict=True))
+    denoised, *uncond = (np.stack(column) for column in zip(*answers, strict=True))
     return Dump(np.array(sigmas), np.stack(shown), denoised, latent, *uncond)
 
 
@@ -162,9 +162,9 @@ def by_forms(form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray) -
     rows = form.rows.astype(noise.dtype)
     for k, sigma in enumerate(form.sigmas):
         x = noise[0] * noise.dtype.type(sigmas[0]) if k == 0 else np.tensordot(rows[k], terms, 1)
-        said = model(x, float(sigma))
+        answers = model(x, float(sigma))
         terms[k] = x
-        for block, y in enumerate(said if isinstance(said, tuple) else (said,), 1):
+        for block, y in enumerate(answers if isinstance(answers, tuple) else (answers,), 1):
             terms[block * form.calls + k] = y
     x, denoised, *uncond = np.split(terms[: form.known], 1 + form.answers)
     return Dump(sigmas, x, denoised, np.tensordot(rows[-1], terms, 1), *uncond)

@@ -23,8 +23,8 @@ from refsd.trajectory.sdcpp_float32 import sizes as terms_sizes
 _U = 2.0**-24
 
 
-class Asked(NamedTuple):
-    """What was asked of the program, in its names. eta: None is its default"""
+class SamplerRun(NamedTuple):
+    """The sampling settings of a run, in the program's names. eta: None is its default"""
 
     sampler: str
     schedule: str
@@ -41,16 +41,16 @@ class Asked(NamedTuple):
         return "|".join(map(str, self))
 
     @classmethod
-    def of(cls, key: str) -> "Asked":
+    def of(cls, key: str) -> "SamplerRun":
         sampler, schedule, steps, width, height, cfg_scale, eta, seed = key.split("|")
         sizes = int(steps), int(width), int(height)
         return cls(sampler, schedule, *sizes, float(cfg_scale), None if eta == "None" else float(eta), int(seed))
 
     def sampling(self) -> dict[str, Any]:
         """For sdcpp_server.Server.picture."""
-        given: dict[str, Any] = {"sample_method": self.sampler, "scheduler": self.schedule}
-        given["sample_steps"] = self.steps
-        return given if self.eta is None else {**given, "eta": self.eta}
+        fields: dict[str, Any] = {"sample_method": self.sampler, "scheduler": self.schedule}
+        fields["sample_steps"] = self.steps
+        return fields if self.eta is None else {**fields, "eta": self.eta}
 
 
 class Seen(NamedTuple):
@@ -103,33 +103,33 @@ def seen(graphs: Iterable[Graph], cfg_scale: float) -> Seen:
     return Seen(x, t, np.stack(eps), decoder.inputs[0] * np.float32(LATENT_SCALES["sd1"].factor))
 
 
-def compare(asked: Asked, run: Seen, levels: DiscreteLevels, deviation: bool = False) -> Apart:
+def compare(settings: SamplerRun, run: Seen, levels: DiscreteLevels, deviation: bool = False) -> Apart:
     """Each call, and the end, from the run's own latents and answers, with refsd's sampler, sigmas and noise.
 
     run:       the whole latents, or their first channels, rows and columns
     deviation: with sdcpp_float32's sampler in place of refsd's, and its terms as it lists them
     Raises ValueError where refsd's sampler calls its model another number of times.
     """
-    smooth = Solver(sampling.method(asked.sampler, asked.eta).run)
-    sigmas = SCHEDULES[asked.schedule](asked.steps, levels)
+    smooth = Solver(sampling.method(settings.sampler, settings.eta).run)
+    sigmas = SCHEDULES[settings.schedule](settings.steps, levels)
     slopes, form, sizes = sensitivities(smooth, sigmas), forms(smooth, sigmas), None
     if deviation:
-        its = float32_sigmas(asked.schedule, asked.steps, levels)
+        its = float32_sigmas(settings.schedule, settings.steps, levels)
         sigmas = sigmas.astype(np.float32).astype(np.float64) if its is None else its
-        told = {} if asked.eta is None else {"eta": asked.eta}
-        run_float32 = partial(DEVIATIONS[asked.sampler][1], **told)
+        eta = {} if settings.eta is None else {"eta": settings.eta}
+        run_float32 = partial(DEVIATIONS[settings.sampler][1], **eta)
         form = forms(Solver(run_float32), sigmas)
         sizes = forms(Solver(partial(run_float32, total=terms_sizes)), sigmas)
         # Either may draw noise that weighs nothing.
         more = max(form.rows.shape[1] - slopes.shape[-1], 0)
         slopes = np.pad(slopes, ((0, 0), (0, 0), (0, more)))[..., : form.rows.shape[1]]
     if form.calls != len(run.t):
-        raise ValueError(f"{asked}: the program called its UNet {len(run.t)} times, refsd does {form.calls} times")
+        raise ValueError(f"{settings}: the program calls its UNet {len(run.t)} times, refsd {form.calls} times")
     sigma = form.sigmas.reshape(-1, 1, 1, 1)
     x = run.x.astype(np.float64) * np.sqrt(sigma**2 + 1)
     y = Dump(sigmas, x, x - sigma * run.eps, run.latent.astype(np.float64))
-    rng = RNGS["cuda"](asked.seed)
-    whole = (4, asked.height // 8, asked.width // 8)
+    rng = RNGS["cuda"](settings.seed)
+    whole = (4, settings.height // 8, settings.width // 8)
     noise = np.stack([rng.randn(whole) for _ in range(1 + form.draws)]).astype(np.float64)
     noise = noise[:, *(slice(size) for size in x[0].shape)]
     expected, limits = forced(form, y, noise, _U, slopes)
@@ -143,9 +143,9 @@ def compare(asked: Asked, run: Seen, levels: DiscreteLevels, deviation: bool = F
     shown = np.concatenate([y.x, y.latent[None]])
     flat = (len(shown), -1)
     distances = np.linalg.norm((shown - expected).reshape(flat), axis=1)
-    told = np.array([levels.to_t(float(s)) for s in form.sigmas])
+    timesteps = np.array([levels.to_t(float(s)) for s in form.sigmas])
     return Apart(
-        float(np.abs(run.t - told).max()),
+        float(np.abs(run.t - timesteps).max()),
         distances / np.linalg.norm(expected.reshape(flat), axis=1),
         float((np.abs(shown - expected) / limits).max()),
     )

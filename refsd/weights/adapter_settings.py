@@ -97,7 +97,7 @@ def read_settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
         found[""] = read_json(config)
         kind = found[""].get("peft_type")
         if kind not in PEFT_TYPES:
-            raise BadInput(f"{where}: peft_type is {_shown(kind)}; refsd reads {', '.join(PEFT_TYPES)}")
+            raise BadInput(f"{where}: peft_type is {_short(kind)}; refsd reads {', '.join(PEFT_TYPES)}")
     else:
         return {}
     for settings in found.values():
@@ -162,19 +162,19 @@ def _check(where: str, settings: Mapping[str, Any]) -> None:
     for setting in _REFUSED:
         if settings.get(setting) not in _OFF:
             raise BadInput(
-                f"{where}: {setting} is {_shown(settings[setting])}: refsd does not compute that; merge the "
+                f"{where}: {setting} is {_short(settings[setting])}: refsd does not compute that; merge the "
                 "adapter with PEFT"
             )
     begun = settings.get("init_lora_weights")
     if isinstance(begun, str) and begun.lower().startswith(_CHANGES_THE_MODEL):
         raise BadInput(
-            f"{where}: init_lora_weights is {_shown(begun)}: PEFT takes the beginning out of the model's weights, "
+            f"{where}: init_lora_weights is {_short(begun)}: PEFT takes the beginning out of the model's weights, "
             "which refsd does not; save it with path_initial_model_for_weight_conversion, as a plain LoRA"
         )
     for setting, (low, high) in _NUMBERS.items():
         value = settings.get(setting)
         if value is not None and not _is_number(value, low, high):
-            raise BadInput(f"{where}: {setting} is {_shown(value)}; a number from {low:g} to {high:g} expected")
+            raise BadInput(f"{where}: {setting} is {_short(value)}; a number from {low:g} to {high:g} expected")
     for setting, (low, high) in {"alpha_pattern": (-1e9, 1e9), "rank_pattern": (1, 1e6)}.items():
         patterns = settings.get(setting) or {}
         if not isinstance(patterns, dict) or len(patterns) > _PATTERNS:
@@ -185,14 +185,14 @@ def _check(where: str, settings: Mapping[str, Any]) -> None:
             _check_pattern(where, setting, pattern)
             if not _is_number(value, low, high):
                 raise BadInput(
-                    f"{where}: {setting}: {_shown(pattern)} is {_shown(value)}; a number from {low:g} to {high:g} "
+                    f"{where}: {setting}: {_short(pattern)} is {_short(value)}; a number from {low:g} to {high:g} "
                     "expected"
                 )
     modules = settings.get("feedforward_modules")
     if isinstance(modules, str):
         _check_pattern(where, "feedforward_modules", modules)
     elif modules is not None and not (isinstance(modules, list) and all(isinstance(m, str) for m in modules)):
-        raise BadInput(f"{where}: feedforward_modules is {_shown(modules)}; names or a pattern expected")
+        raise BadInput(f"{where}: feedforward_modules is {_short(modules)}; names or a pattern expected")
 
 
 def _check_pattern(where: str, setting: str, pattern: str) -> None:
@@ -204,7 +204,7 @@ def _check_pattern(where: str, setting: str, pattern: str) -> None:
         fits = False
     if not fits or len(_REPEATS.findall(pattern)) > 2:
         raise BadInput(
-            f"{where}: {setting}: {_shown(pattern)} is no pattern that refsd reads: names, classes and "
+            f"{where}: {setting}: {_short(pattern)} is no pattern that refsd reads: names, classes and "
             "alternatives, with two * or + at most, none of them behind a bracket"
         )
 
@@ -213,6 +213,6 @@ def _is_number(value: Any, low: float, high: float) -> bool:
     return type(value) in (int, float) and low <= value <= high
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
     text = ascii(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

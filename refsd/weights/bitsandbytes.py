@@ -90,8 +90,8 @@ def _state(what: str, kind: str, header: Header, read: Read) -> dict[str, Any]:
     shape = state.get("shape")
     shape = shape if isinstance(shape, list) else []
     if not 0 < len(shape) <= MAX_RANK or not all(type(size) is int and 0 < size < 2**32 for size in shape):
-        said = ascii(str(state.get("shape"))[:40])
-        raise BadInput(f"{what} has the shape {said}; 1 to {MAX_RANK} positive whole numbers expected")
+        found = ascii(str(state.get("shape"))[:40])
+        raise BadInput(f"{what} has the shape {found}; 1 to {MAX_RANK} positive whole numbers expected")
     if state.get("quant_type") != kind or type(state.get("blocksize")) is not int:
         raise BadInput(f"{what}: quant_type {kind} and a blocksize expected")
     if state["blocksize"] not in BLOCK_SIZES:

@@ -11,7 +11,7 @@ from refsd.numerics.errors import BadInput
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
 from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
-from refsd.weights.detect import Found, find_components, foreign_family, is_known_extra
+from refsd.weights.detect import FoundComponent, find_components, foreign_family, is_known_extra
 from refsd.weights.files import open_weights, read_json
 from refsd.weights.problems import Problems, check_order, problems, raise_problems
 from refsd.weights.stored import Weights, shown
@@ -194,7 +194,7 @@ def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
     return parts
 
 
-def _component(name: str, weights: Weights, found: Found, config: Path | None) -> Component:
+def _component(name: str, weights: Weights, found: FoundComponent, config: Path | None) -> Component:
     sources, rest = found.place.layout.of_names(found.names).sources(found.names)
     in_file = {
         ours: source._replace(names=tuple(found.names[part] for part in source.names))

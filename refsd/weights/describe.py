@@ -165,9 +165,9 @@ def _prefixes(files: list[Weights]) -> dict[str, dict[str, Any]]:
 
 def _metadata(files: list[Weights]) -> dict[str, str]:
     """What the headers say besides, in short."""
-    said = {}
+    texts = {}
     for weights in files:
         for key, value in list(weights.metadata.items())[:64]:
             text = str(value)
-            said[key] = text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
-    return said
+            texts[key] = text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+    return texts

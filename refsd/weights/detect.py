@@ -89,7 +89,7 @@ CANDIDATES = tuple(
 )
 
 
-class Found(NamedTuple):
+class FoundComponent(NamedTuple):
     """A component in a file: where, and the rest of each name -> the name in the file."""
 
     place: Candidate
@@ -104,12 +104,12 @@ def foreign_family(names: Iterable[str]) -> str | None:
     return next((family for part, family in FOREIGN if any(part in name for name in names)), None)
 
 
-def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str, Found], list[str]]:
+def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str, FoundComponent], list[str]]:
     """The components, and the names that stand in none. Names without prefix go to the first that is bare.
 
     Raises BadInput where the names speak for two denoisers, or for one component in two places.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, FoundComponent] = {}
     taken: set[str] = set()
     prefixes = tuple({place.prefix for place in CANDIDATES if place.prefix and _witnessed(place, shapes)})
     for place in CANDIDATES:
@@ -120,7 +120,7 @@ def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str
             left = [name for name in left if not name.startswith(prefixes)]
         if _witnessed(place, left):
             inside = [name for name in left if name.startswith(place.prefix)]
-            here = Found(place, {name[len(place.prefix) :]: name for name in inside})
+            here = FoundComponent(place, {name[len(place.prefix) :]: name for name in inside})
             component = _bigg_or(place.component, here, shapes)
             if component in found:
                 _ambiguous(path, component, found[component], component, here)
@@ -137,7 +137,7 @@ def is_known_extra(name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in KNOWN_EXTRAS)
 
 
-def _bigg_or(component: str, found: Found, shapes: Mapping[str, Shape]) -> str:
+def _bigg_or(component: str, found: FoundComponent, shapes: Mapping[str, Shape]) -> str:
     """OpenAI's and OpenCLIP's encoders have the same names: bigG is told by its width, or by its depth."""
     if component != "clip":
         return component
@@ -150,15 +150,15 @@ def _is_table(part: str) -> bool:
     return part.endswith("token_embedding.weight")
 
 
-def _ambiguous(path: object, one: str, here: Found, other: str, there: Found) -> None:
-    def said(component: str, found: Found) -> str:
+def _ambiguous(path: object, one: str, here: FoundComponent, other: str, there: FoundComponent) -> None:
+    def described(component: str, found: FoundComponent) -> str:
         prefix = f"under {shown(found.place.prefix)}" if found.place.prefix else "without prefix"
         example = next(iter(found.names.values()))
-        said = f"{component} in {found.place.layout.name}'s layout {prefix}"
-        return f"{said} ({len(found.names)} tensors, as {shown(example)})"
+        where = f"{component} in {found.place.layout.name}'s layout {prefix}"
+        return f"{where} ({len(found.names)} tensors, as {shown(example)})"
 
     raise BadInput(
-        f"{path}: ambiguous: {said(one, here)}, and {said(other, there)}; split the file and name the parts "
+        f"{path}: ambiguous: {described(one, here)}, and {described(other, there)}; split the file, name the parts "
         "(--diffusion-model, --vae, --clip_l, --clip_g, --t5xxl, --llm)"
     )
 
@@ -168,5 +168,5 @@ def _witnessed(place: Candidate, names: Iterable[str]) -> bool:
     return any(name.startswith(starts) for name in names)
 
 
-def _is_bare(found: Mapping[str, Found]) -> bool:
+def _is_bare(found: Mapping[str, FoundComponent]) -> bool:
     return any(component.place.prefix == "" for component in found.values())

@@ -17,7 +17,7 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Content, Header, Weights, read_content, shown
 from refsd.weights.torch_legacy import read_legacy
-from refsd.weights.torch_objects import Place, Tensor, kind
+from refsd.weights.torch_objects import ByteRange, Tensor, kind
 from refsd.weights.torch_zip import MAGIC, check_crc, read_zip
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
@@ -41,7 +41,7 @@ class PickledWeights(Weights):
     def __init__(self, path: Path, headers: dict[str, Header], metadata: dict[str, Any], data: Content):
         super().__init__(path, "pickle", headers, metadata, data)
         self.strides: dict[str, tuple[int, ...]] = {}
-        self.storages: dict[str, tuple[str, Place]] = {}
+        self.storages: dict[str, tuple[str, ByteRange]] = {}
         self._checked: set[str] = set()
 
     def __getitem__(self, name: str) -> StoredTensor:
@@ -154,7 +154,7 @@ def _tensors(path: Path, state_dict: dict[str, Any]) -> dict[str, Tensor]:
     return found
 
 
-def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, Place]) -> Header:
+def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, ByteRange]) -> Header:
     """What the tensor takes, held against what its storage has. Raises BadInput."""
     at = f"{path}: tensor {shown(name)}"
     storage, (element, itemsize) = tensor.storage, tensor.element
@@ -167,9 +167,9 @@ def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, Place]) 
             f"{storage.element.bytes} expected; download it again"
         )
     if min(tensor.offset, *tensor.size, *tensor.stride, 0) < 0:
-        raise BadInput(f"{at}: {_said(tensor)}: none negative expected")
+        raise BadInput(f"{at}: {_layout(tensor)}: none negative expected")
     if math.prod(size or 1 for size in tensor.size) > MAX_ELEMENTS:
-        raise BadInput(f"{at}: {_said(tensor)}: more than 2^48 elements")
+        raise BadInput(f"{at}: {_layout(tensor)}: more than 2^48 elements")
     elements, room = math.prod(tensor.size), storage.numel * storage.element.bytes
     start = place.start + storage.start * storage.element.bytes
     if elements == 0:
@@ -177,10 +177,10 @@ def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, Place]) 
     last = tensor.offset + sum((size - 1) * step for size, step in zip(tensor.size, tensor.stride, strict=True))
     if (last + 1) * itemsize > room:
         raise BadInput(
-            f"{at}: {_said(tensor)}: its last element is {_short(last)}, its storage ends at {room // itemsize}"
+            f"{at}: {_layout(tensor)}: its last element is {_short(last)}, its storage ends at {room // itemsize}"
         )
     if elements * itemsize > max(room, FREE):
-        raise BadInput(f"{at}: {_said(tensor)}: repeats {room} bytes of storage up to {elements * itemsize}")
+        raise BadInput(f"{at}: {_layout(tensor)}: repeats {room} bytes of storage up to {elements * itemsize}")
     return Header(element, tensor.size, start + tensor.offset * itemsize, elements * itemsize)
 
 
@@ -193,7 +193,7 @@ def _follow_one_another(tensor: Tensor) -> bool:
     return True
 
 
-def _said(tensor: Tensor) -> str:
+def _layout(tensor: Tensor) -> str:
     size, stride = (f"[{', '.join(map(_short, numbers))}]"[:100] for numbers in (tensor.size, tensor.stride))
     return f"shape {size}, strides {stride}, offset {_short(tensor.offset)}"
 

@@ -82,11 +82,11 @@ def _trimmed(shape: Shape) -> Shape:
 
 def raise_problems(path: object, title: str, lists: Sequence[Problems]) -> None:
     """One BadInput that lists all of them, if there are any."""
-    said = []
+    found = []
     for word, of_all in zip(Problems._fields, zip(*lists, strict=True), strict=True):
         entries = [entry for of_one in of_all for entry in of_one]
         if entries:
             more = ", ..." if len(entries) > 10 else ""
-            said.append(f"{len(entries)} {word}: {', '.join(entries[:10])}{more}")
-    if said:
-        raise BadInput(f"{path}: the tensors do not fit {title}: {'; '.join(said)}")
+            found.append(f"{len(entries)} {word}: {', '.join(entries[:10])}{more}")
+    if found:
+        raise BadInput(f"{path}: the tensors do not fit {title}: {'; '.join(found)}")

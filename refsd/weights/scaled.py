@@ -37,7 +37,7 @@ SCALE_TYPES = ("f32", "f16", "bf16")
 MAX_CONFIG = 4096  # bytes of JSON
 
 
-class Found(NamedTuple):
+class Scalings(NamedTuple):
     """
     scalings: name of a weight -> its scale, or a function that reads its many
     helpers:  names that have done their duty
@@ -57,14 +57,14 @@ class Found(NamedTuple):
         return {n: self.changed.get(n, header) for n, header in headers.items() if n not in self.helpers}
 
 
-def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Found:
+def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Scalings:
     """Join scales and weights. read: header -> the bytes of a tensor, uint8.
 
     Raises BadInput for a scale that is missing, is there twice or does not fit, and for a format that refsd lacks.
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
-    found = Found({}, set(markers), {})
+    found = Scalings({}, set(markers), {})
     for name, joined in bitsandbytes.find(path, headers, read).items():
         found.add(name, joined)
     for name, header in headers.items():

@@ -121,8 +121,8 @@ def enough_memory(path: Path, name: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        said = f": {error}" if str(error) else ""
-        raise BadInput(f"{path}: tensor {shown(name)}: not enough memory{said}") from None
+        detail = f": {error}" if str(error) else ""
+        raise BadInput(f"{path}: tensor {shown(name)}: not enough memory{detail}") from None
 
 
 class Shards(Weights):

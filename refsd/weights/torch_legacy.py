@@ -11,14 +11,14 @@ from typing import Any
 
 from refsd.numerics.errors import BadInput
 from refsd.weights.stored import Content, shown
-from refsd.weights.torch_objects import Place, Storage, kind
+from refsd.weights.torch_objects import ByteRange, Storage, kind
 from refsd.weights.unpickle import unpickle
 
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
 
 
-def read_legacy(path: Path, data: Content) -> tuple[Any, dict[str, Place]]:
+def read_legacy(path: Path, data: Content) -> tuple[Any, dict[str, ByteRange]]:
     """The value of the pickle, and where each storage lies, by its key. Raises BadInput."""
     magic, at = unpickle(path, data, 0, len(data))
     if type(magic) is not int or magic != MAGIC:
@@ -39,8 +39,8 @@ def read_legacy(path: Path, data: Content) -> tuple[Any, dict[str, Place]]:
 
 def _places(
     path: Path, data: Content, at: int, keys: Iterable[str], storages: Mapping[str, Storage]
-) -> dict[str, Place]:
-    places: dict[str, Place] = {}
+) -> dict[str, ByteRange]:
+    places: dict[str, ByteRange] = {}
     for key in keys:
         storage = storages.get(key)
         if storage is None or key in places:
@@ -52,7 +52,7 @@ def _places(
                 f"{path}: the storage {shown(key)} has {numel} elements and {max(0, len(data) - at - 8)} bytes are "
                 f"left, {storage.whole} of {storage.element.bytes} expected: cut short? download it again"
             )
-        places[key] = Place(at + 8, nbytes)
+        places[key] = ByteRange(at + 8, nbytes)
         at += 8 + nbytes
     if at != len(data):
         raise BadInput(f"{path}: {len(data) - at} bytes after its last storage; download it again")

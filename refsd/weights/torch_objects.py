@@ -24,7 +24,7 @@ class Damaged(Refused):
     """What no writer of pickles does."""
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """A storage's bytes in the file; crc: their CRC-32, None where the file has none."""
 
     start: int
@@ -204,8 +204,8 @@ def storage(identity: Any) -> Storage:
     """A persistent id: ("storage", type, key, location, elements[, view]); view: (key, start, elements) or None."""
     if type(identity) is not tuple or len(identity) not in (5, 6) or identity[0] != "storage":
         first = identity[0] if type(identity) is tuple and identity else identity
-        said = shown(first) if type(first) is str else kind(identity)
-        raise Refused(f"asks for the persistent id {said}, a storage expected")
+        name = shown(first) if type(first) is str else kind(identity)
+        raise Refused(f"asks for the persistent id {name}, a storage expected")
     _, of, key, _, numel = identity[:5]
     view = identity[5] if len(identity) == 6 else None
     if type(of) is not Global or of.name not in STORAGE_NAMES:

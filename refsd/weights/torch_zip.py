@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from refsd.numerics.errors import BadInput
 from refsd.weights.stored import Content, shown
-from refsd.weights.torch_objects import Place, Storage
+from refsd.weights.torch_objects import ByteRange, Storage
 from refsd.weights.unpickle import MAX_PICKLE, unpickle
 
 MAGIC = b"PK\x03\x04"
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     crc: int | None
 
 
-def read_zip(path: Path, data: Content) -> tuple[Any, dict[str, Place]]:
+def read_zip(path: Path, data: Content) -> tuple[Any, dict[str, ByteRange]]:
     """The value of the pickle, and where each storage lies, by its key. Raises BadInput."""
     entries = _entries(path, data)
     pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
@@ -57,19 +57,19 @@ def read_zip(path: Path, data: Content) -> tuple[Any, dict[str, Place]]:
     pickle = _stored(path, pickles[0], entries[pickles[0]])
     if pickle.nbytes > MAX_PICKLE:
         raise BadInput(f"{path}: data.pkl of {pickle.nbytes} bytes, at most {MAX_PICKLE} expected")
-    check_crc(path, data, pickles[0], Place(pickle.start, pickle.nbytes, pickle.crc))
+    check_crc(path, data, pickles[0], ByteRange(pickle.start, pickle.nbytes, pickle.crc))
     kept: dict[str, Storage] = {}
     value, end = unpickle(path, data, pickle.start, pickle.start + pickle.nbytes, kept)
     if end != pickle.start + pickle.nbytes:
         raise BadInput(f"{path}: data.pkl goes on after its end, at byte {end}; is it a checkpoint of torch's?")
     storages = {name: entry for name, entry in entries.items() if name.startswith(f"{prefix}data/")}
     return value, {
-        name.removeprefix(f"{prefix}data/"): Place(entry.start, _stored(path, name, entry).nbytes, entry.crc)
+        name.removeprefix(f"{prefix}data/"): ByteRange(entry.start, _stored(path, name, entry).nbytes, entry.crc)
         for name, entry in storages.items()
     }
 
 
-def check_crc(path: Path, data: Content, name: str, place: Place) -> None:
+def check_crc(path: Path, data: Content, name: str, place: ByteRange) -> None:
     """Raises BadInput where bytes are not those that the zip was made of."""
     if place.crc is None:
         return

@@ -17,7 +17,7 @@ from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.loras import open_loras
-from refsd.module import Kept
+from refsd.module import WeightCache
 from refsd.networks.unet import unet_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
@@ -102,7 +102,7 @@ class Engines:
         self.model = model_files(ModelRecipe("sd15", "f16"), "ldm")
         self.checkpoint = open_checkpoint(self.model)
         self.program = Program(Path(os.environ["REFSD_SD_CLI"]))
-        self.kept = Kept(8 << 30)
+        self.cache = WeightCache(8 << 30)
         timesteps, context, x = self.engine(None, "at_runtime").inputs
         self.inputs = {"x": x[None], "timesteps": timesteps.reshape(1), "context": context[None]}
         self.plain = self.reference(None)
@@ -126,7 +126,7 @@ class Engines:
 
     def reference(self, name, *deviations):
         files = open_loras([str(self.folder / f"{name}.safetensors")] if name else [], self.checkpoint)
-        m, params = load(self.checkpoint, "unet", Arithmetic(FLOAT32, [*OURS, *deviations]), self.kept, files)
+        m, params = load(self.checkpoint, "unet", Arithmetic(FLOAT32, [*OURS, *deviations]), self.cache, files)
         return forward("unet", m, self.inputs, params)["out"][0]
 
 

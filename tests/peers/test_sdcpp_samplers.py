@@ -14,7 +14,7 @@ from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.pipelines import sampling
 from refsd.samplers.schedules import SCHEDULES
-from refsd.trajectory.sdcpp import Asked, compare, float32_levels, seen
+from refsd.trajectory.sdcpp import SamplerRun, compare, float32_levels, seen
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
@@ -38,8 +38,8 @@ def test_refsd_has_every_name(server):
 def test_every_sampler_and_every_schedule(server):
     samplers = [name for name in server.names("samplers") if name != "default"]
     schedules = [name for name in server.names("schedulers") if name != "default"]
-    asked = [Asked(name, "karras", 5, cfg_scale=7.0) for name in samplers]
-    asked += [Asked("dpm++2m", name, 4) for name in schedules]
+    asked = [SamplerRun(name, "karras", 5, cfg_scale=7.0) for name in samplers]
+    asked += [SamplerRun("dpm++2m", name, 4) for name in schedules]
     for one in asked:
         graphs = server.picture("a cat", one.width, one.height, one.cfg_scale, one.seed, **one.sampling())
         apart = compare(one, seen(graphs, one.cfg_scale), float32_levels())

@@ -1,4 +1,4 @@
-"""sd-cli's tiles and seams, looked into. REFSD_SD_CLI names one that is built with shared ggml libraries.
+"""sd-cli's tiles and circular, looked into. REFSD_SD_CLI names one that is built with shared ggml libraries.
 
 The tap sees each tile go in and come out, and the picture is all of them blended: so where tiles lie and what
 they weigh is checked to the bit of the picture, apart from how the decoder rounds.
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from refsd.circular import CircularAxes
 from refsd.cli.model_files import model_files
 from refsd.components import forward, load
 from refsd.engines.sdcpp.program import Program
@@ -21,7 +22,6 @@ from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import PROFILES
 from refsd.pipelines.png import to_bytes
 from refsd.pipelines.settings import read_tiling
-from refsd.seams import Seams
 from refsd.weights import open_checkpoint
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -30,12 +30,12 @@ CHANNELS = {"decoder": 3, "unet": 4, "encoder": 8}
 
 # Flags, width and height in pixels, which edges meet.
 CASES = {
-    "even": (["--vae-tile-size", "4"], (64, 64), Seams()),
-    "uneven": (["--vae-tile-size", "6x5", "--vae-tile-overlap", "0.25"], (64, 128), Seams()),
-    "relative": (["--vae-relative-tile-size", "0.7x3"], (64, 128), Seams()),
-    "no overlap": (["--vae-tile-size", "4x8", "--vae-tile-overlap", "0"], (64, 64), Seams()),
-    "around": (["--vae-tile-size", "4x8", "--circular"], (64, 64), Seams(True, True)),
-    "around, not a multiple": (["--vae-tile-size", "6", "--circularx"], (64, 64), Seams(x=True)),
+    "even": (["--vae-tile-size", "4"], (64, 64), CircularAxes()),
+    "uneven": (["--vae-tile-size", "6x5", "--vae-tile-overlap", "0.25"], (64, 128), CircularAxes()),
+    "relative": (["--vae-relative-tile-size", "0.7x3"], (64, 128), CircularAxes()),
+    "no overlap": (["--vae-tile-size", "4x8", "--vae-tile-overlap", "0"], (64, 64), CircularAxes()),
+    "around": (["--vae-tile-size", "4x8", "--circular"], (64, 64), CircularAxes(True, True)),
+    "around, not a multiple": (["--vae-tile-size", "6", "--circularx"], (64, 64), CircularAxes(x=True)),
 }
 
 
@@ -80,7 +80,7 @@ def whole(program, model, tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_where_tiles_lie_and_what_they_weigh(program, model, whole, tmp_path, name):
-    flags, size, seams = CASES[name]
+    flags, size, circular = CASES[name]
     options = dict(zip(flags[::2], flags[1::2], strict=False))
     overlap = float(options.get("--vae-tile-overlap", 0.5))
     tiling = read_tiling(options.get("--vae-tile-size"), options.get("--vae-relative-tile-size"), overlap)
@@ -94,7 +94,7 @@ def test_where_tiles_lie_and_what_they_weigh(program, model, whole, tmp_path, na
         np.testing.assert_array_equal(image(graph, 4), tile)
         return graph.output[None]
 
-    _, between = tiling.seams(seams, *z.shape[2:])
+    _, between = tiling.circular(circular, *z.shape[2:])
     blended = tiled_sdcpp(replay, z, tiling.sizes(*z.shape[2:]), tiling.target(), up=8, wraps=between)
     assert next(seen, None) is None
     assert len(graphs["decoder"]) > 1
@@ -102,11 +102,11 @@ def test_where_tiles_lie_and_what_they_weigh(program, model, whole, tmp_path, na
     assert off.max() <= 1 and (off > 0).mean() <= 1e-4, "a rounding's worth of float32 weights"
 
 
-def ours(model, part, inputs, seams=None):
+def ours(model, part, inputs, circular=None):
     """What the reference gives for the inputs of a graph, under ggml's numerics and what it declares."""
     deviations = [DEVIATIONS["sdcpp/group-norm-eps"], DEVIATIONS["sdcpp/gelu-tanh"]]
     m, params = load(open_checkpoint(model), part, Arithmetic(PROFILES["ggml-cpu"], deviations))
-    m.seams = seams or Seams()
+    m.circular = circular or CircularAxes()
     return np.concatenate([*forward(part, m, inputs, params).values()], axis=1)
 
 
@@ -122,15 +122,15 @@ def picture(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "seams"),
+    ("flags", "circular"),
     [
-        ((), Seams()),
-        (("--circular",), Seams(True, True)),
-        (("--circularx",), Seams(x=True)),
-        (("--circulary",), Seams(y=True)),
+        ((), CircularAxes()),
+        (("--circular",), CircularAxes(True, True)),
+        (("--circularx",), CircularAxes(x=True)),
+        (("--circulary",), CircularAxes(y=True)),
     ],
 )
-def test_seams(program, model, tmp_path, picture, flags, seams):
+def test_circular(program, model, tmp_path, picture, flags, circular):
     """Encoder, UNet and decoder of an img2img: near with the same edges meeting, far with others."""
     graphs, _ = run(program, model, tmp_path, (128, 64), [*flags, "-i", picture, "--strength", 0.99])
     (encoder,), unet, (decoder,) = graphs["encoder"], graphs["unet"][0], graphs["decoder"]
@@ -140,13 +140,13 @@ def test_seams(program, model, tmp_path, picture, flags, seams):
         "unet": (unet, {"x": image(unet, 4), "timesteps": time, "context": context[None]}),
         "vae-decoder": (decoder, {"z": image(decoder, 4)}),
     }
-    others = {Seams(), Seams(True, True), Seams(x=True)} - {seams}
+    others = {CircularAxes(), CircularAxes(True, True), CircularAxes(x=True)} - {circular}
     for part, (graph, inputs) in asks.items():
-        near = distance(ours(model, part, inputs, seams), graph)
+        near = distance(ours(model, part, inputs, circular), graph)
         far = min(distance(ours(model, part, inputs, other), graph) for other in others)
         assert near <= 1e-2 and near <= far / 10, part
-    if seams.x or seams.y:
-        zeros = ours(model, "vae-encoder", asks["vae-encoder"][1], seams._replace(one_sided=False))
+    if circular.x or circular.y:
+        zeros = ours(model, "vae-encoder", asks["vae-encoder"][1], circular._replace(one_sided=False))
         assert distance(zeros, encoder) >= 5 * near, "where torch leaves the encoder's one-sided zeros"
 
 

@@ -17,13 +17,13 @@ from test_models_vae import QUANT, peer_vae, shapes_without
 from test_models_vae import load as load_vae
 from torch.nn.functional import pad
 
+from refsd.circular import CircularAxes
 from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
 from refsd.module import Module
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.networks.vae import VAESize
 from refsd.numerics.tensor import stored
-from refsd.seams import Seams
 
 pytestmark = pytest.mark.peer
 
@@ -77,7 +77,7 @@ def circular(model, axes) -> None:
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
 def test_unet(axes):
     weights = draw_weights(unet_shapes(UNET), seed=4)
-    m = Module({name: stored(w) for name, w in weights.items()}, seams=Seams(*axes))
+    m = Module({name: stored(w) for name, w in weights.items()}, circular=CircularAxes(*axes))
     x, context, timesteps = draw((2, 4, 12, 20), 5), draw((2, 7, UNET.context_dim), 6), (999.0, 17.25)
     with float64_throughout():
         peer = peer_unet(UNET, 4, 32)
@@ -93,7 +93,7 @@ def test_unet(axes):
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
 def test_vae(axes, one_sided, monkeypatch):
     weights = draw_weights(shapes_without(VAE, QUANT), seed=7)
-    m = Module({name: stored(w) for name, w in weights.items()}, seams=Seams(*axes, one_sided))
+    m = Module({name: stored(w) for name, w in weights.items()}, circular=CircularAxes(*axes, one_sided))
     x, z = draw((2, 3, 22, 17), 8), draw((2, 16, 3, 5), 9)
     with float64_throughout():
         peer = peer_vae(VAE, 8, QUANT)

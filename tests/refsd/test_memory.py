@@ -10,7 +10,7 @@ from refsd.components import forward
 from refsd.golden.case import ModelRecipe
 from refsd.golden.recipe import Recipe, realize
 from refsd.models.mmdit import positions
-from refsd.module import Kept, Module
+from refsd.module import Module, WeightCache
 from refsd.networks import NETWORKS
 from refsd.networks.flux import FluxSize
 from refsd.numerics.arithmetic import Arithmetic
@@ -128,7 +128,7 @@ def test_a_product_with_a_borrowed_weight_is_the_same(type, numerics):
     """Two layers in turn, whose weights may share their memory; the answers must not."""
     tensors = {f"{name}.weight": realize(Recipe((64, 96), type), name) for name in "ab"}
     x = Arithmetic(numerics).store(RNG.standard_normal((3, 96)))
-    kept, borrowed = (Module(tensors, Arithmetic(numerics), kept=Kept(budget)) for budget in (2**30, 0))
+    kept, borrowed = (Module(tensors, Arithmetic(numerics), cache=WeightCache(budget)) for budget in (2**30, 0))
     for _ in range(2):
         first, second = borrowed.linear("a", x), borrowed.linear("b", x)
         np.testing.assert_array_equal(first, kept.linear("a", x))

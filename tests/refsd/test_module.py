@@ -7,7 +7,7 @@ import pytest
 from refsd.adapters import Adapters
 from refsd.kernels.conv2d_winograd import bytes_of_filters
 from refsd.kernels.tanh import tanh
-from refsd.module import Kept, Module, Taps, block
+from refsd.module import Module, Taps, WeightCache, block
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.errors import BadInput
@@ -77,15 +77,15 @@ def test_nothing_is_kept_by_default_and_what_fits_is_kept_on_request():
     Module(tensors).weight("a.weight")
     assert tensors.reads.count("a.weight") == 2
 
-    kept = Kept(budget=4 * 4 * 8)
-    m = Module(tensors, kept=kept)
+    cache = WeightCache(budget=4 * 4 * 8)
+    m = Module(tensors, cache=cache)
     first = m.weight("a.weight")
     m.weight("b.weight")
     tensors.reads.clear()
     assert m.weight("a.weight") is first
     m.weight("b.weight")
     assert tensors.reads == ["b.weight"]
-    assert kept.budget == 0
+    assert cache.budget == 0
 
 
 def convolution():
@@ -100,21 +100,21 @@ def test_transformed_filters_are_kept_where_they_fit():
     truth = Module(tensors).conv2d("c", x, padding=1)
     size = bytes_of_filters(33, 32, 4, np.float32)
     for budget, held in ((size + 33 * 4, "c.weight for winograd4"), (size - 1, "c.weight"), (0, None)):
-        kept = Kept(budget)
-        m = Module(tensors, Arithmetic(FLOAT32), kept=kept)
+        cache = WeightCache(budget)
+        m = Module(tensors, Arithmetic(FLOAT32), cache=cache)
         first = m.conv2d("c", x, padding=1)
         assert np.linalg.norm(first - truth) <= 5e-6 * np.linalg.norm(truth)
         np.testing.assert_array_equal(m.conv2d("c", x, padding=1), first)
-        assert (held in kept._arrays) if held else not kept._arrays
+        assert (held in cache._arrays) if held else not cache._arrays
     assert Module(tensors).arithmetic.choose(x.shape, (33, 32, 3, 3), 1, (1, 1, 1, 1)).name == "im2col"
 
 
 def test_an_adapted_layer_keeps_its_own_weight():
     tensors, x = convolution()
-    kept, arithmetic = Kept(2**30), Arithmetic(FLOAT32)
+    cache, arithmetic = WeightCache(2**30), Arithmetic(FLOAT32)
     adapters = Adapters({"c": []}, arithmetic)
-    Module(tensors, arithmetic, kept=kept, adapters=adapters).conv2d("c", x, padding=1)
-    assert set(kept._arrays) == {"c.weight", "c.bias"}
+    Module(tensors, arithmetic, cache=cache, adapters=adapters).conv2d("c", x, padding=1)
+    assert set(cache._arrays) == {"c.weight", "c.bias"}
 
 
 @block

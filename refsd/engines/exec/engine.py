@@ -21,7 +21,7 @@ from refsd.engines.relocation import command, environment
 from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
 from refsd.engines.work_folder import WorkFolder
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, Found, ModelFiles
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.judges import judges
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.printable import printable
@@ -199,17 +199,17 @@ def _check_names(data: bytes, file: str) -> None:
 
 def find(
     path: str | None = None, model_files: ModelFiles | None = None, timeout: float = 600.0, **_
-) -> list[Found]:
+) -> list[EngineSearch]:
     """The program `path` ("./engine", "python3 engine.py --fast"), once it has described itself."""
     if not path:
-        return [Found("exec", None, "give exec:PROGRAM")]
+        return [EngineSearch("exec", None, "give exec:PROGRAM")]
     if os.name != "posix":
-        return [Found("exec", None, "programs can be judged on Linux and macOS")]
+        return [EngineSearch("exec", None, "programs can be judged on Linux and macOS")]
     try:
         program = Program(command(path), timeout)
         with WorkFolder("refsd-exec-") as folder:
             text = program.ask({"request": "describe"}, folder, "description.json", _MAX_DESCRIPTION)
             description = read_description(text)
     except (EngineFailure, ValueError) as error:
-        return [Found("exec", None, printable(f"{path}: {error}"))]
-    return [Found(description.name, ExecEngine(program, description, model_files))]
+        return [EngineSearch("exec", None, printable(f"{path}: {error}"))]
+    return [EngineSearch(description.name, ExecEngine(program, description, model_files))]

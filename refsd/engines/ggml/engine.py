@@ -15,7 +15,7 @@ from refsd.engines.ggml.ops import REFUSALS
 from refsd.engines.worker import Worker
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, Found
+from refsd.golden.engine import EngineFailure, EngineSearch
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
@@ -189,17 +189,17 @@ _REFUSALS = {
 }
 
 
-def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[Found]:
+def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[EngineSearch]:
     """ggml at `path` (a file or a folder), in $REFSD_GGML, or in an installed package that carries it."""
     try:
         place = _place(path)
         if place is None:
-            return [Found("ggml", None, "give ggml:PATH, set REFSD_GGML, or install ggml-python")]
+            return [EngineSearch("ggml", None, "give ggml:PATH, set REFSD_GGML, or install ggml-python")]
         library_files(place)
         library = GgmlLibrary(place, threads, timeout)
     except (BadInput, EngineFailure) as error:
-        return [Found("ggml", None, str(error))]
-    return [Found(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash", "ggml-direct")]
+        return [EngineSearch("ggml", None, str(error))]
+    return [EngineSearch(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash", "ggml-direct")]
 
 
 def _place(path: str | None) -> Path | None:

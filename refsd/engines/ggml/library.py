@@ -152,10 +152,10 @@ class Library:
 
     def version(self) -> str:
         """What ggml calls itself, and the hash of the file that computes."""
-        said = self.ggml_version().decode(errors="replace") if "ggml_version" in self else "unknown"
+        version = self.ggml_version().decode(errors="replace") if "ggml_version" in self else "unknown"
         file = next((f for f in self.files if "ggml-cpu" in f.name), self.files[-1])
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-        return printable(f"{said} ({file.name} sha256:{digest})", 120)
+        return printable(f"{version} ({file.name} sha256:{digest})", 120)
 
 
 def library_files(place: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, Found
+from refsd.golden.engine import EngineFailure, EngineSearch
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import FLOAT32, Numerics
@@ -67,6 +67,6 @@ def _row_bytes(x: StoredTensor) -> int:
     return x.shape[-1] // block_type.block * block_type.bytes
 
 
-def find(**_) -> list[Found]:
+def find(**_) -> list[EngineSearch]:
     """gguf-py is a dependency of refsd: it is always there."""
-    return [Found("gguf-py", GgufPyEngine())]
+    return [EngineSearch("gguf-py", GgufPyEngine())]

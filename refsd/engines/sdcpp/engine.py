@@ -23,7 +23,7 @@ from refsd.engines.sdcpp import unets as sdcpp_unets
 from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.reach import Call, Reach, scratch
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, Found, ModelFiles
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -85,13 +85,15 @@ class SdcppEngine:
             return reach.answer(Call(self._program, args, case, arrays, self._model_files, folder))
 
 
-def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[Found]:
+def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[EngineSearch]:
     """sd-cli at `path`, in $REFSD_SD_CLI, or on the PATH."""
     place = path or os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
     if place is None:
-        return [Found("sdcpp", None, "give sdcpp:/path/to/sd-cli, set REFSD_SD_CLI, or put sd-cli on the PATH")]
+        return [
+            EngineSearch("sdcpp", None, "give sdcpp:/path/to/sd-cli, set REFSD_SD_CLI or put sd-cli on the PATH")
+        ]
     try:
         program = Program(Path(place), timeout)
     except (EngineFailure, OSError) as error:
-        return [Found("sdcpp", None, str(error))]
-    return [Found(name, SdcppEngine(name, program, model_files)) for name in ("sdcpp", "sdcpp-flash")]
+        return [EngineSearch("sdcpp", None, str(error))]
+    return [EngineSearch(name, SdcppEngine(name, program, model_files)) for name in ("sdcpp", "sdcpp-flash")]

@@ -46,15 +46,15 @@ class Program:
         self.path = path.absolute()
         self.timeout = timeout
         self._supervised = Supervised()
-        said = version_in(self._start(["--version"], {}, _SHORT))
+        version = version_in(self._start(["--version"], {}, _SHORT))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        self.version = f"{said} (sha256 {digest[:12]})"
+        self.version = f"{version} (sha256 {digest[:12]})"
 
     @functools.cached_property
     def shares_ggml(self) -> bool:
         """Whether the dynamic loader finds a libggml-base for it: only then can it be tapped."""
-        _, said = self._log([], {"LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)
-        return "libggml-base" in said
+        _, log = self._log([], {"LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)
+        return "libggml-base" in log
 
     def run(self, args: Iterable[str]) -> Finished:
         """Run it and parse its log. Raises EngineFailure with its last words."""
@@ -120,5 +120,5 @@ def timings(log: str) -> dict[str, float]:
 
 def last_words(log: str, lines: int = 3) -> str:
     """The last lines that are no progress bar, in one."""
-    said = [line.split("\r")[-1].strip() for line in log.splitlines()]
-    return " | ".join([line for line in said if line and "|" not in line][-lines:]) or "nothing"
+    words = [line.split("\r")[-1].strip() for line in log.splitlines()]
+    return " | ".join([line for line in words if line and "|" not in line][-lines:]) or "nothing"

@@ -61,15 +61,17 @@ class Server:
         while time.monotonic() < until:
             code = self._supervised.poll()
             if code is not None:
-                raise EngineFailure(f"{self.path.name} {ending(code)}: {self._said()}")
+                raise EngineFailure(f"{self.path.name} {ending(code)}: {self._last_log_words()}")
             try:
                 self._ask("/sdapi/v1/samplers", None)
                 return
             except _SILENCE:
                 time.sleep(0.2)
-        raise EngineFailure(f"{self.path.name} did not listen within {self.timeout:.0f} s: {self._said()}")
+        raise EngineFailure(
+            f"{self.path.name} did not listen within {self.timeout:.0f} s: {self._last_log_words()}"
+        )
 
-    def _said(self) -> str:
+    def _last_log_words(self) -> str:
         self._log.seek(0)
         return last_words(self._log.read().decode(errors="replace"))
 
@@ -102,7 +104,7 @@ class Server:
         try:
             self._ask("/sdapi/v1/txt2img", body)
         except _SILENCE as error:
-            raise EngineFailure(f"{self.path.name}: {error}: {self._said()}") from error
+            raise EngineFailure(f"{self.path.name}: {error}: {self._last_log_words()}") from error
         return self._graphs()
 
     def _graphs(self) -> list[Graph]:

@@ -138,9 +138,9 @@ def _hollow_blocks(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
     header, at = struct.pack("<4sIQQ", b"GGUF", 3, len(shapes), 0), 0
     for name, shape in shapes.items():
         blocks = len(shape) > 1 and shape[-1] % 256 == 0
-        said = struct.pack(f"<Q{len(name)}sI", len(name), name.encode(), len(shape))
-        said += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), iq1_s if blocks else f32, at)
-        header += said
+        entry = struct.pack(f"<Q{len(name)}sI", len(name), name.encode(), len(shape))
+        entry += struct.pack(f"<{len(shape)}QIQ", *reversed(shape), iq1_s if blocks else f32, at)
+        header += entry
         size = math.prod(shape) // 256 * 50 if blocks else 4 * math.prod(shape)
         at += -(-size // aligned) * aligned
     with path.open("wb") as file:

@@ -36,7 +36,7 @@ _GELU = ("sdcpp/gelu-tanh",)
 Flags = Callable[[ModelFiles, ModelRecipe, Path], list[str]]
 
 
-def _behind(context_dim: int) -> Flags:
+def _unet_flags(context_dim: int) -> Flags:
     """The flags for a UNet alone; with SDXL's context behind both of its encoders."""
 
     def flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
@@ -50,7 +50,7 @@ def _behind(context_dim: int) -> Flags:
 
 def _control_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
     """The UNet and its ControlNet are in one file."""
-    return [*_behind(768)(model_files, model, folder), "--control-net", str(model_files(model, "ldm"))]
+    return [*_unet_flags(768)(model_files, model, folder), "--control-net", str(model_files(model, "ldm"))]
 
 
 def _rows(call: Call) -> list[tuple[np.ndarray, ...]]:
@@ -191,7 +191,7 @@ _ALONE = {
 REACHES: dict[tuple[str, str], Reach] = {
     **{(family, "model/unet"): Reach(_unet, _refuses_unet, whole_file, _DEVIATIONS) for family in ("sd21", "sdxl")},
     **{
-        (family, "model/unet"): Reach(_unet, _refuses_unet, _behind(width), _DEVIATIONS)
+        (family, "model/unet"): Reach(_unet, _refuses_unet, _unet_flags(width), _DEVIATIONS)
         for family, width in _ALONE.items()
     },
     ("sd15-control", "model/unet"): Reach(_unet, _refuses_unet, _control_flags, _DEVIATIONS),

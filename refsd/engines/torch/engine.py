@@ -17,7 +17,7 @@ from refsd.engines.torch.ops import FUNCTIONS
 from refsd.engines.torch.taps import listening
 from refsd.golden import operations
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.engine import EngineFailure, Found, ModelFiles
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.golden.recipe import realize
 from refsd.networks.keymap import Source
 from refsd.numerics.deviations import Deviation
@@ -169,22 +169,22 @@ def _array(y) -> np.ndarray:
     return y.numpy()
 
 
-def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[Found]:
+def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
     """The installed torch. path: "cpu" (None means it) or "cuda", where TF32 is switched off."""
     device = path or "cpu"
     if importlib.util.find_spec("torch") is None:
-        return [Found("torch", None, "pip install 'refsd[torch]'")]
+        return [EngineSearch("torch", None, "pip install 'refsd[torch]'")]
     if device not in ("cpu", "cuda"):
-        return [Found("torch", None, f"no device {device!r}: torch:cpu or torch:cuda")]
+        return [EngineSearch("torch", None, f"no device {device!r}: torch:cpu or torch:cuda")]
     import torch
 
     if device == "cuda":
         if not torch.cuda.is_available():
-            return [Found("torch-cuda", None, "this torch sees no CUDA device")]
+            return [EngineSearch("torch-cuda", None, "this torch sees no CUDA device")]
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
     names = {name: name if device == "cpu" else name.replace("torch", "torch-cuda") for name in _VARIANTS}
     return [
-        Found(names[name], TorchEngine(names[name], dtype, device, numerics, model_files))
+        EngineSearch(names[name], TorchEngine(names[name], dtype, device, numerics, model_files))
         for name, (dtype, numerics) in _VARIANTS.items()
     ]

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from refsd import bench
-from refsd.bench import Entry, Request, best, table, worker
+from refsd.bench import BenchRequest, Entry, best, table, worker
 from refsd.bench.sd_cli import seconds_of
 from refsd.cli import app
 from refsd.golden.engine import EngineFailure
@@ -68,7 +68,7 @@ def test_contenders_take_turns(monkeypatch):
             order.append(f"close {self.contender}")
 
     monkeypatch.setattr(bench, "_Worker", Worker)
-    entries = bench.bench(Request("unet", None, None, 2))
+    entries = bench.bench(BenchRequest("unet", None, None, 2))
     assert order == ["refsd", "sd-cli", "refsd", "sd-cli", "close refsd", "close torch", "close sd-cli"]
     assert entries["torch"].absent == "gone"
     assert entries["refsd"] == Entry({"step": [1.0, 3.0]}, 3, {"version": "1"})
@@ -76,14 +76,14 @@ def test_contenders_take_turns(monkeypatch):
 
 def test_a_worker_that_dies_is_absent(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    answer = bench._Worker("refsd", Request("unet", None, None, 1), None)
+    answer = bench._Worker("refsd", BenchRequest("unet", None, None, 1), None)
     assert answer.answer() == {"absent": "the process ended with 1"}
     answer.close()
 
 
 def test_a_missing_file_is_bad_input(tmp_path):
     with pytest.raises(BadInput, match=r"none\.safetensors: no such file"):
-        bench.bench(Request("unet", tmp_path / "none.safetensors", None, 1))
+        bench.bench(BenchRequest("unet", tmp_path / "none.safetensors", None, 1))
     result = CliRunner().invoke(app, ["bench", "nonsense"])
     assert isinstance(result.exception, BadInput)
 
@@ -92,7 +92,7 @@ def test_an_unusable_model_is_bad_input(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"nothing")
     with pytest.raises(BadInput, match=r"model\.safetensors"):
-        bench.bench(Request("unet", path, None, 1))
+        bench.bench(BenchRequest("unet", path, None, 1))
 
 
 @program

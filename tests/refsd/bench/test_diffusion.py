@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from refsd.bench import Request, diffusion, worker
+from refsd.bench import BenchRequest, diffusion, worker
 from refsd.cli import app
 from refsd.components import COMPONENTS, check
 from refsd.golden.case import ModelRecipe
@@ -51,7 +51,9 @@ def zimage(tmp_path_factory):
 
 
 def test_a_step_runs_and_says_what_it_is(zimage):
-    rows, about = worker.refsd_rows("diffusion", "", "", Request("diffusion", zimage, None, 1, side=32, tokens=3))
+    rows, about = worker.refsd_rows(
+        "diffusion", "", "", BenchRequest("diffusion", zimage, None, 1, side=32, tokens=3)
+    )
     ((name, step),) = rows.items()
     assert name == "denoiser's step, 32x32 pixels"
     assert about["x"] == "16x4x4" and about["tokens of text"] == 3
@@ -59,11 +61,11 @@ def test_a_step_runs_and_says_what_it_is(zimage):
 
 
 def test_a_denoiser_alone_is_no_model_to_sd_cli(zimage):
-    request = Request("diffusion", zimage, None, 1, {"--vae": Path("v")})
+    request = BenchRequest("diffusion", zimage, None, 1, {"--vae": Path("v")})
     assert diffusion.sd_cli_files(request) == ["--diffusion-model", str(zimage), "--vae", "v"]
     parts = {"--diffusion-model": zimage, "--llm": Path("l")}
     named = ["--diffusion-model", str(zimage), "--llm", "l"]
-    assert diffusion.sd_cli_files(Request("diffusion", None, None, 1, parts)) == named
+    assert diffusion.sd_cli_files(BenchRequest("diffusion", None, None, 1, parts)) == named
 
 
 def test_a_worker_is_told_its_request(zimage, capsys, monkeypatch):

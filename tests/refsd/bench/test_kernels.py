@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from refsd.bench import convolution, families, kernel_tables, kernel_worker, kernels, memory_bound
 from refsd.bench.environment import environment, presets
-from refsd.bench.kernels import Cell, Request, Result, Worker
+from refsd.bench.kernels import Cell, KernelRequest, Result, Worker
 from refsd.bench.row import Absent, Column, Ready, Row, computes
 from refsd.cli import app
 from refsd.numerics.errors import BadInput
@@ -62,7 +62,7 @@ def fakes(monkeypatch):
 
 
 def test_contenders_take_turns_and_a_missing_one_is_replaced_or_named(fakes):
-    result = kernels.bench(Request(turns=2), start=fakes)
+    result = kernels.bench(KernelRequest(turns=2), start=fakes)
     assert fakes.order[:6] == ["refsd", "torch", "ggml-llamafile"] * 2
     assert fakes.order[6:] == ["close refsd", "close torch", "close ggml", "close ggml-llamafile"]
     cells = result.cells["convolution/a"]
@@ -75,7 +75,7 @@ def test_contenders_take_turns_and_a_missing_one_is_replaced_or_named(fakes):
 
 def test_a_slow_contender_is_called_once(fakes, monkeypatch):
     monkeypatch.setattr(Fake, "pace", {**Fake.pace, "torch": 7.0})
-    result = kernels.bench(Request(turns=2), start=fakes)
+    result = kernels.bench(KernelRequest(turns=2), start=fakes)
     assert result.cells["convolution/a"]["torch"].seconds == [7.0]
     assert "torch" not in fakes.order
 
@@ -85,20 +85,20 @@ def test_a_contender_that_dies_leaves_a_gap(fakes, monkeypatch):
         return {"facts": {}, "seconds": 1e-3} if command == "ready" else {"absent": "the process ended with -9"}
 
     monkeypatch.setattr(Fake, "ask", ask)
-    cells = kernels.bench(Request(turns=1), start=fakes).cells["convolution/a"]
+    cells = kernels.bench(KernelRequest(turns=1), start=fakes).cells["convolution/a"]
     assert all(cell.absent == "the process ended" for cell in cells.values())
     assert "-" in rendered(kernel_tables.tables(Result({"convolution/a": cells}, {})))
 
 
 def test_presets_are_a_column_of_their_own(fakes, monkeypatch):
     monkeypatch.setattr(Fake, "pace", {**Fake.pace, "refsd-preset": 0.02})
-    cells = kernels.bench(Request(turns=1, presets=True), start=fakes).cells["convolution/a"]
+    cells = kernels.bench(KernelRequest(turns=1, presets=True), start=fakes).cells["convolution/a"]
     assert cells["refsd, OpenBLAS preset"].best == 0.02
 
 
 def test_a_glob_that_names_nothing_is_bad_input(fakes):
     with pytest.raises(BadInput, match="--only nothing: no row; there are convolution"):
-        kernels.bench(Request(only=("nothing",)), start=fakes)
+        kernels.bench(KernelRequest(only=("nothing",)), start=fakes)
 
 
 def rendered(tables):
@@ -190,7 +190,7 @@ def test_the_workers_error_is_relative_to_the_truth(monkeypatch, tmp_path):
 
 
 def test_a_worker_that_is_no_contender_ends_and_is_absent(monkeypatch):
-    worker = Worker("nobody", Request())
+    worker = Worker("nobody", KernelRequest())
     assert "ended" in worker.absent
     assert worker.ask("ready", "a", "b") == {"absent": worker.absent}
     worker.close()

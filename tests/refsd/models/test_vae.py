@@ -7,18 +7,18 @@ import pytest
 import tiny_vae as tiny
 from tiny_models import sampled
 
+from refsd.circular import CircularAxes
 from refsd.models.vae import decode, encode
 from refsd.models.vae_tiling import tiled_diffusers
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
-from refsd.seams import Seams
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "vae.npz")
 GIVEN = tiny.inputs()
 
 
-def halves(kind, seams=None):
-    m = Module(tiny.weights(kind), seams=seams)
+def halves(kind, circular=None):
+    m = Module(tiny.weights(kind), circular=circular)
     return (
         lambda x: np.concatenate(encode(m, x, tiny.GROUPS), axis=1),
         lambda z: decode(m, z, tiny.GROUPS),
@@ -50,7 +50,7 @@ def test_tiled_as_diffusers_does(name):
 
 @pytest.mark.parametrize("name", tiny.SEAMS)
 def test_seamless(name):
-    moments, picture = halves("sd", Seams(*tiny.SEAMS[name]))
+    moments, picture = halves("sd", CircularAxes(*tiny.SEAMS[name]))
     assert_recorded(f"seamless {name}", moments(GIVEN["x"]), picture(GIVEN["z"]))
 
 

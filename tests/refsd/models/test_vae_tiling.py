@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive import vae_tiling as naive
 
+from refsd.circular import CircularAxes
 from refsd.models import vae_tiling
 from refsd.models.vae_tiling import Tile, Tiling, places, shared, tiled_diffusers, tiled_sdcpp
 from refsd.numerics.errors import BadInput
-from refsd.seams import Seams
 
 
 def picture(z, up=2):
@@ -39,7 +39,7 @@ def latent(*shape, seed=0):
 def test_sdcpp_against_the_naive_one(shape, size, percent, wraps):
     z = latent(2, 3, *shape)
     shares = [naive.shared(n, s, percent, loop) for n, s, loop in zip(shape, size, wraps, strict=True)]
-    how = size, percent / 100, 2, 1, Seams(wraps[1], wraps[0])
+    how = size, percent / 100, 2, 1, CircularAxes(wraps[1], wraps[0])
     if max(shares) > 0 and any(loop and share <= 0 for loop, share in zip(wraps, shares, strict=True)):
         with pytest.raises(BadInput, match="wrap around without overlap"):
             tiled_sdcpp(picture, z, *how)
@@ -95,12 +95,12 @@ def test_weights_of_a_picture_that_does_not_wrap_sum_to_one(length, size, overla
 def test_weights_around_a_ring_sum_to_one_only_if_the_tiles_fit():
     """64 and 72 latent pixels in tiles of 32 do; 56 do not: the picture is up to twice as bright there."""
     for length, brightest in ((64, 1.0), (72, 1.0), (56, 2.0), (88, 2.0)):
-        y = tiled_sdcpp(lambda t: t, np.ones((1, 1, 4, length)), (4, 32), wraps=Seams(x=True))
+        y = tiled_sdcpp(lambda t: t, np.ones((1, 1, 4, length)), (4, 32), wraps=CircularAxes(x=True))
         assert y.min() >= 1 - 1e-12
         np.testing.assert_allclose(y.max(), brightest, atol=1e-2)
 
 
-@pytest.mark.parametrize("wraps", [Seams(x=True), Seams(True, True)])
+@pytest.mark.parametrize("wraps", [CircularAxes(x=True), CircularAxes(True, True)])
 def test_tiles_that_wrap_without_overlap(wraps):
     with pytest.raises(BadInput, match="tiles of 4x4 wrap around without overlap"):
         tiled_sdcpp(picture, latent(1, 1, 6, 8), (4, 4), 0.0, up=2, wraps=wraps._replace(y=False))
@@ -202,7 +202,7 @@ def test_sizes_as_sd_cli_reads_them():
 
 def test_an_axis_wraps_inside_the_tiles_or_between_them():
     """A latent of 20 rows and 40 columns in tiles of 32: one row of tiles, two columns."""
-    both = Seams(True, True)
-    assert Tiling().seams(both, 20, 40) == (Seams(y=True), Seams(x=True))
-    assert Tiling().seams(Seams(y=True), 20, 40) == (Seams(y=True), Seams())
-    assert Tiling(64, 8).seams(both, 20, 40) == (Seams(x=True), Seams(y=True))
+    both = CircularAxes(True, True)
+    assert Tiling().circular(both, 20, 40) == (CircularAxes(y=True), CircularAxes(x=True))
+    assert Tiling().circular(CircularAxes(y=True), 20, 40) == (CircularAxes(y=True), CircularAxes())
+    assert Tiling(64, 8).circular(both, 20, 40) == (CircularAxes(x=True), CircularAxes(y=True))

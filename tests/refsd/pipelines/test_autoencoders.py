@@ -38,7 +38,7 @@ class Decoder:
     dtype = np.dtype(np.float64)
 
     def __init__(self, name: str, side: int):
-        self.name, self.side, self.module = name, side, SimpleNamespace(seams=None)
+        self.name, self.side, self.module = name, side, SimpleNamespace(circular=None)
 
     def __call__(self, inputs, name):
         z = inputs["z"]

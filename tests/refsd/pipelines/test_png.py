@@ -6,13 +6,13 @@ import pytest
 from PIL import Image
 
 from refsd import __version__
+from refsd.circular import CircularAxes
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DIFFUSERS, SDCPP
 from refsd.pipelines.plan import check_ranges
 from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.settings import Settings
-from refsd.seams import Seams
 
 
 def test_bytes_are_rounded_and_clipped():
@@ -41,8 +41,14 @@ def plan(**changes):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"tiling": Tiling(), "seams": Seams(True, True)}, "Clip skip: 2, VAE tiles: 0x0 by 0.5, Circular: xy, V"),
-        ({"tiling": Tiling(8, 4, 9, 0.5, 2), "seams": Seams(y=True)}, "VAE tiles: 0.5x2 by 0.5, Circular: y, V"),
+        (
+            {"tiling": Tiling(), "circular": CircularAxes(True, True)},
+            "Clip skip: 2, VAE tiles: 0x0 by 0.5, Circular: xy, V",
+        ),
+        (
+            {"tiling": Tiling(8, 4, 9, 0.5, 2), "circular": CircularAxes(y=True)},
+            "VAE tiles: 0.5x2 by 0.5, Circular: y, V",
+        ),
         ({"convention": DIFFUSERS, "like": "diffusers"}, "Clip skip: 2, Like: diffusers, Version"),
         ({"custom_sigmas": True, "eta": 0.5}, "Sampler: euler_a custom, Eta: 0.5, Clip"),
     ],

@@ -1,17 +1,17 @@
-"""Flags become tiles and seams; the decoder runs under them."""
+"""Flags become tiles and circular; the decoder runs under them."""
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from refsd.circular import CircularAxes
 from refsd.cli import app
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings, read_tiling
 from refsd.pipelines.txt2img import decode, encode, sample
-from refsd.seams import Seams
 from refsd.weights import open_weights
 
 LATENT = np.random.default_rng(5).standard_normal((1, 4, 5, 9))
@@ -64,24 +64,24 @@ def test_tiles_in_a_corner_see_nothing_of_the_others(sd):
 @pytest.mark.jitted
 def test_a_latent_moved_around_in_tiles_that_wrap(sd):
     """9 latent columns in tiles of 6 that are 3 apart: moved by 3, each tile has its neighbour's place."""
-    seams = Seams(x=True)
-    there = decode(sd, np.roll(LATENT, 3, 3), Tiling(6, 32), seams)
-    want = np.roll(decode(sd, LATENT, Tiling(6, 32), seams), 24, 3)
+    circular = CircularAxes(x=True)
+    there = decode(sd, np.roll(LATENT, 3, 3), Tiling(6, 32), circular)
+    want = np.roll(decode(sd, LATENT, Tiling(6, 32), circular), 24, 3)
     np.testing.assert_allclose(there, want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.jitted
-def test_seams_reach_the_unet_and_end_with_the_picture(sd):
+def test_circular_reach_the_unet_and_end_with_the_picture(sd):
     settings = Settings("a cat", width=64, height=64, steps=1, cfg_scale=1, sampler="euler")
     plan = resolve(sd, settings)
     conditioning = encode(sd, plan)
     plain = sample(sd, plan, conditioning, 3)
-    around = sample(sd, resolve(sd, settings._replace(seams=Seams(x=True))), conditioning, 3)
+    around = sample(sd, resolve(sd, settings._replace(circular=CircularAxes(x=True))), conditioning, 3)
     assert np.linalg.norm(around - plain) > 1e-3 * np.linalg.norm(plain)
     np.testing.assert_array_equal(sample(sd, plan, conditioning, 3), plain)
-    seamless = decode(sd, plain, seams=Seams(y=True))
+    seamless = decode(sd, plain, circular=CircularAxes(y=True))
     np.testing.assert_allclose(
-        decode(sd, np.roll(plain, 3, 2), seams=Seams(y=True)), np.roll(seamless, 24, 2), atol=1e-12
+        decode(sd, np.roll(plain, 3, 2), circular=CircularAxes(y=True)), np.roll(seamless, 24, 2), atol=1e-12
     )
     assert np.linalg.norm(decode(sd, plain) - seamless) > 1e-3
 

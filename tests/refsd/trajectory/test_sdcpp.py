@@ -14,7 +14,7 @@ from refsd.samplers import SAMPLERS
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import sdcpp, sdcpp_float32
-from refsd.trajectory.sdcpp import Asked, Seen, compare, float32_levels, seen
+from refsd.trajectory.sdcpp import SamplerRun, Seen, compare, float32_levels, seen
 from refsd.trajectory.sdcpp_float32 import DEVIATIONS
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "sdcpp_trajectories.npz")
@@ -22,7 +22,7 @@ LEVELS = float32_levels()
 
 
 NAMES = list(dict.fromkeys(name.rpartition("/")[0] for name in RECORDED.files if "/" in name))
-RUNS = {Asked.of(name): Seen(*(RECORDED[f"{name}/{field}"] for field in Seen._fields)) for name in NAMES}
+RUNS = {SamplerRun.of(name): Seen(*(RECORDED[f"{name}/{field}"] for field in Seen._fields)) for name in NAMES}
 
 
 def test_all_are_there():
@@ -53,7 +53,9 @@ def test_its_own_scalars_explain_the_rest(asked):
     assert apart.margin < 1 and apart.steps.max() < 7e-7
 
 
-@pytest.mark.parametrize("asked", [Asked("dpm++2s_a", "kl_optimal", 4), Asked("tcd", "karras", 5, eta=0.5)])
+@pytest.mark.parametrize(
+    "asked", [SamplerRun("dpm++2s_a", "kl_optimal", 4), SamplerRun("tcd", "karras", 5, eta=0.5)]
+)
 def test_without_its_own_scalars_these_lie_outside(asked):
     with_them = compare(asked, RUNS[asked], LEVELS, deviation=True)
     without = compare(asked, RUNS[asked], LEVELS)
@@ -99,15 +101,15 @@ def half_the_noise(*given, s_noise):
 @pytest.mark.parametrize(
     ("asked", "wrong"),
     [
-        (Asked("tcd", "karras", 5), {"tcd": SAMPLERS["tcd"]}),
-        (Asked("ipndm_v", "karras", 5), {"ipndm_v": SAMPLERS["ipndm"]}),
-        (Asked("dpm++2mv2", "karras", 5), {"dpm++2mv2": SAMPLERS["dpm++2m"]}),
+        (SamplerRun("tcd", "karras", 5), {"tcd": SAMPLERS["tcd"]}),
+        (SamplerRun("ipndm_v", "karras", 5), {"ipndm_v": SAMPLERS["ipndm"]}),
+        (SamplerRun("dpm++2mv2", "karras", 5), {"dpm++2mv2": SAMPLERS["dpm++2m"]}),
         (
-            Asked("er_sde", "karras", 5, eta=0.5),
+            SamplerRun("er_sde", "karras", 5, eta=0.5),
             {"er_sde": lambda *given, s_noise: SAMPLERS["er_sde"](*given, s_noise=0.5)},
         ),
     ],
-    ids=lambda given: given.sampler if isinstance(given, Asked) else "",
+    ids=lambda given: given.sampler if isinstance(given, SamplerRun) else "",
 )
 def test_another_engines_sampler_is_not_the_same(asked, wrong, monkeypatch):
     """What is sdcpp's own in refsd is needed."""
@@ -116,15 +118,15 @@ def test_another_engines_sampler_is_not_the_same(asked, wrong, monkeypatch):
 
 
 def test_another_schedule_or_seed_is_noticed(monkeypatch):
-    asked = Asked("dpm++2m", "karras", 4)
+    asked = SamplerRun("dpm++2m", "karras", 4)
     assert compare(asked._replace(seed=43), RUNS[asked], LEVELS).steps[0] > 0.1
     monkeypatch.setitem(SCHEDULES, "karras", SCHEDULES["exponential"])
     assert compare(asked, RUNS[asked], LEVELS).t > 10
 
 
 def test_another_number_of_calls_is_said():
-    asked = Asked("dpm++2m", "karras", 4)
-    with pytest.raises(ValueError, match="called its UNet 4 times, refsd does 7 times"):
+    asked = SamplerRun("dpm++2m", "karras", 4)
+    with pytest.raises(ValueError, match="calls its UNet 4 times, refsd 7 times"):
         compare(asked._replace(sampler="heun"), RUNS[asked], LEVELS)
 
 

@@ -153,7 +153,7 @@ def test_two_models_in_one_file_are_ambiguous(single, name, says, as_safetensors
     path = as_safetensors(single | {name: np.ones((2, 2), np.float32)})
     with pytest.raises(BadInput, match=says) as error:
         open_checkpoint(path)
-    assert "split the file and name the parts" in str(error.value)
+    assert "split the file, name the parts" in str(error.value)
 
 
 def test_what_refsd_does_not_run_is_named(single, as_safetensors):

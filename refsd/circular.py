@@ -7,7 +7,7 @@ import numpy as np
 Sides = tuple[int, int, int, int]
 
 
-class Seams(NamedTuple):
+class CircularAxes(NamedTuple):
     """
     x:         the left and the right edge meet
     y:         the top and the bottom edge meet
@@ -15,7 +15,7 @@ class Seams(NamedTuple):
                torch's Conv2d is given padding_mode="circular" (A1111, Easy Diffusion), which comes after it
 
     Only the autoencoder's encoder pads one side, before its convolutions of stride 2. What pads nothing
-    does not know of seams: attention, upsampling, a transformer's positions.
+    is not changed: attention, upsampling, a transformer's positions.
     """
 
     x: bool = False

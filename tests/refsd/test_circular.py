@@ -6,6 +6,7 @@ import tiny_models as tiny
 import tiny_vae
 
 from refsd.adapters import Adapters, Applied, Merged
+from refsd.circular import CircularAxes
 from refsd.kernels.adapters import LoRA
 from refsd.models.unet import unet
 from refsd.models.vae import decode, encode
@@ -13,7 +14,6 @@ from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, PROFILES
 from refsd.numerics.tensor import stored
-from refsd.seams import Seams
 
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((2, 3, 4, 5))
@@ -24,64 +24,66 @@ def distance(got, want):
 
 
 @pytest.mark.parametrize(
-    ("seams", "left", "rows", "columns"),
+    ("circular", "left", "rows", "columns"),
     [
-        (Seams(), (1, 2, 3, 1), [0, 1, 2, 3], [0, 1, 2, 3, 4]),
-        (Seams(x=True), (1, 2, 0, 0), [0, 1, 2, 3], [2, 3, 4, 0, 1, 2, 3, 4, 0]),
-        (Seams(y=True), (0, 0, 3, 1), [3, 0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4]),
-        (Seams(True, True), (0, 0, 0, 0), [3, 0, 1, 2, 3, 0, 1], [2, 3, 4, 0, 1, 2, 3, 4, 0]),
-        (Seams(True, True, one_sided=False), (1, 2, 3, 1), [0, 1, 2, 3], [0, 1, 2, 3, 4]),
+        (CircularAxes(), (1, 2, 3, 1), [0, 1, 2, 3], [0, 1, 2, 3, 4]),
+        (CircularAxes(x=True), (1, 2, 0, 0), [0, 1, 2, 3], [2, 3, 4, 0, 1, 2, 3, 4, 0]),
+        (CircularAxes(y=True), (0, 0, 3, 1), [3, 0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4]),
+        (CircularAxes(True, True), (0, 0, 0, 0), [3, 0, 1, 2, 3, 0, 1], [2, 3, 4, 0, 1, 2, 3, 4, 0]),
+        (CircularAxes(True, True, one_sided=False), (1, 2, 3, 1), [0, 1, 2, 3], [0, 1, 2, 3, 4]),
     ],
 )
-def test_what_stands_opposite_is_laid_around(seams, left, rows, columns):
-    y, padding = seams.wrap(X, (1, 2, 3, 1))
+def test_what_stands_opposite_is_laid_around(circular, left, rows, columns):
+    y, padding = circular.wrap(X, (1, 2, 3, 1))
     assert padding == left
     np.testing.assert_array_equal(y, X[:, :, rows][..., columns])
 
 
 def test_equal_sides_wrap_in_torch_too():
-    y, padding = Seams(True, True, one_sided=False).wrap(X, (1, 1, 0, 1))
+    y, padding = CircularAxes(True, True, one_sided=False).wrap(X, (1, 1, 0, 1))
     assert padding == (0, 0, 0, 1)
     np.testing.assert_array_equal(y, X[:, :, [3, 0, 1, 2, 3, 0]])
 
 
 def test_a_picture_thinner_than_the_padding_goes_around_again():
-    y, _ = Seams(x=True).wrap(X[..., :1], (0, 0, 2, 2))
+    y, _ = CircularAxes(x=True).wrap(X[..., :1], (0, 0, 2, 2))
     np.testing.assert_array_equal(y, X[..., [0] * 5])
 
 
-def module(part, seams, numerics=FLOAT64):
-    return Module(tiny.weights(part), Arithmetic(numerics), seams=seams)
+def module(part, circular, numerics=FLOAT64):
+    return Module(tiny.weights(part), Arithmetic(numerics), circular=circular)
 
 
 def moved(x, rows, columns):
     return np.roll(x, (rows, columns), (2, 3))
 
 
-def autoencoder(seams):
-    return Module(tiny_vae.weights("flux"), seams=seams)
+def autoencoder(circular):
+    return Module(tiny_vae.weights("flux"), circular=circular)
 
 
-BOTH = Seams(True, True)
+BOTH = CircularAxes(True, True)
 
 
-@pytest.mark.parametrize(("seams", "rows", "columns"), [(BOTH, 1, 2), (Seams(x=True), 0, 3), (Seams(y=True), 2, 0)])
-def test_a_latent_moved_around_is_the_picture_moved_around(seams, rows, columns):
+@pytest.mark.parametrize(
+    ("circular", "rows", "columns"), [(BOTH, 1, 2), (CircularAxes(x=True), 0, 3), (CircularAxes(y=True), 2, 0)]
+)
+def test_a_latent_moved_around_is_the_picture_moved_around(circular, rows, columns):
     z = tiny_vae.inputs()["z"][:1, :, :3, :4]
 
-    def off(seams):
-        m = autoencoder(seams)
+    def off(circular):
+        m = autoencoder(circular)
         there, back = (decode(m, latent, tiny_vae.GROUPS) for latent in (moved(z, rows, columns), z))
         return distance(there, moved(back, 2 * rows, 2 * columns))
 
-    assert off(seams) <= 1e-13
-    assert off(Seams()) > 1e-3
+    assert off(circular) <= 1e-13
+    assert off(CircularAxes()) > 1e-3
 
 
 def test_the_encoder_is_seamless_only_if_one_sided_padding_wraps():
     x = tiny_vae.inputs()["x"][:1, :, :6, :8]
-    for seams, holds in ((BOTH, True), (Seams(True, True, one_sided=False), False)):
-        m = autoencoder(seams)
+    for circular, holds in ((BOTH, True), (CircularAxes(True, True, one_sided=False), False)):
+        m = autoencoder(circular)
         there, back = (encode(m, picture, tiny_vae.GROUPS)[0] for picture in (moved(x, 2, 4), x))
         off = distance(there, moved(back, 1, 2))
         assert (off <= 1e-13) == holds
@@ -104,11 +106,11 @@ def test_an_adapter_sees_the_same_borders():
     arithmetic = Arithmetic(FLOAT64)
     lora = LoRA(RNG.standard_normal((2, 3, 3, 3)), RNG.standard_normal((4, 2)))
     adapters = Adapters({"c": [Applied(lora, 0.5)]}, arithmetic)
-    ran = Module(tensors, arithmetic, adapters=adapters, seams=BOTH).conv2d("c", X, padding=1)
-    merged = Module(Merged(tensors, adapters), arithmetic, seams=BOTH).conv2d("c", X, padding=1)
+    ran = Module(tensors, arithmetic, adapters=adapters, circular=BOTH).conv2d("c", X, padding=1)
+    merged = Module(Merged(tensors, adapters), arithmetic, circular=BOTH).conv2d("c", X, padding=1)
     assert distance(ran, merged) <= 1e-14
-    assert distance(Module(tensors, arithmetic, seams=BOTH).conv2d("c", X, padding=1), merged) > 1e-2
+    assert distance(Module(tensors, arithmetic, circular=BOTH).conv2d("c", X, padding=1), merged) > 1e-2
 
 
 def test_a_longer_prefix_keeps_the_seams():
-    assert Module({}, seams=BOTH)["a"][3].seams == BOTH
+    assert Module({}, circular=BOTH)["a"][3].circular == BOTH
