@@ -15,7 +15,7 @@ import numpy as np
 from refsd.components import COMPONENTS
 from refsd.golden import dumps
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, Found
+from refsd.golden.engine import EngineFailure, EngineSearch
 from refsd.golden.input_file import note_input
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.deviations import Deviation
@@ -87,10 +87,10 @@ class DumpEngine:
         return next((path for path in paths if path.exists()), None)
 
 
-def find(path: str | None = None, **_) -> list[Found]:
+def find(path: str | None = None, **_) -> list[EngineSearch]:
     """The dump, or dumps, at PATH[:PROFILE]. Raises BadInput where nothing is there."""
     if not path:
-        return [Found("dump", None, "give dump:FILE or dump:FOLDER")]
+        return [EngineSearch("dump", None, "give dump:FILE or dump:FOLDER")]
     place, colon, profile = path.rpartition(":")
     if not colon or profile not in PROFILES:
         place, profile = path, FLOAT32.name
@@ -98,4 +98,4 @@ def find(path: str | None = None, **_) -> list[Found]:
         raise BadInput(f"{place}: no such file or folder")
     note_input(Path(place))
     engine = DumpEngine(Path(place), PROFILES[profile])
-    return [Found(engine.name, engine)]
+    return [EngineSearch(engine.name, engine)]
