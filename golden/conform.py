@@ -4,17 +4,18 @@ import datetime
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.engine import Engine, EngineFailure, TappedEngine
-from refsd.golden.examination import Examination, describe, examine, explain
+from refsd.golden.examination import Examination, describe, examine, explain, nearest
+from refsd.golden.explanation import Nearest
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.metrics import Metrics
-from refsd.golden.waivers import Waiver, apply
+from refsd.golden.waivers import Waiver, apply, waive
 from refsd.golden.wording import counted
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -36,6 +37,21 @@ FLOORS = {
 _TAPS = 20
 
 
+RIGHT, WRONG, UNSEEN = "right", "wrong", "unseen"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One tap on the way to an answer that does not pass.
+
+    state: "right" or "wrong" by what the engine did since the tap before, whatever it inherited; "unseen" where the
+           honest run itself is too far from the truth to judge by
+    """
+
+    name: str
+    state: str
+    margin: float
+
+
 class Result(msgspec.Struct, frozen=True):
     """
     status:     of verdict.py: pass, fail, deviates, waived, refused, error
@@ -43,10 +59,14 @@ class Result(msgspec.Struct, frozen=True):
     reason:     one line; empty for a pass
     place:      the first tap or output that is wrong
     causes:     known bugs with which the reference agrees with the engine, the likeliest first
+    looks:      phrases on what the answer looks like, where no bug explains it
+    nearest:    the known bug that comes nearest, where none explains it
     deviations: those that explain the engine's answer
     outputs:    the metrics, from which the verdict can be given again
-    taps:       of the wrong ones among what the engine showed on the way, the first of them
+    way:        every tap that the engine showed, in the order of computation, where one is wrong
+    taps:       metrics of the wrong ones, the first of them
     seconds:    that the engine took
+    kept:       the folder with the answer, the truth and the honest run; empty if they are not kept
     """
 
     engine: str
@@ -59,10 +79,14 @@ class Result(msgspec.Struct, frozen=True):
     reason: str = ""
     place: str = ""
     causes: tuple[str, ...] = ()
+    looks: tuple[str, ...] = ()
+    nearest: Nearest | None = None
     deviations: tuple[str, ...] = ()
     outputs: list[Metrics] = []
+    way: list[Step] = []
     taps: list[Metrics] = []
     seconds: float = 0.0
+    kept: str = ""
 
     @property
     def conforms(self) -> bool:
@@ -117,6 +141,8 @@ class Runner(NamedTuple):
     truths:  the stored answer of a case
     waivers: and the day on which they are looked at
     heard:   called with every measured answer
+    keep:    called where such an answer does not conform -> the result
+    wanted:  engine, case -> whether this answer is asked for
     """
 
     judges: Judges
@@ -124,6 +150,8 @@ class Runner(NamedTuple):
     waivers: Sequence[Waiver] = ()
     today: datetime.date | None = None
     heard: Callable[[Answered], None] = lambda answered: None
+    keep: Callable[[Result, Answered], Result] = lambda result, answered: result
+    wanted: Callable[[str, str], bool] = lambda engine, case: True
 
 
 def run(
@@ -135,10 +163,11 @@ def run(
     """Judge every engine on every case, case by case, so that engines share the honest runs."""
     results = []
     for case in cases:
-        asked = [engine for engine in engines if engine.refuses(case) is None]
+        wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
+        asked = [engine for engine in wanted if engine.refuses(case) is None]
         inputs = case.realize() if asked else {}
         honest = _Honest(runner.judges.of(case), case, inputs)
-        for engine in engines:
+        for engine in wanted:
             refusal = engine.refuses(case)
             if refusal is not None:
                 result = Result(engine.name, case.name, case.op, verdict.REFUSED, reason=refusal)
@@ -167,7 +196,7 @@ class _Honest:
 
 def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Honest) -> Result:
     def result(status: str, **rest) -> Result:
-        return Result(engine.name, case.name, case.op, status, **rest)
+        return _waived(runner, Result(engine.name, case.name, case.op, status, **rest))
 
     handed = {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}
     judge = honest.judge
@@ -196,7 +225,8 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
     standard = Standard(case, inputs, runner.truths(case), near, numerics)
     examined = examine(judge, standard, found, taps)
-    runner.heard(Answered(engine.name, standard, found, taps, examined))
+    answered = Answered(engine.name, standard, found, taps, examined)
+    runner.heard(answered)
     judged = examined.verdict
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)
@@ -204,21 +234,59 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     if judged.passed:
         return result(verdict.PASS, **rest)
     wrong = {*examined.wrong[:_TAPS]}
-    rest |= {"place": examined.place, "taps": [m for m in examined.trace.taps if m.output in wrong]}
+    rest |= {"place": examined.place, "way": _way(examined)}
+    rest |= {"taps": [m for m in examined.trace.taps if m.output in wrong]}
     explaining = _explain(standard, found, taps, honest, declared)
-    if not explaining:
-        causes = tuple(explain(judge, standard, found, taps, examined))
-        looks = (
-            [f"the reference agrees if {' or '.join(causes)}"]
-            if causes
-            else describe(judge, standard, found, taps, examined)[:2]
+    if explaining:
+        names = tuple(d.name for d in explaining)
+        waived, said = apply(runner.waivers, names, engine.name, case.name, _today(runner))
+        reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
+        outcome = result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
+    else:
+        outcome = result(verdict.FAIL, **rest, **_causes(judge, standard, found, taps, examined))
+    return outcome if outcome.conforms else runner.keep(outcome, answered)
+
+
+def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:
+    """Why an answer fails: the fields of a Result."""
+    causes = tuple(explain(judge, standard, found, taps, examined))
+    looks, near = (), None
+    if not causes:
+        looks = tuple(describe(judge, standard, found, taps, examined))
+        near = nearest(judge, standard, found, examined)
+    said = (
+        [f"the reference agrees if {' or '.join(causes)}"] if causes else [*looks, *([near.phrase] if near else [])]
+    )
+    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *said[:2]]))
+    return {"reason": reason, "causes": causes, "looks": looks, "nearest": near}
+
+
+def _way(examined: Examination) -> list[Step]:
+    wrong, unseen = {*examined.wrong}, {*examined.unseen}
+    if not wrong:
+        return []
+    return [
+        Step(
+            m.output,
+            WRONG if m.output in wrong else UNSEEN if m.output in unseen else RIGHT,
+            verdict.judge_output(m).margin,
         )
-        said = [judged.reason, examined.way, *looks]
-        return result(verdict.FAIL, reason="; ".join(filter(None, said)), causes=causes, **rest)
-    names = tuple(d.name for d in explaining)
-    waived, said = apply(runner.waivers, names, engine.name, case.name, runner.today or datetime.date.today())
-    reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
-    return result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
+        for m in examined.trace.taps
+    ]
+
+
+def _waived(runner: Runner, result: Result) -> Result:
+    """The result, waived where a waiver of its case is valid; else told that the waiver has expired."""
+    if result.conforms:
+        return result
+    waived, said = waive(runner.waivers, result.engine, result.case, result.causes, _today(runner))
+    reason = "; ".join(filter(None, [result.reason, said]))
+    status = verdict.WAIVED if waived else result.status
+    return msgspec.structs.replace(result, status=status, reason=reason)
+
+
+def _today(runner: Runner) -> datetime.date:
+    return runner.today or datetime.date.today()
 
 
 def _explain(

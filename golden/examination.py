@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from refsd.golden.explanation import Nearest
 from refsd.golden.judge import Answer, Judge, Standard, Trace
 from refsd.golden.metrics import Metrics, not_asked_for
 from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
@@ -80,3 +81,8 @@ def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exam
     if examined.wrong:
         return kind.describe_tap(standard, {**taps, **found}, examined.wrong[0])
     return kind.describe(standard, found)
+
+
+def nearest(kind: Judge, standard: Standard, found: Answer, examined: Examination) -> Nearest | None:
+    """The known bug that comes nearest to an answer which nothing explains; of taps none is sought."""
+    return None if examined.wrong else kind.nearest(standard, found)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from refsd.golden.metrics import INFINITE
@@ -32,6 +33,29 @@ _ENOUGH = 32
 _WORTH = 0.5
 
 Answer = Mapping[str, np.ndarray]
+
+
+class Nearest(msgspec.Struct, frozen=True):
+    """The known bug that explains most of an error which no bug explains.
+
+    cause: its name
+    times: the multiple of its effect that fits best
+    share: of the squared error that this multiple removes, 0..1
+    """
+
+    cause: str
+    times: float
+    share: float
+
+    @property
+    def percent(self) -> int:
+        """Rounded down: what is not named as the cause does not explain all."""
+        return min(math.floor(100 * self.share), 99)
+
+    @property
+    def phrase(self) -> str:
+        much = "" if abs(self.times - 1) <= _AWAY else f", {self.times:.2g} times as strong,"
+        return f"the nearest known bug, {self.cause!r}{much or ','} explains {self.percent} % of the error"
 
 
 class Scene(NamedTuple):
@@ -90,8 +114,8 @@ class Scene(NamedTuple):
         sizes, along = (_norm(error), _norm(effect)), float(error @ effect)
         return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
 
-    def nearest_cause(self, suspects: Mapping[str, Answer]) -> str | None:
-        """A phrase on the bug that explains most of an error that none explains; None if that is half or less."""
+    def nearest_cause(self, suspects: Mapping[str, Answer]) -> Nearest | None:
+        """The bug that explains most of an error that none explains; None if that is half or less."""
         if sum(y.size for y in self.truth.values()) < _ENOUGH:
             return None
         if not all(np.isfinite(self.found[name]).all() for name in self.truth):
@@ -105,10 +129,7 @@ class Scene(NamedTuple):
         if not shares:
             return None
         name, (times, share) = max(shares.items(), key=lambda item: item[1][1])
-        much = "" if abs(times - 1) <= _AWAY else f", {times:.2g} times as strong,"
-        # Rounded down: what is not named as the cause does not explain all.
-        percent = min(math.floor(100 * share), 99)
-        return f"the nearest known bug, {name!r}{much or ','} explains {percent} % of the error"
+        return Nearest(name, times, share)
 
     def _apart(self, one: Answer, other: Answer) -> np.ndarray:
         """one - other in units of `scale`, all outputs in a row."""

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from refsd.golden.case import Case
+from refsd.golden.explanation import Nearest
 from refsd.golden.metrics import Metrics
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -132,6 +133,10 @@ class Judge(ABC):
     def describe(self, standard: Standard, found: Answer) -> list[str]:
         """What such an answer looks like where nothing explains it, the surest first."""
         return []
+
+    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+        """The known bug that explains more than half of an error that none explains."""
+        return None
 
 
 class Judges:

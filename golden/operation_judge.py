@@ -8,7 +8,7 @@ import numpy as np
 from refsd.golden import operations
 from refsd.golden.case import Case
 from refsd.golden.description import describe
-from refsd.golden.explanation import Scene
+from refsd.golden.explanation import Nearest, Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.operations import OPERATIONS
@@ -88,6 +88,13 @@ class OperationJudge(Judge):
         y = found.get("y")
         if y is None or y.shape != truth["y"].shape:
             return []
+        return describe(y, truth["y"], honest["y"], OPERATIONS[case.op].channel)
+
+    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+        case, truth, honest = standard.case, standard.truth, standard.honest
+        y = found.get("y")
+        if y is None or y.shape != truth["y"].shape:
+            return None
         op = OPERATIONS[case.op]
         limits = op.bound_of(standard.numerics, standard.inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]
@@ -96,8 +103,7 @@ class OperationJudge(Judge):
             answer = self.wrong_answer(case, standard.inputs, mutant)
             if answer is not None and answer["y"].shape == y.shape and np.isfinite(answer["y"]).all():
                 suspects[mutant.name] = {"y": answer["y"].astype(np.float64) + error}
-        nearest = _scene(standard, found, limits).nearest_cause(suspects)
-        return [*describe(y, truth["y"], honest["y"], op.channel), *([nearest] if nearest else [])]
+        return _scene(standard, found, limits).nearest_cause(suspects)
 
 
 def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:

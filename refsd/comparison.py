@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
-from refsd.golden.examination import Examination, describe, explain
+from refsd.golden.examination import Examination, describe, explain, nearest
 from refsd.golden.judge import Standard, Trace
 from refsd.golden.metrics import not_asked_for
 from refsd.golden.taps import measure_taps
@@ -65,8 +65,10 @@ def with_case(
     if examined.verdict.passed or (absent and not examined.wrong):
         return Comparison(examined, absent, meant=meant)
     causes = explain(kind, standard, given, taps, examined)
-    looks = [] if causes else describe(kind, standard, given, taps, examined)
-    return Comparison(examined, absent, causes, meant, looks)
+    if causes:
+        return Comparison(examined, absent, causes, meant)
+    looks, near = describe(kind, standard, given, taps, examined), nearest(kind, standard, given, examined)
+    return Comparison(examined, absent, meant=meant, looks=[*looks, *([near.phrase] if near else [])])
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:

@@ -260,6 +260,40 @@ def test_a_waiver_turns_a_deviation_into_a_pass_until_it_expires():
     assert "expired on 2027-01-01" in expired.reason
 
 
+def test_a_waiver_of_cases_covers_failures_and_errors_until_it_expires():
+    day = datetime.date(2027, 1, 1)
+    waivers = [Waiver("", "issue 8", day, cases="gelu/*")]
+    for change in (lambda y, i: y * 1.01, _crash):
+        waived = _judge(Engine(change), waivers=waivers, today=day)
+        assert (waived.status, waived.conforms) == (verdict.WAIVED, True)
+        assert waived.reason.endswith("; the case waived until 2027-01-01: issue 8") and waived.margin > 1
+        expired = _judge(Engine(change), waivers=waivers, today=day + datetime.timedelta(1))
+        assert not expired.conforms and expired.reason.endswith("; the waiver of the case expired on 2027-01-01")
+
+
+def test_what_an_answer_looks_like_and_the_nearest_bug_are_fields():
+    rng = np.random.default_rng(0)
+    noisy = _judge(Engine(lambda y, i: y + rng.standard_normal(y.shape) * 3e-5, deviations=[_TANH]))
+    assert noisy.status == verdict.FAIL and not noisy.causes
+    assert (noisy.nearest.cause, noisy.nearest.percent) == ("tanh for erf", 90)
+    assert noisy.nearest.phrase in noisy.reason
+    twice = _judge(Engine(lambda y, i: y * 2.5))
+    assert twice.looks[0] == "y = 2.5 truth" and twice.looks[0] in twice.reason
+
+
+def test_only_what_is_wanted_is_judged_and_only_what_fails_is_kept():
+    kept = []
+
+    def keep(result, answered):
+        kept.append((result.case, answered.found["y"].shape == answered.standard.truth["y"].shape, answered.taps))
+        return msgspec.structs.replace(result, kept="here")
+
+    runner = _runner()._replace(keep=keep, wanted=lambda engine, case: case == _GELU.name)
+    (result,) = run(runner, [Engine(lambda y, i: y * 1.01)], [_GELU, _NORM])
+    assert (result.kept, kept) == ("here", [(_GELU.name, True, {})])
+    assert run(runner, [Engine()], [_GELU])[0].kept == "" and len(kept) == 1
+
+
 def test_engines_share_the_honest_runs():
     asked = []
 

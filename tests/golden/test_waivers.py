@@ -2,9 +2,10 @@
 
 import datetime
 
+import msgspec
 import pytest
 
-from refsd.golden.waivers import Waiver, apply, read
+from refsd.golden.waivers import Waiver, apply, read, waive
 from refsd.numerics.errors import BadInput
 
 _DAY = datetime.date(2027, 3, 31)
@@ -32,10 +33,30 @@ def test_every_deviation_needs_one():
     assert not _apply(names=())[0]
 
 
+def _waive(engine="ggml", case="layer_norm/f32/a", causes=("eps ten times too small",), today=_DAY, **fields):
+    waiver = Waiver("", "issue 8", _DAY, "ggml*", "layer_norm/*")
+    return waive([_WAIVER, msgspec.structs.replace(waiver, **fields)], engine, case, causes, today)
+
+
+def test_a_waiver_without_a_name_covers_whatever_is_wrong_with_its_cases():
+    assert _waive() == _waive(causes=()) == (True, "the case waived until 2027-03-31: issue 8")
+    assert _waive(today=_DAY + datetime.timedelta(1)) == (False, "the waiver of the case expired on 2027-03-31")
+    assert _waive(engine="torch") == _waive(case="rms_norm/f32/a") == (False, "")
+    assert not waive([_WAIVER], "sdcpp", "model/unet", (), _DAY)[0]
+
+
+def test_a_waiver_of_a_cause_covers_no_other():
+    assert _waive(cause="eps *")[0]
+    assert _waive(cause="eps *", causes=("axis", "eps is missing"))[0]
+    assert not _waive(cause="eps *", causes=())[0] and not _waive(cause="eps *", causes=("tanh for erf",))[0]
+
+
 def test_a_file_of_waivers(tmp_path):
     path = tmp_path / "w.toml"
     path.write_text('[[waiver]]\nname = "sdcpp/gelu-tanh"\nreason = "issue 7"\nexpires = 2027-03-31\n')
     assert read(path) == [Waiver("sdcpp/gelu-tanh", "issue 7", _DAY)]
+    path.write_text('[[waiver]]\ncases = "layer_norm/*"\nreason = "x"\nexpires = 2027-03-31\ncause = "eps*"\n')
+    assert read(path) == [Waiver("", "x", _DAY, cases="layer_norm/*", cause="eps*")]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +70,11 @@ def test_a_file_of_waivers(tmp_path):
         '[[waiver]]\nname = "sdcpp/gelu-tanh"\nreason = " "\nexpires = 2027-03-31',
         '[[waiver]]\nname = "nobody/knows"\nreason = "x"\nexpires = 2027-03-31',
         '[[waiver]]\nname = "sdcpp/gelu-tanh"\nreason = "x"\nexpires = 2027-03-31\ntypo = 1',
+        '[[waiver]]\nreason = "x"\nexpires = 2027-03-31',
+        '[[waiver]]\nreason = "x"\nexpires = 2027-03-31\nengine = "ggml"',
+        '[[waiver]]\ncases = "silu/*"\nreason = "x"',
+        '[[waiver]]\ncases = "silu/*"\nexpires = 2027-03-31',
+        '[[waiver]]\nname = "sdcpp/gelu-tanh"\nreason = "x"\nexpires = 2027-03-31\ncause = "eps"',
     ],
 )
 def test_what_is_no_waiver_is_said_in_one_line(tmp_path, text):
