@@ -100,6 +100,29 @@ class Missing(msgspec.Struct, frozen=True):
     why: str
 
 
+# Engine, case.
+Pair = tuple[str, str]
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """An earlier report, whose failures are known.
+
+    file:     its name
+    new:      what fails now and did not fail, or was not there, in the baseline
+    known:    what fails in both
+    fixed:    what failed there and conforms now
+    unseen:   what failed there and is not judged now
+    shortage: engines that ran too few cases, and did not there, a line each
+    """
+
+    file: str
+    new: list[Pair] = []
+    known: list[Pair] = []
+    fixed: list[Pair] = []
+    unseen: list[Pair] = []
+    shortage: list[str] = []
+
+
 class Report(msgspec.Struct):
     """
     refsd:    version
@@ -108,6 +131,9 @@ class Report(msgspec.Struct):
     results:  one for each engine and case
     shortage: engines that ran fewer cases than they must, a line each
     shared:   what failing cases have and passing ones have not, a line each
+    partial:  how much was judged of a run that was interrupted; empty for a whole one
+    baseline: the report that this one is held against
+    notes:    what is left out of the report, a line each
     """
 
     refsd: str
@@ -116,9 +142,17 @@ class Report(msgspec.Struct):
     results: list[Result]
     shortage: list[str] = []
     shared: list[str] = []
+    partial: str = ""
+    baseline: Baseline | None = None
+    notes: list[str] = []
 
     @property
     def conforms(self) -> bool:
+        """Beside a baseline, only what is new counts."""
+        if self.partial:
+            return False
+        if self.baseline is not None:
+            return not self.baseline.new and not self.baseline.shortage
         return not self.shortage and all(r.conforms for r in self.results)
 
     def of(self, engine: str) -> list[Result]:

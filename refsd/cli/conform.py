@@ -1,16 +1,12 @@
 """refsd conform: judge engines against the goldens."""
 
-import functools
 from collections import Counter
 from pathlib import Path
 
 import typer
 
 from refsd.cli.golden import CASES
-from refsd.golden.wording import counted
 
-# More engines make a table that no terminal shows well: then a line each, and the table in report.md.
-_COLUMNS = 5
 _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
     None,
@@ -50,13 +46,16 @@ def conform(
     from refsd.cli.model_files import model_files, open_store, trim_model_files
     from refsd.cli.steps import steps
     from refsd.golden import conform as conformance
-    from refsd.golden import report as pages
     from refsd.golden import waivers as waiving
     from refsd.golden.input_file import note_input
     from refsd.golden.output_file import Outputs, write_file
     from refsd.golden.shared_traits import shared_traits
     from refsd.judges import judges
     from refsd.progress import compile_progress
+    from refsd.reports.junit import junit as as_junit
+    from refsd.reports.markdown import markdown
+    from refsd.reports.stored import encode
+    from refsd.reports.terminal import print_report
 
     chosen = answerable(corpus.select(*cases))
     if waivers is None and _WAIVERS.exists():
@@ -91,12 +90,12 @@ def conform(
     shared = shared_traits(results, {case.name: case for case in chosen})
     outcome = conformance.Report(__version__, versions, missing, results, short, shared)
 
-    write_file(report / "report.md", pages.markdown(outcome).encode())
-    contents = {"--json": pages.encode(outcome), "--junit": pages.junit(outcome)}
+    write_file(report / "report.md", markdown(outcome).encode())
+    contents = {"--json": encode(outcome), "--junit": as_junit(outcome)}
     for flag, content in contents.items():
         for path in filter(None, reports[flag]):
             write_file(path, content)
-    _print(outcome, report)
+    print_report(outcome, report)
     if not outcome.conforms or not found:
         raise typer.Exit(1)
 
@@ -124,36 +123,3 @@ def _find(arguments: list[str] | None):
         if n > 1:
             raise BadInput(f"{n} of the engines are called {name!r}: a report tells engines apart by their names")
     return groups, missing
-
-
-def _print(outcome, report: Path) -> None:
-    from rich.console import Console
-
-    from refsd.golden import report as pages
-    from refsd.golden import verdict
-
-    console = Console(emoji=False)
-    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    console.print(pages.table(outcome) if len(outcome.engines) <= _COLUMNS else pages.summary(outcome))
-    for name, version in outcome.engines.items():
-        say(f"{name} {version}", style="dim")
-    shown = pages.failures(outcome)
-    for r in shown[:20]:
-        say(f"{r.status:8} {r.engine}  {r.case}  margin {pages.margin_text(r.margin)}")
-        say(f"         {r.reason}")
-    if len(shown) > 20:
-        say(f"... and {len(shown) - 20} more, in {report / 'report.md'}")
-    for line in outcome.shared:
-        say(line)
-    for name in outcome.engines:
-        for line in pages.refusals_in_short(outcome, name):
-            say(line, style="dim")
-    for line in outcome.shortage:
-        say(f"too few: {line}")
-    for engine in outcome.missing:
-        say(f"not judged: {engine.name}: {engine.why}")
-    ran = sum(r.status != verdict.REFUSED for r in outcome.results)
-    bad = sum(not r.conforms for r in outcome.results)
-    said = "conforms" if outcome.conforms and outcome.engines else "does not conform"
-    answers = f"{counted(ran, 'answer')} of {counted(len(outcome.engines), 'engine')}, {bad} not conforming"
-    say(f"{said}: {answers}; {report / 'report.md'}")

@@ -110,7 +110,7 @@ def _summary(outcome, name: str) -> str:
 
 
 def _print_case(case) -> None:
-    from refsd.golden.report import margin_text
+    from refsd.reports.cells import margin_text
 
     said = [
         f"{side.engine} is {'right' if side.conforms else 'wrong'} (margin {margin_text(side.margin)})"

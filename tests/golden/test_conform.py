@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES, select
-from refsd.cli.conform import _print as print_report
 from refsd.engines import registry
 from refsd.engines.reference import Reference
-from refsd.golden import report as pages
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import FLOORS, Report, Result, Runner, run, shortages
@@ -29,6 +27,11 @@ from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
+from refsd.reports.cells import margin_text
+from refsd.reports.junit import junit
+from refsd.reports.markdown import markdown
+from refsd.reports.stored import decode, encode
+from refsd.reports.terminal import print_report, summary, table
 
 _GELU = CASES["gelu/f32/bend-x33x77"]
 _NORM = CASES["group_norm/f32/tiny-n2-c64-h6-w5-g32"]
@@ -203,10 +206,10 @@ def test_what_failing_cases_share_is_said_in_terminal_and_report(tmp_path, capsy
     )
     assert shared == [line]
     outcome = Report("0", {"grouped": "1"}, [], results, [], shared)
-    assert f"- {in_markdown(line)}\n" in pages.markdown(outcome)
+    assert f"- {in_markdown(line)}\n" in markdown(outcome)
     print_report(outcome, tmp_path)
     assert f"\n{line}\n" in capsys.readouterr().out
-    assert pages.decode(pages.encode(outcome)) == outcome
+    assert decode(encode(outcome)) == outcome
 
 
 def test_a_refused_case_is_no_failure():
@@ -331,17 +334,17 @@ def report():
 
 
 def test_a_report_survives_json_and_can_be_judged_again(report):
-    again = pages.decode(pages.encode(report))
+    again = decode(encode(report))
     assert again == report
     for result in again.results:
         if result.outputs:
             assert verdict.judge(result.outputs).passed == (result.status == verdict.PASS)
     with pytest.raises(BadInput):
-        pages.decode(b'{"refsd": 1}')
+        decode(b'{"refsd": 1}')
 
 
 def test_junit_counts(report):
-    root = ElementTree.fromstring(pages.junit(report))
+    root = ElementTree.fromstring(junit(report))
     suites = {s.get("name"): s for s in root}
     assert suites["gain 2"].get("failures") == "2"
     assert suites["gain 2"].get("skipped") == "1"
@@ -351,11 +354,11 @@ def test_junit_counts(report):
 
 
 def test_the_page_names_what_fails(report):
-    text = pages.markdown(report)
+    text = markdown(report)
     assert "Does not conform" in text
     assert "| gain | gelu/f32/bend-x33x77 | float32 | fail |" in text
     assert "only float32 inputs" in text
-    assert pages.table(report).row_count == 2
+    assert table(report).row_count == 2
 
 
 @pytest.mark.parametrize(
@@ -363,12 +366,12 @@ def test_the_page_names_what_fails(report):
     [(0.0, "0.00"), (0.9999, "0.99"), (1.0001, "1.01"), (31.4, "31.4"), (verdict.INFINITE, "inf")],
 )
 def test_a_pass_never_reads_as_one(margin, text):
-    assert pages.margin_text(margin) == text
+    assert margin_text(margin) == text
 
 
 def test_junit_has_no_characters_that_xml_forbids():
     odd = Report("0", {"e": "1"}, [], [Result("e", "c", "op", verdict.ERROR, reason="bell \x07 <&>")])
-    assert ElementTree.fromstring(pages.junit(odd)).find(".//error").get("message") == r"bell \x07 <&>"
+    assert ElementTree.fromstring(junit(odd)).find(".//error").get("message") == r"bell \x07 <&>"
 
 
 def test_cases_are_chosen_by_glob():
@@ -390,6 +393,6 @@ def test_many_engines_have_a_line_each():
 
     engines = {f"engine{i}": "1" for i in range(7)}
     results = [result(name, verdict.FAIL if name == "engine3" else verdict.PASS, 2.0) for name in engines]
-    summary = pages.summary(Report("0", engines, [], results))
-    assert summary.row_count == 7
-    assert "1 fail (2" in list(summary.columns[1].cells)[3]
+    lines = summary(Report("0", engines, [], results))
+    assert lines.row_count == 7
+    assert "1 fail (2" in list(lines.columns[1].cells)[3]

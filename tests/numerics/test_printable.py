@@ -11,14 +11,15 @@ from typer.testing import CliRunner
 
 from refsd import bench
 from refsd.cli import app
-from refsd.cli.conform import _print
-from refsd.golden import report as pages
 from refsd.golden import verdict
 from refsd.golden.conform import Missing, Report, Result
 from refsd.golden.engine import EngineFailure
 from refsd.golden.metrics import not_asked_for
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown, printable
+from refsd.reports.junit import junit
+from refsd.reports.markdown import markdown
+from refsd.reports.terminal import print_report
 
 HOSTILE = {
     "a title": ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
@@ -70,9 +71,9 @@ def test_a_report_holds_them_all(text, shown, capsys):
     result = Result("e", "c", "op", verdict.ERROR, reason=str(EngineFailure(text)))
     other = Result("e", "c", "op", verdict.REFUSED, reason=text)
     report = Report("0", {"e": text}, [Missing("m", text)], [result, other], [text])
-    assert all(line.isprintable() for line in pages.markdown(report).split("\n"))
-    assert "<script>" not in pages.markdown(report).replace(r"\<", "")
-    root = ElementTree.fromstring(pages.junit(report))
+    assert all(line.isprintable() for line in markdown(report).split("\n"))
+    assert "<script>" not in markdown(report).replace(r"\<", "")
+    root = ElementTree.fromstring(junit(report))
     assert root.find("testsuite").get("name") == f"e {shown}"
     assert root.find(".//skipped").get("message") == shown
 
@@ -92,9 +93,9 @@ def test_bench_shows_an_absent_engine_as_it_is(text, shown, monkeypatch):
 @TEXTS
 def test_conform_shows_its_report_as_it_is(text, shown, capsys):
     result = Result("e", "c", "op", verdict.ERROR, reason=printable(text))
-    _print(Report("0", {"e": "1"}, [Missing("m", printable(text))], [result]), Path("r"))
+    print_report(Report("0", {"e": "1"}, [Missing("m", printable(text))], [result]), Path("r"))
     told = capsys.readouterr().out
-    assert f"         {shown}\n" in told and f"not judged: m: {shown}\n" in told
+    assert f"e, 1 case: {shown}\n" in told and f"not judged: m: {shown}\n" in told
 
 
 def test_info_and_compare_show_names_from_files(tmp_path):

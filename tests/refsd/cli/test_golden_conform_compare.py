@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
-from refsd.golden.report import decode
 from refsd.golden.store import Store, make
 from refsd.numerics.errors import BadInput
+from refsd.reports.stored import decode
 
 _CASE = "silu/f32/wide-x2x320"
 

@@ -17,11 +17,13 @@ from refsd.engines.exec.description import read_description
 from refsd.engines.reference import Reference
 from refsd.engines.supervised import Supervised
 from refsd.golden import conform
-from refsd.golden import report as pages
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
+from refsd.reports.junit import junit
+from refsd.reports.markdown import markdown
+from refsd.reports.stored import decode, encode
 
 SILU = Case("silu", "silu", {"x": Recipe((2, 3))})
 DESCRIPTION = b'{"protocol": 1, "name": "misbehaving", "version": "1", "ops": {"silu": {}}}'
@@ -97,10 +99,10 @@ def test_the_whole_report_is_printable(outcome):
     report = conform.Report("0", {"misbehaving": "1"}, missing, results)
     assert len(results) + len(missing) == len(MISBEHAVIOURS) >= 60
 
-    page = pages.markdown(report)
+    page = markdown(report)
     assert all(line.isprintable() for line in page.split("\n"))
     assert "<script" not in page.replace("\\<script", "")
-    test_names = [test.get("name") for test in ElementTree.fromstring(pages.junit(report)).iter("testcase")]
+    test_names = [test.get("name") for test in ElementTree.fromstring(junit(report)).iter("testcase")]
     assert len(test_names) == len(results)
-    assert pages.decode(pages.encode(report)) == report
-    assert all(line.isprintable() for line in pages.encode(report).decode().split("\n"))
+    assert decode(encode(report)) == report
+    assert all(line.isprintable() for line in encode(report).decode().split("\n"))

@@ -1,0 +1,112 @@
+"""Group what does not conform by its cause; where nothing explains it, by operation and what it looks like."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from refsd.golden import verdict
+from refsd.golden.conform import Baseline, Report, Result
+from refsd.golden.wording import counted
+from refsd.reports.cells import ORDER, margin_text
+
+# In the order in which they are shown: what can be mended first comes first.
+CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED = "cause", "deviation", "unexplained", "error", "waived"
+_KINDS = (CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_WAIVER = re.compile(r"[^;]* waived until .*")
+_LONGEST = 240  # characters of a title
+
+
+class Group(NamedTuple):
+    """
+    kind:    one of the five above
+    title:   what its cases share: "eps ten times too small"
+    results: the worst first
+    """
+
+    engine: str
+    kind: str
+    title: str
+    results: Sequence[Result]
+
+    def heading(self, baseline: Baseline | None) -> str:
+        """ "ggml, 3 cases: eps ten times too small"; beside a baseline with how many are known from it."""
+        known = {*baseline.known} if baseline is not None else set()
+        old = sum((r.engine, r.case) in known for r in self.results)
+        mark = f", {'all' if old == len(self.results) else old} known from the baseline" if old else ""
+        return f"{self.engine}, {counted(len(self.results), 'case')}{mark}: {self.title}"
+
+
+def groups(report: Report) -> list[Group]:
+    """What does not conform, and what is waived: what is explained first, the largest groups first."""
+    found = []
+    for engine in report.engines:
+        odd = [r for r in report.of(engine) if r.status not in (verdict.PASS, verdict.REFUSED)]
+        odd.sort(key=lambda r: (ORDER.index(r.status), -r.margin, r.case))
+        explained = [r for r in odd if r.status == verdict.FAIL and r.causes]
+        found += [Group(engine, CAUSE, cause, results) for cause, results in _by_cause(explained)]
+        rest = [r for r in odd if r.status == verdict.FAIL and not r.causes]
+        found += _grouped(engine, UNEXPLAINED, rest, _unexplained)
+        for status, kind, title in (
+            (verdict.DEVIATES, DEVIATION, lambda r: "deviates by " + " and ".join(r.deviations)),
+            (verdict.ERROR, ERROR, lambda r: r.reason),
+            (verdict.WAIVED, WAIVED, _waiver),
+        ):
+            found += _grouped(engine, kind, [r for r in odd if r.status == status], title)
+    return sorted(found, key=lambda group: (_KINDS.index(group.kind), -len(group.results)))
+
+
+def case_list(results: Sequence[Result], most: int) -> str:
+    """ "layer_norm/a (margin 12), layer_norm/b (margin 3.1) and 4 more"."""
+    shown = ", ".join(f"{r.case} (margin {margin_text(r.margin)})" for r in results[:most])
+    return f"{shown} and {len(results) - most} more" if len(results) > most else shown
+
+
+def _by_cause(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+    """The fewest causes that explain all: again and again the one that explains most of what is left."""
+    left, found = list(results), []
+    while left:
+        # A cause that explains as many cases as another goes first where it is the likelier one.
+        votes = Counter(cause for r in left for cause in r.causes)
+        first = Counter(r.causes[0] for r in left)
+        cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
+        found.append((cause, [r for r in left if cause in r.causes]))
+        left = [r for r in left if cause not in r.causes]
+    return found
+
+
+def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[[Result], str]) -> list[Group]:
+    """Groups of equal titles, whose numbers may differ."""
+    found: dict[str, tuple[list[str], list[Result]]] = {}
+    for r in results:
+        text = title(r)[:_LONGEST]
+        titles, members = found.setdefault(_NUMBER.sub("#", text), ([], []))
+        titles.append(text)
+        members.append(r)
+    return [Group(engine, kind, _merged(titles), members) for titles, members in found.values()]
+
+
+def _unexplained(r: Result) -> str:
+    if r.nearest is not None:
+        return f"{r.op}: unexplained; the nearest known bug, {r.nearest.cause!r}, explains {r.nearest.percent} %"
+    if r.looks:
+        return f"{r.op}: unexplained; {r.looks[0]}"
+    return f"{r.op}: {r.reason}" if r.criterion == "output" else f"{r.op}: unexplained ({r.criterion})"
+
+
+def _waiver(r: Result) -> str:
+    match = _WAIVER.search(r.reason)
+    return match[0].strip() if match else r.reason
+
+
+def _merged(titles: Sequence[str]) -> str:
+    """One title for all: a number that differs becomes its range, "the last 3..7 of 77"."""
+    numbers = list(zip(*(_NUMBER.findall(title) for title in titles), strict=True))
+    ranges = iter([_range(column) for column in numbers])
+    return _NUMBER.sub(lambda match: next(ranges), titles[0])
+
+
+def _range(column: Sequence[str]) -> str:
+    low, high = min(column, key=float), max(column, key=float)
+    return low if float(low) == float(high) else f"{low}..{high}"

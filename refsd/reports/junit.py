@@ -1,0 +1,41 @@
+"""A report as JUnit XML."""
+
+from xml.etree import ElementTree
+
+from refsd.golden import verdict
+from refsd.golden.conform import Report
+from refsd.numerics.printable import printable
+from refsd.reports.cells import margin_text
+
+_BAD = (verdict.FAIL, verdict.DEVIATES, verdict.ERROR)
+
+
+def junit(report: Report) -> bytes:
+    """A suite an engine, a test a case; what is refused, or known from the baseline, is skipped."""
+    known = {*report.baseline.known} if report.baseline is not None else set()
+    root = ElementTree.Element("testsuites", name="refsd conform")
+    for name, version in report.engines.items():
+        results = report.of(name)
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=printable(f"{name} {version}"), tests=str(len(results))
+        )
+        for r in results:
+            of = {"classname": printable(f"{name}.{r.op}"), "name": printable(r.case), "time": f"{r.seconds:.6f}"}
+            test = ElementTree.SubElement(suite, "testcase", of)
+            if r.status in _BAD and (r.engine, r.case) in known:
+                ElementTree.SubElement(test, "skipped", message=printable(f"known failure: {r.reason}"))
+            elif r.status in _BAD:
+                kind = "error" if r.status == verdict.ERROR else "failure"
+                ElementTree.SubElement(test, kind, type=r.status, message=printable(r.reason))
+            elif r.status == verdict.REFUSED:
+                ElementTree.SubElement(test, "skipped", message=printable(r.reason))
+            else:
+                ElementTree.SubElement(test, "system-out").text = f"margin {margin_text(r.margin)} {r.criterion}"
+        for key, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            suite.set(key, str(len(suite.findall(f"testcase/{kind}"))))
+    whole = [report.partial] if report.partial else []
+    for line in [*whole, *report.shortage]:
+        suite = ElementTree.SubElement(root, "testsuite", name="corpus", tests="1", failures="1")
+        test = ElementTree.SubElement(suite, "testcase", classname="corpus", name=printable(line))
+        ElementTree.SubElement(test, "failure", type="fail", message=printable(line))
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)

@@ -1,0 +1,111 @@
+"""A report as Markdown, short enough for the summary of a CI job: the verdict, the causes, the rest folded away."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from refsd.golden import verdict
+from refsd.golden.conform import Report, Result
+from refsd.golden.wording import counted
+from refsd.numerics.printable import in_markdown
+from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, refusals, verdict_line
+from refsd.reports.groups import ERROR, WAIVED, Group, groups
+
+# GitHub takes 1 MiB; what is left out here is in conform.json.
+_GROUPS = 40
+_ROWS = 300
+_LINES = 200
+_CASES = 4
+_REASON = 400  # characters
+
+
+def markdown(report: Report) -> str:
+    """The report as a page; a CI job appends it to $GITHUB_STEP_SUMMARY."""
+    line = verdict_line(report)
+    lines = [f"# {in_markdown(line[0].upper() + line[1:])}", ""]
+    found = groups(report)
+    for group in found[:_GROUPS]:
+        lines += _group(report, group)
+    if len(found) > _GROUPS:
+        lines += [f"... and {counted(len(found) - _GROUPS, 'other group')}, in conform.json.", ""]
+    lines += _items("Shared by the failing cases", report.shared)
+    lines += _items("Fewer cases than expected", report.shortage)
+    lines += _baseline(report)
+    lines += _engines(report)
+    lines += _folded("Operations", _operations(report))
+    odd = [r for group in found for r in group.results]
+    lines += _folded(f"What does not agree: {counted(len(odd), 'case')}", _cases(odd)) if odd else []
+    refused = [(engine, *refusal) for engine in report.engines for refusal in refusals(report, engine)]
+    texts = [f"{engine}: {counted(n, 'case')}: {why}" for engine, why, n in refused]
+    lines += _folded("Cases that an engine does not take", _list(texts)) if refused else []
+    lines += _items("Engines that were not judged", [f"{m.name}: {m.why}" for m in report.missing])
+    lines += _items("Notes", report.notes)
+    lines += [f"refsd {in_markdown(report.refsd)}. Every case and every metric: conform.json."]
+    return "\n".join(lines) + "\n"
+
+
+def _group(report: Report, group: Group) -> list[str]:
+    new = {*report.baseline.new} if report.baseline is not None else set()
+    lines = [f"**{in_markdown(group.heading(report.baseline), _REASON)}**", ""]
+    for r in group.results[:_CASES]:
+        mark = " (new)" if (r.engine, r.case) in new else ""
+        lines.append(f"- {in_markdown(r.case)}{mark}, margin {margin_text(r.margin)}")
+    if len(group.results) > _CASES:
+        lines.append(f"- ... and {len(group.results) - _CASES} more")
+    if group.kind not in (ERROR, WAIVED):
+        lines += ["", f"  {in_markdown(group.results[0].reason, _REASON)}"]
+    return [*lines, ""]
+
+
+def _baseline(report: Report) -> list[str]:
+    if report.baseline is None:
+        return []
+    lines = []
+    for title, pairs in (
+        ("Fixed since the baseline", report.baseline.fixed),
+        ("Failed in the baseline, not judged now", report.baseline.unseen),
+    ):
+        texts = [f"{engine}: {case}" for engine, case in pairs]
+        lines += _folded(f"{title}: {len(pairs)}", _list(texts)) if pairs else []
+    return lines
+
+
+def _engines(report: Report) -> list[str]:
+    statuses = (*reversed(ORDER[:-1]), verdict.REFUSED)
+    lines = [f"| engine | version | {' | '.join(statuses)} |", "|---|---|" + "---|" * len(statuses)]
+    for name, version in report.engines.items():
+        counts = Counter(r.status for r in report.of(name))
+        row = (in_markdown(name), in_markdown(version), *(str(counts[s]) for s in statuses))
+        lines.append(f"| {' | '.join(row)} |")
+    return [*lines, ""]
+
+
+def _operations(report: Report) -> list[str]:
+    lines = [f"Each cell: cases by outcome, and the {SCALE}.", ""]
+    names = [in_markdown(name) for name in report.engines]
+    lines += ["| operation | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for op, cells in grid(report).items():
+        row = (cell(cells.get(name, []))[0] for name in report.engines)
+        lines.append(f"| {in_markdown(op)} | " + " | ".join(row) + " |")
+    return lines
+
+
+def _cases(results: list[Result]) -> list[str]:
+    lines = ["| engine | case | numerics | outcome | margin | why |", "|---|---|---|---|---|---|"]
+    for r in results[:_ROWS]:
+        texts = [in_markdown(text) for text in (r.engine, r.case, r.numerics, r.status)]
+        lines.append(f"| {' | '.join(texts)} | {margin_text(r.margin)} | {in_markdown(r.reason, _REASON)} |")
+    return lines + ([f"\n... and {len(results) - _ROWS} more, in conform.json."] if len(results) > _ROWS else [])
+
+
+def _items(title: str, texts: list[str]) -> list[str]:
+    return [f"**{title}**", "", *_list(texts), ""] if texts else []
+
+
+def _list(texts: Iterable[str]) -> list[str]:
+    texts = list(texts)
+    more = [f"- ... and {len(texts) - _LINES} more"] if len(texts) > _LINES else []
+    return [*(f"- {in_markdown(text, _REASON)}" for text in texts[:_LINES]), *more]
+
+
+def _folded(title: str, lines: list[str]) -> list[str]:
+    return [f"<details><summary>{in_markdown(title)}</summary>", "", *lines, "", "</details>", ""]

@@ -1,0 +1,37 @@
+"""A report as JSON, with every metric: `conform.json`, which other commands read again."""
+
+from pathlib import Path
+
+import msgspec
+
+from refsd.golden.conform import Report
+from refsd.golden.input_file import read_input
+from refsd.numerics.errors import BadInput
+from refsd.reports.cells import ORDER
+
+_LARGEST = 2**28  # bytes
+
+
+def encode(report: Report) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Report:
+    """Read what `encode` wrote. Raises BadInput."""
+    try:
+        report = msgspec.json.decode(data, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"not a conformance report: {error}") from None
+    for r in report.results:
+        if r.status not in ORDER:
+            raise BadInput(f"not a conformance report: {r.case} has the status {r.status!r}")
+    return report
+
+
+def read(path: Path) -> Report:
+    """The report of a file. Raises BadInput with the file's name."""
+    try:
+        return decode(read_input(path, _LARGEST, "a report of `refsd conform`"))
+    except BadInput as error:
+        text = str(error)
+        raise BadInput(text if text.startswith(str(path)) else f"{path}: {text}") from None

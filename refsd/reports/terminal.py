@@ -1,0 +1,93 @@
+"""A report in a terminal: the verdict, the causes, the table, and where the rest is."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from refsd.golden import verdict
+from refsd.golden.conform import Report, Result
+from refsd.numerics.printable import printable
+from refsd.reports.cells import SCALE, cell, grid, refusals_in_short, verdict_line, worst
+from refsd.reports.groups import DEVIATION, ERROR, WAIVED, case_list, groups
+
+# More engines make a table that no terminal shows well: then a line each, and the table in the pages.
+_COLUMNS = 5
+_GROUPS = 20
+_CASES = 3
+_STYLE = {
+    verdict.FAIL: "bold red",
+    verdict.ERROR: "bold red",
+    verdict.DEVIATES: "yellow",
+    verdict.WAIVED: "cyan",
+    verdict.PASS: "green",
+    verdict.REFUSED: "dim",
+}
+
+
+def print_report(report: Report, pages: Path) -> None:
+    """pages: the folder with the other forms of the report"""
+    console = Console(emoji=False)
+    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say(verdict_line(report), style="bold green" if report.conforms and report.engines else "bold red")
+    found = groups(report)
+    for group in found[:_GROUPS]:
+        say(group.heading(report.baseline), style={DEVIATION: "yellow", WAIVED: "cyan"}.get(group.kind, "red"))
+        say(f"    {case_list(group.results, _CASES)}")
+        if group.kind not in (ERROR, WAIVED):
+            say(f"    {group.results[0].reason}")
+    if len(found) > _GROUPS:
+        say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.md'}")
+    for line in report.shared:
+        say(line)
+    console.print(table(report) if len(report.engines) <= _COLUMNS else summary(report))
+    for name, version in report.engines.items():
+        say(f"{name} {version}", style="dim")
+    for name in report.engines:
+        for line in refusals_in_short(report, name):
+            say(line, style="dim")
+    for line in report.shortage:
+        say(f"too few: {line}")
+    for engine in report.missing:
+        say(f"not judged: {engine.name}: {engine.why}")
+    if report.baseline is not None:
+        for engine, case in report.baseline.fixed[:_GROUPS]:
+            say(f"fixed: {engine}  {case}")
+    for line in report.notes:
+        say(line)
+    say(f"written: {pages / 'report.md'}, conform.json, junit.xml")
+
+
+def summary(report: Report) -> Table:
+    """A line an engine: how many cases had which outcome, and the worst margin."""
+    rows = _table("engine", ["outcome"])
+    for name in report.engines:
+        rows.add_row(escape(printable(name)), _styled(report.of(name)))
+    return rows
+
+
+def table(report: Report) -> Table:
+    """Operations down, engines across; passes are a bare number, and the worst margin stands in brackets."""
+    rows = _table("operation", [escape(printable(name)) for name in report.engines])
+    for op, cells in grid(report).items():
+        if any(worst(results) is not None for results in cells.values()):
+            row = (_styled(cells.get(name, []), f" {verdict.PASS}") for name in report.engines)
+            rows.add_row(escape(printable(op)), *row)
+    return rows
+
+
+def _table(first: str, others: Sequence[str]) -> Table:
+    rows = Table(title=f"cases by outcome ({SCALE})", title_style="dim")
+    rows.add_column(first, no_wrap=True)
+    for name in others:
+        rows.add_column(name, overflow="fold")
+    return rows
+
+
+def _styled(results: Sequence[Result], without: str = "") -> str:
+    text, status = cell(results)
+    said, _, margin = (text.replace(without, "") if without else text).partition(", ")
+    return f"[{_STYLE[status]}]{said}{f' ({margin})' if margin else ''}[/]"

@@ -1,0 +1,88 @@
+"""Failures stand together by their cause; where nothing explains them, by operation and looks."""
+
+import datetime
+
+import pytest
+from sample_reports import EPS, NEAR, SCALE, fails, report, result
+
+from refsd.golden import verdict
+from refsd.golden.conform import Baseline
+from refsd.golden.waivers import Waiver, waive
+from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups
+
+
+def _titles(*results):
+    return [(group.kind, len(group.results), group.title) for group in groups(report(*results))]
+
+
+@pytest.mark.smoke
+def test_cases_of_one_cause_stand_together_worst_first():
+    (group,) = groups(report(fails("layer_norm/a", EPS), result("silu/a"), fails("rms_norm/b", EPS, margin=9.0)))
+    assert (group.kind, group.title) == (CAUSE, EPS)
+    assert [r.case for r in group.results] == ["rms_norm/b", "layer_norm/a"]
+    assert group.heading(None) == f"ggml, 2 cases: {EPS}"
+
+
+def test_the_fewest_causes_explain_all():
+    """One case names another cause first, but shares its second with the rest."""
+    assert _titles(fails("a/1", SCALE, EPS), fails("a/2", EPS), fails("a/3", EPS)) == [(CAUSE, 3, EPS)]
+    assert _titles(fails("a/1", SCALE), fails("a/2", EPS), fails("a/3", EPS)) == [
+        (CAUSE, 2, EPS),
+        (CAUSE, 1, SCALE),
+    ]
+    # As many each way: the likelier one of both.
+    assert _titles(fails("a/1", SCALE, EPS)) == [(CAUSE, 1, SCALE)]
+
+
+def test_engines_stand_apart():
+    found = groups(report(fails("a/1", EPS), fails("a/1", EPS, engine="torch")))
+    assert [(group.engine, len(group.results)) for group in found] == [("ggml", 1), ("torch", 1)]
+
+
+def test_what_nothing_explains_stands_by_operation_and_looks():
+    tail = "the error is only in the last {} of 77 along axis 1"
+    by_looks = [fails(f"conv2d/{n}", looks=(tail.format(n),)) for n in (3, 7)]
+    assert _titles(*by_looks) == [(UNEXPLAINED, 2, "conv2d: unexplained; " + tail.format("3..7"))]
+    assert len(_titles(*by_looks, fails("linear/3", looks=(tail.format(3),)))) == 2
+    near = "gelu: unexplained; the nearest known bug, 'tanh for erf', explains 83 %"
+    assert _titles(fails("gelu/1", nearest=NEAR, looks=("y = 2 truth",))) == [(UNEXPLAINED, 1, near)]
+    assert _titles(fails("gelu/1", criterion="rms")) == [(UNEXPLAINED, 1, "gelu: unexplained (rms)")]
+    missing = fails("gelu/1", criterion="output", reason="output 'y' is missing")
+    assert _titles(missing) == [(UNEXPLAINED, 1, "gelu: output 'y' is missing")]
+
+
+def test_explained_before_unexplained_before_errors_before_waived():
+    waived = result("a/5", verdict.WAIVED, 2.0, reason="y: x; the case waived until 2027-01-01: issue 7; later")
+    found = _titles(
+        waived,
+        result("a/4", verdict.ERROR, reason="exit code 3"),
+        fails("a/3"),
+        result("a/2", verdict.DEVIATES, deviations=("x/eps", "x/gelu")),
+        fails("a/1", EPS),
+    )
+    assert [kind for kind, _, _ in found] == [CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED]
+    assert found[1][2] == "deviates by x/eps and x/gelu" and found[3][2] == "exit code 3"
+    assert found[4][2] == "the case waived until 2027-01-01: issue 7; later"
+
+
+def test_the_title_of_a_waived_group_is_what_the_waiver_says():
+    day = datetime.date(2027, 1, 1)
+    _, said = waive([Waiver("", "issue 7", day, cases="a/*")], "ggml", "a/1", (), day)
+    assert _titles(result("a/1", verdict.WAIVED, reason=f"y: x; {said}"))[0][2] == said
+
+
+def test_beside_a_baseline_the_heading_says_what_is_known():
+    found = groups(report(fails("a/1", EPS), fails("a/2", EPS)))[0]
+    assert (
+        found.heading(Baseline("old", known=[("ggml", "a/1")]))
+        == f"ggml, 2 cases, 1 known from the baseline: {EPS}"
+    )
+    both = Baseline("old", known=[("ggml", "a/1"), ("ggml", "a/2")])
+    assert found.heading(both) == f"ggml, 2 cases, all known from the baseline: {EPS}"
+    assert found.heading(Baseline("old", known=[("torch", "a/1")])) == f"ggml, 2 cases: {EPS}"
+
+
+def test_a_list_of_cases_is_short():
+    listed = [fails(f"a/{n}", margin=12.0) for n in range(5)]
+    assert case_list(listed, 2) == "a/0 (margin 12), a/1 (margin 12) and 3 more"
+    assert case_list(listed[:2], 2) == "a/0 (margin 12), a/1 (margin 12)"
