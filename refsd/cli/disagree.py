@@ -1,9 +1,12 @@
 """refsd disagree: two engines and the reference."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Taesd, Vae, part_files
 from refsd.golden.wording import counted
 
 _A = typer.Argument(
@@ -19,12 +22,42 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 _SHOWN = 20
 
 
+def _picture(*flags: str, **more):
+    return typer.Option(*flags, rich_help_panel="A whole picture", **more)
+
+
 def register(app: typer.Typer) -> None:
     app.command()(disagree)
 
 
 def disagree(
-    a: str = _A, b: str = _B, cases: list[str] = _CASES, store: Path = _GOLDEN, json: bool = _JSON
+    a: str = _A,
+    b: str = _B,
+    cases: list[str] = _CASES,
+    store: Path = _GOLDEN,
+    prompt: Annotated[str | None, _picture("-p", "--prompt", help="Of a whole picture, in place of cases.")] = None,
+    model: Annotated[Path | None, _picture("-m", "--model", help="A file or a diffusers folder.")] = None,
+    negative_prompt: Annotated[str, _picture("-n", "--negative-prompt")] = "",
+    width: Annotated[int, _picture("-W", "--width")] = 0,
+    height: Annotated[int, _picture("-H", "--height")] = 0,
+    steps: Annotated[int | None, _picture("--steps")] = None,
+    cfg_scale: Annotated[float | None, _picture("--cfg-scale")] = None,
+    guidance: Annotated[float | None, _picture("--guidance")] = None,
+    sampling_method: Annotated[str | None, _picture("--sampling-method", "--sampler")] = None,
+    scheduler: Annotated[str | None, _picture("--scheduler", "--schedule")] = None,
+    seed: Annotated[int, _picture("-s", "--seed", min=0)] = 42,
+    rng: Annotated[str | None, _picture("--rng")] = None,
+    clip_skip: Annotated[int, _picture("--clip-skip")] = -1,
+    diffusion_model: DiffusionModel = None,
+    vae: Vae = None,
+    taesd: Taesd = None,
+    clip_l: ClipL = None,
+    clip_g: ClipG = None,
+    t5xxl: T5XXL = None,
+    llm: Llm = None,
+    vocab: Annotated[Path | None, typer.Option(help="CLIP's.", rich_help_panel="Parts")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="T5's, Qwen3's, ...", rich_help_panel="Parts")] = None,
+    json: bool = _JSON,
 ) -> None:
     """Say which of two engines is right, by how much, where they part, and why.
 
@@ -32,10 +65,54 @@ def disagree(
     declares. Two engines that differ may both conform: then their numerics explain the difference. Where one is
     wrong, the first tap or output is named at which it errs by itself, and the known bug that explains it.
 
-    Exit code 0: both conform, wherever both answer. 1: at least one is wrong. 2: bad usage or bad input.
+    With -p, a whole picture: A and B are then conventions of `refsd txt2img --like` (sdcpp, diffusers), perhaps
+    with :PROFILE, or dumps of its --taps (dump:FILE[:PROFILE][:CONVENTION]). Their settings are held against each
+    other first, then tokens, conditioning, noise levels, noise, every step, latent and pixels; a dump is judged by
+    the reference under its own convention. The other options are those of `refsd txt2img`.
+
+    Exit code 0: both conform (and, of a picture, agree). 1: one is wrong, or they part. 2: bad usage or bad input.
     """
+    if prompt is not None:
+        from refsd.cli.disagree_picture import Model, run, show
+        from refsd.numerics.errors import BadInput
+        from refsd.pipelines.settings import Settings
+
+        if cases:
+            raise BadInput(f"{cases[0]}: with --prompt a picture is compared, and no case; leave one of them out")
+        settings = Settings(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            width=width,
+            height=height,
+            steps=steps,
+            cfg_scale=cfg_scale,
+            guidance=guidance,
+            sampler=sampling_method,
+            schedule=scheduler,
+            seed=seed,
+            rng=rng,
+            clip_skip=clip_skip if clip_skip > 0 else None,
+        )
+        parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, None)
+        picture = run(a, b, Model(model, parts, vocab, tokenizer), settings)
+        _end(picture, show, json)
+        return
+    _end(_by_case(a, b, cases, store), _print, json)
+
+
+def _end(outcome, show: Callable, json: bool) -> None:
+    """Print an outcome, and exit with 1 where they disagree."""
     import msgspec
 
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode())
+    else:
+        show(outcome)
+    if not outcome.agree:
+        raise typer.Exit(1)
+
+
+def _by_case(a: str, b: str, cases: list[str] | None, store: Path):
     from refsd import __version__
     from refsd import cases as corpus
     from refsd.cli.engines import one_engine
@@ -69,13 +146,7 @@ def disagree(
             advance(compared.case)
             trim_model_files()
 
-        outcome = by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
-    if json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode())
-    else:
-        _print(outcome)
-    if not outcome.agree:
-        raise typer.Exit(1)
+        return by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
 
 
 def _print(outcome) -> None:

@@ -74,7 +74,7 @@ def draw(files: Files, settings: Settings) -> list[Path]:
         try:
             report.now("encoding the prompt")
             conditioning = txt2img.encode(pipe, plan)
-            taps |= _tensors(conditioning)
+            taps |= conditioning.tensors()
             report.detail(f"text encoding: {report.took():.2f} s")
             for b, (seed, path) in enumerate(zip(plan.seeds, paths, strict=True)):
 
@@ -117,15 +117,6 @@ def _checked_paths(files: Files, count: int) -> list[Path]:
         check_name(files.taps)
         outputs.add("--taps", files.taps)
     return paths
-
-
-def _tensors(conditioning: txt2img.Conditioning) -> dict[str, np.ndarray]:
-    """cond, cond.y, cond.mask; uncond, ..."""
-    arrays: dict[str, np.ndarray | None] = {}
-    for which, text in conditioning._asdict().items():
-        if text is not None:
-            arrays |= {which: text.context, f"{which}.y": text.y, f"{which}.mask": text.mask}
-    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _file_parameters(files: Files, loras, plan: Plan) -> dict[str, str]:

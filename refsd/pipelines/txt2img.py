@@ -29,6 +29,14 @@ class Conditioning(NamedTuple):
     cond: Condition
     uncond: Condition | None
 
+    def tensors(self) -> dict[str, np.ndarray]:
+        """cond, cond.y, cond.mask; uncond, ...: those that there are"""
+        arrays: dict[str, np.ndarray | None] = {}
+        for which, text in self._asdict().items():
+            if text is not None:
+                arrays |= {which: text.context, f"{which}.y": text.y, f"{which}.mask": text.mask}
+        return {name: array for name, array in arrays.items() if array is not None}
+
 
 def encode(pipe: Pipeline, plan: Plan) -> Conditioning:
     """Both prompts through the text encoders."""

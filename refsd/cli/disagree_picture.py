@@ -1,0 +1,114 @@
+"""refsd disagree on a whole picture: settings and files to a result, and the result in words."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from refsd.golden.wording import counted
+
+# Of more stages than this that agree or part alike only the first and the last are shown; --json has them all.
+_SHOWN = 12
+_CONVENTION = "convention."
+
+
+class Model(NamedTuple):
+    """The files of a picture. parts: flag -> file"""
+
+    model: Path | None
+    parts: dict[str, Path]
+    vocab: Path | None
+    tokenizer: Path | None
+
+
+def run(a: str, b: str, model: Model, settings):
+    """settings: of refsd.pipelines. -> PictureDisagreement. Raises BadInput."""
+    import functools
+
+    from refsd import __version__
+    from refsd.disagreement.pictures import Side, disagree
+    from refsd.golden.input_file import note_input
+    from refsd.numerics.arithmetic import named
+    from refsd.numerics.machine import memory
+    from refsd.pipelines.pipeline import open_pipeline
+    from refsd.pipelines.plan import check_ranges, resolve
+    from refsd.pipelines.prompts import Tokenizers
+    from refsd.pipelines.report import Report
+    from refsd.progress import compile_progress
+    from refsd.weights import open_checkpoint
+
+    sides = Side.of(a), Side.of(b)
+    for side in sides:
+        check_ranges(settings._replace(like=side.convention))
+        if side.dump is not None:
+            note_input(side.dump)
+    checkpoint = open_checkpoint(model.model, model.parts)
+    tokenizers = Tokenizers(model.vocab, model.tokenizer, model.model)
+
+    @functools.cache
+    def opened(profile: str):
+        return open_pipeline(checkpoint, tokenizers, named(profile, []), memory() // 4)
+
+    def plan_of(convention: str, profile: str, **changes):
+        pipe = opened(profile)
+        return pipe, resolve(pipe, settings._replace(like=convention, **changes))
+
+    report = Report(verbose=False)
+    try:
+        with compile_progress():
+            return disagree(sides, plan_of, __version__, report.now)
+    finally:
+        report.status.stop()
+
+
+def show(outcome) -> None:
+    typer.echo(f"A: {outcome.a}\nB: {outcome.b}\n")
+    typer.echo("settings that differ:" if outcome.settings else "every setting is the same")
+    own = [setting for setting in outcome.settings if not setting.name.startswith(_CONVENTION)]
+    for setting in own:
+        typer.echo(f"    {setting.name:14} {setting.a}  |  {setting.b}")
+    rest = [setting.name.removeprefix(_CONVENTION) for setting in outcome.settings if setting not in own]
+    if rest:
+        typer.echo(f"    and by convention: {', '.join(rest)}")
+    typer.echo()
+    _stages(outcome)
+    typer.echo()
+    for root in outcome.roots:
+        why = f": {'; '.join(root.causes)}" if root.causes else ""
+        typer.echo(f"they part at the {root.title}{why}")
+    if outcome.inherited:
+        typer.echo(outcome.inherited)
+    for side, stage in outcome.wrong.items():
+        typer.echo(f"{side} is wrong first at {stage}: {outcome.reasons[side]}")
+    judged = {side for stage in outcome.stages for side in stage.margins}
+    for side in judged - outcome.wrong.keys():
+        typer.echo(f"{side} conforms to the reference under its own convention")
+    if outcome.agree:
+        typer.echo("they agree: nothing differs by more than their numerics explain")
+
+
+def _stages(outcome) -> None:
+    shown = [stage for stage in outcome.stages if stage.compared]
+    left = [stage.title for stage in outcome.stages if not stage.compared]
+    cut = shown if len(shown) <= _SHOWN else [*shown[:_SHOWN], *shown[-2:]]
+    for i, stage in enumerate(cut):
+        if len(shown) > _SHOWN and i == _SHOWN:
+            typer.echo(f"    ... {len(shown) - len(cut)} more; --json has all")
+        typer.echo(_line(stage))
+    if left:
+        typer.echo(
+            f"in one of them alone: {counted(len(left), 'stage')}: {', '.join(left[:3])}"
+            + ", ..." * (len(left) > 3)
+        )
+
+
+def _line(stage) -> str:
+    if stage.distance is None:
+        one, other = (list(shape) for shape in stage.shapes.values())
+        told = f"shapes {one} and {other}" if one != other else "not finite"
+    elif stage.distance == 0:
+        told = "the same bits"
+    else:
+        told = f"{stage.distance:.2g} apart, rounding explains {stage.explained:.2g}"
+    margins = "".join(f"; margin of {side} {margin:.2g}" for side, margin in stage.margins.items())
+    return f"  {'part' if stage.parts else 'same'}  {stage.title:38} {told}{margins}"

@@ -1,0 +1,117 @@
+"""Why two ways to a picture part: settings are exchanged one by one, and the stage is computed again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from refsd.disagreement.picture_runs import PictureRun, encode, run_picture
+from refsd.disagreement.plan_settings import Difference, differences, exchanged
+from refsd.pipelines.initial_latent import initial_latent
+from refsd.pipelines.pipeline import Pipeline
+from refsd.pipelines.plan import Plan
+
+Distance = Callable[[np.ndarray | None, np.ndarray | None], float | None]
+
+TEXT = ("tokens.", "cond", "uncond")
+ALL = "all of it is "
+# Settings that a stage reads.
+_TEXT_SETTINGS = (
+    "convention.prompt",
+    "convention.projects_clip_l",
+    "convention.zeros_pooled",
+    "convention.zeros_refiner",
+    "convention.family_rows",
+)
+_LEVEL_SETTINGS = ("schedule", "steps", "strength", "flow_shift", "levels")
+_LEVEL_RULES = ("convention.family_rows", "convention.reads_scheduler", "convention.truncation")
+_START_SETTINGS = ("rng", "first_noise", "from_image")
+_STEP_SETTINGS = ("sampler", "guided", "image_cfg_scale", "guidance", "output", "prediction")
+_WORTH_SAYING = 0.5  # a share of the difference
+
+
+def explain_root(
+    pipe: Pipeline, stage: str, a: Plan, b: Plan, target: np.ndarray, distance: Distance, limit: float
+) -> list[str]:
+    """The settings of b with which a's stage becomes the target, in phrases.
+
+    target: the stage's tensor as b has it; limit: the relative L2 that counts as the same
+
+    Of noise levels, which `resolve` makes of many settings, those that differ.
+    """
+    known = {difference.name: difference for difference in differences(a, b)}
+    if stage == "sigmas":
+        own = [str(known[name]) for name in _LEVEL_SETTINGS if name in known]
+        return own or [str(known[name]) for name in _LEVEL_RULES if name in known]
+    text = stage.startswith(TEXT)
+    compute, read = (_text, _TEXT_SETTINGS) if text else (_start, _START_SETTINGS)
+    suspects = [known[name] for name in read if name in known]
+
+    def left(plan: Plan) -> float | None:
+        return distance(compute(pipe, plan).get(stage), target)
+
+    return _explaining(a, b, suspects, left, limit) if suspects else []
+
+
+def _explaining(
+    a: Plan, b: Plan, suspects: Sequence[Difference], left: Callable[[Plan], float | None], limit: float
+) -> list[str]:
+    before = left(a)
+    shares, together = {}, a
+    for suspect in suspects:
+        rest = left(exchanged(a, b, suspect.name))
+        together = exchanged(together, b, suspect.name)
+        if rest is not None and rest <= limit:
+            return [f"{ALL}{suspect}"]
+        if rest is not None and before is not None and rest < before * _WORTH_SAYING:
+            shares[suspect] = 1 - rest / before
+    rest = left(together)
+    if rest is not None and rest <= limit:
+        return [f"{ALL}{'; '.join(map(str, suspects))}"]
+    return [f"{share:.0%} of it is {suspect}" for suspect, share in shares.items()]
+
+
+def explain_wrong(
+    pipe: Pipeline,
+    stage: str,
+    own: Plan,
+    donors: Mapping[str, Plan],
+    found: np.ndarray,
+    distance: Distance,
+    limit: float,
+) -> list[str]:
+    """The settings with which the reference agrees with a dump that is wrong first at a stage, in phrases.
+
+    donors: other conventions, and other schedules, by name: the plans that they resolve to
+    """
+    causes = []
+    for name, donor in donors.items():
+        if stage == "sigmas":
+            left = distance(donor.sigmas[: len(found)], found)
+            causes += [f"the noise levels are those of {name}"] if left is not None and left <= limit else []
+        else:
+            whole = explain_root(pipe, stage, own, donor, found, distance, limit)
+            causes += [cause.removeprefix(ALL) for cause in whole if cause.startswith(ALL)]
+    return causes
+
+
+def inherited(pipe: Pipeline, a: PictureRun, b: PictureRun, distance: Distance, limit: float) -> str:
+    """Whether a's sampler, from b's conditioning, levels and first latent, ends where b's does, in a sentence."""
+    its = {name: getattr(b.plan, name) for name in ("sigmas", "levels", "first_noise", "last_scale", "seeds")}
+    grafted = run_picture(pipe, replace(a.plan, **its), b.conditioning, b.start)
+    left = distance(grafted.tensors["latent"], b.tensors["latent"])
+    if left is not None and left <= limit:
+        return "all that follows is inherited: from the same conditioning, levels and noise both end alike"
+    said = [str(d) for d in differences(a.plan, b.plan) if d.name in _STEP_SETTINGS]
+    apart = "in another shape" if left is None else f"{left:.2g} apart"
+    ended = f"the steps differ too: from the same conditioning, levels and noise they end {apart}"
+    return f"{ended} ({'; '.join(said)})" if said else ended
+
+
+def _text(pipe: Pipeline, plan: Plan) -> Mapping[str, np.ndarray]:
+    return encode(pipe, plan)[1]
+
+
+def _start(pipe: Pipeline, plan: Plan) -> Mapping[str, np.ndarray]:
+    start = initial_latent(pipe, plan, plan.seeds[0])
+    return {"noise": start.noise, "steps.0.x": start.first_x(plan, pipe.dtype)}

@@ -1,0 +1,282 @@
+"""Two ways to one picture, stage by stage, each beside the reference under its own convention."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from refsd.disagreement.picture_causes import TEXT, explain_root, explain_wrong, inherited
+from refsd.disagreement.picture_runs import PictureRun, Tensors, read_picture, run_picture, title
+from refsd.disagreement.plan_settings import differences
+from refsd.golden.taps import measure_taps
+from refsd.golden.verdict import INFINITE, judge_output
+from refsd.golden.wording import did_you_mean
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32, FLOAT64, PROFILES, Numerics
+from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
+from refsd.pipelines.pipeline import Pipeline
+from refsd.pipelines.plan import Plan
+from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+
+# Between two float64 runs of the reference nothing but the order of a sum may differ.
+_FLOAT64 = 1e-11
+# What any float32 engine loses: some roundings; of noise levels, a table's root, quotient and interpolation.
+_ROUNDING, _LEVEL_ROUNDING = 2.0**-22, 2.0**-18
+# The first of each is computed from the settings alone, not from another stage.
+_ROOTS = (*TEXT, "sigmas", "noise", "steps.0.x")
+
+
+PlanOf = Callable[..., tuple[Pipeline, Plan]]
+
+
+class Side(NamedTuple):
+    """What is put beside another.
+
+    name:       as it was asked for
+    convention: whose settings it has; profile: how it computed; dump: None: the reference draws it
+    """
+
+    name: str
+    convention: str
+    profile: str
+    dump: Path | None = None
+
+    @classmethod
+    def of(cls, argument: str) -> "Side":
+        """sdcpp, diffusers:torch-f16, dump:FILE:torch-f16:diffusers. Raises BadInput for anything else."""
+        kind, _, rest = argument.partition(":")
+        words = rest.split(":") if rest else []
+        convention, profile = DEFAULT.name if kind == "dump" else kind, FLOAT64.name
+        profile = FLOAT32.name if kind == "dump" else profile
+        while words and words[-1] in (*PROFILES, *CONVENTIONS):
+            word = words.pop()
+            convention, profile = (word, profile) if word in CONVENTIONS else (convention, word)
+        path = ":".join(words)
+        if kind == "dump" and path:
+            return cls(argument, convention, profile, Path(path))
+        if kind not in CONVENTIONS or path or convention != kind:
+            known = [*CONVENTIONS, "dump"]
+            raise BadInput(
+                f"{argument}{did_you_mean(kind, known)}: for a picture expected a convention "
+                f"({', '.join(CONVENTIONS)}), perhaps with :PROFILE, or dump:FILE[:PROFILE][:CONVENTION]"
+            )
+        return cls(argument, convention, profile)
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A setting that the two resolve differently. a, b: in words"""
+
+    name: str
+    a: str
+    b: str
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One tensor on the way.
+
+    title:     what it is
+    distance:  |A - B| / |B's reference|; None where the shapes differ, or one has it not
+    explained: what their numerics explain of it
+    shapes:    of each side, by its name; of those that have it
+    margins:   side -> margin of its verdict against the reference under its own convention; above 1 it is wrong
+    """
+
+    name: str
+    title: str
+    distance: float | None
+    explained: float
+    shapes: dict[str, tuple[int, ...]]
+    margins: dict[str, float]
+
+    @property
+    def compared(self) -> bool:
+        return len(self.shapes) == 2
+
+    @property
+    def parts(self) -> bool:
+        return self.compared and (self.distance is None or self.distance > self.explained)
+
+
+class Root(msgspec.Struct, frozen=True):
+    """A stage that parts by its own doing. causes: settings that account for it, in phrases"""
+
+    stage: str
+    title: str
+    causes: list[str]
+
+
+class PictureDisagreement(msgspec.Struct, frozen=True):
+    """
+    settings:  that the two resolve differently
+    stages:    in the order of computation
+    roots:     where they part by what each does itself
+    inherited: what the stages after the roots add of their own, in a sentence; "" if nothing is known
+    wrong:     side -> the first stage at which it is wrong
+    reasons:   side -> why, in words
+    """
+
+    refsd: str
+    a: str
+    b: str
+    settings: list[Setting]
+    stages: list[Stage]
+    roots: list[Root] = []
+    inherited: str = ""
+    wrong: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+
+    @property
+    def parting(self) -> Stage | None:
+        """The first stage where they part."""
+        return next((stage for stage in self.stages if stage.parts), None)
+
+    @property
+    def agree(self) -> bool:
+        return self.parting is None and not self.wrong
+
+
+class _Answer(NamedTuple):
+    """
+    found: what the side has; truth: the reference in float64 under its convention; honest: under its numerics
+    """
+
+    side: Side
+    found: Tensors
+    truth: PictureRun
+    honest: PictureRun
+
+    def honest_error(self, name: str) -> float:
+        """Relative L2 between the honest run and the truth."""
+        apart = distance(self.honest.tensors.get(name), self.truth.tensors.get(name))
+        return 0.0 if apart is None else apart
+
+
+def disagree(
+    sides: tuple[Side, Side],
+    plan_of: PlanOf,
+    refsd: str,
+    say: Callable[[str], None] = lambda what: None,
+) -> PictureDisagreement:
+    """
+    plan_of: (convention, numerics, settings in place of the user's) -> the model opened in these numerics, and the
+             settings as the convention resolves them
+    refsd:   version of the reference
+    say:     called with what is being done
+
+    Raises BadInput where a dump is none, or a setting does not fit.
+    """
+    dumps = {side.dump: read_picture(side.dump) for side in sides if side.dump is not None}
+    runs: dict[tuple[str, str], PictureRun] = {}
+
+    def run(convention: str, profile: str) -> PictureRun:
+        if (convention, profile) not in runs:
+            say(f"drawing as {convention} in {profile}")
+            runs[convention, profile] = run_picture(*plan_of(convention, profile))
+        return runs[convention, profile]
+
+    def answer(side: Side) -> _Answer:
+        truth, honest = run(side.convention, FLOAT64.name), run(side.convention, side.profile)
+        return _Answer(side, honest.tensors if side.dump is None else dumps[side.dump], truth, honest)
+
+    a, b = (answer(side) for side in sides)
+    names = [f"{side.name} ({letter})" for side, letter in zip(sides, "AB", strict=True)]
+    names = [side.name for side in sides] if sides[0].name != sides[1].name else names
+    judged = [_judge(one) for one in (a, b)]
+    stages = list(_stages(names, a, b, [margins for margins, _ in judged]))
+    wrong, reasons = {}, {}
+    for name, one, (_, failures) in zip(names, (a, b), judged, strict=True):
+        if failures:
+            wrong[name], reason = next(iter(failures.items()))
+            causes = _explain_wrong(one, wrong[name], plan_of)
+            reasons[name] = f"{reason}; the reference agrees if {' or if '.join(causes)}" if causes else reason
+    settings = [Setting(*one) for one in differences(a.truth.plan, b.truth.plan)]
+    outcome = PictureDisagreement(refsd, names[0], names[1], settings, stages, wrong=wrong, reasons=reasons)
+    pipe, _ = plan_of(sides[0].convention, FLOAT64.name)
+    say("finding out why")
+    roots = list(_roots(pipe, outcome, a, b))
+    conventions_alone = sides[0].dump is None and sides[1].dump is None and settings
+    rest = inherited(pipe, a.truth, b.truth, distance, _FLOAT64) if conventions_alone and roots else ""
+    return msgspec.structs.replace(outcome, roots=roots, inherited=rest)
+
+
+def distance(x: np.ndarray | None, y: np.ndarray | None) -> float | None:
+    """|x - y| / |y|; None where one is missing, of another shape or not finite."""
+    if x is None or y is None or x.shape != y.shape:
+        return None
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return None
+    apart = float(np.linalg.norm(x - y))
+    size = float(np.linalg.norm(y))
+    return apart / size if size else min(apart, INFINITE)
+
+
+def _stages(names: list[str], a: _Answer, b: _Answer, margins: list[dict[str, float]]) -> Iterator[Stage]:
+    order = dict.fromkeys([*a.truth.tensors, *b.truth.tensors])
+    for name in order:
+        have = {side: one.found[name] for side, one in zip(names, (a, b), strict=True) if name in one.found}
+        if not have:
+            continue
+        exact = {a.side.profile, b.side.profile} == {FLOAT64.name}
+        least = _FLOAT64 if exact else _least(name)
+        explained = max(4 * (a.honest_error(name) + b.honest_error(name)), least)
+        yield Stage(
+            name,
+            title(name),
+            distance(*have.values()) if len(have) == 2 else None,
+            min(explained, INFINITE),
+            {side: y.shape for side, y in have.items()},
+            {side: of[name] for side, of in zip(names, margins, strict=True) if name in of},
+        )
+
+
+def _judge(one: _Answer) -> tuple[dict[str, float], dict[str, str]]:
+    """Margins of the tensors that a dump has, and the reasons of those that fail, in order."""
+    if one.side.dump is None:
+        return {}, {}
+    numerics: Numerics = PROFILES[one.side.profile]
+    losses = {name: _least(name) for name in one.truth.tensors}
+    measured = measure_taps(one.found, one.truth.tensors, one.honest.tensors, numerics, losses)
+    judged = {m.output: judge_output(m) for m in measured}
+    failures = {name: judgement.reason for name, judgement in judged.items() if not judgement.passed}
+    return {name: judgement.margin for name, judgement in judged.items()}, failures
+
+
+def _explain_wrong(one: _Answer, stage: str, plan_of: PlanOf) -> list[str]:
+    """What makes the reference agree with a dump at its first wrong stage: other conventions, other schedules."""
+    if not stage.startswith(_ROOTS):
+        return []
+    own = one.side.convention
+    pipe, plan = plan_of(own, FLOAT64.name)
+    others = {name: plan_of(name, FLOAT64.name)[1] for name in CONVENTIONS if name != own}
+    if stage == "sigmas":
+        for schedule in SCHEDULES if plan.prediction else FLOW_SCHEDULES:
+            with suppress(BadInput):
+                others[schedule] = plan_of(own, FLOAT64.name, schedule=schedule)[1]
+    limit = max(4 * one.honest_error(stage), _least(stage))
+    return explain_wrong(pipe, stage, plan, others, one.found[stage], distance, limit)
+
+
+def _least(name: str) -> float:
+    if name.startswith("tokens."):
+        return _FLOAT64
+    return _LEVEL_ROUNDING if name == "sigmas" else _ROUNDING
+
+
+def _roots(pipe: Pipeline, outcome: PictureDisagreement, a: _Answer, b: _Answer) -> Iterator[Root]:
+    """The stages that part by their own doing: each root, else the first stage that parts."""
+    parting = [stage for stage in outcome.stages if stage.parts]
+    own = [stage for stage in parting if stage.name.startswith(_ROOTS)] or parting[:1]
+    seen: set[str] = set()
+    for stage in own:
+        kind = "text" if stage.name.startswith(TEXT) else stage.name
+        if kind not in seen:
+            seen.add(kind)
+            limit = max(stage.explained, _least(stage.name))
+            target = b.found[stage.name]
+            causes = explain_root(pipe, stage.name, a.truth.plan, b.truth.plan, target, distance, limit)
+            yield Root(stage.name, stage.title, causes)

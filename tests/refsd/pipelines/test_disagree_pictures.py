@@ -1,0 +1,167 @@
+"""refsd disagree on a whole picture: settings, stages, where they part, which dump is wrong and why."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.disagreement import pictures
+from refsd.numerics.errors import BadInput
+from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.noise import TorchCpu
+from refsd.samplers.schedules import SCHEDULES
+
+pytestmark = pytest.mark.jitted  # whole models
+
+PROMPT = "a (lovely:1.3) cat"
+SETTINGS = ["-p", PROMPT, "-W", "64", "-H", "64", "--steps", "2", "--cfg-scale", "1"]
+
+
+def call(command, *arguments):
+    result = CliRunner().invoke(app, [command, *map(str, arguments)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def disagree(tiny, a, b, *more):
+    result = call("disagree", a, b, "-m", tiny, *SETTINGS, *more)
+    return result.exit_code, result.stdout
+
+
+def as_json(tiny, a, b, *more):
+    code, said = disagree(tiny, a, b, *more, "--json")
+    outcome = json.loads(said)
+    stages = {stage["name"]: stage for stage in outcome["stages"]}
+    parts = [
+        name
+        for name, stage in stages.items()
+        if len(stage["shapes"]) == 2 and (stage["distance"] is None or stage["distance"] > stage["explained"])
+    ]
+    return code, outcome, stages, parts
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _drawn_once():
+    """The reference's walks are the same in many of these tests."""
+    drawn, run = {}, pictures.run_picture
+
+    def once(pipe, plan):
+        precision = pipe.denoiser.module.arithmetic.numerics.name
+        key = precision, plan.like, plan.sampler, plan.schedule, plan.rng
+        return drawn[key] if key in drawn else drawn.setdefault(key, run(pipe, plan))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "run_picture", once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def taps(tiny, tmp_path_factory):
+    path = tmp_path_factory.mktemp("taps") / "taps.safetensors"
+    call("txt2img", "-m", tiny, *SETTINGS, "--taps", path, "-o", path.with_suffix(".png"))
+    return load_file(path)
+
+
+@pytest.fixture
+def dump(taps, tmp_path):
+    """Write the tensors with some of them changed."""
+
+    def write(name, **changes):
+        path = tmp_path / f"{name}.safetensors"
+        changed = {key.replace("_", "."): y for key, y in changes.items()}
+        save_file({k: np.ascontiguousarray(y) for k, y in {**taps, **changed}.items() if y is not None}, path)
+        return f"dump:{path}"
+
+    return write
+
+
+def test_two_conventions_part_at_their_own_stages_each_with_its_cause(tiny):
+    code, outcome, stages, parts = as_json(tiny, "diffusers", "sdcpp")
+    assert code == 1
+    settings = {one["name"]: (one["a"], one["b"]) for one in outcome["settings"]}
+    assert settings["rng"] == ("cpu", "cuda") and settings["schedule"] == ("leading", "discrete")
+    assert settings["sampler"] == ("euler", "euler_a") and settings["convention.prompt"] == ("diffusers", "sdcpp")
+    roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
+    assert roots["tokens.cond.clip"] == ["all of it is convention.prompt diffusers and sdcpp"]
+    assert roots["noise"] == ["all of it is rng cpu and cuda"]
+    assert roots["sigmas"] == ["schedule leading and discrete"]
+    assert "steps differ too" in outcome["inherited"] and "sampler euler and euler_a" in outcome["inherited"]
+    assert parts[0] == "tokens.cond.clip" and parts[-1] == "image" and outcome["wrong"] == {}
+    assert list(stages)[:2] == ["tokens.cond.clip", "tokens.cond.weights"]
+
+
+def test_what_follows_is_inherited_where_only_the_beginnings_differ(tiny):
+    chosen = "--sampling-method", "euler", "--scheduler", "karras", "--rng", "cpu"
+    code, outcome, stages, parts = as_json(tiny, "diffusers", "sdcpp", *chosen)
+    assert code == 1 and "all that follows is inherited" in outcome["inherited"]
+    assert stages["noise"]["distance"] == 0 and "noise" not in parts and "image" in parts
+    assert outcome["roots"][0]["stage"] == "tokens.cond.clip"
+    assert stages["sigmas"]["distance"] == 0
+
+
+def test_one_convention_in_two_precisions_agrees(tiny):
+    code, said = disagree(tiny, "sdcpp", "sdcpp:torch-f16")
+    assert code == 0 and "every setting is the same" in said and "they agree" in said
+
+
+def test_an_honest_dump_conforms(tiny, dump):
+    code, said = disagree(tiny, "sdcpp", dump("honest"))
+    assert code == 0 and "conforms to the reference under its own convention" in said
+    assert "in one of them alone: 2 stages: token ids of cond for clip" in said
+
+
+WRONG = {
+    "noise": (
+        {"0_noise": lambda t: TorchCpu(42).randn(t["0.noise"].shape).astype(np.float32)},
+        "noise",
+        "the reference agrees if rng cuda and cpu",
+    ),
+    "a schedule": (
+        {
+            f"0_steps_{i}_sigma": (lambda t, i=i: np.array(SCHEDULES["simple"](2, SD_LEVELS)[i], np.float32))
+            for i in (0, 1)
+        },
+        "sigmas",
+        "the noise levels are those of simple",
+    ),
+    "a step": ({"0_steps_1_x": lambda t: 1.01 * t["0.steps.1.x"]}, "steps.1.x", "steps.1.x: "),
+    "the network": ({"0_calls_1_cond": lambda t: 1.01 * t["0.calls.1.cond"]}, "calls.1.cond", "calls.1.cond: "),
+    "the decoder": ({"0_image": lambda t: t["0.image"][..., ::-1]}, "image", "image: "),
+    "a latent of another size": (
+        {"0_latent": lambda t: t["0.latent"][:, :, :4]},
+        "latent",
+        "has shape [1, 4, 4, 8], expected [1, 4, 8, 8]",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_of_two_dumps_the_wrong_one_is_named_with_its_first_wrong_stage(tiny, taps, dump, bug):
+    changes, stage, reason = WRONG[bug]
+    honest, wrong = dump("honest"), dump("wrong", **{name: change(taps) for name, change in changes.items()})
+    code, outcome, stages, parts = as_json(tiny, wrong, honest)
+    assert code == 1 and outcome["wrong"] == {wrong: stage} and parts[0] == stage
+    assert reason in outcome["reasons"][wrong]
+    assert stages[stage]["margins"][wrong] > 1 > stages[stage]["margins"][honest]
+
+
+def test_bad_input_is_one_line(tiny, tmp_path):
+    (tmp_path / "none.safetensors").write_bytes(b"none")
+    save_file({"x": np.ones(3)}, tmp_path / "other.safetensors")
+    for a, more, said in (
+        ("diffuser", (), "did you mean"),
+        ("torch", (), "for a picture expected a convention (sdcpp, diffusers)"),
+        ("dump", (), "dump:FILE"),
+        ("dump:nowhere.npz", (), "nowhere.npz: no such file or folder"),
+        (f"dump:{tmp_path}/none.safetensors", (), "none.safetensors"),
+        (f"dump:{tmp_path}/other.safetensors", (), "has x: expected cond, 0.noise"),
+        ("sdcpp", ("silu/*",), "silu/*: with --prompt a picture is compared"),
+        ("sdcpp", ("--steps", "0"), "--steps 0: expected 1 to 1000"),
+    ):
+        with pytest.raises(BadInput) as error:
+            disagree(tiny, a, "sdcpp", *more)
+        assert said in str(error.value) and "\n" not in str(error.value)
