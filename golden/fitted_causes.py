@@ -12,6 +12,8 @@ from refsd.golden.error_places import Places, contents, joined, places
 from refsd.golden.evidence import Evidence
 
 _BLOCKS = (32, 16, 64, 128, 256)
+# Scales that differ by less are one: a gain.
+_VARIED = 0.02
 
 
 def fitted_causes(
@@ -90,7 +92,8 @@ def _block_of_scales(part: Evidence) -> int | None:
         square = (truth**2).sum(axis=1, keepdims=True)
         if not square.all():
             continue
-        scaled = truth * ((truth * found).sum(axis=1, keepdims=True) / square)
-        if part.fits(scaled.reshape(part.truth.shape)):
+        scale = (truth * found).sum(axis=1, keepdims=True) / square
+        scaled = truth * scale
+        if np.std(scale) > _VARIED * np.abs(scale).mean() and part.fits(scaled.reshape(part.truth.shape)):
             return block
     return None

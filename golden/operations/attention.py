@@ -143,8 +143,9 @@ def nan_where_first_keys_are_hidden(block: int) -> Wrong:
             return None
         y = answer(op, inputs, params).copy()
         N, L, H, _ = y.shape
-        hidden = np.isneginf(np.broadcast_to(inputs["mask"].values(), (N, H, L, J))[..., :block]).all(axis=-1)
-        y[hidden.transpose(0, 2, 1)] = np.nan
+        mask = np.broadcast_to(inputs["mask"].values(), (N, H, L, J))[..., :block]
+        hidden = np.all(np.isneginf(mask), axis=-1)
+        y[hidden.swapaxes(1, 2)] = np.nan
         return y if hidden.any() else None
 
     return wrong

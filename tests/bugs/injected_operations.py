@@ -457,7 +457,7 @@ OPERATIONS: dict[str, Injection] = {
     "time-01": _operation(
         "timestep_embedding",
         "timestep",
-        "nothing is written, in the last 1 .*axis 1",
+        "nothing is written, in .*the last 1 of",
         timestep_embedding=_last_column_unwritten,
     ),
     "time-03": _operation("timestep_embedding", "timestep", "half - 1", timestep_embedding=_by_half_minus_one),

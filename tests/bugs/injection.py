@@ -21,7 +21,7 @@ from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.stages import STAGES
-from refsd.stages.stage import Asked
+from refsd.stages.stage import StageInputs
 from refsd.weights.checkpoint import open_checkpoint
 
 Inputs = Mapping[str, StoredTensor]
@@ -44,7 +44,7 @@ class Bug(NamedTuple):
     arithmetic: type[Arithmetic] = Arithmetic
     answer: Callable[[Case, Inputs, Outputs], Outputs] | None = None
     parts: Mapping[str, Any] = {}
-    asked: Callable[[Asked], Asked] | None = None
+    asked: Callable[[StageInputs], StageInputs] | None = None
     inputs: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     weights: Callable[[Weights], Weights] | None = None
     params: Callable[[dict[str, Any]], dict[str, Any]] | None = None
@@ -109,7 +109,7 @@ class Injected(Reference):
         dtype = numerics.compute_dtype
         tensors = {name: tensor.values() for name, tensor in inputs.items()}
         tensors = {name: y if y.dtype.kind in "iub" else y.astype(dtype) for name, y in tensors.items()}
-        asked = Asked(tensors, stage.complete(inputs, case.params), dtype)
+        asked = StageInputs(tensors, stage.complete(inputs, case.params), dtype)
         asked = self._bug.asked(asked) if self._bug.asked else asked
         y = stage.run(stage.rule._replace(**self._bug.parts), asked)
         return {name: np.asarray(y[name]).astype(numerics.storage_dtype) for name in stage.outputs if name in y}
