@@ -10,11 +10,10 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineFailure, ServingEngine, TappedEngine
+from refsd.golden.engine import Engine, EngineFailure, TappedEngine
 from refsd.golden.examination import Examination, describe, examine, explain, nearest
 from refsd.golden.explanation import Nearest
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
-from refsd.golden.leftovers import LEFT_OVER, asked_again, conforms_alone
 from refsd.golden.metrics import Metrics
 from refsd.golden.waivers import Waiver, apply, waive
 from refsd.golden.wording import counted
@@ -195,19 +194,8 @@ def run(
     cases: Sequence[Case],
     done: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
-    """Judge every engine on every case, case by case, so that engines share the honest runs.
-
-    Of an engine that answers all in one process, the first case that it answered is asked again at the end.
-    """
-    results: list[Result] = []
-    first: dict[str, Answered] = {}
-    heard = runner.heard
-
-    def hear(answered: Answered) -> None:
-        first.setdefault(answered.engine, answered)
-        heard(answered)
-
-    runner = runner._replace(heard=hear)
+    """Judge every engine on every case, case by case, so that engines share the honest runs."""
+    results = []
     for case in cases:
         wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
         asked = [engine for engine in wanted if engine.refuses(case) is None]
@@ -221,20 +209,7 @@ def run(
                 result = _ask(runner, engine, case, inputs, honest)
             done(result)
             results.append(result)
-    for engine in engines:
-        if isinstance(engine, ServingEngine) and engine.name in first and len(cases) > 1:
-            _ask_again(runner, engine, first[engine.name], results)
     return results
-
-
-def _ask_again(runner: Runner, engine: ServingEngine, first: Answered, results: list[Result]) -> None:
-    """Ask an engine's first case again; where the answer has changed, a result that conformed fails."""
-    case = first.standard.case.name
-    i = next(i for i, r in enumerate(results) if (r.engine, r.case) == (engine.name, case))
-    reason = asked_again(engine, first.standard, first.found, first.examined.outputs) if results[i].conforms else ""
-    if reason:
-        changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
-        results[i] = _waived(runner, msgspec.structs.replace(results[i], **changed, causes=(LEFT_OVER,)))
 
 
 class _Honest:
@@ -302,24 +277,20 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
         outcome = result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
     else:
-        left = isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, bool(taps))
-        causes = _left_over(examined) if left else _causes(judge, standard, found, taps, examined)
-        outcome = result(verdict.FAIL, **rest, **causes)
+        outcome = result(verdict.FAIL, **rest, **_causes(judge, standard, found, taps, examined))
     return outcome if outcome.conforms else runner.keep(outcome, answered)
 
 
-def _left_over(examined: Examination) -> dict[str, Any]:
-    reason = f"{examined.verdict.reason}; asked alone, in a process of its own, the engine conforms: {LEFT_OVER}"
-    return {"reason": reason, "causes": (LEFT_OVER,)}
-
-
 def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:
-    """Why an answer fails: the fields of a Result."""
-    causes = tuple(explain(judge, standard, found, taps, examined))
-    looks, near = (), None
-    if not causes:
-        looks = tuple(describe(judge, standard, found, taps, examined))
-        near = nearest(judge, standard, found, examined)
+    """Why an answer fails: the fields of a Result. The verdict stands even where the search for a cause fails."""
+    causes, looks, near = (), (), None
+    try:
+        causes = tuple(explain(judge, standard, found, taps, examined))
+        if not causes:
+            looks = tuple(describe(judge, standard, found, taps, examined))
+            near = nearest(judge, standard, found, examined)
+    except Exception as error:
+        looks = (f"the search for a cause failed: {type(error).__name__}: {_line(error)}",)
     said = (
         [f"the reference agrees if {' or '.join(causes)}"] if causes else [*looks, *([near.phrase] if near else [])]
     )
@@ -353,6 +324,19 @@ def _waived(runner: Runner, result: Result) -> Result:
 
 def _today(runner: Runner) -> datetime.date:
     return runner.today or datetime.date.today()
+
+
+def _looked_into(
+    judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination
+) -> tuple[tuple[str, ...], list[str]]:
+    """The causes of a failure, and phrases on them. The verdict stands even where the search for them fails."""
+    try:
+        causes = tuple(explain(judge, standard, found, taps, examined))
+        if causes:
+            return causes, [f"the reference agrees if {' or '.join(causes)}"]
+        return (), describe(judge, standard, found, taps, examined)[:2]
+    except Exception as error:
+        return (), [f"the search for a cause failed: {type(error).__name__}: {_line(error)}"]
 
 
 def _explain(

@@ -4,21 +4,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from refsd.golden.explanation import Nearest
 from refsd.golden.judge import Answer, Judge, Standard, Trace
 from refsd.golden.metrics import Metrics, not_asked_for
 from refsd.golden.verdict import NO_WITNESS, Judgement, judge, judge_output
-from refsd.golden.wording import counted
+from refsd.golden.wording import counted, did_you_mean
 
 
 class Examination(NamedTuple):
     """
     trace:   the taps that the engine gave, each measured on the engine's own earlier ones
-    outputs: measured; in the order of computation, then those that nobody asked for
+    outputs: first taps whose names the reference does not have; then the outputs in the order of computation, and
+             those that nobody asked for
+    unknown: how many such taps there are
     """
 
     trace: Trace
     outputs: Sequence[Metrics]
+    unknown: int = 0
 
     @property
     def unseen(self) -> list[str]:
@@ -34,13 +39,17 @@ class Examination(NamedTuple):
     @property
     def verdict(self) -> Judgement:
         """That of the first wrong tap or output. A tap that cannot be judged counts only if nothing else can be."""
+        if self.unknown:
+            return judge(self.outputs)
         unseen = {*self.unseen}
         seen = [*(m for m in self.trace.taps if m.output not in unseen), *self.outputs]
         return judge(seen or self.trace.taps)
 
     @property
     def place(self) -> str:
-        """The first wrong tap or output; empty where all conform."""
+        """The first wrong tap or output; empty where all conform, or where a tap's name is unknown."""
+        if self.unknown:
+            return ""
         verdict = self.verdict
         first = next((m.output for m in self.outputs if not judge_output(m).passed), "")
         return "" if verdict.passed else next(iter(self.wrong), first)
@@ -48,7 +57,7 @@ class Examination(NamedTuple):
     @property
     def way(self) -> str:
         """Which part of the taps is wrong, in a phrase; empty without taps."""
-        if not self.trace.taps or not self.wrong:
+        if self.unknown or not self.trace.taps or not self.wrong:
             return ""
         ops = [self.trace.ops.get(name, ()) for name in self.wrong]
         last = Counter(op[-1] for op in ops if op)
@@ -64,13 +73,22 @@ def examine(kind: Judge, standard: Standard, found: Answer, taps: Answer) -> Exa
         trace = kind.trace(
             standard.case, standard.inputs, {**taps, **found}, standard.numerics, standard.deviations
         )
-    outputs = kind.measure(standard, found)
-    unknown = {name: y for name, y in taps.items() if name not in trace.names}
-    return Examination(trace, outputs + not_asked_for(unknown, {}))
+    unknown = not_asked_for({name: y for name, y in taps.items() if name not in trace.names}, {})
+    unknown = [replace(m, place=_no_tap(m.output, trace.names)) for m in unknown]
+    return Examination(trace, [*unknown, *kind.measure(standard, found)], len(unknown))
+
+
+def _no_tap(name: str, known: Sequence[str]) -> str:
+    return f"{name!r} is the name of no tap of this case{did_you_mean(name, known)}"
 
 
 def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
-    """What explains an answer that does not conform, the likeliest first; at the first wrong tap, if one is."""
+    """What explains an answer that does not conform, the likeliest first; at the first wrong tap, if one is.
+
+    Nothing is sought where a tap's name is unknown: the taps are not what the engine says they are.
+    """
+    if examined.unknown:
+        return []
     if examined.wrong:
         return kind.explain_tap(standard, {**taps, **found}, examined.wrong[0])
     return kind.diagnose(standard, found)
@@ -78,6 +96,8 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
 
 def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
     """What the first wrong tap, or the answer, looks like where nothing explains it, the surest first."""
+    if examined.unknown:
+        return []
     if examined.wrong:
         return kind.describe_tap(standard, {**taps, **found}, examined.wrong[0])
     return kind.describe(standard, found)
@@ -85,4 +105,4 @@ def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exam
 
 def nearest(kind: Judge, standard: Standard, found: Answer, examined: Examination) -> Nearest | None:
     """The known bug that comes nearest to an answer which nothing explains; of taps none is sought."""
-    return None if examined.wrong else kind.nearest(standard, found)
+    return None if examined.unknown or examined.wrong else kind.nearest(standard, found)

@@ -16,6 +16,7 @@ from refsd.numerics.printable import printable
 # Stands for infinity: JSON has none.
 INFINITE = 1e30
 _TILE = 8
+_LARGE = 4.0  # times the median: a spread that is no longer the usual one
 _LONGEST = 200  # characters of an output's name
 
 
@@ -85,6 +86,7 @@ def measure(
     bound: Bound | None,
     channel: int,
     least: float = 2.0**-50,
+    spread: np.ndarray | None = None,
 ) -> Metrics:
     """Measure one output.
 
@@ -93,16 +95,19 @@ def measure(
     bound:   None for a model
     channel: the axis of channels
     least:   without a bound: the honest run's RMS error counts as this share of the truth's RMS at least
+    spread:  without a bound: the standard deviation that independent roundings give each element, if it is known;
+             elements where it is large are measured in units of it
     """
     name = printable(name, _LONGEST)
     if found is None or found.shape != truth.shape:
         return Metrics(name, truth.shape, None if found is None else found.shape)
     if truth.ndim == 0:
         bound = bound and Bound(np.atleast_1d(bound.limit), np.atleast_1d(bound.spread))
-        one = measure(name, found[None], truth[None], np.asarray(honest)[None], bound, 0)
+        each = None if spread is None else spread[None]
+        one = measure(name, found[None], truth[None], np.asarray(honest)[None], bound, 0, least, each)
         return msgspec.structs.replace(one, shape=(), found=())
     found, honest = found.astype(np.float64), honest.astype(np.float64)
-    limit, spread = _scale(truth, honest, bound, least)
+    limit, spread = _scale(truth, honest, bound, least, spread)
     free = np.isinf(limit)
     odd = ~free & ~np.isfinite(found) & (found != truth) & ~(np.isnan(found) & np.isnan(truth))
     odd |= ~free & ~np.isfinite(truth) & np.isfinite(found)
@@ -143,14 +148,21 @@ def channel_axis(y: np.ndarray) -> int:
     return 1 if y.ndim == 4 else -1
 
 
-def _scale(truth, honest, bound: Bound | None, least: float) -> tuple[np.ndarray, np.ndarray]:
+def _scale(
+    truth, honest, bound: Bound | None, least: float, spread: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     if bound is not None:
         return bound.limit, bound.spread
     error = np.where(np.isfinite(honest) & np.isfinite(truth), honest - truth, 0.0)
     size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2))) if truth.size else 0.0
+    usual = error**2
+    if spread is not None and spread.size:
+        usual = np.maximum(usual, spread**2)[spread <= _LARGE * np.median(spread)]
     # An honest run may have no error at all, as one in float64.
-    unit = max(math.sqrt(float(np.mean(error**2))) if error.size else 0.0, size * least)
-    return np.full(truth.shape, unit), np.full(truth.shape, unit)
+    unit = max(math.sqrt(float(np.mean(usual))) if usual.size else 0.0, size * least)
+    limit = np.full(truth.shape, unit)
+    limit = limit if spread is None else np.maximum(limit, spread)
+    return limit, limit
 
 
 def _units(y, truth, limit, skip) -> np.ndarray:

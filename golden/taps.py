@@ -26,11 +26,13 @@ def measure_taps(
     honest: Answer,
     numerics: Numerics,
     losses: Mapping[str, float] = MappingProxyType({}),
+    spreads: Answer = MappingProxyType({}),
 ) -> list[Metrics]:
     """Measure those taps of the truth that the engine gave, in the truth's order: that of computation.
 
-    honest: the reference's taps under `numerics`, which the engine declares
-    losses: tap -> what an honest float32 engine may lose between it and the tap before, as a share of its RMS
+    honest:  the reference's taps under `numerics`, which the engine declares
+    losses:  tap -> what an honest float32 engine may lose between it and the tap before, as a share of its RMS
+    spreads: tap -> the standard deviation that independent roundings give each element, where it is known
     """
     exact = numerics.compute == "float64"
     return [
@@ -42,6 +44,7 @@ def measure_taps(
             None,
             channel_axis(y),
             _ROUNDING_FLOAT64 if exact else max(_ROUNDING, losses.get(name, 0.0)),
+            spreads.get(name),
         )
         for name, y in truth.items()
         if name in found

@@ -7,16 +7,15 @@ the very tensors that it met inside a model.
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.golden.judge import Mutant
-from refsd.golden.operation_judge import in_precisions
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32, Numerics
+from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import StoredTensor, stored
 
 Arguments = Mapping[str, Any]
@@ -42,10 +41,6 @@ class Call(NamedTuple):
         op = OPERATIONS[self.op]
         with np.errstate(all="ignore"):
             return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
-
-    def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
-        """The operation in lower precisions than the declared."""
-        yield from in_precisions(OPERATIONS[self.op], self.inputs, self.params, declared)
 
     def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
         """What other weights of the same shape give, in float32. bias: None keeps the own."""
@@ -128,7 +123,7 @@ _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", 
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 
-def _call(method: str, arguments: Arguments) -> Call | None:
+def call_of(method: str, arguments: Arguments) -> Call | None:
     """The call as its page declares it; None where the page asks for something else (RoPE: ids, not angles)."""
     row = _ROWS[method]
     if method == "apply":
@@ -160,7 +155,8 @@ class Observed(Arithmetic):
     several lanes, lose less; an engine may add in any order.
 
     ops:     the operation of each call
-    losses:  and what an honest float32 engine may lose in it, as a share of the result's RMS
+    losses:  and what an honest float32 engine may lose in it, as a share of the result's RMS; of norms only where
+             nothing is put in place of a call
     at:      the call that is shown to `instead`
     instead: call -> its answer, or None: the right one
     """
@@ -171,6 +167,7 @@ class Observed(Arithmetic):
         self.losses: list[float] = []
         self._at, self._instead = at, instead
         self._inside = False
+        self._measures = instead is None
 
     def observe(self, method: str, right: Callable[[], np.ndarray], arguments: Arguments) -> np.ndarray:
         """Answer a call of `method`. What an operation calls in its turn is a part of it."""
@@ -178,7 +175,7 @@ class Observed(Arithmetic):
             return right()
         self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
         self.losses.append(_UNIT * math.sqrt(_ROWS[method].terms(arguments) / 2))
-        call = _call(method, arguments) if len(self.ops) - 1 == self._at and self._instead else None
+        call = call_of(method, arguments) if len(self.ops) - 1 == self._at and self._instead else None
         other = self._instead(call) if call is not None and self._instead is not None else None
         if other is not None:
             return self._round(other)
@@ -187,8 +184,8 @@ class Observed(Arithmetic):
             y = right()
         finally:
             self._inside = False
-        if method in _NORMS and self.numerics.compute == "float32":
-            self.losses[-1] = self._norms_loss(_call(method, arguments), y)
+        if self._measures and method in _NORMS and self.numerics.compute == "float32":
+            self.losses[-1] = self._norms_loss(call_of(method, arguments), y)
         return y
 
     def _norms_loss(self, call: Call | None, y: np.ndarray) -> float:

@@ -137,6 +137,37 @@ def test_a_missing_bias_is_placed_and_named(engines, runner):
     assert result.causes[0] == "bias missing"
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "place"),
+    [
+        ("sd21/unet/quiet", "mid_block.resnets.1.norm2", "middle_block.2.out_layers.0"),
+        ("clip-l/clip/ended", "encoder.layers.1.layer_norm1", "text_model.encoder.layers.1.layer_norm1"),
+    ],
+)
+def test_an_eps_of_one_norm_is_placed_and_named(engines, runner, name, module, place):
+    engine, case = engines["torch"], CASES[name]
+    model = engine._model(case)
+    layer = next(layer for path, layer in model.named_modules() if path.endswith(module))
+    right = layer.eps
+    layer.eps = right / 10
+    try:
+        (result,) = conform.run(runner, [engine], [case])
+    finally:
+        layer.eps = right
+    assert (result.status, result.place) == ("fail", place), result.reason
+    assert result.causes[0] == "eps ten times too small"
+
+
+@pytest.mark.parametrize("name", ["sd15/unet/first-step", "flux-vae/vae-decoder/quiet"])
+def test_channels_last_is_honest(engines, runner, name):
+    """But for the quiet UNets: torch's GroupNorm takes the variance as E[x^2] - E[x]^2 there, which is seen."""
+    engine = engines["torch"]
+    engine._model(CASES[name]).to(memory_format=torch.channels_last)
+    (result,) = conform.run(runner, [engine], [CASES[name]])
+    engine._loaded = None
+    assert (result.status, result.reason) == ("pass", "")
+
+
 def test_torchs_own_words_reach_the_report(engines, monkeypatch):
     def out_of_memory(*args, **kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory\nmore lines")

@@ -76,6 +76,53 @@ def _zimage(model, x, params):
     return {"out": _stacked([latent[:, 0] for latent in y])}
 
 
+def _flux_taps(taps, x):
+    """The last layer of a picture to edit is no part of the answer."""
+    *_, H, W = x["x"].shape
+    return _first_tokens(taps, "final_layer.linear", H * W // 4)
+
+
+def _flux2_taps(taps, x):
+    return _first_tokens(taps, "final_layer.linear", x["x"][0, 0].numel())
+
+
+def _first_tokens(taps, name, count):
+    return {tap: y[:, :count] if tap == name else y for tap, y in taps.items()}
+
+
+def _chroma_taps(taps, x):
+    """The approximator's rows stand before the batch in the reference.
+
+    Its layers are left out: diffusers' RMSNorm takes float32's eps there, 1.2e-7, where Chroma's own has 1e-6.
+    """
+    own = "distilled_guidance_layer."
+    return {
+        name: y.transpose(0, 1) if name.startswith(own) else y
+        for name, y in taps.items()
+        if not name.startswith(f"{own}layers.")
+    }
+
+
+def _zimage_taps(taps, x):
+    """Streams are filled up to multiples of 32 tokens; the first layers of all pictures, of all captions, are one.
+
+    Where captions are of several lengths, no two rows of theirs and of both streams need stand at one place.
+    """
+    N, _, H, W = x["x"].shape
+    shown = dict(taps)
+    shown["x_embedder"] = _unpacked(taps["x_embedder"], N)[:, : H * W // 4]
+    if "context_mask" in x:
+        of_pictures = ("x_embedder", "t_embedder.", "noise_refiner.")
+        return {name: y for name, y in shown.items() if name.startswith(of_pictures)}
+    shown["cap_embedder.1"] = _unpacked(taps["cap_embedder.1"], N)[:, : x["context"].shape[1]]
+    return _first_tokens(shown, "final_layer.linear", H * W // 4)
+
+
+def _unpacked(rows, N):
+    """[N * L, D] -> [N, L, D]"""
+    return rows.reshape(N, -1, rows.shape[-1])
+
+
 def _pack(x):
     """Each 2x2 square becomes a token. [N, C, H, W] -> [N, H/2 * W/2, 4C]"""
     N, C, H, W = x.shape
@@ -120,9 +167,13 @@ def _stacked(parts):
 MODELS = {
     "model/unet": diffusers("unet", "UNet2DConditionModel", _unet),
     "model/controlnet": diffusers("", "ControlNetModel", _controlnet),
-    "model/mmdit": diffusers("transformer", "SD3Transformer2DModel", _mmdit, tapped=True),
-    "model/flux": diffusers("transformer", "FluxTransformer2DModel", _flux, rounds_time=True),
-    "model/chroma": diffusers("transformer", "ChromaTransformer2DModel", _chroma, rounds_time=True),
-    "model/flux2": diffusers("transformer", "Flux2Transformer2DModel", _flux2, rounds_time=True),
-    "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage),
+    "model/mmdit": diffusers("transformer", "SD3Transformer2DModel", _mmdit),
+    "model/flux": diffusers("transformer", "FluxTransformer2DModel", _flux, rounds_time=True, laid_out=_flux_taps),
+    "model/chroma": diffusers(
+        "transformer", "ChromaTransformer2DModel", _chroma, rounds_time=True, laid_out=_chroma_taps
+    ),
+    "model/flux2": diffusers(
+        "transformer", "Flux2Transformer2DModel", _flux2, rounds_time=True, laid_out=_flux2_taps
+    ),
+    "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage, laid_out=_zimage_taps),
 }

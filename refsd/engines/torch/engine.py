@@ -107,8 +107,9 @@ class TorchEngine:
                     outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
                     return {name: _array(y) for name, y in outputs.items()}, {}
                 model = self._model(case)
-                with listening(model, self._sources(case) if tapped and MODELS[case.op].tapped else {}) as taps:
+                with listening(model, self._sources(case) if tapped else {}) as taps:
                     outputs = MODELS[case.op].run(model, tensors, case.params)
+                taps = MODELS[case.op].laid_out(taps, tensors) if tapped else {}
             except (RuntimeError, NotImplementedError) as error:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
             return {name: _array(y) for name, y in outputs.items()}, {name: _array(y) for name, y in taps.items()}

@@ -20,8 +20,7 @@ class TorchModel(NamedTuple):
     run:        module, tensors, params -> outputs by name
     layout:     what `load` reads: "diffusers", or "ldm", the file in the original's layout
     rounds_time: whether the time and the guidance are rounded to the dtype before they are embedded
-    tapped:     whether its layers' outputs are judged as taps: laid out as the reference's, and without norms of
-                groups of a few numbers, whose loss no profile says
+    laid_out:   taps, inputs -> those taps that the reference has too, as it lays them out
     """
 
     package: str
@@ -30,7 +29,7 @@ class TorchModel(NamedTuple):
     run: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
     layout: str = "diffusers"
     rounds_time: bool = False
-    tapped: bool = False
+    laid_out: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda taps, x: taps
 
 
 def diffusers(folder: str, name: str, run, **more) -> TorchModel:

@@ -56,6 +56,12 @@ def _tae_decoder(model, x, params):
     return {"out": (model.decode(x["z"]).sample + 1) / 2}
 
 
+def _tae_taps(taps, x):
+    """The last layer gives 0..1; diffusers rounds what it makes of it, -1..1, which is taken back here."""
+    last = max(taps, key=lambda name: int(name.split(".")[1]))
+    return {name: y for name, y in taps.items() if name != last}
+
+
 def _load_esrgan(path: Path, dtype):
     """spandrel's RRDBNet without the rest of spandrel, whose import wants torchvision."""
     from safetensors.torch import load_file
@@ -87,6 +93,6 @@ MODELS = {
     "model/flux2-vae-encoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_encoder),
     "model/flux2-vae-decoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_decoder),
     "model/tae-encoder": diffusers("vae", "AutoencoderTiny", _tae_encoder),
-    "model/tae-decoder": diffusers("vae", "AutoencoderTiny", _tae_decoder),
+    "model/tae-decoder": diffusers("vae", "AutoencoderTiny", _tae_decoder, laid_out=_tae_taps),
     "model/esrgan": TorchModel("spandrel", "esrgan", _load_esrgan, _esrgan, layout="ldm"),
 }

@@ -39,7 +39,7 @@ def _llm(model, x, params):
 MODELS = {
     "model/clip": transformers("text_encoder", "CLIPTextModel", _clip),
     "model/clip_g": transformers("text_encoder_2", "CLIPTextModelWithProjection", _clip_g),
-    "model/t5": transformers("text_encoder_2", "T5EncoderModel", _t5, tapped=True),
+    "model/t5": transformers("text_encoder_2", "T5EncoderModel", _t5),
     "model/qwen3": transformers("text_encoder", "Qwen3Model", _llm),
     "model/mistral": transformers("text_encoder", "MistralModel", _llm),
 }

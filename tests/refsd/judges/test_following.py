@@ -239,14 +239,30 @@ def test_fewer_taps_place_a_bug_between_two(model_files):
     assert result.causes[0] == f"linear before it: {cause}"
 
 
-def test_a_tap_of_an_unknown_name_is_a_failure(model_files):
+def test_a_tap_of_an_unknown_name_is_named_at_once(model_files, monkeypatch):
     engine = Tapped(model_files, Arithmetic(FLOAT32))
     answers = engine.run_tapped
 
     def misnamed(case, inputs):
         outputs, taps = answers(case, inputs)
-        return outputs, {**taps, "text_model.layers.9": np.zeros(3)}
+        return outputs, {**taps, "text_model.encoder.layers.9": np.zeros(3)}
 
     engine.run_tapped = misnamed
+    monkeypatch.setattr(ModelJudge, "diagnose", lambda *_: pytest.fail("sought a cause of a misspelt name"))
     result = judged(model_files, "clip-l/clip/ended", engine)
-    assert result.status == verdict.FAIL and "'text_model.layers.9': not asked for" in result.reason
+    assert (result.status, result.place, result.causes) == (verdict.FAIL, "", ())
+    assert result.reason == (
+        "'text_model.encoder.layers.9' is the name of no tap of this case "
+        '(did you mean "text_model.encoder.layers.1"?)'
+    )
+
+
+def test_a_search_for_a_cause_that_fails_leaves_the_verdict(model_files, monkeypatch):
+    def broken_search(*_):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(ModelJudge, "explain_tap", broken_search)
+    name, op, call, wrong, place, _ = BUGS["eps of RMSNorm"]
+    result = judged(model_files, name, Tapped(model_files, broken(FLOAT32, op, call, wrong)))
+    assert (result.status, result.place, result.causes) == (verdict.FAIL, place, ())
+    assert result.reason.endswith("; the search for a cause failed: ZeroDivisionError: division by zero")

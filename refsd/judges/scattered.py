@@ -1,0 +1,80 @@
+"""What independent roundings make of an engine's taps: Monte Carlo arithmetic (Parker 1997).
+
+Several operations may stand between two taps of an engine, and a norm multiplies the rounding errors of the one
+before it by 1 / sigma of its group: how far an honest engine may be off differs from element to element, and no
+share of the tensor's RMS tells it. So the reference runs a few times more. In each run every operation's result
+moves at random, with the standard deviation that its page in golden/operations derives for float32, and every
+rounding to storage goes up or down at random.
+"""
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.operations import OPERATIONS
+from refsd.judges.observed import Arguments, Call, Observed, call_of
+from refsd.numerics.profiles import FLOAT32, Numerics
+
+# A page's bound of attention holds all scores at once; of more than these the spread is a share of each row.
+_MOST_SCORES = 2**24
+
+
+class Scattered(Observed):
+    """Observed, with random roundings.
+
+    rng:     makes them
+    spreads: of each call, in their order: filled by the first run, and taken by those after it
+    """
+
+    def __init__(self, numerics: Numerics, rng: np.random.Generator, spreads: list[np.ndarray], deviations=()):
+        super().__init__(numerics, deviations)
+        self._rng, self._spreads = rng, spreads
+        self._measures = False
+
+    def observe(self, method: str, right: Callable[[], np.ndarray], arguments: Arguments) -> np.ndarray:
+        inside = self._inside
+        y = super().observe(method, right, arguments)
+        if inside or y.dtype.kind in "iub":
+            return y
+        at = len(self.ops) - 1
+        if at == len(self._spreads):
+            call = call_of(method, arguments) if _scores(method, arguments) <= _MOST_SCORES else None
+            self._spreads.append(self._spread(call, np.asarray(y, np.float64)).astype(np.float32))
+        with np.errstate(invalid="ignore", over="ignore"):
+            moved = self._widen(y) + (self._spreads[at] * self._rng.standard_normal(y.shape)).astype(
+                self.numerics.compute
+            )
+        return self._scattered(np.where(np.isfinite(moved), moved, self._widen(y)))
+
+    def _spread(self, call: Call | None, y: np.ndarray) -> np.ndarray:
+        """Standard deviation of what an honest float32 engine loses in a call, element by element."""
+        if call is not None:
+            spread = OPERATIONS[call.op].bound_of(FLOAT32, call.inputs, call.params, y).spread
+            return np.where(np.isfinite(spread), spread, 0.0)
+        rows = np.sqrt(np.mean(np.square(y), axis=-1, keepdims=True)) if y.size else y
+        return self.losses[-1] * np.broadcast_to(rows, y.shape)
+
+    def _round(self, y) -> np.ndarray:
+        return self._scattered(y) if self._inside else super()._round(y)
+
+    def _scattered(self, y: np.ndarray) -> np.ndarray:
+        """y rounded to storage, up or down at random: the nearer the likelier. What storage holds stays."""
+        if self.numerics.storage == self.numerics.compute or y.dtype == self.numerics.storage_dtype:
+            return super()._round(y)
+        dtype = self.numerics.storage_dtype
+        info = ml_dtypes.finfo(dtype)
+        _, exponent = np.frexp(np.where(np.isfinite(y), y, 0))
+        step = np.maximum(
+            np.ldexp(np.float64(info.eps), exponent - 1), np.float64(info.smallest_subnormal)
+        )  # between two neighbours
+        moved = y + step * (self._rng.random(y.shape) - 0.5)
+        return super()._round(np.where(np.abs(y) < float(info.max), moved, y))
+
+
+def _scores(method: str, arguments: Arguments) -> int:
+    """How many scores an attention has."""
+    if method != "attention":
+        return 0
+    (B, L, H, _), J = np.shape(arguments["q"]), np.shape(arguments["k"])[1]
+    return B * L * H * J
