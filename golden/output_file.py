@@ -150,3 +150,46 @@ def _flush_folder(folder: Path) -> None:
                 raise
         finally:
             os.close(handle)
+
+
+@contextmanager
+def replaced_folder(path: Path, marker: str) -> Iterator[Path]:
+    """A new folder, which takes the place of `path` when the block ends without an exception.
+
+    marker: the name of a file that the block writes in it, or nothing at all: then nothing is left at `path`.
+            What is there is removed only if it is empty or has that file, so that it was written so before.
+
+    Raises BadInput for anything else there, for a link, and where nothing can be written.
+    """
+    target = Path(os.path.abspath(path))
+    _check_replaceable(path, target, marker)
+    _check_folder(path, target)
+    try:
+        with Scratch(target.parent, _PREFIX) as folder:
+            part = folder / "new"
+            part.mkdir()
+            yield part
+            _check_replaceable(path, target, marker)
+            if os.path.lexists(target):
+                os.rename(target, folder / "old")
+            if any(part.iterdir()):
+                os.rename(part, target)
+            _flush_folder(target.parent)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot write the folder: {error.strerror or error}") from None
+
+
+def _check_replaceable(path: Path, target: Path, marker: str) -> None:
+    if (folder := input_folder(Path(os.path.realpath(target)))) is not None:
+        raise BadInput(f"{path}: in {folder}, the store of this very run; name a folder elsewhere")
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise BadInput(f"{path}: {'a link' if target.is_symlink() else 'no folder'}; name a folder")
+    try:
+        empty = not any(target.iterdir())
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    known = target / marker
+    if not empty and (known.is_symlink() or not known.is_file()):
+        raise BadInput(f"{path}: not empty, and not written by refsd; name another folder")

@@ -135,5 +135,5 @@ def test_the_wheel_has_one_name_on_top_and_every_file(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"refsd"}
     for package, folder in packages().items():
         for path in folder.iterdir():
-            if path.is_file() and path.suffix in {".py", ".c", ".md", ".json"}:
+            if path.is_file() and path.suffix in {".py", ".c", ".md", ".json", ".css", ".js"}:
                 assert f"{package.replace('.', '/')}/{path.name}" in names

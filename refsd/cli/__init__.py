@@ -19,6 +19,7 @@ app = typer.Typer(
 # Each module has `register(app)`. Order is the order of --help.
 _COMMANDS = (
     "conform",
+    "diff",
     "golden",
     "compare",
     "disagree",

@@ -17,8 +17,15 @@ _ENGINES = typer.Argument(
 _GOLDEN = typer.Option(Path("goldens"), help="Store of goldens; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")
 _JUNIT = typer.Option(None, help="Write JUnit XML here too.")
-_REPORT = typer.Option(Path("refsd-report"), help="Folder for report.md, conform.json and junit.xml.")
-_WAIVED = typer.Option(None, help=f"Accepted deviations; {_WAIVERS} if it is there.")
+_REPORT = typer.Option(Path("refsd-report"), help="Folder for report.html, report.md, conform.json and junit.xml.")
+_KEEP = typer.Option(
+    None,
+    help="Folder for the outputs of failing answers, beside the truth and the honest run; it is replaced.",
+    show_default="failing/ in the report's folder",
+)
+_WAIVED = typer.Option(None, help=f"Accepted deviations and cases; {_WAIVERS} if it is there.")
+_BASELINE = typer.Option(None, help="An earlier conform.json: only what did not fail there fails the run.")
+_LAST_FAILED = typer.Option(False, "--last-failed", help="Judge only what failed in the report's folder.")
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -33,69 +40,83 @@ def conform(
     json: Path = _JSON,
     junit: Path = _JUNIT,
     report: Path = _REPORT,
+    keep: Path = _KEEP,
     waivers: Path = _WAIVED,
+    baseline: Path = _BASELINE,
+    last_failed: bool = _LAST_FAILED,
     min_cases: int = _MIN_CASES,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
-    Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input.
+    The report begins with the verdict and the causes. report.html is a page to read offline, report.md fits the
+    summary of a CI job, conform.json is what --baseline and `refsd diff` read. After Ctrl-C or SIGTERM the report
+    holds what was judged until then, and says that it is partial.
+
+    Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input. 130: interrupted.
     """
     from refsd import __version__
     from refsd import cases as corpus
+    from refsd.cli.ending import INTERRUPTED
     from refsd.cli.golden import answerable, make_into
-    from refsd.cli.model_files import model_files, open_store, trim_model_files
-    from refsd.cli.steps import steps
-    from refsd.golden import conform as conformance
+    from refsd.cli.model_files import model_files, open_store
     from refsd.golden import waivers as waiving
+    from refsd.golden.conform import Report, Runner, shortages
     from refsd.golden.input_file import note_input
-    from refsd.golden.output_file import Outputs, write_file
+    from refsd.golden.output_file import write_file
     from refsd.golden.shared_traits import shared_traits
     from refsd.judges import judges
-    from refsd.progress import compile_progress
-    from refsd.reports.junit import junit as as_junit
-    from refsd.reports.markdown import markdown
-    from refsd.reports.stored import encode
+    from refsd.reports import changes, files
+    from refsd.reports.kept import keeper
+    from refsd.reports.last_failed import LastFailed
+    from refsd.reports.pictures import Pictures
+    from refsd.reports.stored import read
     from refsd.reports.terminal import print_report
 
-    chosen = answerable(corpus.select(*cases))
+    again = LastFailed.read(report / files.JSON, cases) if last_failed else None
+    chosen = answerable(again.cases(corpus.CASES) if again is not None else corpus.select(*cases))
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
+    known = read(baseline) if baseline else None
     groups, missing = _find(engines)
+    if again is not None:
+        if not again.pairs:
+            typer.echo(f"nothing failed in {again.path}, so nothing is judged")
+            return
+        groups = again.engines(groups)
     found = [engine for group in groups.values() for engine in group]
     for argument in engines or ():
         note_input(Path(argument.partition(":")[2]))
     store = open_store(golden)
-    outputs = Outputs()
-    outputs.add("--report", report / "report.md")
-    reports = {"--json": [report / "conform.json", json], "--junit": [report / "junit.xml", junit]}
-    for flag, paths in reports.items():
-        for path in filter(None, paths):
-            outputs.add(flag, path)
+    paths = _outputs(report, json, junit)
     make_into(store, chosen)
-    runner = conformance.Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted)
-    total = len(found) * len(chosen)
-    with compile_progress(), steps("conform", total) as advance:
+    pictures = Pictures()
+    with keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept:
 
-        def done(result) -> None:
-            advance(f"{result.engine} {result.case}")
-            trim_model_files()
+        def keep_tensors(result, answered):
+            pictures.add(result, answered)
+            return kept.keep(result, answered)
 
-        results = conformance.run(runner, found, chosen, done)
+        runner = Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted)
+        runner = runner._replace(keep=keep_tensors, **({"wanted": again.wants} if again is not None else {}))
+        total = len(again.pairs) if again is not None else len(found) * len(chosen)
+        results, partial = _judge(runner, found, chosen, again, total)
     names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
-    short = conformance.shortages(names, results, min_cases, "*" in cases)
+    short = [] if partial else shortages(names, results, min_cases, "*" in cases and again is None)
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
-    outcome = conformance.Report(__version__, versions, missing, results, short, shared)
-
-    write_file(report / "report.md", markdown(outcome).encode())
-    contents = {"--json": encode(outcome), "--junit": as_junit(outcome)}
-    for flag, content in contents.items():
-        for path in filter(None, reports[flag]):
+    outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=kept.notes)
+    if known is not None:
+        outcome.baseline = changes.against(known, outcome, str(baseline))
+    for name, form in files.FORMS.items():
+        content = form(outcome, pictures.of)
+        for path in paths[name]:
             write_file(path, content)
     print_report(outcome, report)
+    if partial:
+        raise typer.Exit(INTERRUPTED)
     if not outcome.conforms or not found:
         raise typer.Exit(1)
 
@@ -123,3 +144,42 @@ def _find(arguments: list[str] | None):
         if n > 1:
             raise BadInput(f"{n} of the engines are called {name!r}: a report tells engines apart by their names")
     return groups, missing
+
+
+def _outputs(report: Path, json: Path | None, junit: Path | None) -> dict[str, list[Path]]:
+    """Name of a form of the report -> where it is written. Raises BadInput where it cannot be."""
+    from refsd.golden.output_file import Outputs
+    from refsd.reports import files
+
+    outputs, paths = Outputs(), {name: [report / name] for name in files.FORMS}
+    flags = dict.fromkeys(files.FORMS, "--report") | {files.JSON: "--json", files.JUNIT: "--junit"}
+    paths[files.JSON] += [json] if json is not None else []
+    paths[files.JUNIT] += [junit] if junit is not None else []
+    for name, places in paths.items():
+        for path in places:
+            outputs.add(flags[name], path)
+    return paths
+
+
+def _judge(runner, found, chosen, again, total: int):
+    """-> the results, and how much was judged of a run that was interrupted, else ""."""
+    from refsd.cli.ending import interruptible
+    from refsd.cli.model_files import trim_model_files
+    from refsd.cli.steps import steps
+    from refsd.golden import conform as conformance
+    from refsd.progress import compile_progress
+
+    results = []
+    try:
+        with interruptible(), compile_progress(), steps("conform", total) as advance:
+
+            def done(result) -> None:
+                results.append(result)
+                advance(f"{result.engine} {result.case}")
+                trim_model_files()
+
+            conformance.run(runner, found, chosen, done)
+    except KeyboardInterrupt:
+        partial = f"{len(results)} of {total} answers judged"
+        return [*results, *(again.left(results) if again is not None else ())], partial
+    return results, ""

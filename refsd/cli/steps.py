@@ -1,4 +1,4 @@
-"""A bar on stderr for work that is counted in steps, shown once it has taken two seconds."""
+"""Progress on stderr of work that is counted in steps: a bar on a terminal, else a line now and then."""
 
 import sys
 import time
@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from refsd.cli.bar import PATIENCE
+from refsd.numerics.printable import printable
+
+EVERY = 10.0  # seconds
 
 
 @contextmanager
 def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Yields what to call with the name of each step that is done. Nothing is shown where stderr is no terminal."""
+    """Yields what to call with the name of each step that is done.
+
+    A bar shows once the work has taken two seconds; where stderr is no terminal, a line every ten.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,12 +25,19 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     console = Console(file=sys.stderr)
     progress = Progress(*columns, TextColumn("{task.fields[name]}", markup=False), console=console, transient=True)
     task = progress.add_task(what, total=total, name="")
-    begun = time.monotonic()
+    begun = last = time.monotonic()
 
     def advance(name: str) -> None:
+        nonlocal last
         progress.update(task, advance=1, name=name)
-        if console.is_terminal and not progress.live.is_started and time.monotonic() - begun > PATIENCE:
-            progress.start()
+        now = time.monotonic()
+        if console.is_terminal:
+            if not progress.live.is_started and now - begun > PATIENCE:
+                progress.start()
+        elif now - last > EVERY:
+            last = now
+            line = f"{what}: {progress.tasks[0].completed:g} of {total}, {name}"
+            print(printable(line), file=sys.stderr, flush=True)
 
     try:
         yield advance

@@ -40,7 +40,7 @@ def print_report(report: Report, pages: Path) -> None:
         if group.kind not in (ERROR, WAIVED):
             say(f"    {group.results[0].reason}")
     if len(found) > _GROUPS:
-        say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.md'}")
+        say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:
         say(line)
     console.print(table(report) if len(report.engines) <= _COLUMNS else summary(report))
@@ -58,7 +58,7 @@ def print_report(report: Report, pages: Path) -> None:
             say(f"fixed: {engine}  {case}")
     for line in report.notes:
         say(line)
-    say(f"written: {pages / 'report.md'}, conform.json, junit.xml")
+    say(f"written: {pages / 'report.html'}, report.md, conform.json, junit.xml")
 
 
 def summary(report: Report) -> Table:

@@ -95,7 +95,9 @@ def test_conform_judges_and_writes_its_reports(tmp_path):
     report = decode((tmp_path / "a.json").read_bytes())
     assert report.engines.keys() == {"refsd-float32", "gguf-py"}
     assert {r.status for r in report.results} == {"pass"}
-    assert {p.name for p in (tmp_path / "refsd-report").iterdir()} == {"report.md", "conform.json", "junit.xml"}
+    assert {p.name for p in (tmp_path / "refsd-report").iterdir()} == {
+        *("report.html", "report.md", "conform.json", "junit.xml")
+    }
     assert (tmp_path / "a.xml").read_bytes() == (tmp_path / "refsd-report" / "junit.xml").read_bytes()
 
 

@@ -1,0 +1,106 @@
+"""Hold two reports against each other: what got worse, what got better, what is new."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from refsd.golden import verdict
+from refsd.golden.conform import Baseline, Pair, Report, Result
+from refsd.numerics.errors import BadInput
+
+# Margins below this are all the same: far from their limit, where another order of sums moves them.
+LEAST_MARGIN = 0.1
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One case of one engine. Statuses are those of verdict.py; "" where a report has no such case."""
+
+    engine: str
+    case: str
+    old: str
+    new: str
+    old_margin: float
+    new_margin: float
+    reason: str = ""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """
+    worse:    fails and did not fail, is no longer judged, or has a margin that is `factor` times as large
+    better:   the reverse
+    other:    another status, neither better nor worse: waived, refused
+    gone:     engines that were judged before and are not now
+    only_old: how many answers are in the old report alone
+    only_new: likewise; those of them that fail are in `worse` too
+    """
+
+    worse: list[Change]
+    better: list[Change]
+    other: list[Change]
+    gone: list[str]
+    only_old: int
+    only_new: int
+
+    @property
+    def got_worse(self) -> bool:
+        return bool(self.worse or self.gone)
+
+
+def compare(old: Report, new: Report, factor: float) -> Changes:
+    """factor: a margin that grew or shrank by it is a change. Raises BadInput where no answer is in both."""
+    before, after = _by_pair(old), _by_pair(new)
+    if not before.keys() & after.keys():
+        raise BadInput("the two reports have no case of one engine in common")
+    found: dict[str, list[Change]] = {"worse": [], "better": [], "other": []}
+    for pair, now in after.items():
+        then = before.get(pair)
+        kind = _kind(then, now, factor)
+        if kind:
+            status, margin = (then.status, then.margin) if then is not None else ("", 0.0)
+            found[kind].append(Change(*pair, status, now.status, margin, now.margin, now.reason))
+    gone = [name for name in old.engines if _ran(old, name) and not _ran(new, name)]
+    only_old, only_new = len(before.keys() - after.keys()), len(after.keys() - before.keys())
+    return Changes(**found, gone=gone, only_old=only_old, only_new=only_new)
+
+
+def failing(report: Report) -> list[Pair]:
+    return [(r.engine, r.case) for r in report.results if not r.conforms]
+
+
+def against(old: Report, new: Report, name: str) -> Baseline:
+    """What fails now beside what failed in a baseline. name: of its file"""
+    then, after = {*failing(old)}, _by_pair(new)
+    judged = {pair for pair, r in after.items() if r.status != verdict.REFUSED}
+    now = failing(new)
+    return Baseline(
+        name,
+        new=[pair for pair in now if pair not in then],
+        known=[pair for pair in now if pair in then],
+        fixed=[pair for pair in failing(old) if pair in judged and after[pair].conforms],
+        unseen=[pair for pair in failing(old) if pair not in judged],
+        shortage=[line for line in new.shortage if line not in old.shortage],
+    )
+
+
+def _by_pair(report: Report) -> Mapping[Pair, Result]:
+    return {(r.engine, r.case): r for r in report.results}
+
+
+def _ran(report: Report, engine: str) -> bool:
+    return any(r.status != verdict.REFUSED for r in report.of(engine))
+
+
+def _kind(old: Result | None, new: Result, factor: float) -> str:
+    """ "worse", "better", "other", or "" for no change."""
+    if old is None:
+        return "" if new.conforms else "worse"
+    if old.conforms != new.conforms:
+        if old.conforms:
+            return "worse"
+        return "better" if new.status == verdict.PASS else "other"
+    if old.status != new.status:
+        return "worse" if new.status == verdict.REFUSED else "other"
+    was, now = max(old.margin, LEAST_MARGIN), max(new.margin, LEAST_MARGIN)
+    if now >= factor * was:
+        return "worse"
+    return "better" if was >= factor * now else ""

@@ -1,0 +1,155 @@
+"""A report as one HTML page, which needs no network, no other file and no mouse."""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from refsd.golden.conform import Pair, Report
+from refsd.golden.wording import counted
+from refsd.reports.cells import SCALE, outcomes, refusals, verdict_line
+from refsd.reports.groups import ERROR, WAIVED, Group, groups
+from refsd.reports.html.answers import Answers
+from refsd.reports.html.elements import Child, element, listed, raw, written
+from refsd.reports.html.margins import histogram
+from refsd.reports.html.matrix import matrix
+from refsd.reports.pictures import Picture
+
+_HERE = Path(__file__).parent
+_GROUPS = 100
+_CASES = 6
+_LINES = 100
+_LONGEST = 600
+
+
+def html(report: Report, pictures: Mapping[Pair, Sequence[Picture]]) -> str:
+    """The page. pictures: engine, case -> of its answer"""
+    style, script = ((_HERE / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    found = groups(report)
+    answers = Answers(report, found, pictures)
+    line = verdict_line(report)
+    head = element("head", element("meta", charset="utf-8"))
+    head.append(element("meta", name="viewport", content="width=device-width, initial-scale=1"))
+    # Nothing is loaded, and nothing runs but the script below: also where an engine's words get past the escapes.
+    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
+    head.append(element("meta", http_equiv="Content-Security-Policy", content=policy))
+    head.append(element("title", f"refsd: {line}"))
+    raw(head, "style", style)
+    ran = report.engines and not report.partial
+    status = "fine" if report.conforms and ran else "bad"
+    header = element("header", element("h1", line[0].upper() + line[1:], class_=status))
+    header.append(_navigation(bool(found)))
+    main = element("main", _causes(report, found, answers), id="main")
+    if found:
+        main.append(answers.section)
+    main.append(_margins(report))
+    main.append(_cases(report, answers))
+    main.append(_engines(report, answers.notes))
+    body = element("body", element("a", "Skip to the report", href="#main", class_="skip"), header, main)
+    raw(body, "script", script)
+    return written(element("html", head, body, lang="en"))
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _navigation(found: bool) -> Element:
+    parts = {"causes": "Causes", "answers": "What does not agree", "margins": "Margins", "cases": "Every case"}
+    parts["engines"] = "Engines"
+    links: list[Child] = [
+        element("a", text, href=f"#{name}")
+        for name, text in parts.items()
+        if found or name not in ("causes", "answers")
+    ]
+    keys = (("n", "next"), ("p", "previous answer that does not agree"), ("/", "filter"))
+    hint = element("p", class_="dim keys")
+    for key, text in keys:
+        hint.append(element("kbd", key))
+        hint[-1].tail = f" {text}  "
+    return element("nav", listed(links), hint, aria_label="Parts of the report")
+
+
+def _causes(report: Report, found: Sequence[Group], answers: Answers) -> Element:
+    section = element("section", id="causes")
+    if found:
+        section.append(element("h2", "Causes"))
+    for group in found[:_GROUPS]:
+        article = element("article", element("h3", group.heading(report.baseline)), class_=group.kind)
+        links: list[Child] = []
+        for r in group.results[:_CASES]:
+            anchor = answers.ids.get((r.engine, r.case))
+            links.append(element("a", r.case, href=f"#{anchor}") if anchor else r.case)
+        if len(group.results) > _CASES:
+            links.append(f"and {len(group.results) - _CASES} more")
+        article.append(listed(links, class_="inline"))
+        if group.kind not in (ERROR, WAIVED):
+            article.append(element("p", group.results[0].reason[:_LONGEST], class_="dim"))
+        section.append(article)
+    if len(found) > _GROUPS:
+        section.append(element("p", f"and {len(found) - _GROUPS} more groups, in conform.json"))
+    for title, lines in (
+        ("Shared by the failing cases", report.shared),
+        ("Fewer cases than expected", report.shortage),
+        ("Fixed since the baseline", _pairs(report.baseline.fixed if report.baseline else [])),
+        ("Failed in the baseline, not judged now", _pairs(report.baseline.unseen if report.baseline else [])),
+    ):
+        if lines:
+            section.append(element("h3", title))
+            section.append(_lines(lines))
+    return section
+
+
+def _margins(report: Report) -> Element:
+    section = element("section", element("h2", "Margins"), id="margins")
+    section.append(
+        element("p", "How many answers have which margin: value / allowed. Above 1 an answer fails.", class_="dim")
+    )
+    for name in report.engines:
+        caption = f"{name}: {outcomes(report.of(name)) or 'no case'}"
+        section.append(
+            element("figure", element("figcaption", caption), histogram(report.of(name)), class_="histogram")
+        )
+    return section
+
+
+def _cases(report: Report, answers: Answers) -> Element:
+    section = element("section", element("h2", "Every case"), id="cases")
+    section.append(element("p", f"The {SCALE}. A dash: the engine does not take the case.", class_="dim"))
+    text = element("input", id="filter", type="search", placeholder="conv2d", autocomplete="off")
+    only = element("input", id="only", type="checkbox")
+    labels = (element("label", "Cases with ", text), element("label", only, " only what does not conform"))
+    section.append(element("p", *labels, class_="controls"))
+    wide = element(
+        "div", matrix(report, answers.ids), class_="wide", tabindex=0, role="region", aria_label="Every case"
+    )
+    section.append(wide)
+    return section
+
+
+def _engines(report: Report, notes: Sequence[str]) -> Element:
+    section = element("section", element("h2", "Engines"), id="engines")
+    for name, version in report.engines.items():
+        section.append(element("h3", f"{name} {version}"))
+        lines = [f"does not take {counted(n, 'case')}: {why}" for why, n in refusals(report, name)]
+        section.append(_lines(lines) if lines else element("p", "takes every case", class_="dim"))
+    if report.missing:
+        section.append(element("h3", "Not judged"))
+        section.append(_lines([f"{m.name}: {m.why}" for m in report.missing]))
+    if report.notes or notes:
+        section.append(element("h3", "Left out"))
+        section.append(_lines([*report.notes, *notes]))
+    section.append(
+        element("p", f"refsd {report.refsd}; every metric is in conform.json beside this page.", class_="dim")
+    )
+    return section
+
+
+def _lines(texts: Sequence[str]) -> Element:
+    more = [f"and {len(texts) - _LINES} more"] if len(texts) > _LINES else []
+    return listed([*(text[:_LONGEST] for text in texts[:_LINES]), *more])
+
+
+def _pairs(pairs: Sequence[Pair]) -> list[str]:
+    return [f"{engine}: {case}" for engine, case in pairs]

@@ -1,0 +1,65 @@
+"""Every case of every engine as a table: a body an operation, a row a case, a column an engine."""
+
+from collections.abc import Mapping, Sequence
+from xml.etree.ElementTree import Element
+
+from refsd.golden import verdict
+from refsd.golden.conform import Pair, Report, Result
+from refsd.golden.wording import counted
+from refsd.reports.cells import cell, grid, margin_text
+from refsd.reports.html.elements import element
+
+# Characters of cells; beyond them operations that pass are a single row.
+_ROOM = 400_000
+_CELL = 40
+_WORD = {verdict.PASS: "", verdict.REFUSED: "-"}
+
+
+def matrix(report: Report, ids: Mapping[Pair, str]) -> Element:
+    """ids: engine, case -> the anchor of the answer"""
+    names = list(report.engines)
+    table = element("table", class_="matrix")
+    head = element("tr", element("th", "case", scope="col"), *(element("th", name, scope="col") for name in names))
+    table.append(element("thead", head))
+    room = _ROOM
+    for op, cells in grid(report).items():
+        cases: dict[str, dict[str, Result]] = {}
+        for results in cells.values():
+            for r in results:
+                cases.setdefault(r.case, {})[r.engine] = r
+        bad = any(not r.conforms for results in cells.values() for r in results)
+        room -= sum(len(case) + 30 + _CELL * len(names) for case in cases)
+        rows = [_row(case, found, names, ids) for case, found in cases.items()] if room > 0 or bad else []
+        body = element("tbody", _head(op, cells, names, len(cases)), *rows, class_="bad" if bad else "good")
+        table.append(body)
+    return table
+
+
+def _head(op: str, cells: Mapping[str, Sequence[Result]], names: Sequence[str], cases: int) -> Element:
+    row = element("tr", class_="op")
+    row.append(
+        element(
+            "th",
+            element("button", op, type="button", aria_expanded="true"),
+            f" {counted(cases, 'case')}",
+            scope="row",
+        )
+    )
+    for name in names:
+        text, status = cell(cells.get(name, []))
+        row.append(element("td", text, class_=status))
+    return row
+
+
+def _row(case: str, found: Mapping[str, Result], names: Sequence[str], ids: Mapping[Pair, str]) -> Element:
+    row = element("tr", element("th", case, scope="row"))
+    for name in names:
+        r = found.get(name)
+        if r is None:
+            row.append(element("td"))
+            continue
+        word = _WORD.get(r.status, f"{r.status} ")
+        text = word if r.status == verdict.REFUSED else f"{word}{margin_text(r.margin)}"
+        anchor = ids.get((name, case))
+        row.append(element("td", element("a", text, href=f"#{anchor}") if anchor else text, class_=r.status))
+    return row

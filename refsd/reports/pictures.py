@@ -1,0 +1,124 @@
+"""Small pictures of answers that do not conform: where the error is, and the answer where it is a picture."""
+
+import base64
+import io
+import math
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from refsd.golden.conform import Answered, Pair, Result
+from refsd.golden.verdict import judge_output
+from refsd.numerics.printable import printable
+
+_SIDE = 96  # pixels
+_OUTPUTS = 2
+_ANSWERS = 400
+_RANGE = 100.0  # between the largest error and white
+_STOPS = np.array([(255, 255, 255), (255, 237, 160), (253, 141, 60), (189, 0, 38), (40, 0, 30)], np.float64)
+
+
+class Picture(NamedTuple):
+    """
+    caption: what it shows
+    png:     the file; width and height in pixels
+    """
+
+    caption: str
+    png: bytes
+    width: int
+    height: int
+
+    @property
+    def url(self) -> str:
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+
+
+class Pictures:
+    """Collects the pictures of a run's failing answers."""
+
+    def __init__(self):
+        self.of: dict[Pair, list[Picture]] = {}
+
+    def add(self, result: Result, answered: Answered) -> None:
+        """Draw the first wrong outputs of an answer."""
+        if len(self.of) >= _ANSWERS:
+            return
+        standard, drawn = answered.standard, []
+        for m in answered.examined.outputs:
+            y, truth = answered.found.get(m.output), standard.truth.get(m.output)
+            if y is None or truth is None or y.shape != truth.shape or judge_output(m).passed:
+                continue
+            drawn += draw(m.output, y, truth, standard.honest[m.output], standard.case.op.startswith("model/"))
+            if len(drawn) >= _OUTPUTS:
+                break
+        if drawn:
+            self.of[result.engine, result.case] = drawn
+
+
+def draw(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray, picture: bool) -> list[Picture]:
+    """The pictures of one output: its error; and, of [N, 3, H, W], what the engine and the reference have.
+
+    picture: the output may be a picture
+    """
+    if truth.ndim == 0 or not truth.size:
+        return []
+    found, truth, honest = (np.asarray(y, np.float64) for y in (found, truth, honest))
+    drawn = [_error_map(printable(name, 80), found, truth, honest)]
+    if picture and truth.ndim == 4 and truth.shape[1] == 3 and np.isfinite(truth).all():
+        drawn += [_picture("the engine's", found, truth), _picture("the reference's", truth, truth)]
+    return drawn
+
+
+def _error_map(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Picture:
+    """The mean error over all but the last two axes, in units of the honest run's RMS error, as powers of ten."""
+    with np.errstate(all="ignore"):
+        size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2)))
+        honest_error = np.where(np.isfinite(honest - truth), honest - truth, 0.0)
+        unit = max(math.sqrt(float(np.mean(honest_error**2))), size * 2.0**-24) or 1.0
+        z = np.abs(found - truth) / unit
+        z = np.where(found == truth, 0.0, np.nan_to_num(z, nan=1e30, posinf=1e30))
+        z = np.clip(z, 0.0, 1e30)
+    plane = z.mean(axis=tuple(range(z.ndim - 2))) if z.ndim > 2 else np.atleast_2d(z)
+    blocks = _largest(plane)
+    most = max(float(plane.max()), 10.0)
+    low = max(most / _RANGE, 1.0)
+    level = np.log10(np.clip(blocks, low, None) / low) / math.log10(most / low)
+    image = Image.fromarray(np.rint(level * 255).astype(np.uint8), "P")
+    image.putpalette([int(c) for i in range(256) for c in _colour(i / 255)])
+    shape = "x".join(map(str, truth.shape))
+    caption = (
+        f"{name} [{shape}]: mean error, white up to {low:.3g}, darkest {most:.3g} of the honest run's RMS error"
+    )
+    return _encoded(caption, image)
+
+
+def _largest(plane: np.ndarray) -> np.ndarray:
+    """The largest of each block, at most _SIDE blocks an axis: a single wrong element stays seen."""
+    for axis, n in enumerate(plane.shape):
+        if n > _SIDE:
+            plane = np.maximum.reduceat(plane, np.arange(0, n, -(-n // _SIDE)), axis=axis)
+    return plane
+
+
+def _picture(whose: str, y: np.ndarray, truth: np.ndarray) -> Picture:
+    """The first picture of [N, 3, H, W], black and white at the truth's extremes."""
+    low, high = float(truth.min()), float(truth.max())
+    with np.errstate(all="ignore"):
+        unit = np.clip(np.nan_to_num((y[0] - low) / ((high - low) or 1.0)), 0.0, 1.0)
+    image = Image.fromarray(np.rint(unit * 255).astype(np.uint8).transpose(1, 2, 0))
+    image.thumbnail((_SIDE, _SIDE))
+    return _encoded(whose, image)
+
+
+def _colour(level: float) -> np.ndarray:
+    at = level * (len(_STOPS) - 1)
+    i = min(int(at), len(_STOPS) - 2)
+    return _STOPS[i] + (at - i) * (_STOPS[i + 1] - _STOPS[i])
+
+
+def _encoded(caption: str, image: Image.Image) -> Picture:
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return Picture(caption, file.getvalue(), image.width, image.height)

@@ -1,0 +1,186 @@
+"""`refsd conform` with a wrong engine: its report, kept outputs, --baseline, --last-failed, interrupts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.cli.ending import INTERRUPTED, interruptible
+from refsd.cli.steps import steps
+from refsd.golden import verdict
+from refsd.numerics.errors import BadInput
+from refsd.reports.stored import read
+
+# Softplus for SiLU in one case, right in the other; SLEEP makes it slow.
+_ENGINE = """
+import json, os, sys, time
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+request = json.load(sys.stdin)
+if request["request"] == "describe":
+    ops = {"silu": {}, "quick_gelu": {}}
+    said = {"protocol": 1, "name": "wrong", "version": "1", "ops": ops}
+    open(request["output"], "w").write(json.dumps(said))
+    sys.exit()
+if "ASKED" in os.environ:
+    open(os.environ["ASKED"], "w")
+time.sleep(float(os.environ.get("SLEEP", "0")))
+x = load_file(request["inputs"])["x"]
+slope = np.float32(1.702 if request["op"] == "quick_gelu" else 1)
+y = x / (1 + np.exp(-slope * x))
+if request["op"] in os.environ.get("WRONG", "silu"):
+    y = y * np.float32(1.01)
+save_file({"y": y.astype(np.float32)}, request["output"])
+"""
+_CASES = ["--cases", "silu/f32/wide*", "--cases", "quick_gelu/f32/wide*"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "engine.py").write_text(_ENGINE)
+    return tmp_path
+
+
+def _arguments(*more):
+    return ["conform", f"exec:{sys.executable} {os.getcwd()}/engine.py", *more]
+
+
+def _conform(*more):
+    done = CliRunner().invoke(app, _arguments(*more))
+    if isinstance(done.exception, BadInput):
+        return 2, str(done.exception)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypatch):
+    code, said = _conform(*_CASES)
+    assert code == 1 and said.startswith("does not conform: 2 answers of 1 engine, 1 not conforming\n")
+    assert "wrong, 1 case: silu: unexplained; y = 1.01 truth" in said
+    pages = folder / "refsd-report"
+    assert {path.name for path in pages.iterdir()} == {
+        *("report.html", "report.md", "conform.json", "junit.xml", "failing")
+    }
+    page = (pages / "report.html").read_text()
+    assert "<!doctype html>" in page and "data:image/png" in page and "y = 1.01 truth" in page
+    first = read(pages / "conform.json")
+    bad = next(r for r in first.results if r.status == verdict.FAIL)
+    again = CliRunner().invoke(app, ["compare", str(pages / bad.kept / "found.safetensors"), bad.case])
+    assert again.exit_code == 1 and "y = 1.01 truth" in again.output
+    known = folder / "known.json"
+    (pages / "conform.json").rename(known)
+
+    code, said = _conform(*_CASES, "--baseline", str(known))
+    assert code == 0 and said.startswith("conforms: 2 answers of 1 engine, 1 not conforming: 0 new, 1 known from ")
+    assert CliRunner().invoke(app, ["diff", str(known), str(pages / "conform.json")]).exit_code == 0
+
+    code, said = _conform("--last-failed")
+    assert code == 1 and said.startswith("does not conform: 1 answer of 1 engine, 1 not conforming")
+    monkeypatch.setenv("WRONG", "quick_gelu")
+    code, said = _conform("--last-failed")
+    assert code == 0 and not (pages / "failing").exists()
+    assert _conform("--last-failed") == (0, "nothing failed in refsd-report/conform.json, so nothing is judged\n")
+
+    code, said = _conform(*_CASES, "--baseline", str(known), "--keep", "tensors")
+    assert code == 1 and "1 new, 0 known" in said and "fixed: wrong  silu/f32/" in said
+    assert len(list((folder / "tensors").glob("wrong/*/found.safetensors"))) == 1
+    assert CliRunner().invoke(app, ["diff", str(known), str(pages / "conform.json")]).exit_code == 1
+
+
+def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
+    waiver = '[[waiver]]\ncases = "silu/*"\nreason = "issue 8"\nexpires = {}\n'
+    (folder / "refsd-waivers.toml").write_text(waiver.format("9999-12-31"))
+    code, said = _conform("--cases", "silu/f32/wide*")
+    assert code == 0 and "wrong, 1 case: the case waived until 9999-12-31: issue 8" in said
+    (folder / "refsd-waivers.toml").write_text(waiver.format("2020-01-01"))
+    code, said = _conform("--cases", "silu/f32/wide*")
+    assert code == 1 and "the waiver of the case expired on 2020-01-01" in said
+
+
+def test_bad_usage_says_what_is_wrong(folder):
+    assert _conform("--last-failed")[0] == 2
+    assert "leave out --cases" in _conform("--last-failed", "--cases", "silu/*")[1]
+    (folder / "mine").mkdir()
+    (folder / "mine" / "file").write_text("x")
+    assert "not written by refsd" in _conform(*_CASES, "--keep", "mine")[1]
+    (folder / "b.json").write_text("{}")
+    assert "b.json: not a conformance report" in _conform(*_CASES, "--baseline", "b.json")[1]
+
+
+def _interrupt(monkeypatch, goldens, answers):
+    """As Ctrl-C once so many answers are judged. goldens: that the run looks at before"""
+    done = []
+
+    def count():
+        done.append(1)
+        if len(done) == goldens + answers:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("refsd.cli.model_files.trim_model_files", count)
+
+
+def test_after_an_interrupt_what_was_judged_is_written(folder, monkeypatch):
+    three = [*_CASES, "--cases", "silu/f32/bend*"]
+    assert CliRunner().invoke(app, ["golden", "make", *three]).exit_code == 0
+    _interrupt(monkeypatch, goldens=3, answers=2)
+    code, said = _conform(*three)
+    assert code == INTERRUPTED and said.startswith("interrupted: 2 answers of 1 engine"), said
+    report = read(folder / "refsd-report" / "conform.json")
+    assert report.partial == "2 of 3 answers judged" and len(report.results) == 2
+    assert "Interrupted: " in (folder / "refsd-report" / "report.html").read_text()
+
+
+def test_what_failed_and_was_not_judged_again_is_not_forgotten(folder, monkeypatch):
+    _conform(*_CASES, "--cases", "silu/f32/bend*")
+    _interrupt(monkeypatch, goldens=2, answers=1)
+    monkeypatch.setenv("WRONG", "nothing")
+    assert _conform("--last-failed")[0] == INTERRUPTED
+    results = read(folder / "refsd-report" / "conform.json").results
+    assert sorted(r.status for r in results) == [verdict.FAIL, verdict.PASS]
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(folder):
+    CliRunner().invoke(app, ["golden", "make", *_CASES])
+    environment = {**os.environ, "SLEEP": "2", "ASKED": str(folder / "asked")}
+    command = [sys.executable, "-P", "-m", "refsd", *_arguments(*_CASES)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (folder / "asked").exists():
+        time.sleep(0.01)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED and err.endswith("refsd: interrupted\n"), err
+    report = read(folder / "refsd-report" / "conform.json")
+    assert report.partial == "0 of 2 answers judged" and report.results == []
+    assert out.startswith("interrupted: ")
+    assert not [path for path in (folder / "refsd-report").iterdir() if path.name.startswith(".")]
+
+
+def test_sigterm_interrupts_a_block():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr("refsd.cli.steps.EVERY", 0.0)
+    with steps("conform", 2) as advance:
+        advance("silu\x1b[2J")
+        advance("gelu")
+    assert capsys.readouterr().err == "conform: 1 of 2, silu\\x1b[2J\nconform: 2 of 2, gelu\n"
+
+
+def test_the_json_of_a_report_names_what_it_found(folder):
+    _conform("--cases", "silu/f32/wide*")
+    (found,) = json.loads((folder / "refsd-report" / "conform.json").read_text())["results"]
+    assert (found["looks"], found["place"]) == (["y = 1.01 truth"], "y")
+    assert found["kept"].startswith("failing/wrong/")
