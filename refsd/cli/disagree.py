@@ -66,9 +66,10 @@ def disagree(
     wrong, the first tap or output is named at which it errs by itself, and the known bug that explains it.
 
     With -p, a whole picture: A and B are then conventions of `refsd txt2img --like` (sdcpp, diffusers), perhaps
-    with :PROFILE, or dumps of its --taps (dump:FILE[:PROFILE][:CONVENTION]). Their settings are held against each
-    other first, then tokens, conditioning, noise levels, noise, every step, latent and pixels; a dump is judged by
-    the reference under its own convention. The other options are those of `refsd txt2img`.
+    with :PROFILE; sdcpp:SD_CLI, the program itself; or dumps of `refsd txt2img --taps`, as
+    dump:FILE[:PROFILE][:CONVENTION]. Their settings are held against each other first, then tokens, conditioning,
+    noise levels, noise, every step, latent and pixels. Programs and dumps are judged by the reference under their
+    own convention. The other options are those of `refsd txt2img`.
 
     Exit code 0: both conform (and, of a picture, agree). 1: one is wrong, or they part. 2: bad usage or bad input.
     """

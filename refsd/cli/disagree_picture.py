@@ -24,11 +24,16 @@ class Model(NamedTuple):
 def run(a: str, b: str, model: Model, settings):
     """settings: of refsd.pipelines. -> PictureDisagreement. Raises BadInput."""
     import functools
+    import shutil
 
     from refsd import __version__
     from refsd.disagreement.pictures import Side, disagree
+    from refsd.engines.sdcpp.picture import draw, flags
+    from refsd.engines.sdcpp.program import Program
+    from refsd.golden.engine import EngineFailure
     from refsd.golden.input_file import note_input
     from refsd.numerics.arithmetic import named
+    from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
     from refsd.pipelines.pipeline import open_pipeline
     from refsd.pipelines.plan import check_ranges, resolve
@@ -53,10 +58,22 @@ def run(a: str, b: str, model: Model, settings):
         pipe = opened(profile)
         return pipe, resolve(pipe, settings._replace(like=convention, **changes))
 
+    def drawn(side: Side):
+        assert side.program is not None
+        place = Path(shutil.which(side.program) or side.program)
+        named_files = {"-m": model.model, **model.parts}
+        args = [
+            word for flag, file in named_files.items() if file is not None for word in (flag, str(file.absolute()))
+        ]
+        try:
+            return draw(Program(place), [*args, *flags(settings)], *plan_of(side.convention, "float64"))
+        except (EngineFailure, OSError) as error:
+            raise BadInput(f"{side.name}: {error}") from None
+
     report = Report(verbose=False)
     try:
         with compile_progress():
-            return disagree(sides, plan_of, __version__, report.now)
+            return disagree(sides, plan_of, drawn, __version__, report.now)
     finally:
         report.status.stop()
 

@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 
 from refsd.disagreement.picture_causes import TEXT, explain_root, explain_wrong, inherited
-from refsd.disagreement.picture_runs import PictureRun, Tensors, read_picture, run_picture, title
+from refsd.disagreement.picture_runs import PictureRun, Tensors, in_order, read_picture, run_picture, title
 from refsd.disagreement.plan_settings import differences
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import INFINITE, judge_output
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FLOAT32, FLOAT64, PROFILES, Numerics
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, Numerics
 from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
@@ -31,23 +31,32 @@ _ROOTS = (*TEXT, "sigmas", "noise", "steps.0.x")
 
 
 PlanOf = Callable[..., tuple[Pipeline, Plan]]
+# Conventions whose program can be looked into, and how it computes.
+PROGRAMS = {"sdcpp": GGML_CPU}
 
 
 class Side(NamedTuple):
     """What is put beside another.
 
     name:       as it was asked for
-    convention: whose settings it has; profile: how it computed; dump: None: the reference draws it
+    convention: whose settings it has; profile: how it computed
+    dump:       a file with what it computed; program: one that draws it; neither: the reference draws it
     """
 
     name: str
     convention: str
     profile: str
     dump: Path | None = None
+    program: Path | None = None
+
+    @property
+    def judged(self) -> bool:
+        """False where the reference itself draws it."""
+        return self.dump is not None or self.program is not None
 
     @classmethod
     def of(cls, argument: str) -> "Side":
-        """sdcpp, diffusers:torch-f16, dump:FILE:torch-f16:diffusers. Raises BadInput for anything else."""
+        """sdcpp, diffusers:torch-f16, sdcpp:SD_CLI, dump:FILE:torch-f16:diffusers. Raises BadInput for others."""
         kind, _, rest = argument.partition(":")
         words = rest.split(":") if rest else []
         convention, profile = DEFAULT.name if kind == "dump" else kind, FLOAT64.name
@@ -58,11 +67,15 @@ class Side(NamedTuple):
         path = ":".join(words)
         if kind == "dump" and path:
             return cls(argument, convention, profile, Path(path))
+        if kind in PROGRAMS and path and convention == kind:
+            given = argument.endswith(f":{profile}")
+            return cls(argument, kind, profile if given else PROGRAMS[kind].name, program=Path(path))
         if kind not in CONVENTIONS or path or convention != kind:
             known = [*CONVENTIONS, "dump"]
             raise BadInput(
                 f"{argument}{did_you_mean(kind, known)}: for a picture expected a convention "
-                f"({', '.join(CONVENTIONS)}), perhaps with :PROFILE, or dump:FILE[:PROFILE][:CONVENTION]"
+                f"({', '.join(CONVENTIONS)}), perhaps with :PROFILE, sdcpp:SD_CLI, or "
+                "dump:FILE[:PROFILE][:CONVENTION]"
             )
         return cls(argument, convention, profile)
 
@@ -158,18 +171,26 @@ class _Answer(NamedTuple):
 def disagree(
     sides: tuple[Side, Side],
     plan_of: PlanOf,
+    drawn: Callable[[Side], Tensors],
     refsd: str,
     say: Callable[[str], None] = lambda what: None,
 ) -> PictureDisagreement:
     """
     plan_of: (convention, numerics, settings in place of the user's) -> the model opened in these numerics, and the
              settings as the convention resolves them
+    drawn:   the tensors of a side that a program draws
     refsd:   version of the reference
     say:     called with what is being done
 
     Raises BadInput where a dump is none, or a setting does not fit.
     """
-    dumps = {side.dump: read_picture(side.dump) for side in sides if side.dump is not None}
+    given: dict[Side, Tensors] = {}
+    for side in sides:
+        if side.dump is not None:
+            given[side] = read_picture(side.dump)
+        elif side.program is not None:
+            say(f"drawing with {side.program.name}")
+            given[side] = in_order(drawn(side))
     runs: dict[tuple[str, str], PictureRun] = {}
 
     def run(convention: str, profile: str) -> PictureRun:
@@ -180,7 +201,7 @@ def disagree(
 
     def answer(side: Side) -> _Answer:
         truth, honest = run(side.convention, FLOAT64.name), run(side.convention, side.profile)
-        return _Answer(side, honest.tensors if side.dump is None else dumps[side.dump], truth, honest)
+        return _Answer(side, given.get(side, honest.tensors), truth, honest)
 
     a, b = (answer(side) for side in sides)
     names = [f"{side.name} ({letter})" for side, letter in zip(sides, "AB", strict=True)]
@@ -198,7 +219,7 @@ def disagree(
     pipe, _ = plan_of(sides[0].convention, FLOAT64.name)
     say("finding out why")
     roots = list(_roots(pipe, outcome, a, b))
-    conventions_alone = sides[0].dump is None and sides[1].dump is None and settings
+    conventions_alone = settings and not any(side.judged for side in sides)
     rest = inherited(pipe, a.truth, b.truth, distance, _FLOAT64) if conventions_alone and roots else ""
     return msgspec.structs.replace(outcome, roots=roots, inherited=rest)
 
@@ -236,7 +257,7 @@ def _stages(names: list[str], a: _Answer, b: _Answer, margins: list[dict[str, fl
 
 def _judge(one: _Answer) -> tuple[dict[str, float], dict[str, str]]:
     """Margins of the tensors that a dump has, and the reasons of those that fail, in order."""
-    if one.side.dump is None:
+    if not one.side.judged:
         return {}, {}
     numerics: Numerics = PROFILES[one.side.profile]
     losses = {name: _least(name) for name in one.truth.tensors}

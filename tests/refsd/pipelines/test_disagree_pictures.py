@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.disagreement import pictures
+from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import TorchCpu
@@ -149,6 +150,29 @@ def test_of_two_dumps_the_wrong_one_is_named_with_its_first_wrong_stage(tiny, ta
     assert stages[stage]["margins"][wrong] > 1 > stages[stage]["margins"][honest]
 
 
+def test_a_program_that_draws_is_judged_as_its_convention(tiny, taps, monkeypatch):
+    """Its flags are those that were given, and what it leaves to itself is what the reference resolves."""
+    asked = []
+
+    def draw(program, args, pipe, plan):
+        asked.append((program, args, plan.sampler))
+        return {name.removeprefix("0."): y for name, y in taps.items() if "steps" not in name}
+
+    monkeypatch.setattr("refsd.engines.sdcpp.program.Program", lambda path: path.name)
+    monkeypatch.setattr("refsd.engines.sdcpp.picture.draw", draw)
+    code, _, stages, parts = as_json(tiny, "sdcpp", "sdcpp:build/sd-cli")
+    words = ["-p", PROMPT, "-W", "64", "-H", "64", "--steps", "2", "--cfg-scale", "1.0", "-s", "42"]
+    assert asked == [("sd-cli", ["-m", str(tiny), *words], "euler_a")]
+    assert code == 0 and not parts and stages["image"]["margins"]["sdcpp:build/sd-cli"] < 1
+    monkeypatch.setattr("refsd.engines.sdcpp.picture.draw", fails)
+    with pytest.raises(BadInput, match="sdcpp:build/sd-cli: no such luck"):
+        disagree(tiny, "sdcpp", "sdcpp:build/sd-cli")
+
+
+def fails(*_):
+    raise EngineFailure("no such luck")
+
+
 def test_bad_input_is_one_line(tiny, tmp_path):
     (tmp_path / "none.safetensors").write_bytes(b"none")
     save_file({"x": np.ones(3)}, tmp_path / "other.safetensors")
@@ -156,6 +180,8 @@ def test_bad_input_is_one_line(tiny, tmp_path):
         ("diffuser", (), "did you mean"),
         ("torch", (), "for a picture expected a convention (sdcpp, diffusers)"),
         ("dump", (), "dump:FILE"),
+        ("sdcpp:nowhere/sd-cli", (), "sdcpp:nowhere/sd-cli: "),
+        ("diffusers:nowhere", (), "for a picture expected"),
         ("dump:nowhere.npz", (), "nowhere.npz: no such file or folder"),
         (f"dump:{tmp_path}/none.safetensors", (), "none.safetensors"),
         (f"dump:{tmp_path}/other.safetensors", (), "has x: expected cond, 0.noise"),
