@@ -136,6 +136,51 @@ def other_shift(type: str, blocks: np.ndarray) -> np.ndarray | None:
     return blocks
 
 
+def raw_scale(type: str, blocks: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    """The first scale's 16 bits taken for a whole number; what a second scale adds stays."""
+    fields = SCALE_FIELDS[type]
+    if type not in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
+        return None
+    at = fields[0].offset
+    d = blocks[:, at : at + 2].copy().view(np.float16).astype(np.float64)
+    minimum = 0.0
+    if len(fields) > 1:
+        minimum = blocks[:, fields[1].offset : fields[1].offset + 2].copy().view(np.float16).astype(np.float64)
+    bits = blocks[:, at : at + 2].copy().view(np.uint16).astype(np.float64)
+    return (values - minimum) / d * bits + minimum
+
+
+def four_bit_scales(type: str, blocks: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    """Q3_K's scales of 6 bits less 32 read as 4 bits less 8."""
+    if type != "q3_k":
+        return None
+    packed = blocks[:, 96:108].astype(np.int64)
+    low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
+    high = np.concatenate([packed[:, 8:] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
+    right = low + 16 * high - 32
+    d = blocks[:, 108:110].copy().view(np.float16).astype(np.float64)
+    codes = np.round(values.reshape(-1, 16, 16) / (np.where(right == 0, 1, right) * d)[..., None])
+    # A scale of 0 hides the codes: they are read again below.
+    codes = np.where((right == 0)[..., None], _q3_k_codes(blocks).reshape(-1, 16, 16), codes)
+    return (codes * ((low - 8) * d)[..., None]).reshape(values.shape)
+
+
+def _q3_k_codes(blocks: np.ndarray) -> np.ndarray:
+    """-4 .. 3 of each element: 2 bits, and one that is missing where 4 is taken off."""
+    half = [blocks[:, 32 + 32 * h : 64 + 32 * h] >> 2 * p & 3 for h in range(2) for p in range(4)]
+    bit = [blocks[:, :32] >> k & 1 for k in range(8)]
+    return np.concatenate(
+        [q.astype(np.int64) - 4 * (1 - b.astype(np.int64)) for q, b in zip(half, bit, strict=True)], 1
+    )
+
+
+def second_half_zero(type: str, blocks: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    if values.shape[1] < 256:
+        return None
+    values[:, values.shape[1] // 2 :] = 0
+    return values
+
+
 def doubled(type: str, blocks: np.ndarray) -> np.ndarray | None:
     """The table of doubled codes, and the scale not halved."""
     if type == "mxfp4":
@@ -145,6 +190,24 @@ def doubled(type: str, blocks: np.ndarray) -> np.ndarray | None:
     else:
         return None
     return blocks
+
+
+def read_otherwise(name: str, change: Callable[[str, np.ndarray, np.ndarray], np.ndarray | None]) -> Wrong:
+    """A block type expanded by other code. change: type, bytes [n, block bytes], values [n, block] -> values"""
+
+    def wrong(op, inputs, params):
+        tensor = inputs[name]
+        if tensor.type in SCALAR_TYPES:
+            return None
+        kind, right = BLOCK_TYPES[tensor.type], tensor.values().astype(np.float64)
+        changed = change(tensor.type, tensor.data.reshape(-1, kind.bytes), right.reshape(-1, kind.block))
+        if changed is None:
+            return None
+        with np.errstate(over="ignore"):
+            values = stored(changed.reshape(right.shape).astype(np.float32))
+        return answer(op, {**inputs, name: values}, params)
+
+    return wrong
 
 
 def other_values(name: str, change: Callable[[str, np.ndarray], np.ndarray | None]) -> Wrong:
@@ -208,4 +271,7 @@ def block_mutants(name: str) -> tuple[Mutant, ...]:
         Mutant("the eighth sign left out", other_values(name, no_eighth_sign)),
         Mutant("ternary digits from the other end", other_values(name, first_trit_last)),
         Mutant("8-bit floats of the other kind", other_float8(name)),
+        Mutant("the scale's bits taken for a number", read_otherwise(name, raw_scale)),
+        Mutant("packed scales of four bits, not six", read_otherwise(name, four_bit_scales)),
+        Mutant("the second half of each block zero", read_otherwise(name, second_half_zero)),
     )

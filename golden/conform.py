@@ -10,10 +10,11 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineFailure, TappedEngine
+from refsd.golden.engine import Engine, EngineFailure, ServingEngine, TappedEngine
 from refsd.golden.examination import Examination, describe, examine, explain, nearest
 from refsd.golden.explanation import Nearest
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
+from refsd.golden.leftovers import LEFT_OVER, asked_again, conforms_alone
 from refsd.golden.metrics import Metrics
 from refsd.golden.waivers import Waiver, apply, waive
 from refsd.golden.wording import counted
@@ -194,8 +195,19 @@ def run(
     cases: Sequence[Case],
     done: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
-    """Judge every engine on every case, case by case, so that engines share the honest runs."""
-    results = []
+    """Judge every engine on every case, case by case, so that engines share the honest runs.
+
+    Of an engine that answers all in one process, the first case that it answered is asked again at the end.
+    """
+    results: list[Result] = []
+    first: dict[str, Answered] = {}
+    heard = runner.heard
+
+    def hear(answered: Answered) -> None:
+        first.setdefault(answered.engine, answered)
+        heard(answered)
+
+    runner = runner._replace(heard=hear)
     for case in cases:
         wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
         asked = [engine for engine in wanted if engine.refuses(case) is None]
@@ -209,7 +221,20 @@ def run(
                 result = _ask(runner, engine, case, inputs, honest)
             done(result)
             results.append(result)
+    for engine in engines:
+        if isinstance(engine, ServingEngine) and engine.name in first and len(cases) > 1:
+            _ask_again(runner, engine, first[engine.name], results)
     return results
+
+
+def _ask_again(runner: Runner, engine: ServingEngine, first: Answered, results: list[Result]) -> None:
+    """Ask an engine's first case again; where the answer has changed, a result that conformed fails."""
+    case = first.standard.case.name
+    i = next(i for i, r in enumerate(results) if (r.engine, r.case) == (engine.name, case))
+    reason = asked_again(engine, first.standard, first.found, first.examined.outputs) if results[i].conforms else ""
+    if reason:
+        changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
+        results[i] = _waived(runner, msgspec.structs.replace(results[i], **changed, causes=(LEFT_OVER,)))
 
 
 class _Honest:
@@ -277,8 +302,15 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
         outcome = result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
     else:
-        outcome = result(verdict.FAIL, **rest, **_causes(judge, standard, found, taps, examined))
+        left = isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, bool(taps))
+        causes = _left_over(examined) if left else _causes(judge, standard, found, taps, examined)
+        outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)
+
+
+def _left_over(examined: Examination) -> dict[str, Any]:
+    reason = f"{examined.verdict.reason}; asked alone, in a process of its own, the engine conforms: {LEFT_OVER}"
+    return {"reason": reason, "causes": (LEFT_OVER,)}
 
 
 def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:

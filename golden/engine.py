@@ -54,6 +54,20 @@ class TappedEngine(Engine, Protocol):
         ...
 
 
+@runtime_checkable
+class ServingEngine(Engine, Protocol):
+    """An engine that answers all cases in one process, where one may leave something behind for the next."""
+
+    def run_alone(
+        self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Compute the case in a process that has answered nothing before -> outputs, taps. Raises EngineFailure.
+
+        tapped: whether taps are wanted
+        """
+        ...
+
+
 class EngineFailure(Exception):
     """The engine crashed, refused or answered nonsense; the message, one printable line, holds its last words."""
 

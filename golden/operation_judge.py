@@ -1,6 +1,6 @@
 """Operations as a kind of case: answered by their pages, judged within a derived bound."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,18 @@ from refsd.golden import operations
 from refsd.golden.case import Case
 from refsd.golden.description import describe
 from refsd.golden.explanation import Nearest, Scene
+from refsd.golden.fitted_causes import fitted_causes
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
+from refsd.golden.operation import Operation, Params
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
-from refsd.numerics.profiles import Numerics
+from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, Numerics
+
+_PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
 
 
 class OperationJudge(Judge):
@@ -68,20 +72,30 @@ class OperationJudge(Judge):
         error = honest["y"].astype(np.float64) - truth["y"]
         scene = _scene(standard, found, limits)
 
-        suspects = {}
-        for mutant in op.mutants:
-            answer = self.wrong_answer(case, inputs, mutant)
-            if answer is None or answer["y"].shape != y.shape or np.array_equal(answer["y"], honest["y"]):
+        suspects, tried = {}, {}
+        for name, answer in self._wrong_answers(case, inputs, numerics):
+            if answer.shape != y.shape or np.array_equal(answer, honest["y"]):
                 continue
-            wrong = answer["y"].astype(np.float64)
+            wrong = tried[name] = answer.astype(np.float64)
             with np.errstate(invalid="ignore", over="ignore"):
                 near = wrong + error
             if not scene.explained_by({"y": near}):
                 continue
-            room = _room(limits, wrong, numerics)
+            room = _room(limits, wrong, truth["y"], numerics)
             if judge([measure("y", y, wrong, near, room, op.channel)]).passed:
-                suspects[mutant.name] = {"y": near}
-        return scene.nearest(suspects)
+                suspects[name] = {"y": near}
+        if suspects:
+            return scene.nearest(suspects)
+        return fitted_causes(y, truth["y"], honest["y"], op.channel, tried)
+
+    def _wrong_answers(self, case: Case, inputs: Inputs, numerics: Numerics) -> Iterator[tuple[str, np.ndarray]]:
+        """Those of the page's known bugs, then those of lower precisions."""
+        op = OPERATIONS[case.op]
+        for mutant in op.mutants:
+            answer = self.wrong_answer(case, inputs, mutant)
+            if answer is not None:
+                yield mutant.name, answer["y"]
+        yield from in_precisions(op, inputs, case.params, numerics)
 
     def describe(self, standard: Standard, found: Answer) -> list[str]:
         case, truth, honest = standard.case, standard.truth, standard.honest
@@ -106,19 +120,35 @@ class OperationJudge(Judge):
         return _scene(standard, found, limits).nearest_cause(suspects)
 
 
+def in_precisions(
+    op: Operation, inputs: Inputs, params: Params, declared: Numerics
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The operation in lower precisions than the declared."""
+    for name, numerics in _PRECISIONS.items():
+        if numerics.storage != declared.storage:
+            with np.errstate(all="ignore"):
+                yield f"computed in {name}, not as {declared.name}", op.answer(Arithmetic(numerics), inputs, params)
+
+
 def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:
     """The answers in units of the bound, and of the rounding where that is zero."""
     scale = limits.limit + _ulps(standard.truth["y"], unit(standard.numerics.compute_dtype))
     return Scene(found, standard.truth, standard.honest, {"y": np.where(scale > 0, scale, 1.0)})
 
 
-def _room(limits: Bound, wrong: np.ndarray, numerics: Numerics) -> Bound:
+def _room(limits: Bound, wrong: np.ndarray, truth: np.ndarray, numerics: Numerics) -> Bound:
     """The right answer's bound, and what rounding the wrong one adds: it may be the larger."""
     more = 8 * _ulps(wrong, max(unit(numerics.compute_dtype), unit(numerics.storage_dtype)))
-    return Bound(limits.limit + more, limits.spread + more / 8)
+    # What makes numbers larger makes the roundings before it larger, too.
+    times = max(1.0, _rms(wrong) / (_rms(truth) or 1.0))
+    return Bound(times * limits.limit + more, times * limits.spread + more / 8)
 
 
 def _ulps(y: np.ndarray, u: float) -> np.ndarray:
     """u times the size of each number, or times the RMS of all if that is more."""
-    size = np.abs(y)
-    return u * np.maximum(size, np.sqrt(np.mean(np.where(np.isfinite(size), size, 0.0) ** 2)))
+    return u * np.maximum(np.abs(y), _rms(y))
+
+
+def _rms(y: np.ndarray) -> float:
+    """Of the finite numbers, counting the others as 0."""
+    return float(np.sqrt(np.mean(np.where(np.isfinite(y), y, 0.0) ** 2))) if y.size else 0.0

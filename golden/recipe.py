@@ -28,7 +28,7 @@ class Recipe(msgspec.Struct, frozen=True):
     offset:   added to every value
     seed:     another draw of the same name
     n:        "token_ids" lie in [0, n); every n-th row of "masked" is -inf throughout, none if n is 0;
-              each row of "prefix" has n ones less than the one before
+              each row of "prefix" has n ones less than the one before; of "late" n more -inf at its beginning
     """
 
     shape: tuple[int, ...]
@@ -106,6 +106,10 @@ DATA_SETS: dict[str, DataSet] = {
         lambda words, channel, n: (_bell(words), 0),
         "a mask whose -inf is a large number, or makes NaN; a row that hides everything",
     ),
+    "late": DataSet(
+        lambda words, channel, n: (_bell(words), 0),
+        "a mask that hides whole blocks of the first keys, of which a running maximum is -inf",
+    ),
     "token_ids": DataSet(
         lambda words, channel, n: (_below(words[:, 0], n), 0),
         "an embedding row that is off by one, ids that pass through a float16",
@@ -158,8 +162,8 @@ def _problem(recipe: Recipe) -> str | None:
         return f"offset {recipe.offset} is not finite"
     if recipe.data == "token_ids" and not 0 < recipe.n <= 1 << 24:
         return f"token_ids wants n in 1..2**24, found {recipe.n}"
-    if recipe.data == "masked" and (recipe.type not in ("f64", "f32", "f16", "bf16") or recipe.n < 0):
-        return f"masked wants a floating type and n >= 0, found {recipe.type} and {recipe.n}"
+    if recipe.data in ("masked", "late") and (recipe.type not in ("f64", "f32", "f16", "bf16") or recipe.n < 0):
+        return f"{recipe.data} wants a floating type and n >= 0, found {recipe.type} and {recipe.n}"
     if recipe.data == "prefix" and recipe.n < 0:
         return f"prefix wants n >= 0, found {recipe.n}"
     if recipe.type in SCALAR_TYPES:
@@ -193,6 +197,8 @@ def _scalars(recipe: Recipe, name: str) -> np.ndarray:
         values = _scale(integers, shift, recipe)
         if recipe.data == "masked":
             values[_hidden(recipe, words.reshape(-1, 2)[:count, 0], done)] = -np.inf
+        if recipe.data == "late":
+            values[_early(recipe, done, count)] = -np.inf
         if limits:
             np.rint(values, out=values)
             if values.min() < limits.min or values.max() > limits.max:
@@ -231,6 +237,13 @@ def _hidden(recipe: Recipe, words: np.ndarray, first: int) -> np.ndarray:
     row, column = np.divmod(np.arange(first, first + len(words)), width)
     some = (words & 7 < 3) & (column != row % width)
     return some | (row % recipe.n == recipe.n - 1) if recipe.n else some
+
+
+def _early(recipe: Recipe, first: int, count: int) -> np.ndarray:
+    """Which elements of "late" are -inf: n r at the beginning of row r, but never the row's last. -> bool [N]"""
+    width = recipe.shape[-1] if recipe.shape else 1
+    row, column = np.divmod(np.arange(first, first + count), width)
+    return (column < recipe.n * row) & (column < width - 1)
 
 
 def _scale(integers, shift, recipe: Recipe) -> np.ndarray:

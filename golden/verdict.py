@@ -76,6 +76,15 @@ def criteria(m: Metrics) -> list[Criterion]:
     ]
 
 
+def allowed_l2(m: Metrics) -> float:
+    """The relative L2 that an error of the largest RMS that is allowed would have; 0 for what has another shape."""
+    if m.engine is None or m.honest is None:
+        return 0.0
+    rms = next(c for c in criteria(m) if c.name == "rms")
+    known = ((m.honest_relative_l2, m.honest.rms), (m.relative_l2, m.engine.rms))
+    return next((l2 * rms.allowed / z for l2, z in known if z), 0.0)
+
+
 def judge_output(m: Metrics) -> Judgement:
     """The verdict on one output."""
     if m.unwanted:

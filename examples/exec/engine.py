@@ -141,13 +141,14 @@ def esrgan(t, p):
 OPS = {f.__name__: f for f in (linear, gelu_tanh, silu, softmax, layer_norm, upsample_nearest, trajectory)}
 OPS |= {"model/esrgan": esrgan, "stage/sigmas": stage_sigmas, "stage/guidance": stage_guidance}
 
-request = json.load(sys.stdin)
-if request["request"] == "describe":
+
+def describe():
     description = {
         "protocol": 1,
         "name": "numpy-example",
         "version": "1.0",
         "numerics": "float32",
+        "serve": True,
         "ops": {op: {"types": ["f32", "f16"]} for op in OPS},
     }
     description["ops"]["model/esrgan"]["taps"] = True
@@ -155,9 +156,10 @@ if request["request"] == "describe":
     of_sigmas = {"engine": ["k-diffusion", "sdcpp"], "levels": ["sd"], "schedule": ["discrete", "karras"]}
     description["ops"]["stage/sigmas"]["params"] = of_sigmas | {"strength": [1.0]}
     description["ops"]["stage/guidance"]["params"] = {"form": ["cfg", "pix2pix"]}
-    with open(request["output"], "w") as file:
-        json.dump(description, file)
-else:
+    return description
+
+
+def run(request):
     params = {**request["params"], "model": request.get("model")}
     answer = OPS[request["op"]](load_file(request["inputs"]), params)
     answer, taps = answer if isinstance(answer, tuple) else (answer, {})
@@ -165,3 +167,13 @@ else:
         save_file({name: np.ascontiguousarray(y) for name, y in taps.items()}, request["taps"])
     answers = answer if isinstance(answer, dict) else {"y": answer}
     save_file({name: np.ascontiguousarray(y, np.float32) for name, y in answers.items()}, request["output"])
+    print(json.dumps({"done": request["case"]}), flush=True)
+
+
+for line in sys.stdin:  # one request a line, until refsd closes the pipe
+    request = json.loads(line)
+    if request["request"] == "describe":
+        with open(request["output"], "w") as file:
+            json.dump(describe(), file)
+    else:
+        run(request)

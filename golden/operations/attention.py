@@ -134,6 +134,83 @@ def nan_where_nothing_is_seen(op, inputs, params):
     return np.where(unseen, np.float32(np.nan), y) if unseen.any() else None
 
 
+def nan_where_first_keys_are_hidden(block: int) -> Wrong:
+    """exp(-inf + inf) where a query sees none of the first keys, which are taken a block at a time."""
+
+    def wrong(op, inputs, params):
+        J = inputs["k"].shape[1]
+        if "mask" not in inputs or block >= J:
+            return None
+        y = answer(op, inputs, params).copy()
+        N, L, H, _ = y.shape
+        mask = np.broadcast_to(inputs["mask"].values(), (N, H, L, J))[..., :block]
+        hidden = np.all(np.isneginf(mask), axis=-1)
+        y[hidden.swapaxes(1, 2)] = np.nan
+        return y if hidden.any() else None
+
+    return wrong
+
+
+def mask_of_the_first_query(op, inputs, params):
+    """A mask of keys alone that is not repeated: behind its first row are zeros."""
+    if "mask" not in inputs or inputs["mask"].shape[-2] != 1:
+        return None
+    L = inputs["q"].shape[1]
+    mask = inputs["mask"].values()
+    wide = np.zeros((*mask.shape[:-2], L, mask.shape[-1]), mask.dtype)
+    wide[..., :1, :] = mask
+    return answer(op, {**inputs, "mask": stored(wide)}, params)
+
+
+def heads_of_padded_groups(op, inputs, params):
+    """Head h is written to h p / r, p the next power of two above r heads of a group."""
+    y = answer(op, inputs, params)
+    H = y.shape[2]
+    r = H // inputs["k"].shape[2]
+    p = 1 << (r - 1).bit_length()
+    if p == r:
+        return None
+    wrong = np.zeros_like(y)
+    for h in range(H):
+        if h * p // r < H:
+            wrong[:, :, h * p // r] = y[:, :, h]
+    return wrong
+
+
+def last_keys_hidden(count: int) -> Wrong:
+    def wrong(op, inputs, params):
+        J = inputs["k"].shape[1]
+        if count >= J:
+            return None
+        fewer = {name: stored(np.ascontiguousarray(inputs[name].values()[:, :-count])) for name in ("k", "v")}
+        if "mask" in inputs:
+            fewer["mask"] = stored(np.ascontiguousarray(inputs["mask"].values()[..., :-count]))
+        return answer(op, {**inputs, **fewer}, params)
+
+    return wrong
+
+
+def values_by_channel(v: np.ndarray) -> np.ndarray | None:
+    """[B, G, E, J] in memory, read as [B, J, G, E]: not transposed."""
+    return np.ascontiguousarray(v.transpose(0, 2, 3, 1)).reshape(v.shape) if v.shape[1] > 1 else None
+
+
+def other_heads(change: Callable[[int], int]) -> Wrong:
+    """The same channels, cut into another number of heads."""
+
+    def wrong(op, inputs, params):
+        H, D = inputs["q"].shape[2:]
+        heads = change(H)
+        same = {inputs[name].shape[2] for name in ("q", "k", "v")} == {H} and inputs["v"].shape[3] == D
+        if not same or heads in (0, H) or H * D % heads or inputs.keys() - {"q", "k", "v", "mask"}:
+            return None
+        cut = {n: inputs[n].values() for n in ("q", "k", "v")}
+        cut = {n: stored(np.ascontiguousarray(x.reshape(*x.shape[:2], heads, -1))) for n, x in cut.items()}
+        return answer(op, {**inputs, **cut}, params).reshape(*inputs["q"].shape)
+
+    return wrong
+
+
 def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
     """[B, H, L, D] taken for [B, L, H, D]."""
     B, L, H, D = x.shape
@@ -163,6 +240,14 @@ _HIDDEN = Recipe((), "f16", "masked")
 _UNSEEN = Recipe((), "f16", "masked", n=5)
 
 
+# For all queries the same keys.
+_KEYS = Recipe((), "f16", "masked", seed=1)
+
+
+# 8 keys more are hidden from each query, from the first on.
+_LATE = Recipe((), "f16", "late", n=8)
+
+
 def _case(
     label: str, B: int, L: int, J: int, H: int, D: int, G=0, E=0, mask: Recipe | None = None, sinks=False, **params
 ) -> Case:
@@ -173,7 +258,7 @@ def _case(
         "v": Recipe((B, J, G or H, E or D)),
     }
     if mask is not None:
-        inputs["mask"] = replace(mask, shape=(B, 1, L, J))
+        inputs["mask"] = replace(mask, shape=(B, 1, 1 if mask is _KEYS else L, J))
     if sinks:
         inputs["sinks"] = Recipe((H,))
     more = (f"-g{G}" if G else "") + (f"-e{E}" if E else "")
@@ -218,6 +303,19 @@ ATTENTION = Operation(
         Mutant("heads and tokens of k mixed", other_input("k", heads_as_tokens)),
         Mutant("batch of v reads the first item", other_input("v", first_of_batch)),
         Mutant("q silently float16", other_input("q", to_float16)),
+        Mutant("mask of keys for the first query alone", mask_of_the_first_query),
+        *(
+            Mutant(f"NaN where the first {n} keys are hidden", nan_where_first_keys_are_hidden(n))
+            for n in (8, 16, 32, 64)
+        ),
+        Mutant("heads written as if the group's ratio were a power of two", heads_of_padded_groups),
+        *(Mutant(f"the last {n} keys not seen", last_keys_hidden(n)) for n in (1, 2, 3)),
+        Mutant("v not transposed: its channels read as tokens", other_input("v", values_by_channel)),
+        Mutant("k not transposed: its channels read as tokens", other_input("k", values_by_channel)),
+        Mutant("twice as many heads", other_heads(lambda heads: 2 * heads)),
+        Mutant("half as many heads", other_heads(lambda heads: heads // 2)),
+        Mutant("8 heads", other_heads(lambda heads: 8)),
+        Mutant("a single head", other_heads(lambda heads: 1)),
     ),
     cases=(
         _case("self", 2, 35, 35, 2, 40),
@@ -236,6 +334,9 @@ ATTENTION = Operation(
         _case("sinks-unseen", 1, 20, 33, 4, 32, G=2, mask=_UNSEEN, sinks=True),
         _case("scaled", 1, 33, 20, 2, 80, scale=0.2),
         _case("wide", 1, 16, 132, 1, 128),
+        _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
+        # The first 64 keys or more are hidden from the later queries.
+        _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),
     ),
 )
 

@@ -6,9 +6,14 @@ from refsd.golden.operation import IMAGE, Mutant, Operation, values
 from refsd.golden.operations.convolution import (
     MUTANTS,
     Geometry,
+    channels_at,
     convolution_bound,
     convolution_case,
     geometry,
+    moved_padding,
+    pads_both_sides,
+    pointwise_along_the_width,
+    taps_by_height,
     weights,
 )
 from refsd.golden.recipe import Recipe
@@ -35,6 +40,10 @@ _SHAPES = (
     Geometry("depthwise", (2, 33, 9, 14), 33, (3, 3), 1, (1, 1, 1, 1), groups=33),
     Geometry("depthwise-down", (1, 20, 11, 9), 20, (5, 5), 2, (2, 2, 2, 2), groups=20),
     Geometry("multiplied", (1, 6, 8, 7), 12, (3, 3), 1, (1, 1, 1, 1), groups=6),
+    # As many channels as columns.
+    Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
+    # More rows than 16 bits count.
+    Geometry("long", (1, 1, 65600, 2), 1, (3, 3), 1, (1, 1, 1, 1)),
     # Large enough for Winograd, and no multiple of a tile.
     Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
 )
@@ -54,6 +63,14 @@ CONV2D = Operation(
         Mutant("filter flipped", other_input("weight", lambda w: w[:, :, ::-1, ::-1])),
         SIDES_SWAPPED,
         *MUTANTS,
+        Mutant("all padding at the end", moved_padding(lambda t, b, l, r: (0, 0))),
+        Mutant("one pixel more of the padding at the beginning", moved_padding(lambda t, b, l, r: (t + 1, l + 1))),
+        Mutant("padding of rows and columns swapped, as many outputs", moved_padding(lambda t, b, l, r: (l, t))),
+        Mutant("padding on both sides", pads_both_sides),
+        Mutant("taps of the filter counted by its height", taps_by_height),
+        Mutant("channels 8 at a time, 4 apart (lanes)", channels_at(4, 8)),
+        Mutant("channels 4 at a time, 8 apart (lanes)", channels_at(8, 4)),
+        Mutant("1x1 filters along the width, not the channels", pointwise_along_the_width),
     ),
     cases=(
         *(convolution_case("conv2d", s, t) for t in ("f32", "f16") for s in _SHAPES),

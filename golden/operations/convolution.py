@@ -1,12 +1,13 @@
 """What convolutions of pictures and of videos share: parameters, bound, bugs, cases."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from refsd.golden.bounds import Run, bias_per_channel, products
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, answer, other_input
+from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
 from refsd.golden.operation import Mutant
 from refsd.golden.operations.winograd_f16 import winograd_f16
 from refsd.golden.recipe import Recipe
@@ -126,6 +127,80 @@ def groups_in_turn(op, inputs, params):
     order = np.arange(K).reshape(groups, -1).T.reshape(-1)
     changed = {name: stored(inputs[name].values()[order]) for name in ("weight", "bias") if name in inputs}
     return answer(op, {**inputs, **changed}, params)[:, np.argsort(order)]
+
+
+def moved_padding(change: Callable[[int, int, int, int], tuple[int, int]]) -> Wrong:
+    """As many outputs, of a picture that begins elsewhere. change: top, bottom, left, right -> top, left"""
+
+    def wrong(op, inputs, params):
+        padding = tuple(params["padding"])
+        if len(padding) != 4 or not any(padding):
+            return None
+        top, bottom, left, right = padding
+        up, before = change(*padding)
+        if (up, before) == (top, left):
+            return None
+        x = inputs["x"].values()
+        high, wide = x.shape[2] + top + bottom, x.shape[3] + left + right
+        y = np.pad(
+            x, ((0, 0), (0, 0), (up, max(0, high - x.shape[2] - up)), (before, max(0, wide - x.shape[3] - before)))
+        )
+        y = np.ascontiguousarray(y[:, :, :high, :wide])
+        return answer(op, {**inputs, "x": stored(y)}, {**params, "padding": (0, 0, 0, 0)})
+
+    return wrong
+
+
+def pads_both_sides(op, inputs, params):
+    """(1, 1, 1, 1) where the picture is padded at its end alone."""
+    if tuple(params["padding"]) != (0, 1, 0, 1):
+        return None
+    return answer(op, inputs, {**params, "padding": (1, 1, 1, 1)})
+
+
+def taps_by_height(op, inputs, params):
+    """Tap i of a filter at row i // R, column i % R: R, its height, for its width."""
+    if "weight" not in inputs or inputs["weight"].values().ndim != 4:
+        return None
+    w = inputs["weight"].values()
+    K, C, R, S = w.shape
+    if R == S:
+        return None
+    size = max(R, S)
+    (high, wide), padding = each(params["dilation"], 2), tuple(params["padding"])
+    square = np.zeros((K, C, size, size), w.dtype)
+    for i in range(R * S):
+        square[:, :, i // R, i % R] = w[:, :, i // S, i % S]
+    more = 0, (size - R) * high, 0, (size - S) * wide
+    bias = {"bias": inputs["bias"]} if "bias" in inputs else {}
+    return answer(
+        op,
+        {"x": inputs["x"], "weight": stored(square), **bias},
+        {**params, "padding": tuple(p + m for p, m in zip(padding, more, strict=True))},
+    )
+
+
+def channels_at(step: int, block: int) -> Wrong:
+    """Channels read `block` at a time from an address that advances by `step`; of filters of one channel each."""
+
+    def wrong(op, inputs, params):
+        groups, x = params["groups"], inputs["x"].values()
+        if groups != x.shape[1] or groups < block:
+            return None
+        channel = np.arange(groups)
+        read = np.minimum(channel // block * step + channel % block, groups - 1)
+        return answer(op, {**inputs, "x": stored(np.ascontiguousarray(x[:, read]))}, params)
+
+    return wrong
+
+
+def pointwise_along_the_width(op, inputs, params):
+    """A 1x1 filter as a linear layer on [N, C, H, W] as it lies: along W."""
+    x, weight = inputs["x"].values(), inputs["weight"].values()
+    if weight.ndim != 4 or weight.shape[2:] != (1, 1) or not weight.shape[0] == weight.shape[1] == x.shape[3]:
+        return None
+    y = x @ weight[:, :, 0, 0].T.astype(np.float32)
+    return y + inputs["bias"].values() if "bias" in inputs else y
 
 
 MUTANTS = (

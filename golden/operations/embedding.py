@@ -9,7 +9,7 @@ from refsd.golden.mutations import first_of_batch, other_input
 from refsd.golden.operation import Mutant, Operation
 from refsd.golden.recipe import Recipe
 
-_USUAL = ("f32", "f16", "q4_0", "q8_0", "q4_k", "q6_k", "f8_e4m3")
+_USUAL = ("f32", "f16", "q4_0", "q8_0", "q4_k", "q6_k", "q3_k", "f8_e4m3")
 _FEW_BITS = ("iq1_m", "iq2_xxs", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")
 
 

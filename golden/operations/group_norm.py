@@ -54,6 +54,35 @@ def _bound_silu(run: Run) -> Bound:
     return run.rounded(terms.add(noise, noise / FUNCTION))
 
 
+def reads_on(block: int) -> Wrong:
+    """A group's sums take in what follows it, up to a whole number of `block`."""
+
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        flat = x.astype(np.float64).ravel()
+        size = flat.size // len(x) // params["num_groups"]
+        read = -(-size // block) * block
+        if read == size:
+            return None
+        y = np.empty_like(flat)
+        for start in range(0, flat.size, size):
+            some, own = flat[start : start + read], flat[start : start + size]
+            mean = some.sum() / size
+            y[start : start + size] = (own - mean) / np.sqrt((some**2).sum() / size - mean**2 + params["eps"])
+        y = y.reshape(x.shape) * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
+        return y.astype(np.float32)
+
+    return wrong
+
+
+def over_the_batch(op, inputs, params):
+    """One group of all items."""
+    x = inputs["x"].values().astype(np.float64)
+    y = (x - x.mean()) / np.sqrt(x.var() + params["eps"])
+    y = y * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
+    return y.astype(np.float32)
+
+
 def silu_first(op, inputs, params):
     x = answer(SILU, {"x": inputs["x"]}, {})
     return answer(GROUP_NORM, {**inputs, "x": stored(x)}, params)
@@ -96,6 +125,11 @@ GROUP_NORM = Operation(
         Mutant("a group a channel", lambda op, i, p: answer(op, i, {**p, "num_groups": i["x"].shape[1]})),
         Mutant("one group", other_params(num_groups=lambda g: 1)),
         BATCH,
+        *(
+            Mutant(f"sums read on into the next group, to {n} numbers", reads_on(n))
+            for n in (32, 64, 128, 256, 512)
+        ),
+        Mutant("one group of the whole batch", over_the_batch),
     ),
     cases=(
         _case("plain", (2, 64, 9, 7)),
@@ -105,6 +139,8 @@ GROUP_NORM = Operation(
         _case("mean", (2, 64, 6, 5), data="shifted"),
         _case("groups", (3, 33, 4, 5), num_groups=11),
         _case("outliers", (1, 64, 8, 6), data="outliers"),
+        # What an engine may keep as [N, C].
+        _case("flat", (3, 64, 1, 1), num_groups=4),
     ),
 )
 

@@ -6,6 +6,7 @@ from refsd.golden.bounds import Run
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, EPS, Wrong
 from refsd.golden.operation import ROWS, Mutant, Operation, values
+from refsd.golden.operations.normalisation import SQUARES_IN_FLOAT16
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 
@@ -58,9 +59,11 @@ L2_NORM = Operation(
         Mutant("divided by the root of the mean square", lengths_by(lambda s, n, eps: np.sqrt(s / n))),
         Mutant("divided by the square", lengths_by(lambda s, n, eps: np.maximum(s, eps))),
         BATCH,
+        SQUARES_IN_FLOAT16,
     ),
     cases=(
         _case("plain", (2, 33, 77), 1e-12),
+        _case("loud", (5, 132), 1e-12, exponent=-8),
         _case("short", (20, 132), 1e-3, exponent=-32),
         _case("near", (33, 64), 1e-6, exponent=-37),
     ),

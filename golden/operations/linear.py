@@ -5,13 +5,13 @@ import numpy as np
 from refsd.golden.block_mutants import block_mutants
 from refsd.golden.bounds import Run, bias_of, products
 from refsd.golden.case import Case
-from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, other_input
+from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.dot_q8_1 import minimums
-from refsd.numerics.tensor import StoredTensor
+from refsd.numerics.tensor import StoredTensor, stored
 
 
 def _run(a, inputs, params):
@@ -58,6 +58,40 @@ def without_tail(x: np.ndarray) -> np.ndarray:
     return y
 
 
+def lanes_dropped(lanes: int) -> Wrong:
+    """Of so many sums side by side, those that the last, shorter step does not fill are lost."""
+
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        K = x.shape[-1]
+        tail = K % lanes
+        if not tail or lanes > K:
+            return None
+        kept = (np.arange(K) % lanes < tail) | (np.arange(K) >= K - tail)
+        return answer(op, {**inputs, "x": stored(np.where(kept, x, 0).astype(np.float32))}, params)
+
+    return wrong
+
+
+def shifted_rows(x: np.ndarray) -> np.ndarray | None:
+    """Row i begins at number i, not at i K."""
+    K = x.shape[-1]
+    rows = x.reshape(-1, K)
+    if len(rows) < 2:
+        return None
+    flat = np.append(rows.ravel(), np.zeros(K, x.dtype))
+    return np.stack([flat[i : i + K] for i in range(len(rows))]).reshape(x.shape)
+
+
+def nan_of_zero_blocks(op, inputs, params):
+    """x / d, d the largest of 32 numbers that are all 0."""
+    x = inputs["x"].values()
+    if inputs["weight"].type not in BLOCK_TYPES or x.shape[-1] % 32:
+        return None
+    zero = (x.reshape(*x.shape[:-1], -1, 32) == 0).all(axis=-1).any(axis=-1)
+    return np.where(zero[..., None], np.float32(np.nan), answer(op, inputs, params)) if zero.any() else None
+
+
 _SCALAR = ("f32", "f16", "bf16")
 
 
@@ -100,6 +134,12 @@ LINEAR = Operation(
         Mutant("weight read as its transpose", other_input("weight", read_as_transposed)),
         NO_BIAS,
         Mutant("last columns left out", other_input("x", without_tail)),
+        *(
+            Mutant(f"sums of lanes that the last of {n} do not fill are lost", lanes_dropped(n))
+            for n in (4, 8, 16, 32)
+        ),
+        Mutant("row i read from number i on, not from i K", other_input("x", shifted_rows)),
+        Mutant("NaN where a block of x is zero", nan_of_zero_blocks),
         BATCH,
         F16_INPUT,
         F16_WEIGHT,
@@ -117,6 +157,8 @@ LINEAR = Operation(
             for t in ("f32", "f16")
         ),
         _case("mean", "f32", (7, 320), 33, offset=8.0),
+        # Rows that end in zeros: whole blocks of them.
+        *(_case("zeros", t, (5, 256), 33, x_data="prefix", exponent=0, n=40) for t in ("q8_0", "q4_0", "q4_k")),
         _case("small", "f32", (7, 132), 33, bias=False, exponent=-45),
         _case("wide", "f32", (7, 132), 33, x_data="wide"),
         _case("positive", "f32", (7, 320), 33, x_data="positive"),

@@ -1,5 +1,6 @@
 """What normalisations share: the bound of a normalised row, and bugs."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -102,6 +103,69 @@ CONDITIONED = (
     Mutant("shift missing", other_input("shift", np.zeros_like)),
     Mutant("every item conditioned as the first", other_input("scale", first_of_batch)),
 )
+
+
+def partial_sums(kept: Callable[[int], np.ndarray | None], centred: bool) -> Wrong:
+    """Sums that leave out some of a row's numbers, and divide by all. kept: length -> which; None: no difference"""
+
+    def wrong(op, inputs, params):
+        x = inputs["x"].values().astype(np.float64)
+        counted = kept(x.shape[-1])
+        if counted is None:
+            return None
+        n, eps = x.shape[-1], params["eps"]
+        mean = (x * counted).sum(axis=-1, keepdims=True) / n if centred else np.zeros_like(x[..., :1])
+        square = (((x - mean) * counted) ** 2).sum(axis=-1, keepdims=True) / n
+        y = (x - mean) / np.sqrt(square + eps)
+        y = y * inputs["weight"].values() if "weight" in inputs else y
+        return (y + inputs["bias"].values() if "bias" in inputs else y).astype(np.float32)
+
+    return wrong
+
+
+def _without_tail(block: int) -> Callable[[int], np.ndarray | None]:
+    return lambda n: np.arange(n) < n // block * block if n % block and n > block else None
+
+
+def _without_last_whole(block: int) -> Callable[[int], np.ndarray | None]:
+    def kept(n: int) -> np.ndarray | None:
+        last = n // block * block
+        return (np.arange(n) < last - block) | (np.arange(n) >= last) if n % block and n > block else None
+
+    return kept
+
+
+def _without_first(block: int) -> Callable[[int], np.ndarray | None]:
+    return lambda n: np.arange(n) >= block if n % block and n > block else None
+
+
+def sums_of_blocks(centred: bool) -> tuple[Mutant[Wrong], ...]:
+    """Rows whose length is no multiple of a block: a part of the sum is lost."""
+    return tuple(
+        Mutant(f"{what} of {block} left out of the sums", partial_sums(of(block), centred))
+        for block in (8, 32)
+        for what, of in (
+            ("a row's tail after whole blocks", _without_tail),
+            ("the last whole block", _without_last_whole),
+            ("the first block", _without_first),
+        )
+    )
+
+
+def squares_in_float16(op, inputs, params):
+    """The sum of squares in float16, one number after the other."""
+    x = inputs["x"].values().astype(np.float32)
+    half = x.astype(np.float16)
+    square = np.add.accumulate((half * half).astype(np.float16), axis=-1, dtype=np.float16)[..., -1:].astype(
+        np.float32
+    )
+    if op.name == "l2_norm":
+        return x / np.maximum(np.sqrt(square), np.float32(params["eps"]))
+    y = x / np.sqrt(square / x.shape[-1] + np.float32(params["eps"]))
+    return y * inputs["weight"].values() if "weight" in inputs else y
+
+
+SQUARES_IN_FLOAT16 = Mutant("squares summed in float16", squares_in_float16)
 
 
 ONE_PASS = Mutant("variance as E[x^2] - E[x]^2 in float32", wrong_norm(one_pass=True))

@@ -50,6 +50,14 @@ def block_transposed(op, inputs, params):
     return other_input("x", lambda x: _block(x, *how))(op, inputs, params)
 
 
+def untransposed_where_one(op, inputs, params):
+    """With a dimension of 1 taken for a copy: as the picture, or the tokens, lie in memory."""
+    x = inputs["x"].values()
+    if 1 not in x.shape[1:]:
+        return None
+    return np.ascontiguousarray(x).reshape(answer(op, inputs, params).shape)
+
+
 _BOTH = (
     Mutant("channels at the other end", other_params(channels_last=lambda last: not last)),
     Mutant("row and column within a token exchanged", block_transposed),
@@ -71,11 +79,19 @@ PATCHIFY = Operation(
     params={"patch": 2, "channels_last": False},
     run=_patchify,
     bound=movement,
-    mutants=(*_BOTH, Mutant("tokens column by column", tokens_by_column), SIDES_SWAPPED),
+    mutants=(
+        *_BOTH,
+        Mutant("tokens column by column", tokens_by_column),
+        SIDES_SWAPPED,
+        Mutant("not transposed where a dimension is 1: as it lies in memory", untransposed_where_one),
+    ),
     cases=(
         Case("patchify/f32/outer-n2-c5-h6-w8", "patchify", {"x": _PICTURE}),
         Case("patchify/f32/inner-n2-c5-h6-w8", "patchify", {"x": _PICTURE}, _INNER),
         Case("patchify/f32/three-n1-c7-h6-w9", "patchify", {"x": Recipe((1, 7, 6, 9))}, {"patch": 3}),
+        Case("patchify/f32/grey-n2-c1-h6-w8", "patchify", {"x": Recipe((2, 1, 6, 8))}),
+        # More tokens than 65535 blocks of 32.
+        Case("patchify/f32/tall-n1-c2-h2097184-w1", "patchify", {"x": Recipe((1, 2, 2097184, 1))}, {"patch": 1}),
     ),
 )
 

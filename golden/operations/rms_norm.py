@@ -3,7 +3,7 @@
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT
 from refsd.golden.operation import ROWS, Mutant, Operation, optional, values
-from refsd.golden.operations.normalisation import normalised, row_norm
+from refsd.golden.operations.normalisation import SQUARES_IN_FLOAT16, normalised, row_norm, sums_of_blocks
 from refsd.golden.recipe import Recipe
 
 
@@ -16,8 +16,8 @@ def centred_rms(op, inputs, params):
     return y * inputs["weight"].values() if "weight" in inputs else y
 
 
-def _case(label: str, x: tuple[int, ...], eps=1e-6, data="bell") -> Case:
-    inputs = {"x": Recipe(x, data=data), "weight": Recipe(x[-1:], offset=1.0)}
+def _case(label: str, x: tuple[int, ...], eps=1e-6, data="bell", exponent=-15) -> Case:
+    inputs = {"x": Recipe(x, data=data, exponent=exponent), "weight": Recipe(x[-1:], offset=1.0)}
     return Case(f"rms_norm/f32/{label}-x{'x'.join(map(str, x))}", "rms_norm", inputs, {"eps": eps})
 
 
@@ -29,11 +29,20 @@ RMS_NORM = Operation(
     params={"eps": 1e-6},
     run=_run,
     bound=lambda run: row_norm(run, False),
-    mutants=(*EPS, NO_WEIGHT, Mutant("mean subtracted", centred_rms), BATCH),
+    mutants=(
+        *EPS,
+        NO_WEIGHT,
+        Mutant("mean subtracted", centred_rms),
+        BATCH,
+        *sums_of_blocks(centred=False),
+        SQUARES_IN_FLOAT16,
+    ),
     cases=(
         _case("plain", (2, 33, 77)),
         _case("heads", (2, 20, 3, 128)),
         _case("tiny", (33, 320), data="tiny"),
+        # Squares beyond float16.
+        _case("loud", (5, 260), exponent=-8),
         Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),
     ),
 )

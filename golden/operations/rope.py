@@ -1,20 +1,24 @@
 """Rotary position embedding."""
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import other_input, other_params
+from refsd.golden.mutations import Wrong, answer, other_input, other_params
 from refsd.golden.operation import REQUIRED, Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
-from refsd.kernels.rope import apply_rope, apply_rope_halves
 
 
 def _run(a, inputs, params):
     angle = a.rope_angles(inputs["ids"].values(), tuple(params["axes_dim"]), params["theta"])
     turn = a.rope_halves if params["halves"] else a.rope
-    return turn(values(a, inputs["x"]), angle)
+    x, turned = values(a, inputs["x"]), sum(params["axes_dim"])
+    if turned == x.shape[-1]:
+        return turn(x, angle)
+    first = np.ascontiguousarray(x[..., :turned])
+    return np.concatenate([turn(first, angle), x[..., turned:]], axis=-1)
 
 
 def _bound(run: Run) -> Bound:
@@ -23,7 +27,8 @@ def _bound(run: Run) -> Bound:
     f by powf or exp has 2 u ln(theta) 2i/d + 4 u, by repeated multiplication 2 i u more; |dy| <= |c| da + |s| db +
     (p df + 4 u)(|a| + |b|) + 2 u (|a| + |b|)
     """
-    x, dx = run.inputs["x"], run.moved("x")
+    whole = run.inputs["x"].shape[-1]
+    x, dx = (t[..., : sum(run.params["axes_dim"])] for t in (run.inputs["x"], run.moved("x")))
     p = np.abs(run.inputs["ids"])
     off = []
     for axis, dim in enumerate(run.params["axes_dim"]):
@@ -34,6 +39,8 @@ def _bound(run: Run) -> Bound:
     pairs = _halves if run.params["halves"] else _neighbours
     limit = [off * sum(np.abs(t) for t in pairs(x)) + sum(pairs(dx))] * 2
     together = np.concatenate(limit, axis=-1) if run.params["halves"] else np.stack(limit, axis=-1).reshape(x.shape)
+    rest = run.moved("x")[..., x.shape[-1] : whole]
+    together = np.concatenate([together, rest], axis=-1)
     return run.rounded(Terms().add(together, together / FUNCTION))
 
 
@@ -49,9 +56,59 @@ def turned_as_one_axis(op, inputs, params):
     """Frequencies over the whole head, not anew for each axis."""
     axes_dim = params["axes_dim"]
     ids = np.repeat(inputs["ids"].values(), [dim // 2 for dim in axes_dim], axis=-1)
-    f = params["theta"] ** -(np.arange(ids.shape[-1]) / ids.shape[-1])
-    turn = apply_rope_halves if params["halves"] else apply_rope
-    return turn(inputs["x"].values(), ids * f)
+    f = params["theta"] ** -(np.arange(ids.shape[-1]) * 2 / inputs["x"].shape[-1])
+    return turned_by(ids * f, op, inputs, params)
+
+
+def turned_by(angles, op, inputs, params):
+    """x turned by angles [N, L, D/2] or [N, L, H, D/2]."""
+    x, turned = inputs["x"].values(), sum(params["axes_dim"])
+    angles = angles if angles.ndim == 4 else angles[:, :, None]
+    parts = (_halves if params["halves"] else _neighbours)(x[..., :turned].astype(np.float64))
+    c, s = np.cos(angles), np.sin(angles)
+    y = parts[0] * c - parts[1] * s, parts[0] * s + parts[1] * c
+    y = np.concatenate(y, axis=-1) if params["halves"] else np.stack(y, axis=-1).reshape(*x.shape[:-1], turned)
+    return np.concatenate([y, x[..., turned:]], axis=-1).astype(np.float32)
+
+
+def _angles(inputs, params, dtype=np.float64):
+    """Positions times frequencies, each rounded to a dtype, and their products."""
+    ids, parts = inputs["ids"].values(), []
+    for axis, dim in enumerate(params["axes_dim"]):
+        f = (params["theta"] ** -(np.arange(0, dim, 2) / dim)).astype(dtype)
+        parts.append((ids[..., axis, None].astype(dtype) * f).astype(np.float64))
+    return np.concatenate(parts, axis=-1)
+
+
+def angles_in(dtype) -> Wrong:
+    return lambda op, inputs, params: turned_by(_angles(inputs, params, dtype), op, inputs, params)
+
+
+def angles_of_heads(op, inputs, params):
+    """Head h turned as token h."""
+    angles, H = _angles(inputs, params), inputs["x"].shape[2]
+    if angles.shape[1] < H:
+        return None
+    return turned_by(angles[:, None, :H], op, inputs, params)
+
+
+def tail_of_other_memory(op, inputs, params):
+    """Channels that are not turned copied from [N, H, L, D] as if it were [N, L, H, D]."""
+    x, turned = inputs["x"].values(), sum(params["axes_dim"])
+    if turned == x.shape[-1]:
+        return None
+    y = answer(op, inputs, params)
+    other = np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(x.shape)
+    return np.concatenate([y[..., :turned], other[..., turned:]], axis=-1)
+
+
+def tail_zero(op, inputs, params):
+    turned = sum(params["axes_dim"])
+    if turned == inputs["x"].shape[-1]:
+        return None
+    y = answer(op, inputs, params).copy()
+    y[..., turned:] = 0
+    return y
 
 
 def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
@@ -61,18 +118,19 @@ def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
 
 
 def _case(
-    label: str, x: tuple[int, int, int, int], axes_dim: tuple[int, ...], theta: float, items=1, **how
+    label: str, x: tuple[int, int, int, int], axes_dim: tuple[int, ...], theta: float, items=1, positions=48, **how
 ) -> Case:
-    """Positions in 0..48."""
+    """Positions below `positions`."""
     N, L, H, D = x
-    ids = Recipe((items, L, len(axes_dim)), "i32", data="token_ids", exponent=0, n=48)
+    ids = Recipe((items, L, len(axes_dim)), "i32", data="token_ids", exponent=0, n=positions)
     name = f"rope/f32/{label}-n{N}-l{L}-h{H}-d{D}"
     return Case(name, "rope", {"x": Recipe(x), "ids": ids}, {"axes_dim": axes_dim, "theta": theta, **how})
 
 
 ROPE = Operation(
     "rope",
-    "Turn pairs of channels by position * theta^(-2i/dim) of their axis; halves pairs i with D/2 + i.",
+    "Turn pairs of channels by position * theta^(-2i/dim) of their axis; halves pairs i with D/2 + i of "
+    "those that are turned. Channels behind the sum of axes_dim stay as they are.",
     inputs={"x": "[N, L, H, D]", "ids": "[N or 1, L, A]"},
     output="[N, L, H, D]",
     params={"axes_dim": REQUIRED, "theta": 10000.0, "halves": False},
@@ -87,6 +145,11 @@ ROPE = Operation(
         Mutant("frequencies over the whole head", turned_as_one_axis),
         Mutant("every token at the first position", other_input("ids", lambda ids: ids[:, :1] + 0 * ids)),
         Mutant("heads and tokens mixed", other_input("x", heads_as_tokens)),
+        Mutant("angles in bfloat16", angles_in(ml_dtypes.bfloat16)),
+        Mutant("angles in float16", angles_in(np.float16)),
+        Mutant("heads turned as tokens", angles_of_heads),
+        Mutant("channels that are not turned: of other memory", tail_of_other_memory),
+        Mutant("channels that are not turned: zero", tail_zero),
     ),
     cases=(
         _case("flux", (2, 20, 3, 128), (16, 56, 56), 1e4),
@@ -94,6 +157,9 @@ ROPE = Operation(
         _case("zimage", (2, 20, 3, 128), (32, 48, 48), 256.0, items=2),
         _case("qwen3", (1, 33, 4, 128), (128,), 1e6, halves=True),
         _case("neighbours", (2, 33, 3, 20), (20,), 500.0),
+        _case("partial", (2, 9, 3, 32), (20,), 1e4),
+        _case("partial-halves", (1, 12, 2, 40), (24,), 1e4, halves=True),
+        _case("far", (1, 9, 2, 64), (64,), 1e4, positions=70000),
     ),
 )
 

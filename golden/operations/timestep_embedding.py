@@ -1,5 +1,6 @@
 """Sines and cosines of a time."""
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
@@ -72,6 +73,10 @@ TIMESTEP_EMBEDDING = Operation(
         Mutant("sines and cosines exchanged", other_params(sin_first=lambda first: not first)),
         Mutant("sines and cosines interleaved", wrong_embedding(interleaved=True)),
         Mutant("divided by half - 1", wrong_embedding(last=1)),
+        Mutant("t one too small", other_input("t", lambda t: t - 1)),
+        Mutant("t one too large", other_input("t", lambda t: t + 1)),
+        Mutant("t 1000 times too small", other_input("t", lambda t: t / 1000)),
+        Mutant("t rounded to bfloat16", other_input("t", lambda t: t.astype(ml_dtypes.bfloat16).astype(t.dtype))),
         Mutant("t truncated to an integer", other_input("t", np.trunc)),
         Mutant("period 10000 always", other_params(max_period=lambda p: 10000.0)),
         Mutant("scale missing", other_params(scale=lambda s: 1.0)),

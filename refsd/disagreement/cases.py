@@ -12,7 +12,7 @@ from refsd.golden.conform import Answered, Result, Runner, run
 from refsd.golden.engine import Engine
 from refsd.golden.judge import Answer
 from refsd.golden.metrics import Metrics
-from refsd.golden.verdict import NO_WITNESS, criteria, judge_output
+from refsd.golden.verdict import NO_WITNESS, allowed_l2, judge_output
 
 Outcome = Literal["both conform", "one is wrong", "both are wrong", "not compared"]
 
@@ -99,7 +99,7 @@ def compare_case(runner: Runner, a: Engine, b: Engine, case: Case) -> Compared:
         return compared
     first, second = heard[a.name], heard[b.name]
     distance = _farthest(first.standard.truth, first.found, second.found)
-    explained = sum(max((_allowed(m) for m in of.examined.outputs), default=0.0) for of in (first, second))
+    explained = sum(max((allowed_l2(m) for m in of.examined.outputs), default=0.0) for of in (first, second))
     return msgspec.structs.replace(
         compared,
         distance=distance,
@@ -143,7 +143,7 @@ def _parting(a: Answered, b: Answered) -> Parting | None:
             name,
             _distance_at(name, a, b),
             {engine: m.relative_l2 for engine, m in own.items()},
-            {engine: _allowed(m) for engine, m in own.items()},
+            {engine: allowed_l2(m) for engine, m in own.items()},
             before,
         )
     return None
@@ -180,12 +180,3 @@ def _distance(a: np.ndarray, b: np.ndarray, truth: np.ndarray) -> float | None:
     size = float(np.linalg.norm(truth[usable]))
     apart = float(np.linalg.norm(a[usable] - b[usable]))
     return 0.0 if apart == 0 else apart / size if size else None
-
-
-def _allowed(m: Metrics) -> float:
-    """The relative L2 that an error of the largest RMS that is allowed would have."""
-    if m.engine is None or m.honest is None:
-        return 0.0
-    rms = next(c for c in criteria(m) if c.name == "rms")
-    known = ((m.honest_relative_l2, m.honest.rms), (m.relative_l2, m.engine.rms))
-    return next((l2 * rms.allowed / z for l2, z in known if z), 0.0)

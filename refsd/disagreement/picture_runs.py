@@ -68,7 +68,7 @@ def run_picture(
         tensors[name] = np.array(array)
 
     latent = txt2img.sample(pipe, plan, conditioning, plan.seeds[0], listener=listen, start=start)
-    listen("image", txt2img.decode(pipe, latent, plan.tiling, plan.seams))
+    listen("image", txt2img.decode(pipe, latent, plan.tiling, plan.circular))
     return PictureRun(plan, in_order(tensors), conditioning, start)
 
 

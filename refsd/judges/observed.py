@@ -7,15 +7,16 @@ the very tensors that it met inside a model.
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.golden.judge import Mutant
+from refsd.golden.operation_judge import in_precisions
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT32
+from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 
 Arguments = Mapping[str, Any]
@@ -41,6 +42,10 @@ class Call(NamedTuple):
         op = OPERATIONS[self.op]
         with np.errstate(all="ignore"):
             return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
+
+    def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
+        """The operation in lower precisions than the declared."""
+        yield from in_precisions(OPERATIONS[self.op], self.inputs, self.params, declared)
 
     def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
         """What other weights of the same shape give, in float32. bias: None keeps the own."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.golden.description import describe
 from refsd.golden.explanation import Scene
+from refsd.golden.fitted_causes import fitted_causes
 from refsd.golden.metrics import channel_axis
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge
@@ -49,19 +50,22 @@ class Place(NamedTuple):
         found = self.found.reshape(truth.shape)
         scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
         losses = {"y": self.segment.loss}
-        suspects = {}
+        suspects, tried = {}, {}
         for candidates in (self._operations(), self._of_the_model()):
             for name, y in candidates:
                 if y.size != truth.size:
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
+                tried.setdefault(name, near["y"])
                 noisy = {"y": near["y"] + (honest - truth)}
                 agrees = judge(measure_taps(scene.found, near, noisy, self.numerics, losses)).passed
                 if agrees and scene.explained_by(near):
                     suspects.setdefault(name, near)
             if suspects:
                 break
-        return scene.nearest(suspects)
+        if suspects:
+            return scene.nearest(suspects)
+        return fitted_causes(found, truth, honest, channel_axis(truth), tried)
 
     def describe(self) -> list[str]:
         """What the tap looks like beside what it should be, the surest first."""
@@ -85,6 +89,7 @@ class Place(NamedTuple):
             (call,) = calls
             wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
             yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
+            yield from self._after(at, call.in_precisions(self.numerics))
             if at == self.segment.last - 1:
                 yield from self._after(at, self._other_weights(call))
 

@@ -299,6 +299,15 @@ def test_where_the_error_is(index, shape, place, noise):
     assert _said(_put(None, *index), noise, shape) == [f"the error is only in {place}"]
 
 
+def test_an_error_in_an_engine_that_rounds_more_than_the_honest_run():
+    truth, noise = _truth((77, 40)), 3 * 2.0**-24
+    rng = np.random.default_rng(2)
+    found = truth + 3 * noise * rng.standard_normal(truth.shape)
+    found[72:] *= 1.01
+    phrases = describe(found, truth, truth + noise * rng.standard_normal(truth.shape), 1)
+    assert phrases[0] == "the error is only in the last 5 of 77 along axis 0, after the last whole block of 8"
+
+
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_border_of_a_picture(noise):
     def framed(top, bottom, left, right):

@@ -44,6 +44,14 @@ def _conforms(case, inputs, params, found, truth, honest, numerics):
     return judge([measure("y", found["y"], truth["y"], honest["y"], limits, op.channel)]).passed
 
 
+def _same(case, inputs, params, *names):
+    """Whether known bugs give the same numbers here."""
+    op = OPERATIONS[case.op]
+    mutants = {mutant.name: mutant for mutant in op.mutants}
+    one, other = (mutants[name].change(op, inputs, params) for name in names)
+    return np.allclose(one, other, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "numerics"), _PLACES)
 def test_each_known_bug_is_named(name, numerics):
     case = CASES[name]
@@ -56,13 +64,17 @@ def test_each_known_bug_is_named(name, numerics):
         if wrong is None or np.array_equal(wrong, honest["y"]):
             continue
         # Another order of sums moves the last bits.
-        found = {"y": (wrong * (1 + 2.0**-23)).astype(numerics.storage_dtype)}
+        with np.errstate(over="ignore"):
+            found = {"y": (wrong * (1 + 2.0**-23)).astype(numerics.storage_dtype)}
+        if not np.isfinite(found["y"]).all():
+            continue
         # A bug that its rounding hides may go unnamed.
         if _conforms(case, inputs, params, {"y": wrong}, truth, honest, numerics):
             continue
         named = _named(case, inputs, found, truth, honest, numerics)
-        # Where two bugs are about the same here, either may come first.
-        assert named[0] == mutant.name or (mutant.name in named and mutant.name.startswith("eps"))
+        # Where two bugs are the same here, or about so, either may come first.
+        alike = mutant.name.startswith("eps") or _same(case, inputs, params, mutant.name, named[0])
+        assert named[0] == mutant.name or (mutant.name in named and alike)
         asked += 1
     assert asked >= 2
 

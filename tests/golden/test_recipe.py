@@ -92,6 +92,13 @@ def test_masked_rows(type, n):
     assert n == 1 or 0.2 < np.isneginf(made[~unseen.reshape(2, 7)]).mean() < 0.5
 
 
+def test_late_rows():
+    made = realize(Recipe((2, 7, 5), "f16", "late", n=2), "w").data
+    expected = [float(naive.element("w", (2, 7, 5), e, "f16", "late", n=2)) for e in range(70)]
+    assert made.ravel().tolist() == expected
+    assert np.isneginf(made[0]).sum(axis=-1).tolist() == [0, 2, 4, 4, 4, 4, 4]
+
+
 def test_masked_is_no_integer():
     with pytest.raises(BadInput, match="masked wants a floating type"):
         realize(Recipe((3, 4), "i32", "masked"), "w")

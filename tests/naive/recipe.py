@@ -40,6 +40,7 @@ def draw(data: str, w0: int, w1: int, channel: int, n: int) -> tuple[int, int]:
         "shifted": (bell + 2**23, 0),
         "constant": (0, 0),
         "masked": (bell, 0),
+        "late": (bell, 0),
         "token_ids": (n * w0 // 2**32, 0),
         "prefix": (0, 0),
     }[data]
@@ -73,6 +74,8 @@ def hidden(name, shape, e, seed, n) -> bool:
 
 def element(name, shape, e, type="f32", data="bell", exponent=-15, offset=0, seed=0, n=0) -> Fraction | float:
     """Element e of the flattened tensor of a type whose elements stand alone."""
+    if data == "late" and min(shape[-1] - 1, n * (e // shape[-1])) > e % shape[-1]:
+        return float("-inf")
     if data == "masked" and hidden(name, shape, e, seed, n):
         return float("-inf")
     index, rest = [], e

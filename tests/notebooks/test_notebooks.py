@@ -21,6 +21,7 @@ NAMES = [
     "06_a_flux_block",
     "07_z_image_from_prompt_to_velocity",
     "08_samplers_on_two_dimensions",
+    "09_judging_an_engine",
 ]
 TOOL = runpy.run_path(str(FOLDER / "execute.py"))
 NUMBER = re.compile(r"[-+]?(\d[\d.]*(e[-+]?\d+)?|nan|inf)")

@@ -54,6 +54,7 @@ class _Text(msgspec.Struct, forbid_unknown_fields=True):
     ops: dict[str, Offer]
     protocol: int
     numerics: str | dict[str, Any] = "float32"
+    serve: bool = False
 
 
 class Description:
@@ -66,7 +67,7 @@ class Description:
             _one_of("operation", op, tuple(_ASKED))
             for kind in offer.types or ():
                 _one_of(f"{op}: types", kind, (*SCALAR_TYPES, *BLOCK_TYPES))
-        self.name, self.version, self.ops = text.name, text.version, text.ops
+        self.name, self.version, self.ops, self.serve = text.name, text.version, text.ops, text.serve
         default = _numerics(text.numerics, text.name)
         self._numerics = {
             op: default if offer.numerics is None else _numerics(offer.numerics, text.name)

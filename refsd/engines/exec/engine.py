@@ -1,13 +1,11 @@
 """Any program as an engine: a JSON request on stdin, tensors in safetensors files.
 
-The protocol is in exec_protocol.md beside this file.
+The protocol is in protocol.md beside this file.
 """
 
 import json
 import os
 import secrets
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,9 @@ import safetensors
 import safetensors.numpy
 
 from refsd.engines.exec.description import Description, read_description
-from refsd.engines.relocation import command, environment
-from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
+from refsd.engines.exec.program import Program
+from refsd.engines.exec.served import ServedProgram
+from refsd.engines.relocation import command
 from refsd.engines.work_folder import WorkFolder
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
@@ -28,9 +27,7 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
-PROTOCOL = 1
 _MAX_DESCRIPTION = 1 << 20
-_MAX_OUTPUT = 256 << 20
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
 
 # safetensors' names of the types.
@@ -48,49 +45,8 @@ _DTYPES = {
 }
 
 
-class Program:
-    """
-    command:    the program and its own arguments, in words that hold in any working folder
-    timeout:    seconds that one request may take
-    max_output: bytes that it may write in its folder and to stdout and stderr
-    max_file:   bytes that any one file may have, wherever it writes it
-    """
-
-    def __init__(self, command: list[str], timeout: float, max_output: int = _MAX_OUTPUT, max_file: int = MAX_FILE):
-        self.command = command
-        self.timeout = timeout
-        self.max_output = max_output
-        self.max_file = max_file
-        self._supervised = Supervised()
-        self._turn = threading.Lock()
-
-    def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
-        """Run the program once, in a fresh `folder` -> what it wrote to `output`, a name: `most` bytes at most.
-
-        Raises EngineFailure in one line, with the program's own last words.
-        """
-        request = {"protocol": PROTOCOL, **request, "output": str(folder.work / output)}
-        with self._turn, tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as log:
-            stdin.write(json.dumps(request).encode() + b"\n")
-            stdin.seek(0)
-            before = folder.size()
-
-            def look() -> None:
-                if folder.size() - before + os.fstat(log.fileno()).st_size > self.max_output:
-                    raise EngineFailure(f"it wrote more than {self.max_output >> 20} MiB")
-
-            self._supervised.start(self.command, folder.work, environment(), self.max_file, log, stdin)
-            try:
-                code = self._supervised.wait(self.timeout, look)
-            finally:
-                self._supervised.end()
-            look()
-            if code != 0:
-                raise EngineFailure(f"{ending(code)}: {last_words(log)}")
-            try:
-                return folder.read(output, self.max_output if most is None else most)
-            except EngineFailure as error:
-                raise EngineFailure(f"it ended well, but {error} ({last_words(log)})") from None
+# What requests go to: a program that is started for each, or one process for all.
+Asked = Program | ServedProgram
 
 
 class ExecEngine:
@@ -100,6 +56,7 @@ class ExecEngine:
         self.name = description.name
         self.version = description.version
         self._program = program
+        self._asked: Asked = program
         self._description = description
         self._model_files = model_files
 
@@ -126,14 +83,14 @@ class ExecEngine:
         return self._description.deviations_of(case.op)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
-        return self._run(case, inputs, tapped=False)[0]
+        return self._run(case, inputs, self._asked, tapped=False)[0]
 
     def run_tapped(
         self, case: Case, inputs: Mapping[str, StoredTensor]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        return self._run(case, inputs, tapped=self._description.ops[case.op].taps)
+        return self._run(case, inputs, self._asked, self._description.ops[case.op].taps)
 
-    def _run(self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool):
+    def _run(self, case: Case, inputs: Mapping[str, StoredTensor], asked: Asked, tapped: bool):
         params = judges().of(case).complete(case, inputs)
         with WorkFolder("refsd-exec-") as folder:
             given = folder.given / "inputs.safetensors"
@@ -156,8 +113,22 @@ class ExecEngine:
                 }
             if tapped:
                 request["taps"] = str(folder.work / _TAPS)
-            outputs = _read_tensors(self._program.ask(request, folder, _OUTPUT), _OUTPUT)
+            outputs = _read_tensors(asked.ask(request, folder, _OUTPUT), _OUTPUT)
             return outputs, _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS) if tapped else {}
+
+
+class ServingEngine(ExecEngine):
+    """A program that answers all requests in one process; and, for comparison, in a process of its own."""
+
+    def __init__(self, program: Program, description: Description, model_files: ModelFiles | None):
+        super().__init__(program, description, model_files)
+        self._asked = ServedProgram(program)
+
+    def run_alone(
+        self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        tapped = tapped and self._description.ops[case.op].taps
+        return self._run(case, inputs, self._program, tapped)
 
 
 def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
@@ -212,4 +183,5 @@ def find(
             description = read_description(text)
     except (EngineFailure, ValueError) as error:
         return [EngineSearch("exec", None, printable(f"{path}: {error}"))]
-    return [EngineSearch(description.name, ExecEngine(program, description, model_files))]
+    kind = ServingEngine if description.serve else ExecEngine
+    return [EngineSearch(description.name, kind(program, description, model_files))]

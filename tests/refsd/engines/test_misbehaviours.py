@@ -14,6 +14,7 @@ from misbehaviours import ABSENT, MISBEHAVIOURS, PASS, program
 from refsd.engines import supervised, work_folder
 from refsd.engines.exec import engine as programs
 from refsd.engines.exec.description import read_description
+from refsd.engines.exec.program import Program
 from refsd.engines.reference import Reference
 from refsd.engines.supervised import Supervised
 from refsd.golden import conform
@@ -46,7 +47,7 @@ def outcome(tmp_path_factory):
     shared = Supervised()
 
     def engine(command, timeout):
-        run = programs.Program(command, timeout, MIB, 8 * MIB)
+        run = Program(command, timeout, MIB, 8 * MIB)
         run._supervised = shared
         return programs.ExecEngine(run, read_description(DESCRIPTION), None)
 

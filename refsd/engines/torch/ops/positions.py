@@ -37,7 +37,9 @@ def _rope(torch, x, params):
             for axis, dim in enumerate(params["axes_dim"])
         ]
         freqs = tuple(_joined(torch, part, params["halves"]) for part in zip(*parts, strict=True))
-        y.append(apply_rotary_emb(item[None], freqs, True, pairing, 1)[0])
+        turned = sum(params["axes_dim"])
+        first = apply_rotary_emb(item[None, ..., :turned], freqs, True, pairing, 1)[0]
+        y.append(torch.cat([first, item[..., turned:]], dim=-1))
     return torch.stack(y)
 
 

@@ -1,0 +1,99 @@
+"""Causes that are fitted where an error is: a known bug in one place alone, memory that nobody wrote, a scale.
+
+A list of known bugs says what is wrong everywhere. Here the place comes from the error itself (error_places.py),
+and each bug is tried in that place alone, so that bug and place need not be listed together.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.golden.error_places import Places, contents, joined, places
+from refsd.golden.evidence import Evidence
+
+_BLOCKS = (32, 16, 64, 128, 256)
+# Scales that differ by less are one: a gain.
+_VARIED = 0.02
+
+
+def fitted_causes(
+    found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int, suspects: Mapping[str, np.ndarray]
+) -> list[str]:
+    """What explains an answer that no known bug explains everywhere, the likeliest first.
+
+    found:    the engine's; truth: float64; honest: the reference under the engine's numerics; all of one shape
+    suspects: known bug -> the answer with it, of the same shape
+    """
+    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+        return []
+    evidence = Evidence(found, truth, honest)
+    if evidence.rough or not np.isfinite(found).any():
+        return []
+    suspects = {name: np.reshape(y, truth.shape).astype(np.float64) for name, y in suspects.items()}
+    if not evidence.finite:
+        same = _not_finite_alike(evidence, suspects)
+        if same:
+            return same
+    where = places(evidence, channel)
+    place = f", in {joined(where.phrases, 'and')}" if where.phrases else ""
+    if evidence.finite and where.phrases:
+        there = _in_place(evidence, where, suspects)
+        if there:
+            return [f"{name}{place} alone" for name in there]
+    inside = contents(evidence, where.inside)
+    if inside == "zero":
+        return [f"nothing is computed: zeros{place}"]
+    if not evidence.finite:
+        return [f"memory that nobody wrote is read{place}: NaN or infinite where inputs and truth are finite"]
+    if inside is not None:
+        return [f"nothing is written{place}: {inside}"]
+    part = evidence.part(where.inside) if where.phrases else evidence
+    if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
+        return [f"nothing is written{place}: memory that nobody wrote, where all should be {part.truth.flat[0]:g}"]
+    block = _block_of_scales(part)
+    return [f"blocks of {block} have other scales{place}"] if block else []
+
+
+def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) -> list[str]:
+    """Bugs that give NaN or infinity at the same elements, and the engine's numbers elsewhere."""
+    finite = np.isfinite(evidence.found)
+    named = []
+    for name, y in suspects.items():
+        if np.array_equal(np.isfinite(y), finite) and (not finite.any() or _near(evidence, y, finite)):
+            named.append(name)
+    return named
+
+
+def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:
+    """Whether the numbers there are those of y, or, rounded to float16, nearly so."""
+    size = np.maximum(np.abs(y[where]), np.sqrt(np.mean(y[where] ** 2)))
+    return bool((np.abs(evidence.found[where] - y[where]) <= 2.0**-9 * size).all())
+
+
+def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarray]) -> list[str]:
+    """Bugs that leave no more than honest rounding in the only place that is wrong, the nearest first."""
+    part = evidence.part(where.inside)
+    distances = {}
+    for name, y in suspects.items():
+        wrong = y[where.inside]
+        if np.isfinite(wrong).all() and part.fits(wrong):
+            distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
+    return sorted(distances, key=distances.__getitem__)
+
+
+def _block_of_scales(part: Evidence) -> int | None:
+    """The length of blocks along the last axis each of which is the truth times a number of its own."""
+    n = part.truth.shape[-1]
+    for block in _BLOCKS:
+        if n % block or part.truth.size < 2 * block:
+            continue
+        truth, found = part.truth.reshape(-1, block), part.found.reshape(-1, block)
+        square = (truth**2).sum(axis=1, keepdims=True)
+        if not square.all():
+            continue
+        scale = (truth * found).sum(axis=1, keepdims=True) / square
+        scaled = truth * scale
+        if np.std(scale) > _VARIED * np.abs(scale).mean() and part.fits(scaled.reshape(part.truth.shape)):
+            return block
+    return None

@@ -1,0 +1,66 @@
+"""A program that is started once for each request: a line on its stdin, a file from it."""
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from refsd.engines.relocation import environment
+from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
+from refsd.engines.work_folder import WorkFolder
+from refsd.golden.engine import EngineFailure
+
+PROTOCOL = 1
+_MAX_OUTPUT = 256 << 20
+
+
+def full_request(request: Mapping[str, Any], folder: WorkFolder, output: str) -> dict[str, Any]:
+    """The request as a program gets it. output: a name in the folder"""
+    return {"protocol": PROTOCOL, **request, "output": str(folder.work / output)}
+
+
+class Program:
+    """
+    command:    the program and its own arguments, in words that hold in any working folder
+    timeout:    seconds that one request may take
+    max_output: bytes that it may write in its folder and to stdout and stderr
+    max_file:   bytes that any one file may have, wherever it writes it
+    """
+
+    def __init__(self, command: list[str], timeout: float, max_output: int = _MAX_OUTPUT, max_file: int = MAX_FILE):
+        self.command = command
+        self.timeout = timeout
+        self.max_output = max_output
+        self.max_file = max_file
+        self._supervised = Supervised()
+        self._turn = threading.Lock()
+
+    def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
+        """Run the program once, in a fresh `folder` -> what it wrote to `output`, a name: `most` bytes at most.
+
+        Raises EngineFailure in one line, with the program's own last words.
+        """
+        request = full_request(request, folder, output)
+        with self._turn, tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as log:
+            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.seek(0)
+            before = folder.size()
+
+            def look() -> None:
+                if folder.size() - before + os.fstat(log.fileno()).st_size > self.max_output:
+                    raise EngineFailure(f"it wrote more than {self.max_output >> 20} MiB")
+
+            self._supervised.start(self.command, folder.work, environment(), self.max_file, log, stdin)
+            try:
+                code = self._supervised.wait(self.timeout, look)
+            finally:
+                self._supervised.end()
+            look()
+            if code != 0:
+                raise EngineFailure(f"{ending(code)}: {last_words(log)}")
+            try:
+                return folder.read(output, self.max_output if most is None else most)
+            except EngineFailure as error:
+                raise EngineFailure(f"it ended well, but {error} ({last_words(log)})") from None

@@ -1,0 +1,190 @@
+"""Inject the bugs of a list into an engine, and tell what the judge says of each: seen, placed, named.
+
+    uv run python tests/bugs/inject.py bugs.json
+    uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
+
+bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
+"""
+
+import argparse
+import functools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from injected_models import MODELS
+from injected_operations import OPERATIONS
+from injected_stages import STAGES
+from injected_steps import STEPS
+from injection import Injected, Injection
+
+from refsd.cases import CASES, select
+from refsd.cli.model_files import model_files
+from refsd.engines.reference import Reference
+from refsd.golden import verdict
+from refsd.golden.case import Case
+from refsd.golden.conform import Result, Runner, run
+from refsd.golden.engine import ModelFiles
+from refsd.judges import judges
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64, PROFILES
+
+INJECTIONS: dict[str, Injection] = {**OPERATIONS, **MODELS, **STAGES, **STEPS}
+GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
+_FAILED = (verdict.FAIL, verdict.DEVIATES)
+
+
+class Outcome(NamedTuple):
+    """
+    level:  of the list; "" where that is not known
+    cases:  asked; failing: those that failed
+    case:   the first failing one, of those that are named and placed if any is
+    cause:  named first there; causes: by the number of failing cases
+    """
+
+    id: str
+    level: str
+    cases: int = 0
+    failing: int = 0
+    case: str = ""
+    placed: bool = False
+    named: bool = False
+    cause: str = ""
+    causes: tuple[str, ...] = ()
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def detected(self) -> bool:
+        return self.failing > 0
+
+
+class Bench:
+    """Injects bugs. Truths are computed once."""
+
+    def __init__(self, numerics: str = "float32", files: ModelFiles = model_files):
+        self._numerics, self._files = PROFILES[numerics], files
+        self._reference = Reference(FLOAT64, model_files=files)
+        self._runner = Runner(judges(files), functools.cache(self._truth_of), ())
+
+    def _truth_of(self, name: str):
+        case = CASES[name]
+        return self._reference.run(case, case.realize())
+
+    def outcome(self, id: str, level: str, injection: Injection) -> Outcome:
+        began = time.perf_counter()
+        engine = Injected(injection.bug, self._numerics, self._files)
+        runner = self._runner._replace(truths=lambda case: self._runner.truths(case.name))
+        cases: list[Case] = []
+        for pattern in injection.cases:
+            cases += [case for case in select(pattern) if case not in cases]
+        results = run(runner, [engine], [case for case in cases if not engine.refuses(case)])
+        broken = next((result for result in results if result.status == verdict.ERROR), None)
+        if broken is not None:
+            raise RuntimeError(f"{id} on {broken.case}: {broken.reason}")
+        failing = [result for result in results if result.status in _FAILED]
+        ranked = sorted(failing, key=lambda r: (not injection.named(r.causes), not injection.placed(told(r))))
+        first = Counter(result.causes[0] if result.causes else "" for result in failing)
+        return Outcome(
+            id,
+            level,
+            len(results),
+            len(failing),
+            ranked[0].case if ranked else "",
+            bool(ranked) and injection.placed(told(ranked[0])),
+            bool(ranked) and injection.named(ranked[0].causes),
+            ranked[0].causes[0] if ranked and ranked[0].causes else "",
+            tuple(cause for cause, _ in first.most_common()),
+            ranked[0].reason if ranked else "",
+            time.perf_counter() - began,
+        )
+
+
+def told(result: Result) -> str:
+    """What the report says about the place."""
+    return f"{result.op} {result.place} {result.reason}"
+
+
+def table(outcomes: list[Outcome]) -> str:
+    lines = [
+        "| bug | level | case that shows it | fails | placed | named first | what is named |",
+        "|" + "---|" * 7,
+    ]
+    for o in outcomes:
+        marks = ["yes" if one else "NO" for one in (o.placed, o.named)]
+        lines.append(
+            f"| {o.id} | {o.level} | {o.case or '-'} | {o.failing} of {o.cases} | {marks[0]} | {marks[1]} "
+            f"| {o.cause or o.reason[:90]} |"
+        )
+    return "\n".join(lines)
+
+
+def totals(outcomes: list[Outcome]) -> str:
+    lines = ["| level | bugs | detected | placed | named first |", "|" + "---|" * 5]
+    levels = [*dict.fromkeys(o.level for o in outcomes), ""]
+    for level in levels:
+        some = [o for o in outcomes if not level or o.level == level]
+        shares = [sum(getattr(o, what) for o in some) / len(some) for what in GOALS]
+        lines.append(f"| {level or 'all'} | {len(some)} | " + " | ".join(f"{share:.0%}" for share in shares) + " |")
+    lines.append("| goal | | " + " | ".join(f"{goal:.0%}" for goal in GOALS.values()) + " |")
+    return "\n".join(lines)
+
+
+def read(path: Path) -> dict[str, str]:
+    """id -> level. Raises BadInput for a file that is no such list."""
+    try:
+        rows: Any = json.loads(path.read_text())
+        return {str(row["id"]): str(row["level"]) for row in rows}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f'{path}: expected a list of objects with "id" and "level": {error}') from None
+
+
+def inject(
+    bugs: Mapping[str, str], bench: Bench, note: Callable[[Outcome], None] = lambda outcome: None
+) -> list[Outcome]:
+    outcomes = []
+    for id, level in bugs.items():
+        injection = INJECTIONS.get(id)
+        outcome = bench.outcome(id, level, injection) if injection else Outcome(id, level, reason="not injected")
+        note(outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bugs", type=Path, help='JSON: [{"id": "act-01", "level": "op"}, ...]')
+    parser.add_argument("--id", action="append", help="only this bug; may be repeated")
+    parser.add_argument("--level", help="only bugs of this level")
+    parser.add_argument("--numerics", default="float32", choices=[*PROFILES], help="how the engine computes")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
+    told = parser.parse_args()
+    try:
+        bugs = read(told.bugs)
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 2
+    bugs = {i: level for i, level in bugs.items() if (not told.id or i in told.id) and told.level in (None, level)}
+    if not bugs:
+        print(f"{told.bugs}: no such bug", file=sys.stderr)
+        return 2
+
+    def note(outcome: Outcome) -> None:
+        if told.json:
+            print(json.dumps(outcome._asdict()), flush=True)
+        else:
+            print(f"{outcome.id} {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
+
+    outcomes = inject(bugs, Bench(told.numerics), note)
+    if not told.json:
+        print(table(outcomes), totals(outcomes), sep="\n\n")
+    reached = all(sum(getattr(o, what) for o in outcomes) >= goal * len(outcomes) for what, goal in GOALS.items())
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

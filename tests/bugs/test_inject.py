@@ -1,0 +1,49 @@
+"""Bugs that engines really had, written once more, are seen, placed and named; an honest engine is not accused."""
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from inject import INJECTIONS, Bench
+from injection import Bug
+
+FAST = (
+    *("act-01", "act-04", "att-08", "norm-01", "norm-08", "q-04", "q-09", "rope-03", "rope-06", "time-01"),
+    *("smp-14", "lora-13", "lora-17", "te-22", "smp-35", "q-12", "smp-42"),
+)
+
+
+@functools.cache
+def _bench() -> Bench:
+    def none(model, layout):
+        raise AssertionError("no case of a model is asked here")
+
+    return Bench(files=none)
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("id", FAST)
+def test_a_bug_is_seen_placed_and_named(id):
+    outcome = _bench().outcome(id, "", INJECTIONS[id])
+    assert outcome.detected and outcome.placed, outcome.reason
+    assert outcome.named, outcome.cause or outcome.reason
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("id", ["act-01", "rope-06", "smp-14", "lora-17"])
+def test_the_engine_without_its_bug_passes(id):
+    assert not _bench().outcome(id, "", INJECTIONS[id]._replace(bug=Bug())).detected
+
+
+def test_a_list_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "bugs.json"
+    path.write_text('[{"name": "act-01"}]')
+    command = [sys.executable, str(Path(__file__).with_name("inject.py")), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith(f"{path}: expected a list")
+        and "Traceback" not in done.stderr
+    )

@@ -1,0 +1,248 @@
+"""One process, many requests: what it saves, what it may not do, what one request leaves behind for the next."""
+
+import datetime
+import gc
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from refsd.engines.exec import engine as programs
+from refsd.engines.exec.description import read_description
+from refsd.engines.exec.program import Program
+from refsd.engines.reference import Reference
+from refsd.golden import conform, verdict
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineFailure
+from refsd.golden.leftovers import LEFT_OVER
+from refsd.golden.recipe import Recipe
+from refsd.judges import judges
+from refsd.numerics.profiles import FLOAT64
+
+CASES = [Case(f"silu/{n}", "silu", {"x": Recipe((2, n))}) for n in (3, 4, 5)]
+DESCRIPTION = b'{"protocol": 1, "name": "served", "version": "1", "serve": true, "ops": {"silu": {}}}'
+MIB = 1 << 20
+
+# Started by `python -I -S`, without NumPy: `n` counts the requests, `x` is the input, `body` answers.
+PROGRAM = """
+import array, json, math, os, struct, sys, time
+
+def save(values):
+    data = array.array("f", values).tobytes()
+    header = {{"y": {{"dtype": "F32", "shape": request["shapes"]["x"], "data_offsets": [0, len(data)]}}}}
+    text = json.dumps(header).encode()
+    with open(request["output"], "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+def done(**more):
+    print(json.dumps({{"done": request["case"], **more}}), flush=True)
+
+n = 0
+for line in sys.stdin:
+    request = json.loads(line)
+    n += 1
+    with open(request["inputs"], "rb") as file:
+        data = file.read()
+    x = array.array("f", data[8 + struct.unpack("<Q", data[:8])[0] :])
+    right = [v / (1 + math.exp(-v)) for v in x]
+    {body}
+"""
+HONEST = "save(right); done()"
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """body -> an engine, with little room and time for each request"""
+
+    def make(body, timeout=30.0):
+        path = tmp_path / "program.py"
+        path.write_text(PROGRAM.format(body="\n    ".join(body.splitlines())))
+        program = Program([sys.executable, "-I", "-S", str(path)], timeout, MIB, 8 * MIB)
+        return programs.ServingEngine(program, read_description(DESCRIPTION), None)
+
+    return make
+
+
+def ask(engine, case=CASES[0]):
+    """The answer, or the engine's failure in a line."""
+    try:
+        return engine.run(case, case.realize())["y"]
+    except EngineFailure as error:
+        assert "\n" not in str(error)
+        return str(error)
+
+
+def right(answer, case=CASES[0]):
+    truth = Reference(FLOAT64).run(case, case.realize())["y"]
+    return isinstance(answer, np.ndarray) and np.allclose(answer, truth)
+
+
+def conformed(engine, cases=CASES):
+    truth = Reference(FLOAT64)
+    runner = conform.Runner(
+        judges(), lambda case: truth.run(case, case.realize()), today=datetime.date(2026, 11, 20)
+    )
+    return conform.run(runner, [engine], cases)
+
+
+@pytest.mark.smoke
+def test_all_requests_go_to_one_process(engine):
+    served = engine(HONEST)
+    assert all(right(ask(served, case), case) for case in CASES)
+    started = engine("save([float(n)] * len(x)); done()")
+    assert [ask(started)[0, 0] for _ in range(3)] == [1, 2, 3]
+
+
+def test_what_takes_long_to_start_is_started_once(engine):
+    served = engine("n == 1 and time.sleep(0.5)\n" + HONEST)
+    ask(served)
+    begun = time.monotonic()
+    assert all(right(ask(served)) for _ in range(5))
+    assert time.monotonic() - begun < 0.5
+
+
+def test_a_program_says_that_it_serves(tmp_path):
+    path = tmp_path / "program.py"
+    body = f"if request['request'] == 'describe': open(request['output'], 'wb').write({DESCRIPTION!r}); continue"
+    text = PROGRAM.format(body=HONEST).replace("    n += 1", f"    n += 1\n    {body}")
+    path.write_text(text)
+    (found,) = programs.find(f"{sys.executable} -I -S {path}")
+    assert isinstance(found.engine, programs.ServingEngine), found.why_not
+    assert [r.status for r in conformed(found.engine)] == [verdict.PASS] * 3
+
+
+# What a second request does -> the line that it gets; the first and the third are answered.
+MIBS = "it wrote more than 1 MiB"
+TWICE = "it answered twice"
+LATE = "no answer after 1 s"
+ODD = "its answer is not understood"
+FAULTS = {
+    "crash": ("os._exit(3)", "ended with exit code 3: it said nothing"),
+    "last words": ("print('no memory left', flush=True); os._exit(1)", "ended with exit code 1: no memory left"),
+    "signal": ("os.kill(os.getpid(), 11)", "ended by SIGSEGV: it said nothing"),
+    "half an answer": ("open(request['output'], 'w').write('12'); os._exit(2)", "ended with exit code 2"),
+    "hangs": ("time.sleep(60)", LATE),
+    "is silent": ("save(right)", LATE),
+    "prints megabytes": ("[print('x' * 99999) for _ in range(30)]; save(right); done()", MIBS),
+    "prints a long line": ("sys.stdout.write('y' * (2 << 20)); done()", MIBS),
+    "prints without end": ("[print('x' * 9999) for _ in iter(int, 1)]", MIBS),
+    "writes megabytes": ("open('big', 'wb').write(bytes(2 << 20)); save(right); done()", MIBS),
+    "answers at once twice": (
+        "a = json.dumps({'done': request['case']}); print(a + '\\n' + a, flush=True)",
+        "it answered twice",
+    ),
+    "another's answer": ('print(\'{"done": "me"}\', flush=True)', "it answered to 'me', which nobody asked"),
+    "no word": ("print('{\"done\": 7}', flush=True)", ODD),
+    "broken JSON": ("print('{\"done\": ', flush=True)", ODD),
+    "a deep nest": ("print('{\"done\":' + '[' * 50000, flush=True)", ODD),
+    "no output": ("done()", "it answered, but it wrote no output.safetensors"),
+    "a refusal": ("done(error='no room\\nfor it')", "no room for it"),
+    "leaves": ("sys.exit()", "ended with exit code 0: it said nothing"),
+    "closes its stdin": ("os.close(0); time.sleep(60)", LATE),
+    "garbage": ("open(request['output'], 'w').write('x' * 99); done()", "output.safetensors is none"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_that_request_s_alone(engine, tmp_path, fault):
+    body, line = FAULTS[fault]
+    seen = tmp_path / "seen"
+    once = (
+        f"again = os.path.exists({str(seen)!r})\nif n == 2 and not again:\n    open({str(seen)!r}, 'w').close()\n"
+    )
+    served = engine(f"{once}    {body}\nelse:\n    {HONEST}", timeout=1.0)
+    assert right(ask(served))
+    assert line in ask(served)
+    assert right(ask(served)) and right(ask(served))
+
+
+def test_two_answers_that_come_one_after_the_other_fail_the_next_request(engine):
+    served = engine("save(right); done(); time.sleep(0.05); done()")
+    assert right(ask(served))
+    time.sleep(0.3)
+    assert ask(served) == "it had answered the request before this one twice"
+    assert right(ask(served))
+
+
+def test_a_process_that_leaves_between_requests_is_started_again(engine):
+    served = engine(HONEST + "; sys.exit()")
+    for _ in range(3):
+        assert right(ask(served))
+        time.sleep(0.05)
+
+
+def test_answers_are_found_between_other_lines(engine):
+    served = engine("print('50 %\\r100 %', end=''); print('{}', file=sys.stderr); save(right); done()")
+    assert all(right(ask(served)) for _ in range(3))
+
+
+def test_a_request_longer_than_a_pipe_goes_through(engine):
+    served = engine(HONEST)
+    long = Case("silu/long", "silu", CASES[0].inputs, {"note": "x" * 300_000})
+    judge = judges().of(long)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(judge), "complete", lambda self, case, inputs: case.params)
+        assert isinstance(ask(served, long), np.ndarray)
+
+
+def test_nothing_is_left_running(engine):
+    served = engine("os.fork() or time.sleep(60)\n" + HONEST)
+    assert right(ask(served))
+    running = psutil.Process().children(recursive=True)
+    assert len(running) >= 2
+    del served
+    gc.collect()
+    _, alive = psutil.wait_procs(running, timeout=10)
+    assert alive == []
+
+
+def test_an_honest_program_conforms_and_its_first_case_is_asked_again(engine):
+    served = engine(HONEST)
+    asked = []
+    run = served.run
+    served.run = lambda case, inputs: (asked.append(case.name), run(case, inputs))[1]
+    served.run_tapped = lambda case, inputs: (served.run(case, inputs), {})
+    assert [r.status for r in conformed(served)] == [verdict.PASS] * 3
+    assert asked == ["silu/3", "silu/4", "silu/5", "silu/3"]
+
+
+def test_the_last_request_is_the_first_one_again(engine):
+    served = engine("save([v * (1 if n < 4 else 1.01) for v in right]); done()")
+    first, *others = conformed(served)
+    assert (first.status, first.causes, [r.status for r in others]) == (
+        verdict.FAIL, (LEFT_OVER,), [verdict.PASS] * 2,
+    )  # fmt: skip
+    assert first.reason.startswith(
+        "y: asked again as the last request of the process, 6 of 6 elements differ, first"
+    )
+
+
+def test_a_last_bit_is_no_leftover(engine):
+    served = engine("save([v * (1 if n < 4 else 1 + 1e-7) for v in right]); done()")
+    assert [r.status for r in conformed(served)] == [verdict.PASS] * 3
+
+
+def test_the_last_request_may_not_fail_either(engine):
+    first, *_ = conformed(engine("n == 4 and os._exit(1); save(right); done()"))
+    assert first.status == verdict.FAIL and "asked again as the last request, it fails: ended with" in first.reason
+
+
+def test_what_fails_in_company_and_conforms_alone_has_that_cause(engine):
+    served = engine("save(right if n == 1 else [v + n for v in right]); done()")
+    first, second, third = conformed(served)
+    assert second.causes == third.causes == (LEFT_OVER,)
+    assert "asked alone, in a process of its own, the engine conforms" in second.reason
+    assert first.causes == (LEFT_OVER,)  # asked again at the end
+
+
+def test_what_is_wrong_alone_too_keeps_its_own_cause(engine):
+    results = conformed(engine("save([2 * v for v in right]); done()"))
+    assert all(r.status == verdict.FAIL and LEFT_OVER not in r.causes for r in results)
+
+
+@pytest.mark.parametrize("text", ['"yes"', "1", "null"])
+def test_serve_is_true_or_false(text):
+    with pytest.raises(EngineFailure, match="serve"):
+        read_description(DESCRIPTION.replace(b"true", text.encode()))
