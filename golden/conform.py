@@ -10,7 +10,7 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineFailure, ServingEngine, TappedEngine
+from refsd.golden.engine import Engine, EngineFailure, PartialEngine, ServingEngine, TappedEngine
 from refsd.golden.examination import Examination, describe, examine, explain, nearest
 from refsd.golden.explanation import Nearest
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
@@ -282,7 +282,10 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     except Exception as error:  # what an engine declares need not fit the case
         reason = f"the reference cannot compute it under {numerics.name}: {type(error).__name__}: {_line(error)}"
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
-    standard = Standard(case, inputs, runner.truths(case), near, numerics)
+    truth = runner.truths(case)
+    if taps and isinstance(engine, PartialEngine):
+        truth = {name: y for name, y in truth.items() if name in found}
+    standard = Standard(case, inputs, truth, near, numerics)
     examined = examine(judge, standard, found, taps)
     answered = Answered(engine.name, standard, found, taps, examined)
     runner.heard(answered)

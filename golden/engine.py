@@ -55,6 +55,16 @@ class TappedEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class PartialEngine(TappedEngine, Protocol):
+    """An engine that left what it computed in files: beside taps, outputs may be missing.
+
+    partial: True
+    """
+
+    partial: bool
+
+
+@runtime_checkable
 class ServingEngine(Engine, Protocol):
     """An engine that answers all cases in one process, where one may leave something behind for the next."""
 

@@ -178,8 +178,7 @@ def _judge(runner, found, chosen, again, total: int):
                 advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            conformance.run(runner, found, chosen, done)
+            return conformance.run(runner, found, chosen, done), ""
     except KeyboardInterrupt:
         partial = f"{len(results)} of {total} answers judged"
         return [*results, *(again.left(results) if again is not None else ())], partial
-    return results, ""

@@ -217,11 +217,22 @@ def test_a_model_is_followed_tap_by_tap(folder, monkeypatch):
         taps = Taps(ops=True)
         outputs = kind.tapped(_CLIP, _CLIP.realize(), arithmetic, taps)
         _dump(folder / f"{name}.safetensors", {**taps, **outputs})
+        part = {tap: y for tap, y in taps.items() if "layers.1" in tap}
+        _dump(folder / f"part of {name}.safetensors", part)
     truth = kind.answer(_CLIP, _CLIP.realize(), Arithmetic(FLOAT64))
-    a, b = (find(f"{folder}/{name}.safetensors")[0].engine for name in ("right", "wrong"))
-    case = compare_case(Runner(judges(kind.model_files), lambda case: truth), a, b, _CLIP)
+
+    def compared(*names):
+        a, b = (find(f"{folder}/{name}.safetensors")[0].engine for name in names)
+        return compare_case(Runner(judges(kind.model_files), lambda case: truth), a, b, _CLIP)
+
+    case = compared("right", "wrong")
     assert case.wrong == ["wrong"] and case.parting.before > 5
     assert case.parting.at == "text_model.encoder.layers.1.layer_norm1"
     assert case.parting.own["wrong"] > case.parting.allowed["wrong"]
     assert case.parting.own["right"] < case.parting.allowed["right"]
     assert case.sides[1].causes[0] == "eps ten times too small"
+    # A part of the taps, without the outputs, is judged as far as it goes.
+    assert compared("right", "part of right").outcome == "both conform"
+    case = compared("right", "part of wrong")
+    assert case.wrong == ["part of wrong"] and case.distance is None
+    assert case.parting.at == "text_model.encoder.layers.1.layer_norm1"

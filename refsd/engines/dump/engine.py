@@ -44,6 +44,7 @@ class DumpEngine:
     """
 
     version = "a dump"
+    partial = True
 
     def __init__(self, path: Path, numerics: Numerics):
         self.name = path.stem

@@ -8,7 +8,9 @@ import time
 import numpy as np
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from refsd.cli import app
 from refsd.engines.exec import engine as programs
 from refsd.engines.exec.description import read_description
 from refsd.engines.exec.program import Program
@@ -22,7 +24,9 @@ from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
 
 CASES = [Case(f"silu/{n}", "silu", {"x": Recipe((2, n))}) for n in (3, 4, 5)]
-DESCRIPTION = b'{"protocol": 1, "name": "served", "version": "1", "serve": true, "ops": {"silu": {}}}'
+DESCRIPTION = (
+    b'{"protocol": 1, "name": "served", "version": "1", "serve": true, "ops": {"silu": {"types": ["f32"]}}}'
+)
 MIB = 1 << 20
 
 # Started by `python -I -S`, without NumPy: `n` counts the requests, `x` is the input, `body` answers.
@@ -103,14 +107,31 @@ def test_what_takes_long_to_start_is_started_once(engine):
     assert time.monotonic() - begun < 0.5
 
 
-def test_a_program_says_that_it_serves(tmp_path):
-    path = tmp_path / "program.py"
-    body = f"if request['request'] == 'describe': open(request['output'], 'wb').write({DESCRIPTION!r}); continue"
-    text = PROGRAM.format(body=HONEST).replace("    n += 1", f"    n += 1\n    {body}")
-    path.write_text(text)
-    (found,) = programs.find(f"{sys.executable} -I -S {path}")
+@pytest.fixture
+def described(tmp_path):
+    """body -> the command of a program that also describes itself"""
+
+    def make(body):
+        own = f"if request['request'] == 'describe': open(request['output'], 'wb').write({DESCRIPTION!r}); continue"
+        path = tmp_path / "described.py"
+        path.write_text(PROGRAM.format(body=body).replace("    n += 1", f"    {own}\n    n += 1"))
+        return f"{sys.executable} -I -S {path}"
+
+    return make
+
+
+def test_a_program_says_that_it_serves(described):
+    (found,) = programs.find(described(HONEST))
     assert isinstance(found.engine, programs.ServingEngine), found.why_not
     assert [r.status for r in conformed(found.engine)] == [verdict.PASS] * 3
+
+
+@pytest.mark.parametrize(("body", "code"), [(HONEST, 0), ("save(right if n == 1 else x); done()", 1)])
+def test_the_command_asks_again_too(described, tmp_path, monkeypatch, body, code):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["conform", f"exec:{described(body)}", "--cases", "silu/*"])
+    assert done.exit_code == code, done.output
+    assert ("asked again as the last request" in done.stdout) == bool(code)
 
 
 # What a second request does -> the line that it gets; the first and the third are answered.
