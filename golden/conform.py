@@ -361,19 +361,6 @@ def _today(runner: Runner) -> datetime.date:
     return runner.today or datetime.date.today()
 
 
-def _looked_into(
-    judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination
-) -> tuple[tuple[str, ...], list[str]]:
-    """The causes of a failure, and phrases on them. The verdict stands even where the search for them fails."""
-    try:
-        causes = tuple(explain(judge, standard, found, taps, examined))
-        if causes:
-            return causes, [f"the reference agrees if {' or '.join(causes)}"]
-        return (), describe(judge, standard, found, taps, examined)[:2]
-    except Exception as error:
-        return (), [f"the search for a cause failed: {type(error).__name__}: {_line(error)}"]
-
-
 def _explain(
     standard: Standard, found: Answer, taps: Answer, honest: _Honest, declared: tuple[Deviation, ...]
 ) -> tuple[Deviation, ...]:

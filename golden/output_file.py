@@ -165,18 +165,22 @@ def replaced_folder(path: Path, marker: str) -> Iterator[Path]:
     _check_replaceable(path, target, marker)
     _check_folder(path, target)
     try:
-        with Scratch(target.parent, _PREFIX) as folder:
-            part = folder / "new"
-            part.mkdir()
-            yield part
-            _check_replaceable(path, target, marker)
+        scratch = Scratch(target.parent, _PREFIX)
+        part = scratch.path / "new"
+        part.mkdir()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot write the folder: {error.strerror or error}") from None
+    with scratch as folder:
+        yield part
+        _check_replaceable(path, target, marker)
+        try:
             if os.path.lexists(target):
                 os.rename(target, folder / "old")
             if any(part.iterdir()):
                 os.rename(part, target)
             _flush_folder(target.parent)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot write the folder: {error.strerror or error}") from None
+        except OSError as error:
+            raise BadInput(f"{path}: cannot write the folder: {error.strerror or error}") from None
 
 
 def _check_replaceable(path: Path, target: Path, marker: str) -> None:

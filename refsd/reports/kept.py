@@ -75,7 +75,11 @@ class Keeper:
         if not self._entries:
             return
         index = msgspec.json.format(msgspec.json.encode(self._entries), indent=1)
-        (self._folder / INDEX).write_bytes(index + b"\n")
+        try:
+            (self._folder / INDEX).write_bytes(index + b"\n")
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+            (self._folder / INDEX).touch()
 
     @property
     def notes(self) -> list[str]:

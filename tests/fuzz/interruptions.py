@@ -66,7 +66,7 @@ COMMANDS = {
             *("conform", "refsd:float32", "--cases", "silu/*", "--golden", str(folder / "g")),
             *("--report", str(folder / "r"), "--json", str(folder / "c.json"), "--junit", str(folder / "j.xml")),
         ],
-        ("r/report.md", "r/conform.json", "r/junit.xml", "c.json", "j.xml", "g/blobs"),
+        ("r/report.html", "r/report.md", "r/conform.json", "r/junit.xml", "c.json", "j.xml", "g/blobs"),
         ("r/", "c.json", "j.xml"),
     ),
     "noise": Command(
