@@ -254,7 +254,8 @@ class Arithmetic:
     def geglu(self, x):
         """x [..., 2D] -> [..., D]: the first half times the GELU of the second"""
         n = self.numerics
-        if n.storage != n.compute or n.gelu is not None or "gelu" in self._forced:
+        erf = self.parameter("gelu", "approximate", "none") == "none"
+        if n.storage != n.compute or n.gelu is not None or not erf:
             value, gate = np.split(x, 2, axis=-1)
             return self.multiply(value, self.gelu(gate))
         return act.geglu(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)

@@ -14,9 +14,10 @@ hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, deran
 hypothesis.settings.register_profile("deep", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# A worker for each core: BLAS threads of their own would only fight over the cores.
+# A worker for each core: threads of BLAS and of torch would only fight over the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # `from naive.group_norm import group_norm`: tests/ itself on sys.path would make tests/refsd shadow refsd.
 _naive = types.ModuleType("naive", "The slow, obvious second opinions.")

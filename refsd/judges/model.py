@@ -1,6 +1,8 @@
 """Models' components as a kind of case: answered by refsd's models, located by their taps."""
 
+import itertools
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
 from refsd.judges.following import Following, Reached, as_shaped
+from refsd.judges.known_deviations import Noting
+from refsd.judges.known_deviations import explaining as explaining_deviations
 from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
 from refsd.judges.observed import Observed
 from refsd.judges.place import Place
@@ -32,6 +36,8 @@ _PREFIX = "model/"
 _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU)
 # Of honest runs with random roundings, where a tap would be wrong without them.
 _SCATTERED_RUNS = 8
+# Seconds of CPU that a search for the cause of one answer may take.
+_SEARCH = 25.0
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
@@ -184,13 +190,15 @@ class ModelJudge(Judge):
             return taps, change.outputs(y) or {}
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """The causes that explain an engine's answer, by the rule of golden/explanation.py; of small models only.
+        """The causes that explain an engine's answer, by the rule of golden/explanation.py.
 
-        Tried in turn, until something explains it: one factor on the whole answer, a precision that the engine does
-        not declare, each known bug everywhere, each known bug of weights in one block alone.
+        Tried in turn, until something explains it or the time is over: one factor on the whole answer, a precision
+        that the engine does not declare, each known bug everywhere, known deviations of engines, each known bug of
+        weights in one block alone. For models of full size only the deviations: each attempt takes seconds.
         """
+        end = time.process_time() + _SEARCH
         case, inputs, truth, honest, numerics, _ = standard
-        if case.model is None or not case.model.tiny:
+        if case.model is None:
             return []
         if any(name not in found or found[name].shape != y.shape for name, y in truth.items()):
             return []
@@ -205,7 +213,7 @@ class ModelJudge(Judge):
 
         def explaining(mutants: Iterable[Mutant[Change]]) -> list[str]:
             suspects = {}
-            for name, change in mutants:
+            for name, change in itertools.takewhile(lambda mutant: time.process_time() < end, mutants):
                 near = self._changed(case, inputs, change, numerics)
                 if near is None or not scene.explained_by(near):
                     continue
@@ -214,6 +222,19 @@ class ModelJudge(Judge):
                     suspects[name] = near
             return scene.nearest(suspects)
 
+        def deviating(deviations: tuple[Deviation, ...]) -> bool:
+            near = self.answer(case, inputs, Arithmetic(numerics, deviations))
+            return scene.explained_by(near) and agrees(
+                found, self.answer(case, inputs, Arithmetic(FLOAT64, deviations)), near
+            )
+
+        def known_deviations() -> list[str]:
+            noting = Noting(numerics)
+            self.answer(case, inputs, noting)
+            return explaining_deviations(noting.met, deviating)
+
+        if not case.model.tiny:
+            return known_deviations()
         size = _size(found, truth)
         if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
             {name: found[name] / size for name in truth}, truth, honest
@@ -223,7 +244,7 @@ class ModelJudge(Judge):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
                 return [f"it computes as {other.name}, and not as {numerics.name}"]
-        return explaining(MUTANTS) or explaining(self._in_one_block(case, inputs))
+        return explaining(MUTANTS) or known_deviations() or explaining(self._in_one_block(case, inputs))
 
     def _module(
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
