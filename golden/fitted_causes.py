@@ -32,7 +32,7 @@ def fitted_causes(
         return []
     suspects = {name: np.reshape(y, truth.shape).astype(np.float64) for name, y in suspects.items()}
     if not evidence.finite:
-        same = _not_finite_alike(evidence, suspects)
+        same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
         if same:
             return same
     where = places(evidence, channel)
@@ -63,6 +63,18 @@ def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) ->
         if np.array_equal(np.isfinite(y), finite) and (not finite.any() or _near(evidence, y, finite)):
             named.append(name)
     return named
+
+
+def _overflow(evidence: Evidence) -> list[str]:
+    """Infinite, with the truth's sign, exactly where the truth is largest."""
+    found, truth = evidence.found, evidence.truth
+    infinite, size = np.isinf(found), np.abs(truth)
+    if np.isnan(found).any() or (np.sign(found) != np.sign(truth))[infinite].any():
+        return []
+    least = float(size[infinite].min())
+    if float(size[~infinite].max()) > 1.01 * least:
+        return []
+    return [f"numbers overflow: infinite where the truth is beyond {least:.4g}"]
 
 
 def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:

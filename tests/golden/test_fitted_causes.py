@@ -27,6 +27,11 @@ def _with_tail(y):
         (_with_tail(3.5), f"nothing is written, {TAIL}: constant 3.5"),
         (np.zeros_like(TRUTH), "nothing is computed: zeros"),
         (_with_tail(np.nan), f"memory that nobody wrote is read, {TAIL}: NaN or infinite"),
+        (
+            np.where(np.abs(TRUTH) > 2, np.copysign(np.inf, TRUTH), HONEST),
+            "numbers overflow: infinite where the truth is beyond 2.",
+        ),
+        (_with_tail(np.inf), f"memory that nobody wrote is read, {TAIL}: NaN or infinite"),
         (HONEST + np.where(np.arange(77) < 64, 0.1 * RNG.standard_normal(TRUTH.shape), 0), None),
         (np.full_like(TRUTH, np.nan), None),
     ],
