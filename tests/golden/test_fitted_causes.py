@@ -29,7 +29,7 @@ def _with_tail(y):
         (_with_tail(np.nan), f"memory that nobody wrote is read, {TAIL}: NaN or infinite"),
         (
             np.where(np.abs(TRUTH) > 2, np.copysign(np.inf, TRUTH), HONEST),
-            "numbers overflow: infinite where the truth is beyond 2.",
+            "numbers overflow: infinite where the truth is beyond 2",
         ),
         (_with_tail(np.inf), f"memory that nobody wrote is read, {TAIL}: NaN or infinite"),
         (HONEST + np.where(np.arange(77) < 64, 0.1 * RNG.standard_normal(TRUTH.shape), 0), None),
@@ -38,7 +38,7 @@ def _with_tail(y):
 )
 def test_the_cause_and_its_place(found, says):
     causes = fitted_causes(found, TRUTH, HONEST, -1, SUSPECTS)
-    assert causes == [] if says is None else causes[0].startswith(says)
+    assert causes == [] if says is None else causes[0].startswith(says), causes
 
 
 def test_nan_of_a_known_bug_is_that_bug():
