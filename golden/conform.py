@@ -10,9 +10,10 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineFailure, PartialEngine, ServingEngine, TappedEngine
+from refsd.golden.engine import Engine, EngineFailure, ForcedEngine, PartialEngine, ServingEngine, TappedEngine
 from refsd.golden.examination import Examination, describe, examine, explain, nearest
 from refsd.golden.explanation import Nearest
+from refsd.golden.forcing import wrong_alone
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.leftovers import LEFT_OVER, asked_again, conforms_alone
 from refsd.golden.metrics import Metrics
@@ -307,6 +308,9 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     else:
         left = isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, bool(taps))
         causes = _left_over(examined) if left else _causes(judge, standard, found, taps, examined)
+        if taps and isinstance(engine, ForcedEngine) and engine.can_force(case):
+            forced = wrong_alone(engine, judge, standard, taps)
+            causes |= {"reason": "; ".join(filter(None, [causes["reason"], forced]))}
         outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)
 

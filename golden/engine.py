@@ -55,6 +55,21 @@ class TappedEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class ForcedEngine(TappedEngine, Protocol):
+    """An engine that can go on with given tensors in place of its own taps."""
+
+    def can_force(self, case: Case) -> bool:
+        """Whether it can in this case."""
+        ...
+
+    def run_forced(
+        self, case: Case, inputs: Mapping[str, StoredTensor], forced: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """As run_tapped; at each tap in `forced` it goes on with that tensor, and still answers with its own."""
+        ...
+
+
+@runtime_checkable
 class PartialEngine(TappedEngine, Protocol):
     """An engine that left what it computed in files: beside taps, outputs may be missing.
 

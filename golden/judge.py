@@ -21,6 +21,7 @@ from refsd.numerics.tensor import StoredTensor
 
 Answer = Mapping[str, np.ndarray]
 Inputs = Mapping[str, StoredTensor]
+NOTHING: Answer = MappingProxyType({})
 Change = TypeVar("Change", covariant=True)
 
 
@@ -114,9 +115,18 @@ class Judge(ABC):
         found: Answer,
         numerics: Numerics,
         deviations: tuple[Deviation, ...] = (),
+        forced: Answer = NOTHING,
     ) -> Trace:
-        """Measure an engine's taps. found: taps and, of the outputs, any."""
+        """Measure an engine's taps.
+
+        found:  taps and, of the outputs, any
+        forced: what the engine went on with at some taps, in place of its own
+        """
         return Trace()
+
+    def reference_taps(self, case: Case, inputs: Inputs) -> Answer:
+        """The reference's own taps in float64, all of them."""
+        return NOTHING
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
         """What explains a wrong tap (or output), the likeliest first. found: as for `trace`."""

@@ -111,11 +111,11 @@ def esrgan(t, p):
     """A whole model: the weights come in a file, under the names of the original."""
     weights = load_file(p["model"]["file"])
 
-    taps = {}
+    taps, forced = {}, p["forced"]
 
     def conv(name, x):
         taps[name] = conv3x3(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
-        return taps[name]
+        return forced.get(name, taps[name])
 
     def leaky(x):
         return np.where(x >= 0, x, np.float32(0.1 if BUG else 0.2) * x)
@@ -151,7 +151,7 @@ def describe():
         "serve": True,
         "ops": {op: {"types": ["f32", "f16"]} for op in OPS},
     }
-    description["ops"]["model/esrgan"]["taps"] = True
+    description["ops"]["model/esrgan"] |= {"taps": True, "forced": True}
     description["ops"]["trajectory"] = {"samplers": ["euler", "euler_a"], "schedules": ["karras"]}
     of_sigmas = {"engine": ["k-diffusion", "sdcpp"], "levels": ["sd"], "schedule": ["discrete", "karras"]}
     description["ops"]["stage/sigmas"]["params"] = of_sigmas | {"strength": [1.0]}
@@ -160,7 +160,8 @@ def describe():
 
 
 def run(request):
-    params = {**request["params"], "model": request.get("model")}
+    forced = load_file(request["forced"]) if "forced" in request else {}
+    params = {**request["params"], "model": request.get("model"), "forced": forced}
     answer = OPS[request["op"]](load_file(request["inputs"]), params)
     answer, taps = answer if isinstance(answer, tuple) else (answer, {})
     if "taps" in request:  # what was computed on the way

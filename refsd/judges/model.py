@@ -12,7 +12,7 @@ from refsd.components import COMPONENTS, forward, load
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.golden.explanation import Scene
-from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard, Trace
+from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
@@ -90,6 +90,11 @@ class ModelJudge(Judge):
         """Of models of full size they would fill the memory."""
         return case.model is None or case.model.tiny
 
+    def reference_taps(self, case: Case, inputs: Inputs) -> Answer:
+        taps = Taps(ops=True)
+        self.tapped(case, inputs, Arithmetic(FLOAT64), taps)
+        return taps
+
     def trace(
         self,
         case: Case,
@@ -97,9 +102,11 @@ class ModelJudge(Judge):
         found: Answer,
         numerics: Numerics,
         deviations: tuple[Deviation, ...] = (),
+        forced: Answer = NOTHING,
     ) -> Trace:
-        right, truth = self._follow(case, inputs, found, Observed(FLOAT64, deviations))
-        near, honest = self._follow(case, inputs, found, Observed(numerics, deviations))
+        followed = {**found, **forced}
+        right, truth = self._follow(case, inputs, followed, Observed(FLOAT64, deviations))
+        near, honest = self._follow(case, inputs, followed, Observed(numerics, deviations))
         losses = {name: segment.loss for name, segment in near.segments.items()}
         ops = {name: segment.ops for name, segment in near.segments.items()}
         outputs = {name: y for name, y in truth.items() if name in found and name not in right}
@@ -107,7 +114,7 @@ class ModelJudge(Judge):
         truths = {**right, **outputs}
         taps = measure_taps(shaped, truths, {**honest, **near}, numerics, losses)
         if not all(judge_output(m).passed for m in taps) and numerics.compute != "float64":
-            spreads = self._spreads(case, inputs, found, truths, numerics, deviations)
+            spreads = self._spreads(case, inputs, followed, truths, numerics, deviations)
             again = measure_taps(shaped, truths, {**honest, **near}, numerics, losses, spreads)
             taps = [m if judge_output(m).passed else other for m, other in zip(taps, again, strict=True)]
         return Trace(taps, right.recorded, ops)

@@ -37,6 +37,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     samplers, schedules: of "trajectory", those that it has; None: all
     params:     parameter -> the values that it has: {"engine": ["sdcpp"]}; of one that is not there, all
     taps:       of a model: whether it can write what it computed on the way
+    forced:     of a model: whether it can go on with given tensors in place of its taps
     """
 
     types: list[str] | None = None
@@ -46,6 +47,7 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True):
     numerics: str | dict[str, Any] | None = None
     deviations: list[str | DeviationText] = []
     taps: bool = False
+    forced: bool = False
 
 
 class _Text(msgspec.Struct, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from refsd.judges import judges
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import Numerics
-from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
 _MAX_DESCRIPTION = 1 << 20
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
@@ -90,7 +90,23 @@ class ExecEngine:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         return self._run(case, inputs, self._asked, self._description.ops[case.op].taps)
 
-    def _run(self, case: Case, inputs: Mapping[str, StoredTensor], asked: Asked, tapped: bool):
+    def can_force(self, case: Case) -> bool:
+        offer = self._description.ops[case.op]
+        return offer.taps and offer.forced
+
+    def run_forced(
+        self, case: Case, inputs: Mapping[str, StoredTensor], forced: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        return self._run(case, inputs, self._asked, True, forced)
+
+    def _run(
+        self,
+        case: Case,
+        inputs: Mapping[str, StoredTensor],
+        asked: Asked,
+        tapped: bool,
+        forced: Mapping[str, np.ndarray] | None = None,
+    ):
         params = judges().of(case).complete(case, inputs)
         with WorkFolder("refsd-exec-") as folder:
             given = folder.given / "inputs.safetensors"
@@ -111,6 +127,9 @@ class ExecEngine:
                     "tiny": case.model.tiny,
                     "file": os.path.abspath(self._model_files(case.model, "ldm")),
                 }
+            if forced is not None:
+                request["forced"] = str(folder.given / "forced.safetensors")
+                _write_tensors({name: stored(y) for name, y in forced.items()}, Path(request["forced"]))
             if tapped:
                 request["taps"] = str(folder.work / _TAPS)
             outputs = _read_tensors(asked.ask(request, folder, _OUTPUT), _OUTPUT)

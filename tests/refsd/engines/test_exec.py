@@ -115,6 +115,7 @@ def test_the_example_answers_a_whole_model(tmp_path, arguments, status):
     # Its taps are the convolutions: the activation before the second one is wrong.
     place, causes = ("body.0.rdb1.conv2", ("leaky_relu before it: slope half as large",)) if arguments else ("", ())
     assert (result.place, result.causes) == (place, causes), result.reason
+    assert ("taps are wrong: body.0.rdb1.conv2, " in result.reason) == bool(arguments), result.reason
 
 
 def test_the_example_without_eta_is_told_so():

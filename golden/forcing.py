@@ -1,0 +1,39 @@
+"""Each tap alone: the engine is given the reference's tensors to go on with, so that no error is passed on.
+
+Without it a tap is judged on the engine's own earlier taps, which says nothing where those are not finite.
+"""
+
+import math
+
+import numpy as np
+
+from refsd.golden.engine import EngineFailure, ForcedEngine
+from refsd.golden.examination import Examination
+from refsd.golden.judge import Answer, Judge, Standard
+from refsd.golden.wording import counted
+
+_NAMED = 3  # wrong taps that are named
+
+
+def wrong_alone(engine: ForcedEngine, judge: Judge, standard: Standard, taps: Answer) -> str:
+    """Which of an engine's taps are wrong when all of them are forced, in a phrase; "" where it has no taps.
+
+    taps: as the engine gave them unforced; those that the reference has too, in the same size, are forced
+    """
+    case, inputs = standard.case, standard.inputs
+    reference = judge.reference_taps(case, inputs)
+    forced = {
+        name: np.reshape(reference[name], y.shape).astype(np.float32)
+        for name, y in taps.items()
+        if name in reference and y.size == math.prod(np.shape(reference[name]))
+    }
+    try:
+        found, own = engine.run_forced(case, inputs, forced)
+    except EngineFailure as error:
+        return f"forced to the reference's tensors, it fails: {error}"
+    trace = judge.trace(case, inputs, {**own, **found}, standard.numerics, standard.deviations, forced)
+    wrong = Examination(trace, ()).wrong
+    if not trace.taps:
+        return ""
+    named = ": " + ", ".join(wrong[:_NAMED]) + (", ..." if len(wrong) > _NAMED else "") if wrong else ""
+    return f"forced to the reference's tensors, {len(wrong)} of {counted(len(trace.taps), 'tap')} are wrong{named}"
