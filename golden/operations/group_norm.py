@@ -83,6 +83,20 @@ def over_the_batch(op, inputs, params):
     return y.astype(np.float32)
 
 
+def parts_in_the_other_order(share: float) -> Wrong:
+    """The channels were joined from two parts, of which the last `share` should be the first."""
+
+    def wrong(op, inputs, params):
+        x = inputs["x"].values()
+        C = x.shape[1]
+        moved = round(C * share)
+        if moved in (0, C) or abs(moved - C * share) > 1e-6:
+            return None
+        return answer(op, {**inputs, "x": stored(np.ascontiguousarray(np.roll(x, moved, axis=1)))}, params)
+
+    return wrong
+
+
 def silu_first(op, inputs, params):
     x = answer(SILU, {"x": inputs["x"]}, {})
     return answer(GROUP_NORM, {**inputs, "x": stored(x)}, params)
@@ -130,6 +144,10 @@ GROUP_NORM = Operation(
             for n in (32, 64, 128, 256, 512)
         ),
         Mutant("one group of the whole batch", over_the_batch),
+        *(
+            Mutant(f"joined parts in the other order (b first): {name}", parts_in_the_other_order(share))
+            for name, share in (("half", 1 / 2), ("a third", 1 / 3), ("two thirds", 2 / 3), ("a quarter", 1 / 4))
+        ),
     ),
     cases=(
         _case("plain", (2, 64, 9, 7)),

@@ -75,6 +75,12 @@ CASES = [
     _denoise("sdxl", "unet", "first-step", _x(4, 8, 16), _all(999), 77, "f16", y=_y(_SIZES)),
     _denoise("sdxl", "unet", "between", _x(4, 16, 4), _DRAWN, 5, "f16", y=_y(_SIZES)),
     _denoise("controlnet", "controlnet", "between", _x(4, 8, 16), _DRAWN, 7, hint=_x(3, 64, 128, **_PICTURE)),
+    _lone(
+        _case(
+            "sd15-control", "unet", "between",
+            {"x": _x(4, 8, 16), "timesteps": _DRAWN, "context": _context(7), "hint": _x(3, 64, 128, **_PICTURE)},
+        )
+    ),
     _denoise("sd3-medium", "mmdit", "between", _x(16, 6, 10), _DRAWN, 7, y=_y(96)),
     _denoise("sd35-medium", "mmdit", "first-step", _x(16, 14, 4), _all(1000), 33, y=_y(96)),
     _denoise("sd35-large", "mmdit", "last-step", _x(16, 4, 18), _all(0), 5, y=_y(96)),

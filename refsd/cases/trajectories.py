@@ -72,6 +72,8 @@ def _case(sampler: str, schedule: str, steps: int, draws: int, eta: float | None
 
 CASES = [
     *(_case(sampler, "karras", 5, draws, eta) for sampler, (draws, eta) in (_SOLVERS | _CFG_PP).items()),
+    # An even number of steps, of which the last has no partner.
+    _case("dpm++2s", "discrete", 6, 0, None),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),
     *(_case("euler_a", schedule, 7, 6, 1.0) for schedule in _SCHEDULES[1::2]),
     *(_case(f"flow/{sampler}", "simple", 5, draws, eta) for sampler, (draws, eta) in _FLOW.items()),

@@ -141,7 +141,10 @@ class ModelJudge(Judge):
         return {name: np.sqrt(y / _SCATTERED_RUNS) for name, y in squares.items()}
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        return self._place(standard, found, tap).explain()
+        outputs = {name: found[name] for name in standard.truth if name in found}
+        return self._place(standard, found, tap).explain(
+            lambda: self._known(standard, outputs, MUTANTS, time.process_time() + _SEARCH)
+        )
 
     def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
         return self._place(standard, found, tap).describe()
@@ -186,7 +189,8 @@ class ModelJudge(Judge):
             if values is None:
                 return taps, {}
             try:
-                y = forward(_component(case), Module(weights, arithmetic, taps=taps), values, params, case.name)
+                with (change or Change()).in_models():
+                    y = forward(_component(case), Module(weights, arithmetic, taps=taps), values, params, case.name)
             except Reached:
                 y = {}
             if change is None:
@@ -205,29 +209,12 @@ class ModelJudge(Judge):
         """
         end = time.process_time() + _SEARCH
         case, inputs, truth, honest, numerics, _ = standard
-        if case.model is None:
+        if not _comparable(standard, found):
             return []
-        if any(name not in found or found[name].shape != y.shape for name, y in truth.items()):
-            return []
-        if any(not np.isfinite(found[name]).all() for name in truth):
-            return []
-        scene = Scene(
-            found, truth, honest, {name: float(np.sqrt(np.mean(y**2))) or 1.0 for name, y in truth.items()}
-        )
+        scene = _scene(standard, found)
 
         def agrees(y: Answer, right: Answer, near: Answer) -> bool:
             return judge(self.measure(standard._replace(truth=right, honest=near), y)).passed
-
-        def explaining(mutants: Iterable[Mutant[Change]]) -> list[str]:
-            suspects = {}
-            for name, change in itertools.takewhile(lambda mutant: time.process_time() < end, mutants):
-                near = self._changed(case, inputs, change, numerics)
-                if near is None or not scene.explained_by(near):
-                    continue
-                right = self._changed(case, inputs, change, FLOAT64)
-                if right is not None and agrees(found, right, near):
-                    suspects[name] = near
-            return scene.nearest(suspects)
 
         def deviating(deviations: tuple[Deviation, ...]) -> bool:
             near = self.answer(case, inputs, Arithmetic(numerics, deviations))
@@ -240,7 +227,7 @@ class ModelJudge(Judge):
             self.answer(case, inputs, noting)
             return explaining_deviations(noting.met, deviating)
 
-        if not case.model.tiny:
+        if case.model is not None and not case.model.tiny:
             return known_deviations()
         size = _size(found, truth)
         if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
@@ -251,7 +238,29 @@ class ModelJudge(Judge):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):
                 return [f"it computes as {other.name}, and not as {numerics.name}"]
-        return explaining(MUTANTS) or known_deviations() or explaining(self._in_one_block(case, inputs))
+        known = self._known(standard, found, MUTANTS, end) or known_deviations()
+        return known or self._known(standard, found, self._in_one_block(case, inputs), end)
+
+    def _known(self, standard: Standard, found: Answer, mutants: Iterable[Mutant[Change]], end: float) -> list[str]:
+        """Those known bugs that explain the outputs, the likeliest first; none where the outputs conform.
+
+        end: of the search, in seconds of this process
+        """
+        case, inputs, _, _, numerics, _ = standard
+        small = case.model is not None and case.model.tiny
+        if not small or not _comparable(standard, found) or judge(self.measure(standard, found)).passed:
+            return []
+        scene, suspects = _scene(standard, found), {}
+        for name, change in itertools.takewhile(lambda mutant: time.process_time() < end, mutants):
+            near = self._changed(case, inputs, change, numerics)
+            if near is None or not scene.explained_by(near):
+                continue
+            right = self._changed(case, inputs, change, FLOAT64)
+            if right is not None:
+                changed = standard._replace(truth=right, honest=near)
+                if judge(self.measure(changed, found)).passed:
+                    suspects[name] = near
+        return scene.nearest(suspects)
 
     def _module(
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
@@ -281,7 +290,8 @@ class ModelJudge(Judge):
             if wrong is None:
                 return None
             weights = ChangedWeights(m.weights, change)
-            y = forward(_component(case), Module(weights, m.arithmetic), wrong, params, case.name)
+            with change.in_models():
+                y = forward(_component(case), Module(weights, m.arithmetic), wrong, params, case.name)
         return None if change.of_weights and not weights.met else change.outputs(y)
 
     def _in_one_block(self, case: Case, inputs: Inputs) -> Iterator[Mutant[Change]]:
@@ -292,6 +302,19 @@ class ModelJudge(Judge):
             if change.of_weights:
                 for block in blocks:
                     yield Mutant(f"{name} in {block}", _within(change, f"{block}."))
+
+
+def _comparable(standard: Standard, found: Answer) -> bool:
+    """Whether a model's outputs can be diagnosed: all are there, of the right shape, finite."""
+    case, truth = standard.case, standard.truth
+    same = all(name in found and found[name].shape == y.shape for name, y in truth.items())
+    return case.model is not None and same and all(np.isfinite(found[name]).all() for name in truth)
+
+
+def _scene(standard: Standard, found: Answer) -> Scene:
+    truth = standard.truth
+    size = {name: float(np.sqrt(np.mean(y**2))) or 1.0 for name, y in truth.items()}
+    return Scene(found, truth, standard.honest, size)
 
 
 def _component(case: Case) -> str:

@@ -3,13 +3,17 @@
 What is wrong with weights, inputs or operations is tried on the reference as it is written; no model knows of it.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
 from refsd.judges import wrong_operations as operations
+from refsd.models import clip, t5
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -26,6 +30,7 @@ class Change(NamedTuple):
     rename:     which weight is taken for which
     revalue:    what a weight's values are taken for
     outputs:    the outputs -> wrong ones; None: the bug makes no difference
+    replaced:   (a model's page, name of a function, what stands for it), while the model runs
     """
 
     arithmetic: type[Arithmetic] = Arithmetic
@@ -33,10 +38,68 @@ class Change(NamedTuple):
     rename: Renamed | None = None
     revalue: Revalued | None = None
     outputs: Callable[[Inputs], Inputs | None] = lambda outputs: outputs
+    replaced: tuple[tuple[ModuleType, str, Any], ...] = ()
+
+    @contextlib.contextmanager
+    def in_models(self) -> Iterator[None]:
+        """While it lasts, the models' pages have the functions that are replaced."""
+        right = [(page, name, getattr(page, name)) for page, name, _ in self.replaced]
+        try:
+            for page, name, wrong in self.replaced:
+                setattr(page, name, wrong)
+            yield
+        finally:
+            for page, name, function in right:
+                setattr(page, name, function)
 
     @property
     def of_weights(self) -> bool:
         return self.rename is not None or self.revalue is not None
+
+
+_BUCKET, _LAYER, _CONTROL = t5.relative_position_bucket, clip.layer, components_unet.controlnet
+
+
+def _buckets(change: Callable[..., np.ndarray]) -> Change:
+    return Change(replaced=((t5, "relative_position_bucket", change),))
+
+
+def _buckets_of_a_decoder(distance, buckets, most):
+    """All buckets for keys before the query; those after it are at distance 0."""
+    before = np.minimum(np.asarray(distance), 0)
+    return _BUCKET(before, 2 * buckets, most)
+
+
+def _ends(change: Callable[[np.ndarray, int], np.ndarray]) -> Change:
+    return Change(replaced=((clip, "end_of_prompt", change),))
+
+
+def _skips_the_last(m, x, num_heads, activation):
+    stem, _, index = m.prefix.rstrip(".").rpartition(".")
+    last = f"{stem}.{int(index) + 1}.layer_norm1.weight" not in m.weights
+    return x if last else _LAYER(m, x, num_heads, activation)
+
+
+def _twice(*arguments, **named):
+    return [2 * part for part in _CONTROL(*arguments, **named)]
+
+
+_LAST_LEFT_OUT = Change(replaced=((clip, "layer", _skips_the_last),))
+_ADDED_TWICE = Change(replaced=((components_unet, "controlnet", _twice),))
+
+
+def _memory(*axes: int) -> Callable[[Inputs], Inputs | None]:
+    """Outputs of four axes written in another order of axes and read in their own."""
+
+    def changed(outputs):
+        if not any(y.ndim == 4 for y in outputs.values()):
+            return None
+        return {
+            name: np.ascontiguousarray(y.transpose(axes)).reshape(y.shape) if y.ndim == 4 else y
+            for name, y in outputs.items()
+        }
+
+    return changed
 
 
 def _change(argument: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
@@ -211,6 +274,20 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the MLP's gate and value are swapped", Change(rename=_swap(("gate_proj", "up_proj")))),
     Mutant("token ids are one too small", Change(inputs=_change("input_ids", lambda ids: np.maximum(ids - 1, 0)))),
     Mutant("mean and logvar are swapped", Change(outputs=_exchange("mean", "logvar"))),
+    Mutant("T5's distances have no direction", _buckets(lambda d, n, most: _BUCKET(-np.abs(d), n, most))),
+    Mutant("T5's distances have the other direction", _buckets(lambda d, n, most: _BUCKET(-d, n, most))),
+    Mutant("T5's distances have one direction alone, as a decoder's", _buckets(_buckets_of_a_decoder)),
+    Mutant("T5's distances are told apart half as far", _buckets(lambda d, n, most: _BUCKET(d, n, most // 2))),
+    Mutant("T5's distances are told apart twice as far", _buckets(lambda d, n, most: _BUCKET(d, n, 2 * most))),
+    Mutant("the pooled text is at the largest id", _ends(lambda ids, eos: ids.argmax(axis=1))),
+    Mutant("the pooled text is at the last token", _ends(lambda ids, eos: np.full(len(ids), ids.shape[1] - 1))),
+    Mutant("the pooled text is at the first token", _ends(lambda ids, eos: np.zeros(len(ids), int))),
+    Mutant("the pooled text is one token early", _ends(lambda ids, eos: np.argmax(ids == eos, axis=1) - 1)),
+    Mutant("the last layer is left out (of the pooled text)", _LAST_LEFT_OUT),
+    Mutant("what the ControlNet adds is added twice", _ADDED_TWICE),
+    Mutant("the output's channels and rows are swapped in memory", Change(outputs=_memory(0, 2, 1, 3))),
+    Mutant("the output's rows and columns are swapped in memory", Change(outputs=_memory(0, 1, 3, 2))),
+    Mutant("the output's channels come last in memory", Change(outputs=_memory(0, 2, 3, 1))),
     Mutant("the output's sign is turned", Change(outputs=_all(np.negative))),
     Mutant("the output's channels are blue, green, red", Change(outputs=_pictures(lambda x: x[:, ::-1]))),
 )  # fmt: skip

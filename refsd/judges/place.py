@@ -39,9 +39,12 @@ class Place(NamedTuple):
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
 
-    def explain(self) -> list[str]:
-        """The causes, the likeliest first: bugs of the operations here, other weights in their place, then those
-        known bugs of whole models that show here."""
+    def explain(self, of_outputs: Callable[[], list[str]] = list) -> list[str]:
+        """The causes, the likeliest first: bugs of the operations here, other weights in their place, those known
+        bugs of whole models that show here, then what explains the outputs, or is fitted to the error.
+
+        of_outputs: -> what explains them
+        """
         runs = self._runs()
         if runs is None:
             return []
@@ -65,7 +68,7 @@ class Place(NamedTuple):
                 break
         if suspects:
             return scene.nearest(suspects)
-        return fitted_causes(found, truth, honest, channel_axis(truth), tried)
+        return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
 
     def describe(self) -> list[str]:
         """What the tap looks like beside what it should be, the surest first."""

@@ -393,6 +393,10 @@ LAYER = Stage(
         part("clip skip stays for the next request", kept=lambda before, now: before if now is None else now),
         part("the first request's clip skip for all", kept=lambda before, now: before or now),
         part("clip skip left out", kept=lambda before, now: None),
+        part(
+            "clip skip counted from the family's layer",
+            layer=lambda engine: lambda skip, own: own + max(skip or 1, 1) - 1,
+        ),
         part("one layer too early", layer=_off(1)),
         part("one layer too late", layer=_off(-1)),
         part("the family's layer taken for the last", own=lambda variant: 1),

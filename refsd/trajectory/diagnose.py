@@ -54,7 +54,20 @@ def diagnose(
             continue
         if _explains(case, form, y, noise, u, slopes, change):
             named.append(name)
+    if not named and right_sigmas and _looks_back_at_the_end(form, y, noise, u, slopes):
+        return ["the last step is of second order, where it should be of first"]
     return named
+
+
+def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
+    """Whether all is right but the end, which goes on from denoised along what it has last changed by."""
+    expected, limits = forced(form, y, noise, u, slopes)
+    if len(y.denoised) < 2 or not (np.abs(y.x - expected[:-1]) <= 4 * limits[:-1]).all():
+        return False
+    change, error = y.denoised[-1] - y.denoised[-2], y.latent - expected[-1]
+    share = float(np.vdot(error, change) / (np.vdot(change, change) or 1.0))
+    rest = np.abs(error - share * change)
+    return share != 0 and bool((rest <= 4 * limits[-1] + 16 * u * np.abs(share * change)).all())
 
 
 def _near(case: Case, sigmas: np.ndarray, others: np.ndarray, u: float) -> bool:

@@ -27,6 +27,8 @@ _MULTISTEP = (
     *("deis_tab", "ipndm_v_published", "er_sde", "dpm++2m_cfg_pp", "res_multistep_cfg_pp"),
     *("res_multistep_a_cfg_pp", "euler_ge_cfg_pp", "dpm++2m_log_snr"),
 )
+# Those that add up slopes of up to four steps.
+_SLOPES = ("lms",)
 # Those whose weight of denoised is 1 - e^-h.
 _EXPONENTIAL = ("dpm++2m", "dpm++2mv2")
 
@@ -52,12 +54,14 @@ class Change(NamedTuple):
     answers: of a call of the model -> the wrong ones
     sigmas:  case -> the wrong ones
     of:      whether a solver can have it
+    steps_on: case -> the sigmas that it steps on, whatever it tells; None where these are the right ones
     """
 
     rows: Rows | None = None
     answers: Answers | None = None
     sigmas: Callable[[Case], np.ndarray | None] | None = None
     of: Callable[[Solver], bool] = lambda solver: True
+    steps_on: Callable[[Case], np.ndarray | None] | None = None
 
 
 def _step_of(form: Forms, k: int) -> int:
@@ -140,6 +144,45 @@ def _one_too_old(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | No
         return shifted
 
     return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
+
+
+def _slope_taken_twice(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """Where the history is full, slopes older than the last are each read one too new: newest, last, last, ...
+
+    A slope (x_j - denoised_j) / sigma_j of weight w has the coefficients w / sigma_j and -w / sigma_j.
+    """
+    if _bare(case) not in _SLOPES or form.calls != len(sigmas) - 1:
+        return None
+    rows, n = form.rows.copy(), form.calls
+    used = [np.count_nonzero(row[n : 2 * n]) for row in rows]
+    for k in range(4, len(rows)):
+        if used[k] < max(used):
+            continue
+        weights = -rows[k, n : n + k] * form.sigmas[:k]
+        for j in range(k - 2):
+            newer = weights[j] / form.sigmas[[j, j + 1]]
+            rows[k, [j, j + 1]] += [-newer[0], newer[1]]
+            rows[k, [n + j, n + j + 1]] += [newer[0], -newer[1]]
+    return rows
+
+
+def _on_its_own(name: str) -> Mutant[Change]:
+    """The sampler ignores the sigmas that it is given, and takes those of another schedule."""
+
+    def sigmas(case: Case) -> np.ndarray | None:
+        if solver_of(case).flow or case.params["schedule"] == name:
+            return None
+        other = SCHEDULES[name](case.params["steps"], levels_of(case))
+        return other if len(other) == case.params["steps"] + 1 and (np.diff(other) < 0).all() else None
+
+    def rows(case: Case, form: Forms, told: np.ndarray) -> np.ndarray | None:
+        other = sigmas(case)
+        if other is None:
+            return None
+        wrong = forms(solver_of(case), other).rows
+        return wrong if wrong.shape == form.rows.shape else None
+
+    return Mutant(f"the sampler steps on {name}'s sigmas, not on its own", Change(rows, steps_on=sigmas))
 
 
 def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
@@ -280,6 +323,9 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("noise is the last draw's", Change(_noise_late)),
     Mutant("history is one step too old", Change(_one_too_old)),
     Mutant("history is forgotten", Change(_forgotten)),
+    Mutant("history has one slope twice", Change(_slope_taken_twice)),
+    _on_its_own("discrete"),
+    _on_its_own("trailing"),
     Mutant("h is a decimal logarithm", Change(_log10)),
     Mutant("the last step is left out", Change(_unfinished)),
     Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
@@ -333,6 +379,10 @@ def answer(
     case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
 ) -> tuple[np.ndarray, ...]:
     """What the model says at call k, with the bug if it is one of the model's."""
+    if change is not None and change.steps_on is not None:
+        other = change.steps_on(case)
+        assert other is not None
+        sigma, sigmas = float(forms(solver_of(case), other).sigmas[k]), other
     call = ModelCall(
         x,
         float(sigma),

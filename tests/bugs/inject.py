@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from injected_files import FILES
 from injected_models import MODELS
 from injected_operations import OPERATIONS
+from injected_products import PRODUCTS
 from injected_stages import STAGES
 from injected_steps import STEPS
 from injection import Injected, Injection
@@ -33,7 +35,7 @@ from refsd.judges import judges
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
 
-INJECTIONS: dict[str, Injection] = {**OPERATIONS, **MODELS, **STAGES, **STEPS}
+INJECTIONS: dict[str, Injection] = {**OPERATIONS, **PRODUCTS, **MODELS, **FILES, **STAGES, **STEPS}
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
 

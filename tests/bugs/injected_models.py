@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 from injection import Bug, Injection, wrong_operation
 
+from refsd.components import unet as components_unet
 from refsd.models import clip, t5, unet
 from refsd.numerics.tensor import stored
 
@@ -76,13 +77,13 @@ def _skip_first():
         yield
 
 
-def _added_in_place(m, h, skips, control):
-    """What the ControlNet adds to the last skip is added to the tensor that the middle reads, too."""
-    return m.add(h, control[-1]), [m.add(skip, 2 * more) for skip, more in zip(skips, control[:-1], strict=True)]
+_CONTROLNET = components_unet.controlnet
 
 
-def _stored_twice(case, inputs, y):
-    return y
+def _reused(*arguments, **named):
+    """What a first call added in place to the skips is there at the second."""
+    *skips, middle = _CONTROLNET(*arguments, **named)
+    return [skip + skip for skip in skips] + [middle]
 
 
 # --- text encoders -----------------------------------------------------------------------------------------------
@@ -107,30 +108,10 @@ def _pooled_before_the_last(m, input_ids, *rest, **named):
     return hidden, penultimate, normed[np.arange(len(normed)), np.argmax(np.asarray(input_ids) == eos, axis=1)]
 
 
-def _largest_id(params):
-    return params
-
-
-class _Argmax(SimpleNamespace):
-    """numpy, to which the first id of a prompt that is the largest ends it."""
-
-    ids: np.ndarray
-
-    def __getattr__(self, name):
-        return getattr(np, name)
-
-    @staticmethod
-    def asarray(ids, *rest):
-        ids = np.asarray(ids, *rest)
-        return _Largest(ids)
-
-
-class _Largest:
-    def __init__(self, ids):
-        self.ids = ids
-
-    def __eq__(self, eos):  # type: ignore[override]
-        return self.ids == self.ids.max(axis=1, keepdims=True)
+def _legacy_end(input_ids, eos):
+    """The first of the largest id: where added tokens have ids above that of the end."""
+    ids = np.asarray(input_ids)
+    return np.array([int(np.flatnonzero(row == row.max())[0]) for row in ids])
 
 
 def _table_in_bfloat16(weights):
@@ -211,13 +192,13 @@ MODELS: dict[str, Injection] = {
         "conv2d/*/vae-down*",
     ),
     "gen-02": _model(
-        Bug(params=lambda p: {**p, "num_heads": [4] * 6}), r"attn|transformer_blocks", "heads", "sdxl/unet/between"
+        Bug(params=lambda p: {**p, "num_heads": [8] * 3}), r"attn|transformer_blocks", "heads", "sdxl/unet/between"
     ),
     "cn-02": _model(
-        Bug(patched=_patch(unet, "controlled", _added_in_place)),
+        Bug(patched=_patch(components_unet, "controlnet", _reused)),
         r"control|skip|output_blocks|concat|add",
-        "control|twice",
-        "sd15-control/unet/*",
+        "twice",
+        "lone/sd15-control/unet/*",
     ),
     "gen-05": _model(
         Bug(patched=_patch(t5, "relative_position_bucket", _one_direction)),
@@ -248,7 +229,7 @@ MODELS: dict[str, Injection] = {
     ),
     "te-07": _model(Bug(weights=_table_in_bfloat16), r"shared|embed", "bfloat16|bf16", "t5xxl/t5/*"),
     "te-08": _model(
-        Bug(patched=_patch(clip, "np", _Argmax())),
+        Bug(patched=_patch(clip, "end_of_prompt", _legacy_end)),
         "pooled|text_projection",
         "largest id",
         "sd15/clip/ended",

@@ -3,25 +3,13 @@
 import itertools
 
 import numpy as np
-from injection import Bug, Injection
+from injection import Bug, Injection, wrong_answer, wrong_parts
 
 from refsd.samplers.levels import FlowLevels
 from refsd.trajectory.run import Dump, model_of, sigmas_of
 
 _ABAR = np.cumprod(1 - np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2)
 _SIGMAS = np.sqrt((1 - _ABAR) / _ABAR)
-
-
-def _parts(cases: str, place: str, cause: str, **parts) -> Injection:
-    return Injection((f"stage/{cases}",), Bug(parts=parts), place, cause)
-
-
-def _answer(cases: str, place: str, cause: str, change) -> Injection:
-    def answer(case, inputs, y):
-        wrong = change(case, {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}, y)
-        return {**y, **{k: np.asarray(v).astype(y[k].dtype) for k, v in (wrong or {}).items()}}
-
-    return Injection((f"stage/{cases}",), Bug(answer=answer), place, cause)
 
 
 def _sampled(cases: tuple[str, ...], place: str, cause: str, loop) -> Injection:
@@ -241,25 +229,25 @@ def _single_counter(case, values, y):
 
 
 STEPS: dict[str, Injection] = {
-    "gen-16": _answer("noising/*", "noise", "counter", _single_counter),
-    "rng-01": _answer("noising/*", "step_noise", "first noise again", _first_again),
-    "rng-04": _answer("noising/*", "step_noise", "without a seed|other numbers|no seed", _anybodys),
-    "smp-01": _parts("sigmas/flow-*", "sigmas", "i \\+ 2", flow=_TwiceOne),
-    "smp-03": _sampled(("euler/karras",), "sigmas|x", "schedule is", _own_table),
+    "gen-16": wrong_answer("noising/*", "noise", "counter", _single_counter),
+    "rng-01": wrong_answer("noising/*", "step_noise", "first noise again", _first_again),
+    "rng-04": wrong_answer("noising/*", "step_noise", "without a seed|other numbers|no seed", _anybodys),
+    "smp-01": wrong_parts("sigmas/flow-*", "sigmas", "i \\+ 2", flow=_TwiceOne),
+    "smp-03": _sampled(("euler/karras",), "sigmas|x", "steps on", _own_table),
     "smp-04": _sampled(("flow/lcm/simple",), "x|latent", "not the flow's|1 - sigma", _lcm_flow),
-    "smp-07": _parts("sigmas/flux*", "sigmas", "logarithm|shift", flow=_static_shift),
+    "smp-07": wrong_parts("sigmas/flux*", "sigmas", "logarithm|shift", flow=_static_shift),
     "smp-09": _sampled(("lms/karras",), "x|latent", "history", _lms),
-    "smp-11": _answer("noising/*", "start", "variance-preserving", _variance_preserving),
-    "smp-13": _answer("steps/*", "mask_sigma", "first level", _always_at_begin),
-    "smp-14": _answer("steps/*", "previous", "T / steps", _down_by_a_share),
-    "smp-17": _answer("sigmas/flow*", "sigmas: step", "lowest sigma", _end_at_lowest),
-    "smp-18": _parts("sigmas/flow*", "sigmas", "redundant|to 0|flow_linspace", spacing=_linspace_to_zero),
-    "smp-21": _parts("sigmas/flow*", "sigmas", "unshifted linspace", spacing=_shifted_after),
-    "smp-23": _answer("steps/*", "deviation", "linear", _linear_variance),
-    "smp-25": _parts("sigmas/sd-zero*", "sigmas", "zero terminal SNR left out", zero_snr=lambda kept: kept),
-    "smp-26": _parts("sigmas/sd*", "sigmas", "float16", kept=_betas_half),
-    "smp-29": _answer("noising/*", "start", "variance-exploding|latent whole", _exploding),
-    "smp-31": _parts("sigmas/sd*", "timesteps", "nearest", to_t=_nearest),
-    "smp-33": _sampled(("dpmpp2s/*",), "x|latent", "order", _second_order_at_the_end),
-    "smp-40": _parts("sigmas/edm*", "sigmas|timesteps", "4 t / 1000", edm=_Thousandths),
+    "smp-11": wrong_answer("noising/*", "start", "variance-preserving", _variance_preserving),
+    "smp-13": wrong_answer("steps/*", "mask_sigma", "first level", _always_at_begin),
+    "smp-14": wrong_answer("steps/*", "previous", "T / steps", _down_by_a_share),
+    "smp-17": wrong_answer("sigmas/flow*", "sigmas: step", "lowest sigma", _end_at_lowest),
+    "smp-18": wrong_parts("sigmas/flow*", "sigmas", "redundant|to 0|flow_linspace", spacing=_linspace_to_zero),
+    "smp-21": wrong_parts("sigmas/flow*", "sigmas", "unshifted linspace", spacing=_shifted_after),
+    "smp-23": wrong_answer("steps/*", "deviation", "linear", _linear_variance),
+    "smp-25": wrong_parts("sigmas/sd-zero*", "sigmas", "zero terminal SNR left out", zero_snr=lambda kept: kept),
+    "smp-26": wrong_parts("sigmas/sd*", "sigmas", "float16", kept=_betas_half),
+    "smp-29": wrong_answer("noising/*", "start", "variance-exploding|latent whole", _exploding),
+    "smp-31": wrong_parts("sigmas/sd*", "timesteps", "nearest", to_t=_nearest),
+    "smp-33": _sampled(("dpmpp2s/*",), "x|latent", "second order", _second_order_at_the_end),
+    "smp-40": wrong_parts("sigmas/edm*", "sigmas|timesteps", "4 t / 1000", edm=_Thousandths),
 }

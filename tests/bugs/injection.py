@@ -126,3 +126,39 @@ def wrong_operation(**methods: Callable[..., np.ndarray]) -> Bug:
         return called
 
     return Bug(type("Wrong", (Arithmetic,), {name: method(name, wrong) for name, wrong in methods.items()}))
+
+
+def wrong_parts(cases: str, place: str, cause: str, **parts) -> Injection:
+    return Injection((f"stage/{cases}",), Bug(parts=parts), place, cause)
+
+
+def wrong_answer(cases: str, place: str, cause: str, change) -> Injection:
+    """change: case, values of the inputs, outputs -> wrong outputs, or None where there is no difference"""
+
+    def answer(case, inputs, y):
+        wrong = change(case, {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}, y)
+        return {**y, **{k: np.asarray(v).astype(y[k].dtype) for k, v in (wrong or {}).items()}}
+
+    return Injection((f"stage/{cases}",), Bug(answer=answer), place, cause)
+
+
+def other_question(cases: str, place: str, cause: str, **changes) -> Injection:
+    """The stage is asked another parameter: a function of the right one."""
+
+    def asked(right):
+        own = {k: change(right.params[k]) for k, change in changes.items() if k in right.params}
+        return right._replace(params={**right.params, **own})
+
+    return Injection((f"stage/{cases}",), Bug(asked=asked), place, cause)
+
+
+def wrong_method(op: str, place: str, cause: str, *cases: str, **methods) -> Injection:
+    """A wrong method of Arithmetic; asked are all cases of the operation, or those that match `cases`."""
+    return Injection(cases or (f"{op}/*",), wrong_operation(**methods), place, cause)
+
+
+def other_result(op: str, cause: str, change) -> Injection:
+    """A bug in what the operation writes."""
+    return Injection(
+        (f"{op}/*",), Bug(answer=lambda case, inputs, y: {"y": change(case, inputs, y["y"])}), op, cause
+    )
