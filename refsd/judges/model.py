@@ -305,9 +305,10 @@ class ModelJudge(Judge):
 
 
 def _comparable(standard: Standard, found: Answer) -> bool:
-    """Whether a model's outputs can be diagnosed: all are there, of the right shape, finite."""
+    """Whether a model's outputs can be diagnosed: all are there, of the right shape, finite; and the honest ones."""
     case, truth = standard.case, standard.truth
     same = all(name in found and found[name].shape == y.shape for name, y in truth.items())
+    same = same and truth.keys() <= standard.honest.keys()
     return case.model is not None and same and all(np.isfinite(found[name]).all() for name in truth)
 
 
