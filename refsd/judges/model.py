@@ -305,7 +305,7 @@ class ModelJudge(Judge):
 
 
 def _comparable(standard: Standard, found: Answer) -> bool:
-    """Whether a model's outputs can be diagnosed: all are there, of the right shape, finite; and the honest ones."""
+    """Whether a model's outputs can be diagnosed: all are there, of one shape and finite, as the honest are."""
     case, truth = standard.case, standard.truth
     same = all(name in found and found[name].shape == y.shape for name, y in truth.items())
     same = same and truth.keys() <= standard.honest.keys()
