@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refsd.families import Identity, identify, latents_of
 from refsd.networks import DENOISERS, NETWORKS
@@ -134,7 +134,8 @@ def _survey_one(path: Path, mapped: bool) -> Checkpoint:
         for name, where in found.items() if foreign is None else ():
             if name in components:
                 raise BadInput(f"{path}: the component {name} is there twice")
-            components[name] = _component(name, weights, where, config)
+            given = read_json(config) if config is not None else None
+            components[name] = _component(name, weights, where, config or weights.path, given)
     files = [weights for weights, _ in opened]
     return _checkpoint(path, foreign, components, files, rest)._replace(adapter=adapter)
 
@@ -194,7 +195,26 @@ def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
     return parts
 
 
-def _component(name: str, weights: Weights, found: FoundComponent, config: Path | None) -> Component:
+def component_of(weights: Weights, config: dict[str, Any]) -> Component:
+    """The only component that tensors make, as `config` (the content of a config.json) has it.
+
+    Raises BadInput where they make none or several, and for what does not fit.
+    """
+    shapes = {name: header.shape for name, header in weights.headers.items()}
+    found, rest = find_components(weights.path, shapes)
+    if len(found) != 1:
+        what = ", ".join(found) or "no component"
+        raise BadInput(f"{weights.path}: its tensors make {what}; expected one that refsd knows")
+    ((name, where),) = found.items()
+    component = _component(name, weights, where, weights.path, config)
+    unknown = Problems([], [shown(name) for name in rest if not is_known_extra(name)], [])
+    raise_problems(weights.path, NETWORKS[name].title, [problems(component), unknown])
+    return component
+
+
+def _component(
+    name: str, weights: Weights, found: FoundComponent, path: Path, config: dict[str, Any] | None
+) -> Component:
     sources, rest = found.place.layout.of_names(found.names).sources(found.names)
     in_file = {
         ours: source._replace(names=tuple(found.names[part] for part in source.names))
@@ -208,9 +228,7 @@ def _component(name: str, weights: Weights, found: FoundComponent, config: Path 
     return Component(
         name,
         mapped,
-        component_config(
-            name, config or weights.path, mapped.shapes, read_json(config) if config is not None else None
-        ),
+        component_config(name, path, mapped.shapes, config),
         found.place.layout.name,
         [found.names[part] for part in rest if part not in extras],
         [found.names[part] for part in extras] + [in_file[ours].names[0] for ours in in_file if ours in idle],

@@ -37,30 +37,30 @@ def _mmdit(model, x, params):
 
 
 def _flux(model, x, params):
-    tokens, ids = _pack(x["x"]), _grid(x["x"], 2, (0,))
+    tokens, ids = _pack(x["x"]), grid(x["x"], 2, (0,))
     if "reference" in x:
         tokens = _joined([tokens, _pack(x["reference"])], 1)
-        ids = _joined([ids, _grid(x["reference"], 2, (1,))], 0)
+        ids = _joined([ids, grid(x["reference"], 2, (1,))], 0)
     text = ids.new_zeros(x["context"].shape[1], 3)
     y = model(tokens, x["context"], x["y"], x["timesteps"], ids, text, x.get("guidance")).sample
-    return {"out": _unpack(y, *x["x"].shape[2:])}
+    return {"out": unpack(y, *x["x"].shape[2:])}
 
 
 def _chroma(model, x, params):
-    tokens, ids = _pack(x["x"]), _grid(x["x"], 2, (0,))
+    tokens, ids = _pack(x["x"]), grid(x["x"], 2, (0,))
     mask = None
     if "context_mask" in x:
         seen = x["context_mask"].bool()
         mask = _joined([seen, seen.new_ones(len(seen), tokens.shape[1])], 1)
     text = ids.new_zeros(x["context"].shape[1], 3)
     y = model(tokens, x["context"], x["timesteps"], ids, text, mask).sample
-    return {"out": _unpack(y, *x["x"].shape[2:])}
+    return {"out": unpack(y, *x["x"].shape[2:])}
 
 
 def _flux2(model, x, params):
     pictures = [x["x"], *([x["reference"]] if "reference" in x else [])]
     tokens = _joined([picture.flatten(2).transpose(1, 2) for picture in pictures], 1)
-    ids = [_grid(picture, 1, (_REFERENCES_APART * k,), (0,)) for k, picture in enumerate(pictures)]
+    ids = [grid(picture, 1, (_REFERENCES_APART * k,), (0,)) for k, picture in enumerate(pictures)]
     text = ids[0].new_zeros(x["context"].shape[1], 4)
     text[:, 3] += _range(text, len(text))
     y = model(tokens, x["context"], x["timesteps"], _joined(ids, 0), text, x.get("guidance")).sample
@@ -129,13 +129,13 @@ def _pack(x):
     return x.reshape(N, C, H // 2, 2, W // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(N, H * W // 4, 4 * C)
 
 
-def _unpack(tokens, H, W):
+def unpack(tokens, H, W):
     """[N, L, 4C] -> [N, C, H, W]; tokens of a reference, which come last, are dropped"""
     y = tokens[:, : H * W // 4]
     return y.reshape(len(y), H // 2, W // 2, -1, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(len(y), -1, H, W)
 
 
-def _grid(x, patch, before, after=()):
+def grid(x, patch, before, after=()):
     """The ids of a latent's tokens: (*before, row, column, *after). -> float32 [L, A]"""
     import torch
 

@@ -42,6 +42,11 @@ def _module(name: str, layers: Mapping[str, Any]) -> str:
     return inner if name not in layers and inner in layers else name
 
 
+def modules_of_taps(model, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
+    """The reference's name of a tap -> the peer's modules that make it."""
+    return {tap.name: tap.modules for tap in _taps(sources, dict(model.named_modules()))}
+
+
 @contextlib.contextmanager
 def listening(model, sources: Mapping[str, Source]) -> Iterator[dict[str, Any]]:
     """Yield what becomes the taps of the calls inside the block.

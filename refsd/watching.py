@@ -1,0 +1,261 @@
+"""Judge a living diffusers or transformers module in place, with its own weights and its own inputs.
+
+    with refsd.watch(pipe.transformer) as report:
+        pipe("a lovely cat")
+
+While the block runs, forward hooks copy what each layer gives. At the end of a call the reference follows: it
+computes every layer from the module's own result of the layers before it, in float64 and as the module's dtype
+rounds, and judges it (refsd/judges/following.py). So the first wrong layer is named, whatever comes after it.
+"""
+
+import contextlib
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from refsd.components import load
+from refsd.engines.torch.calls import READERS, Arguments, Reader
+from refsd.engines.torch.models import MODELS
+from refsd.engines.torch.state import array, living_component
+from refsd.engines.torch.taps import listening, modules_of_taps
+from refsd.golden.case import Case
+from refsd.golden.examination import Examination
+from refsd.golden.judge import Standard
+from refsd.golden.metrics import INFINITE
+from refsd.golden.verdict import judge_output
+from refsd.golden.wording import counted
+from refsd.judges.model import ModelJudge
+from refsd.module import WeightCache
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
+from refsd.numerics.tensor import stored
+from refsd.weights.checkpoint import Checkpoint
+
+_NUMERICS = {"torch.float32": TORCH_F32, "torch.float16": TORCH_F16, "torch.bfloat16": TORCH_BF16}
+# Where following the module once took longer, no cause is sought: each takes a run of its own.
+_PATIENCE = 10.0
+# A tap of what came again has a number behind its name.
+_REPEATED = re.compile(r"\.\d+$")
+
+
+class Judged(NamedTuple):
+    """
+    what:    the component, and the number of its call
+    taps:    how many of the module's results were judged
+    place:   the first that is wrong, by the reference's name; module: by the module's own
+    margin:  of the one nearest to its limit; above 1 something is wrong
+    causes:  known bugs that explain the first wrong one, the likeliest first
+    reason:  one line; empty if all are right
+    refused: why the call was not judged; empty if it was
+    seconds: that judging took
+    """
+
+    what: str
+    taps: int = 0
+    place: str = ""
+    module: str = ""
+    margin: float = 0.0
+    causes: tuple[str, ...] = ()
+    reason: str = ""
+    refused: str = ""
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return not self.reason and not self.refused
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"{self.what}: not judged: {self.refused}"
+        judged = f"{counted(self.taps, 'result')} judged in {self.seconds:.1f} s"
+        if self.passed:
+            return f"{self.what}: right; {judged}, the nearest to its limit at {self.margin:.2f} of it"
+        lines = [f"{self.what}: WRONG at {self.place}{f' ({self.module})' if self.module else ''}; {judged}"]
+        lines.append(f"  {self.reason}")
+        return "\n".join([*lines, *(f"  the reference agrees if {cause}" for cause in self.causes)])
+
+
+class Report:
+    """
+    title:  the module's class
+    calls:  what was judged, in order
+    unseen: calls beyond those that were to be judged
+    """
+
+    def __init__(self, title: str):
+        self.title = title
+        self.calls: list[Judged] = []
+        self.unseen = 0
+
+    @property
+    def passed(self) -> bool:
+        """True if some call was judged, and every one is right."""
+        return bool(self.calls) and all(call.passed for call in self.calls)
+
+    @property
+    def first(self) -> Judged | None:
+        """The first call that is not right."""
+        return next((call for call in self.calls if not call.passed), None)
+
+    def __str__(self) -> str:
+        lines = [str(call) for call in self.calls] or ["it was not called"]
+        more = [f"{counted(self.unseen, 'further call')} not judged"] if self.unseen else []
+        return "\n".join(f"{self.title}: {line}" for line in [*lines, *more])
+
+
+class _LivingJudge(ModelJudge):
+    """A ModelJudge of a module's own weights."""
+
+    def __init__(self, checkpoint: Checkpoint, component: str):
+        super().__init__()
+        self._checkpoint, self._component = checkpoint, component
+
+    def _module(self, case, inputs, arithmetic, kept: WeightCache | None = None):
+        m, params = load(self._checkpoint, self._component, arithmetic, kept)
+        return m, {name: tensor.values() for name, tensor in inputs.items()}, {**params, **case.params}
+
+
+@contextlib.contextmanager
+def watch(
+    module, calls: int = 1, causes: bool = True, show: Callable[[str], Any] | None = print
+) -> Iterator[Report]:
+    """Judge what a module computes inside the block, layer by layer; give the Report, and show it at the end.
+
+    module: a diffusers or transformers model of a class that READERS lists, of any device, in float32, float16 or
+            bfloat16
+    calls:  how many calls of each component are judged; the rest only run
+    causes: seek what explains the first wrong result, where that takes seconds and not minutes
+    show:   is given the report's text at the end; None: nobody
+
+    Judging a call takes two runs of the reference on the CPU, one of them in float64, and the memory of all that
+    the layers give in one call. The reference takes the module's own weights: wrong ones, loaded so, are not seen.
+
+    Raises BadInput for a module that refsd does not run.
+    """
+    title = type(module).__name__
+    if title not in READERS:
+        raise BadInput(f"refsd.watch knows no {title}; it knows {', '.join(READERS)}")
+    component, numerics = living_component(module), _numerics_of(module)
+    report = Report(title)
+    watchers = [_Watcher(module, reader, component, numerics, report, calls, causes) for reader in READERS[title]]
+    with contextlib.ExitStack() as stack:
+        for watcher in watchers:
+            stack.enter_context(watcher.attached())
+        yield report
+    if show is not None:
+        show(str(report))
+
+
+def _numerics_of(module) -> Numerics:
+    dtype = str(module.dtype)
+    if dtype not in _NUMERICS:
+        raise BadInput(f"{type(module).__name__} computes in {dtype}; refsd judges {', '.join(_NUMERICS)}")
+    return _NUMERICS[dtype]
+
+
+class _Watcher:
+    """What listens to one component of a module."""
+
+    def __init__(self, module, reader: Reader, component, numerics: Numerics, report: Report, calls, causes):
+        self._module, self._reader, self._component = module, reader, component
+        self._numerics, self._report, self._left, self._causes = numerics, report, calls, causes
+        self._count = 0
+        self._listening: contextlib.ExitStack | None = None
+        self._taps: dict[str, Any] = {}
+        self._arguments: Arguments | BadInput | None = None
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        first, last = (self._submodule(names) for names in (self._reader.first, self._reader.last))
+        handles = [
+            first.register_forward_pre_hook(self._begin, with_kwargs=True),
+            last.register_forward_hook(self._end, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._stop()
+
+    def _submodule(self, names: tuple[str, ...]):
+        found = (self._module if not name else getattr(self._module, name, None) for name in names)
+        return next(module for module in found if module is not None)
+
+    def _begin(self, module, args, kwargs) -> None:
+        self._stop()
+        if self._left <= 0:
+            self._report.unseen += 1
+            return
+        self._left -= 1
+        self._count += 1
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {**bound.arguments, **bound.arguments.pop("kwargs", {})}
+        try:
+            read = self._reader.read(self._module, given)
+            copies = {name: tensor.detach().clone() for name, tensor in read.inputs.items()}
+            self._arguments = read._replace(inputs=copies)
+        except BadInput as error:
+            self._arguments = error
+        self._listening = contextlib.ExitStack()
+        self._taps = self._listening.enter_context(listening(self._module, self._component.weights.sources))
+
+    def _end(self, module, args, y) -> None:
+        if self._listening is None:
+            return
+        self._stop()
+        what = f"{self._reader.component}, call {self._count}"
+        arguments, taps = self._arguments, self._taps
+        self._arguments, self._taps = None, {}
+        if y is None or arguments is None:
+            self._report.calls.append(Judged(what, refused="the call ended by an exception"))
+        elif isinstance(arguments, BadInput):
+            self._report.calls.append(Judged(what, refused=str(arguments)))
+        else:
+            try:
+                self._report.calls.append(self._judged(what, arguments, taps, y))
+            except BadInput as error:
+                self._report.calls.append(Judged(what, refused=str(error)))
+
+    def _stop(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    def _judged(self, what: str, arguments: Arguments, taps: dict[str, Any], y) -> Judged:
+        begun = time.perf_counter()
+        name = self._reader.component
+        laid_out = MODELS[f"model/{name}"].laid_out(taps, arguments.inputs)
+        found = {tap: array(value) for tap, value in {**laid_out, **arguments.outputs(y)}.items()}
+        taps.clear()
+        inputs = {key: stored(array(value)) for key, value in arguments.inputs.items()}
+        case = Case(what, f"model/{name}", {}, arguments.params)
+        weights = self._component
+        checkpoint = Checkpoint(weights.weights.file.path, None, None, "", {weights.name: weights}, [], [], [])
+        judge = _LivingJudge(checkpoint, name)
+        trace = judge.trace(case, inputs, found, self._numerics)
+        seconds = time.perf_counter() - begun
+        examined = Examination(trace, [])
+        verdict = examined.verdict
+        margin = max(
+            (judge_output(m).margin for m in trace.taps if m.output not in examined.unseen), default=INFINITE
+        )
+        if verdict.passed:
+            return Judged(what, len(trace.taps), margin=margin, seconds=seconds)
+        place = examined.place
+        reasons = [verdict.reason, examined.way]
+        causes: list[str] = []
+        if self._causes and place and seconds < _PATIENCE:
+            standard = Standard(
+                case, inputs, {k: v for k, v in found.items() if k not in trace.names}, {}, self._numerics
+            )
+            causes = judge.explain_tap(standard, found, place)
+            reasons += [] if causes else judge.describe_tap(standard, found, place)[:2]
+        modules = modules_of_taps(self._module, weights.weights.sources)
+        own = ", ".join(modules.get(place) or modules.get(_REPEATED.sub("", place), ()))
+        seconds = time.perf_counter() - begun
+        reason = "; ".join(filter(None, reasons))
+        return Judged(what, len(trace.taps), place, own, verdict.margin, tuple(causes), reason, "", seconds)

@@ -1,0 +1,144 @@
+"""refsd.watch: a living module's calls are judged in place; an honest one is right, a broken layer is placed."""
+
+import pytest
+import torch
+
+import refsd
+from refsd.cases import CASES
+from refsd.engines.torch.engine import find
+from refsd.engines.torch.models import MODELS
+from refsd.numerics.errors import BadInput
+from refsd.weights import recipes
+
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+
+    def give(model, layout):
+        path = folder / f"{model.family}-{model.type}-{model.quiet}"
+        return path if path.exists() else recipes.make(model, path, layout)
+
+    return {found.name: found.engine for found in find(model_files=give)}
+
+
+def living(engine, name):
+    """A model with its weights, and a function that calls it as its pipeline does."""
+    case = CASES[name]
+    model = engine._model(case)
+    engine._loaded = None
+    inputs = {key: engine._tensor(tensor.values(), key) for key, tensor in case.realize().items()}
+
+    def call():
+        with torch.inference_mode():
+            return MODELS[case.op].run(model, inputs, case.params)
+
+    return model, call
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sdxl/unet/between", "sd35-large/mmdit/last-step", "flux-dev/flux/reference", "flux-dev/flux/between"),
+        *("chroma/chroma/masked", "zimage/zimage/masked", "clip-l/clip/ended", "t5xxl/t5/padded"),
+        *("sd15/vae-decoder/wide", "sd15/vae-encoder/tall"),
+    ],
+)
+@pytest.mark.parametrize("variant", ["torch", "torch-bf16"])
+def test_an_honest_module_is_right(engines, name, variant):
+    model, call = living(engines[variant], name)
+    said = []
+    with refsd.watch(model, show=said.append) as report:
+        call()
+        call()
+    assert report.passed and report.unseen == 1, str(report)
+    assert [judged.taps > 10 for judged in report.calls] == [True]
+    assert f"{type(model).__name__}: " in said[0] and "1 further call not judged" in said[0]
+
+
+def _eps(model):
+    model.encoder.layers[1].layer_norm1.eps = 1e-6
+
+
+def _tanh(model):
+    gate = model.down_blocks[1].attentions[0].transformer_blocks[0].ff.net[0]
+    gate.gelu = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
+
+
+def _key_for_query(model):
+    attention = model.transformer_blocks[1].attn
+    key = attention.to_k
+    attention.to_q.forward = lambda x: torch.nn.functional.linear(x, key.weight, key.bias)
+
+
+def _not_a_number(model):
+    model.transformer_blocks[1].ff.net[2].register_forward_hook(lambda layer, x, y: y * float("nan"))
+
+
+BROKEN = {
+    "eps": ("clip-l/clip/ended", _eps, "text_model.encoder.layers.1.layer_norm1", "eps ten times too small"),
+    "tanh for erf": ("sdxl/unet/between", _tanh, "input_blocks.3.1.transformer_blocks.0.ff.net.2", "tanh for erf"),
+    "key for query": ("sd35-large/mmdit/last-step", _key_for_query, "joint_blocks.1.x_block.attn.qkv", ""),
+    "NaN": ("sd35-large/mmdit/last-step", _not_a_number, "joint_blocks.1.x_block.mlp.fc2", "not finite"),
+}
+
+
+@pytest.mark.parametrize("bug", BROKEN)
+def test_a_broken_layer_is_placed(engines, bug):
+    name, break_it, place, words = BROKEN[bug]
+    model, call = living(engines["torch"], name)
+    break_it(model)
+    with refsd.watch(model, show=None) as report:
+        call()
+    assert not report.passed and report.first is not None
+    assert (report.first.place, report.first.margin > 1) == (place, True), str(report)
+    assert (report.first.module and report.first.module in dict(model.named_modules())) or bug == "key for query"
+    assert words in str(report)
+
+
+def test_nothing_stays_attached(engines):
+    model, call = living(engines["torch"], "sd15/vae-decoder/wide")
+    with refsd.watch(model, show=None) as report:
+        pass
+    assert not report.passed and "it was not called" in str(report)
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
+    call()
+
+
+def test_a_call_that_refsd_does_not_compute_is_said(engines):
+    model, _ = living(engines["torch"], "sdxl/unet/between")
+    with pytest.raises(TypeError), refsd.watch(model, show=None):
+        model()
+    x = torch.zeros(1, 4, 8, 8)
+    more = {"attention_mask": torch.ones(1, 4)}
+    with refsd.watch(model, show=None) as report, pytest.raises((RuntimeError, ValueError, TypeError)):
+        model(x, 1, torch.zeros(1, 4, 3), **more)
+    assert "attention_mask, which refsd does not compute" in str(report) or "exception" in str(report)
+
+
+def test_an_unknown_module_is_refused():
+    known = r"refsd.watch knows no Linear; it knows UNet2DConditionModel, "
+    with pytest.raises(BadInput, match=known), refsd.watch(torch.nn.Linear(2, 2)):
+        pass
+
+
+def test_the_fixture_fails_the_test(pytester):
+    """The fixture's own rule, without a model."""
+    pytester.makeconftest('pytest_plugins = ["refsd.pytest_plugin"]')
+    pytester.makepyfile(
+        """
+        import contextlib, sys, types
+        class Report:
+            passed = False
+            def __str__(self): return "layer 7 is wrong"
+        @contextlib.contextmanager
+        def watch(module, calls, causes, show): yield Report()
+        sys.modules["refsd.watching"] = types.SimpleNamespace(watch=watch)
+        def test_it(refsd_watch): refsd_watch(None)
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.stdout.fnmatch_lines(["*layer 7 is wrong*"])
