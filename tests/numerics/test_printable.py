@@ -17,6 +17,7 @@ from refsd.golden.engine import EngineFailure
 from refsd.golden.metrics import not_asked_for
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown, printable
+from refsd.reports.html import html
 from refsd.reports.junit import junit
 from refsd.reports.markdown import markdown
 from refsd.reports.terminal import print_report
@@ -73,6 +74,8 @@ def test_a_report_holds_them_all(text, shown, capsys):
     report = Report("0", {"e": text}, [Missing("m", text)], [result, other], [text])
     assert all(line.isprintable() for line in markdown(report).split("\n"))
     assert "<script>" not in markdown(report).replace(r"\<", "")
+    page = html(report, {})
+    assert all(line.isprintable() for line in page.split("\n")) and page.count("<script") == 1
     root = ElementTree.fromstring(junit(report))
     assert root.find("testsuite").get("name") == f"e {shown}"
     assert root.find(".//skipped").get("message") == shown

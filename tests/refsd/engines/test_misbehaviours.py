@@ -22,6 +22,7 @@ from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
+from refsd.reports.html import html
 from refsd.reports.junit import junit
 from refsd.reports.markdown import markdown
 from refsd.reports.stored import decode, encode
@@ -103,6 +104,7 @@ def test_the_whole_report_is_printable(outcome):
     page = markdown(report)
     assert all(line.isprintable() for line in page.split("\n"))
     assert "<script" not in page.replace("\\<script", "")
+    assert all(line.isprintable() for line in html(report, {}).split("\n"))
     test_names = [test.get("name") for test in ElementTree.fromstring(junit(report)).iter("testcase")]
     assert len(test_names) == len(results)
     assert decode(encode(report)) == report

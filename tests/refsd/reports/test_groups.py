@@ -30,6 +30,8 @@ def test_the_fewest_causes_explain_all():
         (CAUSE, 2, EPS),
         (CAUSE, 1, SCALE),
     ]
+    most = fails("a/1", SCALE, EPS), fails("a/2", SCALE, EPS), fails("a/3", EPS)
+    assert _titles(*most) == [(CAUSE, 3, EPS)]
     # As many each way: the likelier one of both.
     assert _titles(fails("a/1", SCALE, EPS)) == [(CAUSE, 1, SCALE)]
 

@@ -1,5 +1,6 @@
 """The page: whole in itself, harmless whatever engines say, bounded, and told in the right order."""
 
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -135,6 +136,17 @@ def test_the_page_is_bounded_and_says_what_it_leaves_out():
     assert len(text.encode()) < 2_000_000
     assert "answers have no room in this page; see conform.json" in text
     assert "have no room in this page" in text and "data:image/png" in text
+
+
+def test_pictures_are_bounded_and_the_first_of_each_cause_has_its_own():
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((1, 3, 200, 200))
+    picture = draw("y", noise, rng.standard_normal(noise.shape), noise, True)
+    results = [fails(f"a/{i}", EPS) for i in range(60)] + [fails("b/1", "scale is missing")]
+    text = html(report(*results), {(r.engine, r.case): picture for r in results})
+    assert len(text) < 1_000_000 and re.search(r"the pictures of \d+ answers have no room in this page", text)
+    last = text[text.index("\u00b7 b/1") :]
+    assert "data:image/png" in last[: last.index("</details>")]
 
 
 def test_a_large_corpus_that_passes_is_bounded():

@@ -54,6 +54,13 @@ def test_what_is_too_large_is_left_out_and_said(tmp_path):
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) < 3000
 
 
+def test_an_answer_has_its_share_of_the_room(tmp_path):
+    kept = Keeper(tmp_path, "k", answer=300, total=10**6)
+    result = kept.keep(fails("a/1"), _answered(taps={"large": np.zeros(100), "small": np.zeros(2)}))
+    found = load_file(tmp_path / result.kept.removeprefix("k/") / "found.safetensors")
+    assert found.keys() == {"y", "small"}
+
+
 @pytest.mark.parametrize(
     "name", ["../../out", "/etc/x", "a/../../b", "..", "", "a\0b", "\ud800", "x" * 5000, "a\nb"]
 )
