@@ -14,7 +14,7 @@ from kind_adapters import ADAPTERS
 from kind_dumps import BIN, NPY, NPZ
 from kind_folders import FOLDERS, INDICES
 from kind_gguf import GGUF
-from kind_golden import ANSWERS, DESCRIPTIONS, STORES, WAIVED
+from kind_golden import ANSWERS, DESCRIPTIONS, REPORTS, STORES, WAIVED
 from kind_pictures import PICTURES
 from kind_safetensors import SAFETENSORS
 from kind_tokenizers import SPIECE, TOKENIZER_GGUF, TOKENIZER_JSON, VOCABULARY
@@ -37,6 +37,7 @@ KINDS: dict[Kind, int] = {
     TOKENIZER_GGUF: 4,
     STORES: 5,
     WAIVED: 3,
+    REPORTS: 3,
     ANSWERS: 3,
     DESCRIPTIONS: 4,
     ADAPTERS: 6,

@@ -10,6 +10,7 @@ from random import Random
 import msgspec
 import numpy as np
 import safetensors
+import sample_reports
 from kind import Files, Kind, Mutation
 from mutations import TEXTS, bytes_changed, json_changed, places, same, value
 from safetensors.numpy import save
@@ -18,9 +19,11 @@ from refsd.engines.exec import engine as programs
 from refsd.engines.exec.description import read_description
 from refsd.golden import waivers
 from refsd.golden.case import Case
+from refsd.golden.conform import Step
 from refsd.golden.recipe import Recipe
 from refsd.golden.store import Manifest, Store
 from refsd.numerics.deviations import DEVIATIONS
+from refsd.reports import stored
 
 # A store: two goldens of one blob's folder
 
@@ -80,6 +83,12 @@ def _read_store(folder: Path):
 # Waivers
 
 WAIVERS = """
+[[waiver]]
+cases = "layer_norm/*"
+reason = "theirs"
+expires = 2027-03-31
+cause = "eps*"
+
 [[waiver]]
 name = "{0}"
 reason = "upstream issue 123"
@@ -148,15 +157,30 @@ def _second_waivers(folder: Path):
         raise ValueError(f"{set(table)}")
     found = []
     for entry in table.get("waiver", []):
-        if (
-            set(entry) - {"name", "reason", "expires", "engine", "cases"}
-            or type(entry["expires"]) is not datetime.date
-        ):
+        plain = {"name": "", "engine": "*", "cases": "*", "cause": "*"}
+        if set(entry) - {*plain, "reason", "expires"} or type(entry["expires"]) is not datetime.date:
             raise ValueError(str(entry))
-        if entry["name"] not in DEVIATIONS or not entry["reason"].strip():
+        whole = {**plain, **entry, "expires": str(entry["expires"])}
+        known = whole["name"] in DEVIATIONS and whole["cause"] == "*"
+        of_cases = not whole["name"] and whole["cases"] != "*"
+        if not (known or of_cases) or not entry["reason"].strip() or entry["expires"].year == 1:
             raise ValueError(str(entry))
-        found.append({"engine": "*", "cases": "*", **entry, "expires": str(entry["expires"])})
+        found.append(whole)
     return found
+
+
+# A report of conform, which --baseline, --last-failed and diff read
+
+REPORT = sample_reports.report(
+    sample_reports.fails("clip/a", "eps", way=[Step("layers.0", "wrong", 2.0)], nearest=sample_reports.NEAR),
+    sample_reports.result("silu/b"),
+)
+
+
+def _mutate_report(rng: Random, files: Files) -> Mutation:
+    content = bytes(files["r.json"])  # type: ignore[arg-type]
+    changed, what = bytes_changed(rng, content) if rng.random() < 0.3 else json_changed(rng, content)[:2]
+    return Mutation({"r.json": changed}, what)
 
 
 # An engine's answers
@@ -245,6 +269,14 @@ STORES = Kind(
     ],
 )
 WAIVED = Kind("waivers", _waivers, _mutate_waivers, _read_waivers, _second_waivers)
+REPORTS = Kind(
+    "reports",
+    lambda folder: {"plain": {"r.json": stored.encode(REPORT)}},
+    _mutate_report,
+    lambda folder: msgspec.to_builtins(stored.read(folder / "r.json")),
+    None,
+    lambda folder: [["diff", str(folder / "r.json"), str(folder / "r.json")]],
+)
 ANSWERS = Kind(
     "answers",
     lambda folder: {"plain": {"output.safetensors": save(OUTPUT)}},
