@@ -48,9 +48,10 @@ def conform(
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
-    The report begins with the verdict and the causes. report.html is a page to read offline, report.md fits the
-    summary of a CI job, conform.json is what --baseline and `refsd diff` read. After Ctrl-C or SIGTERM the report
-    holds what was judged until then, and says that it is partial.
+    The report begins with the verdict and the causes. report.html is a page to
+    read offline, report.md fits the summary of a CI job, conform.json is what
+    --baseline and `refsd diff` read. After Ctrl-C or SIGTERM the report holds what
+    was judged until then, and says that it is partial.
 
     Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input. 130: interrupted.
     """

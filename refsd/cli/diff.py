@@ -22,14 +22,16 @@ def register(app: typer.Typer) -> None:
 def diff(old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool = _JSON) -> None:
     """Show what changed from one conformance report to another.
 
-    Worse is a case that fails and did not fail before, one that is no longer judged, a margin that grew by
-    --factor, and an engine that is missing. Cases that only the old report has, as of a run with --cases, are
-    counted and no more.
+    Worse is a case that fails and did not fail before, one that is no longer
+    judged, a margin that grew by --factor, and an engine that is missing. Cases
+    that only the old report has, as of a run with --cases, are only counted.
 
-    Find the commit that broke an engine:
+    Find the commit that broke an engine with `git bisect run sh judge.sh`:
 
-        git bisect run sh -c 'make -s engine || exit 125; refsd conform exec:./engine --report r;
-        [ $? -lt 2 ] || exit 125; refsd diff good.json r/conform.json'
+        make -s engine || exit 125
+        refsd conform exec:./engine --report r
+        [ $? -lt 2 ] || exit 125
+        refsd diff good.json r/conform.json
 
     Exit code 0: nothing got worse. 1: something did. 2: bad input.
     """
