@@ -2,6 +2,7 @@
 
     uv run python tests/bugs/inject.py bugs.json
     uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
+    uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -23,6 +24,7 @@ from injected_products import PRODUCTS
 from injected_stages import STAGES
 from injected_steps import STEPS
 from injection import Injected, Injection
+from mechanisms import Named, splits
 
 from refsd.cases import CASES, select
 from refsd.cli.model_files import model_files
@@ -136,6 +138,14 @@ def totals(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def halves(outcomes: list[Outcome], count: int, seed: int) -> str:
+    """How many are named in the other half by the kinds of cause that a random half needs."""
+    bugs = [Named(o.id, o.level, o.cause if o.named else None) for o in outcomes]
+    lines = ["", "| half | named by the first half's kinds | by all |", "|---|---|---|"]
+    lines += [f"| {i} | {some:.0%} | {all_:.0%} |" for i, (some, all_) in enumerate(splits(bugs, count, seed), 1)]
+    return "\n".join(lines)
+
+
 def read(path: Path) -> dict[str, str]:
     """id -> level. Raises BadInput for a file that is no such list."""
     try:
@@ -163,6 +173,8 @@ def main() -> int:
     parser.add_argument("--id", action="append", help="only this bug; may be repeated")
     parser.add_argument("--level", help="only bugs of this level")
     parser.add_argument("--numerics", default="float32", choices=[*PROFILES], help="how the engine computes")
+    parser.add_argument("--splits", type=int, default=0, help="so many random halves, measured on the other half")
+    parser.add_argument("--seed", type=int, default=7, help="of the halves")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     told = parser.parse_args()
     try:
@@ -184,6 +196,8 @@ def main() -> int:
     outcomes = inject(bugs, Bench(told.numerics), note)
     if not told.json:
         print(table(outcomes), totals(outcomes), sep="\n\n")
+        if told.splits:
+            print(halves(outcomes, told.splits, told.seed))
     reached = all(sum(getattr(o, what) for o in outcomes) >= goal * len(outcomes) for what, goal in GOALS.items())
     return 0 if reached else 1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from inject import INJECTIONS, Bench
 from injection import Bug
+from mechanisms import Named, splits
 
 FAST = (
     *("act-01", "act-04", "att-08", "norm-01", "norm-08", "q-04", "q-09", "rope-03", "rope-06", "time-01"),
@@ -35,6 +36,14 @@ def test_a_bug_is_seen_placed_and_named(id):
 @pytest.mark.parametrize("id", ["act-01", "rope-06", "smp-14", "lora-17"])
 def test_the_engine_without_its_bug_passes(id):
     assert not _bench().outcome(id, "", INJECTIONS[id]._replace(bug=Bug())).detected
+
+
+def test_halves_count_only_kinds_that_the_first_half_has():
+    bugs = [Named(f"a-{i}", "op", "eps ten times too large") for i in range(6)]
+    assert splits(bugs, 2, 1) == [(1.0, 1.0)] * 2
+    strangers = [Named(f"b-{i}", "op", f"{'xyz'[i % 3]}{i}") for i in range(6)]
+    assert splits(strangers, 2, 1) == [(0.0, 1.0)] * 2
+    assert splits([Named("c", "op", None)] * 4, 1, 1) == [(0.0, 0.0)]
 
 
 def test_a_list_that_is_none_is_refused(tmp_path):
