@@ -20,6 +20,7 @@ _GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens; what 
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 # Of more cases than this only the first are shown; --json has them all.
 _SHOWN = 20
+_MATCHES = 3
 
 
 def _picture(*flags: str, **more):
@@ -147,7 +148,13 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: Path):
             advance(compared.case)
             trim_model_files()
 
-        return by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
+        outcome = by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
+    for engine in engines:
+        matches = getattr(engine, "matches", ())
+        shown = "; ".join(map(str, matches[:_MATCHES])) + ("; ..." if len(matches) > _MATCHES else "")
+        if matches:
+            typer.echo(f"{engine.name}: {counted(len(matches), 'tensor')} told by content: {shown}", err=True)
+    return outcome
 
 
 def _print(outcome) -> None:

@@ -217,12 +217,14 @@ def test_a_model_is_followed_tap_by_tap(folder, monkeypatch):
         taps = Taps(ops=True)
         outputs = kind.tapped(_CLIP, _CLIP.realize(), arithmetic, taps)
         _dump(folder / f"{name}.safetensors", {**taps, **outputs})
+        foreign = {f"h.{i}": y.reshape(-1, y.shape[-1]) for i, y in enumerate(taps.values())}
+        _dump(folder / f"foreign {name}.safetensors", {**foreign, **outputs})
         part = {tap: y for tap, y in taps.items() if "layers.1" in tap}
         _dump(folder / f"part of {name}.safetensors", part)
     truth = kind.answer(_CLIP, _CLIP.realize(), Arithmetic(FLOAT64))
 
     def compared(*names):
-        a, b = (find(f"{folder}/{name}.safetensors")[0].engine for name in names)
+        a, b = (find(f"{folder}/{name}.safetensors", kind.model_files)[0].engine for name in names)
         return compare_case(Runner(judges(kind.model_files), lambda case: truth), a, b, _CLIP)
 
     case = compared("right", "wrong")
@@ -231,6 +233,10 @@ def test_a_model_is_followed_tap_by_tap(folder, monkeypatch):
     assert case.parting.own["wrong"] > case.parting.allowed["wrong"]
     assert case.parting.own["right"] < case.parting.allowed["right"]
     assert case.sides[1].causes[0] == "eps ten times too small"
+    # Other names and shapes are told by what is in them, in the wrong one too.
+    foreign = compared("right", "foreign wrong")
+    assert foreign.wrong == ["foreign wrong"] and foreign.parting.at == case.parting.at
+    assert compared("right", "foreign right").outcome == "both conform"
     # A part of the taps, without the outputs, is judged as far as it goes.
     assert compared("right", "part of right").outcome == "both conform"
     case = compared("right", "part of wrong")

@@ -4,7 +4,7 @@
     dump:FOLDER[:PROFILE]   FOLDER/<case>.safetensors (or .gguf, .npz, .npy, .bin, a folder of npy), a file a case
 
 PROFILE is the numerics under which the engine computed; by default float32. A dump of a model's component may hold
-taps too, by the names of `refsd forward --taps FILE --tap-ops`.
+taps too, by the names of `refsd forward --taps FILE --tap-ops`, or by others: then shape and content tell them.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from refsd.components import COMPONENTS
+from refsd.engines.dump.matching import Match, match
 from refsd.golden import dumps
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.golden.input_file import note_input
 from refsd.golden.operations import OPERATIONS
+from refsd.judges.model import ModelJudge
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, PROFILES, Numerics
@@ -41,13 +43,16 @@ class DumpEngine:
     """
     path:     a dump, or a folder with a dump for each case
     numerics: how the engine computed that left it
+    matches:  of the case that was asked last: tensors of other names or layouts, and what they are
     """
 
     version = "a dump"
     partial = True
 
-    def __init__(self, path: Path, numerics: Numerics):
+    def __init__(self, path: Path, numerics: Numerics, model_files: ModelFiles | None = None):
         self.name = path.stem
+        self.matches: list[Match] = []
+        self._judge = ModelJudge(model_files)
         self._path, self._numerics = path, numerics
         self.of_one_case = not path.is_dir() or any(path.glob("*.npy"))
 
@@ -76,10 +81,28 @@ class DumpEngine:
             alone = len(found) == 1 and case.op in OPERATIONS
             return (dict(zip(["y"], found.values(), strict=True)) if alone else found), {}
         outputs = COMPONENTS[case.op.removeprefix(_MODEL)].outputs
+        if self._judge.refuses(case, self._numerics) is None and self._judge.asks_for_taps(case):
+            found = self._named(case, inputs, found, outputs)
         return (
             {name: y for name, y in found.items() if name in outputs},
             {name: y for name, y in found.items() if name not in outputs},
         )
+
+    def _named(
+        self,
+        case: Case,
+        inputs: Mapping[str, StoredTensor],
+        found: dict[str, np.ndarray],
+        outputs: Mapping[str, str],
+    ) -> dict[str, np.ndarray]:
+        """The tensors by the reference's names, as far as these can be told."""
+        self.matches = []
+        reference = {**self._judge.reference_taps(case, inputs)} if found.keys() - outputs.keys() else {}
+        foreign = {name: y for name, y in found.items() if name not in outputs and name not in reference}
+        if foreign:
+            self.matches = match(foreign, {name: y for name, y in reference.items() if name not in found})
+        own = {name: y for name, y in found.items() if name not in {one.name for one in self.matches}}
+        return own | {tap: y for one in self.matches for tap, y in one.taps.items()}
 
     def _file(self, case: Case) -> Path | None:
         if self.of_one_case:
@@ -88,7 +111,7 @@ class DumpEngine:
         return next((path for path in paths if path.exists()), None)
 
 
-def find(path: str | None = None, **_) -> list[EngineSearch]:
+def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
     """The dump, or dumps, at PATH[:PROFILE]. Raises BadInput where nothing is there."""
     if not path:
         return [EngineSearch("dump", None, "give dump:FILE or dump:FOLDER")]
@@ -98,5 +121,5 @@ def find(path: str | None = None, **_) -> list[EngineSearch]:
     if not Path(place).exists():
         raise BadInput(f"{place}: no such file or folder")
     note_input(Path(place))
-    engine = DumpEngine(Path(place), PROFILES[profile])
+    engine = DumpEngine(Path(place), PROFILES[profile], model_files)
     return [EngineSearch(engine.name, engine)]

@@ -1,0 +1,58 @@
+"""Tensors of other names and layouts are told by shape and content; what is no tap is left alone."""
+
+import numpy as np
+import pytest
+
+from refsd.engines.dump.matching import match
+
+DRAW = np.random.default_rng(1).standard_normal
+REFERENCE = {
+    "conv": DRAW((2, 4, 3, 5)),
+    "q": DRAW((2, 7, 6)),
+    "k": DRAW((2, 7, 6)),
+    "v": DRAW((2, 7, 6)),
+    "norm": DRAW((2, 7, 6)),
+    "wide": DRAW((2, 7, 18)),
+}
+
+
+@pytest.mark.parametrize(
+    ("turn", "layout"),
+    [
+        (lambda y: y, ""),
+        (lambda y: np.moveaxis(y, 1, -1), "channels last"),
+        (np.transpose, "axes reversed"),
+        (lambda y: y.reshape(8, 15), ""),
+        (lambda y: y.astype(np.float16), ""),
+        (lambda y: y * (1 + 0.1 * DRAW(y.shape)), ""),
+    ],
+)
+def test_a_layout(turn, layout):
+    (one,) = match({"h.0": turn(REFERENCE["conv"])}, REFERENCE)
+    assert (one.name, [*one.taps], one.layout) == ("h.0", ["conv"], layout)
+    assert one.taps["conv"].shape == (2, 4, 3, 5)
+    assert np.linalg.norm(one.taps["conv"] - REFERENCE["conv"]) < 0.2 * np.linalg.norm(REFERENCE["conv"])
+
+
+def test_fused_q_k_v():
+    (one,) = match({"qkv": np.concatenate([REFERENCE[name] for name in "qkv"], -1)}, REFERENCE)
+    assert str(one) == "qkv is q, k, v (fused)"
+    assert all(np.array_equal(one.taps[name], REFERENCE[name]) for name in "qkv")
+
+
+def test_a_part_in_any_order_and_nothing_else():
+    tensors = {"b": REFERENCE["norm"], "a": REFERENCE["v"], "other": DRAW((2, 7, 6)), "odd": DRAW((3, 3))}
+    found = match(tensors, REFERENCE)
+    assert [str(one) for one in found] == ["b is norm", "a is v"]
+
+
+def test_two_taps_that_are_nearly_alike_are_not_told_apart_nor_is_one_given_twice():
+    twins = {**REFERENCE, "again": REFERENCE["norm"] + 0.01}
+    assert match({"b": REFERENCE["norm"] + 0.005}, twins) == []
+    same = {**REFERENCE, "again": REFERENCE["norm"]}  # a block's output and its last operation's
+    assert [str(one) for one in match({"b": REFERENCE["norm"]}, same)] == ["b is norm"]
+    assert len(match({"a": REFERENCE["v"], "b": REFERENCE["v"]}, REFERENCE)) == 1
+
+
+def test_what_is_not_finite_or_empty_is_no_tap():
+    assert match({"a": np.full((2, 7, 6), np.nan), "b": np.zeros((0, 6))}, REFERENCE) == []
