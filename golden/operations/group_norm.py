@@ -95,6 +95,16 @@ def parts_in_the_other_order(share: float) -> Wrong:
         return answer(op, {**inputs, "x": stored(np.ascontiguousarray(np.roll(x, moved, axis=1)))}, params)
 
     return wrong
+def squares_in_float16(op, inputs, params):
+    """The sum of squares in float16, which a large picture overflows: then the norm gives its bias alone."""
+    x = inputs["x"].values().astype(np.float32)
+    rows = x.reshape(len(x), params["num_groups"], -1)
+    centred = rows - rows.mean(axis=2, keepdims=True)
+    with np.errstate(over="ignore"):
+        half = (centred * centred).astype(np.float16)
+        square = np.add.accumulate(half, axis=2, dtype=np.float16)[..., -1:].astype(np.float32)
+    y = (centred / np.sqrt(square / rows.shape[2] + np.float32(params["eps"]))).reshape(x.shape)
+    return y * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
 
 
 def silu_first(op, inputs, params):
@@ -148,6 +158,7 @@ GROUP_NORM = Operation(
             Mutant(f"joined parts in the other order (b first): {name}", parts_in_the_other_order(share))
             for name, share in (("half", 1 / 2), ("a third", 1 / 3), ("two thirds", 2 / 3), ("a quarter", 1 / 4))
         ),
+        Mutant("squares summed in float16", squares_in_float16),
     ),
     cases=(
         _case("plain", (2, 64, 9, 7)),
