@@ -95,6 +95,8 @@ def parts_in_the_other_order(share: float) -> Wrong:
         return answer(op, {**inputs, "x": stored(np.ascontiguousarray(np.roll(x, moved, axis=1)))}, params)
 
     return wrong
+
+
 def squares_in_float16(op, inputs, params):
     """The sum of squares in float16, which a large picture overflows: then the norm gives its bias alone."""
     x = inputs["x"].values().astype(np.float32)
