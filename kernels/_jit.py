@@ -97,7 +97,7 @@ def kernel(
     inline:   False for one that is long and holds the loops itself: its callers compile sooner
     contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
     slp:      vectorise straight code too: LLVM unrolls a loop of fixed length 8 or 16, and then sees no loop
-    loops:    False where it would then vectorise the loop around that one, and gather
+    loops:    False to stop LLVM vectorising the outer loop with gathers
     reassociate: let a sum take the order that the CPU's vectors like. Changes bits as contract does.
     """
     if fn is None:

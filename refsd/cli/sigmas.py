@@ -15,7 +15,7 @@ class Like(StrEnum):
     k_diffusion = "k-diffusion"
 
 
-# A strength leaves out the beginning of any list; elsewhere it asks for another schedule, or there is no list.
+# In these engines --strength drops the first entries of a custom sigma list; others need a schedule.
 _CUTS_A_LIST = ("sdcpp", "diffusers", "k-diffusion")
 
 

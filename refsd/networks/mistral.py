@@ -47,7 +47,7 @@ def mistral_shapes(size: MistralSize) -> Shapes:
 
 
 def mistral_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> MistralSize:
-    """From canonical names; the width of a head, which they do not tell, is given. A whole file has a norm."""
+    """From canonical names. Names do not reveal head_dim; pass it. Complete checkpoints contain the final norm."""
     usual = MistralSize()
     layers = count(shapes, "model.layers.", usual.layers)
     attention = "model.layers.0.self_attn"
@@ -68,7 +68,7 @@ _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 
 def mistral_keymap() -> Keymap:
     """transformers' MistralForCausalLM; the language model in Mistral3ForConditionalGeneration, as transformers 5
-    and as older files name it; MistralModel, which writes no `model.`. What is for pictures is read by none.
+    and as older files name it; MistralModel, which writes no `model.`. Vision weights are ignored.
     """
     return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
 

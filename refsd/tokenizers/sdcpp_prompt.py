@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.tokenizers.chunking import Parts
 
-# It searches what is left as if that began there, so that a B in a word begins one.
+# sd.cpp re-runs the regex on the remaining text, so `BREAK\b` also matches inside a word.
 _PIECE = re.compile(r"\\[()\[\]\\]|\\|\(|\[|:([+-]?[.\d]+)\)|\)|\]|BREAK\b|[^\\()\[\]:B]+|:|B", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 

@@ -105,7 +105,7 @@ def _headless(key: str, _: Shape):
     yield key.removeprefix("text_model.").removeprefix("model."), 0, None
 
 
-# Looked up, not multiplied: no adapter of theirs is read.
+# Embedding tables; adapters on them are not supported.
 _TABLES = ("token_embedding", "position_embedding", "embed_tokens", "shared", "relative_attention_bias")
 
 

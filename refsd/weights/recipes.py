@@ -28,7 +28,7 @@ TYPES = (*FLOAT_TYPES, *(t for t in SCALE_FIELDS if t in BLOCK_TYPES and t not i
 # log2 of the standard deviation of "bell" at exponent 0
 _BELL = math.log2(37837.2)
 
-# Looked up, not multiplied by: their values enter as they are.
+# Embedding tables: their values are used as they are, so they need no scale.
 _TABLES = ("embedding.weight", "shared.weight", "embed_tokens.weight", "pos_embed", "_pad_token")
 
 # T5's scores are not divided by sqrt(64): its queries are drawn smaller by as much, lest rounding grow with depth.

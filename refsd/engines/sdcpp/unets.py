@@ -28,7 +28,7 @@ from refsd.golden.engine import EngineFailure, ModelFiles
 
 _TOKENS = 77
 _EOS = 49407
-_CHANNELS = 4  # of the latent; what an inpainting or editing UNet sees besides is an input of its own
+_CHANNELS = 4  # latent channels; extra inpaint and edit channels are a separate input
 _EPS = ("--prediction", "eps")  # else a SD 2 is run once more, to tell its prediction
 _DEVIATIONS = ("sdcpp/group-norm-eps", "sdcpp/gelu-tanh")
 _GELU = ("sdcpp/gelu-tanh",)

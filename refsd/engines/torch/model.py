@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from refsd.golden.engine import EngineFailure
 
-# What a family's files may lack, for its forward does not read it.
+# Keys that may be missing because forward never uses them.
 _UNREAD = ("num_batches_tracked",)
 
 
