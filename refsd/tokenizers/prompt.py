@@ -6,7 +6,7 @@ brackets, where it is a word of weight -1.1. The chunks are
 stable-diffusion.cpp's (src/conditioner.hpp): 75 tokens each, cut wherever the 75 are full (A1111
 goes back to a comma).
 
-stable-diffusion.cpp departs from the syntax in a few things: sdcpp_prompt.py.
+stable-diffusion.cpp departs from the syntax in a few things: refsd/tokenizers/sdcpp_prompt.py.
 """
 
 import re

@@ -1,10 +1,9 @@
 """stable-diffusion.cpp through an unmodified sd-cli.
 
-The program offers a picture, no component. Where it links ggml as a shared library, a tap
-(sdcpp_tap.c) puts a case's inputs in place of its own and reads the answer: each component runs as
-the program builds it. What follows the wanted graph is not computed. How each is reached stands in
-sdcpp_sd1.py, sdcpp_unets.py, sdcpp_families.py, sdcpp_chroma.py,
-sdcpp_flux2.py and sdcpp_text.py.
+The program draws pictures; it offers no component alone. If it links ggml as a shared library, a tap
+(tap.c) replaces its inputs by a case's and reads the answer, so that each component runs as the program
+builds it. Graphs after the wanted one are not computed. How to reach each component: sd1.py, unets.py,
+families.py, chroma.py, flux2.py, text.py.
 """
 
 import os

@@ -26,7 +26,7 @@ class Server:
 
     path:  the program; it links ggml as a shared library
     model: a checkpoint
-    skip:  signatures of graphs that need not be computed, see sdcpp_tap.c
+    skip:  signatures of graphs that need not be computed, see tap.c
     """
 
     def __init__(self, path: Path, model: Path, skip: Iterable[str] = (), timeout: float = 600.0):

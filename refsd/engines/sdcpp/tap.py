@@ -1,4 +1,4 @@
-"""The tap in Python: builds sdcpp_tap.c, tells it what to do, reads what it saw."""
+"""The tap in Python: build tap.c, configure it, read what it recorded."""
 
 import hashlib
 import os
