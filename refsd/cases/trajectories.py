@@ -1,8 +1,8 @@
 """Samplers on an analytic model, whole trajectories: what the model is shown and what it answers, step by step.
 
-The noises are inputs: the first, times the first sigma, is where a trajectory begins; each step that draws takes the
-next. The model is a formula (refsd/engines/exec/protocol.md), so an engine needs no weights. Under flow/ it is that of
-a rectified flow. CFG++ also shows the answer without the prompt.
+The noises are inputs: the first, times the first sigma, is where a trajectory begins; each step that draws takes
+the next. The model is a formula (refsd/engines/exec/protocol.md), so an engine needs no weights. Under flow/ it is
+that of a rectified flow. CFG++ also shows the answer without the prompt.
 """
 
 from refsd.golden.case import Case
