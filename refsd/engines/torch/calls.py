@@ -155,11 +155,11 @@ def _packed(given: Given) -> tuple[dict[str, Any], int]:
     return inputs, sizes[0][1] * sizes[0][2]
 
 
-def _same_positions(ids, expected) -> None:
+def _same_positions(ids, expected, wrong="img_ids are not the rows and columns of whole pictures") -> None:
     import torch
 
     if not expected or not torch.equal(torch.cat(expected).to(ids), ids):
-        raise BadInput("img_ids are not the rows and columns of whole pictures")
+        raise BadInput(wrong)
 
 
 def _one(ids):
@@ -172,6 +172,36 @@ def _sizes(ids) -> list[tuple[int, int, int]]:
     pictures = sorted({int(index) for index in ids[:, 0]})
     own = [(index, ids[ids[:, 0] == index]) for index in pictures]
     return [(index, int(of[:, 1].max()) + 1, int(of[:, 2].max()) + 1) for index, of in own]
+
+
+def _flux2(model, given: Given) -> Arguments:
+    _refuse(given, "joint_attention_kwargs")
+    tokens, ids, text = given["hidden_states"], _one(given["img_ids"]), _one(given["txt_ids"])
+    places = ids.new_zeros(len(text), 4)
+    places[:, 3] = ids.new_tensor(range(len(text)))
+    _same_positions(text, [places], "txt_ids are not 0, 1, 2, ... in the last column")
+    sizes = _sizes(ids)
+    inputs: dict[str, Any] = {"context": given["encoder_hidden_states"]}
+    expected, begin = [], 0
+    for name, (index, high, wide) in zip(("x", "reference"), sizes, strict=False):
+        part = tokens[:, begin : begin + high * wide]
+        if part.shape[1] != high * wide:
+            break
+        inputs[name] = _as_picture(part, high, wide)
+        expected.append(grid(ids.new_zeros((0, 1, high, wide)), 1, (index,), (0,)))
+        begin += high * wide
+    _same_positions(ids, expected)
+    _, high, wide = sizes[0]
+    N, dtype = len(tokens), tokens.dtype
+    inputs["timesteps"] = _per_mille(_timesteps(given, "timestep", N), dtype)
+    if given.get("guidance") is not None and model.config.guidance_embeds:
+        inputs["guidance"] = _per_mille(_timesteps(given, "guidance", N), dtype)
+    return Arguments(inputs, {}, lambda y: {"out": _as_picture(_sample(y)[:, : high * wide], high, wide)})
+
+
+def _as_picture(tokens, high, wide):
+    """[N, H * W, C] -> [N, C, H, W]"""
+    return tokens.transpose(1, 2).reshape(len(tokens), -1, high, wide)
 
 
 def _zimage(model, given: Given) -> Arguments:
@@ -231,6 +261,14 @@ def _t5(model, given: Given) -> Arguments:
     return Arguments(inputs, {}, lambda y: {"last_hidden_state": y[0]})
 
 
+def _language_model(model, given: Given) -> Arguments:
+    _refuse(given, "inputs_embeds", "position_ids")
+    cache = given.get("past_key_values")
+    if cache is not None and cache.get_seq_length():
+        raise BadInput("the call goes on from past_key_values, which refsd does not compute")
+    return _t5(model, given)
+
+
 # Class of the module -> how its calls are read.
 READERS: dict[str, tuple[Reader, ...]] = {
     "UNet2DConditionModel": (Reader("unet", _unet),),
@@ -238,6 +276,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "SD3Transformer2DModel": (Reader("mmdit", _mmdit),),
     "FluxTransformer2DModel": (Reader("flux", _flux),),
     "ChromaTransformer2DModel": (Reader("chroma", _chroma),),
+    "Flux2Transformer2DModel": (Reader("flux2", _flux2),),
     "ZImageTransformer2DModel": (Reader("zimage", _zimage),),
     "AutoencoderKL": (
         Reader("vae-encoder", _encoder, ("encoder",), ("quant_conv", "encoder")),
@@ -246,4 +285,6 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "CLIPTextModel": (Reader("clip", _clip),),
     "CLIPTextModelWithProjection": (Reader("clip_g", _clip),),
     "T5EncoderModel": (Reader("t5", _t5),),
+    "Qwen3Model": (Reader("qwen3", _language_model),),
+    "MistralModel": (Reader("mistral", _language_model),),
 }
