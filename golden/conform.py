@@ -2,8 +2,7 @@
 
 import datetime
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,22 +17,10 @@ from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.leftovers import LEFT_OVER, asked_again, conforms_alone
 from refsd.golden.metrics import Metrics
 from refsd.golden.waivers import Waiver, apply, waive
-from refsd.golden.wording import counted
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT64, Numerics
-
-# Engine -> the cases of the whole corpus that it must run at least: fewer is a failure of the run itself.
-FLOORS = {
-    "gguf-py": 23,
-    "refsd-float32": 615,
-    "ggml": 240,
-    "ggml-flash": 16,
-    "ggml-direct": 30,
-    "torch": 355,
-}
-
 
 # Of so many wrong taps the metrics are kept.
 _TAPS = 20
@@ -376,28 +363,6 @@ def _explain(
         if examine(honest.judge, deviating, found, taps).verdict.passed:
             return attempt
     return ()
-
-
-def shortages(
-    groups: Mapping[str, Sequence[str]], results: Iterable[Result], minimum: int | None, whole: bool
-) -> list[str]:
-    """Engines that ran too few cases, a line each.
-
-    groups:  what was asked for ("ggml:/path") -> the engines that it gave; one of them must have run `minimum`
-             cases, or any at all if that is None
-    whole:   the whole corpus was asked, so that every engine must have run what FLOORS says
-    """
-    ran: Counter[str] = Counter(result.engine for result in results if result.status != verdict.REFUSED)
-    lines = []
-    for name, engines in groups.items():
-        most = max((ran[engine] for engine in engines), default=0)
-        least = 1 if minimum is None else minimum
-        if most < least:
-            lines.append(f"{name} ran {counted(most, 'case')}, expected at least {least}")
-        for engine in engines:
-            if whole and minimum is None and ran[engine] < FLOORS.get(engine, 0):
-                lines.append(f"{engine} ran {counted(ran[engine], 'case')}, expected at least {FLOORS[engine]}")
-    return lines
 
 
 def _line(error: Exception) -> str:

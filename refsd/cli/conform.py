@@ -61,10 +61,11 @@ def conform(
     from refsd.cli.golden import answerable, make_into
     from refsd.cli.model_files import model_files, open_store
     from refsd.golden import waivers as waiving
-    from refsd.golden.conform import Report, Runner, shortages
+    from refsd.golden.conform import Report, Runner
     from refsd.golden.input_file import note_input
     from refsd.golden.output_file import write_file
     from refsd.golden.shared_traits import shared_traits
+    from refsd.golden.shortages import shortages
     from refsd.judges import judges
     from refsd.reports import changes, files
     from refsd.reports.kept import keeper
