@@ -1,0 +1,101 @@
+"""Prompt weights, put on the hidden states of a text encoder by each engine's rule."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.numerics.errors import BadInput
+from refsd.stages.stage import REQUIRED, Output, Stage, StageInputs, case, part
+from refsd.tokenizers.cards import PROMPT_CARDS
+from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multiplied
+
+
+class EmphasisRule(NamedTuple):
+    """weigh: engine -> hidden, weights, those of an empty prompt -> hidden"""
+
+    weigh: Callable[[str], Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+
+
+def _weigh(engine: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
+    of = PROMPT_CARDS[engine].weigh
+    if of is None:
+        return lambda hidden, weights, empty: hidden
+    if of is from_the_empty_prompt:
+        return of
+    return lambda hidden, weights, empty: of(hidden, weights)
+
+
+def _weighed(rule: EmphasisRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
+    if p["engine"] not in PROMPT_CARDS:
+        raise BadInput(f"stage/emphasis: engine {p['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}")
+    weights = np.asarray(p["weights"], inputs.dtype)
+    weigh = rule.weigh(p["engine"])
+    return {"hidden": np.stack([weigh(h, weights, e) for h, e in zip(t["hidden"], t["empty"], strict=True)])}
+
+
+def _emphasis_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    """The mean is a sum over the chunk: its roundings are those of the absolute values' mean over the mean."""
+    hidden, weights = inputs.tensors["hidden"], np.abs(np.asarray(inputs.params["weights"]))[:, None]
+    axes = (1, 2)
+    worst = sum(
+        np.abs(h).mean(axis=axes, keepdims=True) / np.abs(h.mean(axis=axes, keepdims=True))
+        for h in (hidden, hidden * weights)
+    )
+    return worst * (np.abs(truth) + np.abs(hidden) * (1 + weights) + np.abs(inputs.tensors["empty"]))
+
+
+def _of_each_token(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A token keeps its own mean: nothing is left of the weights but the sign."""
+    y = hidden * weights[:, None]
+    return y * (hidden.mean(axis=1, keepdims=True) / y.mean(axis=1, keepdims=True))
+
+
+def _by_norm(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    y = hidden * weights[:, None]
+    return y * (np.linalg.norm(hidden) / np.linalg.norm(y))
+
+
+def _same_for_all_engines(change: Callable[[np.ndarray, np.ndarray], np.ndarray]):
+    return lambda engine: lambda hidden, weights, empty: change(hidden, weights)
+
+
+def _weights(change: Callable[[np.ndarray], np.ndarray]):
+    return lambda engine: lambda hidden, weights, empty: _weigh(engine)(hidden, change(weights), empty)
+
+
+_LINE = [1.0, 1.0, 1.3, 1.3, 0.8, 1.0, 1.1]
+
+
+def _emphasis_case(engine: str):
+    inputs = {"hidden": Recipe((2, 7, 12), offset=0.25), "empty": Recipe((2, 7, 12), exponent=-16)}
+    return case("emphasis", engine, inputs, engine=engine, weights=_LINE)
+
+
+EMPHASIS = Stage(
+    "emphasis",
+    "What a prompt's weights do to its hidden states, by an engine's rule.",
+    inputs={"hidden": "[N, J, E]", "empty": "[N, J, E]: of an empty prompt"},
+    params={"engine": REQUIRED, "weights": REQUIRED},
+    outputs={"hidden": Output(("item", "token", "channel"), _emphasis_size, 100)},
+    rule=EmphasisRule(_weigh),
+    run=_weighed,
+    known=(
+        part("multiplied, the mean not kept", weigh=_same_for_all_engines(multiplied)),
+        part("the mean kept", weigh=_same_for_all_engines(mean_kept)),
+        part("from the empty prompt", weigh=lambda engine: from_the_empty_prompt),
+        part("not weighted", weigh=_same_for_all_engines(lambda hidden, weights: hidden)),
+        part("each token's own mean kept", weigh=_same_for_all_engines(_of_each_token)),
+        part("the norm kept", weigh=_same_for_all_engines(_by_norm)),
+        part("weights one token late", weigh=_weights(lambda w: np.append(w[:1], w[:-1]))),
+        part("weights one token early", weigh=_weights(lambda w: np.append(w[1:], w[-1:]))),
+        part("weights squared", weigh=_weights(np.square)),
+        part("weights count half", weigh=_weights(lambda w: 1 + (w - 1) / 2)),
+    ),
+    cases=tuple(_emphasis_case(engine) for engine in ("sdcpp", "comfyui", "a1111", "diffusers")),
+)
+
+
+STAGES = (EMPHASIS,)
