@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics import tf32
 from refsd.numerics.profiles import DTYPES
 from refsd.numerics.tensor import SCALAR_TYPES
 
@@ -62,6 +63,17 @@ def _moved_q8_k(x: np.ndarray) -> np.ndarray:
 _MOVED_BLOCKS = {"q8_0": _moved_q8_0, "q8_1": _moved_q8_0, "q8_k": _moved_q8_k}
 
 
+def unit_of_type(name: str) -> float:
+    """u of a scalar type by its name; 0 for a block type, whose step is not relative."""
+    if name == "tf32":
+        return tf32.UNIT
+    return unit(SCALAR_TYPES[name]) if name in SCALAR_TYPES else 0.0
+
+
+def _moved_tf32(x: np.ndarray) -> np.ndarray:
+    return np.where(tf32.to_tf32(x) == x, 0.0, tf32.UNIT * np.abs(x) + 2.0**-137)
+
+
 def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
     """Bound on what a trip through a storage type ("f16", "q8_0", "q8_1", "q8_k", None) does to x.
 
@@ -70,6 +82,8 @@ def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
     """
     if type_name is None:
         return np.zeros_like(x)
+    if type_name == "tf32":
+        return _moved_tf32(x)
     if type_name in SCALAR_TYPES:
         return moved(x, SCALAR_TYPES[type_name])
     if type_name not in _MOVED_BLOCKS:

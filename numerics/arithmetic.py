@@ -42,6 +42,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import PROFILES, Numerics
 from refsd.numerics.running_angles import rope_angles_running
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.numerics.tf32 import to_tf32
 
 _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "im2col": conv2d_im2col,
@@ -119,6 +120,8 @@ class Arithmetic:
         """The values of x after a trip through a storage type; None leaves x alone."""
         if type_name is None:
             return x
+        if type_name == "tf32":
+            return to_tf32(x)
         if type_name in SCALAR_TYPES:
             return x.astype(SCALAR_TYPES[type_name]).astype(x.dtype)
         block_type = BLOCK_TYPES[type_name]
@@ -143,15 +146,15 @@ class Arithmetic:
 
     def activation(self, weight_type: str) -> Callable[[np.ndarray], np.ndarray]:
         """What becomes of a result between two products, before one with a weight of this type: its roundings."""
-        through = self.numerics.activations.get(weight_type)
+        through = self.numerics.input_of(weight_type)
         if through is None and self._fuses:
             return as_it_is
         return lambda x: self.round_as(self.settled(x), through)
 
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
         """x [..., K], weight [O, K], bias [O] -> [..., O]"""
-        x = self.round_as(self._widen(x), self.numerics.activations.get(weight_type))
-        return self._round(linear(x, weight, bias))
+        x = self.round_as(self._widen(x), self.numerics.input_of(weight_type))
+        return self._round(linear(x, self.round_as(weight, self.numerics.products), bias))
 
     def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
         """x [N, C, H, W], weight [K, C/groups, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]
@@ -302,7 +305,8 @@ class Arithmetic:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.numerics.flash is None:
             attend = _ATTENTIONS[self.numerics.attention]
-            return self._round(attend(*(self._widen(t) for t in (q, k, v)), scale, mask, diagonal, sinks))
+            q, k, v = (self.round_as(self._widen(t), self.numerics.products) for t in (q, k, v))
+            return self._round(attend(q, k, v, scale, mask, diagonal, sinks))
         mask = np.zeros(1) if mask is None else np.asarray(mask)
         if diagonal is not None:
             mask = mask + causal_mask(q.shape[1], np.float32, k.shape[1], diagonal)

@@ -21,6 +21,8 @@ class Numerics:
     compute:     dtype in which an op works inside, "float64" or "float32"
     storage:     dtype that every op's result, and every weight, is rounded to
     activations: weight type -> what linear rounds its input to before it multiplies
+    products:    what linear layers and attention round both factors of their products to: "tf32", "bf16" or "f16";
+                 None leaves them alone. A weight's type in `activations` goes before it for the input.
     conv:        what conv2d rounds its weight and its patches to; None leaves both alone
     gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
     flash:       "f16": fused attention, with q, k, v and the mask in float16; None: not fused
@@ -34,12 +36,17 @@ class Numerics:
     compute: str = "float64"
     storage: str = "float64"
     activations: Mapping[str, str] = field(default_factory=dict)
+    products: str | None = None
     conv: str | None = None
     gelu: str | None = None
     flash: str | None = None
     flash_sum: str | None = "f16"
     convolution: str = "im2col"
     attention: str = "three-pass"
+
+    def input_of(self, weight_type: str) -> str | None:
+        """What a linear layer with a weight of this type rounds its input to."""
+        return self.activations.get(weight_type) or self.products
 
     @property
     def compute_dtype(self) -> np.dtype:
@@ -62,6 +69,9 @@ FLOAT32 = Numerics("float32", "float32", "float32", convolution="fast", attentio
 TORCH_F32 = Numerics("torch-f32", "float32", "float32")
 TORCH_F16 = Numerics("torch-f16", "float32", "float16")
 TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")
+# torch.set_float32_matmul_precision("high") on a GPU with tensor cores; "medium" multiplies bfloat16 numbers.
+TORCH_TF32 = Numerics("torch-tf32", "float32", "float32", products="tf32", conv="tf32")
+TORCH_BF16_PRODUCTS = Numerics("torch-bf16-products", "float32", "float32", products="bf16", conv="bf16")
 
 # ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
 GGML_CPU = Numerics(
@@ -84,5 +94,9 @@ GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
 WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")
 
 PROFILES: dict[str, Numerics] = {
-    n.name: n for n in (FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16)
+    n.name: n
+    for n in (
+        *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS),
+        *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
+    )
 }

@@ -9,12 +9,11 @@ import numpy as np
 from refsd.golden.bounds import Run, products
 from refsd.golden.mutations import Wrong, answer, other_input
 from refsd.golden.operation import Mutant, values
-from refsd.golden.rounding import Bound, Terms, unit
+from refsd.golden.rounding import Bound, Terms, unit, unit_of_type
 from refsd.kernels.adapters import Conv2d, Linear
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import lokr_rank
 from refsd.kernels.conv2d_im2col import conv2d_im2col
-from refsd.numerics.profiles import DTYPES
 
 
 def lokr_ranks(inputs) -> tuple[int | None, int]:
@@ -101,9 +100,9 @@ def delta_bound(delta: Callable[[Factors], np.ndarray], scale: Callable[[Run], f
         """
         factors = {name: np.abs(run.inputs[name]) for name in _FACTORS if name in run.inputs}
         conv = bool(filter_of(run.inputs))
-        moved = {name: run.moved(name, run.numerics.conv if conv else None) for name in factors}
+        moved = {name: run.moved(name, run.numerics.conv if conv else run.numerics.products) for name in factors}
         kind = run.types[next(name for name in ("down", "w2", "w2_b") if name in factors)]
-        through = run.numerics.conv if conv else run.numerics.activations.get(kind)
+        through = run.numerics.conv if conv else run.numerics.input_of(kind)
         x, dx = np.abs(run.inputs["x"]), run.moved("x", through)
         s = abs(scale(run))
 
@@ -138,7 +137,7 @@ def _any(moved: Factors) -> bool:
 
 
 def _unit_of(through: str | None) -> float:
-    return {None: 0.0, "f16": unit(DTYPES["float16"]), "bf16": unit(DTYPES["bfloat16"])}.get(through, 2.0**-7)
+    return 0.0 if through is None else unit_of_type(through) or 2.0**-7
 
 
 def rank_of(op, inputs) -> tuple[int | None, int]:

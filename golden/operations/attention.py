@@ -11,7 +11,7 @@ from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, t
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.softmax import softmax_terms, with_sinks
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, moved_by_type, unit
+from refsd.golden.rounding import Bound, Terms, moved_by_type, unit, unit_of_type
 from refsd.kernels.attention import causal_mask
 from refsd.numerics.profiles import DTYPES
 from refsd.numerics.tensor import stored
@@ -33,7 +33,8 @@ def _bound(run: Run) -> Bound:
     """
     flash = run.numerics.flash
     q, k, v = (run.inputs[name].transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
-    dq, dk, dv = (run.moved(name, flash).transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
+    through = flash or run.numerics.products
+    dq, dk, dv = (run.moved(name, through).transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
     k, v, dk, dv = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v, dk, dv))
     scale = run.params["scale"] or q.shape[-1] ** -0.5
     u, u_store = run.u, unit(run.numerics.storage_dtype)
@@ -65,6 +66,8 @@ def _bound(run: Run) -> Bound:
     u_p = max(u, unit(DTYPES["float16"])) if half_sum else max(u, u_store)
     w, pv = np.abs(v) + dv, p @ (np.abs(v) + dv)
     total = Terms().add((p * rho) @ w, np.sqrt((p * rho_spread) ** 2 @ w**2)).add(p @ dv, np.sqrt(p**2 @ dv**2 / 3))
+    if run.numerics.products is not None:
+        u_p = max(u_p, unit_of_type(run.numerics.products))
     total.add(u_p * pv)
     truth = run.truth.transpose(0, 2, 1, 3)
     # In float16 the running sum is rounded again whenever a new peak rescales it.

@@ -29,8 +29,8 @@ def _bound(run: Run) -> Bound:
     Q8_1 activations bring their sum in float16, which W's minimums meet apart from the codes: its 32 half steps,
     and half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values.
     """
-    through = run.numerics.activations.get(run.types["weight"])
-    W, dW = np.abs(run.inputs["weight"]), run.moved("weight")
+    through = run.numerics.input_of(run.types["weight"])
+    W, dW = np.abs(run.inputs["weight"]), run.moved("weight", run.numerics.products)
     if through == "q8_1":
         m = np.repeat(minimums(_blocks(run.stored["weight"])), 32).reshape(W.shape).astype(np.float64)
         W = np.abs(run.inputs["weight"] - m) + np.abs(m)

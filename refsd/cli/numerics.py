@@ -10,6 +10,8 @@ PROFILES = (
     "torch-f32",
     "torch-f16",
     "torch-bf16",
+    "torch-tf32",
+    "torch-bf16-products",
     "ggml-cpu",
     "ggml-cpu-flash",
     "winograd-f16",

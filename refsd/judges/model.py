@@ -1,5 +1,6 @@
 """Models' components as a kind of case: answered by refsd's models, located by their taps."""
 
+import functools
 import itertools
 import re
 import time
@@ -28,12 +29,12 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
-from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, Numerics
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_TF32, Numerics
 from refsd.weights.checkpoint import Checkpoint, open_checkpoint
 
 _PREFIX = "model/"
 # Precisions that an engine may compute in without declaring it.
-_PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU)
+_PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
 # Of honest runs with random roundings, where a tap would be wrong without them.
 _SCATTERED_RUNS = 8
 # Seconds of CPU that a search for the cause of one answer may take.
@@ -161,8 +162,14 @@ class ModelJudge(Judge):
             y = outputs.get(tap) if until is None else taps.get(tap)
             return None if y is None else np.asarray(y, np.float64)
 
+        @functools.cache
+        def spread() -> np.ndarray:
+            truth = run(Arithmetic(FLOAT64), Change())
+            assert truth is not None
+            return self._spreads(case, inputs, found, {tap: truth}, numerics, ())[tap]
+
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
-        return Place(tap, np.asarray(found[tap], np.float64), segment, run, weights, numerics)
+        return Place(tap, np.asarray(found[tap], np.float64), segment, run, spread, weights, numerics)
 
     def _follow(
         self,

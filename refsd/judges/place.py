@@ -28,6 +28,7 @@ class Place(NamedTuple):
     segment:  the operations that lead to it
     run:      arithmetic, a change of inputs or weights -> what the reference makes there of the engine's earlier
               taps; None where the change makes no difference
+    spread:   -> the RMS error of each of its elements in honest runs with random roundings
     weights:  the component's
     numerics: that the engine declares
     """
@@ -36,6 +37,7 @@ class Place(NamedTuple):
     found: np.ndarray
     segment: Segment
     run: Callable[[Arithmetic, Change], np.ndarray | None]
+    spread: Callable[[], np.ndarray]
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
 
@@ -52,7 +54,6 @@ class Place(NamedTuple):
         size = float(np.sqrt(np.mean(truth**2))) or 1.0
         found = self.found.reshape(truth.shape)
         scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
-        losses = {"y": self.segment.loss}
         suspects, tried = {}, {}
         for candidates in (self._operations(), self._of_the_model()):
             for name, y in candidates:
@@ -60,15 +61,27 @@ class Place(NamedTuple):
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
                 tried.setdefault(name, near["y"])
-                noisy = {"y": near["y"] + (honest - truth)}
-                agrees = judge(measure_taps(scene.found, near, noisy, self.numerics, losses)).passed
-                if agrees and scene.explained_by(near):
+                noisy = near["y"] + (honest - truth)
+                if scene.explained_by(near) and self._agrees(near["y"], noisy):
                     suspects.setdefault(name, near)
             if suspects:
                 break
         if suspects:
             return scene.nearest(suspects)
         return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+
+    def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
+        """Whether the tap is right if a bug's answer is the truth, by the rule of golden/taps.py.
+
+        near: the bug's answer; noisy: and that with an honest run's error
+        """
+        found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
+        if judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses)).passed:
+            return True
+        if self.numerics.compute == "float64":
+            return False
+        spreads = {"y": self.spread()}
+        return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
 
     def describe(self) -> list[str]:
         """What the tap looks like beside what it should be, the surest first."""

@@ -101,10 +101,12 @@ _ROUNDED = ("f32", "f16", "bf16", *(name for name, of in BLOCK_TYPES.items() if 
 # More names than this are not listed where the one that was meant is known.
 _MANY = 12
 _ROUNDING = (None, "f16", "bf16", "f32")
+_MULTIPLIED = (None, "tf32", "bf16", "f16")
 _ALLOWED = {
     "compute": ("float64", "float32"),
     "storage": tuple(DTYPES),
-    "conv": _ROUNDING,
+    "products": _MULTIPLIED,
+    "conv": (*_ROUNDING, "tf32"),
     "gelu": _ROUNDING,
     "flash": (None, "f16"),
     "convolution": ("im2col", "direct", "winograd-f16"),
