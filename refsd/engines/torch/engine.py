@@ -145,7 +145,8 @@ class TorchEngine:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
             folder = self._model_files(case.model, kind.layout)
-            self._loaded = (key, kind.load(folder, self._dtype).to(self._device).eval())
+            with _quiet():
+                self._loaded = (key, kind.load(folder, self._dtype).to(self._device).eval())
         return self._loaded[1]
 
 
