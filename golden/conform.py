@@ -160,19 +160,19 @@ class Answered(NamedTuple):
 
 class Runner(NamedTuple):
     """
-    judges:  the kinds of case
-    truths:  the stored answer of a case
-    waivers: and the day on which they are looked at
-    heard:   called with every measured answer
-    keep:    called where such an answer does not conform -> the result
-    wanted:  engine, case -> whether this answer is asked for
+    judges:   the kinds of case
+    truths:   the stored answer of a case
+    waivers:  and the day on which they are looked at
+    measured: called with every measured answer
+    keep:     called where such an answer does not conform -> the result
+    wanted:   engine, case -> whether this answer is asked for
     """
 
     judges: Judges
     truths: Callable[[Case], Answer]
     waivers: Sequence[Waiver] = ()
     today: datetime.date | None = None
-    heard: Callable[[Answered], None] = lambda answered: None
+    measured: Callable[[Answered], None] = lambda answered: None
     keep: Callable[[Result, Answered], Result] = lambda result, answered: result
     wanted: Callable[[str, str], bool] = lambda engine, case: True
 
@@ -189,13 +189,13 @@ def run(
     """
     results: list[Result] = []
     first: dict[str, Answered] = {}
-    heard = runner.heard
+    measured = runner.measured
 
-    def hear(answered: Answered) -> None:
+    def note_first(answered: Answered) -> None:
         first.setdefault(answered.engine, answered)
-        heard(answered)
+        measured(answered)
 
-    runner = runner._replace(heard=hear)
+    runner = runner._replace(measured=note_first)
     for case in cases:
         wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
         asked = [engine for engine in wanted if engine.refuses(case) is None]
@@ -276,7 +276,7 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     standard = Standard(case, inputs, truth, near, numerics)
     examined = examine(judge, standard, found, taps)
     answered = Answered(engine.name, standard, found, taps, examined)
-    runner.heard(answered)
+    runner.measured(answered)
     judged = examined.verdict
     if judged.criterion == verdict.NO_WITNESS:
         return result(verdict.REFUSED, reason=judged.reason, **rest)
@@ -289,8 +289,8 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     explaining = _explain(standard, found, taps, honest, declared)
     if explaining:
         names = tuple(d.name for d in explaining)
-        waived, said = apply(runner.waivers, names, engine.name, case.name, _today(runner))
-        reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([said] if said else [])])
+        waived, waiver_text = apply(runner.waivers, names, engine.name, case.name, _today(runner))
+        reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([waiver_text] if waiver_text else [])])
         outcome = result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
     else:
         left = isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, bool(taps))
@@ -317,10 +317,10 @@ def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, exami
             near = nearest(judge, standard, found, examined)
     except Exception as error:
         looks = (f"the search for a cause failed: {type(error).__name__}: {_line(error)}",)
-    said = (
+    phrases = (
         [f"the reference agrees if {' or '.join(causes)}"] if causes else [*looks, *([near.phrase] if near else [])]
     )
-    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *said[:2]]))
+    reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *phrases[:2]]))
     return {"reason": reason, "causes": causes, "looks": looks, "nearest": near}
 
 
@@ -342,8 +342,8 @@ def _waived(runner: Runner, result: Result) -> Result:
     """The result, waived where a waiver of its case is valid; else told that the waiver has expired."""
     if result.conforms:
         return result
-    waived, said = waive(runner.waivers, result.engine, result.case, result.causes, _today(runner))
-    reason = "; ".join(filter(None, [result.reason, said]))
+    waived, waiver_text = waive(runner.waivers, result.engine, result.case, result.causes, _today(runner))
+    reason = "; ".join(filter(None, [result.reason, waiver_text]))
     status = verdict.WAIVED if waived else result.status
     return msgspec.structs.replace(result, status=status, reason=reason)
 

@@ -1,4 +1,4 @@
-"""An engine for docs/verdict.md: an autoencoder whose GroupNorm sums squares in float16. Its pictures are flat.
+"""An engine for docs/verdict.md: its GroupNorm sums squares in float16, and pictures lose contrast.
 
 refsd conform "exec:python3 examples/exec/black_picture.py" --cases sd15/vae-decoder/outliers
 

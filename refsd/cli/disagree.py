@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Taesd, Vae, part_files
+from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Taesd, Tokenizer, Vae, Vocab, part_files
 from refsd.golden.wording import counted
 
 _A = typer.Argument(
@@ -14,9 +14,9 @@ _A = typer.Argument(
     help="torch, torch-bf16, ggml[:LIBRARY], sdcpp[:SD_CLI], gguf-py, exec:PROGRAM, refsd[:PROFILE], "
     "dump:FILE[:PROFILE] or dump:FOLDER[:PROFILE] (FOLDER/CASE.safetensors).",
 )
-_B = typer.Argument(metavar="B", help="Likewise.")
+_B = typer.Argument(metavar="B", help="As A.")
 _CASES = typer.Argument(None, metavar="[CASE]...", help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.")
-_GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens; what it lacks is made.")
+_GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens; missing answers are computed.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 # Of more cases than this only the first are shown; --json has them all.
 _SHOWN = 20
@@ -56,8 +56,8 @@ def disagree(
     clip_g: ClipG = None,
     t5xxl: T5XXL = None,
     llm: Llm = None,
-    vocab: Annotated[Path | None, typer.Option(help="CLIP's.", rich_help_panel="Parts")] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="T5's, Qwen3's, ...", rich_help_panel="Parts")] = None,
+    vocab: Vocab = None,
+    tokenizer: Tokenizer = None,
     json: bool = _JSON,
 ) -> None:
     """Say which of two engines is right, by how much, where they part, and why.

@@ -18,6 +18,20 @@ ClipG = Annotated[Path | None, _file("--clip_g", "OpenCLIP bigG")]
 T5XXL = Annotated[Path | None, _file("--t5xxl", "T5")]
 Llm = Annotated[Path | None, _file("--llm", "Qwen3 or Mistral")]
 ControlNet = Annotated[Path | None, _file("--control-net", "ControlNet")]
+Vocab = Annotated[
+    Path | None,
+    typer.Option(
+        help="CLIP's tokenizer.json, merges.txt or bpe_simple_vocab_16e6.txt.gz.", rich_help_panel="Parts"
+    ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        help="Tokenizer of T5, Qwen3 or Mistral: tokenizer.json, spiece.model, a GGUF or a folder. Default: the one "
+        "in the model or the encoder.",
+        rich_help_panel="Parts",
+    ),
+]
 LoraRule = Annotated[
     str,
     typer.Option(

@@ -6,7 +6,20 @@ from typing import Annotated
 import typer
 
 from refsd.cli.numerics import Profile
-from refsd.cli.parts import T5XXL, ClipG, ClipL, ControlNet, DiffusionModel, Llm, LoraRule, Taesd, Vae, part_files
+from refsd.cli.parts import (
+    T5XXL,
+    ClipG,
+    ClipL,
+    ControlNet,
+    DiffusionModel,
+    Llm,
+    LoraRule,
+    Taesd,
+    Tokenizer,
+    Vae,
+    Vocab,
+    part_files,
+)
 
 IMAGES, TILES = "Input pictures", "Large pictures"
 
@@ -123,20 +136,8 @@ def txt2img(
     t5xxl: T5XXL = None,
     llm: Llm = None,
     control_net: ControlNet = None,
-    vocab: Annotated[
-        Path | None,
-        typer.Option(
-            help="CLIP's tokenizer.json, merges.txt or bpe_simple_vocab_16e6.txt.gz.", rich_help_panel="Parts"
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            help="Tokenizer of T5, Qwen3 or Mistral: tokenizer.json, spiece.model, a GGUF or a folder. Default: "
-            "the one in the model or the encoder.",
-            rich_help_panel="Parts",
-        ),
-    ] = None,
+    vocab: Vocab = None,
+    tokenizer: Tokenizer = None,
     init_img: Annotated[
         Path | None,
         typer.Option(

@@ -88,7 +88,7 @@ def compare_case(runner: Runner, a: Engine, b: Engine, case: Case) -> Compared:
     def hear(answered: Answered) -> None:
         heard[answered.engine] = answered
 
-    one, other = run(runner._replace(heard=hear), [a, b], [case])
+    one, other = run(runner._replace(measured=hear), [a, b], [case])
     if any(result.status == verdict.REFUSED for result in (one, other)):
         return Compared(case.name, case.op, "not compared", (one, other))
     right = [result.engine for result in (one, other) if result.conforms]

@@ -101,7 +101,7 @@ def _child(
                 outcome = once(index, folder)
             except MemoryError:
                 outcome = Outcome("failure", "it wants more than 1 GiB")
-            except Exception:
+            except Exception:  # reported as a failure of the run
                 outcome = Outcome("failure", "the fuzzer itself: " + traceback.format_exc(limit=-3))
             signal.alarm(0)
             if executed and watch:

@@ -43,7 +43,7 @@ def judge(kind: Kind, folder: Path, mutation: Mutation, before: Any, commands: b
         answer = kind.read(folder)
     except REFUSALS as refusal:
         outcome = _refusal(str(refusal))
-    except Exception:
+    except Exception:  # a traceback is what the fuzzer looks for: a failure
         return Outcome("failure", "traceback: " + _traceback())
     else:
         outcome = _answer(kind, folder, mutation, answer, before)

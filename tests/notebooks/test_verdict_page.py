@@ -14,7 +14,7 @@ pytestmark = pytest.mark.notebook
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_flat_picture(tmp_path, monkeypatch):
+def test_the_washed_out_picture(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = f"exec:{sys.executable} {shlex.quote(str(ROOT / 'examples' / 'exec' / 'black_picture.py'))}"
     done = CliRunner().invoke(app, ["conform", program, "--cases", "sd15/vae-decoder/outliers"])
