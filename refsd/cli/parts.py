@@ -27,8 +27,8 @@ Vocab = Annotated[
 Tokenizer = Annotated[
     Path | None,
     typer.Option(
-        help="Tokenizer of T5, Qwen3 or Mistral: tokenizer.json, spiece.model, a GGUF or a folder. Default: the one "
-        "in the model or the encoder.",
+        help="Tokenizer of T5, Qwen3 or Mistral: tokenizer.json, spiece.model, a GGUF or a folder. "
+        "Default: the one in the model or the encoder.",
         rich_help_panel="Parts",
     ),
 ]
