@@ -51,3 +51,42 @@ def zero_star(cond, uncond, scale):
         near = (c.ravel() @ u.ravel()) / (u.ravel() @ u.ravel()) * u
         out.append(scale * c + (1 - scale) * near)
     return np.stack(out)
+
+
+def zero_star_of_noise(x, cond, uncond, scale):
+    out = []
+    for a, c, u in zip(x, cond, uncond, strict=True):
+        n, m = (a - c).ravel(), (a - u).ravel()
+        out.append(scale * c + (1 - scale) * (n @ m) / (m @ m) * u)
+    return np.stack(out)
+
+
+def rescaled_velocities(x, sigma, cond, uncond, scale, phi):
+    """v = (a noise - s data), of noise = (x - data) / sigma at a = 1 / sqrt(1 + sigma^2), s = sigma a."""
+    a = (1 + sigma**2) ** -0.5
+    v = [a * (x - data) / sigma - sigma * a * data for data in (cond, uncond)]
+    guided = rescaled(*v, scale, phi)
+    return a * (a * x) - sigma * a * guided
+
+
+def tangential(cond, uncond, scale):
+    out = []
+    for c, u in zip(cond, uncond, strict=True):
+        rows = np.stack([c.ravel(), u.ravel()])
+        _, turn = np.linalg.eigh(rows @ rows.T)
+        v = turn[:, 1] @ rows
+        near = ((u.ravel() @ v) / (v @ v) * v).reshape(c.shape)
+        out.append(scale * c + (1 - scale) * near)
+    return np.stack(out)
+
+
+def thresholded(guided, share, most):
+    out = []
+    for g in guided:
+        sizes = sorted(abs(v) for v in g.ravel())
+        at = share * (len(sizes) - 1)
+        low = int(at)
+        limit = sizes[low] + (at - low) * (sizes[min(low + 1, len(sizes) - 1)] - sizes[low])
+        limit = min(max(limit, 1.0), most)
+        out.append(np.vectorize(lambda v, limit=limit: max(-limit, min(limit, v)) / limit)(g))
+    return np.stack(out)

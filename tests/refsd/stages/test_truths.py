@@ -126,6 +126,40 @@ def test_guidance(label, naive):
     np.testing.assert_allclose(found["guided"], naive(tensors, params), rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("label", "naive"),
+    [
+        ("zero-star", lambda t, p: naive_guidance.zero_star_of_noise(t["x"], t["cond"], t["uncond"], 4.0)),
+        (
+            "rescale-v",
+            lambda t, p: naive_guidance.rescaled_velocities(
+                t["x"], p["sigma"], t["cond"], t["uncond"], 7.5, p["phi"]
+            ),
+        ),
+        ("tangential", lambda t, p: naive_guidance.tangential(t["cond"], t["uncond"], 5.0)),
+        ("nested", lambda t, p: 11.25 * t["cond"] - 9.75 * t["other"] - 0.5 * t["uncond"]),
+        (
+            "dynamic-threshold",
+            lambda t, p: naive_guidance.thresholded(naive_guidance.cfg(t["cond"], t["uncond"], 7.5), 0.9, 50.0),
+        ),
+        (
+            "dynamic-threshold-held",
+            lambda t, p: naive_guidance.thresholded(naive_guidance.cfg(t["cond"], t["uncond"], 7.5), 0.9, 1.5),
+        ),
+    ],
+)
+def test_denoised_guidance(label, naive):
+    tensors, params, found = _truth(f"denoised_guidance/{label}")
+    np.testing.assert_allclose(found["guided"], naive(tensors, params), rtol=1e-7, atol=1e-12)
+
+
+def test_scales_of_each_step():
+    """The curves are held to sd-dynamic-thresholding's in tests/samplers/test_recorded_guidance.py."""
+    np.testing.assert_array_equal(_truth("guidance_scales/listed")[2]["scales"], [7.5] * 3 + [4.0] * 2 + [1.0])
+    down = _truth("guidance_scales/linear-down")[2]["scales"]
+    np.testing.assert_allclose(down, [7 - 5.5 * i / 6 for i in range(7)], rtol=1e-15)
+
+
 def test_clip_ids_are_those_that_transformers_recorded():
     recorded = json.loads((FIXTURES / "clip_ids.json").read_text())["cases"]
     for one in recorded:
