@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from refsd.engines.sdcpp.server import Server
+from refsd.engines.sdcpp.trajectories import SamplerRun, Seen, compare, float32_levels, seen
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT32
@@ -28,7 +29,6 @@ from refsd.pipelines.settings import Settings
 from refsd.samplers import noise
 from refsd.samplers.levels import SD_LEVELS
 from refsd.trajectory import sdcpp_float32
-from refsd.trajectory.sdcpp import SamplerRun, Seen, compare, float32_levels, seen
 from refsd.weights import open_checkpoint
 
 SAMPLERS = (

@@ -10,11 +10,11 @@ import pytest
 
 from refsd.cli.model_files import model_files
 from refsd.engines.sdcpp.server import Server
+from refsd.engines.sdcpp.trajectories import SamplerRun, compare, float32_levels, seen
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.pipelines import sampling
 from refsd.samplers.schedules import SCHEDULES
-from refsd.trajectory.sdcpp import SamplerRun, compare, float32_levels, seen
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
