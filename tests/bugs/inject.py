@@ -3,6 +3,7 @@
     uv run python tests/bugs/inject.py bugs.json
     uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
     uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
+    uv run python tests/bugs/inject.py --held-out
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -17,6 +18,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from held_out import HeldOut, injections, levels
+from held_out_stages import HELD_OUT_STAGES
+from held_out_steps import HELD_OUT_STEPS
 from injected_files import FILES
 from injected_models import MODELS
 from injected_operations import OPERATIONS
@@ -37,7 +41,16 @@ from refsd.judges import judges
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
 
-INJECTIONS: dict[str, Injection] = {**OPERATIONS, **PRODUCTS, **MODELS, **FILES, **STAGES, **STEPS}
+HELD_OUT: dict[str, HeldOut] = {**HELD_OUT_STAGES, **HELD_OUT_STEPS}
+INJECTIONS: dict[str, Injection] = {
+    **OPERATIONS,
+    **PRODUCTS,
+    **MODELS,
+    **FILES,
+    **STAGES,
+    **STEPS,
+    **injections(HELD_OUT),
+}
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
 
@@ -169,7 +182,8 @@ def inject(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bugs", type=Path, help='JSON: [{"id": "act-01", "level": "op"}, ...]')
+    parser.add_argument("bugs", type=Path, nargs="?", help='JSON: [{"id": "act-01", "level": "op"}, ...]')
+    parser.add_argument("--held-out", action="store_true", help="the held-out bugs of this folder, not a list's")
     parser.add_argument("--id", action="append", help="only this bug; may be repeated")
     parser.add_argument("--level", help="only bugs of this level")
     parser.add_argument("--numerics", default="float32", choices=[*PROFILES], help="how the engine computes")
@@ -177,8 +191,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="of the halves")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     told = parser.parse_args()
+    if (told.bugs is None) != told.held_out:
+        parser.error("expected either a list of bugs, or --held-out")
     try:
-        bugs = read(told.bugs)
+        bugs = levels(HELD_OUT) if told.held_out else read(told.bugs)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ from injection import Injection, wrong_answer
 # --- adapters: the file's tensors multiplied out by hand ---------------------------------------------------------
 
 
-def _modules(values) -> dict[str, dict[str, np.ndarray]]:
+def modules_of(values) -> dict[str, dict[str, np.ndarray]]:
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, value in values.items():
         for end, part in (
@@ -24,7 +24,7 @@ def _modules(values) -> dict[str, dict[str, np.ndarray]]:
     return found
 
 
-def _strength(params) -> float:
+def strength_of(params) -> float:
     tag = params.get("tag", "")
     if not tag:
         return params.get("strength", 1.0)
@@ -32,7 +32,7 @@ def _strength(params) -> float:
     return numbers[-1] if params.get("component", "unet") == "unet" else numbers[0]
 
 
-def _product(parts) -> np.ndarray:
+def product_of(parts) -> np.ndarray:
     """up (mid) down, a matrix or a filter."""
     down, up = parts["down"], parts["up"].reshape(len(parts["up"]), -1)
     if "mid" in parts:
@@ -44,11 +44,11 @@ def _rank(parts) -> int:
     return len(parts["down"])
 
 
-def _plain_lora(scale, rows=None, strength=_strength, skip=lambda own, whole: False):
+def _plain_lora(scale, rows=None, strength=strength_of, skip=lambda own, whole: False):
     """Low-rank files alone. scale: parts, all modules -> factor"""
 
     def change(case, values, y):
-        modules = _modules(values)
+        modules = modules_of(values)
         if any("down" not in parts or "magnitude" in parts for parts in modules.values()):
             return None
         weight = values["weight"].copy()
@@ -57,38 +57,38 @@ def _plain_lora(scale, rows=None, strength=_strength, skip=lambda own, whole: Fa
             if skip(count, len(weight)):
                 continue
             factor = strength(case.params) * scale(parts, modules)
-            weight[first : first + count] += factor * _product(parts).reshape(count, *weight.shape[1:])
+            weight[first : first + count] += factor * product_of(parts).reshape(count, *weight.shape[1:])
         return {"merged": weight}
 
     return change
 
 
-def _alpha(parts) -> float:
+def alpha_of(parts) -> float:
     return float(parts["alpha"]) if "alpha" in parts else float(_rank(parts))
 
 
 def _right_scale(parts, modules) -> float:
-    return _alpha(parts) / _rank(parts)
+    return alpha_of(parts) / _rank(parts)
 
 
 def _global_alpha(parts, modules) -> float:
     """The stored alpha is that of the first layer's rank."""
     first = next(iter(modules.values()))
-    return _alpha(parts) / _rank(first)
+    return alpha_of(parts) / _rank(first)
 
 
 def _deltas_by_token(case, values, y):
     """The parts' answers one behind the other along the tokens: here, of the identity's rows."""
-    modules = _modules(values)
+    modules = modules_of(values)
     if len(modules) < 2:
         return None
-    deltas = [_right_scale(parts, modules) * _product(parts) for parts in modules.values()]
+    deltas = [_right_scale(parts, modules) * product_of(parts) for parts in modules.values()]
     joined = np.concatenate([delta.T for delta in deltas], axis=0)  # [3 I, O / 3] of I tokens
     return {"merged": values["weight"] + joined.reshape(values["weight"].T.shape).T}
 
 
 def _loha_first_factor(case, values, y):
-    parts = next(iter(_modules(values).values()))
+    parts = next(iter(modules_of(values).values()))
     if "w1_a" not in parts or "t1" in parts:
         return None
     rank = parts["w1_b"].shape[0]
@@ -106,11 +106,11 @@ def _without_scalar(case, values, y):
 
 def _dora(axis: int, inner_strength: bool):
     def change(case, values, y):
-        parts = next(iter(_modules(values).values()))
+        parts = next(iter(modules_of(values).values()))
         if "magnitude" not in parts or "down" not in parts or case.params.get("rule") == "comfyui":
             return None
         weight, m = values["weight"], case.params.get("strength", 1.0)
-        delta = _right_scale(parts, {}) * _product(parts)
+        delta = _right_scale(parts, {}) * product_of(parts)
         if axis == 1 and weight.shape[0] != weight.shape[1]:
             return None
         magnitude = parts["magnitude"].reshape((-1, 1) if axis == 0 else (1, -1))
@@ -123,15 +123,15 @@ def _dora(axis: int, inner_strength: bool):
 
 
 def _without_dora(case, values, y):
-    parts = next(iter(_modules(values).values()))
+    parts = next(iter(modules_of(values).values()))
     if "magnitude" not in parts or "down" not in parts:
         return None
-    delta = _right_scale(parts, {}) * _product(parts)
+    delta = _right_scale(parts, {}) * product_of(parts)
     return {"merged": values["weight"] + case.params.get("strength", 1.0) * delta}
 
 
 def _rescale_of_columns(case, values, y):
-    parts = next(iter(_modules(values).values()))
+    parts = next(iter(modules_of(values).values()))
     if "oft" not in parts:
         return None
     turned = y["merged"].astype(np.float64) / parts["rescale"].reshape(-1, 1)
@@ -178,7 +178,7 @@ FILES: dict[str, Injection] = {
     ),
     "gen-14": wrong_answer("weights/*", "weight", "rows and columns swapped|transposed", _square_transposed),
     "gen-15": wrong_answer(
-        "adapter/*", "merged", "rank over alpha", _plain_lora(lambda parts, all: _rank(parts) / _alpha(parts))
+        "adapter/*", "merged", "rank over alpha", _plain_lora(lambda parts, all: _rank(parts) / alpha_of(parts))
     ),
     "lora-03": wrong_answer("adapter/*", "merged", "along the (tokens|inputs)", _deltas_by_token),
     "lora-04": wrong_answer(
@@ -188,7 +188,9 @@ FILES: dict[str, Injection] = {
         "adapter/tag-*",
         "merged",
         "strength (1|left out)",
-        _plain_lora(_right_scale, strength=lambda p: 1.0 if p.get("component", "unet") == "unet" else _strength(p)),
+        _plain_lora(
+            _right_scale, strength=lambda p: 1.0 if p.get("component", "unet") == "unet" else strength_of(p)
+        ),
     ),
     "lora-09": wrong_answer("adapter/*", "merged", "alpha over the first", _plain_lora(_global_alpha)),
     "lora-11": wrong_answer("adapter/*", "merged", "alpha missing", _plain_lora(lambda parts, all: 1.0)),

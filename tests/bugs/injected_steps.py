@@ -9,10 +9,10 @@ from refsd.samplers.levels import FlowLevels
 from refsd.trajectory.run import Dump, model_of, sigmas_of
 
 _ABAR = np.cumprod(1 - np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2)
-_SIGMAS = np.sqrt((1 - _ABAR) / _ABAR)
+SIGMAS = np.sqrt((1 - _ABAR) / _ABAR)
 
 
-def _sampled(cases: tuple[str, ...], place: str, cause: str, loop) -> Injection:
+def sampled(cases: tuple[str, ...], place: str, cause: str, loop) -> Injection:
     """loop: model, x, sigmas, draws (an iterator), case -> the end; what the model is shown is recorded."""
 
     def answer(case, inputs, y):
@@ -32,7 +32,7 @@ def _sampled(cases: tuple[str, ...], place: str, cause: str, loop) -> Injection:
 
 
 def _timestep(sigma: float) -> float:
-    return float(np.interp(np.log(sigma), np.log(_SIGMAS), np.arange(1000)))
+    return float(np.interp(np.log(sigma), np.log(SIGMAS), np.arange(1000)))
 
 
 # --- loops -------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def _lms(model, x, sigmas, draws, case):
 def _own_table(model, x, sigmas, draws, case):
     """Euler on sigmas of its own: each 1000 / N-th of the trained ones."""
     N = len(sigmas) - 1
-    own = np.append(_SIGMAS[(np.arange(N)[::-1] + 1) * (1000 // N) - 1], 0.0)
+    own = np.append(SIGMAS[(np.arange(N)[::-1] + 1) * (1000 // N) - 1], 0.0)
     x = x * x.dtype.type(own[0] / sigmas[0])
     for sigma, to in itertools.pairwise(own):
         denoised = model(x, float(sigma))
@@ -146,7 +146,7 @@ def _betas_half(betas):
 
 
 def _nearest(levels, sigma):
-    if len(levels.sigmas) != 1000 or abs(levels.sigmas[-1] - _SIGMAS[-1]) > 1e-6:
+    if len(levels.sigmas) != 1000 or abs(levels.sigmas[-1] - SIGMAS[-1]) > 1e-6:
         return levels.to_t(sigma)
     return float(np.argmin(np.abs(np.log(levels.sigmas) - np.log(sigma))))
 
@@ -173,14 +173,14 @@ def _down_by_a_share(case, values, y):
         return None
     kept = np.asarray(y["kept"], np.float64)
     variance = (1 - before) / (1 - kept) * (1 - kept / before)
-    noised = np.where(previous < 0, 0, _SIGMAS[np.clip(previous, 0, 999).astype(int)])
+    noised = np.where(previous < 0, 0, SIGMAS[np.clip(previous, 0, 999).astype(int)])
     deviation = p.get("eta", 1.0) * np.sqrt(variance)
     return {"previous": previous, "kept_before": before, "deviation": deviation, "mask_sigma": noised}
 
 
 def _always_at_begin(case, values, y):
     t = y["timesteps"].astype(int)
-    return {"mask_sigma": np.full(len(t), _SIGMAS[t[0]])}
+    return {"mask_sigma": np.full(len(t), SIGMAS[t[0]])}
 
 
 def _linear_variance(case, values, y):
@@ -233,10 +233,10 @@ STEPS: dict[str, Injection] = {
     "rng-01": wrong_answer("noising/*", "step_noise", "first noise again", _first_again),
     "rng-04": wrong_answer("noising/*", "step_noise", "without a seed|other numbers|no seed", _anybodys),
     "smp-01": wrong_parts("sigmas/flow-*", "sigmas", "i \\+ 2", flow=_TwiceOne),
-    "smp-03": _sampled(("euler/karras",), "sigmas|x", "steps on", _own_table),
-    "smp-04": _sampled(("flow/lcm/simple",), "x|latent", "not the flow's|1 - sigma", _lcm_flow),
+    "smp-03": sampled(("euler/karras",), "sigmas|x", "steps on", _own_table),
+    "smp-04": sampled(("flow/lcm/simple",), "x|latent", "not the flow's|1 - sigma", _lcm_flow),
     "smp-07": wrong_parts("sigmas/flux*", "sigmas", "logarithm|shift", flow=_static_shift),
-    "smp-09": _sampled(("lms/karras",), "x|latent", "history", _lms),
+    "smp-09": sampled(("lms/karras",), "x|latent", "history", _lms),
     "smp-11": wrong_answer("noising/*", "start", "variance-preserving", _variance_preserving),
     "smp-13": wrong_answer("steps/*", "mask_sigma", "first level", _always_at_begin),
     "smp-14": wrong_answer("steps/*", "previous", "T / steps", _down_by_a_share),
@@ -248,6 +248,6 @@ STEPS: dict[str, Injection] = {
     "smp-26": wrong_parts("sigmas/sd*", "sigmas", "float16", kept=_betas_half),
     "smp-29": wrong_answer("noising/*", "start", "variance-exploding|latent whole", _exploding),
     "smp-31": wrong_parts("sigmas/sd*", "timesteps", "nearest", to_t=_nearest),
-    "smp-33": _sampled(("dpmpp2s/*",), "x|latent", "second order", _second_order_at_the_end),
+    "smp-33": sampled(("dpmpp2s/*",), "x|latent", "second order", _second_order_at_the_end),
     "smp-40": wrong_parts("sigmas/edm*", "sigmas|timesteps", "4 t / 1000", edm=_Thousandths),
 }

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from inject import INJECTIONS, Bench
+from inject import FILES, HELD_OUT, INJECTIONS, MODELS, OPERATIONS, PRODUCTS, STAGES, STEPS, Bench
 from injection import Bug
 from mechanisms import Named, splits
 
@@ -36,6 +36,12 @@ def test_a_bug_is_seen_placed_and_named(id):
 @pytest.mark.parametrize("id", ["act-01", "rope-06", "smp-14", "lora-17"])
 def test_the_engine_without_its_bug_passes(id):
     assert not _bench().outcome(id, "", INJECTIONS[id]._replace(bug=Bug())).detected
+
+
+def test_held_out_bugs_are_none_of_the_lists():
+    listed = {**OPERATIONS, **PRODUCTS, **MODELS, **FILES, **STAGES, **STEPS}
+    assert not HELD_OUT.keys() & listed.keys()
+    assert all(one.level and one.source for one in HELD_OUT.values())
 
 
 def test_halves_count_only_kinds_that_the_first_half_has():
