@@ -93,7 +93,7 @@ def _gap(t) -> np.ndarray:
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     """Products and sums on absolute values; the error of a number that scales a whole image counts in all of it."""
     t, p = inputs.tensors, inputs.params
-    predictions = sum(np.abs(x) for x in t.values())
+    predictions = np.sum([np.abs(x) for x in t.values()], axis=0)
     guided = predictions * (1 + max(abs(p["scale"]), abs(p["other_scale"])))
     match p["form"]:
         case "zero-star":
@@ -136,8 +136,8 @@ def _rescaled_denoised(x, sigma, cond, uncond, scale, phi):
 
 
 def _rescaled_noise(x, sigma, cond, uncond, scale, phi):
-    noises = [(x - denoised) / sigma for denoised in (cond, uncond)]
-    return x - sigma * rescale(guide(*noises, scale), noises[0], phi)
+    of_cond, of_uncond = ((x - denoised) / sigma for denoised in (cond, uncond))
+    return x - sigma * rescale(guide(of_cond, of_uncond, scale), of_cond, phi)
 
 
 def _along_cond(cond, uncond, scale):
