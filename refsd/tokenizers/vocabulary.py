@@ -53,12 +53,17 @@ def find_tokenizer(vocab: Path | None = None, model: Path | None = None) -> Toke
         return _from_file(model / "tokenizer")
     if importlib.util.find_spec("instant_clip_tokenizer") is not None:
         return InstantClip()
+    file = open_clip_file()
+    return _from_hub() if file is None else _from_file(file)
+
+
+def open_clip_file() -> Path | None:
+    """The vocabulary that comes with open_clip; None where that is not installed."""
     package = importlib.util.find_spec("open_clip")
-    if package is not None and package.origin:
-        file = Path(package.origin).parent / "bpe_simple_vocab_16e6.txt.gz"
-        if file.is_file():
-            return _from_file(file)
-    return _from_hub()
+    if package is None or not package.origin:
+        return None
+    file = Path(package.origin).parent / "bpe_simple_vocab_16e6.txt.gz"
+    return file if file.is_file() else None
 
 
 def read_merges(path: Path) -> Merges:

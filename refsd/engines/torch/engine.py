@@ -1,6 +1,7 @@
-"""PyTorch in process: operations by torch.nn.functional, models by diffusers, transformers and spandrel."""
+"""PyTorch in process: operations by torch.nn.functional, models and stages by diffusers and its like."""
 
 import importlib.util
+import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from refsd.components import COMPONENTS
 from refsd.engines.torch import trajectories as torch_trajectories
 from refsd.engines.torch.models import MODELS
 from refsd.engines.torch.ops import FUNCTIONS
+from refsd.engines.torch.stages import STAGES
 from refsd.engines.torch.taps import listening
 from refsd.golden import operations
 from refsd.golden.case import Case, ModelRecipe
@@ -23,6 +25,7 @@ from refsd.networks.keymap import Source
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.stages import STAGES as PAGES
 from refsd.weights.checkpoint import open_checkpoint
 
 # Name -> torch's dtype and how it says that it computes.
@@ -65,6 +68,8 @@ class TorchEngine:
         if case.op == "trajectory":
             wide = self._numerics.storage == "float32"
             return torch_trajectories.refuses(case.params) if wide else "latents are kept in float32"
+        if case.op in STAGES:
+            return self._refuses_stage(case)
         if case.op not in MODELS:
             return f"torch has no {case.op}"
         package = MODELS[case.op].package
@@ -79,6 +84,14 @@ class TorchEngine:
         return (
             None if case.model.type in ("f32", "f16", "bf16") else f"diffusers keeps no {case.model.type} weights"
         )
+
+    def _refuses_stage(self, case: Case) -> str | None:
+        stage = STAGES[case.op]
+        if self._numerics.storage != "float32" or self._device != "cpu":
+            return "pipelines compute their stages on the CPU, in float32"
+        if importlib.util.find_spec(stage.package) is None:
+            return f"{stage.package} is not installed"
+        return stage.refuses(PAGES[case.op].complete(case.inputs, case.params), case.inputs.keys())
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics
@@ -106,6 +119,10 @@ class TorchEngine:
                 if case.op == "trajectory":
                     outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
                     return {name: _array(y) for name, y in outputs.items()}, {}
+                if case.op in STAGES:
+                    params = PAGES[case.op].complete(inputs, case.params)
+                    outputs = STAGES[case.op].run(torch, tensors, params)
+                    return {name: np.asarray(y) for name, y in outputs.items()}, {}
                 model = self._model(case)
                 with listening(model, self._sources(case) if tapped else {}) as taps:
                     outputs = MODELS[case.op].run(model, tensors, case.params)
@@ -153,6 +170,8 @@ class TorchEngine:
 @contextmanager
 def _quiet():
     """Neither a warning nor a progress bar: what comes out of a case is its answer."""
+    logged = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     before = {name: os.environ.get(name) for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS")}
     os.environ.update(dict.fromkeys(before, "1"))
     try:
@@ -160,6 +179,7 @@ def _quiet():
             warnings.simplefilter("ignore")
             yield
     finally:
+        logging.disable(logged)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 

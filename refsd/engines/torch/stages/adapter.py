@@ -1,0 +1,39 @@
+"""Adapter files on a layer by LyCORIS."""
+
+import importlib
+from collections.abc import Set
+from typing import Any
+
+from refsd.engines.torch.stages.torch_stage import Params, TorchStage
+
+_NAME = "lora_unet_layer"
+
+
+def _refuses(p: Params, inputs: Set[str]) -> str | None:
+    if p["rule"] != "trainer":
+        return f"LyCORIS does not follow {p['rule']}'s rule"
+    if p["tag"] or p["rows"]:
+        return "LyCORIS reads no prompts, and knows no fused layers"
+    if not all(name == "weight" or name.startswith(f"{_NAME}.") for name in inputs):
+        return "LyCORIS does not read PEFT's names"
+    return None if f"{_NAME}.alpha" in inputs else "LyCORIS reads no file without an alpha"
+
+
+def _run(torch, t, p: Params) -> dict[str, Any]:
+    """The merged weight, as the layer's answers to each of its inputs alone."""
+    lycoris = importlib.import_module("lycoris.modules")
+    weight = t["weight"]
+    rows, columns, *filters = weight.shape
+    kind = torch.nn.Conv2d if filters else torch.nn.Linear
+    layer = kind(columns, rows, *([filters] if filters else []), bias=False)
+    layer.weight.data = weight
+    state = {key: value for key, value in t.items() if key != "weight"}
+    module = lycoris.make_module(*lycoris.get_module(state, _NAME), _NAME, layer)
+    module.multiplier = p["strength"]
+    module.apply_to()
+    alone = torch.eye(weight[0].numel())
+    answers = layer(alone.reshape(-1, columns, *filters) if filters else alone)
+    return {"merged": answers.reshape(-1, rows).T.reshape(weight.shape)}
+
+
+STAGE = TorchStage("lycoris", _refuses, _run)

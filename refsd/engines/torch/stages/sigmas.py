@@ -1,0 +1,79 @@
+"""Noise levels by diffusers' schedulers, and by what its pipelines do to them."""
+
+import inspect
+from collections.abc import Set
+from types import SimpleNamespace
+from typing import Any
+
+from refsd.engines.torch.stages.torch_stage import SD, Params, TorchStage
+
+_SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_multistep"
+_FLOWS = "flow_uniform", "flow_linspace"
+_SHIFTS = "flux", "flux2"
+
+
+def _refuses(p: Params, inputs: Set[str]) -> str | None:
+    if p["engine"] not in ("diffusers", "k-diffusion"):
+        return f"diffusers does not follow {p['engine']}'s convention"
+    known = {"sd": (*_SPACINGS, "karras"), "sd-zero-snr": _SPACINGS, "flow": _FLOWS}
+    known |= dict.fromkeys(_SHIFTS, ("flow_uniform",))
+    if p["schedule"] not in known.get(p["levels"], ()):
+        return f"no scheduler of diffusers that refsd knows spaces {p['levels']} levels as {p['schedule']}"
+    return None
+
+
+def _of_levels(torch, p: Params):
+    """A scheduler of trained levels, set to its steps."""
+    from diffusers import DPMSolverMultistepScheduler, EulerDiscreteScheduler
+
+    spacing, _, multistep = p["schedule"].partition("_")
+    kind = DPMSolverMultistepScheduler if multistep else EulerDiscreteScheduler
+    own = {"use_karras_sigmas": True, "timestep_spacing": "linspace"} if spacing == "karras" else {}
+    options = {"timestep_spacing": spacing, "steps_offset": p["options"].get("offset", 0), **own}
+    scheduler = kind(**SD, **options, rescale_betas_zero_snr=p["levels"] == "sd-zero-snr")
+    scheduler.set_timesteps(p["steps"])
+    return scheduler
+
+
+def _of_a_flow(torch, p: Params):
+    import numpy as np
+    from diffusers import FlowMatchEulerDiscreteScheduler
+    from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+    from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+
+    n = p["steps"]
+    evenly = {"sigmas": np.linspace(1.0, 1 / n, n)} if p["schedule"] == "flow_uniform" else {}
+    if p["levels"] == "flow":
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=p["shift"])
+        scheduler.set_timesteps(n, **evenly)
+        return scheduler
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    if p["levels"] == "flux":
+        mu = calculate_shift(p["tokens"], max_shift=1.15)
+    else:
+        mu = compute_empirical_mu(p["tokens"], n)
+    scheduler.set_timesteps(n, mu=mu, **evenly)
+    return scheduler
+
+
+def _begun_late(scheduler, p: Params) -> int:
+    """Steps that an image to image pipeline leaves out."""
+    from diffusers import FluxImg2ImgPipeline, StableDiffusionImg2ImgPipeline
+
+    pipeline = FluxImg2ImgPipeline if p["levels"] == "flow" else StableDiffusionImg2ImgPipeline
+    asked = {"num_inference_steps": p["steps"], "strength": p["strength"], "device": "cpu"}
+    assert asked.keys() <= inspect.signature(pipeline.get_timesteps).parameters.keys()
+    timesteps, _ = pipeline.get_timesteps(SimpleNamespace(scheduler=scheduler), **asked)
+    return p["steps"] - len(timesteps)
+
+
+def _run(torch, t, p: Params) -> dict[str, Any]:
+    flow = p["levels"] in ("flow", *_SHIFTS)
+    scheduler = (_of_a_flow if flow else _of_levels)(torch, p)
+    first = _begun_late(scheduler, p) if p["strength"] < 1 else 0
+    times = scheduler.timesteps[first:]
+    # Pipelines of Flux divide what they tell the network by the trained steps.
+    return {"sigmas": scheduler.sigmas[first:], "timesteps": times / 1000 if p["levels"] in _SHIFTS else times}
+
+
+STAGE = TorchStage("diffusers", _refuses, _run)

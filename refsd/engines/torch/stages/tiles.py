@@ -1,0 +1,48 @@
+"""Tiled decoding by diffusers' AutoencoderKL, whose decoder is the case's formula."""
+
+from collections.abc import Set
+from typing import Any
+
+from refsd.engines.torch.stages.torch_stage import Params, TorchStage
+
+
+def _refuses(p: Params, inputs: Set[str]) -> str | None:
+    square = p["size"][0] == p["size"][1] and not p["wraps"]
+    if p["engine"] != "diffusers":
+        return f"diffusers does not cut tiles as {p['engine']} does"
+    return None if square else "diffusers cuts square tiles that do not wrap"
+
+
+def _run(torch, t, p: Params) -> dict[str, Any]:
+    from diffusers import AutoencoderKL
+
+    corners = []
+
+    class Decoder(torch.nn.Module):
+        """A tile less each channel's mean, each latent pixel a square."""
+
+        def forward(self, z):
+            y = z - z.mean(dim=(2, 3), keepdim=True)
+            return y.repeat_interleave(p["up"], 2).repeat_interleave(p["up"], 3)
+
+    class Noting(Decoder):
+        """z counts its own places."""
+
+        def forward(self, z):
+            corners.append((*divmod(int(z[0, 0, 0, 0]), width), *z.shape[2:]))
+            return super().forward(z)
+
+    z = t["z"]
+    height, width = z.shape[2:]
+    vae = AutoencoderKL(latent_channels=z.shape[1], use_post_quant_conv=False)
+    vae.tile_latent_min_size, vae.tile_sample_min_size = p["size"][0], p["size"][0] * p["up"]
+    vae.tile_overlap_factor = p["overlap"]
+    pictures = []
+    counted = torch.arange(height * width, dtype=z.dtype).reshape(1, 1, height, width)
+    for decoder, latent in ((Noting(), counted), (Decoder(), z)):
+        vae.decoder = decoder
+        pictures.append(vae.tiled_decode(latent).sample)
+    return {"tiles": torch.tensor(corners), "picture": pictures[1]}
+
+
+STAGE = TorchStage("diffusers", _refuses, _run)
