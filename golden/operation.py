@@ -37,6 +37,7 @@ class Operation(NamedTuple):
     cases:   the questions put to engines
     params:  parameter -> its default; REQUIRED where there is none
     channel: the axis of "y" along which an error is reported as a channel
+    fits:    shapes, complete params -> whether they go together, beyond what the declared shapes say
     """
 
     name: str
@@ -49,6 +50,7 @@ class Operation(NamedTuple):
     cases: tuple[Case, ...]
     params: Mapping[str, Any] = {}
     channel: int = -1
+    fits: Callable[[Mapping[str, tuple[int, ...]], Params], bool] = lambda shapes, params: True
 
     def complete(self, inputs: Inputs, params: Params) -> dict[str, Any]:
         """The parameters with their defaults filled in.

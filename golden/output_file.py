@@ -183,6 +183,13 @@ def replaced_folder(path: Path, marker: str) -> Iterator[Path]:
             raise BadInput(f"{path}: cannot write the folder: {error.strerror or error}") from None
 
 
+def check_replaceable(path: Path, marker: str) -> None:
+    """Raise BadInput where `replaced_folder` would: before a command computes for minutes."""
+    target = Path(os.path.abspath(path))
+    _check_replaceable(path, target, marker)
+    _check_folder(path, target)
+
+
 def _check_replaceable(path: Path, target: Path, marker: str) -> None:
     if (folder := input_folder(Path(os.path.realpath(target)))) is not None:
         raise BadInput(f"{path}: in {folder}, the store of this very run; name a folder elsewhere")

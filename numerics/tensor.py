@@ -92,6 +92,11 @@ class StoredTensor(NamedTuple):
         blocks = self.data.reshape(-1, block_type.bytes)
         return block_type.dequantize(blocks).reshape(self.shape)
 
+    def storable(self) -> np.ndarray:
+        """An array that a file can hold: scalar types as they are, blocks as uint8 [..., bytes in a row]."""
+        data = np.ascontiguousarray(self.data)
+        return data if self.type in SCALAR_TYPES else data.reshape(*self.shape[:-1], -1)
+
     def rows(self, index: np.ndarray | slice) -> "StoredTensor":
         """Some of its rows, a row being what the last axis spans; not yet expanded either.
 

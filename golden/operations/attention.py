@@ -283,6 +283,7 @@ ATTENTION = Operation(
     output="[B, L, H, E]",
     params={"scale": None, "causal": False, "diagonal": 0},
     run=_run,
+    fits=lambda shapes, params: shapes["q"][2] % shapes["k"][2] == 0,
     bound=_bound,
     mutants=(
         Mutant("scale missing", scale_by(0.0)),

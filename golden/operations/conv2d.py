@@ -15,6 +15,7 @@ from refsd.golden.operations.convolution import (
     pointwise_along_the_width,
     taps_by_height,
     weights,
+    window_fits,
 )
 from refsd.golden.recipe import Recipe
 
@@ -58,6 +59,7 @@ CONV2D = Operation(
     channel=1,
     params={"stride": 1, "padding": (0, 0, 0, 0), "dilation": 1, "groups": 1},
     run=_run,
+    fits=window_fits,
     bound=convolution_bound,
     mutants=(
         Mutant("filter flipped", other_input("weight", lambda w: w[:, :, ::-1, ::-1])),

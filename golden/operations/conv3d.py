@@ -11,6 +11,7 @@ from refsd.golden.operations.convolution import (
     convolution_case,
     geometry,
     weights,
+    window_fits,
 )
 
 
@@ -38,6 +39,7 @@ CONV3D = Operation(
     channel=1,
     params={"stride": 1, "padding": (0, 0, 0, 0, 0, 0), "dilation": 1, "groups": 1},
     run=_run,
+    fits=window_fits,
     bound=convolution_bound,
     mutants=(
         Mutant("filter flipped in time", other_input("weight", lambda w: w[:, :, ::-1])),

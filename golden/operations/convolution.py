@@ -15,13 +15,26 @@ from refsd.golden.rounding import Bound, Terms
 from refsd.kernels.conv2d_im2col import conv2d_im2col
 from refsd.kernels.conv2d_winograd_f16 import applies
 from refsd.kernels.conv3d_frames import conv3d_frames
-from refsd.kernels.convolution_geometry import each
+from refsd.kernels.convolution_geometry import each, positions
 from refsd.numerics.tensor import stored
 
 
 def _each(value):
     """A stride or a dilation: lists, which JSON makes of tuples, become tuples again."""
     return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def window_fits(shapes, params) -> bool:
+    """Whether the filter has a place in the picture, and each group of channels its filters."""
+    sizes = shapes["x"][2:]
+    filters = next((shapes[name] for name in ("weight", "down", "w2", "w2_b") if name in shapes), None)
+    taps = tuple(params["kernel"]) if filters is None else filters[2:]
+    stride, dilation = (each(params.get(name, 1), len(sizes)) for name in ("stride", "dilation"))
+    steps = (*stride, *dilation, *taps, params.get("groups", 1))
+    if min(steps) < 1 or min(params["padding"]) < 0 or len(params["padding"]) != 2 * len(sizes):
+        return False
+    grouped = "weight" not in shapes or shapes["weight"][0] % params["groups"] == 0
+    return grouped and min(positions(sizes, params["padding"], taps, stride, dilation)) > 0
 
 
 def geometry(params):

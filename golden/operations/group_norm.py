@@ -23,6 +23,10 @@ def _run_silu(a, inputs, params):
     return a.group_norm_silu(values(a, inputs["x"]), weight, bias, params["num_groups"], params["eps"])
 
 
+def _whole_groups(shapes, params) -> bool:
+    return params["num_groups"] >= 1 and shapes["x"][1] % params["num_groups"] == 0
+
+
 def _bound(run: Run) -> Bound:
     """_norm_axis over a group's channels and pixels."""
     x = run.inputs["x"]
@@ -141,6 +145,7 @@ GROUP_NORM = Operation(
     channel=1,
     params={"num_groups": 32, "eps": 1e-5},
     run=_run,
+    fits=_whole_groups,
     bound=_bound,
     mutants=(
         *EPS,
@@ -184,6 +189,7 @@ GROUP_NORM_SILU = Operation(
     channel=1,
     params={"num_groups": 32, "eps": 1e-5},
     run=_run_silu,
+    fits=_whole_groups,
     bound=_bound_silu,
     mutants=(
         *EPS,

@@ -7,7 +7,7 @@ from refsd.golden.bounds import movement
 from refsd.golden.case import Case
 from refsd.golden.mutations import F16_INPUT, SIDES_SWAPPED, answer
 from refsd.golden.operation import IMAGE, REQUIRED, Mutant, Operation, values
-from refsd.golden.operations.convolution import dilation_ignored, padding_repeated
+from refsd.golden.operations.convolution import dilation_ignored, padding_repeated, window_fits
 from refsd.golden.recipe import Recipe
 
 
@@ -38,6 +38,7 @@ IM2COL = Operation(
     channel=1,
     params={"kernel": REQUIRED, "stride": 1, "padding": (0, 0, 0, 0), "dilation": 1},
     run=_run,
+    fits=window_fits,
     bound=lambda run: movement(run, run.numerics.conv),
     mutants=(
         Mutant("columns channel-last", patches_channel_last),

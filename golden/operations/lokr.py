@@ -22,6 +22,7 @@ from refsd.golden.operations.adapter import (
     read_as_transposed,
 )
 from refsd.golden.operations.conv2d import CONV2D
+from refsd.golden.operations.convolution import window_fits
 from refsd.golden.operations.linear import LINEAR
 from refsd.golden.recipe import Recipe
 from refsd.kernels.adapters import LoKr
@@ -218,6 +219,7 @@ LOKR_CONV2D = Operation(
     channel=1,
     params={"alpha": None, "stride": 1, "padding": (0, 0, 0, 0)},
     run=on_conv2d(_lokr_of),
+    fits=window_fits,
     bound=delta_bound(_lokr_delta, _bound_scale),
     mutants=(
         Mutant("W1 stretched over the taps", interpolated),

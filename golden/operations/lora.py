@@ -16,6 +16,7 @@ from refsd.golden.operations.adapter import (
     on_linear,
     read_as_transposed,
 )
+from refsd.golden.operations.convolution import window_fits
 from refsd.golden.recipe import Recipe
 from refsd.kernels.adapters import LoRA
 from refsd.kernels.adapters.scales import alpha_over_rank, rank_sdcpp
@@ -83,6 +84,7 @@ LORA_CONV2D = Operation(
     channel=1,
     params={"alpha": None, "stride": 1, "padding": (0, 0, 0, 0)},
     run=on_conv2d(_lora_of),
+    fits=window_fits,
     bound=delta_bound(_lora_delta, _bound_scale),
     mutants=(
         Mutant("filter flipped", other_input("down", lambda w: w[:, :, ::-1, ::-1])),

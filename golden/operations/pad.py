@@ -24,6 +24,14 @@ def _run(a, inputs, params):
     return _BORDERS[params["mode"]](values(a, inputs["x"]), tuple(params["padding"]))
 
 
+def _fits(shapes, params) -> bool:
+    """Whether the picture has the pixels that its border repeats."""
+    sides = [params["padding"][i : i + 2] for i in (0, 2)]
+    most = {"reflect": 1, "circular": 0}.get(params["mode"])
+    room = (most is None or max(pair) <= size - most for pair, size in zip(sides, shapes["x"][2:], strict=True))
+    return min(params["padding"]) >= 0 and all(room)
+
+
 def bordered(mode: str) -> Wrong:
     return lambda op, i, p: answer(op, i, {**p, "mode": mode}) if p["mode"] != mode else None
 
@@ -61,6 +69,7 @@ PAD = Operation(
     channel=1,
     params={"padding": REQUIRED, "mode": "zero"},
     run=_run,
+    fits=_fits,
     bound=movement,
     mutants=(
         Mutant("zeros", bordered("zero")),

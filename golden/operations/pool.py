@@ -24,6 +24,13 @@ def _run_max(a, inputs, params):
     return a.apply(pool.max_pool2d, values(a, inputs["x"]), **_window(params))
 
 
+def _fits(shapes, params) -> bool:
+    """Whether the window has a place, and no window is all padding."""
+    window = _window(params)
+    axes = zip(shapes["x"][2:], window["kernel_size"], window["stride"], window["padding"], strict=True)
+    return all(n >= 1 and step >= 1 and 0 <= 2 * pad <= n <= size + 2 * pad for size, n, step, pad in axes)
+
+
 _WINDOW = {"kernel_size": REQUIRED, "stride": REQUIRED, "padding": (0, 0)}
 
 
@@ -67,6 +74,7 @@ AVG_POOL2D = Operation(
     channel=1,
     params={**_WINDOW, "count_include_pad": True},
     run=_run_avg,
+    fits=_fits,
     bound=_bound_avg,
     mutants=(
         Mutant("the other count", other_params(count_include_pad=lambda count: not count)),
@@ -91,6 +99,7 @@ MAX_POOL2D = Operation(
     channel=1,
     params={**_WINDOW},
     run=_run_max,
+    fits=_fits,
     bound=movement,
     mutants=(
         Mutant("zeros of the border compete", zeros_compete),

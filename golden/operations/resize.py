@@ -35,6 +35,11 @@ def _run(kind):
     return run
 
 
+def _fits(shapes, params) -> bool:
+    one_convention = not (params.get("align_corners") and params.get("antialias"))
+    return params["height"] >= 1 and params["width"] >= 1 and one_convention
+
+
 _NEW_SIZE = {"height": REQUIRED, "width": REQUIRED}
 
 
@@ -164,6 +169,7 @@ RESIZE_NEAREST = Operation(
     channel=1,
     params={**_NEW_SIZE},
     run=_run_nearest,
+    fits=_fits,
     bound=movement,
     mutants=(*_NEAREST, SIDES_SWAPPED, BATCH, Mutant("bilinear", other_run(_run("bilinear"), **_CONVENTION))),
     cases=(
@@ -181,6 +187,7 @@ RESIZE_BILINEAR = Operation(
     channel=1,
     params={**_NEW_SIZE, **_CONVENTION},
     run=_run("bilinear"),
+    fits=_fits,
     bound=_bound(
         {(False, False): taps.linear, (True, False): taps.linear_corners, (False, True): taps.triangle}, _LINEAR
     ),
@@ -205,6 +212,7 @@ RESIZE_BICUBIC = Operation(
     channel=1,
     params={**_NEW_SIZE, **_CONVENTION},
     run=_run("bicubic"),
+    fits=_fits,
     bound=_bound(
         {(False, False): taps.cubic, (True, False): taps.cubic_corners, (False, True): taps.wide_cubic}, _CUBIC
     ),

@@ -21,6 +21,12 @@ def _run(a, inputs, params):
     return np.concatenate([turn(first, angle), x[..., turned:]], axis=-1)
 
 
+def _fits(shapes, params) -> bool:
+    """Whether the axes are pairs of channels that the head has."""
+    axes, width = params["axes_dim"], shapes["x"][-1]
+    return len(axes) == shapes["ids"][-1] and sum(axes) <= width and all(n >= 2 and n % 2 == 0 for n in axes)
+
+
 def _bound(run: Run) -> Bound:
     """y = c a - s b, c and s of p f, f = theta^(-2i/d).
 
@@ -135,6 +141,7 @@ ROPE = Operation(
     output="[N, L, H, D]",
     params={"axes_dim": REQUIRED, "theta": 10000.0, "halves": False},
     run=_run,
+    fits=_fits,
     bound=_bound,
     mutants=(
         Mutant("the other pairing", other_params(halves=lambda halves: not halves)),

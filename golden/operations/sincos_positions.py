@@ -63,6 +63,7 @@ SINCOS_POSITIONS = Operation(
     output="[H*W, dim]",
     params={"dim": REQUIRED},
     run=_run,
+    fits=lambda shapes, params: params["dim"] >= 4 and params["dim"] % 4 == 0,
     bound=_bound,
     mutants=(
         Mutant("row before column", rows_first),

@@ -68,6 +68,7 @@ TIMESTEP_EMBEDDING = Operation(
     output="[N, dim]",
     params={"dim": REQUIRED, "max_period": 10000.0, "freq_shift": 0.0, "scale": 1.0, "sin_first": False},
     run=_run,
+    fits=lambda shapes, params: params["dim"] // 2 > params["freq_shift"],
     bound=_bound,
     mutants=(
         Mutant("sines and cosines exchanged", other_params(sin_first=lambda first: not first)),

@@ -27,6 +27,7 @@ UPSAMPLE_NEAREST = Operation(
     channel=1,
     params={"factor": 2},
     run=_run,
+    fits=lambda shapes, params: params["factor"] >= 1,
     bound=movement,
     mutants=(
         SIDES_SWAPPED,

@@ -23,6 +23,7 @@ _COMMANDS = (
     "golden",
     "compare",
     "disagree",
+    "shrink",
     "txt2img",
     "tokenize",
     "forward",

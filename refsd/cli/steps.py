@@ -1,4 +1,4 @@
-"""Progress on stderr of work that is counted in steps: a bar on a terminal, else a line now and then."""
+"""Progress on stderr: a bar of steps that are counted, a line of what was found; a line now and then elsewhere."""
 
 import sys
 import time
@@ -44,3 +44,37 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     finally:
         if progress.live.is_started:  # else Rich prints an empty line where stderr is no terminal
             progress.stop()
+
+
+@contextmanager
+def found_so_far(what: str) -> Iterator[Callable[[str], None]]:
+    """Yields what to call with the state of a search whose end is not known.
+
+    On a terminal a line that changes, once the search has taken two seconds; elsewhere a line every ten.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=sys.stderr)
+    live = Live(console=console, transient=True, auto_refresh=False)
+    begun = last = time.monotonic()
+
+    def show(state: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        line = printable(f"{what}: {state}")
+        if console.is_terminal:
+            if not live.is_started and now - begun > PATIENCE:
+                live.start()
+            if live.is_started:
+                live.update(Text(line), refresh=True)
+        elif now - last > EVERY:
+            last = now
+            print(line, file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if live.is_started:
+            live.stop()

@@ -152,11 +152,7 @@ class ServingEngine(ExecEngine):
 
 def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
     """Scalar types as they are; blocks as U8 [rows, bytes in a row]."""
-    arrays = {}
-    for name, tensor in tensors.items():
-        data = np.ascontiguousarray(tensor.data)
-        arrays[name] = data if tensor.type in SCALAR_TYPES else data.reshape(*tensor.shape[:-1], -1)
-    safetensors.numpy.save_file(arrays, path)
+    safetensors.numpy.save_file({name: tensor.storable() for name, tensor in tensors.items()}, path)
 
 
 def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:

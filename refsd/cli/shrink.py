@@ -1,0 +1,120 @@
+"""refsd shrink: the smallest case that an engine still fails."""
+
+from pathlib import Path
+
+import typer
+
+_ENGINE = typer.Argument(
+    metavar="ENGINE", help="torch, torch-bf16, ggml[:LIBRARY], exec:PROGRAM, gguf-py, refsd[:PROFILE], ..."
+)
+_CASE = typer.Argument(
+    metavar="CASE", help="A case's name (`refsd golden list`), or a folder that `refsd shrink` wrote."
+)
+_OUT = typer.Option(Path("refsd-shrunk"), "-o", "--out", help="Folder to write; one written before is replaced.")
+_SECONDS = typer.Option(
+    60.0, "--seconds", min=0.0, help="Time for the search; the smallest case so far is written."
+)
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(shrink)
+
+
+def shrink(
+    engine: str = _ENGINE, case: str = _CASE, out: Path = _OUT, seconds: float = _SECONDS, json: bool = _JSON
+) -> None:
+    """Reduce a failing case to the smallest that an engine still fails in the same way.
+
+    Sizes, axes, optional inputs, parameters, storage types and numbers are made
+    simpler as long as the verdict, the place and the likeliest cause stay the same.
+    The folder has the inputs, the expected answer and its bound, a Python script and
+    (where ggml has the operation) a C++ program that reproduce and judge it, and the
+    text of an issue for the engine's tracker. docs/fuzz.md explains it.
+
+    Exit code 0: the engine conforms in this case, nothing is written. 1: it does not; the folder is written.
+    2: bad usage or bad input.
+    """
+    from refsd.cli.ending import interruptible
+    from refsd.cli.engines import one_engine
+    from refsd.cli.steps import found_so_far
+    from refsd.golden.output_file import check_replaceable
+    from refsd.numerics.errors import BadInput
+    from refsd.progress import compile_progress
+    from refsd.shrinking import folder
+    from refsd.shrinking.failure import ask, failure_of, runner_of
+    from refsd.shrinking.find_case import find_case
+    from refsd.shrinking.shrink import shrink as reduce
+
+    asked, judged = find_case(case), one_engine(engine)
+    check_replaceable(out, folder.CASE)
+    refusal = judged.refuses(asked)
+    if refusal is not None:
+        raise BadInput(f"{judged.name} does not take {asked.name}: {refusal}")
+    runner = runner_of()
+    with compile_progress(), interruptible(), found_so_far("shrink") as show:
+        result = ask(runner, judged, asked)
+        if result is None:
+            raise BadInput(
+                f"{asked.name}: nothing can be judged: the case does not fit, or its numerics are too coarse"
+            )
+        if failure_of(result) is None:
+            _print_conforming(result, json)
+            return
+        shrunk = reduce(
+            lambda smaller: ask(runner, judged, smaller), asked, result, seconds, lambda c: show(_sizes(c))
+        )
+        files = folder.write(out, shrunk, judged, engine)
+    _print(shrunk, out, files, json)
+    raise typer.Exit(1)
+
+
+def _sizes(case) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, recipe.shape))}" for name, recipe in case.inputs.items())
+
+
+def _print_conforming(result, json: bool) -> None:
+    if json:
+        _print_json({"status": result.status, "engine": result.engine, "case": result.case})
+    else:
+        typer.echo(f"{result.engine} conforms in {result.case}: there is nothing to shrink")
+
+
+def _print(shrunk, out: Path, files: list[str], json: bool) -> None:
+    import msgspec
+
+    from refsd.golden.wording import counted
+
+    result = shrunk.result
+    if json:
+        shapes = {name: list(recipe.shape) for name, recipe in shrunk.case.inputs.items()}
+        _print_json(
+            {
+                "status": result.status,
+                "engine": result.engine,
+                "case": shrunk.original.name,
+                "shapes": shapes,
+                "types": {name: recipe.type for name, recipe in shrunk.case.inputs.items()},
+                "params": msgspec.to_builtins(shrunk.case.params),
+                "causes": [*(result.deviations or result.causes)],
+                "reason": result.reason,
+                "questions": shrunk.questions,
+                "seconds": shrunk.seconds,
+                "whole": shrunk.whole,
+                "folder": str(out),
+                "files": files,
+            }
+        )
+        return
+    typer.echo(f"{result.engine} fails {shrunk.original.name} ({_sizes(shrunk.original)})")
+    typer.echo(f"smallest: {_sizes(shrunk.case)}" + "".join(f", {k} = {v}" for k, v in shrunk.case.params.items()))
+    typer.echo(f"    {result.reason}")
+    end = "" if shrunk.whole else ": the time was over before every step was tried (--seconds)"
+    typer.echo(f"{counted(shrunk.questions, 'question')} in {shrunk.seconds:.1f} s{end}")
+    typer.echo(f"{out}: {', '.join(files)}")
+
+
+def _print_json(what) -> None:
+    import json
+
+    typer.echo(json.dumps(what, indent=1))

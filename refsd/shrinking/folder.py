@@ -1,0 +1,182 @@
+"""A failing case as a folder that reproduces it: read it back, and judge it again.
+
+case.json              the question, the engine that fails it, and what it was reduced from
+inputs.safetensors     its tensors; blocks as uint8, a row of bytes for each row
+expected.safetensors   truth (float64), limit (what an honest engine may be off), found (the engine's answer)
+reproduce.py           asks an engine and judges its answer
+reproduce_ggml.cpp     the same by ggml, for operations that ggml has
+issue.md               the text of an issue
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+
+from refsd import __version__
+from refsd.golden import operations
+from refsd.golden.case import Case
+from refsd.golden.conform import Answered, Result
+from refsd.golden.engine import Engine, EngineFailure
+from refsd.golden.given_case import GivenCase
+from refsd.golden.input_file import read_input
+from refsd.golden.judge import Answer
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.output_file import replaced_folder
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.shrinking import ggml_program, issue
+from refsd.shrinking.failure import ask, runner_of
+from refsd.shrinking.shrink import Shrunk
+from refsd.weights.safetensors import open_safetensors
+
+CASE, INPUTS, EXPECTED = "case.json", "inputs.safetensors", "expected.safetensors"
+PYTHON, CPP, ISSUE = "reproduce.py", "reproduce_ggml.cpp", "issue.md"
+_LARGEST = 1 << 20  # bytes of a case.json
+_MOST = 1 << 26  # numbers of one tensor
+
+
+class Note(msgspec.Struct, frozen=True):
+    """case.json
+
+    refsd:    version
+    engine:   as the command line calls it
+    case:     the question; its recipes say shapes and types, the numbers are in inputs.safetensors
+    original: the case that it was reduced from
+    """
+
+    refsd: str
+    engine: str
+    case: Case
+    original: Case
+
+
+_SCRIPT = '''"""{op}: ask an engine, and judge its answer by the bound beside it. Exit code 1: it is wrong.
+
+    python reproduce.py [ENGINE]       ENGINE as `refsd conform` takes it; {engine} if none is given
+"""
+import sys
+from pathlib import Path
+
+from refsd.cli.engines import one_engine
+from refsd.shrinking.folder import judge, read
+
+case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{engine!r}])
+result = judge(engine, case)
+print(f"{{engine.name}} {{engine.version}}: {{result.status}}. {{result.reason}}")
+sys.exit(0 if result.conforms else 1)
+'''
+
+
+def write(folder: Path, shrunk: Shrunk, engine: Engine, argument: str) -> list[str]:
+    """Write the folder in place of one that was written so before -> the names of its files.
+
+    argument: the engine, as the command line calls it
+
+    Raises BadInput where something else is there.
+    """
+    case = shrunk.case
+    answered = _answered(engine, case)
+    files: dict[str, bytes] = {
+        CASE: msgspec.json.format(msgspec.json.encode(_note(shrunk, argument)), indent=1) + b"\n",
+        INPUTS: safetensors.numpy.save({name: tensor.storable() for name, tensor in case.tensors.items()}),
+        PYTHON: _SCRIPT.format(op=case.op, engine=argument).encode(),
+    }
+    expected: dict[str, np.ndarray] = {}
+    if answered is not None:
+        expected = _expected(answered)
+        files[EXPECTED] = safetensors.numpy.save(expected)
+        program = ggml_program.source(engine.name, answered.standard) if case.op in OPERATIONS else None
+        if program is not None:
+            files[CPP] = program.encode()
+    files[ISSUE] = issue.text(shrunk, engine, argument, expected, CPP in files).encode()
+    with replaced_folder(folder, CASE) as part:
+        for name, content in files.items():
+            (part / name).write_bytes(content)
+    return list(files)
+
+
+def _note(shrunk: Shrunk, argument: str) -> Note:
+    case, original = shrunk.case, shrunk.original
+    plain = Case(case.name, case.op, case.inputs, case.params, case.model)
+    first = Case(original.name, original.op, original.inputs, original.params, original.model)
+    return Note(__version__, argument, plain, first)
+
+
+def _answered(engine: Engine, case: Case) -> Answered | None:
+    """The engine's answer beside the truth; None where there is none."""
+    kept: list[Answered] = []
+    ask(runner_of()._replace(measured=kept.append), engine, case)
+    return kept[0] if kept else None
+
+
+def _expected(answered: Answered) -> dict[str, np.ndarray]:
+    """truth, limit and found of an operation; of other cases every output under its own name."""
+    standard = answered.standard
+    if standard.case.op not in OPERATIONS:
+        return {name: np.asarray(y, np.float64) for name, y in standard.truth.items()}
+    truth = standard.truth["y"]
+    bound = operations.bound(standard.case.op, standard.numerics, standard.inputs, standard.case.params, truth)
+    found: Answer = answered.found
+    y = {"found": np.asarray(found["y"], np.float64, order="C")} if "y" in found else {}
+    return {"truth": np.ascontiguousarray(truth), "limit": np.ascontiguousarray(bound.limit), **y}
+
+
+def read(folder: Path) -> GivenCase:
+    """The case of a folder. Raises BadInput for one that is damaged, or too large to be one."""
+    note = read_note(folder)
+    case = note.case
+    held = open_safetensors(folder / INPUTS, mapped=False)
+    if held.keys() != case.inputs.keys():
+        raise BadInput(f"{folder / INPUTS}: tensors {sorted(held)}, {CASE} has {sorted(case.inputs)}")
+    tensors: dict[str, Any] = {}
+    for name, recipe in case.inputs.items():
+        tensors[name] = _tensor(folder, name, recipe.type, tuple(recipe.shape), held[name])
+    return GivenCase(case.name, case.op, case.inputs, case.params, case.model, tensors)
+
+
+def read_note(folder: Path) -> Note:
+    """case.json alone. Raises BadInput."""
+    path = folder / CASE
+    try:
+        note = msgspec.json.decode(read_input(path, _LARGEST, "a case of `refsd shrink`"), type=Note)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"{path}: not a case of `refsd shrink`: {error}") from None
+    for case in (note.case, note.original):
+        check_sizes(case, path)
+    return note
+
+
+def check_sizes(case: Case, path: Path) -> None:
+    """Raise BadInput for a case with a tensor that is too large, or none."""
+    for name, recipe in case.inputs.items():
+        if any(size < 0 for size in recipe.shape) or math.prod(recipe.shape) > _MOST:
+            raise BadInput(
+                f"{path}: input {name} has the shape {list(recipe.shape)}, at most {_MOST} numbers expected"
+            )
+        if recipe.type not in SCALAR_TYPES and recipe.type not in BLOCK_TYPES:
+            raise BadInput(f"{path}: input {name} has the unknown type {recipe.type!r}")
+
+
+def _tensor(folder: Path, name: str, kind: str, shape: tuple[int, ...], held: StoredTensor) -> StoredTensor:
+    expected = shape if kind in SCALAR_TYPES else None
+    if kind in BLOCK_TYPES and shape and shape[-1] % BLOCK_TYPES[kind].block == 0:
+        expected = (*shape[:-1], shape[-1] // BLOCK_TYPES[kind].block * BLOCK_TYPES[kind].bytes)
+    wanted = kind if kind in SCALAR_TYPES else "u8"
+    if (held.type, held.shape) != (wanted, expected):
+        raise BadInput(f"{folder / INPUTS}: {name} is {held.type} {list(held.shape)}, not {kind} {list(shape)}")
+    data = np.array(held.data)
+    return StoredTensor(kind, shape, data.reshape(shape) if kind in SCALAR_TYPES else data.reshape(-1))
+
+
+def judge(engine: Engine, case: Case) -> Result:
+    """The verdict on an engine's answer to a case. Raises EngineFailure where it does not take the case."""
+    refusal = engine.refuses(case)
+    result = None if refusal else ask(runner_of(), engine, case)
+    if result is None:
+        raise EngineFailure(f"{engine.name} does not take the case: {refusal or 'it does not fit together'}")
+    return result

@@ -1,0 +1,131 @@
+"""The text of an issue for an engine's tracker: symptom, smallest case, figures, place, cause, how to reproduce."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd import __version__
+from refsd.golden import verdict
+from refsd.golden.conform import Result
+from refsd.golden.engine import Engine
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.wording import counted
+from refsd.shrinking.shrink import Shrunk
+
+# Of longer tensors only the beginning is shown.
+_SHOWN = 16
+
+
+def text(shrunk: Shrunk, engine: Engine, argument: str, expected: Mapping[str, np.ndarray], program: bool) -> str:
+    """Markdown.
+
+    argument: the engine, as refsd's command line calls it
+    expected: truth, limit and found
+    program:  whether there is a program for ggml
+    """
+    result, case = shrunk.result, shrunk.case
+    parts = [f"# {title(engine, result)}", "", _symptom(engine, result), "", "## Smallest case", "", *_case(shrunk)]
+    if case.op in OPERATIONS and "found" in expected:
+        parts += ["", *_answers(expected)]
+    parts += ["", "## Place and cause", "", *_place(result), "", "## Figures", "", *_figures(result)]
+    parts += ["", "## To reproduce", "", *_reproduce(shrunk, argument, program)]
+    return "\n".join(parts) + "\n"
+
+
+def title(engine: Engine, result: Result) -> str:
+    """In a line: what is wrong where."""
+    if result.status == verdict.ERROR:
+        return f"{result.op}: no answer: {result.reason}"
+    why = result.deviations or result.causes or result.looks
+    return f"{result.op}: {why[0] if why else 'wrong answer'}"
+
+
+def _symptom(engine: Engine, result: Result) -> str:
+    what = f" ({OPERATIONS[result.op].what.rstrip('.')})" if result.op in OPERATIONS else ""
+    if result.status == verdict.ERROR:
+        return f"{engine.name} {engine.version} gives no answer to `{result.op}`{what}: {result.reason}"
+    return (
+        f"{engine.name} {engine.version} computes `{result.op}`{what} and is further from the answer in float64 "
+        f"than an engine can be that computes as it says ({result.numerics}): {_first(result)}"
+    )
+
+
+def _first(result: Result) -> str:
+    """The reason without what explains it."""
+    return result.reason.split("; ")[0] + "."
+
+
+def _case(shrunk: Shrunk) -> list[str]:
+    case = shrunk.case
+    rows = ["| input | type | shape | numbers |", "|---|---|---|---|"]
+    for name, tensor in case.tensors.items():
+        shape = " x ".join(map(str, tensor.shape))
+        rows.append(f"| {name} | {tensor.type} | {shape} | {_numbers(tensor.values())} |")
+    params = ", ".join(f"`{name}` = {value}" for name, value in case.params.items())
+    return [*rows, "", f"Parameters: {params}." if params else "No parameters but the defaults."]
+
+
+def _numbers(values: np.ndarray) -> str:
+    flat = np.asarray(values).reshape(-1)
+    shown = ", ".join(f"{x:.7g}" for x in flat[:_SHOWN].tolist())
+    return shown + (", ..." if flat.size > _SHOWN else "")
+
+
+def _answers(expected: Mapping[str, np.ndarray]) -> list[str]:
+    """The elements that are furthest off, the worst first."""
+    truth, limit, found = (np.asarray(expected[name]) for name in ("truth", "limit", "found"))
+    if found.shape != truth.shape:
+        return [f"The answer has the shape {list(found.shape)}, expected {list(truth.shape)}."]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        z = np.where(found == truth, 0.0, np.abs(found - truth) / limit)
+    z = np.nan_to_num(z, nan=np.inf)
+    rows = ["| element | found | expected | may differ by |", "|---|---|---|---|"]
+    for i in np.argsort(-z, axis=None, kind="stable")[:_SHOWN]:
+        at = [int(k) for k in np.unravel_index(i, truth.shape)]
+        rows.append(f"| {at} | {found.flat[i]:.9g} | {truth.flat[i]:.12g} | {limit.flat[i]:.3g} |")
+    return rows
+
+
+def _place(result: Result) -> list[str]:
+    lines = [f"- Place: {result.place if result.place not in ('', 'y') else result.op}."]
+    for cause in result.causes:
+        lines.append(f"- Cause: {cause}. With this bug the reference gives the same answer.")
+    for deviation in result.deviations:
+        lines.append(f"- Deviation: {deviation}.")
+    if not result.causes and not result.deviations:
+        lines += [f"- What it looks like: {look}." for look in result.looks]
+        lines += [f"- {result.nearest.phrase}."] if result.nearest else []
+        lines += ["- No known bug explains it."] if len(lines) == 1 else []
+    return lines
+
+
+def _figures(result: Result) -> list[str]:
+    lines = []
+    for m in result.outputs:
+        if m.engine is None or m.honest is None:
+            continue
+        lines.append(
+            f"- `{m.output}`: relative L2 error {m.relative_l2:.3g}; an honest run has {m.honest_relative_l2:.3g}."
+        )
+        if m.not_finite:
+            lines.append(f"- {counted(m.not_finite, 'element')} not finite where the answer in float64 is.")
+        worst = "beyond any bound" if m.engine.worst >= 1e30 else f"{m.engine.worst:.3g}"
+        lines.append(
+            f"- The largest error in units of the bound: {worst} (honest: {m.honest.worst:.3g}, allowed: 1)."
+        )
+    return lines or [f"- {result.reason}"]
+
+
+def _reproduce(shrunk: Shrunk, argument: str, program: bool) -> list[str]:
+    sizes = {name: list(recipe.shape) for name, recipe in shrunk.original.inputs.items()}
+    shapes = ", ".join(f"{name} {shape}" for name, shape in sizes.items())
+    whole = "" if shrunk.whole else "; the time ended before every step was tried"
+    again = f"    python reproduce.py {argument!r}"
+    of_ggml = "    # or reproduce_ggml.cpp, a program for ggml alone: its first lines say how to build it"
+    return [
+        f"{again}      # with refsd {__version__}: asks the engine, judges its answer",
+        *([of_ggml] if program else []),
+        "",
+        f"Reduced from `{shrunk.original.name}` ({shapes}) in {counted(shrunk.questions, 'question')}{whole}. "
+        "`inputs.safetensors` has the numbers to the last bit.",
+    ]

@@ -1,0 +1,217 @@
+"""A failing case becomes the smallest that fails in the same way, and a folder that reproduces it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from injection import Bug, Injected, wrong_operation
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from refsd.cases import CASES
+from refsd.cli import app
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32
+from refsd.shrinking import folder, ggml_program
+from refsd.shrinking.failure import ask, failure_of, runner_of
+from refsd.shrinking.find_case import find_case
+from refsd.shrinking.shrink import shrink
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
+ENGINE = f"exec:{sys.executable} {EXAMPLE}"
+CASE = "layer_norm/f32/tiny-x33x320"
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return runner_of()
+
+
+def shrunk(runner, bug: Bug, name: str, **how):
+    engine = Injected(bug, FLOAT32, None)
+    case = CASES[name]
+    result = ask(runner, engine, case)
+    return shrink(lambda smaller: ask(runner, engine, smaller), case, result, **how)
+
+
+def shapes(of):
+    return {name: tensor.shape for name, tensor in of.case.tensors.items()}
+
+
+def tail_lost(self, right, x, *rest):
+    """Sums over whole blocks of 8, where there is one."""
+    n = x.shape[-1] // 8 * 8 or x.shape[-1]
+    mean, square = (np.mean(t[..., :n], axis=-1, keepdims=True) for t in (x, np.square(x)))
+    weight, bias, eps = rest
+    y = (x - mean) / np.sqrt(square - mean**2 + eps)
+    y = y * weight if weight is not None else y
+    return y + bias if bias is not None else y
+
+
+def first_key_head(self, right, q, k, v, *rest):
+    return right(q, *(np.ascontiguousarray(np.broadcast_to(t[:, :, :1], t.shape)) for t in (k, v)), *rest)
+
+
+@pytest.mark.parametrize(
+    ("methods", "case", "smallest"),
+    [
+        ({"layer_norm": tail_lost}, "layer_norm/f32/awkward-x33x77", {"x": (1, 9)}),
+        (
+            {"group_norm": lambda self, right, x, w, b, g, eps: right(x, w, b, 1, eps)},
+            "group_norm/f32/groups-n3-c33-h4-w5-g11",
+            {"x": (1, 2, 1, 1), "weight": (2,), "bias": (2,)},
+        ),
+        (
+            {"attention": first_key_head},
+            "attention/f32/grouped-b2-l20-j33-h6-d32-g2",
+            {"q": (1, 1, 2, 1), "k": (1, 1, 2, 1), "v": (1, 1, 2, 1)},
+        ),
+        (
+            {"linear": lambda self, right, x, w, bias, kind: right(x, w, None, kind)},
+            "linear/q4_0/tokens-x77x320-o33",
+            {"x": (1, 1), "weight": (1, 1), "bias": (1,)},
+        ),
+    ],
+)
+def test_the_smallest_shape_is_found(runner, methods, case, smallest):
+    found = shrunk(runner, wrong_operation(**methods), case)
+    assert found.whole and shapes(found) == smallest
+    failure, first = failure_of(found.result), failure_of(found.first)
+    assert first.is_that_of(failure) and first.causes[:1] == failure.causes[:1]
+
+
+def test_block_types_stay_where_they_matter(runner):
+    def no_minimum(case, inputs, y):
+        kind = inputs["weight"].type
+        return y if kind == "f32" else {"y": y["y"] + 1}
+
+    found = shrunk(runner, Bug(answer=no_minimum), "linear/q8_0/tokens-x77x320-o33")
+    assert found.case.inputs["weight"].type == "q8_0" and shapes(found) == {"x": (1, 32), "weight": (1, 32)}
+
+
+def test_numbers_become_plain(runner):
+    """Two, for of one number "constant" says nothing."""
+    bug = Bug(answer=lambda case, inputs, y: {"y": np.where(y["y"] > 0.5, 9, y["y"]).astype(np.float32)})
+    found = shrunk(runner, bug, "silu/f32/bend-x33x77")
+    x = found.case.tensors["x"].values()
+    assert x.size == 2 and np.array_equal(x, np.round(x))
+
+
+def test_an_engine_that_dies_is_reduced_to_where_it_dies(runner):
+    def die(case, inputs, y):
+        if inputs["x"].shape[-1] > 20:
+            raise EngineFailure(f"ended by SIGABRT: ASSERT({inputs['x'].shape[-1]} <= 20)")
+        return y
+
+    found = shrunk(runner, Bug(answer=die), "silu/f32/bend-x33x77")
+    assert found.result.status == "error" and shapes(found) == {"x": (21,)}
+
+
+def test_another_failure_is_not_followed(runner):
+    """Below 4 columns the engine has another bug, which is not the one that was found."""
+
+    def answer(case, inputs, y):
+        last = inputs["x"].shape[-1]
+        return {"y": np.full_like(y["y"], np.nan) if last < 4 else 2 * y["y"]}
+
+    assert shapes(shrunk(runner, Bug(answer=answer), "silu/f32/bend-x33x77")) == {"x": (4,)}
+
+
+def test_the_time_is_kept(runner):
+    found = shrunk(runner, wrong_operation(layer_norm=tail_lost), "layer_norm/f32/awkward-x33x77", seconds=0)
+    assert not found.whole and found.questions == 0 and shapes(found)["x"] == (33, 77)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["shrink", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("shrink") / "out"
+    done = run(f"{ENGINE} --bug", CASE, "-o", path, "--json")
+    assert done.exit_code == 1, done.output
+    return path, json.loads(done.stdout)
+
+
+def test_the_command_writes_a_folder(written):
+    path, said = written
+    assert said["causes"][0] == "eps missing" and said["shapes"] == {"x": [1, 2]} and said["whole"]
+    assert {file.name for file in path.iterdir()} == {*said["files"]}
+    expected = load_file(path / folder.EXPECTED)
+    assert np.abs(expected["found"] - expected["truth"]).max() > 1e4 * expected["limit"].max()
+    issue = (path / folder.ISSUE).read_text()
+    for text in ("# layer_norm: eps missing", "| x | f32 | 1 x 2 |", CASE, "numpy-example 1.0"):
+        assert text in issue
+    assert "ggml_norm(ctx, t0, 1e-05f)" in (path / folder.CPP).read_text()
+
+
+def test_its_script_fails_as_the_engine_does_and_passes_another(written):
+    path, _ = written
+    assert len((path / folder.PYTHON).read_text().split('"""')[2].strip().splitlines()) <= 10
+    for engine, code in ((), 1), ((ENGINE,), 0):
+        command = [sys.executable, "-P", str(path / folder.PYTHON), *engine]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert ": pass." in done.stdout
+
+
+def test_a_folder_is_a_case_again(written):
+    path, _ = written
+    case = find_case(str(path))
+    assert case.realize()["x"].shape == (1, 2) and find_case(str(path / folder.CASE)).op == "layer_norm"
+    done = run(ENGINE, path, "-o", path.parent / "again")
+    assert done.exit_code == 0 and "nothing to shrink" in done.output and not (path.parent / "again").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((ENGINE, "layer_norm/f32/tiny"), "no case 'layer_norm/f32/tiny' (did you mean"),
+        ((ENGINE, "group_norm/f32/plain-n2-c64-h9-w7-g32"), "numpy-example does not take group_norm"),
+        (("torch9", CASE), "unknown engine 'torch9'"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, says, tmp_path):
+    done = run(*arguments, "-o", tmp_path / "out")
+    assert isinstance(done.exception, BadInput) and says in str(done.exception)
+
+
+def test_a_folder_of_others_is_not_replaced(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = run(f"{ENGINE} --bug", CASE, "-o", tmp_path)
+    assert isinstance(done.exception, BadInput) and "not written by refsd" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text[:-9], "not a case of `refsd shrink`"),
+        (lambda text: text.replace('"shape": [\n     1', '"shape": [\n     10000000000', 1), "at most"),
+        (lambda text: text.replace('"f32"', '"f33"'), "unknown type 'f33'"),
+        (lambda text: text.replace('"x": {', '"z": {', 1), "has ['z']"),
+    ],
+)
+def test_a_damaged_folder_is_refused(written, tmp_path, change, says):
+    path, _ = written
+    for name in (folder.CASE, folder.INPUTS):
+        (tmp_path / name).write_bytes((path / name).read_bytes())
+    (tmp_path / folder.CASE).write_text(change((path / folder.CASE).read_text()))
+    with pytest.raises(BadInput) as error:
+        folder.read(tmp_path)
+    assert says in str(error.value)
+
+
+def test_every_operation_of_ggml_can_be_written_down(runner):
+    """The builders take a program for a graph; what they make is compiled in tests/peers/."""
+    reference = Injected(Bug(), FLOAT32, None)
+    for op in ggml_program.BUILDERS:
+        case = CASES[next(name for name in CASES if name.startswith(f"{op}/"))]
+        answered = []
+        ask(runner._replace(measured=answered.append), reference, case)
+        source = ggml_program.source("ggml", answered[0].standard)
+        assert source is None or "ggml_build_forward_expand" in source
