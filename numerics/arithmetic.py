@@ -39,6 +39,7 @@ from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.softmax import softmax, softmax_sinks
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.errors import BadInput
+from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
 from refsd.numerics.profiles import PROFILES, Numerics
 from refsd.numerics.running_angles import rope_angles_running
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
@@ -194,11 +195,12 @@ class Arithmetic:
     def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
         """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
         eps = self.parameter("group_norm", "eps", eps)
-        return self._round(group_norm(self._widen(x), weight, bias, num_groups, eps))
+        normalise = group_norm_one_pass if "group_norm" in self.numerics.one_pass else group_norm
+        return self._round(normalise(self._widen(x), weight, bias, num_groups, eps))
 
     def group_norm_silu(self, x, weight, bias, num_groups=32, eps=1e-5):
         """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
-        if not self._fuses:
+        if not self._fuses or "group_norm" in self.numerics.one_pass:
             return self.silu(self.group_norm(x, weight, bias, num_groups, eps))
         eps = self.parameter("group_norm", "eps", eps)
         return group_norm_silu(self._widen(x), weight, bias, num_groups, eps)
@@ -209,11 +211,12 @@ class Arithmetic:
         D = x.shape[-1]
         weight = np.ones(D, self.numerics.compute_dtype) if weight is None else weight
         bias = np.zeros(D, self.numerics.compute_dtype) if bias is None else bias
-        return self._round(layer_norm(self._widen(x).reshape(-1, D), weight, bias, eps).reshape(x.shape))
+        normalise = layer_norm_one_pass if "layer_norm" in self.numerics.one_pass else layer_norm
+        return self._round(normalise(self._widen(x).reshape(-1, D), weight, bias, eps).reshape(x.shape))
 
     def adaptive_layer_norm(self, x, shift, scale, eps=1e-6):
         """x [N, L, D], shift and scale [N, D] -> [N, L, D]: layer_norm, then modulate"""
-        if not self._fuses:
+        if not self._fuses or "layer_norm" in self.numerics.one_pass:
             return self.modulate(self.layer_norm(x, eps=eps), shift, scale)
         eps = self.parameter("layer_norm", "eps", eps)
         x, shift, scale = (self._widen(t) for t in (x, shift, scale))

@@ -30,6 +30,7 @@ class Numerics:
     convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd if it
                  pays), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers that it applies to)
     attention:   "three-pass" or "online" (float32, no row of scores is kept)
+    one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
 
     name: str
@@ -43,6 +44,7 @@ class Numerics:
     flash_sum: str | None = "f16"
     convolution: str = "im2col"
     attention: str = "three-pass"
+    one_pass: tuple[str, ...] = ()
 
     def input_of(self, weight_type: str) -> str | None:
         """What a linear layer with a weight of this type rounds its input to."""
@@ -72,6 +74,11 @@ TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")
 # torch.set_float32_matmul_precision("high") on a GPU with tensor cores; "medium" multiplies bfloat16 numbers.
 TORCH_TF32 = Numerics("torch-tf32", "float32", "float32", products="tf32", conv="tf32")
 TORCH_BF16_PRODUCTS = Numerics("torch-bf16-products", "float32", "float32", products="bf16", conv="bf16")
+# A model in torch.channels_last on a CPU: aten/src/ATen/native/cpu/group_norm_kernel.cpp, ColumnwiseMoments.
+_CHANNELS_LAST = ("group_norm",)
+TORCH_F32_CHANNELS_LAST = replace(TORCH_F32, name="torch-f32-channels-last", one_pass=_CHANNELS_LAST)
+TORCH_F16_CHANNELS_LAST = replace(TORCH_F16, name="torch-f16-channels-last", one_pass=_CHANNELS_LAST)
+TORCH_BF16_CHANNELS_LAST = replace(TORCH_BF16, name="torch-bf16-channels-last", one_pass=_CHANNELS_LAST)
 
 # ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
 GGML_CPU = Numerics(
@@ -97,6 +104,7 @@ PROFILES: dict[str, Numerics] = {
     n.name: n
     for n in (
         *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS),
+        *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
         *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
     )
 }

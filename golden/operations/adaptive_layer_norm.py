@@ -22,7 +22,7 @@ def _bound(run: Run) -> Bound:
     (_, ds), (b, db) = per_item(run, "scale"), per_item(run, "shift")
     factor = np.abs(1 + scale)
     affine = Affine(1 + scale, ds + run.u * factor, run.inputs["shift"][:, None], db)
-    terms = norm_axis(run, x, run.moved("x"), affine, True)
+    terms = norm_axis(run, x, run.moved("x"), affine, True, "layer_norm" in run.numerics.one_pass)
     z = np.abs(x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + run.params["eps"])
     terms.add(unit(run.numerics.storage_dtype) * (1 + np.abs(scale)) * z)
     terms.add(z * run.between(factor)).add(run.between(z * (factor + run.between(factor))))

@@ -40,7 +40,8 @@ def _bound(run: Run) -> Bound:
     w, dw = run.inputs["weight"], run.moved("weight")
     b, db = run.inputs["bias"], run.moved("bias")
     affine = Affine(per_channel(w), per_channel(dw), per_channel(b), per_channel(db))
-    terms = norm_axis(run, x.reshape(rows), run.moved("x").reshape(rows), affine, True)
+    one_pass = "group_norm" in run.numerics.one_pass
+    terms = norm_axis(run, x.reshape(rows), run.moved("x").reshape(rows), affine, True, one_pass)
     terms.limit, terms.square = terms.limit.reshape(x.shape), terms.square.reshape(x.shape)
     return run.rounded(terms)
 

@@ -24,12 +24,14 @@ class Affine(NamedTuple):
     db: np.ndarray
 
 
-def norm_axis(run: Run, x, dx, affine: Affine, centred: bool) -> Terms:
+def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = False) -> Terms:
     """Rows [..., n] normalised over the last axis.
 
     y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
     dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
     dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
+
+    one_pass: _one_pass's dv and dr / r; y may be x (r w) + (b - m (r w)), which loses 4u |m| r |w| more
     """
     n, u, eps = x.shape[-1], run.u, run.params["eps"]
     weight, dw, b, db = affine
@@ -47,18 +49,38 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool) -> Terms:
     dv = 2 * np.sqrt(v) * shift + shift**2 + gamma(n + 3, u) * v
     # A shift of the mean leaves the variance alone to first order.
     sv = 2 * np.sqrt(v * mean(dx**2) / 3 / n) + np.sqrt(n / 3) * u * v + 3 * u * v + sm**2
-    terms = Terms().add(np.abs(weight) * r * dx)
+    dr, sr = dv / (2 * (v + eps)), sv / (2 * (v + eps))
+    terms = Terms()
+    if one_pass:
+        dr, sr = _one_pass(n, u, m, v, eps, (dm, sm), (dv, sv))
+        terms.add(4 * u * np.abs(weight * m) * r, 2 * u * np.abs(weight * m) * r)
+    terms.add(np.abs(weight) * r * dx)
     terms.add(np.abs(weight) * r * dm, np.abs(weight) * r * sm)
-    terms.add(np.abs(weight * c) * r * dv / (2 * (v + eps)), np.abs(weight * c) * r * sv / (2 * (v + eps)))
+    terms.add(np.abs(weight * c) * r * dr, np.abs(weight * c) * r * sr)
     terms.add(4 * u * np.abs(weight * c) * r, 2 * u * np.abs(weight * c) * r)
     return terms.add(np.abs(c) * r * dw).add(db).add(u * np.abs(b))
+
+
+def _one_pass(n, u, m, v, eps, of_mean, of_variance):
+    """dr / r and its spread where v is E[x^2] - m^2, or 0 where that is less.
+
+    dv <= gamma(n + 3) (v + m^2) + 2 |m| dm + dm^2 + u (|m| + dm)^2 more. It may be as large as v, so exactly:
+    dr / r <= sqrt((v + eps) / (max(v - dv, 0) + eps)) - 1
+    """
+    (dm, sm), (dv, sv) = of_mean, of_variance
+    square = v + m**2
+    dv = dv + gamma(n + 3, u) * square + 2 * np.abs(m) * dm + dm**2 + u * (np.abs(m) + dm) ** 2
+    sv = sv + np.sqrt((n / 3 + 3) * (u * square) ** 2 + (2 * m * sm) ** 2)
+    dr = np.sqrt((v + eps) / (np.maximum(v - dv, 0) + eps)) - 1
+    return dr, np.minimum(sv / (2 * (v + eps)), dr)
 
 
 def row_norm(run: Run, centred: bool) -> Bound:
     x = run.inputs["x"]
     w, dw = (run.inputs["weight"], run.moved("weight")) if "weight" in run.inputs else (np.ones(1), np.zeros(1))
     b, db = (run.inputs["bias"], run.moved("bias")) if "bias" in run.inputs else (np.zeros(1), np.zeros(1))
-    return run.rounded(norm_axis(run, x, run.moved("x"), Affine(w, dw, b, db), centred))
+    one_pass = centred and "layer_norm" in run.numerics.one_pass
+    return run.rounded(norm_axis(run, x, run.moved("x"), Affine(w, dw, b, db), centred, one_pass))
 
 
 def per_item(run: Run, name: str):

@@ -14,7 +14,7 @@ import numpy as np
 
 from refsd.golden.operations import OPERATIONS
 from refsd.judges.observed import Arguments, Call, Observed, call_of
-from refsd.numerics.profiles import FLOAT32, Numerics
+from refsd.numerics.profiles import Numerics
 
 # A page's bound of attention holds all scores at once; of more than these the spread is a share of each row.
 _MOST_SCORES = 2**24
@@ -47,10 +47,15 @@ class Scattered(Observed):
             )
         return self._scattered(np.where(np.isfinite(moved), moved, self._widen(y)))
 
+    def pass_over(self, method: str) -> None:
+        super().pass_over(method)
+        if len(self.ops) > len(self._spreads):
+            self._spreads.append(np.zeros((), np.float32))
+
     def _spread(self, call: Call | None, y: np.ndarray) -> np.ndarray:
         """Standard deviation of what an honest float32 engine loses in a call, element by element."""
         if call is not None:
-            spread = OPERATIONS[call.op].bound_of(FLOAT32, call.inputs, call.params, y).spread
+            spread = OPERATIONS[call.op].bound_of(self.float32, call.inputs, call.params, y).spread
             return np.where(np.isfinite(spread), spread, 0.0)
         rows = np.sqrt(np.mean(np.square(y), axis=-1, keepdims=True)) if y.size else y
         return self.losses[-1] * np.broadcast_to(rows, y.shape)

@@ -18,6 +18,7 @@ from refsd.weights import recipes
 pytestmark = pytest.mark.peer
 
 MODELS = [case.name for case in select() if case.model is not None]
+PICTURES = ("model/unet", "model/controlnet", "model/vae-encoder", "model/vae-decoder", "model/esrgan")
 OPS = [name for name, case in CASES.items() if case.op in OPERATIONS]
 
 
@@ -158,14 +159,33 @@ def test_an_eps_of_one_norm_is_placed_and_named(engines, runner, name, module, p
     assert result.causes[0] == "eps ten times too small"
 
 
-@pytest.mark.parametrize("name", ["sd15/unet/first-step", "flux-vae/vae-decoder/quiet"])
-def test_channels_last_is_honest(engines, runner, name):
-    """But for the quiet UNets: torch's GroupNorm takes the variance as E[x^2] - E[x]^2 there, which is seen."""
-    engine = engines["torch"]
-    engine._model(CASES[name]).to(memory_format=torch.channels_last)
-    (result,) = conform.run(runner, [engine], [CASES[name]])
-    engine._loaded = None
-    assert (result.status, result.reason) == ("pass", "")
+@pytest.fixture(scope="module")
+def channels_last(model_files):
+    return {found.name: found.engine for found in find("channels_last", model_files)}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if CASES[name].op in PICTURES])
+def test_channels_last_is_honest(channels_last, runner, name):
+    """torch's GroupNorm takes the variance as E[x^2] - E[x]^2 there, and the engine says so."""
+    results = conform.run(runner, list(channels_last.values()), [CASES[name]])
+    assert [(r.engine, r.reason) for r in results if not r.conforms] == []
+
+
+def test_channels_last_undeclared_is_seen(channels_last, runner, monkeypatch):
+    engine = channels_last["torch-channels-last"]
+    monkeypatch.setattr(engine, "_numerics", TORCH_F32)
+    (result,) = conform.run(runner, [engine], [CASES["sd15/unet/quiet"]])
+    assert result.status == "fail"
+
+
+@pytest.mark.parametrize("name", ["torch-channels-last", "torch-channels-last-f16"])
+def test_another_eps_is_seen_in_channels_last(channels_last, runner, monkeypatch, name):
+    true = torch.nn.functional.group_norm
+    monkeypatch.setattr(
+        torch.nn.functional, "group_norm", lambda x, groups, w, b, eps: true(x, groups, w, b, eps / 2)
+    )
+    (result,) = conform.run(runner, [channels_last[name]], [CASES["sd21/unet/quiet"]])
+    assert (result.status, result.place) == ("fail", "input_blocks.1.0.in_layers.0"), result.reason
 
 
 def test_torchs_own_words_reach_the_report(engines, monkeypatch):
@@ -180,4 +200,4 @@ def test_torchs_own_words_reach_the_report(engines, monkeypatch):
 
 def test_no_such_device():
     (found,) = find("tpu")
-    assert found.engine is None and "no device" in found.why_not
+    assert found.engine is None and "torch:channels_last" in found.why_not

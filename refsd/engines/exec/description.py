@@ -111,12 +111,13 @@ _ALLOWED = {
     "flash": (None, "f16"),
     "convolution": ("im2col", "direct", "winograd-f16"),
 }
+_ONE_PASS = ("group_norm", "layer_norm")
 
 
 def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
     changes: dict[str, Any] = {"like": said} if isinstance(said, str) else dict(said)
     like = PROFILES[_one_of("numerics", changes.pop("like", "float32"), tuple(PROFILES))]
-    rounded = changes.pop("activations", None)
+    rounded, one_pass = changes.pop("activations", None), changes.pop("one_pass", None)
     for field, value in changes.items():
         _one_of(f"numerics {field}", value, _ALLOWED[_one_of("numerics field", field, tuple(_ALLOWED))])
     if rounded is not None:
@@ -126,6 +127,10 @@ def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
             _one_of("numerics activations of weight type", weight, (*SCALAR_TYPES, *BLOCK_TYPES))
             _one_of(f"numerics activations of {weight}:", kind, _ROUNDED)
         changes["activations"] = rounded
+    if one_pass is not None:
+        if not isinstance(one_pass, list):
+            raise EngineFailure("description.json: numerics one_pass: expected a list of norms")
+        changes["one_pass"] = tuple(_one_of("numerics one_pass", norm, _ONE_PASS) for norm in one_pass)
     return replace(like, name=program, **changes) if changes else like
 
 

@@ -23,17 +23,32 @@ from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.golden.recipe import realize
 from refsd.networks.keymap import Source
 from refsd.numerics.deviations import Deviation
-from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
+from refsd.numerics.profiles import (
+    TORCH_BF16,
+    TORCH_BF16_CHANNELS_LAST,
+    TORCH_F16,
+    TORCH_F16_CHANNELS_LAST,
+    TORCH_F32,
+    TORCH_F32_CHANNELS_LAST,
+    Numerics,
+)
 from refsd.numerics.tensor import StoredTensor
 from refsd.stages import STAGES as PAGES
 from refsd.weights.checkpoint import open_checkpoint
 
-# Name -> torch's dtype and how it says that it computes.
+# What follows the engine's name -> torch's dtype and how it says that it computes.
 _VARIANTS: dict[str, tuple[str, Numerics]] = {
-    "torch": ("float32", TORCH_F32),
-    "torch-f16": ("float16", TORCH_F16),
-    "torch-bf16": ("bfloat16", TORCH_BF16),
+    "": ("float32", TORCH_F32),
+    "-f16": ("float16", TORCH_F16),
+    "-bf16": ("bfloat16", TORCH_BF16),
 }
+_CHANNELS_LAST: dict[str, tuple[str, Numerics]] = {
+    "": ("float32", TORCH_F32_CHANNELS_LAST),
+    "-f16": ("float16", TORCH_F16_CHANNELS_LAST),
+    "-bf16": ("bfloat16", TORCH_BF16_CHANNELS_LAST),
+}
+# What follows "torch:" on a command line -> the engines' name.
+_NAMES = {"cpu": "torch", "cuda": "torch-cuda", "channels_last": "torch-channels-last"}
 
 
 # Pipelines keep these in float32, whatever the dtype of the model.
@@ -44,12 +59,15 @@ class TorchEngine:
     """
     name:        "torch", "torch-f16", "torch-bf16"; on a GPU "torch-cuda", "torch-cuda-f16", ...
     dtype:       of every parameter and activation
-    device:      "cpu" or "cuda"
+    where:       "cpu", "cuda", or "channels_last": on a CPU, pictures and filters with the channels last in memory
     model_files: gives the diffusers folder of a case's model
     """
 
-    def __init__(self, name: str, dtype: str, device: str, numerics: Numerics, model_files: ModelFiles | None):
+    def __init__(self, name: str, dtype: str, where: str, numerics: Numerics, model_files: ModelFiles | None):
         import torch
+
+        device = "cuda" if where == "cuda" else "cpu"
+        self._channels_last = where == "channels_last"
 
         self.name = name
         self.version = torch.__version__ + ("" if device == "cpu" else f" {torch.cuda.get_device_name()}")
@@ -152,7 +170,8 @@ class TorchEngine:
             return torch.from_numpy(np.array(x, np.float32)).to(self._device)
         if x.dtype.kind in "iu":
             return torch.from_numpy(x.astype(np.int64)).to(self._device)
-        return torch.from_numpy(np.array(x, np.float32)).to(self._device, self._dtype)
+        y = torch.from_numpy(np.array(x, np.float32)).to(self._device, self._dtype)
+        return y.to(memory_format=torch.channels_last) if self._channels_last and y.ndim == 4 else y
 
     def _model(self, case: Case):
         """The case's component; the last one stays loaded."""
@@ -163,7 +182,12 @@ class TorchEngine:
             self._loaded = None
             folder = self._model_files(case.model, kind.layout)
             with _quiet():
-                self._loaded = (key, kind.load(folder, self._dtype).to(self._device).eval())
+                model = kind.load(folder, self._dtype).to(self._device).eval()
+                if self._channels_last:
+                    import torch
+
+                    model = model.to(memory_format=torch.channels_last)
+                self._loaded = (key, model)
         return self._loaded[1]
 
 
@@ -192,21 +216,23 @@ def _array(y) -> np.ndarray:
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
-    """The installed torch. path: "cpu" (None means it) or "cuda", where TF32 is switched off."""
-    device = path or "cpu"
+    """The installed torch. path: "cpu" (None means it), "cuda", where TF32 is switched off, or "channels_last"."""
+    where = path or "cpu"
     if importlib.util.find_spec("torch") is None:
         return [EngineSearch("torch", None, "pip install 'refsd[torch]'")]
-    if device not in ("cpu", "cuda"):
-        return [EngineSearch("torch", None, f"no device {device!r}: torch:cpu or torch:cuda")]
+    if where not in _NAMES:
+        return [
+            EngineSearch("torch", None, f"no {where!r}: expected one of {', '.join(f'torch:{w}' for w in _NAMES)}")
+        ]
     import torch
 
-    if device == "cuda":
+    if where == "cuda":
         if not torch.cuda.is_available():
             return [EngineSearch("torch-cuda", None, "this torch sees no CUDA device")]
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-    names = {name: name if device == "cpu" else name.replace("torch", "torch-cuda") for name in _VARIANTS}
+    variants = _CHANNELS_LAST if where == "channels_last" else _VARIANTS
     return [
-        EngineSearch(names[name], TorchEngine(names[name], dtype, device, numerics, model_files))
-        for name, (dtype, numerics) in _VARIANTS.items()
+        EngineSearch(_NAMES[where] + end, TorchEngine(_NAMES[where] + end, dtype, where, numerics, model_files))
+        for end, (dtype, numerics) in variants.items()
     ]

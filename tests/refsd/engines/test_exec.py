@@ -316,12 +316,14 @@ def test_declarations(program):
     ops = {
         "silu": {"types": ["f16"], "numerics": "ggml-cpu", "deviations": ["sdcpp/gelu-tanh", own]},
         "linear": {"numerics": {"like": "ggml-cpu", "activations": {"q8_0": "q8_0"}, "conv": None}},
+        "group_norm": {"numerics": {"like": "torch-f32", "one_pass": ["group_norm"]}},
     }
     engine = program(description=repr({"ops": ops, "numerics": "torch-f16"}))
     assert engine.refuses(SILU) == "test takes no f32 in silu"
     assert engine.refuses(Case("gelu", "gelu", {"x": Recipe((1,))})) == "test has no gelu"
     assert engine.numerics(SILU) is GGML_CPU
     assert [d.name for d in engine.deviations(SILU)] == ["sdcpp/gelu-tanh", "mine/eps"]
+    assert engine.numerics(Case("group_norm", "group_norm", {})).one_pass == ("group_norm",)
     linear = engine.numerics(Case("linear", "linear", {}))
     assert (linear.name, linear.conv, linear.gelu, dict(linear.activations)) == (
         "test",
@@ -352,6 +354,11 @@ def own(op, **sets):
         ({"numerics": {"activations": {"f16": "f99"}}}, "numerics activations of f16: 'f99' is not known"),
         ({"numerics": {"activations": {"f99": "f16"}}}, "numerics activations of weight type 'f99'"),
         ({"numerics": {"activations": {"f16": "i64"}}}, "numerics activations of f16: 'i64'"),
+        ({"numerics": {"one_pass": "group_norm"}}, "numerics one_pass: expected a list of norms"),
+        (
+            {"numerics": {"one_pass": [["silu"]]}},
+            "numerics one_pass ['silu'] is not known: expected one of group_norm",
+        ),
         ({"numerics": {"activations": 3}}, "expected weight type -> type"),
         ({"ops": {"silu": {"deviations": ["none"]}}}, "deviation 'none'"),
         (own("silu", eps=1e-6), "mine/own sets silu eps, expected one of group_norm eps"),
