@@ -114,7 +114,7 @@ class Module:
         """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
         prefix = f"{self.prefix}{name}."
         shared = self.arithmetic, prefix, self.taps, self.cache, self.adapters, self.circular, self._prefixes
-        return Module(self.weights, *shared)
+        return type(self)(self.weights, *shared)
 
     def __contains__(self, name: str | int) -> bool:
         if not self._prefixes:

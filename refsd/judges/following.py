@@ -5,13 +5,16 @@ beside a tap is what the operations since the taps before it should have made of
 is inherited, and a wrong operation is wrong by all that it errs, beside the rounding of that operation alone.
 """
 
+import functools
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.judges.observed import Observed
+from refsd.module import Module
 from refsd.tap_progress import ShownTaps
 
 Answer = Mapping[str, np.ndarray]
@@ -46,13 +49,30 @@ class Following(ShownTaps):
     found:      the engine's taps
     arithmetic: the reference's
     until:      the tap with which the run ends, by Reached; None: the model's end
+    given:      the engine's taps that nobody asks for, as an earlier run shaped them, for `Passing`
+
+    shaped: the engine's taps that the reference went on with
     """
 
-    def __init__(self, label: str, found: Answer, arithmetic: Observed | None = None, until: str | None = None):
-        super().__init__(label, ops=True, names=found.keys() if until is None else (until,))
+    def __init__(
+        self,
+        label: str,
+        found: Answer,
+        arithmetic: Observed | None = None,
+        until: str | None = None,
+        given: Answer = MappingProxyType({}),
+    ):
+        super().__init__(label, ops=True, names=found.keys() - given.keys() if until is None else (until,))
         self.segments: dict[str, Segment] = {}
-        self._found, self._arithmetic, self._until = found, arithmetic, until
+        self.shaped: dict[str, np.ndarray] = {}
+        self._found, self._arithmetic, self._until, self._given = found, arithmetic, until, given
         self._first = 0
+
+    def next_given(self, name: str) -> np.ndarray | None:
+        """What stands in `given` for the tap that is recorded next under this name."""
+        again = self._seen[name]
+        name = f"{name}.{again}" if again else name
+        return None if name == self._until else self._given.get(name)
 
     def record(self, name: str, value: np.ndarray) -> np.ndarray:
         value = super().record(name, value)
@@ -68,6 +88,7 @@ class Following(ShownTaps):
             self._first = self.segments[name].last
         if given.shape != value.shape or not np.isfinite(given).all():
             return value
+        self.shaped[name] = given
         return np.array(given, value.dtype)
 
     def rest(self) -> Segment:
@@ -75,3 +96,37 @@ class Following(ShownTaps):
         assert self._arithmetic is not None
         ops, losses = self._arithmetic.ops[self._first :], self._arithmetic.losses[self._first :]
         return Segment(self._first, self._first + len(ops), tuple(ops), max(losses, default=0.0))
+
+
+class Passing(Module):
+    """A module that does not compute a layer in whose place a Following puts the engine's tap."""
+
+
+def _passing(method: str) -> Callable[..., Any]:
+    computed = getattr(Module, method)
+
+    @functools.wraps(computed)
+    def answer(self, name, *arguments, **named):
+        follows = isinstance(self.taps, Following) and name is not None
+        given = self.taps.next_given(self.prefix + name) if follows else None
+        if given is None:
+            return computed(self, name, *arguments, **named)
+        if isinstance(self.arithmetic, Observed):
+            self.arithmetic.pass_over(method)
+        return self._tap(name, np.asarray(given, self.arithmetic.numerics.storage_dtype))
+
+    return answer
+
+
+_LAYERS = (
+    "linear",
+    "text_projection",
+    "conv2d",
+    "group_norm",
+    "layer_norm",
+    "rms_norm",
+    "rms_norm_apart",
+    "embedding",
+)
+for _method in _LAYERS:
+    setattr(Passing, _method, _passing(_method))

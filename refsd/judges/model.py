@@ -17,7 +17,7 @@ from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard,
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
-from refsd.judges.following import Following, Reached, as_shaped
+from refsd.judges.following import Following, Passing, Reached, as_shaped
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
 from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
@@ -37,8 +37,8 @@ _PREFIX = "model/"
 _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
 # Of honest runs with random roundings, where a tap would be wrong without them.
 _SCATTERED_RUNS = 8
-# Seconds of CPU that a search for the cause of one answer may take.
-_SEARCH = 25.0
+# Seconds of CPU that the search for the cause of one answer may take, at its first wrong tap and by its outputs.
+_SEARCH = 18.0
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
@@ -114,10 +114,13 @@ class ModelJudge(Judge):
         shaped = {name: as_shaped(y, right[name].shape) if name in right else y for name, y in found.items()}
         truths = {**right, **outputs}
         taps = measure_taps(shaped, truths, {**honest, **near}, numerics, losses)
-        if not all(judge_output(m).passed for m in taps) and numerics.compute != "float64":
-            spreads = self._spreads(case, inputs, followed, truths, numerics, deviations)
-            again = measure_taps(shaped, truths, {**honest, **near}, numerics, losses, spreads)
-            taps = [m if judge_output(m).passed else other for m, other in zip(taps, again, strict=True)]
+        wrong = {m.output: truths[m.output] for m in taps if not judge_output(m).passed}
+        if wrong and numerics.compute != "float64":
+            given = {name: y for name, y in right.shaped.items() if name not in wrong}
+            spreads = self._spreads(case, inputs, followed, wrong, numerics, deviations, given)
+            again = measure_taps(shaped, wrong, {**honest, **near}, numerics, losses, spreads)
+            judged_again = {m.output: m for m in again}
+            taps = [judged_again.get(m.output, m) for m in taps]
         return Trace(taps, right.recorded, ops)
 
     def _spreads(
@@ -128,13 +131,17 @@ class ModelJudge(Judge):
         truths: Answer,
         numerics: Numerics,
         deviations: tuple[Deviation, ...],
+        given: Answer,
     ) -> Answer:
-        """The RMS error of each element over some runs with random roundings, between one tap and the next."""
+        """The RMS error of each element over some runs with random roundings, between one tap and the next.
+
+        truths: of the taps that are asked for; given: other taps of the engine, as the reference shapes them
+        """
         squares = {name: np.zeros(y.shape) for name, y in truths.items()}
         of_calls: list[np.ndarray] = []
         for seed in range(_SCATTERED_RUNS):
             scattered = Scattered(numerics, np.random.default_rng(seed), of_calls, deviations)
-            taps, outputs = self._follow(case, inputs, found, scattered)
+            taps, outputs = self._follow(case, inputs, found, scattered, given=given)
             for name, y in {**outputs, **taps}.items():
                 if name in squares:
                     error = np.asarray(y, np.float64) - truths[name]
@@ -142,10 +149,9 @@ class ModelJudge(Judge):
         return {name: np.sqrt(y / _SCATTERED_RUNS) for name, y in squares.items()}
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
+        end = time.process_time() + _SEARCH
         outputs = {name: found[name] for name in standard.truth if name in found}
-        return self._place(standard, found, tap).explain(
-            lambda: self._known(standard, outputs, MUTANTS, time.process_time() + _SEARCH)
-        )
+        return self._place(standard, found, tap).explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
 
     def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
         return self._place(standard, found, tap).describe()
@@ -156,9 +162,10 @@ class ModelJudge(Judge):
         observed = Observed(numerics)
         taps, _ = self._follow(case, inputs, found, observed)
         segment = taps.segments.get(tap) or taps.rest()
+        given = {name: y for name, y in taps.shaped.items() if name != tap}
 
         def run(arithmetic: Arithmetic, change: Change) -> np.ndarray | None:
-            taps, outputs = self._follow(case, inputs, found, arithmetic, until, change)
+            taps, outputs = self._follow(case, inputs, found, arithmetic, until, change, given)
             y = outputs.get(tap) if until is None else taps.get(tap)
             return None if y is None else np.asarray(y, np.float64)
 
@@ -166,7 +173,7 @@ class ModelJudge(Judge):
         def spread() -> np.ndarray:
             truth = run(Arithmetic(FLOAT64), Change())
             assert truth is not None
-            return self._spreads(case, inputs, found, {tap: truth}, numerics, ())[tap]
+            return self._spreads(case, inputs, found, {tap: truth}, numerics, (), given)[tap]
 
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
         return Place(tap, np.asarray(found[tap], np.float64), segment, run, spread, weights, numerics)
@@ -179,15 +186,17 @@ class ModelJudge(Judge):
         arithmetic: Arithmetic,
         until: str | None = None,
         change: Change | None = None,
+        given: Answer = NOTHING,
     ) -> tuple[Following, Answer]:
         """What the reference, or the reference with a bug, makes of an engine's taps; and its outputs.
 
         until:  the only tap that is kept, with which the run ends: then without outputs
         change: a bug; where it makes no difference nothing is returned
+        given:  taps that nobody asks for, as the reference shapes the engine's: their layers are not computed
         """
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
-        with one_answer(arithmetic.numerics), Following(label, found, observed, until) as taps:
+        with one_answer(arithmetic.numerics), Following(label, found, observed, until, given) as taps:
             m, values, params = self._module(case, inputs, arithmetic)
             weights = m.weights
             if change is not None:
@@ -197,7 +206,9 @@ class ModelJudge(Judge):
                 return taps, {}
             try:
                 with (change or Change()).in_models():
-                    y = forward(_component(case), Module(weights, arithmetic, taps=taps), values, params, case.name)
+                    y = forward(
+                        _component(case), Passing(weights, arithmetic, taps=taps), values, params, case.name
+                    )
             except Reached:
                 y = {}
             if change is None:

@@ -1,5 +1,8 @@
 """What explains a wrong tap: known bugs, tried where it fails, on the tensors that the engine had there."""
 
+import itertools
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -41,11 +44,12 @@ class Place(NamedTuple):
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
 
-    def explain(self, of_outputs: Callable[[], list[str]] = list) -> list[str]:
+    def explain(self, of_outputs: Callable[[], list[str]] = list, end: float = math.inf) -> list[str]:
         """The causes, the likeliest first: bugs of the operations here, other weights in their place, those known
         bugs of whole models that show here, then what explains the outputs, or is fitted to the error.
 
         of_outputs: -> what explains them
+        end:        of the search here, in seconds of this process
         """
         runs = self._runs()
         if runs is None:
@@ -56,7 +60,7 @@ class Place(NamedTuple):
         scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
         suspects, tried = {}, {}
         for candidates in (self._operations(), self._of_the_model()):
-            for name, y in candidates:
+            for name, y in itertools.takewhile(lambda _: time.process_time() < end, candidates):
                 if y.size != truth.size:
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
@@ -97,7 +101,7 @@ class Place(NamedTuple):
 
     def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each known bug of each operation between this tap and the one before it; other weights in the last."""
-        for at in range(self.segment.first, self.segment.last):
+        for at in reversed(range(self.segment.first, self.segment.last)):
             calls: list[Call] = []
             self.run(Observed(self.numerics, at=at, instead=lambda call, calls=calls: calls.append(call)), Change())
             if not calls:
