@@ -1,4 +1,4 @@
-"""Messages between refsd and a worker process of its own: a JSON header and tensors, over a pipe."""
+"""Exchange messages with a worker process over a pipe: a JSON header, then the tensors' bytes."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
 
 def write_message(stream: BinaryIO, header: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
-    """Write one message: the length of the JSON text as 8 little-endian bytes, the text, each tensor's bytes."""
+    """Write one message: the JSON text's length as 8 little-endian bytes, the text, then each tensor's bytes."""
     chunks = {name: np.ascontiguousarray(tensor.data) for name, tensor in tensors.items()}
     listed = [
         {"name": name, "type": tensor.type, "shape": list(tensor.shape), "bytes": chunks[name].nbytes}
@@ -24,7 +24,7 @@ def write_message(stream: BinaryIO, header: Mapping[str, Any], tensors: Mapping[
 
 
 def read_message(stream: BinaryIO) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """Read what write_message wrote. Raises EOFError where the stream ends."""
+    """Read one message of write_message. Raises EOFError if the stream ends."""
     text = json.loads(_exactly(stream, int.from_bytes(_exactly(stream, 8), "little")))
     tensors = {}
     for entry in text["tensors"]:

@@ -1,4 +1,4 @@
-"""The reference is an engine: it answers a Case as ggml, torch or a program does."""
+"""The reference as an engine: it answers a Case through the same interface as ggml, torch or a program."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,10 +15,11 @@ from refsd.numerics.tensor import StoredTensor
 
 
 class Reference:
-    """
-    numerics:    how it computes; FLOAT64 is the truth
-    deviations:  what it does differently from the original, to prove that this explains an engine
-    model_files: gives the file of a model's recipe weights; without it, cases that need one are refused
+    """Answer cases with the reference.
+
+    numerics:    the rounding to emulate; FLOAT64 gives the truth
+    deviations:  known bugs to reproduce, to test whether they explain an engine's error
+    model_files: returns the file with a model's recipe weights; None: refuse cases of models
     """
 
     name = "refsd"
@@ -44,5 +45,5 @@ class Reference:
         return self.arithmetic.deviations
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
-        """Compute the case. Raises BadInput for one that does not fit."""
+        """Compute the case. Raises BadInput if its inputs or parameters are invalid."""
         return self.judges.of(case).answer(case, inputs, self.arithmetic)

@@ -1,4 +1,4 @@
-"""Every engine that refsd can judge: a folder here with an engine.py, loaded when asked for."""
+"""Find engines by name. Each is a folder here with an engine.py, which is imported when first asked for."""
 
 import importlib
 from pathlib import Path
@@ -7,19 +7,20 @@ from refsd.golden.engine import EngineSearch
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 
-# What the command line calls an engine -> its folder. engine.py has find(path=None, **options) -> [EngineSearch].
+# engine name on the command line -> its folder. engine.py defines find(path=None, **options) -> [EngineSearch].
 FOLDERS = {
     page.parent.name.replace("_", "-"): page.parent.name
     for page in sorted(Path(__file__).parent.glob("*/engine.py"))
 }
-# Looked for when no engine is named. Without a path "exec" and "dump" have nothing to look for.
+# Engines to look for if the user names none; "exec" and "dump" need a path.
 DEFAULT = tuple(name for name in FOLDERS if name not in ("exec", "dump"))
 
 
 def find(argument: str, **options) -> list[EngineSearch]:
-    """Look for "torch", "ggml:/path/to/libggml.so", "exec:./program".
+    """Look for an engine: "torch", "ggml:/path/to/libggml.so", "exec:./program".
 
-    Raises BadInput for an unknown name. What is not there comes back as a EngineSearch that says why.
+    An engine that is not installed comes back as an EngineSearch with the reason. Raises BadInput for an unknown
+    name.
     """
     name, _, path = argument.partition(":")
     if name not in FOLDERS:

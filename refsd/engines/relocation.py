@@ -1,4 +1,4 @@
-"""A command and its environment, made to work in another working folder and to say nothing about this one."""
+"""Make a command and its environment work in another working folder, without revealing the current one."""
 
 import os
 import shlex
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def command(text: str) -> list[str]:
-    """Split a command line, and make its program and its files absolute. Raises ValueError for an open quotation.
+    """Split a command line and make its paths absolute. Raises ValueError for an unclosed quotation mark.
 
-    The program is looked for as a shell does. An argument, or what follows the "=" of "--option=FILE", is made
-    absolute where it names a file, or a folder written with a slash or as "." or "..".
+    The program is looked up on PATH, as a shell does. An argument, or FILE in "--option=FILE", is a path if a file
+    of that name exists, or a folder of that name that is written with a slash or as "." or "..".
     """
     words = shlex.split(text)
     if not words:
@@ -26,9 +26,9 @@ def _argument(word: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """refsd's own environment, as a program gets it: without the working folder's name and refsd's settings.
+    """Return refsd's environment for a program: without the working folder's name and the REFSD_* variables.
 
-    In variables named ...PATH relative folders are made absolute; those that are not there are left as they are.
+    In variables whose name ends in PATH, existing relative folders become absolute; other entries are kept.
     """
     hidden = ("PWD", "OLDPWD", "_")
     kept = {k: v for k, v in os.environ.items() if k not in hidden and not k.startswith("REFSD_")}

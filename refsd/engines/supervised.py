@@ -1,4 +1,4 @@
-"""Programs in sessions of their own that leave nothing running, neither when they end nor when refsd does."""
+"""Run programs in sessions of their own; no process of theirs outlives the program or refsd."""
 
 import marshal
 import os
@@ -17,14 +17,14 @@ from typing import BinaryIO
 from refsd.golden.engine import EngineFailure
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
-MAX_FILE = 4 << 30  # bytes that a file of a program may have unless it is known to need more
-_PATIENCE = 6.0  # seconds in which the supervisor must have ended a program
-_START = 60.0  # seconds in which it must have started one
-_LONGEST_PAUSE = 0.2  # seconds between two looks at a running program
+MAX_FILE = 4 << 30  # default limit in bytes of any file that a program writes
+_PATIENCE = 6.0  # seconds in which the supervisor must end a program
+_START = 60.0  # seconds in which the supervisor must start a program
+_LONGEST_PAUSE = 0.2  # longest pause between two calls of `look`, in seconds
 
 
 class Supervised:
-    """One program at a time, under a supervisor process (supervisor.py) that serves one after the other."""
+    """Run programs, one at a time, under one supervisor process (supervisor.py)."""
 
     def __init__(self):
         self._process: subprocess.Popen | None = None
@@ -41,13 +41,14 @@ class Supervised:
     ) -> None:
         """Start a program; `end` must follow.
 
-        command:     an absolute path, or a name to look for on the environment's PATH; and its arguments
-        folder:      its working folder
-        environment: all that it gets
-        max_file:    bytes that any one file may have that it writes
-        output:      where its stdout and stderr go
+        command:     the program, as an absolute path or a name on the environment's PATH, and its arguments
+        folder:      the working folder
+        environment: the complete environment
+        max_file:    limit in bytes of any file that the program writes
+        output:      receives stdout and stderr
+        stdin:       None: empty
 
-        Raises EngineFailure where the supervisor does not live. Whether the program can be executed, `poll` says.
+        Raises EngineFailure if the supervisor has ended. A program that cannot be executed raises in `poll`.
         """
         if self._process is None:
             self._launch()
@@ -68,9 +69,9 @@ class Supervised:
         self._group = int(line.removeprefix("started "))
 
     def wait(self, timeout: float, look: Callable[[], None] = lambda: None) -> int:
-        """Wait until the program and all that it started have ended -> its exit code, negative for a signal.
+        """Wait until the program and all its descendants have ended. -> its exit code, negative for a signal
 
-        look: called again and again meanwhile; what it raises ends the wait
+        look: called repeatedly while waiting; an exception from it ends the wait
 
         Raises EngineFailure after `timeout` seconds.
         """
@@ -84,9 +85,9 @@ class Supervised:
         return code
 
     def poll(self, seconds: float = 0.0) -> int | None:
-        """The exit code; None while the program runs. Waits for it so many seconds at most.
+        """Wait at most `seconds` for the program's end and return its exit code; None while it runs.
 
-        Raises EngineFailure where the program cannot be executed, or has killed its supervisor.
+        Raises EngineFailure if the program could not be executed, or has killed its supervisor.
         """
         if self._running and (line := self._line(seconds)) is not None:
             if line == "":
@@ -99,7 +100,7 @@ class Supervised:
         return self._code
 
     def end(self) -> None:
-        """End the program and all that it started, if it still runs."""
+        """Kill the program and all its descendants, if it still runs."""
         with suppress(EngineFailure, BrokenPipeError):
             if self._running:
                 self._socket.sendall(bytes(8))
@@ -108,7 +109,7 @@ class Supervised:
             self._process.kill()
             self._finalizer()
             self._process = None
-            if self._group:  # the supervisor did not live to end it
+            if self._group:  # the supervisor is dead and cannot end the program
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._group, signal.SIGKILL)
             self._running = False
@@ -129,7 +130,7 @@ class Supervised:
         self._finalizer = weakref.finalize(self, _dismiss, self._process, self._socket)
 
     def _line(self, seconds: float) -> str | None:
-        """The supervisor's next line; "" where it has ended; None if none comes within so many seconds."""
+        """Read the supervisor's next line; "" if the supervisor has ended; None if none comes within `seconds`."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         while b"\n" not in self._said:
@@ -147,7 +148,7 @@ class Supervised:
 
 
 def _dismiss(process: subprocess.Popen, connection: socket.socket) -> None:
-    """Let a supervisor go: it ends what it runs, then itself."""
+    """Close the connection, upon which the supervisor ends its program and itself."""
     connection.close()
     try:
         process.wait(_PATIENCE)
@@ -157,7 +158,7 @@ def _dismiss(process: subprocess.Popen, connection: socket.socket) -> None:
 
 
 def ending(code: int) -> str:
-    """How a program ended, in words: "ended by SIGABRT", "ended with exit code 1"."""
+    """Describe how a program ended: "ended by SIGABRT", "ended with exit code 1"."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -167,7 +168,7 @@ def ending(code: int) -> str:
 
 
 def last_words(output: BinaryIO, start: int = 0) -> str:
-    """The last line that a program wrote to `output`, from byte `start` on."""
+    """Return the last line that a program wrote to `output` after byte `start`."""
     end = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), 4096, max(start, end - 4096)).decode(errors="replace")
     words = [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,17 +1,18 @@
-"""The process between refsd and the programs that it runs: it starts one at a time and ends all that one started.
+"""The supervisor process: it starts programs for refsd, one at a time, and kills all their descendants.
 
-supervised.py runs this file as `python -I -S supervisor.py SOCKET`, a descriptor. Over that socket it is asked:
+supervised.py runs this file as `python -I -S supervisor.py SOCKET`, where SOCKET is a descriptor. A request is
 
-    8 bytes  length n, little-endian, with two descriptors beside: the program's stdin, its stdout and stderr
-    n bytes  (command, working folder, environment, most bytes in one file), as marshal writes them
-    8 zeros  end the program now
+    8 bytes  length n, little-endian, sent with two descriptors: the program's stdin, and its stdout and stderr
+    n bytes  (command, working folder, environment, limit in bytes of any file), serialised by marshal
+    8 zeros  kill the program now
 
-and answers in lines: "started PID"; then "refused ERRNO" if the program cannot be executed; or, when neither the
-program nor anything that it started is left, "ended CODE", a code as subprocess.Popen.returncode has it. When the
-socket closes, because refsd is done or dead, the supervisor ends the program and itself.
+The answers are lines. "started PID" comes first. "refused ERRNO" follows if the program cannot be executed;
+otherwise "ended CODE" follows once the program and all its descendants have ended, with CODE as in
+subprocess.Popen.returncode. When the socket closes, because refsd has finished or died, the supervisor kills the
+program and exits.
 
-On Linux it is a "child subreaper" (prctl(2)): a daemon that leaves its session and loses its parent becomes a child
-of the supervisor, not of init. Elsewhere only the program's process group is ended.
+On Linux the supervisor is a "child subreaper" (prctl(2)): a daemon that leaves its session and loses its parent
+becomes a child of the supervisor, not of init. On other systems only the program's process group is killed.
 """
 
 import contextlib
@@ -27,11 +28,11 @@ import time
 from typing import NamedTuple, NoReturn
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE = 4.0  # seconds in which killed processes must vanish; supervised.py waits a little longer
+_PATIENCE = 4.0  # seconds in which killed processes must disappear; supervised.py waits a little longer
 
 
 class Wanted(NamedTuple):
-    """What to run. stdin, output: descriptors"""
+    """A request to run a program. stdin, output: descriptors"""
 
     command: list[bytes]
     folder: bytes
@@ -53,13 +54,13 @@ def main(descriptor: int) -> None:
 
 
 def _receive(refsd: socket.socket) -> Wanted | None:
-    """The next program to run; None when refsd is gone."""
+    """Wait for the next request; None if refsd has closed the socket."""
     while True:
         size, descriptors, _, _ = socket.recv_fds(refsd, 8, 2)
         if not size:
             return None
         if not descriptors:
-            continue  # "end it", of a program that has ended meanwhile
+            continue  # a request to kill a program that has already ended
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         message = refsd.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL)
@@ -67,7 +68,7 @@ def _receive(refsd: socket.socket) -> Wanted | None:
 
 
 def _wake_on_child() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     woken, waker = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(waker, False)
@@ -85,17 +86,17 @@ def _run(wanted: Wanted, refsd: socket.socket, woken: int) -> None:
         _become(wanted, released, tell)
     for descriptor in (wanted.stdin, wanted.output, tell, released):
         os.close(descriptor)
-    # refsd knows whom to kill before the program can do us any harm.
+    # Tell refsd the PID before the program can run and kill this process.
     refsd.sendall(b"started %d\n" % program)
     os.close(release)
-    refusal = os.read(told, 16)  # exec closes the other end unwritten
+    refusal = os.read(told, 16)  # b"" if exec succeeded: it closes the other end
     os.close(told)
     code = _end(program, None if refusal else _wait(program, refsd, woken))
     refsd.sendall(b"refused %s\n" % refusal if refusal else b"ended %d\n" % code)
 
 
 def _become(wanted: Wanted, released: int, tell: int) -> NoReturn:
-    """Turn this process into the program, in a session of its own, once `released` closes; else tell the errno."""
+    """Wait until `released` closes, then exec the program in a new session; write a failure's errno to `tell`."""
     try:
         os.setsid()
         os.read(released, 1)
@@ -112,14 +113,14 @@ def _become(wanted: Wanted, released: int, tell: int) -> NoReturn:
 
 
 def _limit_files(most: int) -> None:
-    """Let no file grow beyond so many bytes. SIGXFSZ stays ignored: such a write is an error, and kills nobody."""
+    """Limit files to `most` bytes. SIGXFSZ stays ignored, so a write beyond that fails but kills no process."""
     given = [limit for limit in resource.getrlimit(resource.RLIMIT_FSIZE) if limit != resource.RLIM_INFINITY]
     limit = min([most, *given])
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def _wait(program: int, refsd: socket.socket, woken: int) -> int | None:
-    """Wait for the program's end -> its code; None where refsd wants it ended first, or is gone."""
+    """Wait for the program's end. -> its code; None if refsd asks to kill it or closes the socket"""
     poll = select.poll()
     poll.register(refsd, select.POLLIN)
     poll.register(woken, select.POLLIN)
@@ -136,7 +137,7 @@ def _wait(program: int, refsd: socket.socket, woken: int) -> int | None:
 
 
 def _reap() -> tuple[dict[int, int], bool]:
-    """Children that have ended, with their codes; and whether any are left."""
+    """Collect ended children. -> PID -> exit code, and True if any child still runs"""
     ended = {}
     while True:
         try:
@@ -149,7 +150,7 @@ def _reap() -> tuple[dict[int, int], bool]:
 
 
 def _end(program: int, code: int | None) -> int:
-    """Kill the program's process group and all descendants, until none is left -> the program's code."""
+    """Kill the program's process group and all descendants until none is left. -> the program's code"""
     until = time.monotonic() + _PATIENCE
     _kill(os.killpg, program)
     while True:
@@ -158,7 +159,7 @@ def _end(program: int, code: int | None) -> int:
         if not left or time.monotonic() > until:
             return -signal.SIGKILL if code is None else code
         descendants = _descendants()
-        # A whole group dies at one blow: where one forks again and again, killing one by one comes too late.
+        # Kill whole groups first: a process that keeps forking would outrun killing one by one.
         for group in set(descendants.values()) - {os.getpgrp()}:
             _kill(os.killpg, group)
         for process in descendants:
@@ -172,12 +173,12 @@ def _kill(kill, whom: int) -> None:
 
 
 def _descendants() -> dict[int, int]:
-    """Every process that comes from this one and lives -> its process group. Empty where there is no /proc."""
+    """PID of each living descendant of this process -> its process group. Empty on systems without /proc."""
     parents, groups = {}, {}
     for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The name in brackets may hold anything, brackets and blanks too.
+                # The process name, in brackets, may itself contain brackets and blanks.
                 state, parent, group = file.read().rpartition(b")")[2].split()[:3]
         except OSError:
             continue

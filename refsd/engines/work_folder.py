@@ -1,4 +1,4 @@
-"""A folder for a program that may do anything in it: bytes are counted, files read with care, all of it removed."""
+"""A folder for an untrusted program: count its bytes, read its files safely, and remove everything."""
 
 import contextlib
 import errno
@@ -23,16 +23,17 @@ _WISH = "write a plain file of its own"
 
 
 class WorkFolder:
-    """
-    given: where refsd puts what the program reads
-    work:  the program's working folder, empty at first
+    """A temporary folder for one program.
+
+    given: the folder with refsd's files for the program
+    work:  the program's working folder inside it, empty at first
     """
 
     def __init__(self, prefix: str):
         self.given = Path(tempfile.mkdtemp(prefix=prefix))
         self.work = self.given / "work"
         self.work.mkdir()
-        # Whatever the program puts in the folder's place: its outputs are looked for in this one.
+        # Outputs are read through this handle, even if the program replaces the folder.
         self._handle = os.open(self.work, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     def __enter__(self) -> "WorkFolder":
@@ -40,13 +41,13 @@ class WorkFolder:
 
     def __exit__(self, *_) -> None:
         os.close(self._handle)
-        with contextlib.suppress(OSError):  # an answer is no worse for what cannot be removed
+        with contextlib.suppress(OSError):  # leftover files do not invalidate the answer
             _remove(self.given)
 
     def size(self) -> int:
-        """Bytes of all files, in subfolders too. Links are not followed; files without a name are not seen.
+        """Count the bytes of all files, in subfolders too. Links are not followed; deleted open files do not count.
 
-        Raises EngineFailure for more files than a request can need, and for folders nested too deep to look into.
+        Raises EngineFailure for more than 10 000 files and folders, and for folders nested too deep to open.
         """
         total = count = 0
         folders = [str(self.given)]
@@ -64,13 +65,13 @@ class WorkFolder:
             except OSError as error:
                 if error.errno == errno.ENAMETOOLONG:
                     raise EngineFailure("it nested folders deeper than a path can name") from None
-                # Else the program removed or locked the folder while it was looked at.
+                # Otherwise the program removed or locked the folder during the scan.
         return total
 
     def read(self, name: str, most: int) -> bytes:
-        """What the program wrote to work/name.
+        """Read the program's file work/name.
 
-        Raises EngineFailure where that is no plain file, is another's (a link), or has more than `most` bytes.
+        Raises EngineFailure if it is not a plain file, is a symbolic or hard link, or has more than `most` bytes.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -100,15 +101,15 @@ class WorkFolder:
 def _size(entry: os.DirEntry) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_size
-    except OSError:  # removed while it was looked at
+    except OSError:  # removed during the scan
         return 0
 
 
 def _remove(root: Path) -> None:
-    """Remove a folder with all that is in it.
+    """Remove a folder with all its contents, however deeply nested.
 
-    shutil.rmtree calls itself for each level, and fails at a thousand. Here a folder inside a folder is moved to
-    the top before it is emptied, so that no path grows.
+    shutil.rmtree recurses and fails at a thousand levels. Here each nested folder is first moved to the top level,
+    so that paths stay short.
     """
     unused, count = secrets.token_hex(8), itertools.count()
     while entries := list(os.scandir(root)):

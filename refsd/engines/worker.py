@@ -1,4 +1,4 @@
-"""A native engine in a process of its own: where it aborts, refsd reports its last words and goes on."""
+"""Run a native engine in a separate process: if it aborts, refsd reports its last log line and continues."""
 
 import contextlib
 import os
@@ -19,11 +19,12 @@ from refsd.numerics.tensor import StoredTensor
 
 
 class Worker:
-    """
-    arguments: for python: what it runs calls `serve`
-    timeout:   seconds that one request may take
+    """A Python process that answers requests with `serve`.
 
-    The process starts at the first request and again after each death.
+    arguments: Python's command line; the module that it names must call `serve`
+    timeout:   seconds allowed for one request
+
+    The process starts at the first request, and again after it has died.
     """
 
     def __init__(self, arguments: list[str], timeout: float = 300.0):
@@ -36,7 +37,7 @@ class Worker:
     def ask(
         self, header: Mapping[str, Any], tensors: Mapping[str, StoredTensor]
     ) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-        """Send a request, wait for its answer. Raises EngineFailure where the process dies or refuses."""
+        """Send a request, wait for its answer. Raises EngineFailure if the process dies or reports an error."""
         process = self._alive()
         log_start = os.fstat(self._log.fileno()).st_size
         late = threading.Event()
@@ -65,7 +66,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # ggml would call a debugger for its backtrace.
+                # Without this, ggml starts a debugger to print a backtrace.
                 env={**environment(), "GGML_NO_BACKTRACE": "1"},
                 start_new_session=True,
             )
@@ -99,7 +100,7 @@ def serve(answer) -> None:
 
 
 def _stop(process: subprocess.Popen) -> None:
-    """End a worker, and what its library may have started in its process group."""
+    """Kill a worker and the other processes in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

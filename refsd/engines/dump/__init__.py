@@ -1,1 +1,1 @@
-"""Tensors that an engine left in files, case by case."""
+"""Judge tensors that an engine wrote to files, one file a case."""

@@ -1,10 +1,11 @@
-"""Dumps as an engine: its answers lie in files, and nothing runs.
+"""An engine that reads its answers from dump files; no program runs.
 
-    dump:FILE[:PROFILE]     the answer to the one case that is asked for; a folder of npy is such a file too
-    dump:FOLDER[:PROFILE]   FOLDER/<case>.safetensors (or .gguf, .npz, .npy, .bin, a folder of npy), a file a case
+    dump:FILE[:PROFILE]     the answer to a single case; FILE may also be a folder of .npy files
+        dump:FOLDER[:PROFILE]   FOLDER/<case>.safetensors (or .gguf, .npz, .npy, .bin, a folder of .npy), one a case
 
-PROFILE is the numerics under which the engine computed; by default float32. A dump of a model's component may hold
-taps too, by the names of `refsd forward --taps FILE --tap-ops`, or by others: then shape and content tell them.
+PROFILE names the numerics under which the engine computed; the default is float32. The dump of a model's component
+may also hold taps. Their names are those of `refsd forward --taps FILE --tap-ops`; taps under other names are
+recognised by shape and content.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ _MODEL = "model/"
 
 
 def read_dump(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file, or of a folder of npy. Raises BadInput."""
+    """Read the tensors of a file or of a folder of .npy files. Raises BadInput."""
     if not path.exists():
         raise BadInput(f"{path}: no such file or folder")
     if path.is_dir() or path.suffix in dumps.SUFFIXES:
@@ -40,10 +41,11 @@ def read_dump(path: Path) -> dict[str, np.ndarray]:
 
 
 class DumpEngine:
-    """
+    """Answer cases from dump files.
+
     path:     a dump, or a folder with a dump for each case
-    numerics: how the engine computed that left it
-    matches:  of the case that was asked last: tensors of other names or layouts, and what they are
+    numerics: the rounding of the engine that wrote the dump
+    matches:  tensors of the last case that were recognised as taps despite another name or layout
     """
 
     version = "a dump"
@@ -95,7 +97,7 @@ class DumpEngine:
         found: dict[str, np.ndarray],
         outputs: Mapping[str, str],
     ) -> dict[str, np.ndarray]:
-        """The tensors by the reference's names, as far as these can be told."""
+        """Rename the dump's tensors to the reference's tap names, where shape and content identify them."""
         self.matches = []
         reference = {**self._judge.reference_taps(case, inputs)} if found.keys() - outputs.keys() else {}
         foreign = {name: y for name, y in found.items() if name not in outputs and name not in reference}
@@ -112,7 +114,7 @@ class DumpEngine:
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
-    """The dump, or dumps, at PATH[:PROFILE]. Raises BadInput where nothing is there."""
+    """Open the dump or the folder of dumps at PATH[:PROFILE]. Raises BadInput if the path does not exist."""
     if not path:
         return [EngineSearch("dump", None, "give dump:FILE or dump:FOLDER")]
     place, colon, profile = path.rpartition(":")

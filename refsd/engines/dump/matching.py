@@ -1,4 +1,4 @@
-"""Tensors of other names and layouts: which of the reference's taps each is, told by shape and content."""
+"""Identify which of the reference's taps a tensor is, by shape and content, whatever its name and layout."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,16 +8,18 @@ import numpy as np
 
 Tensors = Mapping[str, np.ndarray]
 
-# A tensor is a tap if it is as near as this (relative L2), and no other tap of its size is half as near.
+# A tensor matches a tap if their relative L2 distance is at most _NEAR, and if every other tap of that size is at
+# least _CLEAR times as far away.
 _NEAR, _CLEAR = 0.3, 2.0
-_PARTS = 3  # of a fused q, k, v
+_PARTS = 3  # tensors in a fused q, k, v
 
 
 class Match(NamedTuple):
-    """
-    name:   of the tensor in the dump
-    taps:   the reference's, by name: one, or three where q, k and v are fused
-    layout: how it lay there, in words; "" if as the reference has it
+    """A tensor of the dump and the taps that it holds.
+
+    name:   name of the tensor in the dump
+    taps:   tap name -> the tensor in the reference's layout: one tap, or three if q, k and v are fused
+    layout: the tensor's layout in the dump, in words; "" if it is the reference's
     """
 
     name: str
@@ -32,7 +34,7 @@ def _channels_last(y: np.ndarray) -> np.ndarray:
     return np.moveaxis(y, -1, 1) if y.ndim > 2 else y
 
 
-# How a tensor may lie -> back to the reference's order of elements.
+# layout in the dump -> function that restores the reference's order of elements
 _LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "": lambda y: y,
     "channels last": _channels_last,
@@ -41,7 +43,7 @@ _LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def match(tensors: Tensors, reference: Tensors) -> list[Match]:
-    """Those of the tensors that are taps of the reference; each tap is given once, in the dump's order."""
+    """Match the dump's tensors to the reference's taps, in the dump's order; each tap is matched at most once."""
     left = {name: np.asarray(y, np.float64) for name, y in reference.items() if y.size > 1 and np.isfinite(y).all()}
     matches = []
     for name, y in tensors.items():
@@ -53,7 +55,7 @@ def match(tensors: Tensors, reference: Tensors) -> list[Match]:
 
 
 def _whole(name: str, y: np.ndarray, reference: Tensors) -> Match | None:
-    """The one tap that a tensor is; None where none is near, or two are."""
+    """Find the one tap that equals a tensor; None if no tap is near, or more than one is."""
     tries = [
         (_distance(laid, tap), layout, at, laid)
         for at, tap in reference.items()
@@ -64,7 +66,7 @@ def _whole(name: str, y: np.ndarray, reference: Tensors) -> Match | None:
     if not tries:
         return None
     distance, layout, at, laid = min(tries, key=lambda one: one[0])
-    # A block's output is that of its last operation: two taps of one content are the same to us.
+    # A block and its last operation have the same output; taps with equal content do not compete.
     others = [one[0] for one in tries if not np.array_equal(reference[one[2]], reference[at])]
     if distance > _NEAR or (others and min(others) < _CLEAR * max(distance, 1e-9)):
         return None
@@ -72,7 +74,7 @@ def _whole(name: str, y: np.ndarray, reference: Tensors) -> Match | None:
 
 
 def _fused(name: str, y: np.ndarray, reference: Tensors) -> Match | None:
-    """q, k and v side by side along the last axis; None where that is not what a tensor is."""
+    """Split a tensor into q, k and v along its last axis and match each; None unless all three are taps."""
     if y.ndim < 2 or y.shape[-1] % _PARTS:
         return None
     parts = [_whole(name, part, reference) for part in np.split(y, _PARTS, axis=-1)]

@@ -1,4 +1,4 @@
-"""What a program says of itself: its operations, its numerics, its deviations."""
+"""Read and check the description of an exec program: its operations, numerics and deviations."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -15,12 +15,12 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import DTYPES, PROFILES, Numerics
 from refsd.numerics.tensor import SCALAR_TYPES
 
-# Names go into reports and JUnit files. ("$" would let a line end follow.)
+# Names are printed in reports and JUnit files. (\Z, because "$" also matches before a final newline.)
 _Word = Annotated[str, msgspec.Meta(pattern=r"^[\w .:+()/-]{1,80}\Z")]
 
 
 class DeviationText(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of deviations.Deviation."""
+    """A deviation that the program defines itself; the fields are those of deviations.Deviation."""
 
     name: _Word
     op: str
@@ -30,14 +30,15 @@ class DeviationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Offer(msgspec.Struct, forbid_unknown_fields=True):
-    """
-    types:      storage types of inputs that it takes; None: all
-    numerics:   a profile's name, or {"like": a profile's name, ...} with what differs
-    deviations: names of known deviations, or new ones in full
-    samplers, schedules: of "trajectory", those that it has; None: all
-    params:     parameter -> the values that it has: {"engine": ["sdcpp"]}; of one that is not there, all
-    taps:       of a model: whether it can write what it computed on the way
-    forced:     of a model: whether it can go on with given tensors in place of its taps
+    """What the program supports of one operation.
+
+    types:      supported storage types of the inputs; None: all
+    numerics:   a profile's name, or {"like": a profile's name, ...} with the fields that differ
+    deviations: names of known deviations, or new deviations in full
+    samplers, schedules: the supported ones, for the operation "trajectory"; None: all
+    params:     parameter -> its supported values: {"engine": ["sdcpp"]}; an absent parameter supports all values
+    taps:       for models: True if the program can write its intermediate tensors (taps)
+    forced:     for models: True if the program can replace its taps by given tensors and continue with them
     """
 
     types: list[str] | None = None
@@ -84,7 +85,7 @@ class Description:
         return self._deviations[op]
 
 
-# Every operation, and what else a case asks for: models' components, trajectories, stages.
+# Every operation that a case can ask for: golden's operations, models' components, trajectories, stages.
 _ASKED = dict.fromkeys((*OPERATIONS, *(case.op for case in CASES.values())))
 
 
@@ -96,9 +97,9 @@ def read_description(data: bytes) -> Description:
         raise EngineFailure(f"description.json: {error}") from None
 
 
-# What activations can be rounded to: ggml packs them into a few block types alone.
+# Types to which activations can be rounded; of the block types, ggml quantizes activations only to a few.
 _ROUNDED = ("f32", "f16", "bf16", *(name for name, of in BLOCK_TYPES.items() if of.quantize_activation))
-# More names than this are not listed where the one that was meant is known.
+# An error message that can suggest the intended name lists the allowed names only if there are at most this many.
 _MANY = 12
 _ROUNDING = (None, "f16", "bf16", "f32")
 _MULTIPLIED = (None, "tf32", "bf16", "f16")

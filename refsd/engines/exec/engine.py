@@ -1,4 +1,4 @@
-"""Any program as an engine: a JSON request on stdin, tensors in safetensors files.
+"""Run any program as an engine: a JSON request on stdin, tensors in safetensors files.
 
 The protocol is in protocol.md beside this file.
 """
@@ -30,7 +30,7 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 _MAX_DESCRIPTION = 1 << 20
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
 
-# safetensors' names of the types.
+# type name in a safetensors header -> refsd's storage type
 _DTYPES = {
     "F64": "f64",
     "F32": "f32",
@@ -45,12 +45,12 @@ _DTYPES = {
 }
 
 
-# What requests go to: a program that is started for each, or one process for all.
+# The receiver of requests: a program started once for each request, or one process that serves all of them.
 Asked = Program | ServedProgram
 
 
 class ExecEngine:
-    """A program that has described itself."""
+    """An exec program whose description has been read and checked."""
 
     def __init__(self, program: Program, description: Description, model_files: ModelFiles | None):
         self.name = description.name
@@ -113,7 +113,7 @@ class ExecEngine:
             _write_tensors(inputs, given)
             request: dict[str, Any] = {
                 "request": "run",
-                "case": secrets.token_hex(8),  # its name would lead to its golden
+                "case": secrets.token_hex(8),  # random: the case's name would lead to its golden
                 "op": case.op,
                 "params": params,
                 "inputs": str(given),
@@ -137,7 +137,7 @@ class ExecEngine:
 
 
 class ServingEngine(ExecEngine):
-    """A program that answers all requests in one process; and, for comparison, in a process of its own."""
+    """An exec program that serves all requests in one process; a single case can also get a fresh process."""
 
     def __init__(self, program: Program, description: Description, model_files: ModelFiles | None):
         super().__init__(program, description, model_files)
@@ -151,7 +151,7 @@ class ServingEngine(ExecEngine):
 
 
 def _write_tensors(tensors: Mapping[str, StoredTensor], path: Path) -> None:
-    """Scalar types as they are; blocks as U8 [rows, bytes in a row]."""
+    """Write the inputs as safetensors: scalar types unchanged, block types as U8 [rows, bytes in a row]."""
     safetensors.numpy.save_file({name: tensor.storable() for name, tensor in tensors.items()}, path)
 
 
@@ -175,7 +175,7 @@ def _read_tensors(data: bytes, file: str) -> dict[str, np.ndarray]:
 
 
 def _check_names(data: bytes, file: str) -> None:
-    """Raise EngineFailure where a header names a tensor twice: the safetensors package takes the last of them."""
+    """Raise EngineFailure if a header names a tensor twice; the safetensors package would take the last."""
     header = data[8 : 8 + int.from_bytes(data[:8], "little")]
     names = [name for name, _ in json.loads(header, object_pairs_hook=list)]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -186,7 +186,7 @@ def _check_names(data: bytes, file: str) -> None:
 def find(
     path: str | None = None, model_files: ModelFiles | None = None, timeout: float = 600.0, **_
 ) -> list[EngineSearch]:
-    """The program `path` ("./engine", "python3 engine.py --fast"), once it has described itself."""
+    """Ask the program `path` ("./engine", "python3 engine.py --fast") for its description and make it an engine."""
     if not path:
         return [EngineSearch("exec", None, "give exec:PROGRAM")]
     if os.name != "posix":

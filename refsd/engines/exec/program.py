@@ -1,4 +1,4 @@
-"""A program that is started once for each request: a line on its stdin, a file from it."""
+"""Start a program once for each request: it reads one JSON line on stdin and writes one output file."""
 
 import json
 import os
@@ -17,16 +17,17 @@ _MAX_OUTPUT = 256 << 20
 
 
 def full_request(request: Mapping[str, Any], folder: WorkFolder, output: str) -> dict[str, Any]:
-    """The request as a program gets it. output: a name in the folder"""
+    """Complete a request with the protocol version and the output path. output: a file name in folder.work"""
     return {"protocol": PROTOCOL, **request, "output": str(folder.work / output)}
 
 
 class Program:
-    """
-    command:    the program and its own arguments, in words that hold in any working folder
-    timeout:    seconds that one request may take
-    max_output: bytes that it may write in its folder and to stdout and stderr
-    max_file:   bytes that any one file may have, wherever it writes it
+    """A program that is started anew for each request, and its limits.
+
+    command:    the program and its arguments, with absolute paths, so that any working folder will do
+    timeout:    seconds allowed for one request
+    max_output: bytes allowed in total in its folder and on stdout and stderr
+    max_file:   bytes allowed in any one file, wherever the program writes it
     """
 
     def __init__(self, command: list[str], timeout: float, max_output: int = _MAX_OUTPUT, max_file: int = MAX_FILE):
@@ -38,9 +39,9 @@ class Program:
         self._turn = threading.Lock()
 
     def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
-        """Run the program once, in a fresh `folder` -> what it wrote to `output`, a name: `most` bytes at most.
+        """Run the program once in a fresh `folder` and return the bytes of its file `output`, `most` bytes at most.
 
-        Raises EngineFailure in one line, with the program's own last words.
+        Raises EngineFailure with one line that ends with the last line the program printed.
         """
         request = full_request(request, folder, output)
         with self._turn, tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as log:

@@ -1,7 +1,7 @@
-"""A program that answers one request after the other in one process: lines on stdin, lines on stdout.
+"""Send all requests to one process of a program: requests as lines on stdin, answers as lines on stdout.
 
-Requests are the lines of `Program.ask`; an answer is a line {"done": the request's word}, behind which the output
-file is whole. What else the program prints is its log.
+Requests are the lines of `Program.ask`. The answer to a request is the line {"done": the request's "case"}, which
+the program prints once the output file is complete. Everything else the program prints is its log.
 """
 
 import contextlib
@@ -26,20 +26,23 @@ from refsd.numerics.printable import printable
 
 _ANSWER = re.compile(rb'\{\s*"done"\s*:')
 _LONGEST_LINE = 1 << 16
-_PAUSES = 0.0005, 0.05  # seconds between two looks at the log, the first and the longest
+_PAUSES = 0.0005, 0.05  # seconds between two readings of the log: the first and the longest pause
 
 
 class _Answer(msgspec.Struct):
-    """done: the word of the request; error: why it has no output"""
+    """The program's answer line. done: "case" of the request; error: why there is no output file"""
 
     done: str
     error: str = ""
 
 
 class ServedProgram:
-    """The process starts at the first request, and again after each failure, for which only that request answers.
+    """A program that serves all requests in one process.
 
-    program: its command and its limits, which hold for each request
+    The process starts at the first request. It is ended after a failure, which fails only the current request, and
+    started again at the next request.
+
+    program: the command, and the limits that apply to each request
     """
 
     def __init__(self, program: Program):
@@ -49,7 +52,7 @@ class ServedProgram:
         self._process: _Process | None = None
 
     def ask(self, request: Mapping[str, Any], folder: WorkFolder, output: str, most: int | None = None) -> bytes:
-        """As Program.ask; `request` has its word as "case"."""
+        """Do what Program.ask does; the answer is recognised by request["case"]."""
         most = self._program.max_output if most is None else most
         with self._turn:
             try:
@@ -87,7 +90,7 @@ class ServedProgram:
 
     def _alive(self) -> "_Process":
         if self._process is not None and self._supervised.poll() is not None:
-            self._end()  # it ended by itself between two requests
+            self._end()  # the process ended by itself between two requests
         if self._process is None:
             self._process = _Process()
             self._process.start(self._supervised, self._program)
@@ -101,7 +104,7 @@ class ServedProgram:
 
 
 class _Process:
-    """What belongs to one process: its working folder, its stdin, its log."""
+    """The working folder, the stdin and the log of one process."""
 
     def __init__(self):
         self.folder = WorkFolder("refsd-exec-")
@@ -116,7 +119,7 @@ class _Process:
             supervised.start(program.command, self.folder.work, environment(), program.max_file, self._log, stdin)
 
     def send(self, data: bytes) -> bytes:
-        """Write what the pipe takes -> what is left. A program that has closed its stdin is given nothing."""
+        """Write as much as the pipe accepts and return the rest; b"" if the program has closed its stdin."""
         try:
             return data[os.write(self._stdin, data) :] if data else data
         except BlockingIOError:
@@ -125,17 +128,20 @@ class _Process:
             return b""
 
     def expect_silence(self) -> None:
-        """Raise EngineFailure if an answer came that was not asked for; begin the log anew."""
+        """Empty the log before a request. Raises EngineFailure if it holds an answer that was not asked for."""
         for answer in self._answers():
             if answer.done == self._last:
                 raise EngineFailure("it had answered the request before this one twice")
             raise _unasked(answer)
         self._read, self._line = 0, b""
         os.ftruncate(self._log.fileno(), 0)
-        os.lseek(self._log.fileno(), 0, os.SEEK_SET)  # the program writes through the same open file
+        os.lseek(self._log.fileno(), 0, os.SEEK_SET)  # the program shares this file offset
 
     def answer(self, word: str) -> _Answer | None:
-        """The answer to this word, if it has come. Raises EngineFailure for two, and for one to another word."""
+        """Return the answer to the request whose "case" is `word`; None if the log has none yet.
+
+        Raises EngineFailure for two answers, and for an answer to another request.
+        """
         answers = list(self._answers())
         for answer in answers:
             if answer.done != word:
@@ -146,7 +152,7 @@ class _Process:
         return answers[0] if answers else None
 
     def printed(self) -> int:
-        """Bytes in the log since the request began."""
+        """Return how many bytes the program has printed since the request began."""
         return os.fstat(self._log.fileno()).st_size
 
     def last_words(self) -> str:

@@ -1,1 +1,1 @@
-"""A shared libggml, by ctypes in a process of its own."""
+"""Run ggml's CPU backend from a shared libggml, through ctypes in a separate process."""

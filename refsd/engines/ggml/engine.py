@@ -1,4 +1,4 @@
-"""ggml on its CPU backend: any shared libggml, by ctypes, in a process of its own."""
+"""The engine ggml: the CPU backend of any shared libggml, called through ctypes in a separate process."""
 
 import functools
 import importlib.util
@@ -22,20 +22,20 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 
-# What a build, a version or a CPU leaves unrounded.
+# Profiles for builds, versions or CPUs that omit one of GGML_CPU's roundings.
 _EXACT_GELU = replace(GGML_CPU, name="ggml-cpu, gelu in f32", gelu=None)
 _EXACT_CONV = replace(GGML_CPU, name="ggml-cpu, conv in f32", conv=None)
 _FLASH_F32 = replace(GGML_CPU_FLASH, name="ggml-cpu-flash, sum in f32", flash_sum=None)
 
-# Packages that carry a shared libggml -> its folder inside them.
+# Python package that contains a shared libggml -> the library's folder inside it
 _PACKAGES = {"ggml": "lib", "llama_cpp": "lib"}
 
-# Halfway between 1 and its neighbour in float16, towards 1: float32 sees it, float16 does not.
+# Between 1 and the next float16, 1 + 2^-10, and nearer to 1: exact in float32, rounded to 1 in float16.
 _UNSEEN_BY_F16 = np.float32(1 + 2**-12)
 
 
 class GgmlLibrary:
-    """One libggml in its worker: what it offers, and what it turns out to round."""
+    """One libggml in its worker process: the operations it has, and the roundings measured in it."""
 
     def __init__(self, place: Path, n_threads: int, timeout: float):
         self.place = place
@@ -49,22 +49,22 @@ class GgmlLibrary:
     def compute(
         self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False, direct=False
     ) -> np.ndarray:
-        """flash, direct: by the graph of "ggml-flash" or "ggml-direct"."""
+        """Compute an operation. flash, direct: use the graph of the engine "ggml-flash" or "ggml-direct"."""
         engine = "ggml-flash" if flash else "ggml-direct" if direct else "ggml"
         _, results = self._worker.ask({"op": op, "params": dict(params), "engine": engine}, inputs)
         return results["y"].data
 
     @functools.cached_property
     def gelu_tables(self) -> dict[str, bool]:
-        """op -> whether it reads a float16 table: a build option, so it is measured."""
+        """op -> True if it reads a float16 table. That is a build option of ggml, so it is measured."""
         x = stored(np.array([1, _UNSEEN_BY_F16], np.float32))
         return {op: len(set(self.compute(op, {}, {"x": x}))) == 1 for op in ("gelu", "gelu_tanh", "quick_gelu")}
 
     def sums_flash_in_f16(self, L: int, J: int, D: int, E: int) -> bool:
-        """Whether ggml_flash_attn_ext sums L queries of J keys in float16.
+        """Measure whether ggml_flash_attn_ext accumulates in float16 for L queries and J keys.
 
-        It depends on the version, on the vector width of the CPU, on L and on the widths D of the keys and E of the
-        values, so it is measured: with equal scores, 1 and then J - 1 values that float16 loses beside it.
+        The answer depends on the version, the CPU's vector width, L, and the widths D of keys and E of values.
+        The test gives all keys equal scores and the values 1, 2^-12, 2^-12, ...: a float16 sum stays at 1.
         """
         if (L, J, D, E) not in self._flash_sums:
             q, k = np.zeros((1, L, 1, D), np.float32), np.zeros((1, J, 1, D), np.float32)
@@ -78,7 +78,7 @@ class GgmlLibrary:
 
     @functools.cached_property
     def rounds_f32_patches(self) -> dict[str, bool]:
-        """Whether ggml_conv_2d and ggml_conv_3d round float32 patches to float16: measured, as versions differ."""
+        """op -> True if ggml_conv_2d or ggml_conv_3d rounds float32 patches to float16. Versions differ."""
         rounds = {}
         for op, axes in (("conv2d", 4), ("conv3d", 5)):
             if op in self.ops["ggml"]:
@@ -90,7 +90,8 @@ class GgmlLibrary:
 
 
 class GgmlEngine:
-    """
+    """Compute operations with one of ggml's three sets of graphs.
+
     name: "ggml" (attention as mul_mat, soft_max, mul_mat; convolution as im2col, mul_mat), "ggml-flash"
           (ggml_flash_attn_ext) or "ggml-direct" (ggml_conv_2d_direct, ggml_conv_3d_direct)
     """
@@ -117,7 +118,7 @@ class GgmlEngine:
         return (_REFUSALS.get(case.op) or REFUSALS.get(case.op, _never))(case)
 
     def numerics(self, case: Case) -> Numerics:
-        """GGML_CPU, less the rounding that this op in this build does not do."""
+        """Return GGML_CPU without the roundings that this build omits for this operation."""
         library = self._library
         if self._flash:
             _, L, _, D = case.inputs["q"].shape
@@ -128,7 +129,7 @@ class GgmlEngine:
         if case.op == "geglu":
             return _EXACT_GELU
         if case.op in ("conv2d", "conv3d") and case.inputs["weight"].type == "f32":
-            # ggml's direct convolutions round patches to the type of the filter, and no further.
+            # Direct convolutions round patches to the filter's type; a float32 filter leaves them unrounded.
             direct = self._direct or _groups(case) > 1
             return _EXACT_CONV if direct or not library.rounds_f32_patches[case.op] else GGML_CPU
         return GGML_CPU
@@ -142,7 +143,7 @@ class GgmlEngine:
 
 
 def _hides_rows(case: Case) -> bool:
-    """Whether some query sees no key, nor a sink."""
+    """True if the mask hides every key from some query and the case has no sinks."""
     mask = case.inputs.get("mask")
     if "sinks" in case.inputs or mask is None or mask.data != "masked":
         return False
@@ -190,7 +191,7 @@ _REFUSALS = {
 
 
 def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[EngineSearch]:
-    """ggml at `path` (a file or a folder), in $REFSD_GGML, or in an installed package that carries it."""
+    """Look for libggml at `path` (a file or a folder), in $REFSD_GGML, then in installed Python packages."""
     try:
         place = _place(path)
         if place is None:

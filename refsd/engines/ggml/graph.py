@@ -1,6 +1,6 @@
-"""A ggml graph under construction.
+"""Build and run a ggml graph.
 
-ggml counts axes from the fastest: torch's [N, C, H, W] is ne = [W, H, C, N]. The bytes are the same.
+ggml numbers axes from the fastest: torch's [N, C, H, W] is ne = [W, H, C, N]. The bytes are the same.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,16 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
 SCALAR_IDS = {"f32": 0, "f16": 1, "i32": 26, "bf16": 30}
-_POISON = 0xFF  # as a float32 or float16: NaN
+_POISON = 0xFF  # this byte repeated is NaN in float32 and float16
 _MAX_TENSORS = 64
 
 
 class Result(NamedTuple):
-    """
+    """A node of the graph that holds the operation's answer.
+
     tensor: ggml_tensor *
     shape:  in torch's order
-    dtype:  of its elements
+    dtype:  of the elements
     """
 
     tensor: int
@@ -30,7 +31,7 @@ class Result(NamedTuple):
 
 
 def type_id(type_name: str) -> int:
-    """ggml's number of a storage type. Raises ValueError where ggml has none."""
+    """Return ggml's type number of a storage type. Raises ValueError if ggml lacks the type."""
     if type_name in SCALAR_IDS:
         return SCALAR_IDS[type_name]
     if type_name in BLOCK_TYPES:
@@ -58,7 +59,7 @@ class Graph:
         self.ggml.ggml_free(self.context)
 
     def put(self, tensor: StoredTensor, shape: tuple[int, ...] | None = None) -> int:
-        """An input in its own storage type (float64 as float32, int64 as int32); shape: another view of it."""
+        """Add an input in its storage type (float64 as float32, int64 as int32). shape: view the data so."""
         if tensor.type in ("f64", "i64"):
             tensor = stored(tensor.data.astype(np.float32 if tensor.type == "f64" else np.int32))
         kind = type_id(tensor.type)
@@ -74,7 +75,7 @@ class Graph:
         return pointer
 
     def floats(self, tensor: StoredTensor, shape: tuple[int, ...] | None = None) -> int:
-        """An input as float32."""
+        """Add an input as float32. shape: view the data in this shape."""
         return self.put(stored(np.ascontiguousarray(tensor.values(), np.float32)), shape)
 
     def _check_block(self, type_name: str, kind: int) -> None:
@@ -88,12 +89,12 @@ class Graph:
             )
 
     def compute(self, result: Result) -> np.ndarray:
-        """Allocate, poison, fill the inputs, run, fetch."""
+        """Allocate the graph, poison its memory, fill the inputs, run once, and return the result as an array."""
         self.ready(result)()
         return self.fetch(result)
 
     def ready(self, result: Result) -> Callable[[], None]:
-        """Allocate, poison, fill the inputs. -> what runs the graph, once a call"""
+        """Allocate the graph, poison its memory, fill the inputs. -> a function that runs the graph once"""
         ggml = self.ggml
         graph = ggml.ggml_new_graph(self.context)
         ggml.ggml_build_forward_expand(graph, result.tensor)
@@ -120,6 +121,6 @@ class Graph:
         return y
 
     def __getattr__(self, name: str):
-        """ggml_<name> with the context as its first argument."""
+        """Return the function ggml_<name> with the context bound as its first argument."""
         function = getattr(self.ggml, f"ggml_{name}")
         return lambda *arguments: function(self.context, *arguments)

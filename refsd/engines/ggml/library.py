@@ -1,6 +1,6 @@
-"""Any shared libggml, by ctypes: functions only, so that no version's struct layout matters.
+"""Load any shared libggml through ctypes. Only functions are used, so no version's struct layout matters.
 
-The one struct is ggml_init_params, which goes by value and has not changed since it exists.
+The one exception is ggml_init_params, which is passed by value and has never changed.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
-# In the order in which they need each other.
+# Load order: each file needs those before it.
 _PARTS = ("ggml-base", "ggml-cpu", "ggml")
 
 
@@ -98,10 +98,12 @@ _SIGNATURES: dict[str, tuple] = {
 
 
 class Library:
-    """
-    place: a file (libggml.so, or a library that holds ggml inside) or the folder of libggml-base and libggml-cpu
+    """The functions of a loaded libggml.
 
-    `library.ggml_add(...)` calls; `"ggml_add" in library` asks. Raises BadInput where there is no libggml.
+    place: a file (libggml.so, or a library that contains ggml) or the folder of libggml-base and libggml-cpu
+
+    `library.ggml_add(...)` calls a function; `"ggml_add" in library` tests for it.
+    Raises BadInput if `place` has no libggml.
     """
 
     def __init__(self, place: Path):
@@ -134,12 +136,12 @@ class Library:
         return None
 
     def lacks(self) -> list[str]:
-        """The younger block types that it does not know; it must not be asked for their size."""
+        """Newer block types that this libggml lacks; never ask it for their size."""
         young = ("mxfp4", "nvfp4", "q1_0", "q2_0")
         return [t for t in young if not any(hasattr(h, f"dequantize_row_{t}") for h in self._handles)]
 
     def cpu_backend(self, n_threads: int) -> int:
-        """The CPU backend, from the library itself or from a plug-in beside it."""
+        """Start the CPU backend, from the library itself or from a plug-in next to it."""
         if "ggml_backend_cpu_init" in self:
             backend = self.ggml_backend_cpu_init()
             self.ggml_backend_cpu_set_n_threads(backend, n_threads)
@@ -151,7 +153,7 @@ class Library:
         return backend
 
     def version(self) -> str:
-        """What ggml calls itself, and the hash of the file that computes."""
+        """Return ggml's version string and the hash of the file with the CPU kernels."""
         version = self.ggml_version().decode(errors="replace") if "ggml_version" in self else "unknown"
         file = next((f for f in self.files if "ggml-cpu" in f.name), self.files[-1])
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
@@ -159,9 +161,9 @@ class Library:
 
 
 def library_files(place: Path) -> list[Path]:
-    """The files to load, in order: the parts of ggml beside `place`, or else `place` itself.
+    """List the files to load, in order: the parts of ggml next to `place`, or `place` itself if there are none.
 
-    Raises BadInput where there is nothing to load.
+    Raises BadInput if no such file exists.
     """
     if not place.exists():
         raise BadInput(f"{place}: no such file or folder: expected a shared libggml")

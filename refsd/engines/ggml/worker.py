@@ -1,4 +1,4 @@
-"""The process in which libggml runs: `python -m refsd.engines.ggml.worker LIBRARY THREADS`."""
+"""Run libggml in a process of its own: `python -m refsd.engines.ggml.worker LIBRARY THREADS`."""
 
 import sys
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""gguf-py's dequantization."""
+"""Judge gguf-py's dequantization."""

@@ -1,4 +1,4 @@
-"""gguf-py, the GGUF format's own Python package: it dequantizes."""
+"""The engine gguf-py: the GGUF format's official Python package, which dequantizes."""
 
 import functools
 import importlib.metadata
@@ -29,7 +29,7 @@ def _knows(type_name: str) -> bool:
 
 
 class GgufPyEngine:
-    """The operation `dequantize`, for every type that the installed gguf-py expands; its numbers are exact."""
+    """Dequantize every block type that the installed gguf-py supports. Its results are exact."""
 
     name = "gguf-py"
 
@@ -68,5 +68,5 @@ def _row_bytes(x: StoredTensor) -> int:
 
 
 def find(**_) -> list[EngineSearch]:
-    """gguf-py is a dependency of refsd: it is always there."""
+    """Return the engine. gguf-py is a dependency of refsd, so it is always installed."""
     return [EngineSearch("gguf-py", GgufPyEngine())]

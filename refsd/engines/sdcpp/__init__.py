@@ -1,1 +1,1 @@
-"""stable-diffusion.cpp's sd-cli and sd-server."""
+"""Judge stable-diffusion.cpp through its programs sd-cli and sd-server."""

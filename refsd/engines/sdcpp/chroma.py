@@ -1,7 +1,7 @@
-"""Chroma and Chroma-Radiance inside sd-cli, which needs no text encoder for them: without T5 it takes zeros.
+"""Run Chroma and Chroma-Radiance inside sd-cli, without a text encoder: sd-cli then uses a context of zeros.
 
-It reads the modulation of 38 single and 19 double blocks whatever the file has, and makes its approximator 5 layers
-of 5120: the trunk may be narrow.
+sd-cli always expects the modulation of 38 single and 19 double blocks, and an approximator with 5 layers of width
+5120. The width of the blocks is free, so narrow test models load.
 """
 
 from pathlib import Path
@@ -12,10 +12,10 @@ from refsd.engines.sdcpp.reach import LATENT, Call, Reach, f32, one_step, output
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 
-_TOKENS = 256  # of zeros, where there is no T5
-_MODULATIONS = 344  # 3 of a single block, 12 of a double one, 2 of the final layer
-_PAIRS = 64  # of channels that turn, in a head of 128
-_WAVES = 64  # of a place in a patch of Radiance
+_TOKENS = 256  # context tokens without T5, all zero
+_MODULATIONS = 344  # 3 for each single block, 12 for each double block, 2 for the final layer
+_PAIRS = 64  # pairs of channels that RoPE rotates, in heads of width 128
+_WAVES = 64  # cosine features of a pixel position in a patch of Radiance
 
 
 def _flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
@@ -36,10 +36,10 @@ def _radiance(patch: int):
 
 
 def _answer(call: Call, scale: int, patch: int, *tables: np.ndarray) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance by a negative prompt.
+    """Run each item of the batch as one step of a run without classifier-free guidance.
 
-    Without a mask in the case the program is told to use none. It hides by -inf; Chroma's guidance, the numbers of
-    the modulations, RoPE's table and `tables` are the program's.
+    The mask is additive, with -inf for a hidden token; a case without a mask switches sd-cli's mask off. sd-cli's
+    own values stay for Chroma's guidance, the modulation indices, the RoPE table and `tables`.
     """
     x, context, t = (f32(call.arrays[name]) for name in ("x", "context", "timesteps"))
     N, _, H, W = x.shape

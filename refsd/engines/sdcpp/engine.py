@@ -1,9 +1,9 @@
-"""stable-diffusion.cpp through an unmodified sd-cli.
+"""The engine stable-diffusion.cpp, judged through an unmodified sd-cli.
 
-The program draws pictures; it offers no component alone. If it links ggml as a shared library, a tap
-(tap.c) replaces its inputs by a case's and reads the answer, so that each component runs as the program
-builds it. Graphs after the wanted one are not computed. How to reach each component: sd1.py, unets.py,
-families.py, chroma.py, flux2.py, text.py.
+sd-cli draws pictures and cannot run a single component. If it links ggml as a shared library, refsd preloads a tap
+(tap.c) that replaces the inputs of a ggml graph by the case's inputs and records the graph's output. So each
+component runs as the program builds it. The tap ends the program after the wanted graph. How to run each component:
+sd1.py, unets.py, families.py, chroma.py, flux2.py, text.py.
 """
 
 import os
@@ -27,7 +27,7 @@ from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor
 
-# family and operation -> how it is reached
+# (family, operation) -> how to run it inside sd-cli
 REACHES: dict[tuple[str, str], Reach] = {
     **sdcpp_sd1.REACHES,
     **sdcpp_unets.REACHES,
@@ -39,9 +39,10 @@ REACHES: dict[tuple[str, str], Reach] = {
 
 
 class SdcppEngine:
-    """
-    name:        "sdcpp", or "sdcpp-flash" with --fa
-    model_files: gives the checkpoint of a case
+    """Answer cases of models with sd-cli.
+
+    name:        "sdcpp", or "sdcpp-flash" for sd-cli --fa
+    model_files: returns the checkpoint of a case
     """
 
     def __init__(self, name: str, program: Program, model_files: ModelFiles | None):
@@ -85,7 +86,7 @@ class SdcppEngine:
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[EngineSearch]:
-    """sd-cli at `path`, in $REFSD_SD_CLI, or on the PATH."""
+    """Look for sd-cli at `path`, in $REFSD_SD_CLI, then on the PATH."""
     place = path or os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
     if place is None:
         return [

@@ -1,7 +1,7 @@
-"""What sd-cli loads besides SD 1.x, each network alone; Chroma and FLUX.2 stand in files of their own.
+"""Run Flux, Z-Image, SD 3, T5, ESRGAN and Flux's autoencoders inside sd-cli, each network alone.
 
-The text encoders that its command line asks for are stand-ins of zeros: what they give is put aside by the
-case's own context.
+sd-cli requires text encoders on its command line. It gets files of zeros, and the case's context replaces their
+output.
 """
 
 from pathlib import Path
@@ -26,15 +26,15 @@ from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH, clip_g, clip_l, qwen3, q
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 
-_CHUNK = 256  # tokens of context that a prompt of Flux makes
-_CLIP = 77  # and one of SD 3, twice: CLIP's and T5's
+_CHUNK = 256  # context tokens of a Flux prompt
+_CLIP = 77  # context tokens of an SD 3 prompt for CLIP, and as many for T5
 _TEMPLATE = 8  # tokens of Z-Image's template around the prompt
-_PAIRS = 64  # of channels that turn, in a head of 128
-_MULTIPLE = 32  # Z-Image's streams are filled up to it
+_PAIRS = 64  # pairs of channels that RoPE rotates, in heads of width 128
+_MULTIPLE = 32  # Z-Image pads both token streams to a multiple of this
 
 
 def _patches(x: np.ndarray) -> int:
-    """Of 2x2 latents; sd-cli fills the last ones with zeros."""
+    """Count the 2x2 patches of latents [N, C, H, W]; sd-cli pads odd sides with zeros."""
     return -(-x.shape[2] // 2) * -(-x.shape[3] // 2)
 
 
@@ -45,7 +45,7 @@ def _flux_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> li
 
 
 def _flux(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance by a negative prompt; its RoPE table is the program's."""
+    """Run each item of the batch as one step without classifier-free guidance; sd-cli's own RoPE table stays."""
     N = len(call.arrays["x"])
     x, condition = np.split(f32(call.arrays["x"]), [16], axis=1)
     more = {"condition": condition} if condition.shape[1] else {}
@@ -80,9 +80,9 @@ def _zimage_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> 
 
 
 def _zimage(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance, under a prompt of as many tokens as the context has.
+    """Run each item of the batch as one step without guidance, with a prompt as long as the case's context.
 
-    Inside, sd-cli counts time to 1000, and negates the answer: this adapter takes both back.
+    sd-cli's graph takes timesteps 0..1000 and returns the negated velocity; both are converted here.
     """
     x, context = f32(call.arrays["x"]), f32(call.arrays["context"])
     J = context.shape[1]
@@ -103,13 +103,13 @@ def _refuses_zimage(case: Case) -> str | None:
 
 
 def _tae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """ExtraChannels a tiny Flux, whose latents have as many channels."""
+    """Name a tiny Flux as the denoiser: its latents have the tiny autoencoder's 16 channels."""
     flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
     return [*flux[:-1], str(model_files(model, "ldm"))]
 
 
 def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """ExtraChannels a tiny Flux."""
+    """Name a tiny Flux as the denoiser, and the autoencoder under test."""
     flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
     return [*flux[:-2], "--vae", str(model_files(model, "ldm"))]
 
@@ -119,7 +119,7 @@ def _esrgan_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> 
 
 
 def _esrgan(call: Call) -> dict[str, np.ndarray]:
-    """Each item is a process of its own."""
+    """Upscale each item in a separate process."""
     answers = []
     for x in call.arrays["x"]:
         with scratch() as folder:
@@ -131,12 +131,12 @@ def _esrgan(call: Call) -> dict[str, np.ndarray]:
 
 
 def _mmdit_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """With one CLIP alone sd-cli aborts: it puts a pooled vector beside zeros of another rank."""
+    """Name both CLIPs: with only one, sd-cli aborts when it joins a pooled vector with zeros of another rank."""
     return [*_flux_flags(model_files, model, folder), "--clip_g", str(clip_g(folder))]
 
 
 def _mmdit(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance. Inside, sd-cli counts time to 1000, as the original does."""
+    """Run each item of the batch as one step without guidance; timesteps are 0..1000, as in the original."""
     x = f32(call.arrays["x"])
     rows = zip(*(f32(call.arrays[name]) for name in ("timesteps", "context", "y")), x, strict=True)
     items = [(f32(t).reshape(1), context, y, item) for t, context, y, item in rows]
@@ -151,13 +151,13 @@ def _refuses_mmdit(case: Case) -> str | None:
 
 
 def _t5_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """Before a tiny Flux."""
+    """Name a tiny Flux as the denoiser that asks T5 for its context."""
     flux = _flux_flags(model_files, ModelRecipe("flux-schnell", "f16", tiny=True), folder)
     return [*flux, "--t5xxl", str(model_files(model, "ldm"))]
 
 
 def _t5(call: Call) -> dict[str, np.ndarray]:
-    """Each item is a process of its own; the table of distances is the program's."""
+    """Encode each item in a separate process; sd-cli's own table of relative positions stays."""
     table = np.zeros((_CHUNK, _CHUNK), np.int32)
     args = [*call.args, *one_step(1), "-W", "64", "-H", "64"]
     ids = call.arrays["input_ids"].astype(np.int32)

@@ -1,4 +1,4 @@
-"""FLUX.2 inside sd-cli: klein and dev behind a language model of zeros, and the autoencoder of 32 channels."""
+"""Run FLUX.2 inside sd-cli: klein and dev with a language model of zeros, and the autoencoder of 32 channels."""
 
 import json
 import struct
@@ -24,12 +24,12 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.kernels.batch_norm import batch_denorm, batch_norm
 
-_EPS = 1e-4  # of the autoencoder's statistics
+_EPS = 1e-4  # eps of the autoencoder's batch norm
 _SCALE = 2 * LATENT
-_TOKENS = 512  # of context that a prompt makes
-_TEMPLATE = 34  # tokens of dev's template, with a prompt of one
+_TOKENS = 512  # context tokens of a prompt
+_TEMPLATE = 34  # tokens of dev's template with a prompt of one token
 _DTYPES = {"F32": "<f4", "F16": "<f2"}
-_PAIRS = 64  # of channels that turn, in a head of 128
+_PAIRS = 64  # pairs of channels that RoPE rotates, in heads of width 128
 
 
 def _klein_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
@@ -54,7 +54,7 @@ def _dev(call: Call) -> dict[str, np.ndarray]:
 
 
 def _answer(call: Call, encoder: str) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance by a negative prompt; its RoPE table is the program's."""
+    """Run each item of the batch as one step without classifier-free guidance; sd-cli's own RoPE table stays."""
     x, context = f32(call.arrays["x"]), f32(call.arrays["context"])
     more = {"reference": f32(call.arrays["reference"])} if "reference" in call.arrays else {}
     tokens = sum(part.shape[2] * part.shape[3] for part in (x, *more.values()))
@@ -78,14 +78,15 @@ def _refuses(case: Case) -> str | None:
 
 
 def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """ExtraChannels a tiny klein."""
+    """Name a tiny klein as the denoiser, and the autoencoder under test."""
     klein = model_files(ModelRecipe("flux2-klein", "f32", tiny=True), "ldm")
     args = ["--diffusion-model", str(klein), "--llm", str(qwen3(folder, hidden=128))]
     return [*args, "--vae", str(model_files(model, "ldm"))]
 
 
 def _decoder(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one picture of a batch. Before its graph sd-cli scales the latent by statistics of its own."""
+    """Decode each item as one picture of a batch. The case's latent is denormalised here, as sd-cli does outside
+    its graph."""
     z = f32(batch_denorm(call.arrays["z"].astype(np.float64), *_statistics(call), _EPS))
     args = [*call.args, *one_step(1), *size(z, _SCALE), "-b", str(len(z))]
     with scratch() as folder:
@@ -94,13 +95,13 @@ def _decoder(call: Call) -> dict[str, np.ndarray]:
 
 
 def _encoder(call: Call) -> dict[str, np.ndarray]:
-    """ExtraChannels its graph sd-cli scales the latent."""
+    """Encode each item, then normalise the latent here, as sd-cli does outside its graph."""
     mean = encoded(call).astype(np.float64)
     return {"mean": batch_norm(mean, *_statistics(call), _EPS)}
 
 
 def _statistics(call: Call) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of a packed latent's channels, as the file has them."""
+    """Read the running mean and variance of the packed latent's channels from the autoencoder's file."""
     path = Path(call.args[call.args.index("--vae") + 1])
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))

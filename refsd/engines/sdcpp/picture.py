@@ -1,6 +1,6 @@
-"""A whole picture drawn by an unmodified sd-cli, looked into by the tap.
+"""Draw a whole picture with an unmodified sd-cli, and read its intermediate tensors through the tap.
 
-Of UNets, whose graphs their shapes tell.
+Only models with a UNet are supported: their graphs are recognised by shape.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from refsd.golden.engine import EngineFailure
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
 
-# What sd-cli calls a setting; None is its own default.
+# setting -> sd-cli's flag; a setting of None is left to sd-cli's default
 _FLAGS = {
     "prompt": "-p",
     "negative_prompt": "-n",
@@ -29,22 +29,23 @@ _FLAGS = {
     "clip_skip": "--clip-skip",
     "seed": "-s",
 }
-_SIZES = ("width", "height")  # 0 is the default
+_SIZES = ("width", "height")  # 0 stands for sd-cli's default
 
 
 def flags(settings) -> list[str]:
-    """sd-cli's flags for those of refsd.pipelines.settings that were given."""
+    """Translate the settings that the user gave (refsd.pipelines.settings) to sd-cli's flags."""
     given = {name: getattr(settings, name) for name in _FLAGS}
     left = [name for name, value in given.items() if value in (None, "") or (name in _SIZES and value == 0)]
     return [word for name, value in given.items() if name not in left for word in (_FLAGS[name], str(value))]
 
 
 def draw(program: Program, args: Sequence[str], pipe: Pipeline, plan: Plan) -> dict[str, np.ndarray]:
-    """Run sd-cli -> what it computed, by the names of refsd/disagreement/picture_runs.py: those that it shows.
+    """Run sd-cli and return the tensors that its graphs show, by the names of refsd/disagreement/picture_runs.py.
 
-    args: the flags of the model and the settings; plan: the same as refsd resolves them
+    args: sd-cli's flags for the model and the settings
+    plan: the same settings, resolved by refsd
 
-    Raises EngineFailure where it ends badly, or its graphs are not those of such a picture.
+    Raises EngineFailure if sd-cli fails, or if its graphs are not those of such a picture.
     """
     if pipe.variant.flow is not None:
         raise EngineFailure(f"how sd-cli draws {pipe.variant.title} is not known here: UNets are")
@@ -56,7 +57,7 @@ def draw(program: Program, args: Sequence[str], pipe: Pipeline, plan: Plan) -> d
 
 
 def tensors(graphs: Sequence[Graph], pipe: Pipeline, plan: Plan) -> dict[str, np.ndarray]:
-    """What the graphs of one picture hold. Raises EngineFailure."""
+    """Read context, UNet calls, latent and image from one picture's graphs. Raises EngineFailure."""
     shape = plan.latent_shape[1:]
     calls = [graph for graph in graphs if graph.output.shape == shape]
     pictures = [graph for graph in graphs if graph.output.shape == (3, plan.height, plan.width)]

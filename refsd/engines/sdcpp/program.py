@@ -1,4 +1,4 @@
-"""sd-cli as a program: how it is called, what its log says, what the tap saw meanwhile."""
+"""Run sd-cli: call it, parse its log, and read what the tap recorded."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ from refsd.engines.supervised import MAX_FILE, Supervised, ending
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.printable import printable
 
-# What the log calls it -> what a report calls it, in seconds.
+# stage, as reports name it -> pattern of the log line with the stage's seconds
 _TIMINGS = {
     "load": r"loading tensors completed, taking ([\d.]+)s",
     "vae-encoder": r"encode_first_stage completed, taking ([\d.]+)s",
@@ -32,7 +32,7 @@ _SHORT = 60.0  # seconds for --version and the like
 
 
 class Finished(NamedTuple):
-    """seconds: by the program's own clock, see _TIMINGS; graphs: empty unless it was tapped"""
+    """A finished run. seconds: stage -> seconds by the program's log (_TIMINGS); graphs: empty without the tap"""
 
     log: str
     seconds: dict[str, float]
@@ -40,7 +40,7 @@ class Finished(NamedTuple):
 
 
 class Program:
-    """One sd-cli. Raises EngineFailure where it cannot be started."""
+    """The program sd-cli at a path. Raises EngineFailure if it cannot be started."""
 
     def __init__(self, path: Path, timeout: float = 1800.0):
         self.path = path.absolute()
@@ -52,12 +52,12 @@ class Program:
 
     @functools.cached_property
     def shares_ggml(self) -> bool:
-        """Whether the dynamic loader finds a libggml-base for it: only then can it be tapped."""
+        """True if the program links libggml-base dynamically; only then can it be tapped."""
         _, log = self._log([], {"LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)
         return "libggml-base" in log
 
     def run(self, args: Iterable[str]) -> Finished:
-        """Run it and parse its log. Raises EngineFailure with its last words."""
+        """Run the program and parse its log. Raises EngineFailure with the last log lines."""
         log = self._start(["-v", *args], {})
         return Finished(log, timings(log), [])
 
@@ -70,10 +70,10 @@ class Program:
         stop: tuple[int, str] | None = None,
         skip: Iterable[str] = (),
     ) -> Finished:
-        """The same with the tap in: see sdcpp_tap.environment for what can be asked.
+        """Run the program with the tap; refsd.engines.sdcpp.tap.environment explains the arguments.
 
-        Threads that wait sleep: on a shared machine libgomp's spinning costs more than it gains. Its timings
-        are not the program's own best.
+        Waiting OpenMP threads sleep instead of spinning, which is cheaper on a shared machine. The timings are
+        therefore slower than the program's best.
         """
         with tempfile.TemporaryDirectory(prefix="refsd-tap-") as folder:
             tapped = {"OMP_WAIT_POLICY": "passive", **tap(Path(folder), feeds, nodes, ops, stop, skip)}
@@ -87,7 +87,7 @@ class Program:
         return log
 
     def _log(self, args: list[str], variables: dict[str, str], timeout: float) -> tuple[int, str]:
-        """Run it in an empty folder -> its exit code, and what it printed."""
+        """Run the program in an empty folder. -> its exit code, and everything it printed"""
         with tempfile.TemporaryDirectory(prefix="refsd-sdcpp-") as folder, tempfile.TemporaryFile() as log:
 
             def look() -> None:
@@ -105,7 +105,7 @@ class Program:
 
 
 def version_in(log: str) -> str:
-    """The version and commit that --version prints. Raises EngineFailure where the program is another one."""
+    """Find the version and commit that --version prints. Raises EngineFailure if the program is not sd-cli."""
     found = re.search(r"^stable-diffusion\.cpp version (.+)$", log, re.MULTILINE)
     if not found:
         raise EngineFailure(f"this is no sd-cli; asked for its version it said: {last_words(log)}")
@@ -113,12 +113,12 @@ def version_in(log: str) -> str:
 
 
 def timings(log: str) -> dict[str, float]:
-    """Seconds by stage; a stage that comes several times is summed."""
+    """Read the seconds of each stage from the log, summed over a stage's repetitions."""
     found = {stage: [float(s) for s in re.findall(pattern, log)] for stage, pattern in _TIMINGS.items()}
     return {stage: sum(seconds) for stage, seconds in found.items() if seconds}
 
 
 def last_words(log: str, lines: int = 3) -> str:
-    """The last lines that are no progress bar, in one."""
+    """Join the last lines of the log, without progress bars."""
     words = [line.split("\r")[-1].strip() for line in log.splitlines()]
     return " | ".join([line for line in words if line and "|" not in line][-lines:]) or "nothing"

@@ -1,4 +1,4 @@
-"""How a component is reached inside sd-cli, as a value; and the feeding that all of them share."""
+"""Describe how to run one component inside sd-cli, and feed its graphs."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,19 +14,20 @@ from refsd.engines.sdcpp.tap import Feed, signature
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure, ModelFiles
 
-LATENT = 8  # pixels a latent pixel
-_ALIGN = 64  # sd-cli rounds a picture's sides up to this
+LATENT = 8  # image pixels along a side of one latent pixel
+_ALIGN = 64  # sd-cli rounds a picture's sides up to a multiple of this
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Call(NamedTuple):
-    """
+    """One case to run in sd-cli.
+
     args:        sd-cli's flags that name the models
-    case:        what is asked
-    arrays:      its inputs
-    model_files: gives the checkpoints that stand beside it
-    folder:      to write in
+    case:        the case
+    arrays:      the case's inputs
+    model_files: returns the other checkpoints that sd-cli must load
+    folder:      scratch folder
     """
 
     program: Program
@@ -38,13 +39,14 @@ class Call(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """
-    answer:     Call -> outputs by name. sd-cli takes one item at a time: a batch becomes as many graphs of one
-                process where it has a reason for them, else as many processes.
-    refuses:    Case -> why it cannot be put, or None
-    flags:      (model files, recipe, a folder to write in) -> the flags that name the models
-    deviations: declared, by name
-    tiny:       whether sd-cli loads the tiny size too
+    """How to run one component inside sd-cli.
+
+    answer:     Call -> outputs by name. sd-cli computes one item at a time: a batch becomes several graphs of one
+                process (sampling steps, pictures of a batch) or, where there is no such loop, several processes.
+    refuses:    Case -> the reason why sd-cli cannot run it, or None
+    flags:      (model files, recipe, scratch folder) -> the flags that name the models
+    deviations: names of sd-cli's declared deviations
+    tiny:       True if sd-cli also loads the tiny size
     """
 
     answer: Callable[[Call], dict[str, np.ndarray]]
@@ -55,7 +57,7 @@ class Reach(NamedTuple):
 
 
 def whole_file(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """The flags for a checkpoint that holds everything."""
+    """Name one checkpoint that contains all components."""
     return ["-m", str(model_files(model, "ldm"))]
 
 
@@ -66,12 +68,13 @@ def outputs(
     fed: int | None = None,
     skip: tuple[str, ...] = (),
 ) -> np.ndarray:
-    """Feed each item to a graph of its own, and stack what these give.
+    """Feed the nth item to the nth graph with such inputs, and stack the graphs' outputs.
 
-    fed:  only so many of an item's arrays, the rest are the program's
-    skip: signatures of graphs before it that need not be computed
+    items: the input arrays of each graph; their shapes and dtypes identify the graphs
+    fed:   feed only item[:fed]; the program's own values stay for the other inputs
+    skip:  signatures of earlier graphs that need not be computed
 
-    Raises EngineFailure where the graphs did not come.
+    Raises EngineFailure if sd-cli did not compute these graphs.
     """
     kind = signature(items[0])
     feeds = [Feed(item, n, array) for n, item in enumerate(items) for array in item[:fed]]
@@ -88,17 +91,17 @@ def f32(x: np.ndarray) -> np.ndarray:
 
 
 def size(x: np.ndarray, scale: int) -> list[str]:
-    """sd-cli's flags for the size of x [N, C, H, W], `scale` pixels a pixel of x."""
+    """Return sd-cli's flags for the picture's size. x: [N, C, H, W]; scale: image pixels a pixel of x"""
     return ["-H", str(scale * x.shape[2]), "-W", str(scale * x.shape[3])]
 
 
 def one_step(items: int) -> list[str]:
-    """The flags for a run whose every step is an item: one network's graph a step."""
+    """Return the flags for a run of one Euler step an item; each step computes one graph of the denoiser."""
     return ["-p", "a", "--cfg-scale", "1", "--steps", str(items), "--sampling-method", "euler"]
 
 
 def picture_to_edit(folder: Path, latent: np.ndarray, scale: int) -> list[str]:
-    """The flags for a picture whose latent is as large as this [N, C, h, w]; what it shows is put aside."""
+    """Return the flags for a reference picture of the latent's size. Its latent [N, C, h, w] is then replaced."""
     H, W = latent.shape[2:]
     Image.new("RGB", (scale * W, scale * H)).save(folder / "reference.png")
     return ["-r", str(folder / "reference.png"), "--disable-auto-resize-ref-image"]

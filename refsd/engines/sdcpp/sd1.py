@@ -1,4 +1,4 @@
-"""SD 1.x inside sd-cli: UNet, CLIP and autoencoder, of one checkpoint."""
+"""Run SD 1.x inside sd-cli: the UNet, CLIP and autoencoder of one checkpoint."""
 
 import numpy as np
 from PIL import Image
@@ -22,7 +22,7 @@ _UNET_INPUTS = ("x", "timesteps", "context")
 
 
 def _unet(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance."""
+    """Run each item of the batch as one step without guidance."""
     rows = zip(*(call.arrays[name] for name in _UNET_INPUTS), strict=True)
     items = [(f32(x), f32(t).reshape(1), f32(c)) for x, t, c in rows]
     args = [*call.args, *size(call.arrays["x"], LATENT), "--steps", str(len(items)), "--sampling-method", "euler"]
@@ -30,19 +30,19 @@ def _unet(call: Call) -> dict[str, np.ndarray]:
 
 
 def _clip(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one chunk of a prompt that is long enough."""
+    """Encode each item as one 77-token chunk of a prompt with as many chunks as the batch has items."""
     ids = call.arrays["input_ids"].astype(np.int32)
     mask = np.zeros((_TOKENS, _TOKENS), np.float32)
     prompt = " ".join(["cat"] * (75 * (len(ids) - 1) + 1))
     items = [(row, mask) for row in ids]
     hidden = outputs(call.program, [*call.args, "-p", prompt, "-W", "64", "-H", "64"], items, fed=1)
-    # SD 1.x asks it for no pooled vector; in its words that is one row of the hidden states.
+    # sd-cli computes no pooled vector for SD 1.x; it is the row of the hidden states at the first EOS token.
     first_eos = np.argmax(ids == call.case.params.get("eos", _EOS), axis=1)
     return {"last_hidden_state": hidden, "pooled": hidden[np.arange(len(ids)), first_eos]}
 
 
 def vae_decoder(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one picture of a batch."""
+    """Decode each item as one picture of a batch."""
     items = [(f32(z),) for z in call.arrays["z"]]
     args = [*call.args, *size(call.arrays["z"], LATENT), "--steps", "1", "-b", str(len(items))]
     with scratch() as folder:
@@ -56,7 +56,7 @@ def _vae_encoder(call: Call) -> dict[str, np.ndarray]:
 
 
 def encoded(call: Call) -> np.ndarray:
-    """Each item is the first picture of a process of its own."""
+    """Encode each item as the input picture of a separate process."""
     answers = []
     for x in call.arrays["x"]:
         with scratch() as folder:

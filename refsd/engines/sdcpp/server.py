@@ -1,4 +1,4 @@
-"""sd-server with the tap in: one loaded model, as many pictures as are asked for, every graph of each."""
+"""Run sd-server with the tap: load a model once, draw many pictures, and read every graph of each."""
 
 import http.client
 import json
@@ -17,14 +17,14 @@ from refsd.engines.sdcpp.tap import environment as tap
 from refsd.engines.supervised import MAX_FILE, Supervised, ending
 from refsd.golden.engine import EngineFailure
 
-# What an HTTP server raises in its caller that ends, or talks nonsense.
+# Exceptions in the client if the server has ended or sends no valid HTTP.
 _SILENCE = (OSError, http.client.HTTPException)
 
 
 class Server:
-    """An unmodified sd-server, running between `with` and its end.
+    """An unmodified sd-server, which runs for the length of a `with` block.
 
-    path:  the program; it links ggml as a shared library
+    path:  the program; it must link ggml as a shared library
     model: a checkpoint
     skip:  signatures of graphs that need not be computed, see tap.c
     """
@@ -83,14 +83,14 @@ class Server:
             return answer.read()
 
     def names(self, what: str) -> list[str]:
-        """What it offers: "samplers" or "schedulers"."""
+        """List the names of the server's "samplers" or "schedulers", as `what` asks."""
         return [entry["name"] for entry in json.loads(self._ask(f"/sdapi/v1/{what}", None))]
 
     def picture(self, prompt: str, width: int, height: int, cfg_scale: float, seed: int, **sampling) -> list[Graph]:
-        """Make a picture and give every graph that it took, in order.
+        """Draw a picture and return every graph that the server computed for it, in order.
 
         sampling: sample_method, scheduler, sample_steps, eta, custom_sigmas
-        Raises EngineFailure with the program's last words.
+        Raises EngineFailure with the last lines of the server's log.
         """
         extra = json.dumps({"sample_params": sampling})
         body = {
@@ -108,7 +108,7 @@ class Server:
         return self._graphs()
 
     def _graphs(self) -> list[Graph]:
-        """Those since the last call; their files are removed."""
+        """Read the graphs recorded since the last call, and delete their files."""
         folder = Path(self._folder.name)
         lines = (folder / "index.txt").read_text().splitlines()
         new, self._lines = lines[self._lines :], len(lines)

@@ -1,4 +1,4 @@
-"""Text encoders of zeros, which sd-cli asks for before it runs a denoiser, in files that take no room on a disk."""
+"""Write sparse files with the all-zero models that sd-cli must load besides the network under test."""
 
 import json
 import math
@@ -6,35 +6,38 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-# The graphs that need not be computed then, as the tap signs them: CLIP's causal mask and ids.
+# The tap's signature of CLIP-L's graph (causal mask and ids), so that the graph can be skipped.
 CLIP_L_GRAPH = "f32:77x77x1x1,i32:77x1x1x1"
 
 
 def qwen3_graph(tokens: int) -> str:
-    """Its mask, ids and positions; Mistral's too."""
+    """Return the tap's signature of the graph of Qwen3 or Mistral: mask, ids and positions."""
     return f"f32:{tokens}x{tokens}x1x1,i32:{tokens}x1x1x1,i32:{tokens}x1x1x1"
 
 
 def clip_l(folder: Path) -> Path:
-    """CLIP-L; sd-cli takes it in this size only."""
+    """Write CLIP-L of zeros, at full size: sd-cli loads no other."""
     return hollow(folder / "clip_l.safetensors", _clip(768, 12))
 
 
 def clip_g(folder: Path) -> Path:
-    """OpenCLIP bigG, as CLIP-L; of zeros too it takes 1.4 GB of memory."""
+    """Write OpenCLIP bigG of zeros, at full size; sd-cli needs 1.4 GB of memory for it."""
     shapes = _clip(1280, 32) | {"text_projection.weight": (1280, 1280)}
     return hollow(folder / "clip_g.safetensors", shapes)
 
 
 def encoder_of(folder: Path, context_dim: int) -> Path:
-    """A checkpoint's first, by which sd-cli tells UNets apart: OpenCLIP-H for SD 2's context, else CLIP-L."""
+    """Write the checkpoint's text encoder, from which sd-cli infers the kind of UNet.
+
+    It is OpenCLIP-H for SD 2's context_dim of 1024, otherwise CLIP-L.
+    """
     shapes = _clip(1024, 24) if context_dim == 1024 else _clip(768, 12)
     prefix = "cond_stage_model.transformer."
     return hollow(folder / "encoder.safetensors", {prefix + name: shape for name, shape in shapes.items()})
 
 
 def _clip(D: int, layers: int) -> dict[str, tuple[int, ...]]:
-    """Under the names of transformers."""
+    """Return CLIP's tensor names, as in transformers, and shapes for width D."""
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.token_embedding.weight": (49408, D),
         "embeddings.position_embedding.weight": (77, D),
@@ -50,12 +53,12 @@ def _clip(D: int, layers: int) -> dict[str, tuple[int, ...]]:
 
 
 def qwen3(folder: Path, hidden: int, layers: int = 1) -> Path:
-    """A Qwen3 of few layers and hardly any MLP; sd-cli takes its heads, 32 over 8 of 128, as they are."""
+    """Write Qwen3 of zeros: few layers, a narrow MLP, and sd-cli's fixed 32 heads and 8 kv heads of width 128."""
     return _language_model(folder / "qwen3.safetensors", hidden, layers, ("q_norm", "k_norm"))
 
 
 def mistral(folder: Path, hidden: int) -> Path:
-    """The same for Mistral, which does not normalise its heads."""
+    """Write Mistral of zeros in the same way; Mistral has no q_norm and k_norm."""
     return _language_model(folder / "mistral.safetensors", hidden, 1, ())
 
 
@@ -73,7 +76,7 @@ def _language_model(path: Path, hidden: int, layers: int, norms: tuple[str, ...]
 
 
 def zimage(folder: Path) -> Path:
-    """Z-Image, of which sd-cli takes one size only: in IQ1_S, the smallest of the block types, 1.3 GB of memory."""
+    """Write Z-Image of zeros at full size, the only one that sd-cli loads; IQ1_S keeps it to 1.3 GB of memory."""
     D, F, A, heads = 3840, 10240, 256, 128
     shapes: dict[str, tuple[int, ...]] = {"x_pad_token": (1, D), "cap_pad_token": (1, D)}
     shapes |= _linear("x_embedder", 64, D) | _linear("cap_embedder.1", 2560, D) | {"cap_embedder.0.weight": (2560,)}
@@ -91,7 +94,7 @@ def zimage(folder: Path) -> Path:
 
 
 def mmdit(folder: Path) -> Path:
-    """SD 3 medium, the smallest that sd-cli takes: in IQ1_S, 0.5 GB of memory."""
+    """Write SD 3 medium of zeros, the smallest SD 3 that sd-cli loads; IQ1_S keeps it to 0.5 GB of memory."""
     D, C, P, blocks = 1536, 4096, 2048, 24
     shapes: dict[str, tuple[int, ...]] = {"pos_embed": (1, 192 * 192, D), "x_embedder.proj.weight": (D, 16, 2, 2)}
     shapes |= {"x_embedder.proj.bias": (D,)} | _linear("context_embedder", C, D)
@@ -118,7 +121,7 @@ def _norm(name: str, n: int) -> dict[str, tuple[int, ...]]:
 
 
 def hollow(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
-    """A safetensors file of float16 zeros that the file system does not store."""
+    """Write a sparse safetensors file of float16 zeros, which takes almost no disk space."""
     entries, at = {}, 0
     for name, shape in shapes.items():
         end = at + 2 * math.prod(shape)
@@ -133,7 +136,7 @@ def hollow(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
 
 
 def _hollow_blocks(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
-    """A GGUF file of zeros that the file system does not store: matrices in IQ1_S (50 bytes each 256), else f32."""
+    """Write a sparse GGUF file of zeros: matrices in IQ1_S (50 bytes a block of 256), other tensors in f32."""
     f32, iq1_s, aligned = 0, 19, 32
     header, at = struct.pack("<4sIQQ", b"GGUF", 3, len(shapes), 0), 0
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""The tap in Python: build tap.c, configure it, read what it recorded."""
+"""Build the tap (tap.c), configure it, and read the graphs that it recorded."""
 
 import hashlib
 import os
@@ -22,10 +22,11 @@ _TYPES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class Feed(NamedTuple):
-    """Put `array` in place of an input of the nth graph (from 0) of a signature.
+    """Replace one input of the nth graph (from 0) with a given signature by `array`.
 
-    inputs: the arrays' shapes and dtypes that make the signature; those alike in the order of their use
-    array:  one of them, or one like the first of its kind
+    inputs: arrays with the shapes and dtypes of the graph's inputs, which give the signature; inputs with equal
+            shape and dtype stand in the order in which the graph uses them
+    array:  the replacement: one of `inputs`, or an array that replaces the first input of its shape and dtype
     """
 
     inputs: tuple[np.ndarray, ...]
@@ -34,7 +35,7 @@ class Feed(NamedTuple):
 
 
 class TappedOp(NamedTuple):
-    """One operation inside a graph. params: the first two op_params, as the integers that ggml keeps."""
+    """One operation of a graph. params: the first two op_params, as the integers that ggml stores"""
 
     op: str
     params: tuple[int, int]
@@ -44,11 +45,11 @@ class TappedOp(NamedTuple):
 
 @dataclass
 class Graph:
-    """One computed graph; arrays are in torch's order, without leading 1s.
+    """One recorded graph. Shapes are in torch's order, without leading axes of size 1.
 
-    inputs: sorted as in the signature
-    nodes:  the nodes that were asked for by name
-    ops:    the operations that were asked for by kind, in the order of computation
+    inputs: in the signature's order
+    nodes:  requested nodes, by name
+    ops:    requested operations, in the order of computation
     """
 
     signature: str
@@ -59,7 +60,7 @@ class Graph:
 
 
 def describe(array: np.ndarray) -> str:
-    """As the tap writes an input: "f32:32x24x4x1". Raises KeyError for a dtype other than f32, f16, i32."""
+    """Describe an input as the tap does: "f32:32x24x4x1". Raises KeyError for a dtype other than f32, f16, i32."""
     ne = list(array.shape[::-1])
     while len(ne) > 1 and ne[-1] == 1:
         ne.pop()
@@ -72,9 +73,9 @@ def signature(inputs: Iterable[np.ndarray]) -> str:
 
 
 def build() -> Path:
-    """The compiled tap, from the user's cache if it has been built there.
+    """Compile the tap, unless the user's cache already holds it, and return the library's path.
 
-    Raises BadInput where there is no C compiler or it fails.
+    Raises BadInput if there is no C compiler or if it fails.
     """
     key = hashlib.sha256(_SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:16]
     library = cache_folder("taps") / f"sdcpp-{key}.so"
@@ -101,9 +102,11 @@ def environment(
     stop: tuple[int, str] | None = None,
     skip: Iterable[str] = (),
 ) -> dict[str, str]:
-    """Prepare `folder` and give the variables under which a program is tapped into it.
+    """Write the feeds to `folder` and return the environment variables that make a program record its graphs there.
 
-    nodes: a prefix of node names; ops: ggml's operation names with commas; stop: (count, signature)
+    nodes: also record nodes whose names begin with this prefix
+    ops:   also record operations of these kinds: ggml's names, separated by commas
+    stop:  (count, signature): end the program after so many graphs of that signature
     skip:  signatures of graphs that need not be computed
     """
     lines = []
@@ -126,20 +129,20 @@ def environment(
 
 
 def _place(inputs: tuple[np.ndarray, ...], array: np.ndarray) -> int:
-    """Where the tap finds it among the inputs, sorted by description."""
+    """Return the index of the input that `array` replaces, among the inputs sorted by description."""
     kinds = sorted(((describe(x), i) for i, x in enumerate(inputs)))
     own = [place for place, (_, i) in enumerate(kinds) if inputs[i] is array]
     return own[0] if own else [kind for kind, _ in kinds].index(describe(array))
 
 
 def read(folder: Path) -> list[Graph]:
-    """Every graph that was computed. Empty where nothing went through a shared ggml."""
+    """Read every recorded graph; empty if the program computed none through a shared ggml."""
     index = folder / "index.txt"
     return parse(index.read_text().splitlines(), folder) if index.exists() else []
 
 
 def parse(lines: Iterable[str], folder: Path) -> list[Graph]:
-    """The graphs that these lines of an index speak of."""
+    """Read the graphs that these lines of the tap's index list."""
     graphs: list[Graph] = []
     source = np.empty(0)
     for line in lines:

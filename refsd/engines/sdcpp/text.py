@@ -1,8 +1,7 @@
-"""sd-cli's text encoders, each alone: before a denoiser that is not computed.
+"""Run sd-cli's text encoders alone, each in front of a denoiser that is loaded but not computed.
 
-CLIP-L and bigG stand before SD 3, which asks each for its penultimate states and its pooled vector. A language
-model stands before Z-Image, klein or FLUX.2 dev, which ask it for different hidden states: a case's param `layers`
-says whose.
+CLIP-L and bigG run for SD 3, which reads the penultimate states and the pooled vector of each. A language model
+runs for Z-Image, klein or FLUX.2 dev. These read different hidden states, so the case's param `layers` selects one.
 """
 
 from collections.abc import Callable
@@ -22,12 +21,12 @@ _ONE_STEP = ["--cfg-scale", "1", "--steps", "1", "-W", "64", "-H", "64"]
 
 
 class _Asker(NamedTuple):
-    """A denoiser that reads a language model.
+    """A denoiser that reads a language model's hidden states.
 
-    denoiser: (model files, folder) -> its file, of the smallest size that sd-cli loads
-    tae:      the family of a decoder beside it
-    tokens:   of a prompt, always; 0: as many as the prompt and the template have
-    template: tokens around the prompt; " cat" is one more
+    denoiser: (model files, folder) -> the denoiser's file, of the smallest size that sd-cli loads
+    tae:      family of the tiny autoencoder to load with it
+    tokens:   fixed length to which sd-cli pads every prompt; 0: no padding
+    template: tokens that the template adds to the prompt; each " cat" in the prompt adds one more
     """
 
     denoiser: Callable[[ModelFiles, Path], Path]
@@ -47,9 +46,9 @@ def _sd3_flags(clip: str, other: str, stand_in: Callable[[Path], Path]):
 
 def _sd3_clip(first: int) -> Callable[[Call], dict[str, np.ndarray]]:
     def answer(call: Call) -> dict[str, np.ndarray]:
-        """Each item is a process of its own, under a prompt that ends where the item does.
+        """Encode each item in a separate process, with a prompt of the item's length.
 
-        Of four graphs with the same inputs, two are CLIP-L's and two bigG's: hidden states, then pooled.
+        sd-cli computes four graphs with the same inputs: CLIP-L's hidden states and pooled vector, then bigG's.
         """
         mask = np.zeros((_CLIP, _CLIP), np.float32)
         hidden, pooled = [], []
@@ -69,7 +68,7 @@ def _sd3_clip(first: int) -> Callable[[Call], dict[str, np.ndarray]]:
 
 
 def _ends(case: Case, arrays: Arrays) -> list[int]:
-    """Where each row ends: its pooled vector is taken there."""
+    """Find the first EOS token of each row, from which the pooled vector is taken."""
     return np.argmax(arrays["input_ids"] == case.params.get("eos", _EOS), axis=1).tolist()
 
 
@@ -86,7 +85,7 @@ def _recipe(family: str, tiny=True) -> Callable[[ModelFiles, Path], Path]:
     return lambda model_files, folder: model_files(ModelRecipe(family, "f32", tiny), "ldm")
 
 
-# The hidden states that are asked for -> by whom.
+# layers whose hidden states are read -> the denoiser that reads them
 _QWEN3_ASKERS = {
     (35,): _Asker(lambda model_files, folder: zimage(folder), "taef1", 0, 8),
     (9, 18, 27): _Asker(_recipe("flux2-klein"), "taef2", 512, 0),
@@ -99,7 +98,7 @@ def _llm(askers: dict[tuple[int, ...], _Asker]) -> Reach:
         return ["--llm", str(model_files(model, "ldm"))]
 
     def answer(call: Call) -> dict[str, np.ndarray]:
-        """Each item is a process of its own; ids and mask are the case's, positions the program's."""
+        """Encode each item in a separate process, with the case's ids and mask and sd-cli's own positions."""
         asker = askers[tuple(call.case.params["layers"])]
         ids = call.arrays["input_ids"].astype(np.int32)
         N, L = ids.shape

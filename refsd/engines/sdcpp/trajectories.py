@@ -1,4 +1,7 @@
-"""A run of stable-diffusion.cpp as the tap saw it, against refsd: each call of the UNet from its own states."""
+"""Compare a recorded run of stable-diffusion.cpp with refsd's sampler, one UNet call at a time.
+
+Each call is predicted from the program's own earlier latents and outputs, so that errors do not add up.
+"""
 
 from collections.abc import Iterable
 from functools import partial
@@ -24,7 +27,7 @@ _U = 2.0**-24
 
 
 class SamplerRun(NamedTuple):
-    """The sampling settings of a run, in the program's names. eta: None is its default"""
+    """The sampling settings of a run, under stable-diffusion.cpp's names. eta: None: the program's default"""
 
     sampler: str
     schedule: str
@@ -37,7 +40,7 @@ class SamplerRun(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name in a file of runs."""
+        """The run's name in a file of recorded runs."""
         return "|".join(map(str, self))
 
     @classmethod
@@ -47,17 +50,18 @@ class SamplerRun(NamedTuple):
         return cls(sampler, schedule, *sizes, float(cfg_scale), None if eta == "None" else float(eta), int(seed))
 
     def sampling(self) -> dict[str, Any]:
-        """For sdcpp_server.Server.picture."""
+        """Return the `sampling` arguments of refsd.engines.sdcpp.server.Server.picture."""
         fields: dict[str, Any] = {"sample_method": self.sampler, "scheduler": self.schedule}
         fields["sample_steps"] = self.steps
         return fields if self.eta is None else {**fields, "eta": self.eta}
 
 
 class Seen(NamedTuple):
-    """
-    x, eps: [calls, C, H, W], what the UNet was given, scaled, and what it answered, after guidance
+    """The inputs and outputs of the UNet in one run.
+
+    x, eps: [calls, C, H, W], the UNet's scaled input, and its output after guidance
     t:      [calls], timesteps
-    latent: [C, H, W], the end
+    latent: [C, H, W], the final latent
     """
 
     x: np.ndarray
@@ -67,10 +71,11 @@ class Seen(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """
-    t:      worst difference of a timestep
-    steps:  [calls + 1], |engine - refsd| / |refsd| of what each call is shown, and of the end
-    margin: the worst element, in units of what float32 may do
+    """How far a run is from refsd's sampler.
+
+    t:      greatest difference of a timestep
+    steps:  [calls + 1], |engine - refsd| / |refsd| of each call's latent, and of the final latent
+    margin: greatest error of an element, relative to the error that float32 may have
     """
 
     t: float
@@ -79,7 +84,7 @@ class Apart(NamedTuple):
 
 
 def float32_levels() -> DiscreteLevels:
-    """The levels as stable-diffusion.cpp computes them: products, quotients and roots in float32.
+    """Compute the sigmas as stable-diffusion.cpp does: products, quotients and roots in float32.
 
     Source: stable-diffusion.cpp calculate_alphas_cumprod; sigma = sqrt((1 - abar) / abar).
     """
@@ -91,7 +96,7 @@ def float32_levels() -> DiscreteLevels:
 
 
 def seen(graphs: Iterable[Graph], cfg_scale: float) -> Seen:
-    """The graphs of one picture: the UNet's, in pairs where there is guidance, and the decoder's, the last."""
+    """Read one picture's graphs: those of the UNet, in pairs if guidance is on, then that of the decoder."""
     *rest, decoder = graphs
     unet = [graph for graph in rest if "768x77" in graph.signature]
     eps = [graph.output.astype(np.float64) for graph in unet]
@@ -104,11 +109,13 @@ def seen(graphs: Iterable[Graph], cfg_scale: float) -> Seen:
 
 
 def compare(settings: SamplerRun, run: Seen, levels: DiscreteLevels, deviation: bool = False) -> Apart:
-    """Each call, and the end, from the run's own latents and answers, with refsd's sampler, sigmas and noise.
+    """Predict each call's latent and the final one from the run's own data, and measure the program's error.
 
-    run:       the whole latents, or their first channels, rows and columns
-    deviation: with sdcpp_float32's sampler in place of refsd's, and its terms as it lists them
-    Raises ValueError where refsd's sampler calls its model another number of times.
+    The prediction uses the program's earlier latents and UNet outputs, and refsd's sampler, sigmas and noise.
+
+    run:       the whole latents, or only their first channels, rows and columns
+    deviation: use the sampler of sdcpp_float32, with its order of terms, instead of refsd's
+    Raises ValueError if refsd's sampler makes a different number of UNet calls.
     """
     smooth = Solver(sampling.method(settings.sampler, settings.eta).run)
     sigmas = SCHEDULES[settings.schedule](settings.steps, levels)
@@ -120,7 +127,7 @@ def compare(settings: SamplerRun, run: Seen, levels: DiscreteLevels, deviation: 
         run_float32 = partial(DEVIATIONS[settings.sampler][1], **eta)
         form = forms(Solver(run_float32), sigmas)
         sizes = forms(Solver(partial(run_float32, total=terms_sizes)), sigmas)
-        # Either may draw noise that weighs nothing.
+        # Either sampler may draw noise that gets weight 0, so the numbers of draws can differ.
         more = max(form.rows.shape[1] - slopes.shape[-1], 0)
         slopes = np.pad(slopes, ((0, 0), (0, 0), (0, more)))[..., : form.rows.shape[1]]
     if form.calls != len(run.t):
@@ -136,7 +143,7 @@ def compare(settings: SamplerRun, run: Seen, levels: DiscreteLevels, deviation: 
     if sizes is not None:
         terms = np.concatenate([y.x, y.denoised, noise[1:]])
         limits += gamma(16, _U) * np.tensordot(sizes.rows, np.abs(terms), 1)
-    # x and denoised were rounded on their way: scaled for the UNet, and put together from its answer.
+    # Undoing the UNet's input scaling and computing denoised from eps round x and denoised.
     rough = np.concatenate([gamma(3, _U) * np.abs(x), gamma(4, _U) * (np.abs(x) + np.abs(sigma * run.eps))])
     limits += np.tensordot(np.abs(form.rows[:, : 2 * form.calls]), rough, 1)
     limits[:-1] += gamma(3, _U) * np.abs(expected[:-1])

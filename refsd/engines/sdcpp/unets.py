@@ -1,6 +1,6 @@
-"""SD 2, SDXL, their kin of SD 1 and ControlNet inside sd-cli.
+"""Run SD 2, SDXL, the variants of SD 1 and SDXL, and ControlNet inside sd-cli.
 
-SD 2 and SDXL are checkpoints that hold everything; the other UNets stand alone, behind text encoders of zeros.
+SD 2 and SDXL are complete checkpoints. The other UNets are files of their own, loaded with text encoders of zeros.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from refsd.golden.engine import EngineFailure, ModelFiles
 _TOKENS = 77
 _EOS = 49407
 _CHANNELS = 4  # latent channels; extra inpaint and edit channels are a separate input
-_EPS = ("--prediction", "eps")  # else a SD 2 is run once more, to tell its prediction
+_EPS = ("--prediction", "eps")  # otherwise sd-cli runs SD 2's UNet once more to detect the prediction type
 _DEVIATIONS = ("sdcpp/group-norm-eps", "sdcpp/gelu-tanh")
 _GELU = ("sdcpp/gelu-tanh",)
 
@@ -37,7 +37,7 @@ Flags = Callable[[ModelFiles, ModelRecipe, Path], list[str]]
 
 
 def _unet_flags(context_dim: int) -> Flags:
-    """The flags for a UNet alone; with SDXL's context behind both of its encoders."""
+    """Return the flags for a UNet without text encoders; SDXL's context_dim (2048) needs both stand-in encoders."""
 
     def flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
         tae = model_files(ModelRecipe("taesd", "f32", tiny=True), "ldm")
@@ -49,12 +49,12 @@ def _unet_flags(context_dim: int) -> Flags:
 
 
 def _control_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> list[str]:
-    """The UNet and its ControlNet are in one file."""
+    """Name one file that contains the UNet and its ControlNet."""
     return [*_unet_flags(768)(model_files, model, folder), "--control-net", str(model_files(model, "ldm"))]
 
 
 def _rows(call: Call) -> list[tuple[np.ndarray, ...]]:
-    """What a step's UNet takes, an item each."""
+    """List the UNet's inputs of each item: x and extra channels, timestep, context, y."""
     x, t, context = (f32(call.arrays[name]) for name in ("x", "timesteps", "context"))
     parts = [part for part in np.split(x, [_CHANNELS], axis=1) if part.shape[1]]
     y = [f32(call.arrays["y"])] if "y" in call.arrays else []
@@ -62,11 +62,11 @@ def _rows(call: Call) -> list[tuple[np.ndarray, ...]]:
 
 
 def _unet(call: Call) -> dict[str, np.ndarray]:
-    """Each item is one step of a run without guidance; with a hint, a process of its own."""
+    """Run each item as one step without guidance; an item with a hint runs in a separate process."""
     items = _rows(call)
     if "hint" not in call.arrays:
         return {"out": outputs(call.program, _steps(call, len(items)), items, skip=(CLIP_L_GRAPH,))}
-    # Between the two graphs the ControlNet's answer is the program's own.
+    # The UNet's graph reads the output of the program's own ControlNet graph.
     controls = _controls(call)
     answers = []
     for item, hint in zip(items, f32(call.arrays["hint"]), strict=True):
@@ -78,19 +78,19 @@ def _unet(call: Call) -> dict[str, np.ndarray]:
 
 
 def _controlnet(call: Call) -> dict[str, np.ndarray]:
-    """Each item is a process of its own: from the second step on, sd-cli keeps what it made of the hint."""
+    """Run each item in a separate process: from the second step on, sd-cli reuses the first hint's embedding."""
     controls = _controls(call)
     answers = []
     for item, hint in zip(_rows(call), f32(call.arrays["hint"]), strict=True):
         inputs = _control_inputs(item, hint, controls)
         feeds = [Feed(inputs, 0, array) for array in inputs[: -len(controls) - 1]]
-        # The first of its outputs is the hint's.
+        # The first output is the hint's embedding.
         answers.append([op.result for op in _controlled(call, feeds, inputs, "CPY").ops][1:])
     return {f"control.{i}": np.stack(parts) for i, parts in enumerate(zip(*answers, strict=True))}
 
 
 def _controls(call: Call) -> list[np.ndarray]:
-    """Zeros in the shapes of SD 1's ControlNet's outputs: for each skip, then for the middle."""
+    """Return zeros in the shapes of SD 1's ControlNet outputs: one for each skip, then one for the middle block."""
     H, W = call.arrays["x"].shape[2:]
     widths = (320, 320, 320, 320, 640, 640, 640, 1280, 1280, 1280, 1280, 1280, 1280)
     halved = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3)
@@ -98,12 +98,12 @@ def _controls(call: Call) -> list[np.ndarray]:
 
 
 def _control_inputs(item: tuple[np.ndarray, ...], hint: np.ndarray, controls: list[np.ndarray]):
-    """What a ControlNet's graph takes; where it puts its outputs, the hint's first, are leaves of it too."""
+    """List the inputs of a ControlNet's graph, and its output buffers (the hint's first), which are leaves too."""
     return (item[0], hint, *item[1:], np.zeros_like(controls[0]), *controls)
 
 
 def _controlled(call: Call, feeds: list[Feed], inputs: tuple[np.ndarray, ...], ops: str) -> Graph:
-    """The graph of these inputs, in a run with a ControlNet."""
+    """Run sd-cli with a ControlNet and return the graph that has these inputs."""
     kind = signature(inputs)
     H, W = call.arrays["hint"].shape[2:]
     with scratch() as folder:
@@ -123,7 +123,7 @@ def _steps(call: Call, n: int) -> list[str]:
 
 
 def _clip_h(call: Call) -> dict[str, np.ndarray]:
-    """SD 2 takes the layer before the last, normed; the pooled vector is a row of the last, in a run of its own."""
+    """Read the normed penultimate layer, and in a second run the last layer, whose row at EOS is pooled."""
     ids = call.arrays["input_ids"].astype(np.int32)
     first_eos = np.argmax(ids == call.case.params.get("eos", _EOS), axis=1)
     skips = (call.case.params.get("clip_skip", 1), 1)
@@ -132,7 +132,7 @@ def _clip_h(call: Call) -> dict[str, np.ndarray]:
 
 
 def _clip_big_g(call: Call) -> dict[str, np.ndarray]:
-    """sd-cli looks for the pooled token in its own prompt, which is therefore made as long."""
+    """Encode each row with a prompt of its length: sd-cli takes the pooled token's position from its own prompt."""
     answers = []
     for row in call.arrays["input_ids"].astype(np.int32):
         end = int(np.argmax(row == call.case.params.get("eos", _EOS)))
@@ -145,7 +145,7 @@ def _clip_big_g(call: Call) -> dict[str, np.ndarray]:
 
 
 def texts(call: Call, row: np.ndarray, prompt: str, clip_skip: int, graphs: int) -> list[np.ndarray]:
-    """The outputs of a prompt's first graphs, all fed with the same ids; the mask is the program's."""
+    """Feed the same ids to a prompt's first text graphs, and return their outputs; sd-cli's own mask stays."""
     item = (row, np.zeros((_TOKENS, _TOKENS), np.float32))
     kind = signature(item)
     args = [*call.args, *_EPS, "-p", prompt, "--clip-skip", str(clip_skip)]

@@ -1,4 +1,4 @@
-"""The operations of golden/operations/ as ggml graphs, a file a family."""
+"""The operations of golden/operations/ as ggml graphs, one file a family."""
 
 from refsd.engines.ggml.ops import (
     activations,

@@ -16,7 +16,7 @@ def _lora(g: Graph, inputs: Inputs, params: Params) -> Result:
 
 
 def _lokr(g: Graph, inputs: Inputs, params: Params) -> Result:
-    """x as [tokens, I1, I2]; ggml multiplies the last axis, so that W1's turn is between two transpositions."""
+    """View x as [tokens, I1, I2]. ggml multiplies the last axis, so transpose before and after W1."""
     x = inputs["x"]
     w1, w2 = ([inputs[w]] if w in inputs else [inputs[f"{w}_b"], inputs[f"{w}_a"]] for w in ("w1", "w2"))
     h = g.floats(x, (math.prod(x.shape[:-1]), w1[0].shape[1], w2[0].shape[1]))

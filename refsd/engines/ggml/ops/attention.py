@@ -20,7 +20,7 @@ def _softmax(g: Graph, inputs: Inputs, params: Params) -> Result:
 
 
 def _mask(inputs: Inputs, params: Params) -> np.ndarray | None:
-    """The mask as [B or 1, H or 1, L, J] in float32, or None."""
+    """Combine the mask and the causal mask as [B or 1, H or 1, L, J] in float32; None without either."""
     L, J = inputs["q"].shape[1], inputs["k"].shape[1]
     causal = causal_mask(L, np.float32, J, params["diagonal"]) if params["causal"] else None
     if "mask" not in inputs:

@@ -1,4 +1,4 @@
-"""Storage types: what is looked up and expanded as ggml graphs."""
+"""Embedding lookup and dequantization as ggml graphs."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How an operation is made of ggml's functions."""
+"""Declare how to build an operation from ggml's functions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,14 +9,15 @@ from refsd.numerics.tensor import StoredTensor
 
 Inputs = Mapping[str, StoredTensor]
 Params = Mapping[str, Any]
-# Why ggml's function cannot answer a case; None where it can.
+# Returns the reason why ggml's function cannot compute a case, or None if it can.
 Refusal = Callable[[Case], str | None]
 
 
 class Builder(NamedTuple):
-    """
-    build: makes the graph
-    needs: ggml functions without which it cannot
+    """The graph of one operation.
+
+    build: builds the graph
+    needs: ggml functions that the graph requires
     """
 
     build: Callable[[Graph, Inputs, Params], Result]

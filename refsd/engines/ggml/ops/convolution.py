@@ -1,4 +1,4 @@
-"""Convolutions and their patches as ggml graphs."""
+"""Convolutions and im2col as ggml graphs."""
 
 import math
 
@@ -11,7 +11,7 @@ from refsd.numerics.tensor import stored
 
 
 def _padded(g: Graph, x: int, padding) -> tuple[int, int, int]:
-    """x, and the padding in W and H that is left to the convolution itself."""
+    """Pad x if its padding is asymmetric. -> x, and the padding in W and H that the convolution must still add"""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return x, left, top
@@ -21,7 +21,7 @@ def _padded(g: Graph, x: int, padding) -> tuple[int, int, int]:
 
 
 def _conv2d(g: Graph, inputs: Inputs, params: Params) -> Result:
-    """Depthwise filters: ggml_conv_2d_dw multiplies float16 patches, ggml_conv_2d_dw_direct takes float32."""
+    """Build conv2d. Depthwise filters: float16 with ggml_conv_2d_dw, float32 with ggml_conv_2d_dw_direct."""
     x, weight = inputs["x"], inputs["weight"]
     (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
     image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
@@ -33,7 +33,7 @@ def _conv2d(g: Graph, inputs: Inputs, params: Params) -> Result:
 
 
 def _volume(g: Graph, inputs: Inputs, params: Params) -> tuple[int, tuple[int, int, int], int]:
-    """The image, the padding in W, H and D that is left to the convolution, the filters."""
+    """Pad x if its padding is asymmetric. -> x, the padding in W, H, D still to be added, the filters"""
     x, weight = inputs["x"], inputs["weight"]
     front, back, top, bottom, left, right = params["padding"]
     image, pads = g.floats(x, (x.shape[0] * x.shape[1], *x.shape[2:])), (left, top, front)
@@ -43,7 +43,7 @@ def _volume(g: Graph, inputs: Inputs, params: Params) -> tuple[int, tuple[int, i
 
 
 def _conv3d(g: Graph, inputs: Inputs, params: Params) -> Result:
-    """Channels and batch share ggml's fourth axis; its result has filters and batch in it."""
+    """Build conv3d. ggml's fourth axis holds batch x channels in the input, batch x filters in the result."""
     N, C = inputs["x"].shape[:2]
     K = inputs["weight"].shape[0]
     image, pads, filters = _volume(g, inputs, params)
@@ -89,7 +89,7 @@ def _im2col(g: Graph, inputs: Inputs, params: Params) -> Result:
     R, S = params["kernel"]
     (down, across), (high, wide) = each(params["stride"], 2), each(params["dilation"], 2)
     image, pad_w, pad_h = _padded(g, g.floats(x), params["padding"])
-    # The filter gives only its shape.
+    # ggml_im2col reads only the filter's shape.
     filter_shape = g.put(stored(np.zeros((1, C, R, S), np.float16)))
     cols = g.im2col(filter_shape, image, across, down, pad_w, pad_h, wide, high, True, SCALAR_IDS["f16"])
     P, Q = _positions(inputs, params, 2)

@@ -1,4 +1,4 @@
-"""What moves numbers, as ggml graphs."""
+"""Pad, roll, concat, and elementwise add and mul as ggml graphs."""
 
 from refsd.engines.ggml.graph import Graph, Result
 from refsd.engines.ggml.ops.builder import Builder, Inputs, Params, Refusal

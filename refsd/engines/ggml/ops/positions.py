@@ -1,4 +1,4 @@
-"""Embeddings of position and time as ggml graphs."""
+"""RoPE and the timestep embedding as ggml graphs."""
 
 from refsd.engines.ggml.graph import Graph, Result
 from refsd.engines.ggml.ops.builder import Builder, Inputs, Params, Refusal
@@ -17,7 +17,7 @@ def _only_cosines_first(case: Case) -> str | None:
     return None if plain else "ggml_timestep_embedding has cosines first, no shift and no scale"
 
 
-# ggml.h, GGML_ROPE_TYPE_NEOX; without it neighbours are paired.
+# GGML_ROPE_TYPE_NEOX in ggml.h: rotate element i with i + dim/2; mode 0 rotates neighbouring elements.
 _NEOX = 2
 
 
