@@ -1,4 +1,4 @@
-"""Weights: from files of any layout to one lazy mapping under the original checkpoint's names."""
+"""Read weights from files of any layout as one lazy mapping under the original checkpoint's names."""
 
 from refsd.weights.checkpoint import Checkpoint, open_checkpoint
 from refsd.weights.component import Component

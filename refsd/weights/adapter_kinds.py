@@ -1,4 +1,4 @@
-"""From the parts of a file to an adapter: which kind they make, whether they fit the layer, what their scale is."""
+"""Build an adapter from its tensors in a file: find its kind and scale, check its shapes against the layer."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -29,16 +29,16 @@ Shape = tuple[int, ...]
 
 
 class Misfit(Exception):
-    """A part that does not fit its layer: a few words."""
+    """An adapter's part does not fit its layer; the message is a few words."""
 
 
 class Parts:
-    """One layer's parts in a file.
+    """The parts (named tensors) of one layer's adapter in a file.
 
     tensors:  part -> StoredTensor
-    shape:    of the layer's weight
-    expand:   a StoredTensor -> its values, in the compute dtype
-    settings: PEFT's, of this module
+    shape:    shape of the layer's weight
+    expand:   StoredTensor -> its values, in the compute dtype
+    settings: PEFT's settings of this layer
     rule:     one of adapter_rules.NAMES
     """
 
@@ -62,25 +62,25 @@ class Parts:
 
     @property
     def taps(self) -> int:
-        """Filter positions; 1 for a linear layer."""
+        """Number of filter positions (R * S); 1 for a linear layer."""
         return math.prod(self.shape[2:])
 
     def dims(self, part: str, rank: int) -> Shape:
-        """A part's shape. Raises Misfit unless it has that many axes, not counting 1s behind them."""
+        """Return the first `rank` axes of a part's shape. Raises Misfit unless all further axes are 1."""
         shape = self.tensors[part].shape
         if len(shape) < rank or any(n != 1 for n in shape[rank:]) or 0 in shape:
             raise Misfit(f"{part} {list(shape)} does not have {rank} axes")
         return shape[:rank]
 
     def rank(self, part: str) -> int:
-        """A part's first axis."""
+        """Return the length of a part's first axis."""
         shape = self.tensors[part].shape
         if not shape or 0 in shape:
             raise Misfit(f"{part} {list(shape)} is empty")
         return shape[0]
 
     def get(self, part: str, *shape: int):
-        """A part as an array of this shape; its file may split the axes behind the first otherwise."""
+        """Return a part as an array of this shape. The file may split the axes after the first differently."""
         tensor = self.tensors[part]
         if math.prod(tensor.shape) != math.prod(shape) or tensor.shape[:1] != shape[:1]:
             raise Misfit(f"{part} {list(tensor.shape)} for {list(shape)}")
@@ -173,7 +173,7 @@ def _glora(p: Parts) -> GLoRA:
 
 
 def _oft(p: Parts) -> OutputRotation:
-    """diag_oft [n, b, b], boft [m, n, b, b]. alpha is a constraint on all blocks together; 0: none."""
+    """Build LyCORIS's diag_oft [n, b, b] or boft [m, n, b, b]. alpha limits all blocks together; 0: no limit."""
     O = p.shape[0]
     shape = p.tensors["oft_blocks"].shape
     p.rank("oft_blocks")
@@ -216,7 +216,7 @@ def _boft_input(p: Parts) -> InputRotation:
 
 
 def _ia3(p: Parts) -> IA3:
-    """LyCORIS: gain - 1."""
+    """Build LyCORIS's IA3; the file stores gain - 1."""
     if math.prod(p.tensors["on_input"].shape) != 1:
         raise Misfit(f"on_input {list(p.tensors['on_input'].shape)} for one number")
     on_input = bool(p.tensors["on_input"].values().reshape(()))
@@ -224,7 +224,9 @@ def _ia3(p: Parts) -> IA3:
 
 
 def _ia3_peft(p: Parts) -> IA3:
-    """A column is of the outputs, a row of the inputs; a convolution's [1, C, 1, 1] must be told."""
+    """Build PEFT's IA3: a column scales the outputs, a row the inputs; for a convolution's [1, C, 1, 1] PEFT's
+    settings (feedforward_modules) decide.
+    """
     shape = p.tensors["ia3_l"].shape
     on_input = shape[:1] == (1,) if len(shape) == 2 else p.settings.feedforward
     return IA3(_vector(p, "ia3_l", p.shape[1 if on_input else 0]), on_input, on_bias=not on_input)
@@ -247,11 +249,12 @@ def _vector(p: Parts, part: str, n: int):
 
 
 class Kind(NamedTuple):
-    """
-    needs: the parts without which it is not this kind
-    may:   parts that it may have besides
-    axes:  of the layer's weight: 2 and 4, or a norm's 1
-    make:  from the parts
+    """A kind of adapter.
+
+    needs: parts that every adapter of this kind has
+    may:   optional parts
+    axes:  numbers of axes that the layer's weight may have: 2 and 4, or 1 for a norm
+    make:  function that builds the adapter from its parts
     """
 
     needs: tuple[str, ...]
@@ -282,7 +285,7 @@ KINDS: dict[str, Kind] = {
     "full": Kind((), ("diff", "diff_b", "alpha"), _LAYER, _full),
     "norm": Kind(("w_norm",), ("b_norm",), (1,), _norm),
 }
-# Pairs and alternatives that `needs` cannot say.
+# Parts that come in pairs, and parts of which one is required.
 _TOGETHER = (
     ("hada_t1", "hada_t2"),
     ("lokr_w1_a", "lokr_w1_b"),
@@ -292,7 +295,7 @@ _EITHER = {"lokr": (("lokr_w1", "lokr_w1_a"), ("lokr_w2", "lokr_w2_a")), "full":
 
 
 def kind_of(parts: Iterable[str]) -> str | None:
-    """The kind that these parts make, all of them; None where there is none."""
+    """Return the key of KINDS that needs these parts and allows no fewer and no others; None if there is none."""
     there = set(parts)
     for name, (needs, may, _, _) in KINDS.items():
         if (
@@ -306,7 +309,7 @@ def kind_of(parts: Iterable[str]) -> str | None:
 
 
 def build(parts: Parts) -> Adapter:
-    """Raises Misfit where the parts make no kind, or do not fit the layer."""
+    """Build the adapter from its parts. Raises Misfit if they match no kind or do not fit the layer."""
     if parts.kind is None:
         raise Misfit(f"{', '.join(sorted(parts.tensors))} make no adapter")
     kind = KINDS[parts.kind]

@@ -1,4 +1,4 @@
-"""What an adapter file is: its kind, and the models whose layers it names."""
+"""Identify an adapter file: its kind, and the models whose layers it names."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,11 @@ from refsd.networks.dimensions import Shape
 from refsd.weights.adapter_kinds import KINDS, kind_of
 from refsd.weights.adapter_names import PARTS, Target, aliases, split
 
-# Title -> component -> size, of the released models.
+# Released models: title -> component -> size.
 MODELS: dict[str, Mapping[str, Any]] = {
     title: sizes for family in FAMILIES.values() for title, sizes in family.sizes.items()
 }
-# adapter_kinds.KINDS -> what people call it
+# Key of adapter_kinds.KINDS -> its usual name.
 TITLES: dict[str, str] = {
     "lora": "LoRA",
     "loha": "LoHa",
@@ -29,16 +29,17 @@ TITLES: dict[str, str] = {
     "norm": "norm difference",
 }
 _DECOMPOSED = {"dora_scale", "magnitude"}
-# Parts that no model's own tensors are called by.
+# Parts whose names occur in adapter files only, not in models.
 _TELLING = set(PARTS.values()) - {"weight", "alpha"}
 
 
 class AdapterSurvey(NamedTuple):
-    """
+    """What the names and shapes in an adapter file show.
+
     kind:    "LoRA", or "LoRA and LoKr"
-    models:  titles of the models whose layers most names are of; none where fewer than half are of any
-    layers:  how many of their layers it changes
-    unknown: names that are of no layer of the first of them, or make no adapter together
+    models:  titles of the models that match most tensor names; empty if none matches at least half of them
+    layers:  number of the models' layers that the file adapts
+    unknown: tensor names that match no layer of the first model, or whose layer's parts are incomplete
     """
 
     kind: str
@@ -57,7 +58,7 @@ class AdapterSurvey(NamedTuple):
 
 
 def survey_adapter(shapes: Mapping[str, Shape]) -> AdapterSurvey | None:
-    """Identify an adapter file by its names and shapes; None where no name is a part of an adapter."""
+    """Identify an adapter file by its tensor names and shapes; None if no name is part of an adapter."""
     named = {name: parted for name in shapes if (parted := split(name)) is not None}
     if not any(part in _TELLING for _, part in named.values()):
         return None
@@ -82,7 +83,7 @@ def survey_adapter(shapes: Mapping[str, Shape]) -> AdapterSurvey | None:
 
 @functools.cache
 def _layers(title: str) -> dict[str, tuple[Target, Shape]]:
-    """What an adapter may call a layer of a model -> the layer, and its weight's shape."""
+    """Map every name that an adapter file may use for a layer of a model to the layer and its weight's shape."""
     sizes = MODELS[title]
     shapes = {component: NETWORKS[component].shapes(size) for component, size in sizes.items()}
     named = {name: target for name, target in aliases(sizes, shapes).items() if target.component in sizes}
@@ -90,14 +91,14 @@ def _layers(title: str) -> dict[str, tuple[Target, Shape]]:
 
 
 def _fitting(modules: Mapping[str, Mapping[str, str]], shapes: Mapping[str, Shape], title: str) -> set[str]:
-    """The modules that are layers of a model, and as large as these."""
+    """Return the modules of a file whose names and sizes match layers of the model."""
     layers = _layers(title)
     parts = {module: {part: shapes[name] for part, name in of.items()} for module, of in modules.items()}
     return {module for module, of in parts.items() if module in layers and _fits(of, *layers[module])}
 
 
 def _fits(parts: Mapping[str, Shape], target: Target, weight: Shape) -> bool:
-    """Whether the parts that tell a layer's rows and columns tell those of `weight`."""
+    """Check the rows and columns that an adapter's parts imply against the shape `weight` of the layer's weight."""
     if not weight:
         return True
     rows = target.count or weight[0]
@@ -114,7 +115,7 @@ def _fits(parts: Mapping[str, Shape], target: Target, weight: Shape) -> bool:
 
 
 def _kind(parts: Mapping[str, str], shapes: Mapping[str, Shape]) -> str | None:
-    """A title of TITLES, or DoRA or LyCORIS' BOFT, which are kinds within a kind; None where parts are missing."""
+    """Return an adapter's title of TITLES, or "DoRA" or "BOFT" (no keys of KINDS); None if parts are missing."""
     kind = kind_of(parts)
     if kind is None:
         return None
@@ -126,13 +127,13 @@ def _kind(parts: Mapping[str, str], shapes: Mapping[str, Shape]) -> str | None:
 
 
 def _half(parts: Iterable[str]) -> str:
-    """The kind that has one of these parts, where none has all that it needs."""
+    """Return the title of the first kind that has one of these parts; for a file of incomplete adapters only."""
     there = {*parts} & _TELLING
     kinds = (name for name, kind in KINDS.items() if there & {*kind.needs, *kind.may})
     return TITLES[next(kinds, "lora")]
 
 
 def _joined(words: Iterable[str], conjunction: str) -> str:
-    """a, b or c"""
+    """Join words as in "a, b or c"."""
     *first, last = [*words] or [""]
     return f"{', '.join(first)} {conjunction} {last}" if first else last

@@ -1,6 +1,6 @@
-"""What adapter files call a layer, and the parts of its adapter: tables.
+"""Tables of the names that adapter files use for a layer and for the parts of its adapter.
 
-A name is a module's and a part's: "lora_unet_mid_block_attentions_0_proj_in" + ".lora_up.weight".
+A tensor's name is a module's name plus a part's: "lora_unet_mid_block_attentions_0_proj_in" + ".lora_up.weight".
 """
 
 import re
@@ -12,7 +12,7 @@ from refsd.networks import DENOISERS, NETWORKS
 from refsd.networks.dimensions import Shape
 from refsd.networks.keymap import SWAP, Keymap
 
-# What a name ends in -> the part. The longest match counts.
+# Ending of a tensor's name -> part. The longest match counts.
 PARTS: dict[str, str] = {
     # kohya, LyCORIS
     ".lora_down.weight": "down",
@@ -56,14 +56,14 @@ PARTS: dict[str, str] = {
 }
 _LONGEST_FIRST = sorted(PARTS, key=len, reverse=True)
 
-# diffusers' attention processors: "attn1.processor.to_out_lora.down.weight" is of attn1.to_out.0.
+# diffusers' attention processors: "attn1.processor.to_out_lora.down.weight" belongs to attn1.to_out.0.
 _PROCESSOR = re.compile(r"(.*)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight")
-# XLabs' for FLUX.1: 1 is the picture's, 2 the text's.
+# XLabs' names for FLUX.1: lora1 belongs to the img stream, lora2 to the txt stream.
 _XLABS = re.compile(r"(double_blocks\.\d+)\.processor\.(qkv|proj)_lora([12])\.(down|up)\.weight")
 
 
 def split(name: str) -> tuple[str, str] | None:
-    """A name in the file -> its module and its part; None where no table knows it."""
+    """Split a tensor's name into module and part; None if it is in no table."""
     if processor := _PROCESSOR.fullmatch(name):
         module, layer, part = processor.groups()
         return f"{module}.{layer}" + (".0" if layer == "to_out" else ""), part
@@ -74,10 +74,10 @@ def split(name: str) -> tuple[str, str] | None:
     return None if end is None else (name.removesuffix(end), PARTS[end])
 
 
-# The networks that adapters are made for.
+# Networks for which adapters exist.
 ADAPTED = tuple(network.name for network in NETWORKS.values() if network.adapters)
 
-# A layer's key and shape -> what a layout calls it, or the layers that it makes of its rows.
+# (key, shape) of a layer's weight -> (name, first row, number of rows; None: all) for each layer of another layout.
 Layout = Callable[[str, Shape], Iterator[tuple[str, int, int | None]]]
 
 
@@ -90,7 +90,7 @@ def _theirs(keymap: Keymap) -> Layout:
             yield source.names[0], shape[0] // 2, shape[0]
         elif len(source.names) == 1:
             yield source.names[0], 0, None
-        else:  # q, k and v have as many rows as columns; a fourth takes the rest
+        else:  # q, k and v have as many rows as columns; a fourth layer has the remaining rows
             for i, name in enumerate(source.names):
                 yield name, i * shape[1], shape[1] if i < 3 else shape[0] - 3 * shape[1]
 
@@ -118,10 +118,10 @@ def _layouts(component: str, size: Any) -> dict[str, Layout]:
 
 
 def aliases(sizes: Mapping[str, Any], shapes: Mapping[str, Mapping[str, Shape]]) -> dict[str, Target]:
-    """Everything that a file may call a layer -> the layer.
+    """Map every name that an adapter file may use for a layer to that layer.
 
     sizes:  component -> its size
-    shapes: component -> name -> shape of its weights ("time_embed.0.weight", "time_embed.0.bias", ...)
+    shapes: component -> tensor name ("time_embed.0.weight", "time_embed.0.bias", ...) -> shape
     """
     denoiser = any(component in shapes for component in DENOISERS)
     found: dict[str, Target] = {}

@@ -1,4 +1,4 @@
-"""How an adapter file is applied at a strength other than 1: rules of trainers and engines, by name."""
+"""Rules, by name, by which trainers and engines apply an adapter file, above all at a strength other than 1."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from refsd.kernels.adapters.strengths import (
     turn_whole,
 )
 
-# Kinds of adapter_kinds.KINDS.
+# Keys of adapter_kinds.KINDS.
 _PLAIN = frozenset(("lora", "loha", "lokr", "full", "norm"))
 _ROTATED = frozenset(("oft",))
 _LYCORIS = _PLAIN | _ROTATED | {"glora", "ia3"}
@@ -26,22 +26,23 @@ _OF_PEFT = frozenset(("oft of PEFT", "boft of PEFT", "ia3 of PEFT"))
 
 
 class Rule(NamedTuple):
-    """
-    title:       for a person
-    kinds:       what it loads
-    fixed:       kinds for which it knows no strength but 1
-    decomposed:  which parts hold the magnitudes of a DoRA that it reads: dora_scale, magnitude or both
-    ignores:     whether it applies the LoRA alone where it does not read the magnitudes; else they are refused
-    dora:        where a strength enters a DoRA
-    eps:         whether the machine epsilon is added to a DoRA's lengths
-    of_base:     whether lengths of rows are those of the weight, without the delta
-    crossed:     whether a DoRA on rows is divided by the lengths of the columns
-    columns:     whether it knows a DoRA on columns, and one of a LoHa or LoKr
-    turn:        where a strength enters an OFT or BOFT
+    """How one program applies adapters.
+
+    title:       name of the program, for messages
+    kinds:       kinds that it loads
+    fixed:       kinds that it applies at strength 1 only
+    decomposed:  parts from which it reads a DoRA's magnitudes: dora_scale, magnitude or both
+    ignores:     True if it applies the LoRA alone where it does not read the magnitudes; False: refsd refuses those
+    dora:        strength -> how it enters a DoRA
+    eps:         whether the machine epsilon is added to a DoRA's norms
+    of_base:     whether the norms of rows are those of the weight without the delta
+    crossed:     whether a DoRA on rows is divided by the norms of the columns
+    columns:     whether it supports a DoRA on columns, and a DoRA of a LoHa or LoKr
+    turn:        strength -> how it enters an OFT or BOFT
     limit:       (skew blocks, alpha, outputs) -> the blocks within their constraint
-    rescales:    whether an OFT's rescale is read (a BOFT's is in any case)
-    in_turn:     whether an adapter meets the weight that those before it on the layer have left; else each meets
-                 the layer's own
+    rescales:    whether it reads an OFT's rescale (it always reads a BOFT's)
+    in_turn:     True if each adapter of a layer is computed from the weight as the previous adapters left it; False
+                 if each is computed from the model's weight
     """
 
     title: str
@@ -60,7 +61,10 @@ class Rule(NamedTuple):
     in_turn: bool = False
 
     def decompose(self, inner, magnitude, on_input: bool) -> DoRA | CrossedDoRA | None:
-        """The DoRA of these parts; None where it knows none such. magnitude: of the rows, or of the columns"""
+        """Return the DoRA of an inner adapter; None if this program does not support it.
+
+        magnitude: [O], or [I] with `on_input`, where the magnitudes are those of columns
+        """
         if (on_input or not isinstance(inner, LoRA)) and not self.columns:
             return None
         if self.crossed and not on_input:
@@ -108,7 +112,12 @@ NAMES = (TRAINER, *RULES)
 
 
 def rule_of(name: str, kind: str, parts) -> Rule:
-    """name: one of NAMES. kind: of KINDS; parts: their names, where PEFT's DoRA has a magnitude"""
+    """Return the rule for one adapter; only "trainer" depends on the adapter.
+
+    name:  one of NAMES
+    kind:  a key of adapter_kinds.KINDS
+    parts: names of the adapter's parts; "magnitude" marks a DoRA that PEFT wrote
+    """
     if name != TRAINER:
         return RULES[name]
     return _PEFT if kind in _OF_PEFT or "magnitude" in parts else RULES["lycoris"]

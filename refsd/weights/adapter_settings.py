@@ -1,7 +1,7 @@
-"""What PEFT writes beside an adapter's tensors, or diffusers into their header.
+"""Read the settings that PEFT writes beside an adapter's tensors, or diffusers into the file's header.
 
-Everything that changes the arithmetic is read or refused by name. What only says how the adapter was trained, or
-which modules it stands on (the tensors tell that too), is not looked at.
+Settings that change the arithmetic are read, or refused by name. Settings about training only, and the list of
+adapted modules (the tensor names show it too), are ignored.
 """
 
 import json
@@ -17,16 +17,16 @@ from refsd.weights.stored import Weights
 
 CONFIG = "adapter_config.json"
 METADATA = "lora_adapter_metadata"
-# What diffusers calls a pipeline's text encoders -> the components that may be meant; any other is the denoiser.
+# diffusers' name of a text encoder -> the components that it may be; any other name is the denoiser's.
 _ENCODERS = {
     "text_encoder": ("clip", "qwen3", "mistral"),
     "text_encoder_2": ("clip_g", "t5"),
     "text_encoder_3": ("t5",),
 }
-PREFIX = "base_model.model."  # of every name in a file that PEFT saved
+PREFIX = "base_model.model."  # begins every tensor name in a file that PEFT saved
 PEFT_TYPES = ("LORA", "LOHA", "LOKR", "OFT", "BOFT", "IA3")
 
-# Settings that refsd does not compute, and the values that mean that they are off.
+# Settings that refsd does not compute (_REFUSED), and the values that switch them off (_OFF).
 _OFF = (None, False, "none", {}, [])
 _REFUSED = (
     "use_qalora",
@@ -42,9 +42,10 @@ _REFUSED = (
     "modules_to_save",
     "bias",
 )
-# Beginnings of init_lora_weights that take what they begin with out of the model's own weights.
+# Values of init_lora_weights (by their first letters) with which PEFT subtracts the initial adapter from the
+# model's weights.
 _CHANGES_THE_MODEL = ("pissa", "corda", "olora", "loftq", "lora_ga")
-# Numbers, and the range that each must be in.
+# Numeric settings: name -> (lowest, highest).
 _NUMBERS = {
     "lora_alpha": (-1e9, 1e9),
     "alpha": (-1e9, 1e9),
@@ -52,21 +53,21 @@ _NUMBERS = {
     "eps": (0, 1e9),
     "num_cayley_neumann_terms": (0, 100),
 }
-_PATTERNS, _LONGEST = 4096, 300  # how many patterns, and how long each may be
+_PATTERNS, _LONGEST = 4096, 300  # at most so many patterns, each of so many characters
 _PLAIN = re.compile(r"[\w\-.\\^$|()\[\]?*+:]*", re.ASCII)
 _REPEATED_GROUP, _REPEATS = re.compile(r"\)[*+?]"), re.compile(r"(?<!\\)[*+]")
 
 
 class ModuleSettings(NamedTuple):
-    """PEFT's settings of one module; without PEFT, as here.
+    """PEFT's settings of one module; the defaults are those of a file without PEFT's settings.
 
-    alpha, rank: None where nothing says them
-    rslora:      whether alpha is divided by the root of the rank
-    dora:        whether its rows are rescaled
+    alpha, rank: None if the settings do not have them
+    rslora:      whether alpha is divided by the square root of the rank
+    dora:        whether the adapter is a DoRA
     feedforward: whether an IA3 scales the module's input
-    block_share: whether one block of an OFT is for all
-    coft:        the limit of an OFT's blocks; None: there is none
-    terms:       of the series that stands for the inverse in an OFT; None: the inverse itself
+    block_share: whether all blocks of an OFT are the same
+    coft:        limit of the norm of each OFT block; None: no limit
+    terms:       number of terms of the Neumann series that replaces the inverse in an OFT; None: the exact inverse
     """
 
     alpha: float | None = None
@@ -80,9 +81,10 @@ class ModuleSettings(NamedTuple):
 
 
 def read_settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
-    """Of what diffusers calls a component ("unet", "text_encoder", ...); under "" those of a whole file of PEFT's.
+    """Return the settings by diffusers' name of a component ("unet", "text_encoder", ...); PEFT's own file has one
+    entry, under "".
 
-    Raises BadInput for a setting that refsd does not read, or that is no such thing.
+    Raises BadInput for a setting that refsd does not compute, or whose value is malformed.
     """
     config = path.with_name(CONFIG)
     metadata = weights.metadata.get(METADATA)
@@ -106,7 +108,10 @@ def read_settings(path: Path, weights: Weights) -> dict[str, dict[str, Any]]:
 
 
 def of_component(settings: Mapping[str, dict[str, Any]], component: str) -> tuple[str, dict[str, Any]]:
-    """What stands before its modules' names in the file, and its settings. component: of a checkpoint, "unet"."""
+    """Return the prefix of a component's module names in the file, and its settings.
+
+    component: name in a checkpoint, as "unet"
+    """
     for name, found in settings.items():
         meant = _ENCODERS.get(name, DENOISERS)
         if not name:
@@ -117,7 +122,7 @@ def of_component(settings: Mapping[str, dict[str, Any]], component: str) -> tupl
 
 
 def of_module(settings: Mapping[str, Any], module: str) -> ModuleSettings:
-    """The settings of the module that PEFT knows by this name, in which patterns are looked up.
+    """Return the settings of one module; `module` is PEFT's name of it, which the patterns are matched against.
 
     Source: PEFT utils/other.py, get_pattern_key; tuners/ia3/model.py, _check_target_module_feedforward.
     """
@@ -139,7 +144,7 @@ def of_module(settings: Mapping[str, Any], module: str) -> ModuleSettings:
 
 
 def _of_pattern(patterns: Mapping[str, Any] | None, module: str, default):
-    """The value of the first pattern that the end of the module's name is."""
+    """Return the value of the first pattern that matches the end of the module's name, else the default."""
     found = (value for pattern, value in (patterns or {}).items() if re.match(rf"(.*\.)?({pattern})$", module))
     return next(found, default)
 
@@ -196,7 +201,7 @@ def _check(where: str, settings: Mapping[str, Any]) -> None:
 
 
 def _check_pattern(where: str, setting: str, pattern: str) -> None:
-    """A file must not be able to keep the matching busy: two repeats at most, and none of a group."""
+    """Raise BadInput for a pattern that could be slow to match: it may have two repeats, and none of a group."""
     fits = len(pattern) <= _LONGEST and _PLAIN.fullmatch(pattern) and not _REPEATED_GROUP.search(pattern)
     try:
         re.compile(pattern)

@@ -1,4 +1,4 @@
-"""Adapter files: from whatever a trainer calls a layer to the layer of the original checkpoint."""
+"""Read adapter files: map each trainer's name of a layer to the layer of the original checkpoint."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,9 +23,10 @@ _INTEGERS = ("on_input", "alpha")
 
 
 class AdapterFile(NamedTuple):
-    """
-    targets:  layer -> part -> name in the file
-    settings: PEFT's, as adapter_settings.read_settings finds them
+    """An adapter file whose tensor names are matched to a checkpoint's layers.
+
+    targets:  layer -> part of its adapter -> tensor name in the file
+    settings: PEFT's settings, as adapter_settings.read_settings returns them
     rule:     one of adapter_rules.NAMES
     """
 
@@ -36,10 +37,10 @@ class AdapterFile(NamedTuple):
 
 
 def open_adapters(path: str | Path, checkpoint: Checkpoint, rule: str = TRAINER) -> AdapterFile:
-    """Read an adapter file's header and PEFT's settings, and find each name's layer in the checkpoint.
+    """Read an adapter file's header and PEFT's settings, and find the checkpoint's layer for each tensor name.
 
-    Raises BadInput, in one line that lists all of them, for names that are no part of an adapter, or of no layer;
-    and for settings that refsd does not compute.
+    Raises BadInput, in one line that lists all of them, for names that are no part of an adapter or match no
+    layer of the checkpoint; and for settings that refsd does not compute.
     """
     weights = open_weights(path)
     settings = read_settings(Path(path), weights)
@@ -76,10 +77,10 @@ def build_adapters(
     expand: Callable[[StoredTensor], np.ndarray],
     strength: float = 1.0,
 ) -> dict[Target, Adapter]:
-    """The adapters of one component, their arrays from `expand`.
+    """Build the adapters of one component; `expand` turns each stored tensor into an array.
 
     Raises BadInput, in one line that lists all of them, for parts that do not fit their layers or are not finite,
-    and for what the file's rule does not load, or not at this strength.
+    and for kinds of adapter that the file's rule does not load, or does not load at this strength.
     """
     found: dict[Target, Adapter] = {}
     misfits = []

@@ -1,10 +1,10 @@
-"""Weights of 4 bits as bitsandbytes saves them: NF4 and FP4, their scales possibly packed themselves.
+"""Read 4-bit weights as bitsandbytes saves them: NF4 and FP4, whose scales may be quantized too ("nested").
 
-<weight>                                  U8 [n / 2, 1], two codes a byte; or other types of as many bytes
-<weight>.absmax                           F32, a scale for each `blocksize` codes; U8 where it is nested
-<weight>.quant_map                        F32 [16], what each code stands for
+<weight>                                  U8 [n / 2, 1], two codes a byte; or another type of the same size in bytes
+<weight>.absmax                           F32, one scale for `blocksize` codes; U8 if nested
+<weight>.quant_map                        F32 [16], the value of each code
 <weight>.quant_state.bitsandbytes__nf4    U8, JSON: quant_type, blocksize, shape, nested_blocksize, nested_offset
-<weight>.nested_absmax, .nested_quant_map F32, F32 [256]: of the scales, absmax = map[code] nested_absmax + offset
+<weight>.nested_absmax, .nested_quant_map F32, F32 [256]: absmax = nested_quant_map[code] nested_absmax + offset
 
 Source: bitsandbytes, functional.py, QuantState.as_dict and dequantize_4bit.
 """
@@ -30,7 +30,10 @@ MAX_RANK = 4
 
 
 def find(path: object, headers: Mapping[str, Header], read: Read) -> dict[str, Joined]:
-    """Name of a weight -> what it is. Raises BadInput for a state that says nonsense, and for what is missing."""
+    """Join each 4-bit weight with its scales: weight name -> Joined.
+
+    Raises BadInput for a malformed quant_state, and for a tensor that is missing.
+    """
     found = {}
     for name in headers:
         weight, state, kind = name.rpartition(STATE)

@@ -1,4 +1,4 @@
-"""A checkpoint: components with the original's names, wherever and however they are kept."""
+"""Open a checkpoint from any file or folder layout: components whose tensors have the original's names."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -20,7 +20,7 @@ FOLDERS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text
 
 
 def _files() -> tuple[str, ...]:
-    """What diffusers and transformers call a folder's weights; the first that is there is read."""
+    """Return the names of weight files in diffusers' and transformers' folders; the first that exists is read."""
     stems = {
         "safetensors": ("diffusion_pytorch_model", "model"),
         "bin": ("diffusion_pytorch_model", "pytorch_model"),
@@ -35,7 +35,7 @@ def _files() -> tuple[str, ...]:
 
 FILES = _files()
 
-# What the command line calls a part -> the components that its file may hold.
+# Command-line flag of a part -> components that its file may hold.
 PART_FLAGS = {
     "--diffusion-model": DENOISERS,
     "--vae": ("vae", "flux2-vae"),
@@ -49,15 +49,16 @@ PART_FLAGS = {
 
 
 class Checkpoint(NamedTuple):
-    """
-    family:     the model that the components make; None where there are none
-    foreign:    what the names give away that refsd does not run; None elsewhere
-    adapter:    what the file is if it is an adapter's; None elsewhere
-    layout:     that of every component, or "mixed"
+    """A model's files, split into components.
+
+    family:     the model family that the components belong to; None if it is not identified
+    foreign:    title of a kind of file that refsd recognises by its names but does not run; else None
+    adapter:    what was found out about an adapter file; None for other files
+    layout:     the layout of all components, or "mixed"
     components: name -> Component
     files:      every file that was opened
-    unknown:    names that stand in no component
-    extras:     the same, but known
+    unknown:    tensor names that belong to no component
+    extras:     the same, but listed in detect.KNOWN_EXTRAS
     """
 
     path: Path
@@ -74,15 +75,15 @@ class Checkpoint(NamedTuple):
 def open_checkpoint(
     path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True
 ) -> Checkpoint:
-    """Open a file or a diffusers folder, and check that every tensor is there and nothing else.
+    """Open a file or a diffusers folder, and check that no tensor is missing and none is left over.
 
-    parts: a key of PART_FLAGS -> a file whose component takes the place of the model's
+    parts: key of PART_FLAGS -> file whose component replaces the model's
     path:  may be None where parts are given
-    mapped: False reads all files into memory; else headers only are read, and the files must stay as they are while
-           the checkpoint is used (see open_weights)
+    mapped: True reads headers only and maps the files, which must not change while the checkpoint is used (see
+            open_weights); False reads all files into memory
 
-    Raises BadInput: not such a file, nothing that refsd runs, ambiguous names, or tensors that
-    are missing, unused or misshapen, all of them in one line.
+    Raises BadInput if the format is unknown, refsd does not run the model, or names are ambiguous; and in one line
+    that lists all of them, for tensors that are missing, unused or misshapen.
     """
     checkpoint = survey(path, parts, mapped)
     if checkpoint.adapter is not None and checkpoint.adapter.runs:
@@ -105,9 +106,9 @@ def open_checkpoint(
 
 
 def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True) -> Checkpoint:
-    """What a file or folder is, as far as its headers tell; `parts` and `mapped` as in open_checkpoint.
+    """Identify a file or folder from its headers alone; `parts` and `mapped` as in open_checkpoint.
 
-    Raises BadInput for what cannot be read, is ambiguous, or is no such part.
+    Raises BadInput for a file that cannot be read or is ambiguous, and for a part's file that lacks the part.
     """
     if path is None:
         if not parts:
@@ -161,7 +162,7 @@ def _checkpoint(
 
 
 def _scaled(vae: Component, family: Identity) -> Component:
-    """Set the latents' scale from the denoiser's family where no config has one."""
+    """Take the latent scale from the denoiser's family if the VAE's config has none."""
     scale = latents_of(family.name)
     if "scaling_factor" in vae.config or scale is None:
         return vae
@@ -169,7 +170,7 @@ def _scaled(vae: Component, family: Identity) -> Component:
 
 
 def _joined(whole: Checkpoint, flag: str, part: Checkpoint) -> Checkpoint:
-    """The checkpoint with the component that a flag's file holds."""
+    """Return `whole` with its component of that flag replaced by the one in `part`."""
     wanted = [name for name in PART_FLAGS[flag] if name in part.components]
     if not wanted:
         there = ", ".join(part.components) or part.foreign or "nothing that refsd knows"
@@ -181,7 +182,7 @@ def _joined(whole: Checkpoint, flag: str, part: Checkpoint) -> Checkpoint:
 
 
 def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
-    """Each file that holds weights, and the config.json beside it."""
+    """Open each weight file; pair it with the config.json beside it, if there is one."""
     if not path.is_dir():
         return [(open_weights(path, mapped), None)]
     folders = [path / name for name in FOLDERS if (path / name).is_dir()] or [path]
@@ -196,9 +197,9 @@ def _opened(path: Path, mapped: bool) -> list[tuple[Weights, Path | None]]:
 
 
 def component_of(weights: Weights, config: dict[str, Any]) -> Component:
-    """The only component that tensors make, as `config` (the content of a config.json) has it.
+    """Return the single component of a weight file; `config` is the content of its config.json.
 
-    Raises BadInput where they make none or several, and for what does not fit.
+    Raises BadInput if the tensors belong to no component or to several, and for tensors that do not fit.
     """
     shapes = {name: header.shape for name, header in weights.headers.items()}
     found, rest = find_components(weights.path, shapes)

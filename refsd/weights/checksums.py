@@ -1,4 +1,4 @@
-"""SHA-256 of a file, or of every file in a folder, in a list beside it that `sha256sum -c` reads."""
+"""Write and check the SHA-256 of a file, or of every file in a folder, in a list beside it for `sha256sum -c`."""
 
 import hashlib
 import os
@@ -7,21 +7,21 @@ import stat
 from pathlib import Path
 
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-_LARGEST = 1 << 20  # bytes of a list; what is larger is none
+_LARGEST = 1 << 20  # bytes; a larger file is not read as a list
 
-# Of each file: name, mode, inode, size, and when it was written and changed (ns).
+# One entry per file: name, mode, inode, size, modification and change time (ns).
 Stamp = tuple[tuple[str, int, int, int, int, int], ...]
 
 
 def beside(path: Path) -> Path:
-    """Where the list of a file or folder stands."""
+    """Return the path of the checksum list of a file or folder."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def stamp(path: Path) -> Stamp:
-    """What the file system says of a file, or of every file in a folder; () where nothing is.
+    """Return the file-system status of a file, or of every file in a folder; () if nothing exists at `path`.
 
-    It changes when somebody writes to a file or replaces it.
+    The value changes when a program writes to a file or replaces it.
     """
     try:
         noted = [(_name(file, path), os.lstat(file)) for file in _files(path)]
@@ -31,7 +31,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def write(path: Path) -> None:
-    """Write the list of a file or folder, and flush it and them to the disk."""
+    """Write the checksum list of a file or folder, and flush the list and the files to disk."""
     lines = [f"{_sha256(file)}  {_name(file, path)}\n" for file in _files(path)]
     beside(path).write_text("".join(lines))
     for written in (*path.rglob("*"), path, beside(path), path.parent):
@@ -39,7 +39,7 @@ def write(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
+    """Wait until a file, or a folder's directory entries, are on disk."""
     if path.is_dir() and os.name != "posix":  # Windows flushes no folders
         return
     handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
@@ -50,7 +50,7 @@ def flush(path: Path) -> None:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with a file or folder by its list, in one line; "" if every byte is as it was written."""
+    """Check a file or folder against its checksum list: return the first fault in one line, or "" if all agree."""
     if not os.path.lexists(path):
         return "it is missing"
     try:
@@ -74,14 +74,14 @@ def damage(path: Path) -> str:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or all that is in the folder but folders."""
+    """Return [path] for a file or link, else everything in the folder, recursively, except folders."""
     if path.is_symlink() or not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
 
 
 def _name(file: Path, path: Path) -> str:
-    """As seen from the folder that holds the list."""
+    """Return the file's path relative to the folder that holds the list."""
     return file.relative_to(path.parent).as_posix()
 
 

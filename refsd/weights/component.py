@@ -1,4 +1,4 @@
-"""A component of a checkpoint: its tensors under the original's names, read when asked for."""
+"""A component of a checkpoint: its tensors under the original checkpoint's names, read on access."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,9 +13,9 @@ from refsd.weights.stored import Weights, shown
 
 
 class ComponentWeights(Mapping[str, StoredTensor]):
-    """Canonical name -> tensor, read from the file when asked for.
+    """Map the original checkpoint's tensor names to tensors, read from the file on access.
 
-    The first reading of a tensor looks at its values: NaN or infinity raises BadInput.
+    The first access to a tensor checks its values: NaN or infinity raises BadInput.
     """
 
     def __init__(self, weights: Weights, sources: dict[str, Source]):
@@ -48,13 +48,14 @@ class ComponentWeights(Mapping[str, StoredTensor]):
 
 
 class Component(NamedTuple):
-    """
-    name:    a key of ARCHITECTURES: "unet", "vae", "clip", ...
-    weights: under the original checkpoint's names, without the component's prefix
-    config:  what the shapes do not tell: num_heads, num_groups, ...
-    layout:  whose names the file has: "ldm", "original", "diffusers", "transformers", "llama.cpp"
-    unused:  names in the file that stand with the component and make none of its tensors
-    extras:  the same, but known: what training or another model left there
+    """One network of a checkpoint, with its weights and hyper-parameters.
+
+    name:    key of NETWORKS: "unet", "vae", "clip", ...
+    weights: tensors under the original checkpoint's names, without the component's prefix
+    config:  hyper-parameters that shapes do not reveal: num_heads, num_groups, ...
+    layout:  naming scheme of the file: "ldm", "original", "diffusers", "transformers", "llama.cpp"
+    unused:  tensor names in the file under the component's prefix that the network does not have
+    extras:  the same, but known leftovers of training or of another model
     """
 
     name: str
@@ -66,5 +67,5 @@ class Component(NamedTuple):
 
     @property
     def size(self) -> Any:
-        """The NamedTuple that its architecture reads from shapes."""
+        """The network's dimensions, a NamedTuple, inferred from the tensor shapes."""
         return NETWORKS[self.name].size(self.weights.shapes)

@@ -1,4 +1,4 @@
-"""What the shapes do not tell: heads, groups, activations; from config.json, else as released models have it."""
+"""Read what shapes do not reveal (heads, groups, activations) from config.json; by default as released models."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from refsd.numerics.errors import BadInput
 
 
 def component_config(component: str, path: Path, shapes: Shapes, config: dict[str, Any] | None) -> dict[str, Any]:
-    """What a component's model needs besides its weights.
+    """Return the hyper-parameters that a component's network needs besides its weights.
 
-    shapes: of its tensors, under the original's names
+    shapes: tensor name, as in the original -> shape
     config: the content of config.json at `path`, or None
-    Raises BadInput for a field that is no such thing, or that asks for what refsd does not compute.
+    Raises BadInput for a malformed field, and for a value that refsd does not compute.
     """
     network, given = NETWORKS[component], config or {}
     for inner in network.nested:
@@ -32,7 +32,7 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
     return network.config(path, shapes, given)
 
 
-# Fields that say how many blocks there are.
+# Fields of config.json that count blocks.
 _COUNTS = (
     "num_layers",
     "num_single_layers",
@@ -44,9 +44,9 @@ _COUNTS = (
 
 
 def _check_counts(network: Network, path: Path, shapes: Shapes, given: dict[str, Any]) -> None:
-    """Raises BadInput where the weights are whole and are not as many blocks as config.json says.
+    """Raise BadInput if the weights are complete but have another number of blocks than config.json.
 
-    A file that lost a block's every tensor is whole by its names.
+    Names alone do not reveal that a file lost all tensors of a block.
     """
     size = network.size(shapes)
     if network.folder is None or not network.shapes(size).keys() <= shapes.keys():

@@ -1,4 +1,4 @@
-"""A file of blocks, expanded."""
+"""Expand a file of quantized blocks to float tensors."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from refsd.weights.writers import Advance, Spec
 
 
 class Expansion:
-    """A GGUF file, or any other that refsd reads, whose blocks are expanded; one tensor at a time is in memory.
+    """Expand the blocks of a GGUF or any other file that refsd reads, with one tensor in memory at a time.
 
-    type: "f32", which is exact, or "f16": what blocks, 8-bit floats and scaled int8 become; others stay as they are
+    type: type that replaces blocks, 8-bit floats and scaled int8: "f32" (exact) or "f16"; other types are kept
 
     Raises BadInput for a tensor that refsd cannot read.
     """
@@ -32,13 +32,13 @@ class Expansion:
         return Spec(self.type if _is_packed(tensor) else tensor.type, tensor.shape)
 
     def check_name(self, output: Path) -> None:
-        """Raises BadInput for a name that means no format, or one that cannot hold these tensors."""
+        """Raise BadInput if the name's ending means no format, or a format that cannot hold these tensors."""
         check_name(output, self.specs, (spec.type for spec in self.specs.values()))
 
     def write(self, output: Path, advance: Advance = lambda n: None) -> None:
         """Write a .safetensors, .npz or .npy file.
 
-        Raises BadInput for another name, for a value that overflows f16, or where the file cannot be written.
+        Raises BadInput for another ending, for a value that overflows f16, or if the file cannot be written.
         """
         write_tensors(output, self.specs, map(self._expanded, self._weights), advance=advance)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, as plain data: for `refsd info`, and for a machine."""
+"""Describe a checkpoint as plain data, for `refsd info` and for programs."""
 
 import importlib.util
 import math
@@ -17,7 +17,7 @@ from refsd.weights.finite import not_finite
 from refsd.weights.problems import Problems, problems
 from refsd.weights.stored import Header, Weights, enough_memory
 
-# Installed packages that have CLIP's vocabulary, or get it.
+# Packages that contain CLIP's vocabulary or can download it -> where refsd then reads it.
 PACKAGES = {
     "instant_clip_tokenizer": "the package instant-clip-tokenizer",
     "open_clip": "the package open_clip_torch",
@@ -26,7 +26,7 @@ PACKAGES = {
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Everything that the headers tell. Values are text, numbers, lists and dicts."""
+    """Return all that can be read from a checkpoint's headers, as text, numbers, lists and dicts."""
     headers = [header for weights in checkpoint.files for header in weights.headers.values()]
     return {
         "path": str(checkpoint.path),
@@ -53,7 +53,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def list_tensors(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Every tensor under its name in the file, and under ours where there is one."""
+    """List every tensor: name in the file, type, shape, bytes, and its component and canonical name, or None."""
     ours = {
         (id(component.weights.file), part): f"{component.name}: {name}"
         for component in checkpoint.components.values()
@@ -74,11 +74,11 @@ def list_tensors(checkpoint: Checkpoint) -> list[dict[str, Any]]:
 
 
 def bad_values(checkpoint: Checkpoint, progress: Callable[[int], None] = lambda _: None) -> list[dict[str, Any]]:
-    """Read every tensor: those that hold NaN or infinity, and those whose type refsd cannot read.
+    """Read every tensor; list those that hold NaN or infinity, and those whose type refsd cannot read.
 
-    progress: called with the bytes of each tensor once it is done
+    progress: called with the number of bytes of each tensor after it was read
 
-    Raises BadInput for a tensor that is damaged, or that memory has no room for.
+    Raises BadInput for a tensor that is damaged or does not fit into memory.
     """
     found: list[dict[str, Any]] = []
     for weights in checkpoint.files:
@@ -94,7 +94,7 @@ def bad_values(checkpoint: Checkpoint, progress: Callable[[int], None] = lambda 
 
 
 def tokenizer(path: Path) -> str | None:
-    """Where CLIP's vocabulary would come from, in find_tokenizer's order, without going there."""
+    """Say where CLIP's vocabulary would be read from, in find_tokenizer's order, without reading it."""
     beside = path if path.is_dir() else path.parent
     for name in vocabulary.FILES:
         if (beside / "tokenizer" / name).is_file():
@@ -103,7 +103,7 @@ def tokenizer(path: Path) -> str | None:
 
 
 def _latents(checkpoint: Checkpoint) -> str | None:
-    """How a denoiser sees what the file's autoencoder makes."""
+    """Say how the denoiser scales the latents of the file's autoencoder; None if the file has no autoencoder."""
     parts = checkpoint.components
     if "flux2-vae" in parts or ("tae" in parts and "vae" not in parts):
         return "as the denoiser has them: nothing to scale"
@@ -154,7 +154,7 @@ def _volume(headers: Iterable[Header]) -> dict[str, Any]:
 
 
 def _prefixes(files: list[Weights]) -> dict[str, dict[str, Any]]:
-    """What stands before the first dot of the names, with what is under it; the largest first."""
+    """Group tensors by their name up to the first dot; return each group's volume, largest first."""
     groups: dict[str, list[Header]] = {}
     for weights in files:
         for name, header in weights.headers.items():
@@ -164,7 +164,7 @@ def _prefixes(files: list[Weights]) -> dict[str, dict[str, Any]]:
 
 
 def _metadata(files: list[Weights]) -> dict[str, str]:
-    """What the headers say besides, in short."""
+    """Return the headers' metadata, long texts shortened."""
     texts = {}
     for weights in files:
         for key, value in list(weights.metadata.items())[:64]:

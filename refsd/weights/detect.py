@@ -1,4 +1,4 @@
-"""What a set of tensor names is: whose components, in which layout, and what refsd cannot run."""
+"""Identify a set of tensor names: find the components and their layouts, and what refsd cannot run."""
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -10,16 +10,16 @@ from refsd.networks.network import Layout
 from refsd.numerics.errors import BadInput
 from refsd.weights.stored import shown
 
-# bigG's width and depth, which no other text encoder of CLIP's kind has.
+# Width and depth of OpenCLIP bigG, which no other CLIP text encoder has.
 _BIGG, _BIGG_LAYERS = 1280, 32
 
 _CLIP_LAYERS = ("text_model.encoder.layers.", "encoder.layers.", "transformer.resblocks.")
 
-# The half of a whole CLIP that encodes pictures; beside a text encoder it is not read.
+# Prefixes of CLIP's picture encoder, which refsd ignores in a file that also has the text encoder.
 PICTURE_TOWERS = ("vision_model.", "visual.")
 _TEXT_TOWERS = ("text_model.", "transformer.resblocks.")
 
-# A part of some name -> what the file is. In this order.
+# (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
     ("txt_norm.", "Qwen-Image"),
     *((tower, "CLIP's picture encoder") for tower in PICTURE_TOWERS),
@@ -32,7 +32,7 @@ FOREIGN = (
     (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )
 
-# What real files hold besides the model; refsd does not read it.
+# Tensors that real files hold besides the model; refsd ignores them.
 KNOWN_EXTRAS = (
     "model_ema.*",
     "betas",
@@ -72,7 +72,7 @@ KNOWN_EXTRAS = (
 
 
 class Candidate(NamedTuple):
-    """A component may stand under `prefix`, where some name goes on with one of `witnesses`."""
+    """A place for a component: it is under `prefix` if some name begins with `prefix` and one of `witnesses`."""
 
     component: str
     layout: Layout
@@ -80,7 +80,7 @@ class Candidate(NamedTuple):
     witnesses: tuple[str, ...]
 
 
-# In this order; the first of a component that has a witness is taken.
+# In order of preference: the first candidate of a component whose witness occurs is taken.
 CANDIDATES = tuple(
     Candidate(network.name, place.layout, prefix, place.witnesses)
     for network in NETWORKS.values()
@@ -90,14 +90,14 @@ CANDIDATES = tuple(
 
 
 class FoundComponent(NamedTuple):
-    """A component in a file: where, and the rest of each name -> the name in the file."""
+    """A component in a file: its place, and a map from each name without the prefix to the name in the file."""
 
     place: Candidate
     names: dict[str, str]
 
 
 def foreign_family(names: Iterable[str]) -> str | None:
-    """The family that a name gives away, if refsd does not run it."""
+    """Return the title of a model or file that refsd does not run, recognised by some name; else None."""
     names = [name for name in names if not is_known_extra(name)]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
@@ -105,9 +105,9 @@ def foreign_family(names: Iterable[str]) -> str | None:
 
 
 def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str, FoundComponent], list[str]]:
-    """The components, and the names that stand in none. Names without prefix go to the first that is bare.
+    """Find the components, and the names that belong to none. At most one component has names without a prefix.
 
-    Raises BadInput where the names speak for two denoisers, or for one component in two places.
+    Raises BadInput if the names fit two denoisers, or one component in two places.
     """
     found: dict[str, FoundComponent] = {}
     taken: set[str] = set()
@@ -138,7 +138,7 @@ def is_known_extra(name: str) -> bool:
 
 
 def _bigg_or(component: str, found: FoundComponent, shapes: Mapping[str, Shape]) -> str:
-    """OpenAI's and OpenCLIP's encoders have the same names: bigG is told by its width, or by its depth."""
+    """Return "clip_g" for an encoder of bigG's width or depth, whose names are those of OpenAI's ("clip")."""
     if component != "clip":
         return component
     table = next((shapes[name] for part, name in found.names.items() if _is_table(part)), ())

@@ -1,4 +1,4 @@
-"""Open what a user names: a file or its shards, by its content; and small JSON files."""
+"""Open a weight file or its shards, in the format that its content shows; read small JSON files."""
 
 import json
 from pathlib import Path
@@ -20,10 +20,11 @@ MAX_SHARDS = 4096
 def open_weights(path: str | Path, mapped: bool = True) -> Weights:
     """Open a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin), or shards by their .index.json.
 
-    mapped: map the file and read its header only: it must then stay as it is, since the system ends a program with
-            SIGBUS when it reads from a mapped file that another process has cut. False: read all of it into memory
+    mapped: True maps the file and reads its header only; the file must then not change, because the system ends a
+            program with SIGBUS when it reads from a mapped file that another process has truncated. False reads
+            all of it into memory
 
-    Raises BadInput where the file is not what it should be.
+    Raises BadInput for a file of another format, or a damaged one.
     """
     path = Path(path)
     with open_input(path, EXPECTED) as file:
@@ -41,7 +42,7 @@ def open_weights(path: str | Path, mapped: bool = True) -> Weights:
 
 
 def read_json(path: Path, most: int = MAX_JSON) -> dict[str, Any]:
-    """A small JSON object from a file. Raises BadInput where it is anything else."""
+    """Read a JSON object from a file of at most `most` bytes. Raises BadInput for anything else."""
     data = read_input(path, most, "JSON")
     try:
         content = json.loads(data.decode("utf-8"))

@@ -1,4 +1,4 @@
-"""Counting what is not a number: NaN and infinity are the values whose exponent bits are all ones."""
+"""Count values that are NaN or infinite: those whose exponent bits are all ones."""
 
 import math
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from refsd.golden.block_scales import SCALE_FIELDS
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
-CHUNK = 2**16  # elements looked at together: they stay in the cache
-UNPACKED = 2**22  # elements dequantized together: worth starting the threads
+CHUNK = 2**16  # elements checked at a time, so that they stay in the cache
+UNPACKED = 2**22  # elements dequantized at a time: enough work to start threads for
 
-# type -> its exponent bits
+# Float type -> mask of its exponent bits.
 EXPONENTS = {
     "f16": np.uint16(0x7C00),
     "bf16": np.uint16(0x7F80),
@@ -20,7 +20,7 @@ EXPONENTS = {
     "f64": np.uint64(0x7FF0_0000_0000_0000),
 }
 
-# Block type -> the upper bytes of its scales, where these are float16 and nothing else can be infinite.
+# Block types whose values can be infinite only through float16 scales -> offsets of these scales' upper bytes.
 HALVES = {
     type: [field.offset + 1 for field in fields]
     for type, fields in SCALE_FIELDS.items()
@@ -29,7 +29,7 @@ HALVES = {
 
 
 def not_finite(tensor: StoredTensor) -> int:
-    """How many values of a tensor are NaN or infinite. Packed types are dequantized a chunk at a time."""
+    """Count the values of a tensor that are NaN or infinite, dequantizing packed types a chunk at a time."""
     if tensor.type in ("f8_e4m3", "f8_e5m2"):
         flat = tensor.data.reshape(-1)
         pieces = (
@@ -52,7 +52,7 @@ def not_finite(tensor: StoredTensor) -> int:
 
 
 def _parts(tensor: StoredTensor) -> Iterator[StoredTensor]:
-    """The tensor, some rows at a time."""
+    """Yield the tensor in slices of rows, each of about UNPACKED elements."""
     if len(tensor.shape) < 2:
         return iter([tensor])
     step = max(1, UNPACKED // max(1, tensor.shape[-1]))

@@ -1,6 +1,6 @@
 """The GGUF format: magic, version, counts, key-value metadata, tensor infos, aligned data.
 
-Dimensions are written innermost first; here they are turned into torch's order.
+GGUF writes dimensions innermost first; this module reverses them into torch's order.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; ggml/src/gguf.cpp.
 """
 
@@ -18,26 +18,26 @@ from refsd.weights.stored import Content, Header, Weights, read_content, shown
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_TENSORS = 2**18
-MAX_ENTRIES = 2**16  # metadata
-MAX_ARRAY = 2**24  # elements of all arrays of text or of arrays
+MAX_ENTRIES = 2**16  # of metadata
+MAX_ARRAY = 2**24  # elements of all arrays whose elements are texts or arrays
 MAX_DEPTH = 3  # arrays in arrays
 MAX_TEXT = 2**24  # bytes of a text
 MAX_HEADER = 2**28  # bytes
 MAX_DIMS = 4
 MAX_ELEMENTS = 2**48
-KEPT_ARRAY = 16  # shorter arrays of numbers are kept, of others only the length
+KEPT_ARRAY = 16  # elements: numeric arrays up to this length are kept, others become Skipped
 
 
-# Metadata value types: struct codes; text is 8, an array 9.
+# Numeric types of metadata values: number in the file -> struct code. 8 is text, 9 an array.
 NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 TEXT, _ARRAY = 8, 9
 
 
 class Skipped(NamedTuple):
-    """A metadata array that was stepped over; gguf_arrays.py reads it.
+    """A metadata array that was checked but not kept; gguf_arrays.py reads it.
 
-    of: the number of its elements' type
-    at: the byte of its first element
+    of: number of the element type in the file
+    at: offset of the first element in the file, in bytes
     """
 
     length: int
@@ -46,7 +46,7 @@ class Skipped(NamedTuple):
 
 
 def open_gguf(path: Path, mapped: bool = True) -> Weights:
-    """Read the header and check it against the file. Raises BadInput; allocates nothing that the header claims."""
+    """Read the header and check it against the file, before allocating any size that it claims. Raises BadInput."""
     data = read_content(path, mapped)
     cursor = _Cursor(path, data)
     if cursor.take(4, "the magic") != MAGIC:
@@ -82,7 +82,7 @@ def open_gguf(path: Path, mapped: bool = True) -> Weights:
 
 
 class _Cursor:
-    """Steps through the header; every step is checked against the file's end."""
+    """Reads the header value by value; checks every step against the end of the file."""
 
     def __init__(self, path: Path, data: Content):
         self.path = path

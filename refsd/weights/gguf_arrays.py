@@ -1,6 +1,6 @@
-"""The arrays in a GGUF's metadata that opening it steps over: read when asked for, up to a limit.
+"""Read those arrays of a GGUF file's metadata that opening the file does not keep, up to a size limit.
 
-Opening a file checks that every array lies within it and that its texts are UTF-8; nothing is kept of them.
+Opening a file only checks that every array lies within it and that its texts are UTF-8.
 """
 
 import struct
@@ -16,7 +16,7 @@ MAX_BYTES = 2**26  # of all texts of an array
 
 
 def texts(weights: Weights, key: str) -> list[str]:
-    """Raises BadInput: no such key, no array of texts, more than 2^20 of them or than 64 MiB."""
+    """Read an array of texts. Raises BadInput for no such key, another type, more than 2^20 texts or 64 MiB."""
     array = _found(weights, key, "texts")
     if not isinstance(array, Skipped) or array.of != TEXT:
         raise _wrong(weights, key, "texts")
@@ -33,10 +33,10 @@ def texts(weights: Weights, key: str) -> list[str]:
 
 
 def numbers(weights: Weights, key: str, kind: str) -> np.ndarray:
-    """-> [n], a copy in the file's dtype; float64 or int64 for the few that opening the file kept
+    """Read an array of numbers -> [n], a copy in the file's dtype; float64 or int64 if short (gguf.KEPT_ARRAY).
 
     kind: "f" floats, "iu" integers, as in numpy's dtype.kind
-    Raises BadInput: no such key, no array of that kind, more than 2^20 elements.
+    Raises BadInput for no such key, another type, or more than 2^20 elements.
     """
     wanted = "floats" if kind == "f" else "integers"
     array = _found(weights, key, wanted)

@@ -1,7 +1,8 @@
-"""Where the tensors of a GGUF lie: one after another, each at a multiple of the alignment, to the end of the file.
+"""Check that a GGUF file's tensors follow each other, each at a multiple of the alignment, to the end of the file.
 
-What a tensor takes follows from its type and shape. Where that does not lead to the next one's offset, the tensor
-before is the wrong one, unless the tensor after the next lies where both together lead.
+Type and shape give a tensor's size. If the size does not lead to the next tensor's offset, the error blames the
+tensor itself; but if the sizes of both lead to the offset of the tensor after the next, it blames the next one's
+offset.
 """
 
 import itertools
@@ -19,10 +20,10 @@ def align(at: int, alignment: int) -> int:
 
 
 def check_layout(path: Path, headers: Mapping[str, Header], start: int, size: int, alignment: int) -> None:
-    """Raises BadInput for a tensor that overlaps another, leaves a hole, or does not end with the file.
+    """Raise BadInput for a tensor that overlaps another or leaves a hole, or if the last does not end the file.
 
-    headers: offsets from the file's beginning, none before `start`, where the data begin
-    size:    of the file, in bytes
+    headers: offsets count from the beginning of the file; none is below `start`, where the data begin
+    size:    size of the file in bytes
     """
     order = sorted(headers.items(), key=lambda item: (item[1].offset, item[1].nbytes))
     if order and order[0][1].offset != start:
@@ -72,7 +73,7 @@ def _size_wrong(path: Path, name: str, header: Header, room: int, alignment: int
 
 
 def _fitting(header: Header, room: int, alignment: int) -> list[str]:
-    """The types with which the tensor would end where it should."""
+    """Return up to four types with which the tensor would fill `room` bytes."""
     elements = math.prod(header.shape)
     sizes = {
         kind.name: elements // kind.block * kind.bytes for kind in TYPES.values() if elements % kind.block == 0

@@ -1,12 +1,12 @@
-"""ggml's types, by the number that stands for each in a file."""
+"""Table of ggml's tensor types, by their number in a GGUF file."""
 
 from typing import NamedTuple
 
 
 class GGMLType(NamedTuple):
     name: str
-    block: int  # elements
-    bytes: int  # a block
+    block: int  # elements per block
+    bytes: int  # per block
 
 
 # Number in the file -> type. Source: ggml.h, enum ggml_type; ggml-common.h for q8_1: gguf-py counts 40 bytes.

@@ -1,8 +1,8 @@
-""".ckpt, .pt, .pth, .bin: torch's files, read without running what is in them.
+"""Read torch's files (.ckpt, .pt, .pth, .bin) without running the code in them.
 
-The state dict is the whole, or stands under one of WRAPPERS; dicts in it are joined with dots, what is no tensor
-is left out.
-A tensor is a view of a storage: offset, sizes and strides, held against the storage before anything is read.
+The state dict is the whole pickle or its entry under one of WRAPPERS. Names of nested dicts are joined with dots;
+values that are not tensors are left out.
+A tensor is a view of a storage: offset, sizes and strides, which are checked against the storage before any read.
 """
 
 import math
@@ -21,21 +21,22 @@ from refsd.weights.torch_objects import ByteRange, Tensor, kind
 from refsd.weights.torch_zip import MAGIC, check_crc, read_zip
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
-# Where trainers keep the state dict; the first that holds tensors is taken (ESRGAN: the averaged weights).
+# Keys under which trainers store the state dict; the first that holds tensors is taken (ESRGAN: averaged weights).
 WRAPPERS = ("state_dict", "params_ema", "params", "model")
-MAX_WRAPPERS = 3  # one in another
-MAX_DEPTH = 6  # dicts in a state dict
+MAX_WRAPPERS = 3  # nested in each other
+MAX_DEPTH = 6  # of nested dicts in a state dict
 MAX_TENSORS = 2**16
-MAX_ENTRIES = 2**20  # looked at: one dict may stand in many places
+MAX_ENTRIES = 2**20  # visited; a dict that occurs in several places counts each time
 MAX_NAME = 512  # characters
 MAX_ELEMENTS = 2**48
-FREE = 2**24  # bytes: what a tensor may have more than its storage, by strides that repeat
+FREE = 2**24  # bytes that a tensor may always have, even if its strides repeat a smaller storage
 
 
 class PickledWeights(Weights):
-    """
-    strides:  name -> in elements, of the tensors whose elements do not follow one another
-    storages: name -> the key of its storage, and where it lies
+    """The tensors of a torch file.
+
+    strides:  name -> strides in elements, for tensors that are not contiguous
+    storages: name -> key and byte range of the tensor's storage
     """
 
     def __init__(self, path: Path, headers: dict[str, Header], metadata: dict[str, Any], data: Content):
@@ -45,9 +46,9 @@ class PickledWeights(Weights):
         self._checked: set[str] = set()
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """A view of the file's content; a copy where the elements do not follow one another.
+        """Return a tensor as a view of the file's content, or as a copy if it is not contiguous.
 
-        A storage's CRC-32 is checked when its first tensor is asked for. Raises BadInput where it is another.
+        The first access to a storage checks its CRC-32. Raises BadInput if it is wrong.
         """
         key, place = self.storages[name]
         if key not in self._checked:
@@ -66,16 +67,16 @@ class PickledWeights(Weights):
 
 
 def is_pickle(start: bytes, suffix: str) -> bool:
-    """Whether a file is one of these, by its first 16 bytes or its name.
+    """Recognise torch's files by their first 16 bytes or their suffix.
 
-    A safetensors file may begin as a pickle does: its header is 640 bytes long, say. Then a brace follows.
+    A safetensors file may begin like a pickle (if its header is 640 bytes long, say); then byte 8 is a brace.
     """
     pickled = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5") and start[8:9] != b"{"
     return suffix in SUFFIXES or pickled or start.startswith(MAGIC)
 
 
 def open_pickle(path: Path, mapped: bool = True) -> PickledWeights:
-    """Read the pickle and find its state dict. Raises BadInput; runs nothing, copies no storage."""
+    """Read the pickle and find its state dict; run no code and copy no storage. Raises BadInput."""
     data = read_content(path, mapped)
     value, places = read_zip(path, data) if data[:4] == MAGIC else read_legacy(path, data)
     metadata, state_dict = _state_dict(path, value)
@@ -90,7 +91,7 @@ def open_pickle(path: Path, mapped: bool = True) -> PickledWeights:
 
 
 def _scale(weights: PickledWeights) -> None:
-    """Join scales and weights, as in safetensors. Raises BadInput for what does not fit."""
+    """Join weights with the scales stored beside them, as in safetensors. Raises BadInput if scales do not fit."""
     named = {id(header): name for name, header in weights.headers.items()}
 
     def read(header: Header) -> np.ndarray:
@@ -105,7 +106,7 @@ def _scale(weights: PickledWeights) -> None:
 
 
 def _state_dict(path: Path, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The numbers and texts beside it, and the dict that holds the tensors."""
+    """Return the numbers and texts beside the state dict, and the state dict itself."""
     if type(value) is not dict:
         raise BadInput(f"{path}: holds {kind(value)}, a state dict expected: names with tensors")
     metadata = {}
@@ -155,7 +156,7 @@ def _tensors(path: Path, state_dict: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, ByteRange]) -> Header:
-    """What the tensor takes, held against what its storage has. Raises BadInput."""
+    """Build a tensor's header. Raises BadInput if the tensor does not lie within its storage."""
     at = f"{path}: tensor {shown(name)}"
     storage, (element, itemsize) = tensor.storage, tensor.element
     place = places.get(storage.key)

@@ -1,4 +1,4 @@
-"""What does not fit between a component and the table of its architecture."""
+"""List what does not fit between a component's tensors and those of its network."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ NO_WEIGHTS = {"i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool", "c64
 
 
 class Problems(NamedTuple):
-    """What is missing, what no model reads, and what has another shape or type: a few words each."""
+    """Tensors that are missing, that no network reads, and of another shape or type: a few words for each."""
 
     missing: list[str]
     unused: list[str]
@@ -28,7 +28,7 @@ def check(component: Component) -> None:
 
 
 def problems(component: Component) -> Problems:
-    """Compare a component with the table of its architecture, at the size that its shapes tell."""
+    """Compare a component's tensors with those of its network, at the size inferred from the shapes."""
     weights = component.weights
     expected = NETWORKS[component.name].shapes(component.size)
     missing = [f"{component.name} {shown(name)} {list(expected[name])}" for name in expected if name not in weights]
@@ -48,9 +48,9 @@ def problems(component: Component) -> Problems:
 
 
 def check_order(component: str, weights: Weights, sources: Mapping[str, Source]) -> None:
-    """Raises BadInput for a GGUF file whose shapes fit only when every one is reversed.
+    """Raise BadInput for a GGUF file whose shapes fit only if all are reversed.
 
-    sources: name -> where it stands in the file
+    sources: canonical name -> tensors of the file that it is made of
     """
     if weights.format != "gguf":
         return
@@ -65,14 +65,14 @@ def check_order(component: str, weights: Weights, sources: Mapping[str, Source])
 
 
 def _fits(component: str, shapes: Shapes) -> bool:
-    """Whether every tensor of its size is there, as it should be."""
+    """Check that all tensors of the network, at the size inferred from `shapes`, are present in their shapes."""
     table = NETWORKS[component]
     expected = table.shapes(table.size(shapes))
     return all(name in shapes and _same_shape(shapes[name], shape) for name, shape in expected.items())
 
 
 def _same_shape(found: Shape, expected: Shape) -> bool:
-    """GGUF drops outer dimensions of 1."""
+    """Compare two shapes, except for an outermost dimension of 1, which GGUF drops."""
     return found == expected or (math.prod(found) == math.prod(expected) and _trimmed(found) == _trimmed(expected))
 
 
@@ -81,7 +81,7 @@ def _trimmed(shape: Shape) -> Shape:
 
 
 def raise_problems(path: object, title: str, lists: Sequence[Problems]) -> None:
-    """One BadInput that lists all of them, if there are any."""
+    """Raise one BadInput that lists all problems, if there are any."""
     found = []
     for word, of_all in zip(Problems._fields, zip(*lists, strict=True), strict=True):
         entries = [entry for of_one in of_all for entry in of_one]

@@ -1,4 +1,4 @@
-"""Files of recipe weights for engines: small models for one run, large ones kept from run to run."""
+"""Files of recipe weights for engines: small models are made in each run, large ones are kept between runs."""
 
 import functools
 import hashlib
@@ -13,18 +13,19 @@ from refsd.golden.scratch import Scratch, locked, remove
 from refsd.numerics.errors import BadInput
 from refsd.weights import checksums, recipes
 
-# Bytes of a model that is made anew in each run: half a second's work at most, and no file that could go bad.
+# Largest model in bytes that is made anew in each run: that takes half a second at most, and leaves no file on
+# disk that could be damaged later.
 SMALL = 1 << 27
-# Bytes of such models that stay on the disk between two questions.
+# Bytes of small models that `trim` leaves on disk.
 _BETWEEN = 1 << 28
 
-KEPT = r"[a-z0-9-]+-(full|tiny)-[a-z0-9_]+-[0-9a-f]{16}"  # folders of models that are kept
-MAKING = ".making-"  # prefix of a folder in which one is being made
+KEPT = r"[a-z0-9-]+-(full|tiny)-[a-z0-9_]+-[0-9a-f]{16}"  # names of folders of kept models
+MAKING = ".making-"  # prefix of a folder in which a model is being made
 
 
 @functools.cache
 def fingerprint(model: ModelRecipe) -> str:
-    """The SHA-256 of all recipes of a model's weights. Raises BadInput for an unknown family or type."""
+    """Return the SHA-256 of all recipes of a model's weights. Raises BadInput for an unknown family or type."""
     key = hashlib.sha256(repr(model).encode())
     for name, recipe in recipes.all_recipes(model).items():
         key.update(f"{name} {recipe}\n".encode())
@@ -41,26 +42,25 @@ class _Made(NamedTuple):
 
 
 class RecipeFiles:
-    """Gives the file (layout "ldm") or folder ("diffusers") of a model's weights, and makes it when first asked.
+    """Return the file (layout "ldm") or folder ("diffusers") of a model's weights, making it on the first call.
 
-    Models up to SMALL bytes are made in a temporary folder, which `trim` keeps small and which goes with this
-    object, or at the end of a `with`. Larger ones are made in `kept` and stay there, each beside the SHA-256 of its
-    bytes. These are compared once, and again when the file system says that a file has changed; what is damaged is
-    made again.
+    Models up to SMALL bytes are made in a temporary folder, which `trim` keeps small and which is removed with this
+    object, or at the end of a `with`. Larger ones are made in `kept` and stay there, each beside its SHA-256 list,
+    which is checked once per run, and again if the file's status changes; a damaged model is made again.
 
     kept:  a folder, which need not exist
-    note:  called with a line when a model is made to be kept, or is damaged
-    fresh: make large models in this run too, and read none of the kept
+    note:  called with one line of text when a kept model is made or found damaged
+    fresh: make large models anew in this run too; read no kept model
     """
 
     def __init__(self, kept: Path, note: Callable[[str], None] = lambda line: None, fresh: bool = False):
         self._kept, self._note, self._fresh = kept, note, fresh
         self._checked: dict[Path, checksums.Stamp] = {}
-        self._made: dict[tuple[ModelRecipe, str], _Made] = {}  # that which was asked for last stands last
+        self._made: dict[tuple[ModelRecipe, str], _Made] = {}  # least recently used first
         self._scratch: dict[Path, Scratch] = {}
 
     def __call__(self, model: ModelRecipe, layout: str) -> Path:
-        """Raises BadInput for an unknown family, type or layout, or where no file can be written."""
+        """Return the model's path. Raises BadInput for an unknown family, type or layout, or if writing fails."""
         try:
             if self._fresh or _size(model) <= SMALL:
                 return self._of_this_run(model, layout)
@@ -70,7 +70,7 @@ class RecipeFiles:
             raise BadInput(f"{where}: cannot keep recipe weights there: {error.strerror or error}") from None
 
     def trim(self) -> None:
-        """Remove the small models that were not asked for lately; call it while no engine runs."""
+        """Remove the least recently used small models beyond _BETWEEN bytes; call this while no engine runs."""
         while len(self._made) > 1 and sum(made.bytes for made in self._made.values()) > _BETWEEN:
             oldest = next(iter(self._made))
             remove(self._made.pop(oldest).path)
@@ -113,7 +113,7 @@ class RecipeFiles:
         return path
 
     def _mend(self, model: ModelRecipe, layout: str, path: Path) -> None:
-        """Make a model to be kept, unless another process just did."""
+        """Make a kept model that is missing or damaged, unless another process has just made it."""
         fault = checksums.damage(path)
         if not fault:
             return
@@ -126,7 +126,7 @@ class RecipeFiles:
             made = scratch / path.name
             recipes.make(model, made, layout)
             checksums.write(made)
-            # The list first: a file without one is not trusted.
+            # Move the list first: a model without its list counts as damaged.
             for new, old in ((checksums.beside(made), checksums.beside(path)), (made, path)):
                 if os.path.lexists(old):
                     os.replace(old, scratch / "old")

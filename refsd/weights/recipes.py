@@ -1,4 +1,4 @@
-"""Recipe weights: a whole checkpoint in its real layout, made from the names of its tensors."""
+"""Make recipe weights: a whole checkpoint in its real layout, drawn from seeds that are its tensors' names."""
 
 import json
 import math
@@ -28,40 +28,42 @@ TYPES = (*FLOAT_TYPES, *(t for t in SCALE_FIELDS if t in BLOCK_TYPES and t not i
 # log2 of the standard deviation of "bell" at exponent 0
 _BELL = math.log2(37837.2)
 
-# Embedding tables: their values are used as they are, so they need no scale.
+# Name endings of embedding tables: no matrix product sums their values, so their scale has no fan-in.
 _TABLES = ("embedding.weight", "shared.weight", "embed_tokens.weight", "pos_embed", "_pad_token")
 
-# T5's scores are not divided by sqrt(64): its queries are drawn smaller by as much, lest rounding grow with depth.
+# T5 does not divide its attention scores by sqrt(64) = 2^3. Draw its query weights smaller by that factor, so that
+# rounding errors do not grow with depth.
 _UNSCALED = 3
 
-# Parts of the names of what makes shifts, scales and gates: these stay loud, for a closed gate hides a block.
+# Substrings of names of the layers that compute shifts, scales and gates. Their weights ignore `quiet`: with a gate
+# near zero a block would have no effect.
 _CONDITIONING = (
     *("_mod.", "modulation", "distilled_guidance_layer."),
     *("time_in.", "vector_in.", "guidance_in.", "t_embedder.", "y_embedder."),
 )
 
-# Parts of the names of matrices that stay f16 among blocks.
+# Substrings of names of matrices that stay f16 in a model of a block type.
 _KEPT = (
     *("embedding", "time_embed.", "label_emb.", "img_in.", "txt_in.", "time_in.", "vector_in.", "guidance_in."),
     *("final_layer.", "x_embedder.", "t_embedder.", "y_embedder.", "context_embedder.", "pos_embed"),
 )
 
 
-# Name -> what `refsd weights make` writes; one network alone where the real file holds no more.
+# Name -> model that `refsd weights make` writes: a whole checkpoint, or a single network if its real file is one.
 MODELS: dict[str, RecipeModel] = {
     name: model for page in (*FAMILIES.values(), *NETWORKS.values()) for name, model in page.recipes.items()
 }
 
 
 def model_of(recipe: ModelRecipe) -> RecipeModel:
-    """Raises BadInput for an unknown name."""
+    """Return the entry of MODELS for a recipe's family. Raises BadInput for an unknown name."""
     if recipe.family not in MODELS:
         raise BadInput(f"no recipe for family {recipe.family!r}; there are {', '.join(MODELS)}")
     return MODELS[recipe.family]
 
 
 def part_shapes(component: str, part: RecipePart, tiny: bool) -> Shapes:
-    """Name in the file, with its prefix -> shape."""
+    """Return one component's tensors: name in the file, with its prefix -> shape."""
     size = part.tiny if tiny else part.full
     ours = NETWORKS[component].shapes(size)
     if part.keymap is None:
@@ -71,7 +73,7 @@ def part_shapes(component: str, part: RecipePart, tiny: bool) -> Shapes:
 
 
 def shapes(model: ModelRecipe) -> dict[str, Shapes]:
-    """component -> name in the file -> shape. Raises BadInput for an unknown family or type."""
+    """Return component -> name in the file -> shape. Raises BadInput for an unknown family or type."""
     parts = model_of(model).parts
     if model.type not in TYPES:
         raise BadInput(f"no recipe weights of type {model.type!r}; there are {', '.join(TYPES)}")
@@ -79,10 +81,10 @@ def shapes(model: ModelRecipe) -> dict[str, Shapes]:
 
 
 def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
-    """How one weight is drawn: so that activations keep their size through the whole depth.
+    """Return the recipe of one weight, scaled so that activations keep their size through all layers.
 
-    name:  the full name in the original checkpoint, with which it is realised too
-    quiet: ModelRecipe's
+    name:  full name in the original checkpoint; it is also the seed
+    quiet: ModelRecipe.quiet
     """
     type = storage_type(name, shape, type)
     quiet = 0 if any(part in name for part in _CONDITIONING) else quiet
@@ -97,10 +99,10 @@ def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
 
 
 def storage_type(name: str, shape: Shape, type: str) -> str:
-    """What a tensor is stored as when the model is `type`.
+    """Return the type in which a model of `type` stores one tensor.
 
-    With a block type: matrices whose rows are whole blocks, but for embeddings and both ends of the network; the
-    other matrices and the convolutions are f16, vectors f32.
+    With a block type: that type for matrices whose rows are whole blocks, except embeddings and the first and last
+    layers; f16 for the other matrices and for convolutions; f32 for vectors.
     Source: stable-diffusion.cpp, ModelLoader::tensor_should_be_converted.
     """
     if type in FLOAT_TYPES:
@@ -112,12 +114,12 @@ def storage_type(name: str, shape: Shape, type: str) -> str:
 
 
 def recipes(model: ModelRecipe, component: str) -> dict[str, Recipe]:
-    """Every tensor of a component, under its name in the file."""
+    """Return the recipe of every tensor of a component, by its name in the file."""
     return _drawn(model, shapes(model)[component])
 
 
 def all_recipes(model: ModelRecipe) -> dict[str, Recipe]:
-    """Every tensor of a model's file, in its order."""
+    """Return the recipe of every tensor of a model's file, by name, in the file's order."""
     return {name: recipe for of in shapes(model).values() for name, recipe in _drawn(model, of).items()}
 
 
@@ -126,18 +128,18 @@ def _drawn(model: ModelRecipe, of: Shapes) -> dict[str, Recipe]:
 
 
 def size(model: ModelRecipe) -> int:
-    """Bytes of all tensors."""
+    """Return the size of all tensors in bytes."""
     return sum(Spec(r.type, r.shape).nbytes for r in all_recipes(model).values())
 
 
 def make(model: ModelRecipe, path: Path, layout: str = "ldm", advance: Advance = lambda n: None) -> Path:
-    """Write the model, byte for byte the same at any time and on any machine.
+    """Write the model; the bytes are the same on every machine.
 
     path:    a file: safetensors, or GGUF where it ends in .gguf; with layout "diffusers" a folder
     layout:  "ldm": one file in the original's layout; "diffusers": a folder of components
-    advance: called with the number of bytes after each tensor
+    advance: called after each tensor with its number of bytes
 
-    Raises BadInput for a recipe, a layout or a path that does not do.
+    Raises BadInput for an unknown recipe or layout, and for a path that does not fit them.
     """
     path = Path(path)
     shapes(model)
@@ -214,7 +216,7 @@ def _latent_scale(family: str) -> dict[str, float]:
 
 
 def _sources(component: str, part: RecipePart, size: Any, named: Mapping[str, Recipe]) -> dict[str, Source]:
-    """Canonical name -> where it stands in the one file, prefix and all; in the original's order."""
+    """Return canonical name -> its tensors in the single file (names with prefix), in the original's order."""
     canonical = NETWORKS[component].shapes(size)
     if part.keymap is None:
         return {name: Source((part.prefix + name,), SAME) for name in canonical}
@@ -226,7 +228,7 @@ def _sources(component: str, part: RecipePart, size: Any, named: Mapping[str, Re
 
 
 class _Made(Mapping[str, StoredTensor]):
-    """Name in the file -> tensor, made when it is asked for."""
+    """Map names in the file to tensors, each made on access."""
 
     def __init__(self, named: Mapping[str, Recipe]):
         self._named = named
@@ -246,7 +248,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _hollow(type: str, shape: Shape) -> StoredTensor:
-    """A tensor that has a shape and hardly any memory."""
+    """Return a tensor of zeros whose data take one element of memory."""
     return StoredTensor(type, shape, np.broadcast_to(np.zeros((), SCALAR_TYPES[type]), shape))
 
 

@@ -1,4 +1,4 @@
-"""The safetensors format: 8 bytes of length, a JSON header, the data without holes.
+"""Read the safetensors format: the header's length in 8 bytes, a JSON header, the data without holes.
 
 Source: https://github.com/huggingface/safetensors, README "Format".
 """
@@ -14,8 +14,8 @@ from refsd.numerics.errors import BadInput
 from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Content, Header, Weights, read_content, shown
 
-MAX_HEADER = 100_000_000  # bytes, as in the library
-MAX_VALUES = 4_000_000  # JSON values in a header: what they may take in memory
+MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
+MAX_VALUES = 4_000_000  # JSON values in a header; limits the memory that they take
 MAX_RANK = 32
 MAX_ELEMENTS = 2**48
 
@@ -47,7 +47,7 @@ TYPES = {
 
 
 def open_safetensors(path: Path, mapped: bool = True) -> Weights:
-    """Read the header and check it against the file. Raises BadInput; allocates nothing that the header claims."""
+    """Read the header and check it against the file, before allocating any size that it claims. Raises BadInput."""
     data = read_content(path, mapped)
     if len(data) < 8:
         raise BadInput(f"{path}: not safetensors: {len(data)} bytes, at least 8 expected; is it complete?")

@@ -1,14 +1,14 @@
-"""Weights whose scales stand in tensors beside them: ComfyUI's 8-bit floats, int8 and 4-bit floats.
+"""Read weights whose scales are separate tensors: ComfyUI's 8-bit floats, int8 and 4-bit floats.
 
 <layer>.weight        F8_E4M3, F8_E5M2 or I8
-<layer>.weight_scale  F32 [], [1], or [rows, 1] for I8; <layer>.scale_weight in the older files, which say so by
+<layer>.weight_scale  F32 [], [1], or [rows, 1] for I8; <layer>.scale_weight in older files, which are marked by
                       a tensor named scaled_fp8
 <layer>.comfy_quant   U8, a JSON text: {"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 256}; or
                       one entry a layer in the metadata, under _quantization_metadata
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
-A scale joins its weight here, and these helpers are no tensors of the file any more. Formats with a scale for each
-group: scaled_groups.py, and bitsandbytes.py for another library's.
+This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
+a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout.
 """
 
@@ -28,9 +28,9 @@ from refsd.weights.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.weights.stored import Header, shown
 
 SCALES = ("weight_scale", "scale_weight")
-UNUSED = ("input_scale", "scale_input")  # only who computes in 8 bits reads them
+UNUSED = ("input_scale", "scale_input")  # refsd ignores them: only engines that multiply in 8 bits need them
 MARKER = "scaled_fp8"
-# What ComfyUI calls a format -> the type of its weight.
+# ComfyUI's name of a format -> type of the weight.
 FORMATS = {"float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2", "int8_tensorwise": "i8"}
 TYPES = frozenset(FORMATS.values())
 SCALE_TYPES = ("f32", "f16", "bf16")
@@ -38,10 +38,11 @@ MAX_CONFIG = 4096  # bytes of JSON
 
 
 class Scalings(NamedTuple):
-    """
-    scalings: name of a weight -> its scale, or a function that reads its many
-    helpers:  names that have done their duty
-    changed:  name of a weight -> its type and shape where the file's list has only its bytes
+    """The scales found in a file.
+
+    scalings: weight name -> its scale, or a function that reads its scales per group
+    helpers:  names of the tensors that hold scales and settings
+    changed:  weight name -> header with the real type and shape, for weights that the file lists as plain bytes
     """
 
     scalings: dict[str, Scaling | Callable[[], Grouping]]
@@ -53,14 +54,14 @@ class Scalings(NamedTuple):
         self.helpers.update(joined.helpers)
 
     def tensors(self, headers: Mapping[str, Header]) -> dict[str, Header]:
-        """A file's list without the helpers."""
+        """Return the headers without the helpers, with real types and shapes."""
         return {n: self.changed.get(n, header) for n, header in headers.items() if n not in self.helpers}
 
 
 def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Scalings:
-    """Join scales and weights. read: header -> the bytes of a tensor, uint8.
+    """Find the scale of each weight. read: header -> the tensor's bytes, uint8.
 
-    Raises BadInput for a scale that is missing, is there twice or does not fit, and for a format that refsd lacks.
+    Raises BadInput for a scale that is missing, duplicate or of the wrong shape, and for an unsupported format.
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}

@@ -1,13 +1,13 @@
-"""ComfyUI's formats with a scale for each group of a row: NVFP4 and MXFP8.
+"""Read ComfyUI's formats with a scale for each group of a row: NVFP4 and MXFP8.
 
 nvfp4  <layer>.weight          U8 [O, I / 2], codes of 4 bits (E2M1), two a byte
-       <layer>.weight_scale    F8_E4M3 (or U8), one for 16 codes, as tensor cores read them
-       <layer>.weight_scale_2  F32 [], of the whole matrix
+              <layer>.weight_scale    F8_E4M3 (or U8), one for 16 codes, in the tile order that tensor cores read
+              <layer>.weight_scale_2  F32 [], for the whole matrix
 mxfp8  <layer>.weight          F8_E4M3 [O, I]
-       <layer>.weight_scale    F8_E8M0 (or U8), one for 32 codes, as tensor cores read them
+              <layer>.weight_scale    F8_E8M0 (or U8), one for 32 codes, in the tile order that tensor cores read
 
-The matrix is padded to whole tiles of 16 by 16, or 32 by 32. Each layer's entry, or its tensor comfy_quant, names
-the format: without it these are bytes.
+The matrix is padded to whole tiles of 16 by 16, or 32 by 32. The layer's entry in the metadata, or its tensor
+comfy_quant, names the format; without either, these tensors are plain bytes.
 Source: ComfyUI, comfy/quant_ops.py; comfy_kitchen, TensorCoreNVFP4Layout and TensorCoreMXFP8Layout.
 """
 
@@ -28,15 +28,16 @@ SMOOTHED = "pre_quant_scale"
 
 
 class GroupFormat(NamedTuple):
-    """
-    type:    as StoredTensor's
-    kept:    the type of the weight in the file
-    a_byte:  codes
-    group:   codes under a scale
-    pad:     the matrix has multiples of so many rows and columns
+    """How a format packs its codes and scales.
+
+    type:    as StoredTensor.type
+    kept:    type of the weight in the file
+    a_byte:  codes per byte
+    group:   codes per scale
+    pad:     rows and columns of the matrix are multiples of this
     scales:  types of the scales in the file
-    decoded: as which they are read
-    global_: whether the matrix has a scale of its own besides
+    decoded: dtype of the scales
+    global_: whether there is a further scale for the whole matrix
     """
 
     type: str
@@ -60,7 +61,7 @@ GROUP_FORMATS = {
 
 
 class Joined(NamedTuple):
-    """A weight as its file's list has it from now on, a function that reads its scales, and the names of these."""
+    """A weight's header with its real type and shape, a function that reads its scales, and their tensor names."""
 
     header: Header
     scaling: Callable[[], Grouping]
@@ -68,9 +69,11 @@ class Joined(NamedTuple):
 
 
 def join(at: str, name: str, kind: str, headers: Mapping[str, Header], read: Read) -> Joined:
-    """The weight `name` in the format `kind`, a key of GROUP_FORMATS. at: the beginning of an error
+    """Join the weight `name` with its scales.
 
-    Raises BadInput for scales that are missing or do not fit, and for a smoothed matrix.
+    at:   beginning of error messages: file and tensor
+    kind: format, a key of GROUP_FORMATS
+    Raises BadInput for scales that are missing or do not fit, and for a matrix with smoothed columns.
     """
     layer = name.removesuffix("weight")
     form, header = GROUP_FORMATS[kind], headers[name]

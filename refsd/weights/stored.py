@@ -1,8 +1,8 @@
-"""Weights: what lies in a file, by name; mapped, and read when asked for.
+"""Weights: the tensors of a file by name; the file is mapped, and each tensor read on access.
 
-A mapped file must stay as it is while it is in use. If another process cuts it, the system ends this one with
-SIGBUS as soon as it looks beyond the new end: no exception, and nothing that Python could catch. A program that
-cannot rule that out opens with mapped=False, which reads the whole file into memory once.
+A mapped file must not change while it is in use. If another process truncates it, the system ends this process
+with SIGBUS as soon as it reads beyond the new end; Python cannot catch that. A program that cannot rule this out
+opens files with mapped=False, which reads the whole file into memory once.
 """
 
 import mmap
@@ -20,20 +20,20 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
 
-LARGE = 2**20  # bytes of a tensor that is worth giving back
+LARGE = 2**20  # bytes; a smaller tensor's pages are not given back
 EXPECTED = "a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin)"
 
-# All of a file: mapped, or read into memory.
+# The content of a file: mapped, or read into memory.
 Content = mmap.mmap | bytes
 
 
 class Header(NamedTuple):
-    """What a file says of a tensor.
+    """A tensor's entry in the header of a file.
 
-    type:   as StoredTensor.type; may be a type that the format knows and refsd does not
+    type:   as StoredTensor.type; also types of the format that refsd cannot read
     shape:  in torch's order
-    offset: of the first byte, from the start of the file
-    nbytes: on disk
+    offset: position of the first byte in the file
+    nbytes: size in the file
     """
 
     type: str
@@ -47,10 +47,10 @@ class Weights(Mapping[str, StoredTensor]):
 
     path:     the file
     format:   "safetensors", "gguf" or "pickle"
-    headers:  name -> Header; reads nothing
-    metadata: what else the header says
-    scalings: name -> what its values are multiplied by; of many groups, a function that reads it
-    helpers:  names in the file that hold these scales: no tensors of their own
+    headers:  name -> Header; available without reading a tensor
+    metadata: the header's other entries
+    scalings: name -> scale of a tensor's values; for scales per group, a function that reads them
+    helpers:  names in the file that hold these scales; they are not listed as tensors
     """
 
     scalings: Mapping[str, Scaling | Callable[[], Grouping]] = {}
@@ -64,12 +64,13 @@ class Weights(Mapping[str, StoredTensor]):
         self.headers = headers
         self.metadata = metadata
         self._data = data
-        self._large: Header | None = None  # the last large tensor that was asked for
+        self._large: Header | None = None  # the large tensor that was read last
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """A view of the file's content. Raises BadInput for a type that refsd cannot read.
+        """Return a tensor as a view of the file's content. Raises BadInput for a type that refsd cannot read.
 
-        The pages of the large tensor before it leave this process; who still looks there reads them again.
+        Reading a large tensor gives the memory of the previous large one back to the system. The previous view is
+        still valid; its pages are read from disk again on use.
         """
         header = self.headers[name]
         if header.nbytes >= LARGE:
@@ -96,13 +97,13 @@ class Weights(Mapping[str, StoredTensor]):
         return StoredTensor(header.type, header.shape, array.reshape(header.shape), scaling)
 
     def is_readable(self, name: str) -> bool:
-        """Whether refsd reads the tensor's type."""
+        """True if refsd can read the tensor's type."""
         type = self.headers[name].type
         return type in SCALAR_TYPES or type in BLOCK_TYPES or name in self.scalings
 
     @property
     def content(self) -> Content:
-        """The whole file."""
+        """The content of the whole file."""
         return self._data
 
     def __iter__(self) -> Iterator[str]:
@@ -117,7 +118,7 @@ class Weights(Mapping[str, StoredTensor]):
 
 @contextmanager
 def enough_memory(path: Path, name: str) -> Iterator[None]:
-    """Raises BadInput that names a tensor whose values do not fit into memory."""
+    """Turn a MemoryError within the `with` block into a BadInput that names the tensor."""
     try:
         yield
     except MemoryError as error:
@@ -126,7 +127,7 @@ def enough_memory(path: Path, name: str) -> Iterator[None]:
 
 
 class Shards(Weights):
-    """Several files as one."""
+    """The tensors of several files (shards) as one mapping."""
 
     def __init__(self, path: Path, shards: dict[str, Weights]):
         self.path = path
@@ -141,7 +142,10 @@ class Shards(Weights):
 
 
 def let_go(data: Content, header: Header) -> None:
-    """Give back a mapped tensor's memory, but for the pages it shares: they can be read from the file again."""
+    """Give a mapped tensor's memory back to the system, except pages that it shares with other tensors.
+
+    Later reads fetch the pages from the file again.
+    """
     if isinstance(data, bytes) or not hasattr(mmap, "MADV_DONTNEED"):
         return
     start = -(-header.offset // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -151,7 +155,7 @@ def let_go(data: Content, header: Header) -> None:
 
 
 def read_content(path: Path, mapped: bool = True) -> Content:
-    """All of a file, mapped or copied into memory. Raises BadInput where there is none, or nothing in it."""
+    """Return a file's content, mapped or copied into memory. Raises BadInput if the file is missing or empty."""
     with open_input(path, EXPECTED) as file:
         try:
             size = os.fstat(file.fileno()).st_size
@@ -164,5 +168,5 @@ def read_content(path: Path, mapped: bool = True) -> Content:
 
 
 def shown(name: str) -> str:
-    """A tensor's name in quotes, as it may be printed."""
+    """Return a tensor's name in quotes, with control characters escaped and at most 120 characters long."""
     return f'"{printable(name, 120)}"'

@@ -1,4 +1,4 @@
-"""Write named tensors to a file in the format that its name says: .safetensors, .npz, or .npy for one tensor."""
+"""Write named tensors to a file in the format that its suffix names: .safetensors, .npz, or .npy for one tensor."""
 
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -15,15 +15,16 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 from refsd.weights.stored import shown
 from refsd.weights.writers import Advance, Spec, write_safetensors
 
-# Elements that NumPy writes without a dtype of its own.
+# Types that NumPy can write: those whose dtype does not come from ml_dtypes.
 _NUMPY = {name for name, dtype in SCALAR_TYPES.items() if dtype.type.__module__ != ml_dtypes.__name__}
-_EPOCH = 1980, 1, 1, 0, 0, 0  # the earliest date of a zip: the same tensors give the same bytes
+_EPOCH = 1980, 1, 1, 0, 0, 0  # a fixed date in the zip, so that the same tensors give the same bytes
 
 
 def check_name(path: Path, names: Iterable[str] | None = None, types: Iterable[str] = ()) -> None:
-    """Raises BadInput if no format is meant by the name, or it cannot hold these tensors.
+    """Raise BadInput if the file name's suffix names no format, or a format that cannot hold these tensors.
 
-    names: of the tensors, where they are known; types: those that may occur
+    names: the tensors' names, if known
+    types: types that may occur
     """
     if path.suffix not in _WRITERS:
         raise BadInput(
@@ -46,19 +47,19 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
     advance: Advance = lambda n: None,
 ) -> None:
-    """Write tensors, which come in the order of `specs`; one at a time is in memory.
+    """Write tensors, which must come in the order of `specs`; one at a time is in memory.
 
-    metadata: kept in safetensors only
-    advance:  called with the number of bytes after each tensor
+    metadata: written to safetensors only
+    advance:  called after each tensor with its number of bytes
 
-    Raises BadInput as `check_name` does, and where the file cannot be written.
+    Raises BadInput as `check_name` does, and if the file cannot be written.
     """
     check_name(path, specs, (spec.type for spec in specs.values()))
     _WRITERS[path.suffix](path, specs, tensors, metadata, advance)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """The same with arrays that are all in memory."""
+    """Write named arrays as `write_tensors` does."""
     tensors = {name: stored(np.asarray(array, order="C")) for name, array in arrays.items()}
     specs = {name: Spec(tensor.type, tensor.shape) for name, tensor in tensors.items()}
     write_tensors(path, specs, tensors.values(), metadata)

@@ -1,7 +1,7 @@
-"""torch's files before 1.6: pickles one after another, and the storages behind them.
+"""Read torch's files before 1.6: several pickles in sequence, then the storages.
 
-A pickle each: magic number, protocol version, system, object, keys of the storages.
-For each key: elements (int64), data; nothing is aligned.
+The pickles: magic number, protocol version, system, the saved object, keys of the storages.
+For each key: number of elements (int64), data; nothing is aligned.
 Source: torch/serialization.py (_legacy_save, _legacy_load).
 """
 
@@ -19,7 +19,7 @@ VERSION = 1001
 
 
 def read_legacy(path: Path, data: Content) -> tuple[Any, dict[str, ByteRange]]:
-    """The value of the pickle, and where each storage lies, by its key. Raises BadInput."""
+    """Return the saved object, and each storage's byte range by its key. Raises BadInput."""
     magic, at = unpickle(path, data, 0, len(data))
     if type(magic) is not int or magic != MAGIC:
         raise BadInput(f"{path}: a pickle that torch did not write: it begins with {kind(magic)}; no checkpoint?")

@@ -1,8 +1,8 @@
-"""What torch's pickles are made of, as inert values, and the names that they may ask for.
+"""Represent the contents of torch's pickles as inert values, and list the global names that a pickle may ask for.
 
-A name that is not in these tables is refused; of those that are, nothing is ever imported. A name stands for
-a dict, a tensor's place in a storage, a tuple, or for nothing: training leaves in a checkpoint what no tensor
-needs, and that becomes Opaque.
+A name that is not in these tables is refused, and no name is ever imported. Calling a name gives a dict, a
+tensor's place in a storage, a tuple, or Opaque: a placeholder for objects that training left in a checkpoint and
+that no tensor needs.
 Source: torch/_utils.py (_rebuild_*), torch/serialization.py (persistent_load).
 """
 
@@ -17,15 +17,15 @@ MAX_RANK = 32
 
 
 class Refused(Exception):
-    """What a pickle must not do: a few words, to which the machine adds file, opcode and byte."""
+    """The pickle asks for something that refsd refuses. The reader adds file, opcode and byte to the message."""
 
 
 class Damaged(Refused):
-    """What no writer of pickles does."""
+    """The pickle is malformed: no pickle writer produces this."""
 
 
 class ByteRange(NamedTuple):
-    """A storage's bytes in the file; crc: their CRC-32, None where the file has none."""
+    """Where a storage's bytes are in the file. crc: their CRC-32; None if the file has none."""
 
     start: int
     nbytes: int
@@ -33,9 +33,10 @@ class ByteRange(NamedTuple):
 
 
 class Element(NamedTuple):
-    """
-    type:  as StoredTensor.type; may be a type that refsd cannot read
-    bytes: of one element
+    """A type of tensor elements.
+
+    type:  as StoredTensor.type; also types that refsd cannot read
+    bytes: size of one element
     """
 
     type: str
@@ -44,25 +45,26 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Global:
-    """A name that the pickle asked for."""
+    """A global name (module.name) that the pickle asked for."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """Where an object would be that no tensor needs."""
+    """Placeholder for an object of the pickle that no tensor needs."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Storage:
-    """
-    key:    its name in the file
-    start:  of the view of it, in elements
-    numel:  elements of the view
-    whole:  elements of all of it
+    """A storage, or a view of a part of one.
+
+    key:    the storage's name in the file
+    start:  first element of the view
+    numel:  number of elements in the view
+    whole:  number of elements in the storage
     """
 
     element: Element
@@ -74,7 +76,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """offset, size, stride: in elements, as the file has them: integers, not yet held against the storage"""
+    """A tensor as a view of a storage: offset, size, strides in elements, not yet checked against the storage."""
 
     storage: Storage
     element: Element
@@ -130,7 +132,7 @@ DICTS = {
     "torch.nn.modules.container.ParameterDict",
 }
 
-# What trainers leave beside the weights: callbacks' names, settings, counters, numpy's numbers.
+# Objects that trainers store beside the weights: callbacks' names, settings, counters, NumPy numbers.
 _PLAIN = ("set", "frozenset", "bytearray", "complex", "dict", "list", "tuple", "int", "float", "str", "bool")
 OPAQUE = {f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _PLAIN} | {
     f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")
@@ -166,14 +168,14 @@ OPAQUE |= {
 
 
 def named(name: str) -> Global:
-    """Raises Refused for a name that is in no table."""
+    """Return the Global of a name. Raises Refused if the name is in no table."""
     if not any(name in table for table in (STORAGE_NAMES, DTYPES, DICTS, OPAQUE, CALLS)):
         raise Refused(f"asks for {printed(name)}")
     return Global(name)
 
 
 def call(function: Any, arguments: Any) -> Any:
-    """What the call of a name stands for; nothing is called. Raises Refused for all that torch does not write."""
+    """Return a value that stands for a call's result; call nothing. Raises Refused for calls torch does not write."""
     if type(function) is not Global or type(arguments) is not tuple:
         raise Refused(f"calls {kind(function)} with {kind(arguments)}, a name with a tuple expected")
     if function.name in CALLS:
@@ -189,7 +191,7 @@ def call(function: Any, arguments: Any) -> Any:
 
 
 def build(of: Any, state: Any) -> int:
-    """An object takes its state: only the parameters of a ParameterDict are kept. -> how many"""
+    """Set an object's state (opcode BUILD): keep only the parameters of a ParameterDict -> their number."""
     if type(of) is dict:
         parameters = state.get("_parameters") if type(state) is dict else None
         if type(parameters) is dict:
@@ -201,7 +203,10 @@ def build(of: Any, state: Any) -> int:
 
 
 def storage(identity: Any) -> Storage:
-    """A persistent id: ("storage", type, key, location, elements[, view]); view: (key, start, elements) or None."""
+    """Read a persistent id: ("storage", type, key, location, elements[, view]).
+
+    view: (key, start, elements) or None
+    """
     if type(identity) is not tuple or len(identity) not in (5, 6) or identity[0] != "storage":
         first = identity[0] if type(identity) is tuple and identity else identity
         name = shown(first) if type(first) is str else kind(identity)
@@ -223,17 +228,20 @@ def storage(identity: Any) -> Storage:
 
 
 def kind(value: Any) -> str:
-    """A value in a few words."""
+    """Describe a value in a few words, for messages."""
     return value.name if type(value) in (Global, Opaque) else f"a value of type {type(value).__name__}"
 
 
 def printed(name: str) -> str:
-    """A name of Python's as it is, another as text."""
+    """Return a dotted Python name as it is, any other text in quotes."""
     return name if re.fullmatch(r"[\w.]{1,120}", name, re.ASCII) else shown(name)
 
 
 def put(into: dict, key: Any, value: Any) -> None:
-    """Only text can be a tensor's name: nothing else is kept, or hashed. Raises Damaged for a list or a dict."""
+    """Set a dict's entry if the key is text; drop entries with other keys, which cannot be tensor names.
+
+    Raises Damaged for a key that is or contains a list or a dict.
+    """
     if any(type(part) in (list, dict) for part in (key, *(key if type(key) is tuple else ()))):
         raise Damaged(f"has a key that is {kind(key)}, which Python cannot hash")
     if type(key) is str:
@@ -245,7 +253,7 @@ def _whole(value: Any) -> bool:
 
 
 def _dict(arguments: tuple) -> dict:
-    """OrderedDict(), OrderedDict([[key, value], ...]), defaultdict(factory), Counter({...})"""
+    """Build a dict from OrderedDict(), OrderedDict([[key, value], ...]), defaultdict(factory) or Counter({...})."""
     pairs = arguments[0] if arguments else ()
     if type(pairs) is dict:
         return pairs
@@ -295,7 +303,7 @@ def _parameter(data, requires_grad=None, hooks=None, state=None) -> Tensor:
 
 
 def _from_type(function, of, arguments, state) -> Any:
-    """A tensor with attributes of its own: those are left."""
+    """Rebuild a tensor that was saved with Python attributes; drop the attributes."""
     del of, state
     if type(function) is not Global or function.name not in _REBUILD:
         raise Refused(f"rebuilds a tensor with {kind(function)}")

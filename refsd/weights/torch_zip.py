@@ -1,6 +1,6 @@
-"""torch's files since 1.6: a zip of <folder>/data.pkl and <folder>/data/<key>, a storage each, not compressed.
+"""Read torch's files since 1.6: a zip of <folder>/data.pkl and one uncompressed <folder>/data/<key> per storage.
 
-Storages stay in the mapped file; a compressed one is refused, so that nothing can unpack to more than is there.
+Storages stay in the mapped file. A compressed one is refused, so that no small file can unpack to a huge size.
 Source: PKWARE APPNOTE 4.3, 4.5.3; torch/serialization.py (_save), caffe2/serialize/inline_container.cc.
 """
 
@@ -21,18 +21,19 @@ MAX_NAME = 512  # bytes
 
 _END, _END64, _LOCATOR64 = struct.Struct("<4s4H2IH"), struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI")
 _CENTRAL, _LOCAL = struct.Struct("<4s6H3I5H2I"), struct.Struct("<4s5H3I2H")
-_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # the number is in a zip64 record
-# General-purpose flag bits with which the content is not what lies there. Source: APPNOTE 4.4.4.
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # these values mean that the number is in a zip64 record
+# General-purpose flag bits that mean that the stored bytes are not the content itself. Source: APPNOTE 4.4.4.
 _FLAGS = {6: "strongly encrypted", 0: "encrypted", 5: "compressed patched data", 13: "hidden by masked headers"}
 
 
 class Entry(NamedTuple):
-    """
-    header: byte at which its local header begins
-    start:  byte at which its content begins
-    nbytes: of the content, as it lies in the file
-    packed: how its content was changed, as "compressed"; "" where it lies there as it is
-    crc:    CRC-32 of the content; None where the writer computed none
+    """A file in the zip.
+
+    header: position of its local header, in bytes
+    start:  position of its content, in bytes
+    nbytes: size of its content in the zip
+    packed: how the content is encoded, as "compressed"; "" if it is stored unchanged
+    crc:    CRC-32 of the content; None if the writer computed none
     """
 
     header: int
@@ -43,7 +44,7 @@ class Entry(NamedTuple):
 
 
 def read_zip(path: Path, data: Content) -> tuple[Any, dict[str, ByteRange]]:
-    """The value of the pickle, and where each storage lies, by its key. Raises BadInput."""
+    """Return the pickle's value, and each storage's byte range by its key. Raises BadInput."""
     entries = _entries(path, data)
     pickles = [name for name in entries if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
@@ -70,7 +71,7 @@ def read_zip(path: Path, data: Content) -> tuple[Any, dict[str, ByteRange]]:
 
 
 def check_crc(path: Path, data: Content, name: str, place: ByteRange) -> None:
-    """Raises BadInput where bytes are not those that the zip was made of."""
+    """Raise BadInput if an entry's bytes do not have the CRC-32 in the zip's directory."""
     if place.crc is None:
         return
     with memoryview(data) as view:
@@ -83,7 +84,7 @@ def check_crc(path: Path, data: Content, name: str, place: ByteRange) -> None:
 
 
 def _other_zip(entries: dict[str, Entry], pickles: int) -> str:
-    """What a zip is that does not hold one pickle of torch's, by the names in it."""
+    """Say what a zip seems to be that does not hold exactly one of torch's pickles, judging by the names in it."""
     names = list(entries)
     weights = [name for name in names if name.endswith((".safetensors", ".gguf", ".ckpt", ".pt", ".pth"))]
     if weights:
@@ -102,7 +103,7 @@ def _stored(path: Path, name: str, entry: Entry) -> Entry:
 
 
 def _entries(path: Path, data: Content) -> dict[str, Entry]:
-    """Every entry of the central directory, held against its local header."""
+    """Read every entry of the central directory and check it against its local header."""
     at, size, count = _directory(path, data)
     directory_at, end = at, at + size
     entries: dict[str, Entry] = {}
@@ -131,7 +132,7 @@ def _entries(path: Path, data: Content) -> dict[str, Entry]:
     if at != end:
         raise _damaged(path, f"the directory has {end - at} bytes more than its {count} entries")
     if not any(entry.crc for entry in entries.values()):
-        # torch.serialization.set_crc32_options(False): none was computed.
+        # torch.serialization.set_crc32_options(False): torch computed no CRC-32.
         entries = {name: entry._replace(crc=None) for name, entry in entries.items()}
     in_order = sorted(entries.items(), key=lambda item: item[1].header)
     for (_, before), (name, entry) in pairwise(in_order):
@@ -141,7 +142,7 @@ def _entries(path: Path, data: Content) -> dict[str, Entry]:
 
 
 def _directory(path: Path, data: Content) -> tuple[int, int, int]:
-    """Where the central directory begins, its bytes, and its entries."""
+    """Return the central directory's position, size in bytes and number of entries."""
     at = data.rfind(b"PK\x05\x06", max(0, len(data) - _END.size - _FULL16))
     if at < 0 or len(data) - at < _END.size:
         raise _damaged(path, "no end of a zip's directory")
@@ -182,7 +183,10 @@ def _name(path: Path, data: Content, at: int, length: int) -> str:
 
 
 def _large(path: Path, name: str, extra: bytes, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes, packed bytes and the header's place: those that are full stand in the zip64 field, in this order."""
+    """Return an entry's size, packed size and header position.
+
+    Numbers equal to _FULL32 are replaced by those in the entry's zip64 field, which holds them in this order.
+    """
     if _FULL32 not in numbers:
         return numbers
     at = 0
@@ -197,7 +201,10 @@ def _large(path: Path, name: str, extra: bytes, numbers: tuple[int, ...]) -> tup
 
 
 def _content(path: Path, data: Content, name: str, header: int, end: int) -> tuple[int, int]:
-    """Where an entry's content begins, and its local header's flags; that must be there and have the same name."""
+    """Return the position of an entry's content, and its local header's flags.
+
+    Raises BadInput if there is no local header with the entry's name at byte `header`.
+    """
     if header + _LOCAL.size <= end:
         sign, _, flags, *_, length, extra = _LOCAL.unpack_from(data, header)
         start = header + _LOCAL.size + length + extra

@@ -1,8 +1,8 @@
-"""A pickle, read as data: a stack machine that knows the opcodes of torch's files and runs nothing.
+"""Read a pickle as data: a stack machine for the opcodes of torch's files, which runs no code.
 
-No class is imported and no function is called: a name is looked up in the tables of torch_objects, and what
-stands for it is a dict, a tuple, a tensor's place in the file, or nothing. Lengths are checked against the file
-before anything is allocated; opcodes, nesting and numbers have limits.
+It imports no class and calls no function: it looks names up in the tables of torch_objects and represents objects
+by a dict, a tuple, a tensor's place in the file, or a placeholder. Lengths are checked against the file before
+anything is allocated; the numbers of opcodes, nesting levels and digits are limited.
 Source: CPython, Lib/pickletools.py.
 """
 
@@ -31,9 +31,9 @@ from refsd.weights.torch_objects import (
     storage,
 )
 
-MAX_PICKLE = 2**24  # bytes: all tensors of a large model take a tenth
-MAX_OPCODES = 2**20  # what they may take in memory
-MAX_DEPTH = 200  # marks that are open together
+MAX_PICKLE = 2**24  # bytes; the pickle of a large model is a tenth of this
+MAX_OPCODES = 2**20  # limits the memory that the values take
+MAX_DEPTH = 200  # open marks
 MAX_LONG = 64  # bytes of an integer
 MAX_LINE = 512  # bytes of a name
 MAX_PROTOCOL = 5
@@ -42,9 +42,9 @@ MAX_PROTOCOL = 5
 def unpickle(
     path: Path, data: Content, at: int, end: int, storages: dict[str, Storage] | None = None
 ) -> tuple[Any, int]:
-    """Read one pickle that begins at byte `at` and ends before `end`: its value, and the byte after it.
+    """Read one pickle that begins at byte `at` and ends before `end` -> its value, and the position after it.
 
-    storages: takes every storage that the pickle asks for, by its key, where one key must have one type
+    storages: if given, receives every storage of the pickle by its key; one key must have one type and size
 
     Raises BadInput, in one line with the name, opcode and byte, for whatever torch does not write.
     """
@@ -63,7 +63,7 @@ def unpickle(
 
 
 class _Machine:
-    """stack: what stands since the last mark; below: the stacks under it."""
+    """The pickle machine. stack: values since the last mark; below: the stacks of the marks before it."""
 
     def __init__(self, data: Content, at: int, end: int, storages: dict[str, Storage] | None):
         self.data = data
@@ -90,7 +90,7 @@ class _Machine:
             STEPS.get(self.opcode, _Machine.refuse)(self)
 
     def spend(self, n: int) -> None:
-        """Opcodes, and what they copy: a few bytes must not become many."""
+        """Count opcodes and copied values against MAX_OPCODES, so that a small pickle cannot take much memory."""
         self.left -= n
         if self.left < 0:
             raise Refused(f"has more than {MAX_OPCODES} opcodes and copies")
@@ -141,7 +141,7 @@ class _Machine:
     # Opcodes
 
     def refuse(self) -> None:
-        """An opcode that torch never writes, with what it asks for."""
+        """Refuse an opcode that torch never writes; name what the opcode asks for."""
         if self.opcode == "INST":
             raise Refused(f"asks for {printed(f'{self.line()}.{self.line()}')}")
         if self.opcode == "PERSID":
@@ -179,7 +179,7 @@ class _Machine:
         self.stack.append(self.take(self.number(code)))
 
     def string(self, code: str) -> None:
-        """Python 2's text: bytes where it is none."""
+        """Push a Python 2 string: as text if it is UTF-8, else as bytes."""
         raw = self.take(self.number(code))
         try:
             self.stack.append(raw.decode("utf-8"))
@@ -264,7 +264,7 @@ class _Machine:
     def persistent(self) -> None:
         identity = self.pop()
         if type(identity) is tuple and len(identity) == 4 and identity[0] == "module":
-            self.stack.append(identity[1])  # a class; its file and source code are left
+            self.stack.append(identity[1])  # a class; drop its file name and source code
             return
         found = storage(identity)
         if self.storages is not None:

@@ -1,4 +1,4 @@
-"""Writing weights a tensor at a time: safetensors and GGUF. A file appears when it is whole, or not at all."""
+"""Write weights to safetensors and GGUF, a tensor at a time. The file appears only when it is complete."""
 
 import json
 import math
@@ -22,7 +22,7 @@ Advance = Callable[[int], None]
 
 
 class Spec(NamedTuple):
-    """What a tensor will be: a type of StoredTensor, and a shape in torch's order."""
+    """Type (as StoredTensor.type) and shape (in torch's order) of a tensor that will be written."""
 
     type: str
     shape: tuple[int, ...]
@@ -42,10 +42,10 @@ def write_safetensors(
     metadata: Mapping[str, str] | None = None,
     advance: Advance = lambda n: None,
 ) -> None:
-    """Write tensors, which come in the order of `specs`; one at a time is in memory.
+    """Write a safetensors file from tensors that come in the order of `specs`; one at a time is in memory.
 
-    advance: called with the number of bytes after each tensor
-    Raises BadInput for a type that the format lacks, or where the file cannot be written.
+    advance: called after each tensor with its number of bytes
+    Raises BadInput for a type that the format lacks, or if the file cannot be written.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
@@ -71,7 +71,7 @@ def write_gguf(
     architecture: str,
     advance: Advance = lambda n: None,
 ) -> None:
-    """The same as GGUF, through gguf-py, which reverses the shapes."""
+    """Write a GGUF file, with arguments as write_safetensors; gguf-py reverses the shapes."""
     from gguf import GGMLQuantizationType, GGUFWriter
 
     with whole_file(path) as part:
