@@ -175,7 +175,7 @@ def named(name: str) -> Global:
 
 
 def call(function: Any, arguments: Any) -> Any:
-    """Return a value that stands for a call's result; call nothing. Raises Refused for calls torch does not write."""
+    """Return a value that stands for a call's result; call nothing. Raises Refused if torch writes no such call."""
     if type(function) is not Global or type(arguments) is not tuple:
         raise Refused(f"calls {kind(function)} with {kind(arguments)}, a name with a tuple expected")
     if function.name in CALLS:
