@@ -1,4 +1,4 @@
-"""Judge the tensors of a dump against a case of the corpus, or against files of a truth and an honest run."""
+"""Judge the tensors of a dump: against a case of the corpus, or against files with the truth and an honest run."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -22,12 +22,13 @@ Tensors = Mapping[str, np.ndarray]
 
 
 class Comparison(NamedTuple):
-    """
-    examined: the taps, and the outputs of the case, with what nobody asked for
-    absent:   names of the golden's tensors that the dump lacks; only where the dump has taps
-    causes:   known bugs with which the reference agrees with the dump
-    meant:    name that nobody asked for -> the name that was probably meant, as a phrase
-    looks:    where no bug explains it: what the first wrong tap or output looks like, in phrases
+    """The verdict on a dump.
+
+    examined: the judged taps and outputs, and the dump's tensors with unknown names
+    absent:   names of the golden's tensors that the dump lacks; only if the dump has taps or the golden is a file
+    causes:   known bugs that make the reference agree with the dump
+    meant:    unknown tensor name -> a phrase with the name that was probably meant
+    looks:    if no known bug explains the error: phrases that describe the first wrong tap or output
     """
 
     examined: Examination
@@ -40,12 +41,13 @@ class Comparison(NamedTuple):
 def with_case(
     case: Case, found: Tensors, truth: Tensors, numerics: Numerics, model_files: ModelFiles
 ) -> Comparison:
-    """Judge outputs, taps or both of a case.
+    """Judge a dump of a case's outputs, of its taps, or of both.
 
-    found: tensors by the names of the case's outputs, and of the model's taps; a single tensor may have any name
-    truth: the case's outputs in float64
+    found:    tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
+    truth:    the case's outputs in float64
+    numerics: the engine's rounding, for the honest run
 
-    What the reference makes of the dump's taps, and the honest run, are computed here.
+    This computes the honest run, and the reference's taps from the dump's own taps.
     """
     inputs, kind = case.realize(), judges(model_files).of(case)
     taps = {name: y for name, y in found.items() if name not in truth}
@@ -72,9 +74,9 @@ def with_case(
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
-    """Judge those tensors of a truth that the dump has, as taps in the truth's order.
+    """Judge the tensors that dump and truth have in common, as taps in the truth's order.
 
-    Raises BadInput where the dump has none of them, or the honest run lacks one or has it in another shape.
+    Raises BadInput if there are none, or if the honest run lacks one or has it in another shape.
     """
     if len(found) == len(truth) == len(honest) == 1:
         found, honest = (dict(zip(truth, tensors.values(), strict=True)) for tensors in (found, honest))

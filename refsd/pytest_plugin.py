@@ -1,4 +1,4 @@
-"""The fixture refsd_watch: a test fails where a module that it runs computes something wrong.
+"""The pytest fixture refsd_watch: fail a test if a module that it runs computes a wrong result.
 
 In conftest.py: pytest_plugins = ["refsd.pytest_plugin"]
 """
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def refsd_watch():
-    """A function of a module, with the parameters of refsd.watch: judged until the test's end."""
+    """Return a function with the parameters of refsd.watch; it judges a module's calls until the test ends."""
     watch = importlib.import_module("refsd.watching").watch
     with contextlib.ExitStack() as stack:
         reports = []

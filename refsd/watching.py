@@ -1,11 +1,12 @@
-"""Judge a living diffusers or transformers module in place, with its own weights and its own inputs.
+"""Judge a diffusers or transformers module while it runs, with its own weights and its own inputs.
 
     with refsd.watch(pipe.transformer) as report:
         pipe("a lovely cat")
 
-While the block runs, forward hooks copy what each layer gives. At the end of a call the reference follows: it
-computes every layer from the module's own result of the layers before it, in float64 and as the module's dtype
-rounds, and judges it (refsd/judges/following.py). So the first wrong layer is named, whatever comes after it.
+Inside the block, forward hooks copy each layer's output. After a call, the reference computes every layer from the
+module's own outputs of the preceding layers, in float64 and with the rounding of the module's dtype, and judges
+the layer's output (refsd/judges/following.py). An error therefore counts only in the layer that makes it, and the
+report names the first wrong layer.
 """
 
 import contextlib
@@ -34,22 +35,24 @@ from refsd.numerics.tensor import stored
 from refsd.weights.checkpoint import Checkpoint
 
 _NUMERICS = {"torch.float32": TORCH_F32, "torch.float16": TORCH_F16, "torch.bfloat16": TORCH_BF16}
-# Where following the module once took longer, no cause is sought: each takes a run of its own.
+# If judging a call took longer than this in seconds, no known bugs are tried: each needs another run.
 _PATIENCE = 10.0
-# A tap of what came again has a number behind its name.
+# A module that is called several times has a tap for each call, with the call's number after the name.
 _REPEATED = re.compile(r"\.\d+$")
 
 
 class Judged(NamedTuple):
-    """
-    what:    the component, and the number of its call
-    taps:    how many of the module's results were judged
-    place:   the first that is wrong, by the reference's name; module: by the module's own
-    margin:  of the one nearest to its limit; above 1 something is wrong
-    causes:  known bugs that explain the first wrong one, the likeliest first
-    reason:  one line; empty if all are right
-    refused: why the call was not judged; empty if it was
-    seconds: that judging took
+    """The verdict on one call of a component.
+
+    what:    the component, and the number of the call
+    taps:    number of judged layer outputs (taps)
+    place:   the first wrong tap, by the reference's name
+    module:  the same, by the names of the module's submodules
+    margin:  error / limit of the first wrong tap; the greatest of all taps if every tap is right
+    causes:  known bugs that explain the first wrong tap, the likeliest first
+    reason:  one line; empty if all taps are right
+    refused: the reason why the call was not judged; empty if it was
+    seconds: time that judging took
     """
 
     what: str
@@ -78,10 +81,11 @@ class Judged(NamedTuple):
 
 
 class Report:
-    """
+    """The verdicts on a module's calls.
+
     title:  the module's class
-    calls:  what was judged, in order
-    unseen: calls beyond those that were to be judged
+    calls:  verdicts, in the order of the calls
+    unseen: number of further calls that ran without being judged
     """
 
     def __init__(self, title: str):
@@ -91,12 +95,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """True if some call was judged, and every one is right."""
+        """True if at least one call was judged, and all judged calls are right."""
         return bool(self.calls) and all(call.passed for call in self.calls)
 
     @property
     def first(self) -> Judged | None:
-        """The first call that is not right."""
+        """The first call that is wrong or could not be judged."""
         return next((call for call in self.calls if not call.passed), None)
 
     def __str__(self) -> str:
@@ -106,7 +110,7 @@ class Report:
 
 
 class _LivingJudge(ModelJudge):
-    """A ModelJudge of a module's own weights."""
+    """A ModelJudge that computes with the watched module's weights instead of recipe weights."""
 
     def __init__(self, checkpoint: Checkpoint, component: str):
         super().__init__()
@@ -121,16 +125,16 @@ class _LivingJudge(ModelJudge):
 def watch(
     module, calls: int = 1, causes: bool = True, show: Callable[[str], Any] | None = print
 ) -> Iterator[Report]:
-    """Judge what a module computes inside the block, layer by layer; give the Report, and show it at the end.
+    """Judge a module's calls inside the `with` block, layer by layer. Yields the Report.
 
-    module: a diffusers or transformers model of a class that READERS lists, of any device, in float32, float16 or
+    module: a diffusers or transformers model of a class that READERS lists, on any device, in float32, float16 or
             bfloat16
-    calls:  how many calls of each component are judged; the rest only run
-    causes: seek what explains the first wrong result, where that takes seconds and not minutes
-    show:   is given the report's text at the end; None: nobody
+    calls:  number of calls of each component to judge; further calls only run
+    causes: try known bugs as explanations of the first wrong layer, if that takes seconds rather than minutes
+    show:   called with the report's text at the end; None: do not show it
 
-    Judging a call takes two runs of the reference on the CPU, one of them in float64, and the memory of all that
-    the layers give in one call. The reference takes the module's own weights: wrong ones, loaded so, are not seen.
+    Judging a call takes two runs of the reference on the CPU, one of them in float64, and memory for the outputs of
+    all layers in one call. The reference uses the module's own weights, so wrongly loaded weights are not detected.
 
     Raises BadInput for a module that refsd does not run.
     """
@@ -156,7 +160,7 @@ def _numerics_of(module) -> Numerics:
 
 
 class _Watcher:
-    """What listens to one component of a module."""
+    """Record the calls of one component of a module through forward hooks, and judge each when it ends."""
 
     def __init__(self, module, reader: Reader, component, numerics: Numerics, report: Report, calls, causes):
         self._module, self._reader, self._component = module, reader, component

@@ -1,7 +1,7 @@
-"""How fast, in how much memory: refsd beside torch and sd-cli, turn by turn in one sitting.
+"""Measure time and peak memory of refsd, torch and sd-cli in one interleaved run.
 
-Each contender is a process of its own (worker.py), so that its peak memory is its own. They take
-turns, A B C A B C, so that what else the machine does falls on all; the best of the turns counts.
+Each contender runs in a separate process (worker.py), so that its peak memory can be measured. The contenders
+take turns, A B C A B C, so that other load on the machine affects all of them. The fastest turn counts.
 """
 
 import json
@@ -19,15 +19,16 @@ CONTENDERS = ("refsd", "torch", "sd-cli")
 
 
 class BenchRequest(NamedTuple):
-    """
+    """What to measure.
+
     what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels), "diffusion" (a step of any
-            denoiser) or "flux-blocks"
-    model:  a checkpoint, of SD 1.x for "unet" and "vae"
-    sd_cli: the program, or None: $REFSD_SD_CLI, then PATH
-    runs:   turns that each contender takes
-    parts:  "diffusion": sd-cli's flag -> file
-    side:   "diffusion", "flux-blocks": of the picture, in pixels
-    tokens: the same: of the text; 0: as many as usual
+            denoiser) or "flux-blocks" (one double and one single block)
+    model:  a checkpoint; SD 1.x for "unet" and "vae"
+    sd_cli: the program; None: $REFSD_SD_CLI, then PATH
+    runs:   turns of each contender
+    parts:  "diffusion": sd-cli's flag -> file of a model part
+    side:   "diffusion", "flux-blocks": side of the square picture, in pixels
+    tokens: "diffusion", "flux-blocks": number of text tokens; 0: the family's usual number
     """
 
     what: str
@@ -40,11 +41,12 @@ class BenchRequest(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """
-    seconds: row -> each turn's time
-    peak:    bytes that were resident at most
+    """One contender's result.
+
+    seconds: row -> time of each turn
+    peak:    peak resident memory, in bytes
     setup:   versions, threads, BLAS
-    absent:  why the contender did not run; "" if it did
+    absent:  the reason why the contender did not run; "" if it ran
     """
 
     seconds: dict[str, list[float]]
@@ -54,14 +56,14 @@ class Entry(NamedTuple):
 
 
 class _Worker:
-    """A contender's process: a line in, a turn, a line of JSON out."""
+    """A contender's process. For each line on stdin it takes one turn and prints one line of JSON."""
 
     def __init__(self, contender: str, request: BenchRequest, sd_cli: str | None):
         self.contender = contender
         parts = {flag: str(file) for flag, file in request.parts.items()}
         more = json.dumps({"parts": parts, "side": request.side, "tokens": request.tokens})
         args = [contender, request.what, str(request.model or ""), sd_cli or "", more]
-        # -P: the folder `kernels` of a checkout must not hide Hugging Face's package from diffusers.
+        # -P: otherwise diffusers would import the folder `kernels` of a checkout instead of Hugging Face's package.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "refsd.bench.worker", *args],
             stdin=subprocess.PIPE,
@@ -93,7 +95,7 @@ class _Worker:
 
 
 def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]:
-    """Run every contender that is there. -> contender -> Entry. Raises BadInput for a missing or unusable file."""
+    """Run every installed contender. -> contender -> Entry. Raises BadInput for a missing or unusable file."""
     for path in (request.model, request.sd_cli, *request.parts.values()):
         if path is not None and not path.exists():
             raise BadInput(f"{path}: no such file")
@@ -129,7 +131,7 @@ def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]
 
 
 def best(entries: dict[str, Entry]) -> dict[str, dict[str, float]]:
-    """row -> contender -> the quickest turn, in seconds"""
+    """Find the fastest turns. -> row -> contender -> seconds"""
     rows: dict[str, dict[str, float]] = {}
     for contender, entry in entries.items():
         for row, seconds in entry.seconds.items():

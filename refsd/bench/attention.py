@@ -1,11 +1,11 @@
-"""Attention at the sizes of SD 1.5, Flux and SD 1.5's second level, one item."""
+"""Benchmark rows for attention: SD 1.5's first level, Flux, SD 1.5's second level; batch 1."""
 
 import numpy as np
 
 from refsd.bench.ggml_graphs import GgmlTools
 from refsd.bench.row import Column, Row, computes, normal
 
-# L = J, H, D
+# L (= J), H, D
 SIZES = ((4096, 8, 40), (1280, 24, 128), (1024, 8, 80))
 
 

@@ -1,4 +1,7 @@
-"""The five layers of the Winograd paper for stable-diffusion.cpp: 3x3, stride 1, padding 1, one image."""
+"""Benchmark rows for conv2d: the five layers of the Winograd paper for stable-diffusion.cpp.
+
+The filters are 3x3, with stride 1 and padding 1; the batch is one image.
+"""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Every block type that ggml expands: gigabytes of float32 a second."""
+"""Benchmark rows for dequantization, one for each of ggml's block types, in gigabytes of float32 a second."""
 
 import ctypes
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +10,12 @@ from refsd.bench.row import Absent, Column, Ready, Row, normal
 from refsd.kernels.quant import BLOCK_TYPES
 
 ELEMENTS = 1 << 23
-# Activations' types are never in a file.
+# Types that only quantized activations have; no file contains them.
 TYPES = [name for name in BLOCK_TYPES if name not in ("q8_1", "q8_k")]
 
 
 def _blocks(name: str) -> np.ndarray:
-    """Random bytes: time does not look at what they mean."""
+    """Draw random bytes as blocks; their values do not affect the time."""
     kind = BLOCK_TYPES[name]
     return np.random.default_rng(0).integers(0, 256, (ELEMENTS // kind.block, kind.bytes), np.uint8)
 
@@ -67,7 +67,7 @@ def _row(name: str) -> Row:
 
 
 def _expander(tools: GgmlTools, name: str):
-    """ggml's C function. Raises Absent where the library lacks it."""
+    """Return ggml's C function that dequantizes a row. Raises Absent if the library lacks it."""
     symbol = f"dequantize_row_{name[:-1] + 'K' if name.endswith('_k') else name}"
     for file in tools.libggml.files:
         library = ctypes.CDLL(str(file))

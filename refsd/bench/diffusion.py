@@ -1,7 +1,7 @@
-"""A denoiser's step, whatever its family; and Flux's two blocks at full width.
+"""Measure one step of any family's denoiser, and Flux's two kinds of block at full width.
 
-Nothing is kept between steps: weights stay in the file and are expanded a layer at a time, so that the peak of
-the process shows what a step needs.
+No weights are cached between steps: they stay in the file and are expanded layer by layer, so that the process's
+peak memory is what a single step needs.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 
-# component -> pixels a latent's pixel spans; 8 elsewhere
+# component -> image pixels along a side of one latent pixel; 8 for the others
 PIXELS = {"chroma-radiance": 1, "flux2": 16}
-# component -> tokens of text, as sd-cli has them for its prompt
+# component -> text tokens of sd-cli's prompt
 TOKENS = {"unet": 77, "mmdit": 154, "zimage": 32}
-# component -> its timestep; 0.5 elsewhere
+# component -> timestep; 0.5 for the others
 TIMES = {"unet": 500.0, "mmdit": 500.0}
 
 
 def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
-    """One item for a denoiser, drawn by recipe. Raises BadInput for a side that is no whole latent."""
+    """Make recipe inputs for one item. Raises BadInput if `side` is no multiple of the latent pixel's size."""
     from refsd.components import COMPONENTS
 
     arguments, fits = COMPONENTS[component].arguments, COMPONENTS[component].fits(m)
@@ -47,7 +47,7 @@ def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
 
 
 def refsd_step(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
-    """-> row -> a step; what is worth knowing of it"""
+    """Prepare refsd's step. -> (row -> function that runs the step, facts about the model for the table)"""
     from refsd.components import forward, load, resolve
     from refsd.weights import open_checkpoint
 
@@ -65,7 +65,7 @@ def row_name(side: int) -> str:
 
 
 def sd_cli_files(request: BenchRequest) -> list[str]:
-    """The options that name the same files; a file of the denoiser alone is no model to sd-cli."""
+    """Name the same files for sd-cli; a file with only a denoiser goes to --diffusion-model instead of -m."""
     from refsd.weights.checkpoint import survey
 
     named = [word for flag, file in request.parts.items() for word in (flag, str(file))]
@@ -76,7 +76,7 @@ def sd_cli_files(request: BenchRequest) -> list[str]:
 
 
 def blocks_inputs(side: int, tokens: int, width: int = 3072, head: int = 128) -> dict[str, np.ndarray]:
-    """img, txt, both, vec and angle of Flux's blocks for a picture."""
+    """Make recipe inputs of Flux's blocks for a picture: img, txt, both (joined), vec and RoPE's angle."""
     from refsd.kernels.rope import rope_angles
     from refsd.models.flux import AXES_DIM, THETA, grid_ids
 
@@ -97,7 +97,7 @@ def blocks_rows(side: int, tokens: int) -> list[str]:
 
 
 def refsd_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
-    """Weights by recipe, in f16."""
+    """Prepare refsd's Flux blocks with recipe weights in f16. -> (row -> function that runs the block, facts)"""
     from refsd.models.flux import double_stream_block, single_stream_block
     from refsd.module import Module
     from refsd.networks import NETWORKS
@@ -120,7 +120,7 @@ def refsd_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], d
 
 
 def torch_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
-    """diffusers' blocks with weights of their own: time does not look at them."""
+    """Prepare diffusers' Flux blocks with their own random weights; values do not affect the time."""
     try:
         import diffusers
         import torch

@@ -1,4 +1,4 @@
-"""Every row of the kernels' benchmark."""
+"""Collect all rows of the kernel benchmark."""
 
 from refsd.bench import attention, convolution, dequantize, lokr, memory_bound, products
 from refsd.bench.row import Row

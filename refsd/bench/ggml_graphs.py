@@ -1,4 +1,4 @@
-"""ggml's side of a row: a graph that is laid out once and run at every turn."""
+"""Run a benchmark row in ggml: build the graph once, run it at every call."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +15,10 @@ from refsd.numerics.tensor import stored
 
 
 class GgmlTools:
-    """
-    place:   of a shared libggml
-    threads: that its CPU backend works with
+    """ggml's CPU backend as a contender.
+
+    place:   path of a shared libggml
+    threads: threads of its CPU backend
     """
 
     def __init__(self, place: Path, threads: int):
@@ -27,7 +28,7 @@ class GgmlTools:
         self._graph: Graph | None = None
 
     def ready(self, op: str, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], flash=False) -> Ready:
-        """The operation as refsd/engines/ggml/ops builds it. A graph before it is let go."""
+        """Build an operation's graph as refsd/engines/ggml/ops does, and free the previous graph."""
         builder = (FLASH_BUILDERS if flash else BUILDERS)[op]
         missing = [name for name in builder.needs if name not in self.libggml]
         if missing:

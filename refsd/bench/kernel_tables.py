@@ -1,4 +1,4 @@
-"""The kernels' benchmark as tables, one a family: the shapes that its question needs."""
+"""Format the kernel benchmark as tables, one for each family, with the columns that suit the family."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,13 +14,13 @@ Rows = Mapping[str, Cells]
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """exp of the mean logarithm; nan of nothing."""
+    """Compute exp(mean(log(values))); nan for no values."""
     logs = [math.log(value) for value in values]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
 def ratios(rows: Rows, column: str, to: str) -> list[float]:
-    """column's time over to's, in each row that has both."""
+    """Divide the time of `column` by that of `to`, in each row that has both."""
     pairs = [(cells.get(column), cells.get(to)) for cells in rows.values()]
     return [a.best / b.best for a, b in pairs if a and b and not a.absent and not b.absent]
 
@@ -54,7 +54,7 @@ def _cell(cell: Cell | None, text: Callable[[Cell], str]) -> str:
 
 
 def _against_peers(family: str, rows: Rows) -> Table:
-    """Time, how many times refsd's, relative L2 from float64."""
+    """Show each contender's time, its ratio to refsd's time, and its relative L2 error against float64."""
     table, columns = _table(f"{family}: time, ratio to refsd's, relative L2 against float64", rows, ("algorithm",))
     for name, cells in rows.items():
         own = cells["refsd"]
@@ -76,7 +76,7 @@ def _against_peers(family: str, rows: Rows) -> Table:
 
 
 def _against_copy(family: str, rows: Rows) -> Table:
-    """Time, and how many times that of a copy."""
+    """Show each contender's time and its ratio to the time of a memory copy."""
     table, columns = _table(f"{family}: time, and its ratio to the copy's", rows)
     for name, cells in rows.items():
         copy = cells["copy"]
@@ -93,7 +93,7 @@ def _against_copy(family: str, rows: Rows) -> Table:
 
 
 def _throughput(family: str, rows: Rows) -> Table:
-    """Gigabytes of float32 a second, refsd's ratio to each."""
+    """Show each contender's output in GB/s of float32, and its time divided by refsd's."""
     table, columns = _table(f"{family}: GB/s of float32 made, and refsd's ratio to it", rows)
     for name, cells in rows.items():
         own = cells["refsd"]
@@ -110,7 +110,7 @@ def _throughput(family: str, rows: Rows) -> Table:
 
 
 def _with_memory(family: str, rows: Rows) -> Table:
-    """Time, and arrays held at most beyond the layer's own, as a share of the delta."""
+    """Show time, and peak memory beyond the layer's result in MiB and as a share of the delta's size."""
     table, columns = _table(f"{family}: time; extra memory, as a share of the delta's", rows)
     for name, cells in rows.items():
         delta = ROWS[name].bytes / 2**20
@@ -133,7 +133,7 @@ _VIEWS: dict[str, Callable[[str, Rows], Table]] = {
 
 
 def notes(result: Result) -> Iterator[str]:
-    """What each contender is made of, who is absent and why, which rows lack whom, what was preset."""
+    """List each contender's versions, absent contenders and cells with reasons, and OpenBLAS presets."""
     for name, setup in result.setups.items():
         yield f"{name}: " + ", ".join(f"{key} {value}" for key, value in setup.items())
     gone = {setup["absent"] for setup in result.setups.values() if "absent" in setup}

@@ -1,11 +1,12 @@
-"""One contender of the kernels' benchmark: python -m refsd.bench.kernel_worker CONTENDER PLACE THREADS.
+"""Run one contender of the kernel benchmark: python -m refsd.bench.kernel_worker CONTENDER PLACE THREADS.
 
-Its first line of JSON says what it is made of, or why it is absent. Then a line in, a line out:
+PLACE is the path of the contender's library. The first line of JSON on stdout has the contender's versions, or the
+reason why it is absent. Then each line of JSON on stdin is a command, and gets one line of JSON as its answer:
 
     {"ready": [row, column]}   make the inputs, call twice         {"facts": {...}, "seconds": s} or {"absent": why}
-    {"turn": [column, n]}      n calls, caches cold before each    {"seconds": [...]}
-    {"save": [column, file]}   the last call's result, as .npy     {"saved": whether there is one}
-    {"error": [row, files]}    relative L2 of each file            {"errors": [...]}
+        {"turn": [column, n]}      n calls, each with cold caches      {"seconds": [...]}
+        {"save": [column, file]}   write the last result as .npy       {"saved": true if there is a result}
+        {"error": [row, files]}    relative L2 error of each file      {"errors": [...]}
 """
 
 import json
@@ -21,7 +22,7 @@ from refsd.bench.families import ROWS
 from refsd.bench.row import Absent, Ready
 from refsd.numerics.errors import BadInput
 
-# Written before each call, so that no input is found in a cache: twice the largest that a desktop has today.
+# Bytes to write before each call, to evict the inputs from all caches: twice a large desktop CPU's cache.
 FLUSHED = 64 << 20
 
 
@@ -69,7 +70,7 @@ def gguf_tools(place: str, threads: int) -> tuple[Any, dict[str, Any]]:
 
     import gguf
 
-    np.seterr(all="ignore")  # blocks of random bytes hold infinite scales
+    np.seterr(all="ignore")  # random blocks may have infinite scales
     return gguf, {"version": importlib.metadata.version("gguf"), "threads": "NumPy's"}
 
 
@@ -84,7 +85,7 @@ TOOLS: dict[str, Callable[[str, int], tuple[Any, dict[str, Any]]]] = {
 
 
 class Bench:
-    """The commands of this file's head, each a method, on one row at a time."""
+    """Execute the commands listed at the top of this file, one method each, for one row at a time."""
 
     def __init__(self, tools: Any, clock: Callable[[], float] = time.perf_counter):
         self._tools, self._clock = tools, clock
@@ -97,7 +98,7 @@ class Bench:
             self._row, self._held = row, {}
         try:
             ready = ROWS[row].columns[column].ready(self._tools)
-            ready.call()  # compiles, reads code, takes memory
+            ready.call()  # warm-up: compile, load code, allocate memory
             begun = self._clock()
             ready.call()
             seconds = self._clock() - begun

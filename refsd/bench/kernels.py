@@ -1,7 +1,7 @@
-"""Single operations beside torch, ggml and gguf-py: each contender a process, row by row, turn by turn.
+"""Time single operations of refsd, torch, ggml and gguf-py, each contender in a separate process.
 
-Within a row the contenders take turns, A B C A B C, so that what else the machine does falls on all; the
-quickest call counts. Caches are cold before every call.
+Within a row the contenders take turns, A B C A B C, so that other load on the machine affects all of them. The
+fastest call counts. Caches are cold before every call.
 """
 
 import fnmatch
@@ -19,21 +19,22 @@ from refsd.bench.families import ROWS
 from refsd.bench.row import Row
 from refsd.numerics.errors import BadInput
 
-# A turn makes as many calls as fit into these seconds, three at most.
+# A turn makes as many calls as fit into this time in seconds, at most three.
 _TURN = 0.06
-# Whoever takes longer than this for one call is measured by that call alone.
+# A contender that needs longer than this for one call is measured by that single call, in seconds.
 _SLOW = 2.0
-# Threads of the contender before may still spin for a moment.
+# Pause in seconds before a turn, in which the previous contender's threads stop spinning.
 _REST = 0.005
 
 
 class KernelRequest(NamedTuple):
-    """
-    only:      globs of row names
-    places:    contender -> its library
-    threads:   that every contender works with
-    turns:     of each contender in a row
-    presets:   measure refsd with OpenBLAS's presets too
+    """What to measure.
+
+    only:      globs that select rows by name
+    places:    contender -> path of its library
+    threads:   threads of every contender
+    turns:     turns of each contender in a row
+    presets:   also measure refsd with the environment's OpenBLAS presets
     """
 
     only: tuple[str, ...] = ("*",)
@@ -44,11 +45,12 @@ class KernelRequest(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """
-    seconds: of every call
-    facts:   what the contender says about it
-    error:   relative L2 distance from the float64 answer; None where nobody compares
-    absent:  why there is no measurement; "" if there is one
+    """One contender's measurement in one row.
+
+    seconds: time of every call
+    facts:   further facts for the table, such as the chosen algorithm
+    error:   relative L2 error against the float64 answer; None if the row has no such answer
+    absent:  the reason why there is no measurement; "" if there is one
     """
 
     seconds: list[float]
@@ -62,10 +64,10 @@ class Cell(NamedTuple):
 
 
 class Worker:
-    """A contender's process: a line of JSON in, a line of JSON out."""
+    """A contender's process (kernel_worker.py): each line of JSON is answered by a line of JSON."""
 
     def __init__(self, contender: str, request: KernelRequest):
-        # -P: the folder `kernels` of a checkout must not hide Hugging Face's package.
+        # -P: otherwise diffusers would import the folder `kernels` of a checkout instead of Hugging Face's package.
         args = [contender, request.places.get(contender, ""), str(request.threads)]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "refsd.bench.kernel_worker", *args],
@@ -108,9 +110,10 @@ class Worker:
 
 
 class Result(NamedTuple):
-    """
+    """The measurements of all rows.
+
     cells:  row -> column -> Cell
-    setups: contender -> what it is made of; or {"absent": why}
+    setups: contender -> its versions and threads, or {"absent": reason}
     """
 
     cells: dict[str, dict[str, Cell]]
@@ -118,7 +121,7 @@ class Result(NamedTuple):
 
 
 def bench(request: KernelRequest, progress: Callable[[str], None] = lambda what: None, start=Worker) -> Result:
-    """Measure every row that `request.only` names. Raises BadInput where it names none."""
+    """Measure every row that `request.only` selects. Raises BadInput if it selects none."""
     rows = [row for name, row in ROWS.items() if any(fnmatch.fnmatch(name, glob) for glob in request.only)]
     if not rows:
         families = sorted({row.family for row in ROWS.values()})
@@ -144,7 +147,7 @@ def bench(request: KernelRequest, progress: Callable[[str], None] = lambda what:
 
 def _measure(row: Row, request: KernelRequest, worker, progress) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
-    runs: list[tuple[str, Any, int]] = []  # label, its worker, calls a turn
+    runs: list[tuple[str, Any, int]] = []  # label, worker, calls in a turn
     shown: dict[str, tuple[str, tuple[str, ...]]] = {name: (name, c.processes) for name, c in row.columns.items()}
     if request.presets:
         shown["refsd, OpenBLAS preset"] = (next(iter(row.columns)), ("refsd-preset",))
@@ -173,7 +176,7 @@ def _measure(row: Row, request: KernelRequest, worker, progress) -> dict[str, Ce
 
 
 def _judged(cell: Cell) -> Cell:
-    """A contender that died on the way has no time."""
+    """Mark a contender that died before its first measurement as absent."""
     return cell if cell.seconds or cell.absent else cell._replace(absent="the process ended")
 
 

@@ -1,4 +1,4 @@
-"""A layer with LoKr at SDXL's sizes: through the factors, beside merging the delta and applying the layer."""
+"""Benchmark rows for a layer with LoKr at SDXL's sizes: applied through its factors, or merged into the weight."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from refsd.bench.row import Column, Ready, Row, normal
 
 
 def _row(what: str, x_shape: tuple[int, ...], weight_shape: tuple[int, ...], w1: tuple[int, int]) -> Row:
-    """w1: the slow factor's shape; the fast one's is what is left."""
+    """Make a row. w1: shape of LoKr's first Kronecker factor; weight_shape / w1 is the shape of the second."""
     O, I, *taps = weight_shape
     w2 = (O // w1[0], I // w1[1], *taps)
     fan_in = int(np.prod(weight_shape[1:]))
@@ -58,7 +58,7 @@ def _row(what: str, x_shape: tuple[int, ...], weight_shape: tuple[int, ...], w1:
 
 
 def _peak(call: Callable[[], object]) -> int:
-    """Bytes of arrays that a call holds at most, beyond those that are there."""
+    """Measure the peak of a call's own allocations, in bytes."""
     tracemalloc.start()
     try:
         call()

@@ -1,11 +1,11 @@
-"""Operations that only pass over memory, beside a copy of as many bytes by as many threads."""
+"""Benchmark rows for memory-bound operations, next to a copy of as many bytes by as many threads."""
 
 from collections.abc import Callable
 from typing import Any
 
 from refsd.bench.row import Column, Row, computes, normal
 
-# Sizes of SDXL and Flux: an image [N, C, H, W], tokens [N, L, D], heads [N, L, H, D], rows of scores
+# Sizes of SDXL and Flux: image [N, C, H, W], tokens [N, L, D], heads [N, L, H, D], attention scores [rows, J]
 IMAGE = (1, 320, 128, 128)
 TOKENS = (1, 4096, 3072)
 HEADS = (1, 4096, 24, 128)

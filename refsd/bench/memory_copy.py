@@ -1,4 +1,4 @@
-"""A copy by all threads: what memory allows, against which the memory-bound operations are held."""
+"""Copy an array with all threads: the memory bandwidth with which memory-bound operations are compared."""
 
 import numpy as np
 from numba import prange
@@ -8,13 +8,13 @@ from refsd.kernels._jit import kernel
 
 @kernel
 def copy_into(x, y):
-    """y[i] = x[i]. x, y: float32 [n]"""
+    """Copy x into y: y[i] = x[i]. x, y: float32 [n]"""
     for i in prange(x.size):
         y[i] = x[i]
 
 
 def copied(x):
-    """A copy in memory of its own, as an operation's result is."""
+    """Copy x into newly allocated memory, as an operation allocates its result."""
     y = np.empty_like(x)
     copy_into(x, y)
     return y

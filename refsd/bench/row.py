@@ -1,4 +1,4 @@
-"""What the kernels' benchmark measures: a row is an operation at a size, a column who computes it."""
+"""Declare the kernel benchmark's rows (an operation at one size) and columns (an implementation of it)."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -8,14 +8,15 @@ import numpy as np
 
 
 class Absent(Exception):
-    """Why a contender cannot run, in a few words."""
+    """A contender cannot run; the message is the reason."""
 
 
 class Ready(NamedTuple):
-    """
-    call:   the operation, its inputs made
-    result: what the last call computed, as the row's truth has it; None where nobody compares
-    facts:  what is worth a place in the table: the algorithm chosen, bytes taken
+    """An operation that is ready to be timed.
+
+    call:   computes the operation on prepared inputs
+    result: returns the last call's result in the layout of the row's truth; None if it is not compared
+    facts:  facts for the table, such as the chosen algorithm or allocated bytes
     """
 
     call: Callable[[], Any]
@@ -24,9 +25,10 @@ class Ready(NamedTuple):
 
 
 class Column(NamedTuple):
-    """
-    processes: where it runs: the first of these contenders that is there (kernel_worker.py)
-    ready:     that process's tools -> Ready; raises Absent
+    """One implementation of a row's operation.
+
+    processes: contenders (kernel_worker.py) in order of preference; the first available one runs it
+    ready:     (that contender's tools) -> Ready; raises Absent
     """
 
     processes: tuple[str, ...]
@@ -34,11 +36,12 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """
+    """One operation at one size.
+
     name:    "family/what", for --only and the table
-    columns: in the order in which they take turns
-    truth:   the answer in float64; None where nobody compares
-    bytes:   that the operation must move at least: what it reads and what it writes, once
+    columns: implementations, in the order of their turns
+    truth:   computes the answer in float64; None: results are not compared
+    bytes:   bytes that the family's table relates to the time: read and written, expanded, or the delta's size
     """
 
     name: str
@@ -52,12 +55,12 @@ class Row(NamedTuple):
 
 
 def normal(name: str, *shape: int, scale: float = 1.0) -> np.ndarray:
-    """The same numbers in every process. -> float32 [shape], standard deviation `scale`"""
+    """Draw normal numbers that depend only on `name`. -> float32 [shape], standard deviation `scale`"""
     return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32) * np.float32(scale)
 
 
 def computes(function: Callable[[], Any], seen: Callable[[Any], np.ndarray] = np.asarray, **facts) -> Ready:
-    """Ready, with the last call's answer kept. seen: the answer as the row's truth has it"""
+    """Make a Ready that keeps its last result. seen: converts the result to the layout of the row's truth"""
     kept: list[Any] = [None]
 
     def call() -> None:

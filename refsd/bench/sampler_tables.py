@@ -1,4 +1,4 @@
-"""What solvers cost, as tables."""
+"""Format the solvers' costs (refsd/bench/samplers.py) as tables."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from refsd.bench.samplers import SHAPE, STEPS, Cost
 
 
 def tables(costs: Mapping[str, Mapping[str, Cost]], beside: Mapping[str, float]) -> Iterator[Table]:
-    """Microseconds of a step, and how many times a pass over its state; then what is no solver's."""
+    """Show each step's microseconds and ratio to one pass over its state; then what `beside` measures."""
     table = Table(title="a step beyond the model's calls, its ratio to one pass over its state, and to a copy")
     table.add_column("latents " + " x ".join(map(str, SHAPE)))
     for dtype in costs:

@@ -1,9 +1,9 @@
-"""What a solver costs beside its model: a step's time against one pass over the arrays that it must touch.
+"""Measure a solver's own time for a step, and compare it with one pass over the arrays that the step must touch.
 
-The model and the noise hand out arrays that exist already, in turn; their own time is measured and taken away.
-A step is a fortieth of a run of 40, tables made at its start included. Caches are as a run leaves them. Everything
-is one thread's work, in its CPU time: what else the machine does counts little. Solver, pass and copy take turns;
-the quickest of each counts.
+Model and noise source return prepared arrays; their time is measured separately and subtracted. A step's time is
+that of a run of 40 steps, divided by 40, including the tables computed at the start. Caches are as a run leaves
+them. All work runs in one thread and is measured in CPU time, so that other load on the machine matters little.
+Solver, pass and copy take turns; the fastest of each counts.
 """
 
 import fnmatch
@@ -28,9 +28,9 @@ from refsd.samplers.sa_solver import tau_between
 SHAPE = (1, 4, 128, 128)  # SDXL's latents of 1024 x 1024 pixels
 STEPS = 40
 
-# The arrays that a step must read and write, call by call of the model, "read>written": x, y, z, w are latents;
-# d, e, f, c, b answers of the model; u, v those without prompt; s, r, q, p slopes; n, m, l noise; all also of steps
-# before. What follows from others by weights alone is not counted; a buffer that nobody needs is free.
+# The arrays that a step must read and write, as one "read>written" for each model call. x, y, z, w: latents.
+# d, e, f, c, b: denoised. u, v: denoised without prompt. s, r, q, p: slopes. n, m, l: noise. Arrays of earlier
+# steps are included. Linear combinations of listed arrays are not counted; neither are avoidable buffers.
 _STATE: dict[str, tuple[str, ...]] = {
     "euler ddim ddim_strided": ("xd>y",),
     "euler_a ddpm": ("xdn>y",),
@@ -71,23 +71,24 @@ STATE = {name: passes for names, passes in _STATE.items() for name in names.spli
 
 
 def _rule(name: str) -> str:
-    """The row whose arrays a solver moves: a flow's are those of its name."""
+    """Find the row of _STATE for a solver: a flow solver shares the row of the solver it is named after."""
     return name.removeprefix("flow/").removesuffix("_log_snr").removesuffix("_below_one")
 
 
 STATE |= {f"flow/{name}": STATE[_rule(name)] for name in FLOW_SAMPLERS}
 SOLVERS = SAMPLERS | CFG_PP_SAMPLERS | {f"flow/{name}": solver for name, solver in FLOW_SAMPLERS.items()}
-# Noise all the way, as it is counted.
+# sa_solver adds noise in every step, as _STATE assumes.
 OPTIONS = {name: {"tau": tau_between(math.inf, 0.0)} for name in STATE if "sa_solver" in name}
-# Whose steps are not those of the schedule: calls of the model in each.
+# Solvers whose number of steps differs from the schedule's -> model calls in each step.
 _CALLS = {"dpm_adaptive": 3, "restart": 2, "dpm++2s": 2, "dpm++3s": 3}
 
 
 class Cost(NamedTuple):
-    """
-    step:   seconds of a step beyond the model's calls and the noise's
-    once:   of reading and writing its state arrays once
-    copy:   of copying as many bytes
+    """A solver's cost, in seconds.
+
+    step:   one step, without the calls of the model and the noise source
+    once:   reading and writing the step's state arrays once
+    copy:   copying as many bytes
     """
 
     step: float
@@ -100,7 +101,7 @@ class Cost(NamedTuple):
 
 
 class _Turns:
-    """Arrays handed out in turn, and how often."""
+    """Stand in for a model or noise source: return prepared arrays in turn, and count the calls."""
 
     def __init__(self, arrays: Sequence[Any]):
         self.calls, self._arrays = 0, itertools.cycle(arrays)
@@ -124,7 +125,7 @@ def _sigmas(n: int, flow: bool = False) -> np.ndarray:
 
 
 class _Run:
-    """A solver's runs, the pass and the copy that they are held against, and the least time of each so far."""
+    """Time a solver, the pass over its state, and the copy; keep the least time of each."""
 
     def __init__(self, name: str, dtype: str, shape: tuple[int, ...]):
         self.name, self.dtype, self.shape = name, dtype, shape
@@ -135,7 +136,7 @@ class _Run:
         self.best[what] = min(seconds, self.best.get(what, seconds))
 
     def turn(self, calls: int) -> None:
-        """In memory of its own: where pages lie decides how much of them the cache keeps."""
+        """Measure `calls` times in new arrays: their addresses decide how much of them the cache keeps."""
         rng = np.random.default_rng(1)
         arrays = [rng.standard_normal(self.shape).astype(self.dtype) for _ in range(10)]
         named = dict(zip(dict.fromkeys("x" + "".join(STATE[self.name]).replace(">", "")), arrays, strict=False))
@@ -178,7 +179,7 @@ def bench(
     shape: tuple[int, ...] = SHAPE,
     progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, dict[str, Cost]]:
-    """Measure the solvers that a glob of `only` names. -> dtype -> name -> Cost. Raises BadInput where none is."""
+    """Measure the solvers that match a glob of `only`. -> dtype -> name -> Cost. Raises BadInput if none match."""
     names = [name for name in STATE if any(fnmatch.fnmatch(name, glob) for glob in only)]
     if not names:
         raise BadInput(f"--only {' '.join(only)}: no solver; there are {', '.join(STATE)}")
@@ -194,7 +195,7 @@ def bench(
 
 
 def beside(shape: tuple[int, ...] = SHAPE, calls: int = 50) -> dict[str, float]:
-    """Seconds on the clock of guidance, parameterisation and the sources of noise, in float32."""
+    """Measure guidance, parameterisation and the noise sources in float32. -> name -> wall-clock seconds"""
     rng = np.random.default_rng(1)
     x, y, z = rng.standard_normal((3, *shape)).astype(np.float32)
     tree, sigmas = brownian_noise(x, _sigmas(STEPS), 1), _sigmas(STEPS).tolist()

@@ -1,4 +1,4 @@
-"""How long a stage of sd-cli takes, by its own log."""
+"""Read from sd-cli's log how long a stage takes."""
 
 import subprocess
 import tempfile
@@ -9,11 +9,11 @@ from refsd.golden.engine import EngineFailure
 
 
 def seconds_of(stage: str, program: str, files: Sequence[str], side: int) -> float:
-    """Start the program on one picture of side x side pixels, one step; stop it once `stage` is done.
+    """Draw one picture of side x side pixels in one step; end the program once the log reports the stage's time.
 
     files: the options that name the model
 
-    Raises EngineFailure with its last words if the stage never ends.
+    Raises EngineFailure with the last log lines if the program ends before the stage.
     """
     with tempfile.TemporaryDirectory() as folder:
         args = [*files, "-p", "a cat", "--steps", "1", "--cfg-scale", "1", "-v", "-o", f"{folder}/cat.png"]

@@ -1,4 +1,4 @@
-"""What a solver's step cannot do without: loops that read so many arrays and write so many, each once."""
+"""Loops that read and write a given number of arrays once: the least work of a solver's step."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -65,7 +65,7 @@ def _read7_write2(out, other, x, y, z, u, v, w, k):
         out[i], other[i] = total, total + u[i] + v[i] + k[i]
 
 
-# arrays read, arrays written
+# (arrays read, arrays written) -> loop
 PASSES = {
     (2, 1): _read2,
     (3, 1): _read3,
@@ -80,7 +80,7 @@ PASSES = {
 
 
 def state_passes(passes: Sequence[str], arrays: Mapping[str, np.ndarray]) -> Callable[[], None]:
-    """-> a function of nothing, that makes these passes: "xd>y" reads arrays x and d, and writes y; all flat"""
+    """Return a function that makes these passes. "xd>y" reads x and d, and writes y. arrays: [n] each, by letter"""
     todo = []
     for one in passes:
         read, written = one.split(">")

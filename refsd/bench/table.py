@@ -1,4 +1,4 @@
-"""A benchmark's result, as a table."""
+"""Format the result of refsd.bench as a table."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from refsd.bench import Entry, best
 
 
 def table(entries: dict[str, Entry]) -> Table:
-    """A line a row; each contender's best time, and how many times longer than refsd it takes."""
+    """Show each contender's best time, and its ratio to refsd's time; one line for each row."""
     present = [name for name, entry in entries.items() if entry.seconds]
     shown = Table(title="best time, and its ratio to refsd's")
     shown.add_column("float32")
@@ -35,7 +35,7 @@ def _time(seconds: float) -> str:
 
 
 def warnings(entries: dict[str, Entry]) -> Iterator[str]:
-    """What each contender is made of, who is absent and why, and what slows the measurement."""
+    """List each contender's versions, absent contenders with reasons, and settings that slow the benchmark."""
     for name, entry in entries.items():
         if entry.absent:
             yield f"{name}: absent: {entry.absent}"

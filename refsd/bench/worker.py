@@ -1,9 +1,9 @@
-"""One contender, in its own process: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI REQUEST.
+"""Run one contender: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI REQUEST.
 
-REQUEST is JSON: the fields of a Request that are not named yet.
+REQUEST is JSON with the other fields of a BenchRequest: parts, side, tokens.
 
-Its first line of JSON says what it is made of, why it is absent, or what is wrong with the model;
-then each line on stdin is answered by a turn: {"seconds": {row: s}, "peak": bytes}.
+The first line of JSON on stdout has the contender's versions, the reason why it is absent, or what is wrong with
+the model. Then each line on stdin starts one turn, whose answer is {"seconds": {row: s}, "peak": bytes}.
 """
 
 import json
@@ -19,7 +19,7 @@ from refsd.bench.row import Absent
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
 
-# row -> what to time; it may give the seconds itself, where the contender has its own clock
+# row -> function to time; a contender with its own clock returns the seconds
 Rows = dict[str, Callable[[], Any]]
 
 LATENT = {"unet": 64, "vae": 32}
@@ -75,7 +75,7 @@ def inputs(what: str) -> dict[str, Any]:
 
 
 def torch_rows(what: str, _: str, __: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
-    """SD 1.5's architecture as diffusers has it; weights are its own, random: time does not look at them."""
+    """Prepare diffusers' UNet or autoencoder of SD 1.5, with random weights; values do not affect the time."""
     if what == "flux-blocks":
         from refsd.bench.diffusion import torch_blocks
 
@@ -110,7 +110,7 @@ def torch_rows(what: str, _: str, __: str, request: BenchRequest = USUAL) -> tup
 
 
 def sd_cli_rows(what: str, model: str, program: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
-    """One step without guidance; the times are those of the program's log."""
+    """Prepare one step of sd-cli without guidance; the times come from the program's log."""
     from refsd.bench.sd_cli import seconds_of
     from refsd.engines.sdcpp.program import Program
 
@@ -142,7 +142,7 @@ def main(contender: str, what: str, model: str, program: str, more: str = "{}") 
         request = USUAL._replace(what=what, model=Path(model) if model else None, **json.loads(more))
         request = request._replace(parts={flag: Path(file) for flag, file in request.parts.items()})
         rows, setup = CONTENDERS[contender](what, model, program, request)
-        if contender != "sd-cli":  # a program that starts anew each time has no warm-up
+        if contender != "sd-cli":  # sd-cli starts anew for each turn, so warming up would not help
             for run in rows.values():
                 run()
     except Absent as why:
