@@ -1,7 +1,7 @@
-"""Every network that refsd knows, a page each: its sizes, its tensors, where files keep them, its config.json.
+"""Table of all networks. One module describes each: sizes, tensors, where files keep them, config.json.
 
-A page is a module of this folder that has NETWORKS; it is found by itself. A component of a checkpoint is called as
-its network; two may share a page, as CLIP-L and bigG do.
+Every module of this folder that defines NETWORKS is collected automatically. A component of a checkpoint has the
+name of its network. Networks may share a module, as CLIP-L and bigG do.
 """
 
 import importlib
@@ -23,8 +23,8 @@ def _collect() -> dict[str, Network]:
     )
 
 
-# By kind; in this order a file's names are looked at.
+# Ordered by kind; weights/detect.py searches a file's names for the networks in this order.
 NETWORKS = _collect()
 
-# Networks that predict noise or a velocity: a model has one.
+# Networks that predict noise or a velocity; a model has exactly one.
 DENOISERS = tuple(network.name for network in NETWORKS.values() if network.kind == "denoiser")

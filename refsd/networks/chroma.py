@@ -1,4 +1,4 @@
-"""Chroma's transformer: FLUX.1's trunk, whose modulation one approximator makes."""
+"""Chroma's transformer: FLUX.1's blocks, with all modulation computed by one small network, the approximator."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,10 +27,11 @@ _APPROXIMATOR = "distilled_guidance_layer"
 
 
 class ChromaSize(NamedTuple):
-    """FLUX.1's trunk, and the approximator that modulates it.
+    """Dimensions of FLUX.1's blocks and of the approximator; the defaults are Chroma's.
 
     width, layers: of the approximator
-    waves:         what it takes: a quarter embeds the time, a quarter the guidance, a half a vector's number
+    waves:         the approximator's input channels: a quarter embeds the time, a quarter the guidance, half the
+                   index of the modulation vector
     """
 
     hidden: int = 3072
@@ -50,7 +51,7 @@ CHROMA = ChromaSize()
 
 
 def chroma_shapes(size: ChromaSize) -> Shapes:
-    """lodestone-rock/flow, src/models/chroma/model.py: Chroma."""
+    """Return the shapes of all tensors. Source: lodestone-rock/flow, src/models/chroma/model.py: Chroma."""
     D = size.hidden
     shapes = linear("img_in", size.in_channels, D) | linear("txt_in", size.context_dim, D)
     shapes |= linear(f"{_APPROXIMATOR}.in_proj", size.waves, size.width)
@@ -67,9 +68,9 @@ def chroma_shapes(size: ChromaSize) -> Shapes:
 
 
 def chroma_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -> ChromaSize:
-    """From canonical names. What is missing is Chroma's own.
+    """Infer the size from shapes under the original's names. Dimensions of missing tensors are Chroma's.
 
-    around: what stands before and behind the blocks
+    around: names of tensors before and after the blocks, as in `dimensions.blocks`
     """
     usual = ChromaSize()
     into = f"{_APPROXIMATOR}.in_proj"
@@ -91,7 +92,7 @@ _APPROXIMATOR_LAYER = (
 
 
 def chroma_keymap(double_blocks: int = 19, single_blocks: int = 38, layers: int = 5) -> Keymap:
-    """Chroma <-> diffusers' ChromaTransformer2DModel, which splits q, k and v."""
+    """Map Chroma's names to and from diffusers' ChromaTransformer2DModel, which splits q, k and v."""
     rows = [Row(*row) for row in _ENDS]
     rows += [Row(f"{_APPROXIMATOR}.{end}", (f"{_APPROXIMATOR}.{end}",), SAME) for end in _APPROXIMATOR_ENDS]
     for i in range(layers):

@@ -1,4 +1,4 @@
-"""Chroma-Radiance: Chroma's trunk between patches of pixels and the fields that paint them."""
+"""Chroma-Radiance: Chroma's blocks on patches of pixels, decoded by a small MLP (NeRF field) per patch."""
 
 import math
 from collections.abc import Mapping
@@ -10,19 +10,20 @@ from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, Location, Network
 
-_ENDS = ("img_in.", "final_layer.")  # what Chroma has and Radiance has not
+_ENDS = ("img_in.", "final_layer.")  # Chroma's layers that Radiance lacks
 _AROUND = ("img_in_patch.weight", "txt_in.weight", "nerf_image_embedder.embedder.0.weight")
 X0, TWICE = "__x0__", "__32x32__"
 
 
 class RadianceSize(NamedTuple):
-    """Chroma's trunk between patches of pixels and the fields that paint them.
+    """Dimensions of the network; the defaults are Chroma-Radiance's.
 
-    chroma: the trunk; its in_channels and out_channels mean nothing here
-    patch:  side of what becomes a token, in pixels
-    field:  channels of a field; ratio: of its MLP; depth: how many MLPs; waves: that say where, in each direction
-    linear: the last layer is linear, as in the first releases; else a convolution
-    x0:     the weights predict the picture; twice: they paint patches of twice the side
+    chroma: Chroma's blocks; in_channels and out_channels are unused
+    patch:  side of a token's patch, in pixels
+    field:  channels of a field; ratio: expansion of its MLPs; depth: number of its MLPs; waves: frequencies per
+            direction that encode a pixel's position
+    linear: True if the last layer is linear, as in the first releases; False if it is a convolution
+    x0:     True if the network predicts the image; twice: True if its patches have twice the side
     """
 
     chroma: ChromaSize = ChromaSize()
@@ -42,7 +43,7 @@ RADIANCE_X0_32 = RadianceSize(x0=True, twice=True)
 
 
 def radiance_shapes(size: RadianceSize) -> Shapes:
-    """lodestone-rock/flow, src/models/chroma/model_dct.py: Chroma."""
+    """Return the shapes of all tensors. Source: lodestone-rock/flow, src/models/chroma/model_dct.py: Chroma."""
     D, K, C = size.chroma.hidden, size.field, size.channels
     shapes: Shapes = {name: (0,) for name, there in ((X0, size.x0), (TWICE, size.twice)) if there}
     shapes |= conv("img_in_patch", C, D, size.patch)
@@ -57,7 +58,7 @@ def radiance_shapes(size: RadianceSize) -> Shapes:
 
 
 def radiance_size(shapes: Mapping[str, Shape]) -> RadianceSize:
-    """From canonical names. What is missing is Chroma-Radiance's own."""
+    """Infer the size from shapes under the original's names. Dimensions of missing tensors are the defaults."""
     usual = RadianceSize()
     first, embedder, maker = "img_in_patch", "nerf_image_embedder.embedder.0", "nerf_blocks.0.param_generator"
     hidden = dim(shapes, f"{first}.weight", 0, dim(shapes, f"{first}.bias", 0, usual.chroma.hidden))

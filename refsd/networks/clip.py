@@ -14,7 +14,10 @@ from refsd.networks.recipe import alone
 
 
 class CLIPSize(NamedTuple):
-    """CLIP-L's unless given. projection: rows of text_projection, 0 where there is none"""
+    """Dimensions of a CLIP text encoder; the defaults are CLIP-L's.
+
+    projection: rows of text_projection; 0: there is none
+    """
 
     hidden: int = 768
     layers: int = 12
@@ -32,7 +35,7 @@ CLIP_G = CLIPSize(hidden=1280, layers=32, mlp=5120, projection=1280)
 
 
 def clip_shapes(size: CLIPSize) -> Shapes:
-    """The text encoder: transformers' CLIPTextModel, or CLIPTextModelWithProjection."""
+    """Return the shapes of all tensors. Source: transformers' CLIPTextModel, or CLIPTextModelWithProjection."""
     d = size.hidden
     shapes: Shapes = {
         "text_model.embeddings.token_embedding.weight": (size.vocab, d),
@@ -50,7 +53,7 @@ def clip_shapes(size: CLIPSize) -> Shapes:
 
 
 def clip_size(shapes: Mapping[str, Shape]) -> CLIPSize:
-    """From canonical names."""
+    """Infer the size from shapes under the original's names. Dimensions of missing tensors are CLIP-L's."""
     usual = CLIPSize()
     tokens = "text_model.embeddings.token_embedding.weight"
     positions = "text_model.embeddings.position_embedding.weight"
@@ -73,13 +76,13 @@ _HEADLESS = (
 
 
 def clip_keymap() -> Keymap:
-    """transformers' CLIPTextModel, which from version 5 on writes no `text_model.`; and text_projection."""
+    """Map names to and from transformers' CLIPTextModel, and text_projection; version 5 drops `text_model.`."""
     same = ["text_projection", *(ours for ours, _ in _HEADLESS)]
     return Keymap(prefix_rows((name, name) for name in same) + prefix_rows(_HEADLESS))
 
 
 def clip_config(size: CLIPSize, architecture: str = "CLIPTextModel") -> dict:
-    """OpenAI's CLIP-L, and OpenCLIP's H and bigG, which have another GELU."""
+    """Return transformers' config.json for CLIP-L, OpenCLIP H or bigG, which differ in their GELU."""
     return {
         "architectures": [architecture],
         "attention_dropout": 0.0,
@@ -101,13 +104,13 @@ def clip_config(size: CLIPSize, architecture: str = "CLIPTextModel") -> dict:
     }
 
 
-# OpenCLIP's H and bigG have the GELU that OpenAI's CLIP replaced: they are wider, and deeper than its 12 layers.
+# OpenCLIP's H and bigG use GELU, OpenAI's CLIP-L its approximation quick_gelu. The widths and depths of H and bigG:
 OPENCLIP_WIDTHS = (1024, 1280)
 OPENCLIP_LAYERS = (23, 24, 32)
 
 
 def clip_act(size: CLIPSize) -> str:
-    """The activation that a CLIP text encoder of this size has."""
+    """Return the activation of the released CLIP text encoder of this size: "gelu" or "quick_gelu"."""
     return "gelu" if size.hidden in OPENCLIP_WIDTHS or size.layers in OPENCLIP_LAYERS else "quick_gelu"
 
 
@@ -125,10 +128,10 @@ _OPENCLIP = counted("ldm", OpenCLIP, {"transformer.resblocks.": 24}, lambda size
 _TRANSFORMERS = fixed("diffusers", clip_keymap)
 _COMPUTED = {"layer_norm_eps": (1e-5,), "hidden_act": ("quick_gelu", "gelu")}
 
-_BESIDE_TEXT = ("logit_scale", "vision_model.*", "visual.*")  # in a whole CLIP
+_BESIDE_TEXT = ("logit_scale", "vision_model.*", "visual.*")  # of a CLIP with both encoders
 
-# What is found here is `clip_g` where it is as wide, or as deep, as bigG (weights/detect.py).
-# OpenCLIP's encoders are recognised by their depth.
+# weights/detect.py renames a CLIP found here to `clip_g` if it has the width or depth of bigG.
+# As deep as OpenCLIP's H: the depth identifies the encoder.
 _TINY_H = CLIPSize(hidden=128, layers=24, mlp=128, vocab=1000, projection=64)
 
 CLIP = Network(

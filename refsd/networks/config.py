@@ -1,4 +1,4 @@
-"""Fields of a config.json, read and checked."""
+"""Read and check fields of a config.json."""
 
 import math
 from pathlib import Path
@@ -23,12 +23,15 @@ def shown_value(value) -> str:
 
 
 def rows_of(shapes: Shapes, name: str, usual: int) -> int:
-    """How many a tensor has; what is missing is told later, by name."""
+    """Return a tensor's number of rows, or `usual` if the tensor is missing; missing tensors are reported later."""
     return dim(shapes, name, 0, usual)
 
 
 def num_groups(path: Path, given: dict[str, Any], *channels: int) -> dict[str, Any]:
-    """Nothing where no config says it and the usual 32 do not divide the channels: then `--param` must."""
+    """Return num_groups of the group norms: the config's norm_num_groups, or 32.
+
+    Return {} if the config lacks the field and 32 does not divide all channels; the user must then give `--param`.
+    """
     of = math.gcd(*channels)
     if "norm_num_groups" not in given and of % 32:
         return {}

@@ -15,9 +15,11 @@ _TRUNK = ("time_embed.", "label_emb.", "input_blocks.", "middle_block.")
 
 
 class ControlNetSize(NamedTuple):
-    """
-    unet: whose first half is copied; its outputs are not there
-    hint: how wide the hint's convolutions are, two of each, the last one but for the copy's own width
+    """Dimensions of a ControlNet; the defaults are those for SD 1.5.
+
+    unet: the UNet whose encoder and middle block the ControlNet copies
+    hint: channels of the convolutions on the hint, two convolutions for each number; one more convolution follows,
+          to the UNet's width
     """
 
     unet: UNetSize = SD15
@@ -31,7 +33,7 @@ CONTROLNET_SDXL = ControlNetSize(SDXL)
 
 
 def controlnet_shapes(size: ControlNetSize) -> Shapes:
-    """lllyasviel/ControlNet, cldm.py: ControlNet."""
+    """Return the shapes of all tensors. Source: lllyasviel/ControlNet, cldm.py: ControlNet."""
     unet, hint = size.unet, size.hint
     trunk = {name: shape for name, shape in unet_shapes(unet).items() if name.startswith(_TRUNK)}
     last = len(unet.widths) - 1
@@ -51,7 +53,7 @@ def controlnet_shapes(size: ControlNetSize) -> Shapes:
 
 
 def controlnet_size(shapes: Mapping[str, Shape]) -> ControlNetSize:
-    """From canonical names. What is missing is SD 1.5's."""
+    """Infer the size from shapes under the original's names. Dimensions of missing tensors are SD 1.5's."""
     usual = ControlNetSize()
     first = "input_hint_block.0"
     hint = list(usual.hint)
@@ -77,7 +79,7 @@ _ENDS = (
 
 
 def controlnet_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
-    """The original's names <-> diffusers' ControlNetModel. SDXL's have 3 levels."""
+    """Map the original's names to and from diffusers' ControlNetModel. SDXL's ControlNets have 3 levels."""
     step = res_blocks + 1
     pairs = [*_ENDS, *LABEL]
     pairs += [(f"input_hint_block.{2 * i + 2}", f"controlnet_cond_embedding.blocks.{i}") for i in range(6)]

@@ -1,4 +1,4 @@
-"""Shapes of layers, and dimensions read back from shapes."""
+"""Compute shapes of layers, and read dimensions back from shapes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,9 +21,9 @@ def norm(name: str, channels: int) -> Shapes:
 
 
 def count(names: Iterable[str], prefix: str, default: int) -> int:
-    """One more than the highest number that follows `prefix` in a name.
+    """Count numbered blocks: return one more than the highest number that follows `prefix` in a name, or `default`.
 
-    Numbers have up to two digits: one name must not make a large table.
+    Numbers of more than two digits are ignored, so that no name in a file can make a huge table.
     """
     found = -1
     for name in names:
@@ -35,25 +35,25 @@ def count(names: Iterable[str], prefix: str, default: int) -> int:
 
 
 def blocks(shapes: Mapping[str, Shape], prefix: str, usual: int, around: Iterable[str]) -> int:
-    """`count`; none where no name begins so and the tensors `around` the blocks are all there."""
+    """Count blocks as `count` does; without any, return 0 if all tensors `around` them exist, else `usual`."""
     return count(shapes, prefix, 0 if all(name in shapes for name in around) else usual)
 
 
 def dim(shapes: Mapping[str, Shape], name: str, axis: int, default: int) -> int:
-    """One dimension; the default where the tensor is missing or has no such one."""
+    """Return one dimension of a tensor, or the default if the tensor is missing or has too few axes."""
     shape = shapes.get(name, ())
     return shape[axis] if axis < len(shape) and shape[axis] > 0 else default
 
 
 def has(shapes: Mapping[str, Shape], prefix: str | tuple[str, ...]) -> bool:
-    """Whether any name begins so."""
+    """True if any name begins with the prefix."""
     return any(name.startswith(prefix) for name in shapes)
 
 
-_USUAL_MULTIPLES = (1, 2, 4, 4)  # SD's level widths, in units of the first
+_USUAL_MULTIPLES = (1, 2, 4, 4)  # channels of SD's levels, as multiples of the first level's
 
 
 def level_width(shapes: Mapping[str, Shape], conv: str, channels: int, level: int) -> int:
-    """Channels of a level, from its first convolution; where that is missing, SD's multiple of `channels`."""
+    """Return the channels of a level from its first convolution; if it is missing, SD's multiple of `channels`."""
     usual = _USUAL_MULTIPLES[min(level, len(_USUAL_MULTIPLES) - 1)] * channels
     return dim(shapes, f"{conv}.weight", 0, dim(shapes, f"{conv}.bias", 0, usual))

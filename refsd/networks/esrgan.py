@@ -1,4 +1,4 @@
-"""ESRGAN's upscaler, RRDBNet."""
+"""ESRGAN's upscaler, RRDBNet: sizes, tensors, names in files."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from refsd.networks.recipe import alone
 
 
 class ESRGANSize(NamedTuple):
-    """Real-ESRGAN x4plus's unless given.
+    """Dimensions of RRDBNet; the defaults are Real-ESRGAN x4plus's.
 
-    grow:        channels each convolution of a dense block adds
-    ups:         how often the size is doubled
-    in_channels: the picture's, times those of a square of pixels where they are taken as channels first
+    grow:        channels that each convolution of a dense block adds
+    ups:         number of 2x upsamplings
+    in_channels: the image's channels, times p^2 if a pixel unshuffle of p comes first
     """
 
     feat: int = 64
@@ -31,7 +31,7 @@ _UPS = ("conv_up1", "conv_up2")
 
 
 def esrgan_shapes(size: ESRGANSize) -> Shapes:
-    """XPixelGroup/BasicSR, rrdbnet_arch.py: RRDBNet."""
+    """Return the shapes of all tensors. Source: XPixelGroup/BasicSR, rrdbnet_arch.py: RRDBNet."""
     D = size.feat
     shapes = conv("conv_first", size.in_channels, D)
     for i in range(size.blocks):
@@ -44,7 +44,7 @@ def esrgan_shapes(size: ESRGANSize) -> Shapes:
 
 
 def esrgan_size(shapes: Mapping[str, Shape]) -> ESRGANSize:
-    """From canonical names. What is missing is x4plus's."""
+    """Infer the size from shapes under BasicSR's names. Dimensions of missing tensors are x4plus's."""
     usual = ESRGANSize()
     first, grow, last = "conv_first", "body.0.rdb1.conv1", "conv_last"
     ups = sum(has(shapes, f"{name}.") for name in _UPS)
@@ -58,7 +58,7 @@ def esrgan_size(shapes: Mapping[str, Shape]) -> ESRGANSize:
     )
 
 
-# xinntao/ESRGAN, RRDBNet_arch.py: modules by name, before Real-ESRGAN renamed them.
+# BasicSR's name, name in ESRGAN before Real-ESRGAN renamed the modules. Source: xinntao/ESRGAN, RRDBNet_arch.py.
 _NAMED = (
     ("conv_first", "conv_first"),
     ("conv_body", "trunk_conv"),
@@ -67,7 +67,7 @@ _NAMED = (
     ("conv_hr", "HRconv"),
     ("conv_last", "conv_last"),
 )
-# The first release: places in one nn.Sequential, which depend on how often the size is doubled.
+# Scale -> (BasicSR's name, index in the nn.Sequential of the first release).
 _NUMBERED = {
     1: (("conv_hr", 2), ("conv_last", 4)),
     2: (("conv_up1", 3), ("conv_hr", 5), ("conv_last", 7)),
@@ -76,7 +76,7 @@ _NUMBERED = {
 
 
 def esrgan_named(blocks: int = 23) -> Keymap:
-    """BasicSR's names <-> ESRGAN's of 2020. blocks: how many RRDB"""
+    """Map BasicSR's names to and from ESRGAN's of 2020. blocks: number of RRDBs"""
     rows = [Row(ours, (theirs,), SAME) for ours, theirs in _NAMED]
     for i in range(blocks):
         rows += [Row(f"body.{i}.rdb{j}", (f"RRDB_trunk.{i}.RDB{j}",), SAME) for j in (1, 2, 3)]
@@ -84,7 +84,7 @@ def esrgan_named(blocks: int = 23) -> Keymap:
 
 
 def esrgan_numbered(blocks: int = 23, scale: int = 4) -> Keymap:
-    """BasicSR's names <-> ESRGAN's of 2018. blocks: how many RRDB; scale: 1, 2 or 4"""
+    """Map BasicSR's names to and from ESRGAN's of 2018. blocks: number of RRDBs; scale: 1, 2 or 4"""
     rows = [Row("conv_first", ("model.0",), SAME), Row("conv_body", (f"model.1.sub.{blocks}",), SAME)]
     rows += [Row(ours, (f"model.{place}",), SAME) for ours, place in _NUMBERED[scale]]
     for i in range(blocks):

@@ -1,4 +1,4 @@
-"""The transformer of FLUX.1: dev, schnell, Fill, Canny, Depth, Kontext."""
+"""The transformer of FLUX.1 (dev, schnell, Fill, Canny, Depth, Kontext): sizes, tensors, names in files."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Loc
 
 
 class FluxSize(NamedTuple):
-    """Of FLUX.1-dev unless given.
+    """Dimensions of the transformer; the defaults are FLUX.1-dev's.
 
-    in_channels, out_channels: of a token, 4 a latent channel
-    head_dim:                  of the norms of queries and keys
-    pooled:                    channels of CLIP's pooled text
-    frequencies:               waves that embed the time
+    in_channels, out_channels: channels of a token, 4 for each latent channel
+    head_dim:                  channels of the norms of queries and keys
+    pooled:                    channels of CLIP's pooled text embedding
+    frequencies:               channels of the sinusoidal time embedding
     """
 
     hidden: int = 3072
@@ -39,7 +39,7 @@ FLUX_CONTROL = FluxSize(in_channels=128)
 
 
 def flux_shapes(size: FluxSize) -> Shapes:
-    """black-forest-labs/flux, model.py: Flux."""
+    """Return the shapes of all tensors. Source: black-forest-labs/flux, model.py: Flux."""
     D = size.hidden
     shapes = linear("img_in", size.in_channels, D) | embedder("time_in", size.frequencies, D)
     shapes |= embedder("vector_in", size.pooled, D)
@@ -58,14 +58,17 @@ def flux_shapes(size: FluxSize) -> Shapes:
     return shapes | linear("final_layer.adaLN_modulation.1", D, 2 * D)
 
 
-# What stands before and behind the blocks: where it is there, a kind of block that is not there has no block.
+# Tensors before and after the blocks. In a file that has them, a kind of block without tensors counts as absent.
 AROUND = ("img_in.weight", "txt_in.weight", "final_layer.linear.weight")
-# The first block's of either kind.
+# The query norm of the first double and of the first single block.
 QUERY_NORMS = ("double_blocks.0.img_attn.norm.query_norm.scale", "single_blocks.0.norm.query_norm.scale")
 
 
 def flux_size(shapes: Mapping[str, Shape]) -> FluxSize:
-    """From canonical names. What is missing is FLUX.1-dev's; guidance is what the names say."""
+    """Infer the size from shapes under the original's names; guidance is True if guidance_in exists.
+
+    Dimensions of missing tensors are FLUX.1-dev's.
+    """
     usual = FluxSize()
     return FluxSize(
         **trunk_size(shapes),
@@ -76,7 +79,7 @@ def flux_size(shapes: Mapping[str, Shape]) -> FluxSize:
 
 
 def trunk_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) -> dict[str, int]:
-    """What FLUX.1 and Chroma have both."""
+    """Infer the dimensions that FLUX.1 and Chroma share."""
     usual = FluxSize()
     hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "img_in.bias", 0, usual.hidden))
     mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 5 * hidden) - hidden
@@ -94,19 +97,19 @@ def trunk_size(shapes: Mapping[str, Shape], around: tuple[str, ...] = AROUND) ->
 
 
 def embedder(name: str, inputs: int, outputs: int) -> Shapes:
-    """modules/layers.py: MLPEmbedder."""
+    """Return the shapes of an MLPEmbedder. Source: modules/layers.py: MLPEmbedder."""
     return linear(f"{name}.in_layer", inputs, outputs) | linear(f"{name}.out_layer", outputs, outputs)
 
 
 def double_stream(at: str, stream: str, hidden: int, head_dim: int, mlp: int) -> Shapes:
-    """One stream of a DoubleStreamBlock, without its modulation."""
+    """Return the shapes of one stream ("img" or "txt") of a DoubleStreamBlock, without its modulation."""
     shapes = linear(f"{at}.{stream}_attn.qkv", hidden, 3 * hidden)
     shapes |= qk_norm(f"{at}.{stream}_attn.norm", head_dim) | linear(f"{at}.{stream}_attn.proj", hidden, hidden)
     return shapes | linear(f"{at}.{stream}_mlp.0", hidden, mlp) | linear(f"{at}.{stream}_mlp.2", mlp, hidden)
 
 
 def single_stream(at: str, hidden: int, head_dim: int, mlp: int) -> Shapes:
-    """A SingleStreamBlock, without its modulation."""
+    """Return the shapes of a SingleStreamBlock, without its modulation."""
     shapes = linear(f"{at}.linear1", hidden, 3 * hidden + mlp) | linear(f"{at}.linear2", hidden + mlp, hidden)
     return shapes | qk_norm(f"{at}.norm", head_dim)
 
@@ -153,7 +156,10 @@ FLUX_SINGLE = (
 
 
 def flux_keymap(double_blocks: int = 19, single_blocks: int = 38) -> Keymap:
-    """Flux.1 <-> diffusers' FluxTransformer2DModel, which splits q, k, v and swaps the last scale and shift."""
+    """Map FLUX.1's names to and from diffusers' FluxTransformer2DModel.
+
+    diffusers splits q, k, v, and swaps scale and shift of the last modulation.
+    """
     rows = [Row(*row) for row in FLUX_ENDS]
     for table, n, ours, theirs in (
         (FLUX_DOUBLE, double_blocks, "double_blocks", "transformer_blocks"),
@@ -190,7 +196,7 @@ def trunk_config(size) -> dict:
 
 
 def single_linear1_rows(size) -> Rows:
-    """q, k and v, then what the MLP takes."""
+    """Split linear1 of a single block into the rows of q, k, v and of the MLP's input."""
     D = size.hidden
 
     def rows(name: str, shape: Shape):

@@ -1,4 +1,4 @@
-"""The transformer of FLUX.2: dev and klein."""
+"""The transformer of FLUX.2 (dev and klein): sizes, tensors, names in files."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Loc
 
 
 class Flux2Size(NamedTuple):
-    """Of FLUX.2 dev unless given.
+    """Dimensions of the transformer; the defaults are FLUX.2 dev's.
 
-    in_channels: of a token, and a pixel
-    context_dim: three hidden states wide
-    frequencies: waves that embed the time
+    in_channels: channels of a token, which is one position of the packed latent
+    context_dim: channels of three concatenated hidden states
+    frequencies: channels of the sinusoidal time embedding
     """
 
     hidden: int = 6144
@@ -36,7 +36,7 @@ FLUX2_KLEIN_9B = Flux2Size(4096, 8, 24, mlp=3 * 4096, context_dim=3 * 4096, guid
 
 
 def flux2_shapes(size: Flux2Size) -> Shapes:
-    """black-forest-labs/flux2, model.py: Flux2."""
+    """Return the shapes of all tensors. Source: black-forest-labs/flux2, model.py: Flux2."""
     D = size.hidden
     shapes = _bare("img_in", size.in_channels, D) | _embedder("time_in", size.frequencies, D)
     if size.guidance:
@@ -67,7 +67,10 @@ def _embedder(name: str, frequencies: int, hidden: int) -> Shapes:
 
 
 def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
-    """From canonical names. What is missing is dev's; guidance is what the names say."""
+    """Infer the size from shapes under the original's names; guidance is True if guidance_in exists.
+
+    Dimensions of missing tensors are dev's.
+    """
     usual = FLUX2_DEV
     hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "final_layer.linear.weight", 1, usual.hidden))
     mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 4 * hidden) - hidden
@@ -85,7 +88,7 @@ def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
     )
 
 
-# FLUX.2, diffusers: ours, theirs (several: concatenated), rule.
+# (original's name, diffusers' names, rule); several names of diffusers are concatenated.
 _ENDS = (
     ("img_in", ("x_embedder",), SAME),
     ("txt_in", ("context_embedder",), SAME),
@@ -122,7 +125,10 @@ _SINGLE = (
 
 
 def flux2_keymap(double_blocks: int = 8, single_blocks: int = 48) -> Keymap:
-    """FLUX.2 <-> diffusers' Flux2Transformer2DModel, which splits q, k, v in double blocks, and swaps as ever."""
+    """Map FLUX.2's names to and from diffusers' Flux2Transformer2DModel.
+
+    diffusers splits q, k, v of the double blocks, and swaps scale and shift of the last modulation.
+    """
     rows = [Row(*row) for row in _ENDS]
     for table, n, ours, theirs in (
         (_DOUBLE, double_blocks, "double_blocks", "transformer_blocks"),

@@ -1,4 +1,4 @@
-"""FLUX.2's autoencoder: SD's with a decoder of another width and a batch norm on its latents."""
+"""FLUX.2's autoencoder: SD's, with a decoder that may be narrower and a batch norm on the packed latents."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,10 +13,10 @@ from refsd.networks.vae import DIFFUSERS_NAMES, LEVELS, VAESize, vae_keymap, vae
 
 
 class Flux2VAESize(NamedTuple):
-    """FLUX.2's unless given. The small decoder is narrower than its encoder.
+    """Dimensions of the autoencoder; the defaults are FLUX.2's. The small decoder is narrower than its encoder.
 
-    channels: of the encoder's first convolution
-    widths:   channels of each of the encoder's levels; decoder: of the decoder's
+    channels: channels of the encoder's first convolution
+    widths:   channels of each level of the encoder; decoder: of the decoder
     """
 
     channels: int = 128
@@ -27,7 +27,7 @@ class Flux2VAESize(NamedTuple):
 
 
 def flux2_vae_shapes(size: Flux2VAESize) -> Shapes:
-    """SD's autoencoder, and the statistics of its packed latents."""
+    """Return the shapes of all tensors: SD's autoencoder, and the batch norm's statistics of the packed latents."""
     wide = VAESize(
         channels=size.channels,
         widths=size.widths,
@@ -41,7 +41,7 @@ def flux2_vae_shapes(size: Flux2VAESize) -> Shapes:
 
 
 def flux2_vae_size(shapes: Mapping[str, Shape]) -> Flux2VAESize:
-    """From canonical names. What is missing is FLUX.2's."""
+    """Infer the size from shapes under the original's names. Dimensions of missing tensors are FLUX.2's."""
     usual = Flux2VAESize()
     channels = dim(shapes, "encoder.conv_in.weight", 0, usual.channels)
     levels = count(shapes, "encoder.down.", len(usual.widths))
@@ -59,14 +59,14 @@ _BFL = (("quant_conv", "encoder.quant_conv"), ("post_quant_conv", "decoder.post_
 
 
 def flux2_vae_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
-    """FLUX.2's autoencoder <-> diffusers' AutoencoderKLFlux2: SD's table, and the statistics as they are named."""
+    """Map names to and from diffusers' AutoencoderKLFlux2: as in SD's autoencoder; statistics keep their names."""
     keymap = vae_keymap(levels, res_blocks)
     keymap.rest_same = True
     return keymap
 
 
 def flux2_vae_original_keymap() -> Keymap:
-    """black-forest-labs' names: the two quant convolutions stand inside the encoder and the decoder."""
+    """Map names to and from black-forest-labs' file, where encoder and decoder contain the quant convolutions."""
     return Keymap([Row(ours, (theirs,), SAME) for ours, theirs in _BFL], rest_same=True)
 
 

@@ -1,4 +1,4 @@
-"""RMS norms of FLUX.1 and its descendants: `.scale` in the original's files, `.weight` where ComfyUI saved anew."""
+"""RMS norms of FLUX.1 and its descendants: `.scale` in the original's files, `.weight` in files ComfyUI saved."""
 
 import re
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ _NORM = re.compile(
 
 
 def norms_keymap(names: Iterable[str]) -> Keymap:
-    """The original's names, but for the norms_keymap that these names spell otherwise."""
+    """Map the original's names to a file's, which differ only in norms named `.weight`."""
     stems = [match[1] for match in map(_NORM.fullmatch, names) if match]
     return Keymap([Row(f"{stem}.scale", (f"{stem}.weight",), SAME) for stem in stems], rest_same=True)
 
 
-# The original's names, but for the norms.
+# The original's names, except for norms named `.weight`.
 ORIGINAL = Layout("original", norms_keymap, lambda size: same_names(()))

@@ -1,8 +1,8 @@
-"""Where another layout keeps the original checkpoint's tensors: tables, and the few rules they need.
+"""Map the original checkpoint's tensor names to another layout's, by tables of name prefixes and a few rules.
 
-A row says that what stands under one prefix here stands under another there. Where their side has
-several prefixes, ours is their concatenation. The first row of a prefix is the one that is written;
-later rows are read as well.
+Here "ours" is the original checkpoint, "theirs" the other layout. A row maps a prefix of ours to one of theirs. If
+their side has several prefixes, our tensor is the concatenation of theirs. If several rows have the same prefix of
+ours, all are read, and the first is written.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,10 +15,11 @@ from refsd.numerics.tensor import StoredTensor, stored
 
 
 class Rule(NamedTuple):
-    """
-    shape: the shapes of their parts -> the shape of ours
-    join:  their parts, as StoredTensors -> ours
-    split: ours, and how many rows each of their parts has -> their parts
+    """How one of our tensors is made of theirs.
+
+    shape: shapes of their tensors -> shape of ours
+    join:  their tensors -> ours
+    split: our tensor, number of rows of each of theirs -> their tensors
     """
 
     shape: Callable[[Sequence[Shape]], Shape]
@@ -33,7 +34,7 @@ class Row(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The names in the file that make one of our tensors, and how."""
+    """Names of the file's tensors that make up one of ours, and the rule that joins them."""
 
     names: tuple[str, ...]
     rule: Rule
@@ -46,7 +47,7 @@ class Source(NamedTuple):
 
 
 def _concat(parts: Sequence[StoredTensor]) -> StoredTensor:
-    """Stack on the first axis. Rows are whole blocks, so that packed types are stacked as bytes."""
+    """Concatenate on the first axis. Rows are whole blocks, so packed types are concatenated as bytes."""
     shape = _concat_shape([part.shape for part in parts])
     if len({part.type for part in parts}) > 1 or any(part.scaling for part in parts):
         arrays = [np.asarray(part.values(), np.float32) for part in parts]
@@ -88,13 +89,13 @@ def _swap_halves(tensor: StoredTensor) -> StoredTensor:
 
 SAME = Rule(lambda shapes: shapes[0], lambda parts: parts[0], lambda tensor, _: [tensor])
 CONCAT = Rule(_concat_shape, _concat, _split_rows)
-# A 1x1 convolution [K, C, 1, 1] that they keep as a linear layer [K, C].
+# Our 1x1 convolution [K, C, 1, 1] is a linear layer [K, C] in theirs.
 POINTWISE = Rule(
     _pointwise_shape,
     lambda parts: _reshaped(parts[0], _pointwise_shape([parts[0].shape])),
     lambda tensor, _: [_reshaped(tensor, tensor.shape[:2])],
 )
-# Shift and scale stand in the other order.
+# Shift and scale, the two halves of a modulation, are in the opposite order.
 SWAP = Rule(
     lambda shapes: shapes[0],
     lambda parts: _swap_halves(parts[0]),
@@ -103,7 +104,7 @@ SWAP = Rule(
 
 
 class Keymap:
-    """Rows, looked up by a name's longest known prefix. What no row knows keeps its name if `rest_same`."""
+    """A table of rows, searched by a name's longest known prefix. If `rest_same`, other names stay the same."""
 
     def __init__(self, rows: Iterable[Row], rest_same: bool = False):
         self.rest_same = rest_same
@@ -115,13 +116,13 @@ class Keymap:
                 self._theirs[prefix] = row
 
     def theirs(self, name: str) -> Source | None:
-        """Our name -> theirs."""
+        """Return the source of one of our tensors in their layout; None if no row has it."""
         return _find(self._ours, name, lambda row, leaf: Source(tuple(p + leaf for p in row.theirs), row.rule)) or (
             Source((name,), SAME) if self.rest_same else None
         )
 
     def ours(self, name: str) -> tuple[str, Source] | None:
-        """Their name -> ours, and all that ours is made of."""
+        """Return our name for one of theirs, and the source of our tensor; None if no row has it."""
         return _find(
             self._theirs,
             name,
@@ -129,7 +130,7 @@ class Keymap:
         ) or ((name, Source((name,), SAME)) if self.rest_same else None)
 
     def sources(self, names: Iterable[str]) -> tuple[dict[str, Source], list[str]]:
-        """Their names -> where each of ours comes from; and the names that make none of ours."""
+        """Return the source of each of our tensors that their names make up, and the names that are left over."""
         names = list(names)
         there = set(names)
         found: dict[str, Source] = {}
@@ -141,9 +142,10 @@ class Keymap:
         return found, rest
 
     def write(self, weights: Mapping[str, StoredTensor], rows: Mapping[str, Sequence[int]] | None = None):
-        """Our tensors -> theirs. `rows` gives the rows of the parts of what must be split, else equal parts.
+        """Convert our tensors to theirs.
 
-        Raises KeyError for a name that no row knows.
+        rows: our name -> number of rows of each part, for tensors that are not split equally
+        Raises KeyError for a name without a row.
         """
         out: dict[str, StoredTensor] = {}
         for name, tensor in weights.items():

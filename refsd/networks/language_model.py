@@ -1,4 +1,4 @@
-"""What Qwen3 and Mistral share: prefixes in files, config.json, what no picture needs."""
+"""What Qwen3 and Mistral share: prefixes in files, config.json, tensors that refsd ignores."""
 
 
 def llm_config(size, architecture: str, model_type: str, eps: float, theta: float) -> dict:
@@ -39,5 +39,5 @@ LLM_PREFIXES = (
     "text_encoder.",
     "",
 )
-# What a language model's files hold besides its layers.
+# Tensors of a language model's files that refsd ignores: output head and vision weights.
 NOT_TEXT = ("lm_head.*", "vision_tower.*", "model.vision_tower.*", "*multi_modal_projector.*", "output.weight")

@@ -1,4 +1,4 @@
-"""What llama.cpp calls the layers of a language model."""
+"""llama.cpp's names of a language model's layers."""
 
 from refsd.networks.keymap import SAME, Keymap, Row
 

@@ -1,4 +1,4 @@
-"""Mistral, the language model that reads FLUX.2 dev's prompts."""
+"""Mistral, the language model that encodes FLUX.2 dev's prompts: sizes, tensors, names in files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,10 @@ from refsd.numerics.tensor import StoredTensor
 
 
 class MistralSize(NamedTuple):
-    """Of Mistral Small 3 (24B) unless given. norm: ComfyUI's files, which end at layer 30, have no final one."""
+    """Dimensions of the model; the defaults are Mistral Small 3's (24B).
+
+    norm: False if there is no final norm, as in ComfyUI's files, which end at layer 30
+    """
 
     hidden: int = 5120
     layers: int = 40
@@ -32,7 +35,7 @@ class MistralSize(NamedTuple):
 
 
 def mistral_shapes(size: MistralSize) -> Shapes:
-    """transformers' MistralForCausalLM, without the head that predicts the next token."""
+    """Return the shapes of all tensors. Source: transformers' MistralForCausalLM, without its output head."""
     D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
     shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
     for i in range(size.layers):
@@ -47,7 +50,10 @@ def mistral_shapes(size: MistralSize) -> Shapes:
 
 
 def mistral_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> MistralSize:
-    """From canonical names. Names do not reveal head_dim; pass it. Complete checkpoints contain the final norm."""
+    """Infer the size from shapes under transformers' names. Shapes do not reveal head_dim; pass it.
+
+    Complete checkpoints contain the final norm.
+    """
     usual = MistralSize()
     layers = count(shapes, "model.layers.", usual.layers)
     attention = "model.layers.0.self_attn"
@@ -67,17 +73,20 @@ _PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
 
 
 def mistral_keymap() -> Keymap:
-    """transformers' MistralForCausalLM; the language model in Mistral3ForConditionalGeneration, as transformers 5
-    and as older files name it; MistralModel, which writes no `model.`. Vision weights are ignored.
+    """Map names to and from transformers' MistralForCausalLM.
+
+    Also reads the language model in Mistral3ForConditionalGeneration, as transformers 5 and as older files name it,
+    and MistralModel, whose names lack `model.`. Vision weights are ignored.
     """
     return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
 
 
 def mistral_gguf_keymap(layers: int = 40, head_dim: int = 128) -> Keymap:
-    """llama.cpp's GGUF of Mistral (arch llama or mistral3), whose heads of q and k have pairs side by side.
+    """Map names to and from llama.cpp's GGUF of Mistral (arch llama or mistral3), with reordered rows of q and k.
 
-    llama.cpp turns channels 2i and 2i + 1 of a head where transformers turns i and head_dim/2 + i; its converter
-    reorders the rows so. stable-diffusion.cpp turns neighbours too, in whatever file: it needs the GGUF.
+    llama.cpp's rotary embedding rotates channels 2i and 2i + 1 of a head, transformers' i and head_dim/2 + i;
+    llama.cpp's converter reorders the rows to match. stable-diffusion.cpp rotates 2i and 2i + 1 whatever the file,
+    and so needs the GGUF.
     Source: llama.cpp, conversion/llama.py, LlamaModel.permute.
     """
     rules = {"attn_q": neighbours(head_dim), "attn_k": neighbours(head_dim)}
@@ -90,7 +99,10 @@ def mistral_gguf_keymap(layers: int = 40, head_dim: int = 128) -> Keymap:
 
 
 def neighbours(head_dim: int) -> Rule:
-    """Of each head, our channels i and head_dim/2 + i are their 2i and 2i + 1. Rows are whole blocks."""
+    """Return the rule by which our channels i and head_dim/2 + i of each head are their 2i and 2i + 1.
+
+    Rows are whole blocks, so packed types are reordered as bytes.
+    """
 
     def reorder(tensor: StoredTensor, pairs: tuple[int, int]) -> StoredTensor:
         if tensor.shape[0] % head_dim:
@@ -150,7 +162,7 @@ MISTRAL = Network(
     adapters=namings(ENCODER_LAYOUTS, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
     recipes={
         "mistral-small": alone("mistral", MistralSize(), MistralSize(128, 3, 6, 2, mlp=256, vocab=1000), "llama"),
-        # Deep enough for FLUX.2's context, and in llama.cpp's layout, the only one that stable-diffusion.cpp reads.
+        # Deep enough for FLUX.2's context; in llama.cpp's layout, the only one that stable-diffusion.cpp reads.
         "mistral-narrow": alone(
             "mistral",
             _NARROW,

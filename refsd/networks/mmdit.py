@@ -1,4 +1,4 @@
-"""The MMDiT of Stable Diffusion 3 and 3.5."""
+"""The MMDiT of Stable Diffusion 3 and 3.5: sizes, tensors, names in files."""
 
 import math
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Loc
 
 
 class MMDiTSize(NamedTuple):
-    """SD3 medium's unless given.
+    """Dimensions of the MMDiT; the defaults are SD3 medium's.
 
-    channels:    of the latent
-    table:       patches on a side of the square of positions
-    frequencies: waves that embed the time
-    qk_norm:     channels of the norms of queries and keys, a head's; 0 where there are none
-    dual:        the blocks whose picture has a second attention, MMDiT-X's
+    channels:    latent channels
+    table:       side of the square table of position embeddings, in patches
+    frequencies: channels of the sinusoidal time embedding
+    qk_norm:     channels of the norms of queries and keys (a head's); 0: there are none
+    dual:        indices of MMDiT-X's blocks, whose img stream has a second attention
     """
 
     hidden: int = 1536
@@ -41,7 +41,7 @@ SD35_LARGE = MMDiTSize(hidden=2432, blocks=38, mlp=9728, qk_norm=64)
 
 
 def mmdit_shapes(size: MMDiTSize) -> Shapes:
-    """Stability-AI/sd3.5, mmditx.py: MMDiTX."""
+    """Return the shapes of all tensors. Source: Stability-AI/sd3.5, mmditx.py: MMDiTX."""
     D, p = size.hidden, size.patch
     shapes: Shapes = {"pos_embed": (1, size.table**2, D)} | conv("x_embedder.proj", size.channels, D, p)
     for name, inputs in (("t_embedder", size.frequencies), ("y_embedder", size.pooled)):
@@ -58,7 +58,7 @@ _AROUND = ("x_embedder.proj.weight", "context_embedder.weight", "final_layer.lin
 
 
 def mmdit_size(shapes: Mapping[str, Shape]) -> MMDiTSize:
-    """From canonical names. What is missing is SD3 medium's."""
+    """Infer the size from shapes under the original's names. Dimensions of missing tensors are SD3 medium's."""
     usual = MMDiTSize()
     proj, attention, fc1 = "x_embedder.proj", "joint_blocks.0.x_block.attn", "joint_blocks.0.x_block.mlp.fc1"
     hidden = dim(shapes, f"{proj}.weight", 0, dim(shapes, f"{proj}.bias", 0, usual.hidden))
@@ -81,7 +81,10 @@ def mmdit_size(shapes: Mapping[str, Shape]) -> MMDiTSize:
 
 
 def _block(at: str, size: MMDiTSize, dual: bool = False, last: bool = False) -> Shapes:
-    """A stream of a joint block. last: only looked at, for nothing follows."""
+    """Return the shapes of one stream of a joint block.
+
+    last: True for the txt stream of the last block, which has no output and so no layers after the attention
+    """
     D = size.hidden
     shapes: Shapes = {}
     for attention in ("attn", "attn2") if dual else ("attn",):
@@ -128,7 +131,10 @@ _BLOCK = (
 
 
 def mmdit_keymap(joint_blocks: int = 24) -> Keymap:
-    """SD3 or SD3.5 <-> diffusers, which splits q, k, v and swaps the last scale and shift of either stream."""
+    """Map SD3's and SD3.5's names to and from diffusers'.
+
+    diffusers splits q, k, v, and swaps scale and shift of the last modulation of either stream.
+    """
     rows = [Row(*row) for row in _ENDS]
     for i in range(joint_blocks):
         ours, theirs = f"joint_blocks.{i}", f"transformer_blocks.{i}"

@@ -1,10 +1,10 @@
-"""What adapter files call a network's modules."""
+"""Names of a network's modules in adapter files."""
 
 from typing import NamedTuple
 
 
 class Naming(NamedTuple):
-    """Modules are called `prefix` and their name in a layout, its dots as `dot`."""
+    """A module's name in an adapter file is `prefix` + its name in `layout`, with each "." replaced by `dot`."""
 
     prefix: str
     layout: str

@@ -1,4 +1,4 @@
-"""What refsd knows of a network, on one page each: sizes, tensors, layouts of files, config.json."""
+"""Types that describe a network: sizes, tensors, layouts of files, config.json."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -10,15 +10,15 @@ from refsd.networks.naming import Naming
 from refsd.networks.recipe import RecipeModel
 
 DIFFUSERS_FILE, TRANSFORMERS_FILE = "diffusion_pytorch_model.safetensors", "model.safetensors"
-# The name of a tensor, and its shape -> how many rows each of the peer's parts of it has; None: equal ones.
+# (name, shape) of a tensor -> rows of each part that diffusers or transformers splits it into; None: equal parts.
 Rows = Callable[[str, Shape], Sequence[int] | None]
 
 
 class Layout(NamedTuple):
-    """Names that a kind of file has, as against the original's.
+    """A naming scheme of files, and how its names map to the original's.
 
     name:     "ldm", "original", "diffusers", "transformers", "llama.cpp"
-    of_names: the names in a file, behind its prefix -> Keymap
+    of_names: names in a file, without their prefix -> Keymap
     of_size:  the network's size -> Keymap
     """
 
@@ -30,9 +30,9 @@ class Layout(NamedTuple):
 def counted(
     name: str, keymap: Callable[..., Keymap], usual: Mapping[str, int], numbers: Callable[[Any], tuple[int, ...]]
 ) -> Layout:
-    """A layout whose keymap asks how many blocks of each kind there are.
+    """Return a layout whose keymap depends on the number of blocks of each kind.
 
-    usual:   what their numbers follow in a name ("transformer_blocks.") -> how many there are where none is named
+    usual:   prefix of the blocks' numbers in names ("transformer_blocks.") -> count to assume if no name has it
     numbers: size -> the same counts
     """
     return Layout(
@@ -43,17 +43,17 @@ def counted(
 
 
 def fixed(name: str, keymap: Callable[[], Keymap]) -> Layout:
-    """A layout whose names do not depend on the size."""
+    """Return a layout whose names do not depend on the size."""
     return Layout(name, lambda names: keymap(), lambda size: keymap())
 
 
 def same(name: str) -> Layout:
-    """The original's own names."""
+    """Return a layout with the original's names."""
     return fixed(name, lambda: same_names(()))
 
 
 class Location(NamedTuple):
-    """Where files keep a network: under one of `prefixes`, if some name there goes on with one of `witnesses`."""
+    """Where files keep a network: under one of `prefixes`, if a name begins with it and one of `witnesses`."""
 
     layout: Layout
     prefixes: tuple[str, ...]
@@ -61,14 +61,14 @@ class Location(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A network's place in a folder of diffusers.
+    """A network's place in a diffusers folder.
 
-    folder: in which its weights stand; "": they are the folder
-    file:   its weights
-    layout: their names
-    config: size -> config.json; what shapes do not tell is as the released models have it
-    rows:   size -> how a tensor is split, where not equally
-    drops:  beginnings of names that the peer's class has not
+    folder: subfolder of its weights; "": the folder itself
+    file:   name of the weight file
+    layout: naming scheme of the tensors
+    config: size -> content of config.json; what shapes do not reveal is as in the released models
+    rows:   size -> how tensors are split that are not split equally
+    drops:  prefixes of tensors that diffusers' or transformers' class does not have
     """
 
     folder: str
@@ -79,30 +79,31 @@ class Folder(NamedTuple):
     drops: tuple[str, ...] = ()
 
 
-# What networks do, in the order in which a checkpoint's are named.
+# Kinds of network, in the order in which a checkpoint's components are listed.
 KINDS = ("controlnet", "denoiser", "autoencoder", "text encoder", "upscaler")
 
-# path of config.json (else of the weights), shapes, its content -> what the model needs besides weights
+# (path of config.json, else of the weights; shapes; content of config.json) -> hyper-parameters of the network
 ReadConfig = Callable[[Path, Shapes, dict[str, Any]], dict[str, Any]]
 
 
 class Network(NamedTuple):
-    """
-    name:     of the component of a checkpoint
-    title:    for a person
-    size:     name -> shape, of a file's tensors -> a NamedTuple; what is missing is as the family has it usually
-    shapes:   that NamedTuple -> every tensor, in the order of the original file
-    places:   where files keep it; the first that has a witness is taken
-    folder:   its place in a folder of diffusers; None: they have no class for it
-    computed: field of config.json -> the values that refsd computes; an absent field has the first
-    config:   reads what shapes do not tell
+    """What refsd knows about a network.
+
+    name:     name of its component in a checkpoint
+    title:    name for messages
+    size:     (tensor name -> shape) of a file -> NamedTuple of dimensions, the usual ones for missing tensors
+    shapes:   that NamedTuple -> shapes of all tensors, in the order of the original file
+    places:   where files keep it; the first place with a witness is taken
+    folder:   its place in a diffusers folder; None: neither diffusers nor transformers has a class for it
+    computed: field of config.json -> values that refsd supports; a missing field counts as the first
+    config:   reads hyper-parameters that shapes do not reveal
     nested:   fields of config.json that hold further fields
-    unread:   globs of names that the original's files may hold and its forward never reads
-    kind:     what it does, one of KINDS
-    before:   networks whose names its files have too: it is looked for before them
-    adapters: what adapter files call its modules
-    usual:    its size for an adapter whose checkpoint lacks it
-    recipes:  models of it alone that recipe weights are made of, by name; a denoiser's are its family's
+    unread:   globs of tensor names that the original's files may hold and its forward never reads
+    kind:     one of KINDS
+    before:   networks whose tensor names also occur in this network's files; this network is tried before them
+    adapters: naming schemes of its modules in adapter files
+    usual:    size to assume for an adapter if the checkpoint lacks the network
+    recipes:  name -> recipe model of this network alone; those of denoisers are on their family's page
     """
 
     name: str
@@ -122,6 +123,6 @@ class Network(NamedTuple):
     recipes: Mapping[str, RecipeModel] = {}
 
 
-# Prefixes of a denoiser in a whole checkpoint, in ComfyUI's, alone; and in a folder's file.
+# Prefixes of a denoiser: in a whole checkpoint, in ComfyUI's file, in a file of its own; in a diffusers folder.
 DENOISER = ("model.diffusion_model.", "diffusion_model.", "")
 FOLDER = ("transformer.", "")

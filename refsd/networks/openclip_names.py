@@ -1,4 +1,4 @@
-"""OpenCLIP's names of a CLIP text encoder: q, k and v fused, the projection transposed."""
+"""OpenCLIP's names of a CLIP text encoder, where q, k and v are fused and the projection is transposed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from refsd.numerics.tensor import StoredTensor, stored
 
 
 def _third(part: int) -> Rule:
-    """The n-th of three equal parts. They are joined, not split, on the way back."""
+    """Return the rule that reads one third of the rows of a fused tensor. OpenCLIP.write joins the thirds again."""
 
     def join(parts: Sequence[StoredTensor]) -> StoredTensor:
         n = parts[0].shape[0] // 3
@@ -26,7 +26,7 @@ _THIRDS = tuple(_third(part) for part in range(3))
 _TRANSPOSED = Rule(
     lambda shapes: shapes[0][::-1], lambda parts: _transposed(parts[0]), lambda tensor, _: [_transposed(tensor)]
 )
-# Ours, theirs, rule.
+# (transformers' name, OpenCLIP's name, rule).
 _ENDS = (
     ("text_model.embeddings.token_embedding", "token_embedding", SAME),
     ("text_model.embeddings.position_embedding.weight", "positional_embedding", SAME),
@@ -45,9 +45,9 @@ _LEAVES = ("weight", "bias")
 
 
 class OpenCLIP(Keymap):
-    """A Keymap in which three of ours are read from one of theirs.
+    """A Keymap that reads q, k and v from one fused tensor.
 
-    layers: how many the encoder has; SD 2's file holds 24, of which transformers keeps 23
+    layers: number of layers in the file; SD 2's holds 24, of which transformers keeps 23
     """
 
     def __init__(self, layers: int):

@@ -1,4 +1,4 @@
-"""Qwen3, the language model that reads Z-Image's and FLUX.2 klein's prompts."""
+"""Qwen3, the language model that encodes Z-Image's and FLUX.2 klein's prompts: sizes, tensors, names in files."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from refsd.networks.recipe import alone
 
 
 class Qwen3Size(NamedTuple):
-    """Of Qwen3-4B unless given."""
+    """Dimensions of the model; the defaults are Qwen3-4B's."""
 
     hidden: int = 2560
     layers: int = 36
@@ -28,7 +28,7 @@ QWEN3_4B = Qwen3Size()
 
 
 def qwen3_shapes(size: Qwen3Size) -> Shapes:
-    """transformers' Qwen3ForCausalLM, without the head that predicts the next token."""
+    """Return the shapes of all tensors. Source: transformers' Qwen3ForCausalLM, without its output head."""
     D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
     shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
     for i in range(size.layers):
@@ -45,7 +45,7 @@ def qwen3_shapes(size: Qwen3Size) -> Shapes:
 
 
 def qwen3_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
-    """From canonical names. What is missing is Qwen3-4B's."""
+    """Infer the size from shapes under transformers' names. Dimensions of missing tensors are Qwen3-4B's."""
     usual = Qwen3Size()
     tokens, layer = "model.embed_tokens.weight", "model.layers.0"
     key_norm = dim(shapes, f"{layer}.self_attn.k_norm.weight", 0, usual.head_dim)
@@ -65,13 +65,13 @@ def qwen3_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
 
 
 def qwen3_keymap() -> Keymap:
-    """transformers' Qwen3ForCausalLM, and Qwen3Model, which writes no `model.`."""
+    """Map names to and from transformers' Qwen3ForCausalLM; also read Qwen3Model's, which lack `model.`."""
     rows = [Row(f"model.{name}", (f"model.{name}",), SAME) for name in HEADLESS]
     return Keymap(rows + [Row(f"model.{name}", (name,), SAME) for name in HEADLESS])
 
 
 def qwen3_gguf_keymap(layers: int = 36) -> Keymap:
-    """llama.cpp's GGUF of Qwen3."""
+    """Map transformers' names to and from llama.cpp's GGUF of Qwen3."""
     return gguf_keymap(GGUF_ENDS, GGUF_LAYER, layers, "model.layers", "blk")
 
 
@@ -112,7 +112,7 @@ QWEN3 = Network(
     before=("mistral",),
     recipes={
         "qwen3-4b": alone("qwen3", QWEN3_4B, Qwen3Size(128, 3, 6, 2, mlp=256, vocab=1000), "qwen3"),
-        # Deep enough for the layers that a denoiser's context is taken from.
+        # Deep enough for the layers whose hidden states make up a denoiser's context.
         "qwen3-narrow": alone("qwen3", _NARROW, _NARROW, "qwen3"),
     },
 )

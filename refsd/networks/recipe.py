@@ -1,4 +1,4 @@
-"""Models that recipe weights are made of: their networks in a size of the real model and a tiny one."""
+"""Describe models for recipe weights: their networks, each in the real model's size and a tiny one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,11 +7,11 @@ from refsd.networks.keymap import Keymap
 
 
 class RecipePart(NamedTuple):
-    """A network in a model's file.
+    """A network in a recipe model's file.
 
     full, tiny: sizes of the network
-    prefix:     what every name begins with
-    keymap:     size -> our names <-> the file's behind the prefix; None: they are the same
+    prefix:     prefix of all its names in the file
+    keymap:     size -> map between our names and the file's without prefix; None: they are the same
     """
 
     full: Any
@@ -21,10 +21,11 @@ class RecipePart(NamedTuple):
 
 
 class RecipeModel(NamedTuple):
-    """
+    """A model for recipe weights.
+
     parts:        component -> RecipePart, in the order of the file
-    gguf:         a GGUF file's name for the architecture
-    folder_files: JSON files of its diffusers folder, besides those of the components
+    gguf:         name of the architecture in a GGUF file
+    folder_files: path -> content of the JSON files of its diffusers folder, besides those of its components
     """
 
     parts: Mapping[str, RecipePart]
@@ -40,5 +41,5 @@ def alone(
     prefix: str = "",
     keymap: Callable[[Any], Keymap] | None = None,
 ) -> RecipeModel:
-    """A file of one network."""
+    """Return a recipe model whose file holds a single network; arguments as in RecipePart and RecipeModel."""
     return RecipeModel({component: RecipePart(full, tiny, prefix, keymap)}, gguf)

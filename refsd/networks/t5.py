@@ -1,4 +1,4 @@
-"""T5's and UMT5's encoder."""
+"""The encoder of T5 and UMT5: sizes, tensors, names in files."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from refsd.networks.recipe import alone
 
 
 class T5Size(NamedTuple):
-    """Of T5-XXL unless given; head_dim is d_kv."""
+    """Dimensions of the encoder; the defaults are T5-XXL's. head_dim is T5's d_kv."""
 
     hidden: int = 4096
     layers: int = 24
@@ -29,7 +29,7 @@ UMT5_XXL = T5Size(vocab=256384, table_in_every_layer=True)
 
 
 def t5_shapes(size: T5Size) -> Shapes:
-    """transformers' T5EncoderModel or UMT5EncoderModel with gated GELU."""
+    """Return the shapes of all tensors. Source: transformers' T5EncoderModel, UMT5EncoderModel, with gated GELU."""
     D, inner = size.hidden, size.heads * size.head_dim
     shapes: Shapes = {"shared.weight": (size.vocab, D)}
     for i in range(size.layers):
@@ -47,7 +47,7 @@ def t5_shapes(size: T5Size) -> Shapes:
 
 
 def t5_size(shapes: Mapping[str, Shape]) -> T5Size:
-    """From canonical names. What is missing is T5-XXL's."""
+    """Infer the size from shapes under transformers' names. Dimensions of missing tensors are T5-XXL's."""
     usual = T5Size()
     block, bias = "encoder.block", "layer.0.SelfAttention.relative_attention_bias.weight"
     attention, table = f"{block}.0.layer.0.SelfAttention", f"{block}.0.{bias}"
@@ -69,7 +69,7 @@ def t5_size(shapes: Mapping[str, Shape]) -> T5Size:
     )
 
 
-# ours, llama.cpp's
+# (our name, llama.cpp's name).
 _GGUF_ENDS = (("shared", "token_embd"), ("encoder.final_layer_norm", "enc.output_norm"))
 _GGUF_BLOCK = (
     ("0.SelfAttention.q", "attn_q"),
@@ -86,12 +86,15 @@ _GGUF_BLOCK = (
 
 
 def t5_keymap() -> Keymap:
-    """transformers' T5EncoderModel. Some files call `shared` `encoder.embed_tokens`; of both the first is read."""
+    """Map names to and from transformers' T5EncoderModel, whose `shared` some files name `encoder.embed_tokens`.
+
+    If a file has both, the first of them is read.
+    """
     return Keymap([Row("shared", (name,), SAME) for name in ("shared", "encoder.embed_tokens")], rest_same=True)
 
 
 def t5_gguf_keymap(layers: int = 24) -> Keymap:
-    """llama.cpp's GGUF of a T5 encoder."""
+    """Map transformers' names to and from llama.cpp's GGUF of a T5 encoder."""
     each = [(f"layer.{a}", b) for a, b in _GGUF_BLOCK]
     return gguf_keymap(_GGUF_ENDS, each, layers, "encoder.block", "enc.blk")
 
@@ -118,7 +121,7 @@ def _t5_config(size) -> dict:
 
 
 def _of_names(names: Collection[str]) -> Keymap:
-    """Of a table that stands there twice, `shared` is read."""
+    """Choose the keymap of a file: if the file has the embedding table under both names, `shared` is read."""
     return same_names(names) if "shared.weight" in names else t5_keymap()
 
 

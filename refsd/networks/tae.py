@@ -1,4 +1,4 @@
-"""The tiny autoencoders: TAESD, TAESDXL, TAESD3, TAEF1, TAEF2."""
+"""The tiny autoencoders (TAESD, TAESDXL, TAESD3, TAEF1, TAEF2): sizes, tensors, names in files."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,16 +8,16 @@ from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.network import DIFFUSERS_FILE, Folder, Layout, Location, Network, counted, same
 from refsd.networks.recipe import alone
 
-# Places in an nn.Sequential that are looked at; the published have 15 and 20.
+# Search this many indices of an nn.Sequential for layers; the published models have 15 and 20.
 _PLACES = 100
 
 
 class TAESDSize(NamedTuple):
-    """TAESD's, and TAESDXL's, unless given.
+    """Dimensions of a tiny autoencoder; the defaults are TAESD's and TAESDXL's.
 
-    blocks: how many follow each of the encoder's convolutions but the last; the decoder's, reversed
-    pool:   channels a convolution spreads to where a block at the latent's size looks at the whole; 0: none does
-    halves: which there are; the original's files have one each
+    blocks: number of blocks after each of the encoder's convolutions except the last; the decoder has them reversed
+    pool:   channels of the pooling branch of the blocks at latent resolution; 0: they have none
+    halves: "encoder", "decoder" or both; each of the original's files has one
     """
 
     channels: int = 64
@@ -35,7 +35,7 @@ TAEF2 = TAESDSize(latent_channels=32, pool=256)
 
 
 def taesd_shapes(size: TAESDSize) -> Shapes:
-    """madebyollin/taesd, taesd.py: Encoder and Decoder."""
+    """Return the shapes of all tensors. Source: madebyollin/taesd, taesd.py: Encoder and Decoder."""
     D, last = size.channels, len(size.blocks) - 1
     shapes: Shapes = {}
     place = 0
@@ -58,7 +58,7 @@ def taesd_shapes(size: TAESDSize) -> Shapes:
 
 
 def taesd_size(shapes: Mapping[str, Shape]) -> TAESDSize:
-    """From canonical names, of an encoder, a decoder or both. What is missing is TAESD's."""
+    """Infer the size from shapes of an encoder, a decoder or both. Dimensions of missing tensors are TAESD's."""
     usual = TAESDSize()
     into, out = "encoder.0.weight", "decoder.1.weight"
     channels = dim(shapes, into, 0, dim(shapes, out, 0, usual.channels))
@@ -80,7 +80,7 @@ def taesd_size(shapes: Mapping[str, Shape]) -> TAESDSize:
 
 
 def _runs(shapes: Mapping[str, Shape], side: str, start: int) -> tuple[int, ...]:
-    """How many blocks stand one after the other, in each run of them."""
+    """Return the number of consecutive blocks in each run of blocks in an nn.Sequential."""
     runs, n = [], 0
     for place in range(start, _PLACES):
         if has(shapes, f"{side}{place}.conv."):
@@ -103,9 +103,9 @@ def _block(at: str, size: TAESDSize, at_the_latent: bool) -> Shapes:
 
 
 def taesd_keymap(encoder_layers: int = 15, decoder_layers: int = 19) -> Keymap:
-    """TAESD's "encoder." and "decoder." <-> diffusers' AutoencoderTiny, whose decoder clamps outside its layers.
+    """Map TAESD's names to and from diffusers' AutoencoderTiny, whose decoder clamps outside its nn.Sequential.
 
-    encoder_layers, decoder_layers: how many places the two nn.Sequential have, theirs
+    encoder_layers, decoder_layers: lengths of diffusers' two nn.Sequential
     """
     rows = [Row(f"encoder.{i}", (f"encoder.layers.{i}",), SAME) for i in range(encoder_layers)]
     rows += [Row(f"decoder.{i + 1}", (f"decoder.layers.{i}",), SAME) for i in range(decoder_layers)]
@@ -113,9 +113,10 @@ def taesd_keymap(encoder_layers: int = 15, decoder_layers: int = 19) -> Keymap:
 
 
 def taesd_half_keymap(half: str, layers: int) -> Keymap:
-    """TAESD's "encoder." or "decoder." <-> the original's file of that half, whose names begin with a place.
+    """Map TAESD's names of one half to and from the original's file of that half, whose names begin with an index.
 
-    layers: how many places its nn.Sequential has
+    half:   "encoder" or "decoder"
+    layers: length of its nn.Sequential
     """
     return Keymap(Row(f"{half}.{i}", (f"{i}",), SAME) for i in range(layers))
 
@@ -163,7 +164,7 @@ TAE = Network(
         "shift_factor": (0, None),
     },
     recipes={
-        # Both halves in one file: diffusers' layout.
+        # Both halves in one file, in diffusers' layout.
         name: alone("tae", size, size, "taesd", keymap=lambda size: taesd_keymap())
         for name, size in (("taesd", TAESD), ("taef1", TAEF1), ("taef2", TAEF2))
     },

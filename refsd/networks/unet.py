@@ -1,4 +1,4 @@
-"""The UNets of Stable Diffusion 1.x, 2.x and SDXL: layouts of files, config.json, the network."""
+"""The UNets of Stable Diffusion 1.x, 2.x and SDXL: layouts of files, and config.json."""
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -36,7 +36,7 @@ UNET_RESNET = (
 
 
 def unet_keymap(levels: int = 4, res_blocks: int = 2, attention: Iterable[int] = (0, 1, 2)) -> Keymap:
-    """The original's names <-> diffusers' UNet2DConditionModel. `attention`: the levels that have transformers."""
+    """Map the original's names to and from diffusers' UNet2DConditionModel. attention: levels with transformers"""
     attention = set(attention)
     step = res_blocks + 1
     rows = prefix_rows(UNET_ENDS + LABEL)
@@ -78,7 +78,7 @@ def _of_size(size) -> Keymap:
 
 
 def unet_config(size: UNetSize) -> dict:
-    """SD 1.x, 2.x and SDXL's. Each level's transformers are equally deep."""
+    """Return diffusers' config.json of a UNet. All transformers of a level must have the same depth."""
     levels = range(len(size.widths))
     depths = [max(level) for level in unet_depths(size)[0]]
     down = [f"{'CrossAttn' if depths[level] else ''}DownBlock2D" for level in levels]
@@ -134,8 +134,8 @@ def read_heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, A
 
 
 def _num_heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, Any]:
-    """One number for all levels, or a list; nothing where it is what a file without a config has."""
-    # diffusers calls the number of heads attention_head_dim; num_attention_heads goes before it.
+    """Return num_heads from the config, one number or a list per level; {} if it is the default for this UNet."""
+    # diffusers names the number of heads attention_head_dim; num_attention_heads takes precedence.
     field = "attention_head_dim" if given.get("num_attention_heads") is None else "num_attention_heads"
     heads = given.get(field, 8)
     each = heads if isinstance(heads, list) else [heads] * len(size.widths)
@@ -156,7 +156,7 @@ def _num_heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, A
 
 
 def _check_crossing(path: Path, given: dict[str, Any], size: UNetSize) -> None:
-    """Compare the config with the widths of attn1: it shows only_cross_attention."""
+    """Raise BadInput if only_cross_attention in the config disagrees with the shapes of attn1."""
     entry = given.get("only_cross_attention", False)
     levels = range(len(size.widths))
     crossing = entry if isinstance(entry, list) else [entry] * len(levels)

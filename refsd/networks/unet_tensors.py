@@ -1,8 +1,7 @@
-"""The tensors of the UNets of Stable Diffusion 1.x, 2.x and SDXL, and the size that they tell.
+"""Tensors of the UNets of Stable Diffusion 1.x, 2.x and SDXL, and the size that follows from their shapes.
 
-Names are the original checkpoint's without the component's prefix. Convolutions are [K, C, R, S], linear layers
-[O, I].
-What names and shapes do not tell is SD 1.5's.
+Names are the original checkpoint's, without the component's prefix. Convolutions are [K, C, R, S], linear layers
+[O, I]. What names and shapes do not reveal is assumed as in SD 1.5.
 """
 
 import re
@@ -13,18 +12,19 @@ from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, leve
 
 
 class UNetSize(NamedTuple):
-    """SD 1.5's unless given.
+    """Dimensions of a UNet; the defaults are SD 1.5's.
 
-    channels:   of the first convolution
+    channels:   channels of the first convolution
     widths:     channels of each level
-    attention:  the levels that have transformers
-    linear:     whether they project with linear layers, not convolutions
-    label:      channels of `y`, 0 where nothing embeds it
-    down:       how many blocks the transformer after each of a level's res blocks has, 0: there is none;
-                () for 1 in the levels of `attention`
-    middle:     the same of the middle, whose only res block remains where it is 0; None: there is no middle
-    up:         as `down`, in the order of the levels too, one more each; () for as many as on the way down last
-    cross_only: the levels whose self-attention looks at the context instead
+    attention:  levels with transformers
+    linear:     True if the transformers' projections are linear layers, False if convolutions
+    label:      channels of `y`; 0: there is no label embedding
+    down:       depths of the encoder's transformers, by level and res block; 0: no transformer; (): depth 1 in the
+                levels of `attention`
+    middle:     depth of the middle block's transformer; 0: a single res block alone; None: no middle block
+    up:         depths of the decoder's transformers, by level (in the order of `down`) and res block, of which each
+                level has one more; (): the last depth of the same level of `down`
+    cross_only: levels whose self-attention attends to the context instead
     """
 
     channels: int = 320
@@ -71,7 +71,8 @@ SDXL_REFINER = UNetSize(
 SSD_1B = SDXL._replace(down=((0, 0), (2, 2), (4, 4)), middle=0, up=((0, 0, 0), (2, 1, 1), (4, 4, 10)))
 VEGA = SDXL._replace(down=((0, 0), (1, 1), (2, 2)), middle=0)
 TINY_SD = UNetSize(widths=(320, 640, 1280), res_blocks=1, middle=None)
-# SDXS-512-DreamShaper's config.json says attention_head_dim 8: eight heads, as SD 1. ComfyUI takes heads of 64.
+# SDXS-512-DreamShaper's config.json has attention_head_dim 8, which means 8 heads, as in SD 1. ComfyUI assumes
+# heads of 64 channels.
 SDXS_512 = TINY_SD._replace(attention=(1, 2))
 SDXS_09 = TINY_SD._replace(context_dim=1024, linear=True, cross_only=(0,))
 UNETS = {
@@ -93,7 +94,10 @@ UNETS = {
 
 
 def unet_shapes(size: UNetSize) -> Shapes:
-    """The denoiser: openaimodel.UNetModel of CompVis/stable-diffusion and Stability-AI/generative-models."""
+    """Return the shapes of all tensors.
+
+    Source: openaimodel.UNetModel of CompVis/stable-diffusion and Stability-AI/generative-models.
+    """
     ch, embed = size.channels, 4 * size.channels
     last = len(size.widths) - 1
     down, up = unet_depths(size)
@@ -132,14 +136,14 @@ def unet_shapes(size: UNetSize) -> Shapes:
 
 
 def unet_depths(size: UNetSize) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """`down` and `up` of a size, spelled out."""
+    """Return `down` and `up` of a size with their defaults filled in."""
     levels = range(len(size.widths))
     down = size.down or tuple((int(level in size.attention),) * size.res_blocks for level in levels)
     return down, size.up or tuple((depths[-1],) * (size.res_blocks + 1) for depths in down)
 
 
 def attending(size: UNetSize) -> list[int]:
-    """The levels that have a transformer on the way down, in the middle or on the way up."""
+    """Return the levels with a transformer in the encoder, the middle block or the decoder."""
     down, up = unet_depths(size)
     middle = [()] * (len(size.widths) - 1) + [(size.middle or 0,)]
     return [level for level, depths in enumerate(zip(down, middle, up, strict=True)) if any(map(any, depths))]
@@ -155,7 +159,7 @@ def _unet_res(at: str, inputs: int, outputs: int, embed: int) -> Shapes:
 
 
 def _transformer(at: str, d: int, size: UNetSize, depth: int, level: int) -> Shapes:
-    """A SpatialTransformer of `depth` blocks; nothing where it has none."""
+    """Return the shapes of a SpatialTransformer of `depth` blocks; {} for depth 0."""
     if not depth:
         return {}
     side = () if size.linear else (1, 1)
@@ -184,9 +188,9 @@ _LEAVES = ("weight", "bias")
 
 
 def unet_size(shapes: Mapping[str, Shape]) -> UNetSize:
-    """From canonical names: how many levels, how wide, and where transformers stand, how deep.
+    """Infer the size from shapes under the original's names: levels, widths, places and depths of transformers.
 
-    Without output blocks, as in a ControlNet, the way up is taken to be the way down.
+    If there are no output blocks, as in a ControlNet, the decoder is assumed to mirror the encoder.
     """
     usual = UNetSize()
     if not has(shapes, "input_blocks."):
@@ -232,7 +236,7 @@ def unet_size(shapes: Mapping[str, Shape]) -> UNetSize:
 
 
 def transformer_depths(shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Block that has a transformer ("input_blocks.4", "middle_block") -> how many it has, one after the other."""
+    """Return the depth of the transformer of each block that has one ("input_blocks.4", "middle_block")."""
     found: dict[str, set[int]] = {}
     for name in shapes:
         if match := TRANSFORMER.match(name):
@@ -241,7 +245,7 @@ def transformer_depths(shapes: Mapping[str, Shape]) -> dict[str, int]:
 
 
 def _crosses(shapes: Mapping[str, Shape], start: int, step: int, context: int) -> bool:
-    """Whether a level's first attention takes what is as wide as the context, and not as its queries."""
+    """True if the inputs of k and v in a level's first attn1 have the context's width and not the level's."""
     for n in range(start, start + step - 1):
         for part in "kv":
             shape = shapes.get(f"input_blocks.{n}.1.transformer_blocks.0.attn1.to_{part}.weight", ())

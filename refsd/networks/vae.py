@@ -1,4 +1,4 @@
-"""The autoencoder of Stable Diffusion, SD 3 and FLUX.1."""
+"""The autoencoder of Stable Diffusion, SD 3 and FLUX.1: sizes, tensors, names in files, config.json."""
 
 import math
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from refsd.numerics.errors import BadInput
 
 
 class VAESize(NamedTuple):
-    """SD's unless given.
+    """Dimensions of the autoencoder; the defaults are SD's.
 
-    channels:    of the encoder's first convolution
+    channels:    channels of the encoder's first convolution
     widths:      channels of each level
-    quant_convs: whether there are quant_conv and post_quant_conv
-    attention:   whether the middle has one
+    quant_convs: True if quant_conv and post_quant_conv exist
+    attention:   True if the middle block has attention
     """
 
     channels: int = 128
@@ -36,7 +36,10 @@ SD3_VAE = FLUX_VAE
 
 
 def vae_shapes(size: VAESize) -> Shapes:
-    """The autoencoder: ldm.modules.diffusionmodules.model Encoder and Decoder, and 1x1 (post_)quant_conv."""
+    """Return the shapes of all tensors, including the 1x1 quant_conv and post_quant_conv.
+
+    Source: ldm.modules.diffusionmodules.model Encoder and Decoder.
+    """
     levels = len(size.widths)
     z = size.latent_channels
     ch = size.channels
@@ -83,7 +86,7 @@ _ATTENTIONS = ("encoder.mid.attn_1.", "decoder.mid.attn_1.")
 
 
 def vae_size(shapes: Mapping[str, Shape]) -> VAESize:
-    """From canonical names. An encoder alone, or a decoder, is taken for the half of a whole."""
+    """Infer the size from shapes under the original's names. One half alone, encoder or decoder, is enough."""
     usual = VAESize()
     into, out = "encoder.conv_in", "decoder.norm_out"
     decoder = dim(shapes, f"{out}.weight", 0, dim(shapes, f"{out}.bias", 0, usual.channels))
@@ -104,7 +107,7 @@ def vae_size(shapes: Mapping[str, Shape]) -> VAESize:
 
 
 def vae_widths(shapes: Mapping[str, Shape], half: str, levels: int, channels: int) -> tuple[int, ...]:
-    """Channels of each level of an autoencoder. half: encoder.down or decoder.up"""
+    """Return the channels of each level of one half of an autoencoder: encoder.down or decoder.up."""
     return tuple(level_width(shapes, f"{half}.{level}.block.0.conv1", channels, level) for level in range(levels))
 
 
@@ -130,7 +133,7 @@ VAE_ATTENTION_OLD = (("q", "query"), ("k", "key"), ("v", "value"), ("proj_out", 
 
 
 def vae_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
-    """SD's autoencoder <-> diffusers' AutoencoderKL, whose attention is linear; old names are read too."""
+    """Map SD's names to and from diffusers' AutoencoderKL, new and old, whose attention has linear layers."""
     rows = prefix_rows(VAE_ENDS)
     for side in ("encoder", "decoder"):
         ours, theirs = f"{side}.mid", f"{side}.mid_block"
@@ -150,7 +153,7 @@ def vae_keymap(levels: int = 4, res_blocks: int = 2) -> Keymap:
 
 
 def vae_original_keymap() -> Keymap:
-    """The original names, where some tools have made the attention linear."""
+    """Map the original's names to the same names in files of tools that store the attention as linear layers."""
     rows = []
     for side in ("encoder", "decoder"):
         at = f"{side}.mid.attn_1."
@@ -159,7 +162,10 @@ def vae_original_keymap() -> Keymap:
 
 
 def vae_config(size: VAESize) -> dict:
-    """SD's, and FLUX.1's, which has no quant convolutions; but for how its family scales the latents."""
+    """Return diffusers' config.json of SD's autoencoder, or FLUX.1's if there are no quant convolutions.
+
+    scaling_factor and shift_factor are missing: they depend on the family.
+    """
     levels = len(size.widths)
     return {
         "_class_name": "AutoencoderKL",
@@ -178,7 +184,7 @@ def vae_config(size: VAESize) -> dict:
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    """A bare file does not tell how its latents are scaled: its family does."""
+    """Read num_groups and the latent scale from config.json; without a file, leave the scale to the family."""
     size = vae_size(shapes)
     read = num_groups(path, given, size.channels, *size.widths)
     if given:

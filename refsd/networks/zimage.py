@@ -1,7 +1,7 @@
-"""Z-Image's transformer.
+"""Z-Image's transformer: sizes, tensors, names in files.
 
-Names are the single file's, as in models/zimage.py. Tongyi-MAI's own folder, which diffusers' own class reads as it
-is, splits q, k and v, and names the two ends after the patch they are for ("2-1": 2 x 2 pixels, 1 frame).
+Names are the single file's, as in models/zimage.py. Tongyi-MAI's folder, which diffusers' class reads unchanged,
+splits q, k and v, and names the first and last layer after the patch size ("2-1": 2 x 2 pixels, 1 frame).
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,14 @@ from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Loc
 
 
 class ZImageSize(NamedTuple):
-    """
-    channels:    of a token: a patch's
-    head_dim:    of the norms of queries and keys
+    """Dimensions of the transformer; the defaults are Z-Image's.
+
+    channels:    channels of a token, which is a patch
+    head_dim:    channels of the norms of queries and keys
     context_dim: channels of Qwen3's hidden states
-    frequencies: waves that embed the time
-    time_mlp:    how wide the time's embedding is within
-    time_dim:    and how wide what comes out, which modulates
+    frequencies: channels of the sinusoidal time embedding
+    time_mlp:    hidden channels of the time embedding's MLP
+    time_dim:    its output channels, which feed the modulation
     """
 
     hidden: int = 3840
@@ -40,7 +41,10 @@ ZIMAGE = ZImageSize()
 
 
 def zimage_shapes(size: ZImageSize) -> Shapes:
-    """Tongyi-MAI/Z-Image, zimage/transformer.py: ZImageTransformer2DModel."""
+    """Return the shapes of all tensors.
+
+    Source: Tongyi-MAI/Z-Image, zimage/transformer.py: ZImageTransformer2DModel.
+    """
     D, C = size.hidden, size.time_dim
     shapes: Shapes = {"x_pad_token": (1, D), "cap_pad_token": (1, D)}
     shapes |= linear("x_embedder", size.channels, D)
@@ -62,7 +66,7 @@ _REFINERS = ("noise_refiner.", "context_refiner.")
 
 
 def zimage_size(shapes: Mapping[str, Shape]) -> ZImageSize:
-    """From canonical names. What is missing is Z-Image's own."""
+    """Infer the size from shapes under the single file's names. Dimensions of missing tensors are Z-Image's."""
     usual = ZImageSize()
     hidden = dim(shapes, "x_embedder.weight", 0, dim(shapes, "x_embedder.bias", 0, usual.hidden))
     caption = dim(shapes, "cap_embedder.0.weight", 0, usual.context_dim)
@@ -70,7 +74,7 @@ def zimage_size(shapes: Mapping[str, Shape]) -> ZImageSize:
     first = next((stack for stack in ("layers.", *_REFINERS) if has(shapes, f"{stack}0.")), "layers.")
 
     def refiners(stack: str, n: int) -> int:
-        """Both streams are refined, or neither."""
+        """Count a stream's refiner blocks. If the file has only the other stream's, assume the usual number."""
         return count(shapes, stack, n) if has(shapes, _REFINERS) else blocks(shapes, stack, n, _AROUND)
 
     return ZImageSize(
@@ -99,7 +103,7 @@ def _block(at: str, size: ZImageSize) -> Shapes:
 
 
 _NORMS = ("attention_norm1", "ffn_norm1", "attention_norm2", "ffn_norm2")
-# Ours, theirs (several: concatenated), rule; all else keeps its name.
+# (our name, their names, rule): several of theirs are concatenated; other names are the same.
 _ENDS = (
     ("x_embedder", ("all_x_embedder.2-1",), SAME),
     ("final_layer.linear", ("all_final_layer.2-1.linear",), SAME),
@@ -114,7 +118,7 @@ _BLOCK = (
 
 
 def zimage_keymap(layers: int = 30, refiners: int = 2) -> Keymap:
-    """Z-Image <-> Tongyi-MAI's folder, which diffusers reads as it is."""
+    """Map the single file's names to and from Tongyi-MAI's folder, which diffusers reads unchanged."""
     rows = [Row(*row) for row in _ENDS]
     for stack, n in (("layers", layers), ("noise_refiner", refiners), ("context_refiner", refiners)):
         for i in range(n):
