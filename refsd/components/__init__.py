@@ -1,8 +1,8 @@
-"""The components that a model can be asked for: their arguments, their outputs, what must fit.
+"""Components that refsd can run: their arguments, their outputs, and the checks of inputs.
 
-One language for all: a denoiser takes x, timesteps, context, y, guidance, context_mask and hint, as far as it
-has a use for them, and gives out; a text encoder takes input_ids and attention_mask. Timesteps are those of the
-original's forward.
+All components name their tensors alike: a denoiser takes those of x, timesteps, context, y, guidance, context_mask
+and hint that it uses, and returns out; a text encoder takes input_ids and attention_mask. Timesteps are in the
+units of the original's forward.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from refsd.weights.checkpoint import Checkpoint
 
 
 def _collect() -> dict[str, Component]:
-    """The COMPONENTS of every module of this folder, in the order of their networks; those without one last."""
+    """Collect COMPONENTS of every module of this folder, in the order of their networks; those without one last."""
     modules = pkgutil.iter_modules(__path__, f"{__name__}.")
     pages = [getattr(importlib.import_module(module.name), "COMPONENTS", {}) for module in modules]
     order = [*NETWORKS, None]
@@ -36,7 +36,7 @@ def _collect() -> dict[str, Component]:
 
 COMPONENTS = _collect()
 
-# What else a component may be called: the first that the checkpoint holds is meant.
+# Alias -> components; it stands for the first of them that the checkpoint has.
 ALIASES: dict[str, tuple[str, ...]] = {
     "diffusion": DENOISERS,
     "clip_l": ("clip",),
@@ -48,19 +48,19 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 
 def offered() -> list[str]:
-    """The names that `--component` takes: of what a checkpoint can hold, and the aliases."""
+    """Return the names that `--component` accepts: components of checkpoints, and aliases."""
     named = [name for name, component in COMPONENTS.items() if component.part is not None]
     return [*named, *(alias for alias in ALIASES if alias not in COMPONENTS)]
 
 
 def resolve(checkpoint: Checkpoint, name: str) -> str:
-    """The component that a name or an alias means in this checkpoint."""
+    """Return the component that a name or alias stands for in this checkpoint."""
     meant = ALIASES.get(name, (name,))
     return next((one for one in meant if COMPONENTS[one].part in checkpoint.components), meant[0])
 
 
 class _Beside(Mapping[str, StoredTensor]):
-    """A component's weights, and another's under a prefix of its own."""
+    """One component's weights plus another's under a prefix."""
 
     def __init__(self, own: Mapping[str, StoredTensor], prefix: str, other: Mapping[str, StoredTensor]):
         self.own, self.prefix, self.other = own, prefix, other
@@ -88,7 +88,7 @@ def load(
     cache: WeightCache | None = None,
     loras: Sequence[tuple[AdapterFile, float]] = (),
 ) -> tuple[Module, dict[str, Any]]:
-    """A component's weights as a Module, and the params that its config sets. Raises BadInput if not there."""
+    """Return a component's weights as a Module, and the params of its config. Raises BadInput if it is missing."""
     component = COMPONENTS[name]
     held = checkpoint.components.get(component.part or "")
     if held is None:
@@ -112,9 +112,9 @@ def forward(
 ) -> dict[str, np.ndarray]:
     """Run a component once.
 
-    inputs: argument name -> array of any float dtype, or integers where ids are asked for
-    source: what an error calls the place that the inputs come from
-    also:   give the outputs besides those that engines are judged by, too
+    inputs: argument name -> array of any float dtype; integers for token ids
+    source: name of the inputs' origin, for error messages
+    also:   return also outputs that engines are not judged by
     -> output name -> array in the storage dtype
 
     Raises BadInput for inputs or params that are missing, unknown, misshapen or not finite.
@@ -137,7 +137,7 @@ def forward(
 def check(
     name: str, m: Module, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], source: str = "inputs"
 ) -> None:
-    """Raises BadInput, in one line, unless `forward` can take these inputs and params."""
+    """Raise BadInput, in one line, unless `forward` accepts these inputs and params."""
     check_inputs(name, COMPONENTS[name], m, inputs, params, source)
 
 
@@ -148,7 +148,7 @@ def _admit(m: Module, x: np.ndarray, kind: str) -> np.ndarray:
 
 
 def components_help() -> str:
-    """The tensors of every component that a checkpoint holds, a paragraph each; then the aliases."""
+    """Return the help text: a paragraph on each component's tensors, then the aliases."""
     paragraphs = []
     for name, component in COMPONENTS.items():
         if component.part is not None:

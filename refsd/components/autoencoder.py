@@ -1,4 +1,4 @@
-"""AutoencoderKL, and the tiny autoencoders."""
+"""The components of AutoencoderKL and of the tiny autoencoders."""
 
 import math
 
@@ -17,7 +17,7 @@ from refsd.models.vae import decode, encode
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 
-OWN = "own"  # the autoencoder's own latents, which a denoiser sees scaled and shifted
+OWN = "own"  # the autoencoder's latents, before the family's scale and shift
 
 
 def _scale(latents: str) -> LatentScale:
@@ -39,7 +39,7 @@ def _decode(m: Module, z, num_groups, latents):
 
 
 def level_gcd(m: Module, half: str) -> int:
-    """What divides the channels of every norm. half: encoder.down or decoder.up"""
+    """Return the greatest common divisor of all norms' channels in one half: encoder.down or decoder.up."""
     norms = [m[half][i].shape(f"block.0.norm{n}.weight")[0] for i in range(m.count(half)) for n in (1, 2)]
     return math.gcd(*norms)
 

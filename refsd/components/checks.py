@@ -1,4 +1,4 @@
-"""Whether a component can take what it is given; BadInput, in one line, where it cannot."""
+"""Check the inputs and params of a component; raise BadInput, in one line, if it cannot take them."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def check(
     params: Mapping[str, Any],
     source: str,
 ) -> None:
-    """Raises BadInput, in one line, unless `forward` can take these inputs and params."""
+    """Raise BadInput, in one line, unless `forward` accepts these inputs and params."""
     fits = component.fits(m)
     _check_names(name, component, inputs, fits, source)
     _check_params(name, component, {**component.params, **params}, fits)
@@ -77,7 +77,7 @@ def _check_params(name: str, component: Component, params: Mapping[str, Any], fi
 
 
 def _check_size(at: str, letter: str, size: int, sizes: dict[str, int], fits: Mapping[str, Fit]) -> None:
-    """letter: "H", "J+L", "8H" or "3"."""
+    """Check one dimension of an input against the sizes so far and the weights. letter: "H", "J+L", "8H" or "3"."""
     factor, name = re.fullmatch(r"(\d*)(.*)", letter).groups()  # type: ignore[union-attr]
     if "+" in letter:
         known = sum(sizes[part] for part in letter.split("+"))

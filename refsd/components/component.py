@@ -1,4 +1,4 @@
-"""What a component takes and gives, as tables: arguments, outputs, and what its weights demand."""
+"""Types that describe a component: arguments, outputs, and constraints that its weights set."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,11 +13,13 @@ MASK = "0 or 1"
 
 
 class Argument(NamedTuple):
-    """
-    shape:    letters, each one size throughout a call: "N C H W"; "J+L" is a sum, "8H" a multiple, "3" a number
+    """An input tensor of a component.
+
+    shape:    one letter per axis: "N C H W". A letter has the same size in all tensors of a call. "J+L" is a sum,
+              "8H" a multiple, "3" a fixed size
     kind:     VALUE, POSITION, IDS or MASK
-    what:     a few words, with the range
-    optional: may be left out, unless the weights say otherwise (`needed` in the component's fits)
+    what:     description in a few words, with the range
+    optional: True if it may be left out, unless the component's `fits` declares it `needed`
     """
 
     shape: str
@@ -27,9 +29,12 @@ class Argument(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What the weights demand of a size, of a param, or of an argument's presence (1 where it is given, else 0).
+    """A constraint by the weights on a size, on a param, or on an argument's presence (1: present, 0: absent).
 
-    lists: whether a param may be a list of numbers too, which `holds` then is given
+    n:     the number in the constraint
+    says:  the constraint in words, for error messages
+    holds: returns True for a value that satisfies it
+    lists: True if a param may also be a list of numbers, which is then passed to `holds`
     """
 
     n: int
@@ -59,7 +64,7 @@ def divisor_of(n: int) -> Fit:
 
 
 def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) -> None:
-    """Raises BadInput unless a weight's rows are whole heads of `head_dim`, and norms of queries are as wide."""
+    """Raise BadInput unless a weight's rows are a multiple of `head_dim` and norms of queries have that width."""
     widths = {outputs: m.shape(outputs)[0]} | {norm: m.shape(norm)[0] for norm in norms if norm in m.weights}
     rows, *others = widths.values()
     if rows % head_dim or any(width != head_dim for width in others):
@@ -68,25 +73,26 @@ def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) 
 
 
 def needed(why: str) -> Fit:
-    """An optional argument that these weights ask for."""
+    """Declare that an optional argument is required by these weights."""
     return Fit(1, f"needed: {why}", bool)
 
 
 def refused(why: str) -> Fit:
-    """An optional argument for which these weights have no use."""
+    """Declare that an optional argument must be absent, because these weights do not use it."""
     return Fit(0, f"of no use: {why}", lambda given: not given)
 
 
 class Component(NamedTuple):
-    """
-    part:      the component of a checkpoint that holds the weights; None: a case brings them
-    run:       (Module, arguments and params by name) -> the outputs, then what `also` names; or name -> array
+    """A network, or a part of one, that refsd can run and judge engines by.
+
+    part:      component of a checkpoint that holds the weights; None: a case brings them
+    run:       (Module, arguments and params by name) -> arrays for `outputs`, then for `also`; or name -> array
     arguments: name -> Argument
-    outputs:   name -> shape, what an engine is judged by
+    outputs:   name -> shape; engines are judged by these
     params:    name -> default
-    fits:      letter, param or optional argument -> Fit, read from the weights' shapes; "V" bounds the ids
-    also:      name -> shape, what `refsd forward` gives besides
-    beside:    another component of the checkpoint that the weights are joined with, under its own prefix
+    fits:      Module -> (letter, param or optional argument -> Fit), from the weights' shapes; "V" bounds token ids
+    also:      name -> shape of further outputs of `refsd forward`
+    beside:    another component of the checkpoint whose weights are added, under a prefix
     """
 
     part: str | None

@@ -1,4 +1,4 @@
-"""ESRGAN's generator."""
+"""The component of ESRGAN's upscaler."""
 
 import math
 
@@ -8,7 +8,7 @@ from refsd.module import Module
 
 
 def _fits(m: Module) -> dict[str, Fit]:
-    """Four times the last convolution's channels go in where 2x2 pixels are taken as one, sixteen times for 4x4."""
+    """Constrain H and W to multiples of the pixel unshuffle p (1, 2, 4); conv_first takes p^2 C channels."""
     C = m.shape("conv_last.weight")[0]
     p = max(1, math.isqrt(m.shape("conv_first.weight")[1] // C))
     return {"C": exactly(C), "H": multiple_of(p), "W": multiple_of(p)}

@@ -1,4 +1,4 @@
-"""FLUX.1, its blocks alone, Chroma and Chroma-Radiance."""
+"""The components of FLUX.1, its single and double blocks, Chroma and Chroma-Radiance."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def _flux_fits(m: Module) -> dict[str, Fit]:
 
 
 def _latent_fits(m: Module) -> dict[str, Fit]:
-    """Tokens are 2x2 squares; the positions fill a head of 128 channels."""
+    """Constrain latent sizes: a token is a 2x2 square, and positions use all 128 channels of a head."""
     whole_heads(m, "txt_in.weight", sum(AXES_DIM), QUERY_NORMS)
     for name, axis in (("img_in.weight", 1), ("final_layer.linear.weight", 0)):
         if m.shape(name)[axis] % 4:

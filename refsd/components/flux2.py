@@ -1,4 +1,4 @@
-"""FLUX.2, and the way into its latents and back."""
+"""The components of FLUX.2 and its autoencoder."""
 
 from refsd.components.autoencoder import level_gcd
 from refsd.components.component import (
@@ -19,7 +19,7 @@ from refsd.models.flux2 import AXES_DIM, flux2
 from refsd.module import Module
 from refsd.networks.flux import QUERY_NORMS
 
-# name -> shape: each has its own height and width.
+# Reference images, name -> shape; each has its own height and width.
 REFERENCES = {
     "reference": "N C h w",
     "reference_2": "N C p q",

@@ -1,4 +1,4 @@
-"""MMDiT and MMDiT-X, of Stable Diffusion 3 and 3.5."""
+"""The components MMDiT and MMDiT-X of Stable Diffusion 3 and 3.5."""
 
 from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of
 from refsd.models.mmdit import mmdit

@@ -1,4 +1,4 @@
-"""Text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Mistral."""
+"""The components of the text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Mistral."""
 
 import math
 
@@ -56,7 +56,7 @@ def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128, layers=())
 
 
 def _context(hidden_states, layers, usual) -> dict:
-    """Pick the hidden states for a denoiser: those of `layers`, or the last two and FLUX.2's context."""
+    """Select hidden states for a denoiser: those of `layers`, else the last two and FLUX.2's context."""
     if layers:
         if not all(type(i) is int and i >= 0 for i in layers):
             raise BadInput(f"param layers is {str(layers)[:40]}, expected numbers of hidden states, from 0 on")

@@ -1,4 +1,4 @@
-"""The UNet of SD 1.x, 2.x and SDXL, and a ControlNet beside it."""
+"""The components of the UNet of SD 1.x, 2.x and SDXL, with an optional ControlNet."""
 
 import math
 
@@ -27,7 +27,7 @@ HINT = Argument("N 3 8H 8W", VALUE, "picture for a ControlNet, 0..1", optional=T
 
 
 def _run(m: Module, hint=None, control_strength=1.0, **arguments):
-    """The UNet; given a hint, with what the ControlNet beside it adds."""
+    """Run the UNet; with a hint, add the outputs of the ControlNet whose weights are under the prefix CONTROL."""
     if hint is None:
         return unet(m, **arguments)
     control = controlnet(m[CONTROL], hint=hint, strength=control_strength, **arguments)
@@ -53,7 +53,7 @@ def _shared_fits(m: Module) -> dict[str, Fit]:
 
 
 def _levels(m: Module) -> tuple[list[int], dict[int, int]]:
-    """The channels of each level; and of those levels that have transformers, by their numbers."""
+    """Return the channels of each level, and level -> channels of the levels with transformers."""
     widths, attending = [0], {}
     for i in range(1, m.count("input_blocks")):
         part = m["input_blocks"][i]
@@ -72,15 +72,15 @@ def _levels(m: Module) -> tuple[list[int], dict[int, int]]:
 
 
 def _is_linear(m: Module) -> bool:
-    """Whether transformers project with linear layers."""
+    """True if the transformers' projections are linear layers."""
     own = m.prefix
     found = next((key for key in m.weights if key.startswith(own) and key.endswith(".proj_in.weight")), None)
     return found is not None and len(m.weights[found].shape) == 2
 
 
 def _heads(attending: dict[int, int], levels: int, linear: bool) -> Fit:
-    """One number counts where proj_in is a convolution, and must divide every level's channels; a list has one for
-    each level.
+    """Constrain num_heads: a list has one number per level; one number must divide the channels of all levels with
+    transformers, unless proj_in is linear, where it is ignored.
     """
     common = math.gcd(*attending.values())
 

@@ -1,4 +1,4 @@
-"""Z-Image."""
+"""The component of Z-Image's transformer."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from refsd.module import Module
 from refsd.numerics.errors import BadInput
 
 PATCH = 2
-HEAD_DIM = 128  # its axes' channels
+HEAD_DIM = 128  # the sum of the rotary axes' channels
 
 
 def _run(m: Module, x, timesteps, context, context_mask=None):
@@ -26,7 +26,7 @@ def _run(m: Module, x, timesteps, context, context_mask=None):
 
 
 def _lengths(mask) -> np.ndarray:
-    """[N, J] -> [N]. Raises BadInput unless each caption stands first and its padding after it."""
+    """Return each caption's length, [N, J] -> [N]. Raises BadInput unless all padding follows the caption."""
     seen = np.asarray(mask) != 0
     if (seen[:, 1:] & ~seen[:, :-1]).any() or not seen[:, 0].all():
         raise BadInput("context_mask: expected ones, then zeros in every row: Z-Image's captions stand first")

@@ -1,6 +1,6 @@
-"""Every family of models that refsd knows, a page each: how files identify it, its prompts, latents and defaults.
+"""Table of all model families. One module describes each: how files identify it, prompts, latents, defaults.
 
-A page is a module of this folder that has FAMILIES; it is found by itself. Variants share their family's page.
+Every module of this folder that defines FAMILIES is collected automatically. A family's variants share its module.
 """
 
 import importlib
@@ -18,19 +18,19 @@ def _collect() -> dict[str, Family]:
     return {family.name: family for family in found}
 
 
-# By name, in the order of their release.
+# By name, in order of release.
 FAMILIES = _collect()
 
 VARIANTS = {variant.name: variant for family in FAMILIES.values() for variant in family.variants}
 
-# Of families whose autoencoder is AutoencoderKL.
+# Latent scale of each family whose autoencoder is AutoencoderKL.
 LATENT_SCALES = {name: family.latents for name, family in FAMILIES.items() if family.latents is not None}
 
 
 def identify(shapes: Mapping[str, Mapping[str, Shape]]) -> Identity:
-    """The model of these components: the denoiser's variant; without a denoiser, "parts".
+    """Identify the model by its denoiser; without a denoiser it is called "parts".
 
-    shapes: component -> name of a tensor -> shape; at least one component
+    shapes: component -> tensor name -> shape; at least one component
     """
     for family in FAMILIES.values():
         found = family.identify(shapes[family.network]) if family.network in shapes else None
@@ -41,6 +41,6 @@ def identify(shapes: Mapping[str, Mapping[str, Shape]]) -> Identity:
 
 
 def latents_of(variant: str) -> LatentScale | None:
-    """How a variant's denoiser sees AutoencoderKL's latents; None where it has another autoencoder, or none."""
+    """Return the scale of AutoencoderKL's latents for a variant; None if it has another autoencoder, or none."""
     of = (family for family in FAMILIES.values() if any(variant == one.name for one in family.variants))
     return next((family.latents for family in of), None)

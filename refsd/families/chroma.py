@@ -1,4 +1,4 @@
-"""Chroma: FLUX.1 schnell without CLIP, under T5's hidden states and a mask of their padding."""
+"""Chroma: FLUX.1 schnell without CLIP, conditioned on T5's hidden states and a mask of their padding."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from refsd.networks.t5 import T5_XXL
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """T5's hidden states; of the padding the network sees the first token.
+    """Return T5's hidden states, with a mask that shows the denoiser the prompt and the first padding token.
 
     Source: diffusers ChromaPipeline._get_t5_prompt_embeds; stable-diffusion.cpp modify_mask_to_attend_padding.
     """
@@ -38,7 +38,7 @@ CHROMA = Variant(
 )
 
 TINY = ChromaSize(256, 1, 2, mlp=1024, context_dim=128, width=64, layers=2)
-# As deep as Chroma, for engines that take no other depth.
+# As deep as Chroma, because some engines accept no other depth.
 NARROW = CHROMA_SIZE._replace(hidden=256, mlp=1024)
 
 FAMILIES = (

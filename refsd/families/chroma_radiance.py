@@ -1,4 +1,4 @@
-"""Chroma-Radiance: Chroma that draws pixels, without an autoencoder."""
+"""Chroma-Radiance: Chroma on pixels, without an autoencoder."""
 
 from refsd.families.chroma import CHROMA, NARROW, TINY
 from refsd.families.family import Family

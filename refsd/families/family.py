@@ -1,4 +1,4 @@
-"""What refsd knows of a family of models, on one page each: how files identify it, its prompts, its pictures."""
+"""Types that describe a model family: how files identify it, its prompts, latents and txt2img defaults."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,36 +13,36 @@ from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import FLOW, Prediction
 from refsd.tokenizers.text_rules import TextRule
 
-# Convention.family_rows: where engines differ about a family, its page has a row for each of these.
+# Values of Convention.family_rows: tables that differ between engines have a row for each of these.
 ENGINES: tuple[str, ...] = "sdcpp", "diffusers"
 
 
 class LatentScale(NamedTuple):
-    """How a family's denoiser sees an autoencoder's latents: diffusers' scaling_factor and shift_factor."""
+    """Scale between an autoencoder's latents and the denoiser's: diffusers' scaling_factor and shift_factor."""
 
     factor: float
     shift: float
     source: str
 
     def to_denoiser(self, z):
-        """(z - shift) * factor: from the encoder's output to the latent that noise is added to."""
+        """Convert the encoder's output to the denoiser's latent: (z - shift) * factor."""
         return (z - self.shift) * self.factor
 
     def to_vae(self, x):
-        """x / factor + shift: from the sampled latent to the decoder's input."""
+        """Convert the sampled latent to the decoder's input: x / factor + shift."""
         return x / self.factor + self.shift
 
 
-# tokens of the picture, steps -> how far the flow's times are moved towards noise
+# (image tokens, steps) -> shift of the flow's times towards noise
 Shift = Callable[[int, int], float]
 
 
 class Flow(NamedTuple):
-    """A rectified flow's noise levels.
+    """Noise levels of a rectified flow.
 
-    shift:      engine -> its shift
-    from_flag:  value of --flow-shift -> the shift; some give the shift itself, Flux gives mu, whose shift is e^mu
-    levels:     shift -> the levels, and the timestep that the network is given at each
+    shift:      engine -> Shift
+    from_flag:  value of --flow-shift -> shift; FLUX.1's flag is mu, with shift e^mu, the others' the shift itself
+    levels:     shift -> noise levels, and the network's timestep at each
     prediction: what the network predicts
     """
 
@@ -53,12 +53,12 @@ class Flow(NamedTuple):
 
 
 def constant_shift(shift: float) -> dict[str, Shift]:
-    """Every engine's, whatever the size."""
+    """Return a shift that is the same for every engine and size."""
     return dict.fromkeys(ENGINES, lambda tokens, steps: shift)
 
 
 def unit_time(shift: float) -> FlowLevels:
-    """Levels of a network whose timestep is sigma, not 1000 sigma."""
+    """Return noise levels for a network whose timestep is sigma, not 1000 sigma."""
     return FlowLevels(shift, multiplier=1.0)
 
 
@@ -66,10 +66,10 @@ class TextEncoder(NamedTuple):
     """How a variant uses a text encoder.
 
     rules:            engine -> how a prompt becomes tokens
-    output:           the hidden states that the denoiser takes, an output of the component
+    output:           name of the component's output that the denoiser takes
     optional:         True if the denoiser runs without it
-    projected:        True if its pooled text is multiplied by its text_projection, where the convention does so
-    short_in_folders: True if diffusers' folders hold it without its last layer, which nothing reads
+    projected:        True if its pooled text is multiplied by text_projection (in conventions that do so)
+    short_in_folders: True if diffusers' folders hold it without its last layer, which the denoiser does not use
     """
 
     rules: Mapping[str, TextRule]
@@ -80,10 +80,10 @@ class TextEncoder(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A prompt after one text encoder.
+    """A prompt encoded by one text encoder.
 
-    hidden: [N, J, E], after the prompt's weights
-    pooled: [N, P], of the first chunk; None: the encoder has none
+    hidden: [N, J, E], hidden states, with the prompt's weights applied
+    pooled: [N, P], pooled text of the first chunk; None: the encoder has none
     mask:   [N, J], 0 where a token is padding
     """
 
@@ -93,12 +93,12 @@ class Encoded(NamedTuple):
 
 
 class EncodedPrompt(NamedTuple):
-    """A prompt after all text encoders, and what else its condition depends on.
+    """A prompt encoded by all text encoders, with everything else that its condition depends on.
 
     encoders: component -> Encoded
     network:  the denoiser's weights
-    size:     height and width of the picture, pixels
-    convention: of the engine that is followed
+    size:     height and width of the image, pixels
+    convention: convention of the engine to follow
     negative: True for the negative prompt
     empty:    True for a prompt without text
     """
@@ -112,11 +112,11 @@ class EncodedPrompt(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A prompt as the denoiser takes it.
+    """A prompt as input of the denoiser.
 
     context: [N, J, E]
     y:       [N, V], or None
-    mask:    [N, J], 0 where the denoiser does not look; None: it looks everywhere
+    mask:    [N, J], 0 for tokens that the attention ignores; None: it attends to all
     """
 
     context: np.ndarray
@@ -125,24 +125,24 @@ class Condition(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """A model of a family, as its files identify it, and how txt2img draws with it.
+    """A model of a family, recognised by its files, and how txt2img uses it.
 
     name:             "flux-fill"
-    title:            for a person
+    title:            name for messages
     encoders:         component -> TextEncoder
-    join:             what the text encoders return -> what the denoiser takes
-    schedule:         engine -> its default
-    flow:             None: a UNet of Stable Diffusion's levels; the checkpoint says what it predicts
-    clip_layer:       the hidden states of CLIP that are taken, counted from the last layer
+    join:             joins the text encoders' outputs to the denoiser's condition
+    schedule:         engine -> default schedule
+    flow:             None: a UNet with Stable Diffusion's noise levels, whose checkpoint sets the prediction type
+    clip_layer:       layer of CLIP whose hidden states are used, counted from the last
     final_norm:       True if CLIP's final norm follows that layer
-    steps, cfg_scale, guidance, sampler: defaults, the originals' or diffusers'; guidance: where it is embedded
-    extra_channels:   what the network's input has after x: a name in pipelines.initial_latent.EXTRA_CHANNELS
+    steps, cfg_scale, guidance, sampler: defaults of the original or diffusers; guidance: if the network embeds it
+    extra_channels:   input channels after x: a key of pipelines.initial_latent.EXTRA_CHANNELS
     weighted_together: True if a prompt's weights are applied to CLIP-L and bigG as one
-    may_predict_v:    True if some checkpoints predict v and do not say so; one call of the network finds it out
-    pixel_space:      True if the network draws pixels, without an autoencoder
+    may_predict_v:    True if some checkpoints predict v without declaring it; a trial run of the network finds out
+    pixel_space:      True if the network works on pixels, without an autoencoder
     corrects_scheduler: True if diffusers' pipelines set steps_offset to 1 and clip_sample to False in any folder
-    rounds_size_down: True if diffusers rounds a side that is no multiple down; elsewhere it refuses the size
-    draws:            False if txt2img does not draw with it
+    rounds_size_down: True if diffusers rounds a side down to a multiple; False if it refuses other sizes
+    draws:            False if txt2img does not support it
     """
 
     name: str
@@ -166,20 +166,21 @@ class Variant(NamedTuple):
     draws: bool = True
 
 
-# Component's tensor names -> shapes; in return a variant's name, and what identifies it. None: another family's.
+# Shapes of the denoiser by tensor name -> the variant's name and the reason; None: not of this family.
 Identify = Callable[[Mapping[str, Shape]], tuple[str, str] | None]
 
 
 class Family(NamedTuple):
-    """
-    name:     "flux": of its latents (--param latents=NAME) and its text rules (refsd tokenize --family NAME)
+    """A family of models with the same denoiser network.
+
+    name:     as "flux"; for --param latents=NAME, and refsd tokenize --family NAME
     released: year and month of its first model; families are listed in this order
-    network:  its denoiser, a name in refsd.networks
+    network:  name of its denoiser in refsd.networks
     identify: finds the variant from the denoiser's tensors
-    variants: its models; the first one's text encoders are the family's
-    latents:  scale of AutoencoderKL's latents; None: another autoencoder, or none
-    sizes:    title of a released model -> component -> size; an adapter file is for those whose layers it names
-    recipes:  models that recipe weights are made of, by name; names are not the variants'
+    variants: its models; the text encoders of the first stand for the family
+    latents:  scale of AutoencoderKL's latents; None: it has another autoencoder, or none
+    sizes:    title of a released model -> component -> size, to find the models that an adapter file fits
+    recipes:  recipe models by name; the names differ from the variants'
     """
 
     name: str
@@ -199,8 +200,8 @@ class Family(NamedTuple):
 class Identity(NamedTuple):
     """The model that a checkpoint holds.
 
-    name:  of a variant; "parts" where there is no denoiser
-    title: for a person
+    name:  name of a variant; "parts" if there is no denoiser
+    title: name for messages
     why:   what identifies it
     """
 

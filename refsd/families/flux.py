@@ -1,4 +1,4 @@
-"""FLUX.1: dev and Kontext, schnell, Fill, Canny and Depth, under T5's hidden states and CLIP-L's pooled text."""
+"""FLUX.1 (dev, Kontext, schnell, Fill, Canny, Depth), conditioned on T5's hidden states, CLIP-L's pooled text."""
 
 import math
 from collections.abc import Mapping
@@ -36,7 +36,10 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """T5's hidden states, padding too, and CLIP-L's pooled text. Source: diffusers FluxPipeline.encode_prompt."""
+    """Return T5's hidden states, padding included, and CLIP-L's pooled text.
+
+    Source: diffusers FluxPipeline.encode_prompt.
+    """
     return Condition(prompt.encoders["t5"].hidden, prompt.encoders["clip"].pooled)
 
 
@@ -47,7 +50,7 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
 LATENTS = LatentScale(0.3611, 0.1159, "black-forest-labs/flux, util.py, AutoEncoderParams")
 SCHEDULE = dict.fromkeys(ENGINES, "flow_uniform")
 FLOW = Flow(dict.fromkeys(ENGINES, shift_by_tokens), math.exp, unit_time)
-# schnell and Chroma were trained without a shift; stable-diffusion.cpp's schedule `flux` shifts their times too.
+# schnell and Chroma were trained without a shift, but stable-diffusion.cpp's schedule `flux` shifts their times.
 UNSHIFTED = FLOW._replace(shift={"sdcpp": shift_by_tokens, "diffusers": lambda tokens, steps: 1.0})
 
 DEV = Variant(

@@ -1,4 +1,4 @@
-"""FLUX.2: dev under Mistral's hidden states, klein under Qwen3's. Its latents are normalised by its autoencoder."""
+"""FLUX.2: dev is conditioned on Mistral's hidden states, klein on Qwen3's. The autoencoder normalises latents."""
 
 import math
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def identify_klein(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """Three layers' hidden states side by side (`stacked`); zeros behind them where the ids were not padded.
+    """Return three layers' hidden states concatenated on channels (`stacked`), with zeros up to LENGTH tokens.
 
     Source: diffusers Flux2Pipeline, Flux2KleinPipeline; stable-diffusion.cpp hidden_states_min_length.
     """
@@ -64,7 +64,7 @@ _QWEN3 = {
     ),
 }
 _MISTRAL = TextRule(LENGTH, cut_off, bos=True, mask=True, around=(SYSTEM, "[/INST]"))
-# stable-diffusion.cpp's padding is zeros in the context, not tokens.
+# stable-diffusion.cpp pads the context with zeros, not the prompt with tokens.
 _MISTRALS = {
     "diffusers": _MISTRAL._replace(without="[IMG]", source=DIFFUSERS + "flux2, format_input"),
     "sdcpp": _MISTRAL._replace(
@@ -91,7 +91,7 @@ DEV = KLEIN._replace(
 )
 
 _TINY = Flux2Size(256, 1, 2, mlp=768, context_dim=128)
-# As deep as dev, for engines that take no other depth.
+# As deep as dev, because some engines accept no other depth.
 _NARROW = FLUX2_DEV._replace(hidden=256, mlp=768, context_dim=128)
 FAMILIES = (
     Family(

@@ -1,4 +1,4 @@
-"""Stable Diffusion 1.x: a UNet under CLIP-L's hidden states; with more channels for inpainting and edits."""
+"""Stable Diffusion 1.x: a UNet conditioned on CLIP-L's hidden states; also inpaint and edit models."""
 
 from collections.abc import Mapping
 
@@ -39,7 +39,7 @@ SD1 = Variant(
 _WIDTHS = 32, 64, 128, 128
 _TINY = UNetSize(32, _WIDTHS, context_dim=128)
 TINY_TINY_SD = TINY_SD._replace(channels=32, widths=(32, 64, 64), context_dim=128)
-# Makes a diffusers folder of these parts a pipeline. A recipe has weights only: no tokenizer, no safety checker.
+# Files that make a diffusers folder a pipeline. Recipes have weights only: no tokenizer, no safety checker.
 _PIPELINE_FILES = {
     "scheduler/scheduler_config.json": {
         "_class_name": "EulerDiscreteScheduler",

@@ -1,4 +1,4 @@
-"""Stable Diffusion 2.x: a UNet under OpenCLIP H's last hidden states but one; some checkpoints predict v."""
+"""Stable Diffusion 2.x: a UNet conditioned on OpenCLIP H's penultimate hidden states; may predict v."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,8 @@ from refsd.networks.openclip_names import OpenCLIP
 from refsd.networks.recipe import RecipeModel, RecipePart
 from refsd.networks.unet_tensors import SD21, SDXS_09, UNetSize
 
-# stable-diffusion-2-1-unclip's label_emb takes a picture's embedding. Its text is 1024 channels, SDXL's is more.
+# Channels of the context. They distinguish stable-diffusion-2-1-unclip, whose label_emb takes an image embedding,
+# from SDXL, whose context is wider.
 CONTEXT = 1024
 
 
@@ -43,7 +44,7 @@ SD2 = SD1._replace(
 )
 UNCLIP = SD2._replace(name="sd2-unclip", title="Stable Diffusion 2.1 unCLIP", draws=False)
 
-# OpenCLIP's encoders are recognised by their depth, and are as wide as the UNet's context.
+# As deep as OpenCLIP's H (the depth identifies the encoder), and as wide as the tiny UNet's context.
 _TINY_H = CLIPSize(hidden=32, layers=24, mlp=64, projection=16)
 RECIPES = {
     "sd21": RecipeModel(

@@ -1,4 +1,4 @@
-"""Stable Diffusion 3 and 3.5: an MMDiT under CLIP-L's, bigG's and T5's hidden states; T5 may be left out."""
+"""Stable Diffusion 3 and 3.5: an MMDiT conditioned on hidden states of CLIP-L, bigG and, optionally, T5."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ from refsd.networks.recipe import alone
 from refsd.networks.t5 import T5_XXL
 from refsd.numerics.errors import BadInput
 
-# Tokens of zeros in place of T5's.
+# Engine -> number of zero tokens that replace T5's hidden states.
 WITHOUT_T5 = {"sdcpp": 77, "diffusers": 256}
 
 
@@ -38,7 +38,7 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """CLIP-L and bigG side by side, widened by zeros to T5's channels, and T5 behind them along the tokens.
+    """Concatenate CLIP-L and bigG on channels, pad with zeros to T5's channels, and append T5's tokens.
 
     y: both pooled texts
 
@@ -86,7 +86,7 @@ SIZES = {
     "Stable Diffusion 3.5 large": {"mmdit": LARGE, **_ENCODERS},
 }
 _TINY = MMDiTSize(hidden=128, blocks=2, mlp=512, table=16, context_dim=128, pooled=96)
-# As deep as SD 3 medium, for stable-diffusion.cpp takes no other depth.
+# As deep as SD 3 medium: stable-diffusion.cpp accepts no other depth.
 _NARROW = LARGE._replace(hidden=1536, blocks=24, mlp=6144)
 RECIPES = {
     "sd3-medium": alone("mmdit", SD3_MEDIUM, _TINY, "sd3"),

@@ -1,4 +1,4 @@
-"""SDXL and its refiner: a UNet under CLIP-L's and bigG's last hidden states but one, told of the picture's size."""
+"""SDXL and its refiner: a UNet conditioned on penultimate hidden states of CLIP-L and bigG, and on image sizes."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ from refsd.networks.unet_tensors import SDXL as SDXL_SIZE
 from refsd.networks.unet_tensors import SDXL_INPAINT, SSD_1B, VEGA
 
 REFINER_LABEL = 2560
-# Aesthetic scores that the refiner is given with the prompt, and with the negative prompt.
+# The refiner's aesthetic scores: with the prompt, with the negative prompt.
 AESTHETIC = 6.0, 2.5
 
 
@@ -41,9 +41,9 @@ def identify(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """CLIP-L's and bigG's hidden states side by side; y: bigG's pooled text and the sizes.
+    """Concatenate CLIP-L's and bigG's hidden states on channels; y: bigG's pooled text and the sizes.
 
-    An empty negative prompt becomes zeros: its hidden states, in some engines the pooled text too.
+    An empty negative prompt becomes zeros: always its hidden states, in some engines also its pooled text.
 
     Source: Podell et al. 2023, section 2; diffusers StableDiffusionXLPipeline.encode_prompt,
             zero_out_negative_prompt; stable-diffusion.cpp zero_out_masked.
@@ -58,7 +58,7 @@ def join(prompt: EncodedPrompt) -> Condition:
 
 
 def join_refiner(prompt: EncodedPrompt) -> Condition:
-    """bigG's hidden states; y: its pooled text, the sizes and the aesthetic score."""
+    """Return bigG's hidden states; y: its pooled text, the sizes and the aesthetic score."""
     context, pooled, _ = prompt.encoders["clip_g"]
     sizes = np.array([[*prompt.size, 0, 0, AESTHETIC[prompt.negative]]] * len(context))
     if prompt.negative and prompt.empty and prompt.convention.zeros_refiner:
@@ -90,7 +90,7 @@ _TINY = SDXL_SIZE._replace(
     middle=2,
 )
 _EMBEDDERS = "conditioner.embedders."
-# Together as wide as the tiny UNet's context. OpenCLIP's encoders are recognised by their depth.
+# Their widths add up to the tiny UNet's context. The depth identifies OpenCLIP's encoders.
 _TINY_CLIP = CLIPSize(hidden=16, layers=2, mlp=32)
 _TINY_BIGG = CLIPSize(hidden=16, layers=32, mlp=32, projection=16)
 RECIPES = {

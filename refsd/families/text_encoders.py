@@ -1,4 +1,4 @@
-"""Text rules that several families share, by encoder; and hidden states side by side."""
+"""Text rules of encoders that several families share; concatenation of hidden states."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ DIFFUSERS, SDCPP = "diffusers pipelines/", "stable-diffusion.cpp src/conditionin
 
 CLIP = TextRule(77, cut_off, bos=True, eos=True, source=DIFFUSERS + "stable_diffusion_xl, encode_prompt")
 CLIP_CHUNKS = CLIP._replace(over=in_chunks, source=SDCPP + "tokenize")
-# OpenAI's CLIP-L pads with its EOS, OpenCLIP's encoders with 0.
+# OpenAI's CLIP-L pads with its EOS token, OpenCLIP's encoders with 0.
 CLIP_L = TextEncoder({"diffusers": CLIP, "sdcpp": CLIP_CHUNKS})
 OPEN_CLIP = TextEncoder({"diffusers": CLIP._replace(pad=0), "sdcpp": CLIP_CHUNKS._replace(pad=0)})
 
@@ -23,7 +23,7 @@ QWEN3_SDCPP = TextRule(None, as_long_as_it_is, mask=True, around=(USER, ASSISTAN
 
 
 def side_by_side(one, other) -> np.ndarray:
-    """Along the last axis. Raises BadInput where the others differ."""
+    """Concatenate on the last axis. Raises BadInput if the other axes differ."""
     if one.shape[:-1] != other.shape[:-1]:
         raise BadInput(f"hidden states of {list(one.shape)} and {list(other.shape)} do not stand side by side")
     return np.concatenate([one, other], axis=-1)

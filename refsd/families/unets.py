@@ -1,4 +1,4 @@
-"""What the UNets of Stable Diffusion 1.x, 2.x and SDXL share: how they are told apart, and their variants."""
+"""What the UNets of Stable Diffusion 1.x, 2.x and SDXL share: recognition by shapes, and variants."""
 
 from collections.abc import Mapping
 
@@ -11,11 +11,11 @@ from refsd.networks.vae import VAESize
 
 SCHEDULE = {"sdcpp": "discrete", "diffusers": "leading"}
 
-# Prefixes in a whole checkpoint.
+# Prefixes of components in a whole checkpoint.
 UNET = "model.diffusion_model."
 NARROW_VAE = RecipePart(VAESize(), VAESize(32, (32, 32, 32, 32)), "first_stage_model.")
 
-# Channels that the first convolution takes -> what the variant is for.
+# Input channels of the first convolution -> kind of variant.
 _KINDS = {9: "inpaint", 8: "edit", 7: "upscale", 5: "depth"}
 _WORDS = {
     "inpaint": "for inpainting",
@@ -26,13 +26,13 @@ _WORDS = {
 
 
 def kind_of(shapes: Mapping[str, Shape]) -> str:
-    """The end of its variant's name: "-inpaint", or nothing."""
+    """Return the suffix of the variant's name, as "-inpaint"; "" for the plain model."""
     channels = dim(shapes, "input_blocks.0.0.weight", 1, 0)
     return f"-{_KINDS[channels]}" if channels in _KINDS else ""
 
 
 def label_channels(shapes: Mapping[str, Shape]) -> int:
-    """Channels that label_emb takes; 0: there is none."""
+    """Return the input channels of label_emb; 0: there is none."""
     return dim(shapes, "label_emb.0.0.weight", 1, 0)
 
 
@@ -41,12 +41,12 @@ def context_channels(shapes: Mapping[str, Shape]) -> int:
 
 
 def is_linear(shapes: Mapping[str, Shape]) -> bool:
-    """True if the transformers' proj_in are linear layers, False if they are convolutions."""
+    """True if the transformers' proj_in are linear layers, False if convolutions."""
     return any(len(shape) == 2 for name, shape in shapes.items() if name.endswith("proj_in.weight"))
 
 
 def with_extra_channels(plain: Variant, drawn: tuple[str, ...]) -> tuple[Variant, ...]:
-    """A variant, and those whose first convolution takes more channels. drawn: those that txt2img draws with."""
+    """Return a variant and its kinds with more input channels. drawn: kinds that txt2img supports"""
     kinds = [
         plain._replace(
             name=f"{plain.name}-{kind}",
@@ -61,7 +61,10 @@ def with_extra_channels(plain: Variant, drawn: tuple[str, ...]) -> tuple[Variant
 
 
 def unet_alone(full: UNetSize, tiny: UNetSize, gguf: str, gaps: bool = False) -> RecipeModel:
-    """A UNet under the names that it has in a checkpoint. gaps: its blocks are numbered as if there were more"""
+    """Return a recipe model of a UNet alone, under its names in a checkpoint.
+
+    gaps: True if its block numbers skip, as in tiny_unet_names
+    """
 
     def keymap(size: UNetSize):
         return tiny_unet_keymap(len(size.widths), size.attention)

@@ -1,4 +1,4 @@
-"""Z-Image: Tongyi-MAI's transformer under Qwen3's last hidden states but one, with FLUX.1's latents."""
+"""Z-Image: Tongyi-MAI's transformer, conditioned on Qwen3's penultimate hidden states, with FLUX.1's latents."""
 
 import numpy as np
 
@@ -13,9 +13,9 @@ from refsd.samplers.parameterization import Prediction
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """Qwen3's hidden states without the padding, the longest prompt's tokens wide; zeros behind the others.
+    """Return Qwen3's hidden states without the prompts' padding; zeros fill shorter prompts up to the longest.
 
-    Source: diffusers ZImagePipeline._encode_prompt, which has a list of arrays.
+    Source: diffusers ZImagePipeline._encode_prompt, which returns a list of arrays instead.
     """
     hidden, _, seen = prompt.encoders["qwen3"]
     rows = [row[mask != 0] for row, mask in zip(hidden, seen, strict=True)]
@@ -28,7 +28,7 @@ def join(prompt: EncodedPrompt) -> Condition:
 
 
 class TimeFromNoise(FlowLevels):
-    """Levels of a network whose timestep is 1 - sigma: 0 is pure noise, 1 the picture."""
+    """Noise levels of a network whose timestep is 1 - sigma: 0 is pure noise, 1 the image."""
 
     def to_t(self, sigma: float) -> float:
         return 1 - sigma
