@@ -1,4 +1,4 @@
-"""The command line: a file a command. Nothing heavy is imported before a command runs."""
+"""The command line, one file for each command. Heavy modules are imported only when a command needs them."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Each module has `register(app)`. Order is the order of --help.
+# Each module defines `register(app)`. --help lists the commands in this order.
 _COMMANDS = (
     "conform",
     "diff",

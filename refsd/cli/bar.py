@@ -10,9 +10,9 @@ PATIENCE = 2.0  # seconds
 
 @contextmanager
 def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how many of `total` bytes are done. Yields what to call with the bytes of each step.
+    """Show how many of `total` bytes are done. Yields a function to call with the bytes of each step.
 
-    Nothing is shown where stderr is no terminal, or the work ends before two seconds are over.
+    Shows nothing if stderr is not a terminal, or if the work takes less than two seconds.
     """
     from rich.console import Console
     from rich.progress import (

@@ -1,4 +1,4 @@
-"""refsd bench: time and memory beside torch, sd-cli, ggml and gguf-py."""
+"""refsd bench: time and memory of refsd compared with torch, sd-cli, ggml and gguf-py."""
 
 import json as json_module
 import os
@@ -21,7 +21,7 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels) beside torch and sd-cli;"
+            help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels), against torch and sd-cli;"
             " diffusion: a step of any model's denoiser beside sd-cli; flux-blocks: Flux's two kinds beside torch;"
             " kernels: single operations beside torch, ggml and gguf-py; samplers: what a solver's step costs"
             " beside its model."
@@ -29,30 +29,30 @@ def bench(
     ] = "unet",
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", help="Checkpoint; unet, vae: of SD 1.x, by default recipe weights in f16."),
+        typer.Option("--model", "-m", help="Checkpoint. unet, vae: an SD 1.x one; default: recipe weights in f16."),
     ] = None,
-    sd_cli: Annotated[Path | None, typer.Option(help="The program; else $REFSD_SD_CLI, then PATH.")] = None,
+    sd_cli: Annotated[Path | None, typer.Option(help="Path of sd-cli. Default: $REFSD_SD_CLI, then PATH.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 3,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="kernels, samplers: a glob of rows: 'convolution/*', 'dpm++*'; repeatable."),
+        typer.Option(help="kernels, samplers: only rows that match a glob: 'convolution/*', 'dpm++*'. Repeatable."),
     ] = None,
     ggml: Annotated[
-        Path | None, typer.Option(help="kernels: folder of a shared libggml; else $REFSD_GGML.")
+        Path | None, typer.Option(help="kernels: folder of a shared libggml. Default: $REFSD_GGML.")
     ] = None,
     ggml_llamafile: Annotated[
-        Path | None, typer.Option(help="kernels: one built with GGML_LLAMAFILE; else $REFSD_GGML_NEWEST.")
+        Path | None, typer.Option(help="kernels: the same, built with GGML_LLAMAFILE. Default: $REFSD_GGML_NEWEST.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="kernels: threads of every contender.")] = 2,
     presets: Annotated[
         bool,
-        typer.Option("--presets", help="kernels: refsd once more, with OPENBLAS_CORETYPE and its like as set."),
+        typer.Option("--presets", help="kernels: also time refsd with the OPENBLAS_* variables that are set."),
     ] = False,
     side: Annotated[
-        int, typer.Option(min=16, help="diffusion, flux-blocks: of the square picture, in pixels.")
+        int, typer.Option(min=16, help="diffusion, flux-blocks: side of the square picture, in pixels.")
     ] = 256,
     tokens: Annotated[
-        int, typer.Option(min=0, help="diffusion, flux-blocks: of the text; 0: as many as usual.")
+        int, typer.Option(min=0, help="diffusion, flux-blocks: text tokens; 0: the model's usual number.")
     ] = 0,
     diffusion_model: DiffusionModel = None,
     vae: Vae = None,

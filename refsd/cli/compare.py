@@ -18,7 +18,7 @@ _GOLDEN = typer.Option(
     Path("goldens"), "--store", help="With a case: the store of goldens. A missing answer is computed."
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
-# Of more taps than this only the first wrong ones are shown: the others inherit their error.
+# With more taps than this, print only the first wrong ones.
 _LINES = 20
 _WRONG = 3
 
@@ -97,7 +97,7 @@ def compare(
 
 
 def _golden(case, store: Path):
-    """The case's answer, made where the store lacks it, and what gives a model's weights."""
+    """Return the case's answer, computed if the store lacks it, and the function that makes model weights."""
     from refsd.cli.golden import make_into
     from refsd.cli.model_files import model_files, open_store
 
@@ -134,7 +134,8 @@ def _print(compared) -> None:
 def _line(m, otherwise: str, hint: str = "") -> None:
     """Print one tensor's verdict.
 
-    otherwise: the word for one that does not pass; hint: what was meant by its name
+    otherwise: the word for a tensor that does not pass
+    hint:      a phrase with the name that was probably meant
     """
     from refsd.golden.verdict import judge_output
 

@@ -124,7 +124,10 @@ def conform(
 
 
 def _find(arguments: list[str] | None):
-    """Argument -> its engines, and those that are not there. What is named must be: raises BadInput."""
+    """Find the engines of each argument. -> (argument -> engines, missing engines)
+
+    Raises BadInput if an engine that the user named is missing, or if two engines have the same name.
+    """
     from refsd.cli.engines import reference_engine
     from refsd.cli.model_files import model_files
     from refsd.engines import registry
@@ -149,7 +152,7 @@ def _find(arguments: list[str] | None):
 
 
 def _outputs(report: Path, json: Path | None, junit: Path | None) -> dict[str, list[Path]]:
-    """Name of a form of the report -> where it is written. Raises BadInput where it cannot be."""
+    """List the files to write. -> report form -> paths. Raises BadInput if a path cannot be written."""
     from refsd.golden.output_file import Outputs
     from refsd.reports import files
 
@@ -164,7 +167,7 @@ def _outputs(report: Path, json: Path | None, junit: Path | None) -> dict[str, l
 
 
 def _judge(runner, found, chosen, again, total: int):
-    """-> the results, and how much was judged of a run that was interrupted, else ""."""
+    """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
     from refsd.cli.ending import interruptible
     from refsd.cli.model_files import trim_model_files
     from refsd.cli.steps import steps

@@ -1,4 +1,4 @@
-"""refsd disagree: two engines and the reference."""
+"""refsd disagree: compare two engines with each other and with the reference."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ _B = typer.Argument(metavar="B", help="As A.")
 _CASES = typer.Argument(None, metavar="[CASE]...", help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.")
 _GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens; missing answers are computed.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
-# Of more cases than this only the first are shown; --json has them all.
+# Print at most this many differing cases; --json has all of them.
 _SHOWN = 20
 _MATCHES = 3
 
@@ -36,7 +36,9 @@ def disagree(
     b: str = _B,
     cases: list[str] = _CASES,
     store: Path = _GOLDEN,
-    prompt: Annotated[str | None, _picture("-p", "--prompt", help="Of a whole picture, in place of cases.")] = None,
+    prompt: Annotated[
+        str | None, _picture("-p", "--prompt", help="Prompt of a picture to compare, instead of cases.")
+    ] = None,
     model: Annotated[Path | None, _picture("-m", "--model", help="A file or a diffusers folder.")] = None,
     negative_prompt: Annotated[str, _picture("-n", "--negative-prompt")] = "",
     width: Annotated[int, _picture("-W", "--width")] = 0,
@@ -60,19 +62,20 @@ def disagree(
     tokenizer: Tokenizer = None,
     json: bool = _JSON,
 ) -> None:
-    """Say which of two engines is right, by how much, where they part, and why.
+    """Find out which of two engines is right, how far apart they are, where they begin to differ, and why.
 
-    Each case is put to both engines and to the reference: in float64, and under the numerics that each engine
-    declares. Two engines that differ may both conform: then their numerics explain the difference. Where one is
-    wrong, the first tap or output is named at which it errs by itself, and the known bug that explains it.
+    Both engines and the reference compute each case. The reference computes it in float64, and under the numerics
+    that each engine declares. Two engines that differ may both conform: their numerics then explain the
+    difference. If one is wrong, refsd names the first tap or output at which it makes an error of its own, and
+    the known bug that explains it.
 
-    With -p, a whole picture: A and B are then conventions of `refsd txt2img --like` (sdcpp, diffusers), perhaps
-    with :PROFILE; sdcpp:SD_CLI, the program itself; or dumps of `refsd txt2img --taps`, as
-    dump:FILE[:PROFILE][:CONVENTION]. Their settings are held against each other first, then tokens, conditioning,
-    noise levels, noise, every step, latent and pixels. Programs and dumps are judged by the reference under their
-    own convention. The other options are those of `refsd txt2img`.
+    With -p, a whole picture is compared. A and B are then conventions of `refsd txt2img --like` (sdcpp,
+    diffusers), optionally with :PROFILE; sdcpp:SD_CLI for the program itself; or dumps of `refsd txt2img --taps`,
+    as dump:FILE[:PROFILE][:CONVENTION]. refsd compares their settings, then tokens, conditioning, noise levels,
+    noise, every step, latent and pixels. The reference judges programs and dumps under their own convention. The
+    other options are those of `refsd txt2img`.
 
-    Exit code 0: both conform (and, of a picture, agree). 1: one is wrong, or they part. 2: bad usage or bad input.
+    Exit code 0: both conform (for a picture: and agree). 1: one is wrong, or they differ. 2: bad usage or input.
     """
     if prompt is not None:
         from refsd.cli.disagree_picture import Model, run, show
@@ -103,7 +106,7 @@ def disagree(
 
 
 def _end(outcome, show: Callable, json: bool) -> None:
-    """Print an outcome, and exit with 1 where they disagree."""
+    """Print an outcome; exit with code 1 if the engines disagree."""
     import msgspec
 
     if json:
@@ -176,7 +179,7 @@ def _print(outcome) -> None:
 
 
 def _summary(outcome, name: str) -> str:
-    """What an engine got wrong over all cases, in a line: by cause, the commonest first."""
+    """Summarise one engine's failures in a line, by cause, the most frequent first."""
     from collections import Counter
 
     sides = [side for case in outcome.compared for side in case.sides if side.engine == name]

@@ -1,4 +1,4 @@
-"""refsd disagree on a whole picture: settings and files to a result, and the result in words."""
+"""refsd disagree on a whole picture: run the comparison, and print its result."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,13 +7,13 @@ import typer
 
 from refsd.golden.wording import counted
 
-# Of more stages than this that agree or part alike only the first and the last are shown; --json has them all.
+# Of a longer run of stages with the same outcome, print only the first and the last; --json has all of them.
 _SHOWN = 12
 _CONVENTION = "convention."
 
 
 class Model(NamedTuple):
-    """The files of a picture. parts: flag -> file"""
+    """The model's files. parts: flag -> file"""
 
     model: Path | None
     parts: dict[str, Path]
@@ -22,7 +22,10 @@ class Model(NamedTuple):
 
 
 def run(a: str, b: str, model: Model, settings):
-    """settings: of refsd.pipelines. -> PictureDisagreement. Raises BadInput."""
+    """Compare two ways to draw a picture. settings: refsd.pipelines.Settings. -> PictureDisagreement
+
+    Raises BadInput for a side, a model or a setting that cannot be used.
+    """
     import functools
     import shutil
 

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one line for whatever the user can mend."""
+"""Run a command and turn its end into an exit code, with one line on stderr for errors that the user can fix."""
 
 import contextlib
 import io
@@ -13,18 +13,18 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
 BAD_INPUT = 2
-INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
+INTERRUPTED = 130  # as in a shell: 128 + the signal's number
 PIPE_CLOSED = 141
 
 
 class _Closed(Exception):
-    """Whoever read this command's output wants no more of it."""
+    """The reader of this command's output has closed the pipe."""
 
 
 class _Stream(io.FileIO):
-    """Standard output or error, which fails as bad input does.
+    """Standard output or error, whose write errors become BadInput.
 
-    A closed pipe is an exception of its own: Typer and Rich would both take BrokenPipeError, and exit with 1.
+    A closed pipe raises _Closed, because Typer and Rich both catch BrokenPipeError and exit with 1.
     """
 
     def __init__(self, handle: int, called: str):
@@ -67,7 +67,7 @@ def run(app: Callable[[], object]) -> int:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, with KeyboardInterrupt."""
+    """Raise KeyboardInterrupt on SIGTERM inside the block, as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -83,13 +83,13 @@ def interruptible() -> Iterator[None]:
 
 
 def _warn(message: Warning | str, *_: object) -> None:
-    """A warning of refsd's or of a library's in one line, without the place in the source that raised it."""
+    """Print a warning of refsd or a library in one line, without the source line that raised it."""
     if sys.stderr is not None:
         sys.stderr.write(f"refsd: warning: {printable(str(message).strip())}\n")
 
 
 def _exit_code(app: Callable[[], object]) -> int:
-    """Typer ends with SystemExit, also where all is well."""
+    """Run the app and return its exit code; Typer always ends with SystemExit, even on success."""
     try:
         app()
     except SystemExit as end:
@@ -111,7 +111,7 @@ def _guard_streams() -> None:
 
 
 def _say(line: str) -> None:
-    """Print the last line; then nothing more can fail: what is left in the buffers goes nowhere."""
+    """Print the last line and flush; send unwritable output to os.devnull, so that exiting cannot fail."""
     for stream, handle in ((sys.stderr, 2), (sys.stdout, 1)):
         try:
             if stream is not None:

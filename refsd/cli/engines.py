@@ -1,4 +1,4 @@
-"""Engines by the names of the command line."""
+"""Find engines by their names on the command line."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from refsd.golden.wording import did_you_mean
 
 
 def reference_engine(profile: str):
-    """The reference itself under a numerics profile, as an engine to be judged against float64. Raises BadInput."""
+    """Make the reference under a numerics profile an engine, to be judged against float64. Raises BadInput."""
     from refsd.cli.model_files import model_files
     from refsd.engines.reference import Reference
     from refsd.numerics.errors import BadInput
@@ -21,9 +21,9 @@ def reference_engine(profile: str):
 
 
 def one_engine(argument: str):
-    """A single engine: "torch" is the first that torch gives, "torch-bf16" the one of that name.
+    """Find a single engine: "torch" is the first engine of torch, "torch-bf16" the engine of that name.
 
-    Raises BadInput where it is not there.
+    Raises BadInput if it is missing.
     """
     from refsd.cli.model_files import model_files
     from refsd.engines import registry

@@ -1,4 +1,4 @@
-"""refsd forward: one component of a model, once, on tensors from a file."""
+"""refsd forward: run one component of a model once, on tensors from a file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ from refsd.cli.parts import (
 
 
 class _ForwardCommand(TyperCommand):
-    """Lists each component's tensors in --help, from the table that runs them; imported only then."""
+    """Append a list of each component's tensors to --help; the table is imported only then."""
 
     def format_help(self, ctx, formatter):
         from refsd.components import components_help

@@ -44,7 +44,7 @@ def make(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
 
 
 def answerable(chosen: list) -> list:
-    """The cases that the reference can answer here; says which it leaves out, and why."""
+    """Return the cases that the reference can answer on this machine; print how many it leaves out, and why."""
     from refsd.cli.model_files import model_files
     from refsd.engines.reference import Reference
 
@@ -57,7 +57,7 @@ def answerable(chosen: list) -> list:
 
 
 def make_into(store, chosen) -> int:
-    """Fill a store, with progress. -> how many answers are new"""
+    """Compute the answers that a store lacks, with a progress bar. -> number of new answers"""
     from refsd.cli.model_files import model_files, trim_model_files
     from refsd.cli.steps import steps
     from refsd.engines.reference import Reference
@@ -175,7 +175,7 @@ def _show_mutants(name: str | None, json: bool) -> None:
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
 
-    # Whole models take minutes: only a case or a component that is named.
+    # Whole models take minutes, so they run only if a case or component is named.
     chosen = [case for case in corpus.select() if case.op == name or (name is None and case.model is None)]
     chosen += [corpus.CASES[name]] if name in corpus.CASES else []
     if not chosen:
@@ -218,7 +218,7 @@ def verify(
     place = open_store(store)
     if not store.exists():
         raise BadInput(f"{store}: no such store: run `refsd golden make {store}`")
-    # A glob leaves out the cases that must be asked for; where the store has them, they are looked at too.
+    # Globs skip the cases of cases.ASKED_FOR (full/, lone/); check those that the store has.
     concerned = [name for name in place.names() if any(fnmatch.fnmatchcase(name, glob) for glob in cases)]
     chosen |= {name: corpus.CASES[name] for name in concerned if name in corpus.CASES}
     problems = list(place.verify(chosen, concerned))

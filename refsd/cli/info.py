@@ -1,4 +1,4 @@
-"""refsd info: what a checkpoint is."""
+"""refsd info: identify a checkpoint."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,7 +58,7 @@ def _is_wrong(found: dict[str, Any]) -> bool:
 
 
 def _print(found: dict[str, Any]) -> None:
-    """For a person. Names come from the file: they are escaped, and never read as markup."""
+    """Print the findings as text. Names come from the file, so they are escaped and never parsed as markup."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""The files of recipe weights that the commands use, and the stores that know these weights."""
+"""Make the recipe-weight files that commands use, and open stores of goldens for them."""
 
 import functools
 from pathlib import Path
@@ -13,7 +13,7 @@ from refsd.weights.recipe_files import RecipeFiles, fingerprint
 
 
 def model_files(model: ModelRecipe, layout: str) -> Path:
-    """The file (layout "ldm") or folder ("diffusers") of a model's weights, made when first asked for.
+    """Return the file (layout "ldm") or folder ("diffusers") of a model's weights; make it at the first call.
 
     Raises BadInput for an unknown family or type.
     """
@@ -21,19 +21,19 @@ def model_files(model: ModelRecipe, layout: str) -> Path:
 
 
 def trim_model_files() -> None:
-    """Remove small models that were not asked for lately; call it while no engine runs."""
+    """Remove small models that have not been used recently. Call it only while no engine runs."""
     _files().trim()
 
 
 def fresh_model_files() -> RecipeFiles:
-    """The same, made from their recipes in this run: no kept file is read."""
+    """Return model files that are made anew from their recipes, without reading cached files."""
     return RecipeFiles(cache_folder("models"), _note, fresh=True)
 
 
 def open_store(root: Path) -> Store:
-    """Goldens that know which weights they were made with; no output of the run may lie among them.
+    """Open a store of goldens, which records a fingerprint of the weights; protect it from this run's outputs.
 
-    Raises BadInput if it is no folder.
+    Raises BadInput if `root` is not a folder.
     """
     note_input_folder(root)
     return Store(root, fingerprint)

@@ -1,4 +1,4 @@
-"""refsd noise: the first noise that an engine would draw."""
+"""refsd noise: draw an engine's initial noise."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ def register(app: typer.Typer) -> None:
 
 def noise(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The picture's seed.")] = 42,
-    like: Annotated[Like, typer.Option(help="Whose conventions.")] = Like.sdcpp,
-    shape: Annotated[str, typer.Option(help="N x C x H x W of the latents.")] = "1x4x64x64",
+    like: Annotated[Like, typer.Option(help="The engine whose noise to draw.")] = Like.sdcpp,
+    shape: Annotated[str, typer.Option(help="Shape of the latents: N x C x H x W.")] = "1x4x64x64",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A .safetensors, .npz or .npy file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Draw the initial noise of an engine: print the first numbers and a hash, or write it to a file.
 

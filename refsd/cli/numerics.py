@@ -1,4 +1,4 @@
-"""The option --numerics, with the profiles' names: numerics/profiles.py itself takes seconds to import."""
+"""The option --numerics. The profiles' names are repeated here: numerics/profiles.py takes seconds to import."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Options of several commands: a model's parts, each a file of its own, as sd-cli calls them; an adapter's rule."""
+"""Options that several commands share: files for a model's parts, under sd-cli's flag names, and --lora-rule."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 
 def _file(flag: str, what: str):
-    return typer.Option(flag, help=f"{what}: a file of its own, in place of the model's.", rich_help_panel="Parts")
+    return typer.Option(flag, help=f"{what}: a separate file that replaces the model's.", rich_help_panel="Parts")
 
 
 DiffusionModel = Annotated[Path | None, _file("--diffusion-model", "UNet or transformer")]
@@ -45,5 +45,5 @@ FLAGS = ("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5x
 
 
 def part_files(*files: Path | None) -> dict[str, Path]:
-    """Flag -> file of those that are there; `files` in the order of FLAGS."""
+    """Return flag -> file for the parts that were given. files: in the order of FLAGS"""
     return {flag: file for flag, file in zip(FLAGS, files, strict=True) if file is not None}

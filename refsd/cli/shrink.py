@@ -1,4 +1,4 @@
-"""refsd shrink: the smallest case that an engine still fails."""
+"""refsd shrink: reduce a case to the smallest one that an engine still fails."""
 
 from pathlib import Path
 

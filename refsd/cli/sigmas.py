@@ -1,4 +1,4 @@
-"""refsd sigmas: the noise levels that an engine would step through."""
+"""refsd sigmas: print the noise levels of an engine's sampling run."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def sigmas(
     steps: Annotated[int, typer.Option(min=1, max=1000, help="Sampling steps.")] = 20,
-    like: Annotated[Like, typer.Option(help="Whose conventions.")] = Like.sdcpp,
+    like: Annotated[Like, typer.Option(help="The engine whose sigmas to print.")] = Like.sdcpp,
     scheduler: Annotated[
         str | None, typer.Option(help="The schedule, by the engine's own name. Default: the engine's.")
     ] = None,
@@ -36,13 +36,16 @@ def sigmas(
         float, typer.Option(min=0.0, max=1.0, help="img2img: the share of the schedule to run.")
     ] = 1.0,
     custom: Annotated[
-        str | None, typer.Option("--sigmas", "--custom", help="Custom sigmas, in place of a schedule: 14.6,7,3,0.")
+        str | None, typer.Option("--sigmas", "--custom", help="Custom sigmas instead of a schedule: 14.6,7,3,0.")
     ] = None,
-    sdxl: Annotated[bool, typer.Option("--sdxl", help="Tables searched for SDXL, not for SD 1.x.")] = False,
+    sdxl: Annotated[
+        bool, typer.Option("--sdxl", help="For schedules with tables: use SDXL's, not SD 1.x's.")
+    ] = False,
     flow_shift: Annotated[
-        float | None, typer.Option(min=0.01, max=100.0, help="Of a rectified flow with this shift; SD 3: 3.")
+        float | None,
+        typer.Option(min=0.01, max=100.0, help="Use a rectified flow's levels with this shift; SD 3: 3."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the sigmas of an engine's schedule, and the timestep that the network receives at each.
 

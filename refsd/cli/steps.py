@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar of steps that are counted, a line of what was found; a line now and then elsewhere."""
+"""Show progress on stderr: a bar or a changing line on a terminal, otherwise a line every ten seconds."""
 
 import sys
 import time
@@ -13,9 +13,9 @@ EVERY = 10.0  # seconds
 
 @contextmanager
 def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Yields what to call with the name of each step that is done.
+    """Show a bar of `total` steps. Yields a function to call with the name of each finished step.
 
-    A bar shows once the work has taken two seconds; where stderr is no terminal, a line every ten.
+    The bar appears after two seconds. If stderr is not a terminal, a line is printed every ten seconds.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -42,15 +42,15 @@ def steps(what: str, total: int) -> Iterator[Callable[[str], None]]:
     try:
         yield advance
     finally:
-        if progress.live.is_started:  # else Rich prints an empty line where stderr is no terminal
+        if progress.live.is_started:  # otherwise Rich prints an empty line if stderr is not a terminal
             progress.stop()
 
 
 @contextmanager
 def found_so_far(what: str) -> Iterator[Callable[[str], None]]:
-    """Yields what to call with the state of a search whose end is not known.
+    """Show the state of a search of unknown length. Yields a function to call with the state as text.
 
-    On a terminal a line that changes, once the search has taken two seconds; elsewhere a line every ten.
+    A changing line appears after two seconds. If stderr is not a terminal, a line is printed every ten seconds.
     """
     from rich.console import Console
     from rich.live import Live

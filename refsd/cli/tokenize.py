@@ -1,4 +1,4 @@
-"""refsd tokenize: a prompt as the ids that a text encoder takes."""
+"""refsd tokenize: turn a prompt into a text encoder's token ids."""
 
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +31,7 @@ def tokenize(
             help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, flux2-dev, flux2-klein."
         ),
     ] = None,
-    like: Annotated[str, typer.Option(help="Whose rules to follow: diffusers or sdcpp.")] = "diffusers",
+    like: Annotated[str, typer.Option(help="The engine whose rules to follow: diffusers or sdcpp.")] = "diffusers",
     length: Annotated[int | None, typer.Option(help="Tokens in a row. Default: the family's length.")] = None,
     output: Annotated[
         Path | None,

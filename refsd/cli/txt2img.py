@@ -1,4 +1,4 @@
-"""refsd txt2img: a picture from a prompt, under sd-cli's flag names."""
+"""refsd txt2img: make a picture from a prompt, with sd-cli's flag names."""
 
 from pathlib import Path
 from typing import Annotated
@@ -42,10 +42,10 @@ def txt2img(
     width: Annotated[
         int,
         typer.Option(
-            "-W", "--width", help="Pixels, rounded up to the model's multiple. 0: that of --init-img, or 512."
+            "-W", "--width", help="Pixels, rounded up to the model's multiple. 0: the width of --init-img, or 512."
         ),
     ] = 0,
-    height: Annotated[int, typer.Option("-H", "--height", help="As --width.")] = 0,
+    height: Annotated[int, typer.Option("-H", "--height", help="Like --width.")] = 0,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Default: the family's: 20 for UNets, 4 for FLUX.1 schnell, ...")
     ] = None,
@@ -67,7 +67,7 @@ def txt2img(
         str,
         typer.Option(
             "--like",
-            help="sdcpp or diffusers: whose conventions to follow for text length, schedule, noise and img2img.",
+            help="sdcpp or diffusers: the engine to imitate in text length, schedule, noise and img2img.",
         ),
     ] = "sdcpp",
     sampling_method: Annotated[
@@ -89,9 +89,7 @@ def txt2img(
     ] = None,
     sigmas: Annotated[
         str | None,
-        typer.Option(
-            "--sigmas", help="The noise levels, in place of a schedule: 14.61,7.8,3.5,0. --steps is ignored."
-        ),
+        typer.Option("--sigmas", help="Noise levels instead of a schedule: 14.61,7.8,3.5,0. --steps is ignored."),
     ] = None,
     flow_shift: Annotated[
         float | None,
@@ -146,10 +144,13 @@ def txt2img(
     ] = None,
     strength: Annotated[
         float,
-        typer.Option("--strength", help="How much of it to redraw, 0 to 1.", rich_help_panel=IMAGES),
+        typer.Option(
+            "--strength", help="How much of the starting picture to redraw, 0 to 1.", rich_help_panel=IMAGES
+        ),
     ] = 0.75,
     mask: Annotated[
-        Path | None, typer.Option("--mask", help="Inpainting mask: white where to redraw.", rich_help_panel=IMAGES)
+        Path | None,
+        typer.Option("--mask", help="Inpainting mask: white areas are redrawn.", rich_help_panel=IMAGES),
     ] = None,
     control_image: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""refsd weights make: recipe weights in a real layout."""
+"""refsd weights make: write recipe weights in the layout of a real checkpoint."""
 
 from enum import StrEnum
 from pathlib import Path
