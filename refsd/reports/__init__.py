@@ -1,1 +1,1 @@
-"""What a conformance run found, for people (terminal, HTML, Markdown) and machines (JSON, JUnit): a form a file."""
+"""Write a conformance report for people (terminal, HTML, Markdown) and machines (JSON, JUnit), one file a form."""

@@ -1,4 +1,4 @@
-"""What every form of a report says in few characters: a margin, a table's cell, the verdict in a line."""
+"""Format the short texts that every form of the report shares: margins, table cells, the verdict line."""
 
 import math
 from collections import Counter
@@ -8,32 +8,35 @@ from refsd.golden import verdict
 from refsd.golden.conform import Report, Result
 from refsd.golden.wording import counted
 
-# Worst first: a cell shows the worst that happened in it.
+# Worst first: a cell shows the worst status of its results.
 ORDER = (verdict.FAIL, verdict.ERROR, verdict.DEVIATES, verdict.WAIVED, verdict.PASS, verdict.REFUSED)
 SCALE = "worst margin: value / allowed, above 1 fails"
 
 
 def worst(results: Sequence[Result]) -> Result | None:
-    """The result that came nearest to its limit, or passed it furthest; None if none ran."""
+    """Find the result with the worst status and then the greatest margin; None if every case was refused."""
     ran = [r for r in results if r.status != verdict.REFUSED]
     return min(ran, key=lambda r: (ORDER.index(r.status), -r.margin)) if ran else None
 
 
 def margin_text(margin: float) -> str:
-    """Two decimals, rounded away from 1, so that a pass never reads as 1; "inf" where nothing was allowed."""
+    """Format a margin with two decimals, rounded away from 1, so that a fail never reads as 1.00.
+
+    "inf" stands for a margin whose allowed error is 0.
+    """
     if margin <= 1:
         return f"{math.floor(margin * 100) / 100:.2f}"
     return "inf" if margin >= verdict.INFINITE else f"{margin + 0.005:.2f}" if margin < 10 else f"{margin:.3g}"
 
 
 def outcomes(results: Sequence[Result]) -> str:
-    """ "12 pass 1 fail"; empty where every case is refused."""
+    """Count the statuses: "12 pass 1 fail"; empty if every case is refused."""
     counts = Counter(r.status for r in results)
     return " ".join(f"{counts[status]} {status}" for status in reversed(ORDER[:-1]) if counts[status])
 
 
 def cell(results: Sequence[Result]) -> tuple[str, str]:
-    """A cell of the table, and its status: "12 pass, 0.25"; "-" where every case is refused."""
+    """Format a table cell, "12 pass, 0.25", and give its status; "-" if every case is refused."""
     last = worst(results)
     return (
         ("-", verdict.REFUSED)
@@ -43,7 +46,7 @@ def cell(results: Sequence[Result]) -> tuple[str, str]:
 
 
 def grid(report: Report) -> dict[str, dict[str, list[Result]]]:
-    """operation -> engine -> results, in the report's order."""
+    """Group the results: operation -> engine -> results, in the report's order."""
     cells: dict[str, dict[str, list[Result]]] = {}
     for r in report.results:
         cells.setdefault(r.op, {}).setdefault(r.engine, []).append(r)
@@ -51,7 +54,7 @@ def grid(report: Report) -> dict[str, dict[str, list[Result]]]:
 
 
 def verdict_line(report: Report) -> str:
-    """The verdict, and how much it rests on: "does not conform: 12 answers of 1 engine, 3 not conforming"."""
+    """State the verdict and the counts behind it: "does not conform: 12 answers of 1 engine, 3 not conforming"."""
     ran = sum(r.status != verdict.REFUSED for r in report.results)
     bad = sum(not r.conforms for r in report.results)
     line = f"{counted(ran, 'answer')} of {counted(len(report.engines), 'engine')}, {bad} not conforming"
@@ -64,12 +67,12 @@ def verdict_line(report: Report) -> str:
 
 
 def refusals(report: Report, engine: str) -> list[tuple[str, int]]:
-    """Why an engine does not take cases, and how many for each reason, the most frequent first."""
+    """List the reasons why an engine refused cases, with counts, the most frequent first."""
     return Counter(r.reason for r in report.of(engine) if r.status == verdict.REFUSED).most_common()
 
 
 def refusals_in_short(report: Report, engine: str, most: int = 3) -> list[str]:
-    """The same in at most `most` lines, and one for the rest."""
+    """List the `most` most frequent reasons for refused cases, and one line for the rest."""
     reasons = refusals(report, engine)
     lines = [f"{engine} does not take {counted(n, 'case')}: {why}" for why, n in reasons[:most]]
     rest = reasons[most:]

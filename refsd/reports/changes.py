@@ -1,4 +1,4 @@
-"""Hold two reports against each other: what got worse, what got better, what is new."""
+"""Compare two reports: which cases got worse, which got better, which are new."""
 
 from collections.abc import Mapping
 
@@ -8,12 +8,12 @@ from refsd.golden import verdict
 from refsd.golden.conform import Baseline, Pair, Report, Result
 from refsd.numerics.errors import BadInput
 
-# Margins below this are all the same: far from their limit, where another order of sums moves them.
+# Margins below this count as equal: far below the limit, a mere change in the order of sums moves them.
 LEAST_MARGIN = 0.1
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One case of one engine. Statuses are those of verdict.py; "" where a report has no such case."""
+    """One case of one engine. Statuses are those of golden/verdict.py; "" if the report lacks the case."""
 
     engine: str
     case: str
@@ -25,13 +25,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """
-    worse:    fails and did not fail, is no longer judged, or has a margin that is `factor` times as large
-    better:   the reverse
-    other:    another status, neither better nor worse: waived, refused
-    gone:     engines that were judged before and are not now
-    only_old: how many answers are in the old report alone
-    only_new: likewise; those of them that fail are in `worse` too
+    """The differences between an old and a new report.
+
+    worse:    cases that newly fail, that are no longer judged, or whose margin grew by `factor`
+    better:   cases that newly pass or are newly judged, or whose margin shrank by `factor`
+    other:    cases with another status that is neither better nor worse, such as waived or refused
+    gone:     engines that only the old report judged
+    only_old: number of answers that only the old report has
+    only_new: number of answers that only the new report has; the failing ones are also in `worse`
     """
 
     worse: list[Change]
@@ -47,7 +48,10 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def compare(old: Report, new: Report, factor: float) -> Changes:
-    """factor: a margin that grew or shrank by it is a change. Raises BadInput where no answer is in both."""
+    """Compare two reports. factor: ratio of margins that counts as a change.
+
+    Raises BadInput if the reports have no answer in common.
+    """
     before, after = _by_pair(old), _by_pair(new)
     if not before.keys() & after.keys():
         raise BadInput("the two reports have no case of one engine in common")
@@ -68,7 +72,7 @@ def failing(report: Report) -> list[Pair]:
 
 
 def against(old: Report, new: Report, name: str) -> Baseline:
-    """What fails now beside what failed in a baseline. name: of its file"""
+    """Divide the failures into those new, known and fixed since a baseline. name: the baseline's file name"""
     then, after = {*failing(old)}, _by_pair(new)
     judged = {pair for pair, r in after.items() if r.status != verdict.REFUSED}
     now = failing(new)
@@ -91,7 +95,7 @@ def _ran(report: Report, engine: str) -> bool:
 
 
 def _kind(old: Result | None, new: Result, factor: float) -> str:
-    """ "worse", "better", "other", or "" for no change."""
+    """Classify a change: "worse", "better", "other", or "" for no change."""
     if old is None:
         return "" if new.conforms else "worse"
     if old.conforms != new.conforms:

@@ -1,4 +1,4 @@
-"""The files of a report: which there are, and what stands in each."""
+"""List the files of a report and the functions that write them."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Group what does not conform by its cause; where nothing explains it, by operation and what it looks like."""
+"""Group failing answers by cause; those that no known bug explains, by operation and appearance of the error."""
 
 import re
 from collections import Counter
@@ -10,18 +10,19 @@ from refsd.golden.conform import Baseline, Report, Result
 from refsd.golden.wording import counted
 from refsd.reports.cells import ORDER, margin_text
 
-# In the order in which they are shown: what can be mended first comes first.
+# Kinds of group in the order of the report; those that the user can fix come first.
 CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED = "cause", "deviation", "unexplained", "error", "waived"
 _KINDS = (CAUSE, DEVIATION, UNEXPLAINED, ERROR, WAIVED)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _WAIVER = re.compile(r"[^;]* waived until .*")
-_LONGEST = 240  # characters of a title
+_LONGEST = 240  # characters in a title
 
 
 class Group(NamedTuple):
-    """
-    kind:    one of the five above
-    title:   what its cases share: "eps ten times too small"
+    """Failing or waived answers of one engine with a common cause.
+
+    kind:    one of _KINDS
+    title:   the common cause or appearance: "eps ten times too small"
     results: the worst first
     """
 
@@ -31,7 +32,7 @@ class Group(NamedTuple):
     results: Sequence[Result]
 
     def heading(self, baseline: Baseline | None) -> str:
-        """ "ggml, 3 cases: eps ten times too small"; beside a baseline with how many are known from it."""
+        """Format the heading: "ggml, 3 cases: eps ten times too small", with the number known from a baseline."""
         known = {*baseline.known} if baseline is not None else set()
         old = sum((r.engine, r.case) in known for r in self.results)
         mark = f", {'all' if old == len(self.results) else old} known from the baseline" if old else ""
@@ -39,7 +40,7 @@ class Group(NamedTuple):
 
 
 def groups(report: Report) -> list[Group]:
-    """What does not conform, and what is waived: what is explained first, the largest groups first."""
+    """Group all failing and waived answers, in the order of _KINDS, then the largest groups first."""
     found = []
     for engine in report.engines:
         odd = [r for r in report.of(engine) if r.status not in (verdict.PASS, verdict.REFUSED)]
@@ -58,16 +59,16 @@ def groups(report: Report) -> list[Group]:
 
 
 def case_list(results: Sequence[Result], most: int) -> str:
-    """ "layer_norm/a (margin 12), layer_norm/b (margin 3.1) and 4 more"."""
+    """List at most `most` cases: "layer_norm/a (margin 12), layer_norm/b (margin 3.1) and 4 more"."""
     shown = ", ".join(f"{r.case} (margin {margin_text(r.margin)})" for r in results[:most])
     return f"{shown} and {len(results) - most} more" if len(results) > most else shown
 
 
 def _by_cause(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """The fewest causes that explain all: again and again the one that explains most of what is left."""
+    """Find few causes that explain all results: repeatedly take the one that explains most of the rest."""
     left, found = list(results), []
     while left:
-        # A cause that explains as many cases as another goes first where it is the likelier one.
+        # If two causes explain equally many cases, take the one that is more often the likeliest.
         votes = Counter(cause for r in left for cause in r.causes)
         first = Counter(r.causes[0] for r in left)
         cause = max(votes, key=lambda cause: (votes[cause], first[cause]))
@@ -77,7 +78,7 @@ def _by_cause(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
 
 
 def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[[Result], str]) -> list[Group]:
-    """Groups of equal titles, whose numbers may differ."""
+    """Group results whose titles are equal except for their numbers."""
     found: dict[str, tuple[list[str], list[Result]]] = {}
     for r in results:
         text = title(r)[:_LONGEST]
@@ -101,7 +102,7 @@ def _waiver(r: Result) -> str:
 
 
 def _merged(titles: Sequence[str]) -> str:
-    """One title for all: a number that differs becomes its range, "the last 3..7 of 77"."""
+    """Merge titles into one; a number that differs becomes a range: "the last 3..7 of 77"."""
     numbers = list(zip(*(_NUMBER.findall(title) for title in titles), strict=True))
     ranges = iter([_range(column) for column in numbers])
     return _NUMBER.sub(lambda match: next(ranges), titles[0])

@@ -1,4 +1,4 @@
-"""A report as JUnit XML."""
+"""Write a report as JUnit XML."""
 
 from xml.etree import ElementTree
 
@@ -11,7 +11,7 @@ _BAD = (verdict.FAIL, verdict.DEVIATES, verdict.ERROR)
 
 
 def junit(report: Report) -> bytes:
-    """A suite an engine, a test a case; what is refused, or known from the baseline, is skipped."""
+    """Make a suite for each engine and a test for each case; refused and known failing cases are skipped."""
     known = {*report.baseline.known} if report.baseline is not None else set()
     root = ElementTree.Element("testsuites", name="refsd conform")
     for name, version in report.engines.items():

@@ -1,10 +1,10 @@
-"""Keep the tensors of answers that do not conform: the engine's, the truth's and the honest run's.
+"""Save the tensors of failing answers: the engine's, the truth and the honest run's.
 
-    <folder>/kept.json                         what is there, and what was left out
+    <folder>/kept.json                         index of the saved answers, and the tensors left out
     <folder>/<engine>/<case>/found.safetensors the engine's outputs and taps
                              truth.safetensors, honest.safetensors
 
-`refsd compare found.safetensors CASE` gives the verdict again.
+`refsd compare found.safetensors CASE` judges them again.
 """
 
 import hashlib
@@ -23,17 +23,18 @@ from refsd.golden.wording import counted
 from refsd.numerics.printable import printable
 
 INDEX = "kept.json"
-_ANSWER = 2**25  # bytes of one answer's tensors
-_ALL = 2**28  # bytes
-_LONGEST = 100  # characters of a folder's name
+_ANSWER = 2**25  # limit in bytes for one answer's tensors
+_ALL = 2**28  # limit in bytes for all answers
+_LONGEST = 100  # characters in a folder's name
 _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
 _KINDS = "biuf"
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """
-    folder:   in which the answer's files are
-    left_out: the tensors that were too large to keep
+    """One saved answer in the index.
+
+    folder:   relative folder with the answer's files
+    left_out: names of tensors that exceeded the limits
     """
 
     engine: str
@@ -43,9 +44,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Keeper:
-    """
-    folder: in which the files are written
-    shown:  the same folder as a report names it
+    """Save failing answers to a folder.
+
+    folder: the folder to write to
+    shown:  the folder's name in the report
+    answer: limit in bytes for one answer's tensors
+    total:  limit in bytes for all answers
     """
 
     def __init__(self, folder: Path, shown: str, answer: int = _ANSWER, total: int = _ALL):
@@ -56,7 +60,7 @@ class Keeper:
         self._problem = ""
 
     def keep(self, result: Result, answered: Answered) -> Result:
-        """Write an answer's tensors. -> the result, with the folder's name"""
+        """Save an answer's tensors. -> the result, with the folder's name added"""
         place = f"{_name(result.engine)}/{_name(result.case)}"
         files, left_out = self._chosen(answered)
         try:
@@ -71,7 +75,7 @@ class Keeper:
         return msgspec.structs.replace(result, kept=f"{self._shown}/{place}") if files else result
 
     def close(self) -> None:
-        """Write the index, if there is anything to find."""
+        """Write the index, if any answer was saved."""
         if not self._entries:
             return
         index = msgspec.json.format(msgspec.json.encode(self._entries), indent=1)
@@ -83,7 +87,7 @@ class Keeper:
 
     @property
     def notes(self) -> list[str]:
-        """What was not kept, a line each."""
+        """Lines that state what was not saved, and why."""
         lines = []
         cut = [entry for entry in self._entries if entry.left_out]
         if cut:
@@ -95,7 +99,7 @@ class Keeper:
         return lines
 
     def _chosen(self, answered: Answered) -> tuple[dict[str, dict[str, np.ndarray]], list[str]]:
-        """Kind of file -> tensors, as many as there is room for; and the names of the others."""
+        """Choose the tensors that fit the limits. -> (file kind -> tensors, names of the tensors left out)"""
         standard, room = answered.standard, min(self._answer, self._left)
         answers = {"found": {**answered.taps, **answered.found}, "truth": standard.truth, "honest": standard.honest}
         files: dict[str, dict[str, np.ndarray]] = {}
@@ -115,7 +119,10 @@ class Keeper:
 
 @contextmanager
 def keeper(folder: Path, shown: str) -> Iterator[Keeper]:
-    """A Keeper whose files take the folder's place when the block ends. Raises BadInput: a link, others' files."""
+    """Yield a Keeper whose files replace the folder when the block ends.
+
+    Raises BadInput if the folder is a link or has files that no Keeper wrote.
+    """
     with replaced_folder(folder, INDEX) as part:
         kept = Keeper(part, shown)
         yield kept
@@ -123,13 +130,13 @@ def keeper(folder: Path, shown: str) -> Iterator[Keeper]:
 
 
 def _storable(y: np.ndarray) -> np.ndarray:
-    """The array, in row-major order and in a dtype that safetensors has."""
+    """Convert an array to row-major order and a dtype that safetensors supports."""
     y = np.asarray(y)
     return np.asarray(y if y.dtype.kind in _KINDS and y.dtype.itemsize <= 8 else y.astype(np.float64), order="C")
 
 
 def _name(text: str) -> str:
-    """A folder's name that leads nowhere else; texts that differ have names that differ."""
+    """Turn a text into a safe folder name without path separators; different texts get different names."""
     plain = _PLAIN.sub("_", text).strip(".")[:_LONGEST]
     if plain and plain == text:
         return plain

@@ -1,4 +1,4 @@
-"""What failed in an earlier report, to be judged again."""
+"""Select the answers that failed in an earlier report, so that only they are judged again."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,9 +14,10 @@ from refsd.reports.changes import failing
 
 
 class LastFailed(NamedTuple):
-    """
-    path:  of the earlier report, which the new one replaces
-    pairs: engine, case of each failure
+    """The failures of an earlier report.
+
+    path:  the earlier report's file, which the new report replaces
+    pairs: (engine, case) of each failure
     """
 
     path: Path
@@ -25,15 +26,18 @@ class LastFailed(NamedTuple):
 
     @classmethod
     def read(cls, path: Path, globs: Sequence[str]) -> "LastFailed":
-        """globs: of --cases. Raises BadInput where they are given: other failures would be forgotten."""
+        """Read an earlier report. globs: the option --cases
+
+        Raises BadInput if --cases is given: the new report would lose the other failures.
+        """
         if list(globs) != ["*"]:
             raise BadInput("--last-failed judges every case that failed: leave out --cases")
-        with inputs_of_a_run():  # of its own, for this run writes the same file
+        with inputs_of_a_run():  # a separate list of input files, because this run will overwrite this one
             report = stored.read(path)
         return cls(path, report, failing(report))
 
     def cases(self, known: Mapping[str, Case]) -> list[Case]:
-        """The cases that failed. Raises BadInput for one that this refsd does not know."""
+        """List the cases that failed. Raises BadInput if one no longer exists."""
         names = dict.fromkeys(case for _, case in self.pairs)
         for name in names:
             if name not in known:
@@ -41,7 +45,7 @@ class LastFailed(NamedTuple):
         return [known[name] for name in names]
 
     def engines(self, groups: Mapping[str, Sequence[Engine]]) -> dict[str, list[Engine]]:
-        """Those engines that failed. Raises BadInput where one is not there."""
+        """Keep only the engines that failed. Raises BadInput if one of them is missing."""
         failed = dict.fromkeys(engine for engine, _ in self.pairs)
         there = {engine.name for group in groups.values() for engine in group}
         for name in failed:
@@ -54,6 +58,6 @@ class LastFailed(NamedTuple):
         return (engine, case) in self.pairs
 
     def left(self, judged: Iterable[Result]) -> list[Result]:
-        """The earlier results of what failed and was not judged again, so that it is not forgotten."""
+        """Return the earlier results of failures that were not judged again, so that the new report keeps them."""
         done = {(r.engine, r.case) for r in judged}
         return [r for r in self.report.results if not r.conforms and (r.engine, r.case) not in done]

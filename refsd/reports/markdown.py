@@ -1,4 +1,4 @@
-"""A report as Markdown, short enough for the summary of a CI job: the verdict, the causes, the rest folded away."""
+"""Write a report as Markdown for a CI job's summary: verdict and causes first, the rest collapsed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,16 +10,16 @@ from refsd.numerics.printable import in_markdown
 from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, refusals, verdict_line
 from refsd.reports.groups import ERROR, WAIVED, Group, groups
 
-# GitHub takes 1 MiB; what is left out here is in conform.json.
+# GitHub accepts 1 MiB; conform.json has everything that is left out here.
 _GROUPS = 40
 _ROWS = 300
 _LINES = 200
 _CASES = 4
-_REASON = 400  # characters
+_REASON = 400  # characters in a reason
 
 
 def markdown(report: Report) -> str:
-    """The report as a page; a CI job appends it to $GITHUB_STEP_SUMMARY."""
+    """Format the report; a CI job appends it to $GITHUB_STEP_SUMMARY."""
     line = verdict_line(report)
     lines = [f"# {in_markdown(line[0].upper() + line[1:])}", ""]
     found = groups(report)

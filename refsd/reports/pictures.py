@@ -1,4 +1,4 @@
-"""Small pictures of answers that do not conform: where the error is, and the answer where it is a picture."""
+"""Draw small pictures of failing answers: a map of the error, and the answer itself if it is an image."""
 
 import base64
 import io
@@ -12,17 +12,18 @@ from refsd.golden.conform import Answered, Pair, Result
 from refsd.golden.verdict import judge_output
 from refsd.numerics.printable import printable
 
-_SIDE = 96  # pixels
+_SIDE = 96  # greatest side in pixels
 _OUTPUTS = 2
 _ANSWERS = 400
-_RANGE = 100.0  # between the largest error and white
+_RANGE = 100.0  # ratio of the largest error, darkest, to the one drawn white
 _STOPS = np.array([(255, 255, 255), (255, 237, 160), (253, 141, 60), (189, 0, 38), (40, 0, 30)], np.float64)
 
 
 class Picture(NamedTuple):
-    """
-    caption: what it shows
-    png:     the file; width and height in pixels
+    """A small picture.
+
+    caption: describes the picture
+    png:     bytes of the PNG file; width and height in pixels
     """
 
     caption: str
@@ -42,7 +43,7 @@ class Pictures:
         self.of: dict[Pair, list[Picture]] = {}
 
     def add(self, result: Result, answered: Answered) -> None:
-        """Draw the first wrong outputs of an answer."""
+        """Draw an answer's first wrong outputs."""
         if len(self.of) >= _ANSWERS:
             return
         standard, drawn = answered.standard, []
@@ -58,9 +59,9 @@ class Pictures:
 
 
 def draw(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray, picture: bool) -> list[Picture]:
-    """The pictures of one output: its error; and, of [N, 3, H, W], what the engine and the reference have.
+    """Draw the error map of one output; for an image [N, 3, H, W] also the engine's and the reference's image.
 
-    picture: the output may be a picture
+    picture: True if an output of this shape is an image
     """
     if truth.ndim == 0 or not truth.size:
         return []
@@ -72,7 +73,7 @@ def draw(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray, pi
 
 
 def _error_map(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> Picture:
-    """The mean error over all but the last two axes, in units of the honest run's RMS error, as powers of ten."""
+    """Map the error in units of the honest run's RMS error, log scale; the mean over all but the last two axes."""
     with np.errstate(all="ignore"):
         size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2)))
         honest_error = np.where(np.isfinite(honest - truth), honest - truth, 0.0)
@@ -95,7 +96,7 @@ def _error_map(name: str, found: np.ndarray, truth: np.ndarray, honest: np.ndarr
 
 
 def _largest(plane: np.ndarray) -> np.ndarray:
-    """The largest of each block, at most _SIDE blocks an axis: a single wrong element stays seen."""
+    """Shrink to at most _SIDE per axis by block maxima, so that a single wrong element stays visible."""
     for axis, n in enumerate(plane.shape):
         if n > _SIDE:
             plane = np.maximum.reduceat(plane, np.arange(0, n, -(-n // _SIDE)), axis=axis)
@@ -103,7 +104,7 @@ def _largest(plane: np.ndarray) -> np.ndarray:
 
 
 def _picture(whose: str, y: np.ndarray, truth: np.ndarray) -> Picture:
-    """The first picture of [N, 3, H, W], black and white at the truth's extremes."""
+    """Draw the first image of y [N, 3, H, W], scaled so that the truth's minimum is black and its maximum white."""
     low, high = float(truth.min()), float(truth.max())
     with np.errstate(all="ignore"):
         unit = np.clip(np.nan_to_num((y[0] - low) / ((high - low) or 1.0)), 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""A report as JSON, with every metric: `conform.json`, which other commands read again."""
+"""Write and read a report as JSON with every metric: `conform.json`, the input of other commands."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from refsd.golden.input_file import read_input
 from refsd.numerics.errors import BadInput
 from refsd.reports.cells import ORDER
 
-_LARGEST = 2**28  # bytes
+_LARGEST = 2**28  # bytes that a file may have
 
 
 def encode(report: Report) -> bytes:
@@ -17,7 +17,7 @@ def encode(report: Report) -> bytes:
 
 
 def decode(data: bytes) -> Report:
-    """Read what `encode` wrote. Raises BadInput."""
+    """Decode the JSON of `encode`. Raises BadInput."""
     try:
         report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -29,7 +29,7 @@ def decode(data: bytes) -> Report:
 
 
 def read(path: Path) -> Report:
-    """The report of a file. Raises BadInput with the file's name."""
+    """Read a report from a file. Raises BadInput with the file's name."""
     try:
         return decode(read_input(path, _LARGEST, "a report of `refsd conform`"))
     except BadInput as error:

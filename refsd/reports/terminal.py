@@ -1,4 +1,4 @@
-"""A report in a terminal: the verdict, the causes, the table, and where the rest is."""
+"""Print a report to the terminal: verdict, causes, table, and the paths of the other forms."""
 
 import functools
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from refsd.numerics.printable import printable
 from refsd.reports.cells import SCALE, cell, grid, refusals_in_short, verdict_line, worst
 from refsd.reports.groups import DEVIATION, ERROR, WAIVED, case_list, groups
 
-# More engines make a table that no terminal shows well: then a line each, and the table in the pages.
+# A table with more engines is too wide for a terminal; print a line for each engine instead.
 _COLUMNS = 5
 _GROUPS = 20
 _CASES = 3
@@ -29,7 +29,7 @@ _STYLE = {
 
 
 def print_report(report: Report, pages: Path) -> None:
-    """pages: the folder with the other forms of the report"""
+    """Print a report. pages: the folder with the other forms of the report"""
     console = Console(emoji=False)
     say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(verdict_line(report), style="bold green" if report.conforms and report.engines else "bold red")
@@ -62,7 +62,7 @@ def print_report(report: Report, pages: Path) -> None:
 
 
 def summary(report: Report) -> Table:
-    """A line an engine: how many cases had which outcome, and the worst margin."""
+    """Summarise each engine in a line: the number of cases with each status, and the worst margin."""
     rows = _table("engine", ["outcome"])
     for name in report.engines:
         rows.add_row(escape(printable(name)), _styled(report.of(name)))
@@ -70,7 +70,10 @@ def summary(report: Report) -> Table:
 
 
 def table(report: Report) -> Table:
-    """Operations down, engines across; passes are a bare number, and the worst margin stands in brackets."""
+    """Tabulate operations (rows) by engines (columns). A cell has the counts of statuses and the worst margin.
+
+    Passes are a bare number; the margin stands in brackets.
+    """
     rows = _table("operation", [escape(printable(name)) for name in report.engines])
     for op, cells in grid(report).items():
         if any(worst(results) is not None for results in cells.values()):

@@ -1,4 +1,4 @@
-"""A report as one HTML page, which needs no network, no other file and no mouse."""
+"""Write a report as one HTML page that needs no network, no other file and no mouse."""
 
 import base64
 import hashlib
@@ -24,14 +24,14 @@ _LONGEST = 600
 
 
 def html(report: Report, pictures: Mapping[Pair, Sequence[Picture]]) -> str:
-    """The page. pictures: engine, case -> of its answer"""
+    """Format the page. pictures: (engine, case) -> pictures of the answer"""
     style, script = ((_HERE / name).read_text("utf-8") for name in ("page.css", "page.js"))
     found = groups(report)
     answers = Answers(report, found, pictures)
     line = verdict_line(report)
     head = element("head", element("meta", charset="utf-8"))
     head.append(element("meta", name="viewport", content="width=device-width, initial-scale=1"))
-    # Nothing is loaded, and nothing runs but the script below: also where an engine's words get past the escapes.
+    # Load nothing and run no script but the one below, even if text from an engine should escape the escaping.
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
     head.append(element("meta", http_equiv="Content-Security-Policy", content=policy))
     head.append(element("title", f"refsd: {line}"))

@@ -1,4 +1,4 @@
-"""The answers that do not conform, each with its reason, margin, place, causes, map and pictures."""
+"""Show the failing answers, each with its reason, margin, place, causes, map of taps and pictures."""
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from refsd.reports.html.margins import bar
 from refsd.reports.html.model_map import model_map
 from refsd.reports.pictures import Picture
 
-# Characters of the page, so that it stays below 2 MB whatever failed.
+# Limits in characters, which keep the page below 2 MB.
 _TEXT = 600_000
 _PICTURES = 700_000
 _CRITERIA = 6
@@ -23,10 +23,11 @@ _LONGEST = 900
 
 
 class Answers:
-    """
-    ids:     engine, case -> the answer's anchor in the page
-    section: all of them
-    notes:   what found no room, a line each
+    """The page's section of failing answers.
+
+    ids:     (engine, case) -> the answer's anchor in the page
+    section: the HTML of all answers
+    notes:   lines that count what was left out to keep the page small
     """
 
     def __init__(self, report: Report, groups: Sequence[Group], pictures: Mapping[Pair, Sequence[Picture]]):
@@ -34,7 +35,7 @@ class Answers:
         self.notes: list[str] = []
         self.section = element("section", element("h2", "What does not agree"), id="answers")
         new = {*report.baseline.new} if report.baseline is not None else set()
-        # The first of each group are sure of a place.
+        # The first answer of each group always gets a place.
         ordered = [r for group in groups for r in group.results[:1]] + [r for g in groups for r in g.results[1:]]
         text, drawn = _TEXT, _PICTURES
         built: dict[Pair, Element] = {}
@@ -118,5 +119,5 @@ def _numerics(r: Result) -> str:
 
 
 def _scale(picture: Picture) -> int:
-    """Whole times as large, so that pixels stay squares; about 200 pixels."""
+    """Return an integer zoom factor that makes the picture about 200 pixels wide and keeps pixels sharp."""
     return max(200 // max(picture.width, picture.height, 1), 2)

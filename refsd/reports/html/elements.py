@@ -1,4 +1,4 @@
-"""HTML as a tree: whatever stands in it is text, escaped when the tree is written."""
+"""Build HTML as a tree; all text in it is escaped when the tree is written."""
 
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -8,9 +8,9 @@ Child = Element | str
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Element:
-    """An element. A trailing "_" of an attribute's name is left out, other "_" are "-": class_, aria_label.
+    """Make an element. In attribute names a trailing "_" is dropped and other "_" become "-": class_, aria_label.
 
-    An attribute that is None is left out; True stands alone.
+    An attribute with value None is omitted; one with True is written without a value.
     """
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     new = Element(
@@ -31,7 +31,7 @@ def add(parent: Element, child: Child) -> None:
 
 
 def raw(parent: Element, tag: str, text: str) -> None:
-    """A script or a style of ours, which HTML takes as it is."""
+    """Add a trusted script or style, whose text is written without escaping."""
     SubElement(parent, tag).text = text
 
 

@@ -1,4 +1,4 @@
-"""Margins as pictures: a bar for one answer, a histogram for an engine's."""
+"""Draw margins: a bar for one answer, a histogram for all answers of an engine."""
 
 import math
 from collections import Counter
@@ -10,15 +10,15 @@ from refsd.golden.conform import Result
 from refsd.reports.cells import margin_text
 from refsd.reports.html.elements import element
 
-# Powers of ten between which margins are drawn; what lies beyond stands at the end.
+# Range of the axis, in powers of ten; margins outside are drawn at its ends.
 _LOW, _HIGH = -3, 6
 _PER_DECADE = 4
-_BAR = 9  # units of one column
+_BAR = 9  # width of a column in the SVG's units
 _TALL = 80
 
 
 def bar(margin: float) -> Element:
-    """A margin on a logarithmic scale, with a mark at 1, above which an answer fails."""
+    """Draw a margin on a logarithmic scale, with a mark at 1, above which an answer fails."""
     width, one = 180.0, _at(1.0) * 180
     svg = _svg(width, 12, f"margin {margin_text(margin)}; 1 is allowed")
     svg.append(element("rect", class_="track", x=0, y=3, width=width, height=6, rx=3))
@@ -31,7 +31,7 @@ def bar(margin: float) -> Element:
 
 
 def histogram(results: Sequence[Result]) -> Element:
-    """How many answers have which margin; those that do not conform are red."""
+    """Draw a histogram of the answers' margins; failing answers are red."""
     bins = (_HIGH - _LOW) * _PER_DECADE
     counts: Counter[tuple[int, bool]] = Counter()
     ran = [r for r in results if r.status != verdict.REFUSED]
@@ -77,7 +77,7 @@ def _svg(width: float, height: float, label: str) -> Element:
 
 
 def _at(margin: float) -> float:
-    """Where a margin lies, 0..1."""
+    """Return a margin's position on the axis, 0..1."""
     power = math.log10(margin) if margin > 0 else _LOW
     return min(max((power - _LOW) / (_HIGH - _LOW), 0.0), 1.0)
 

@@ -1,4 +1,4 @@
-"""Every case of every engine as a table: a body an operation, a row a case, a column an engine."""
+"""Tabulate every case of every engine: a table body for each operation, a row a case, a column an engine."""
 
 from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
@@ -9,14 +9,14 @@ from refsd.golden.wording import counted
 from refsd.reports.cells import cell, grid, margin_text
 from refsd.reports.html.elements import element
 
-# Characters of cells; beyond them operations that pass are a single row.
+# Limit in characters; beyond it, an operation that passes gets a single row.
 _ROOM = 400_000
 _CELL = 40
 _WORD = {verdict.PASS: "", verdict.REFUSED: "-"}
 
 
 def matrix(report: Report, ids: Mapping[Pair, str]) -> Element:
-    """ids: engine, case -> the anchor of the answer"""
+    """Make the table. ids: (engine, case) -> the answer's anchor in the page"""
     names = list(report.engines)
     table = element("table", class_="matrix")
     head = element("tr", element("th", "case", scope="col"), *(element("th", name, scope="col") for name in names))

@@ -1,4 +1,4 @@
-"""A model's taps as a map: a row a block, in the order of computation, the first wrong place lit."""
+"""Draw a model's taps as a map, one row for each block in the order of computation; mark the first wrong tap."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def model_map(way: Sequence[Step]) -> Element:
-    """The taps of an answer. Each is judged on the engine's own numbers before it: "wrong" means introduced."""
+    """Draw an answer's taps. Each was judged from the engine's own earlier taps: "wrong" means it adds an error."""
     wrong = [step.name for step in way if step.state == WRONG]
     shown = list(_shown(way, wrong[0] if wrong else ""))
     figure = element("figure", class_="map")
@@ -51,7 +51,7 @@ def model_map(way: Sequence[Step]) -> Element:
 
 
 def _shown(way: Sequence[Step], first: str) -> Iterator[tuple[Step, str]]:
-    """Each tap with its state here; of a long way, the part around the first wrong place."""
+    """Yield each tap with its state for display; of many taps, only those around the first wrong one."""
     at = next((i for i, step in enumerate(way) if step.name == first), 0)
     start = max(min(at - _MOST // 2, len(way) - _MOST), 0)
     for i, step in enumerate(way[start : start + _MOST], start):
@@ -62,7 +62,10 @@ def _shown(way: Sequence[Step], first: str) -> Iterator[tuple[Step, str]]:
 
 
 def _block(name: str) -> str:
-    """What stands before the last part of a tap's name, up to the last number: "layers.1" of "layers.1.norm.x"."""
+    """Return the block of a tap: its name up to the last number, "layers.1" for "layers.1.norm.x".
+
+    A name without a number loses its last part.
+    """
     parts = name.split(".")
     numbered = [i for i, part in enumerate(parts) if part.isdigit()]
     return ".".join(parts[: numbered[-1] + 1]) if numbered else ".".join(parts[:-1])
