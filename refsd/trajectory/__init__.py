@@ -1,1 +1,1 @@
-"""Trajectories: what a sampler makes of its model's answers, step by step, and whether an engine does the same."""
+"""Judge an engine's sampler step by step, on a model that is a formula."""

@@ -1,4 +1,4 @@
-"""Which known bug an engine's trajectory has: each is applied to the reference, and agreement seen to return."""
+"""Find the known bug of an engine's trajectory: apply each bug to the reference and see whether both then agree."""
 
 from collections.abc import Mapping
 
@@ -18,9 +18,9 @@ from refsd.trajectory.run import Dump, can_be_stepped, from_one, output_names, s
 def diagnose(
     case: Case, inputs: Mapping[str, StoredTensor], found: Mapping[str, np.ndarray], numerics: Numerics
 ) -> list[str]:
-    """The names of the bugs under which the reference takes every step as the engine did.
+    """Name the bugs with which the reference reproduces every step of the engine.
 
-    None where outputs are missing, misshapen or not finite.
+    Returns [] if outputs are missing, have a wrong shape or are not finite.
     """
     names, solver = output_names(case), solver_of(case)
     if not found.keys() >= set(names):
@@ -60,7 +60,7 @@ def diagnose(
 
 
 def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
-    """Whether all is right but the end, which goes on from denoised along what it has last changed by."""
+    """True if only the end is wrong: it is off by a multiple of the last change of denoised."""
     expected, limits = forced(form, y, noise, u, slopes)
     if len(y.denoised) < 2 or not (np.abs(y.x - expected[:-1]) <= 4 * limits[:-1]).all():
         return False
@@ -93,7 +93,7 @@ def _explains(
     for k, sigma in enumerate(form.sigmas):
         answers = answer(case, form, y.sigmas, k, y.x[k], sigma, change)
         for found, right, guidance in zip(columns, answers, guidances, strict=False):
-            # Guidance of any of the bugs weighs its terms by three times the case's at most, and by two more.
+            # No guidance bug weighs a term by more than three times the case's guidance plus 2.
             limit = analytic.limit(y.x[k], float(sigma), guidance + 2, u, flow)
             if flow and change.answers is not None:  # (x - denoised) / sigma
                 limit = (limit + 16 * u * np.abs(y.x[k])) / min(float(sigma), 1.0)

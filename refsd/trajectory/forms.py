@@ -1,7 +1,8 @@
-"""A sampler as a linear form: each latent that it shows the model, in the earlier ones, the answers and the noise.
+"""Derive a sampler's linear form: its coefficients on earlier latents, model outputs and noise.
 
-Between two calls of the model a sampler only adds multiples of arrays. Given one unit vector for each of them, it
-writes its own coefficients down: no sampler is described twice.
+Between two model calls a sampler only computes linear combinations of arrays. If each model output and each noise
+is a different unit vector, the next latent that the sampler passes to the model is the vector of its coefficients.
+So the coefficients come from the sampler's own code and need no second description.
 """
 
 from collections.abc import Callable
@@ -11,11 +12,12 @@ import numpy as np
 
 
 class Solver(NamedTuple):
-    """
+    """A sampler and the model that it expects.
+
     run:     (model, x, sigmas, noise, callback) -> latents
-    answers: of the model at each call: denoised, and for CFG++ also what it is without the prompt
-    flow:    x = (1 - sigma) data + sigma noise, and not data + sigma noise
-    opening: where a flow's solver begins instead of at 1, where nothing is left of the data; None: it begins at 1
+    answers: model outputs at each call: 1 (denoised), or 2 for CFG++ (also denoised without the prompt)
+    flow:    True for x = (1 - sigma) data + sigma noise, False for x = data + sigma noise
+    opening: sigma with which a flow's solver replaces a first sigma of 1, where x has no signal; None: it keeps 1
     """
 
     run: Callable[..., np.ndarray]
@@ -25,13 +27,14 @@ class Solver(NamedTuple):
 
 
 class Forms(NamedTuple):
-    """
-    sigmas:  [calls], at which the model is asked
-    steps:   [calls], the step that each call belongs to
-    rows:    [calls + 1, (1 + answers) calls + draws]: what call k is shown, and last where the sampler ends, as
-             coefficients of the latents shown to call 0, 1, ..., of the model's answers (all denoised, then all
-             without the prompt), and of the noises drawn
-    answers: of the model at each call
+    """A sampler's coefficients on given sigmas.
+
+    sigmas:  [calls], sigma of each model call
+    steps:   [calls], the step of each call
+    rows:    [calls + 1, (1 + answers) calls + draws]: row k has the coefficients of the latent that call k
+             receives, the last row those of the final latent. Columns: the latents of calls 0, 1, ...; the model
+             outputs (all denoised, then all denoised without the prompt); the drawn noises
+    answers: model outputs at each call
     """
 
     sigmas: np.ndarray
@@ -45,7 +48,7 @@ class Forms(NamedTuple):
 
     @property
     def known(self) -> int:
-        """Columns before those of the noises."""
+        """Number of columns before those of the noises."""
         return (1 + self.answers) * self.calls
 
     @property
@@ -54,10 +57,10 @@ class Forms(NamedTuple):
 
 
 def forms(solver: Solver, sigmas: np.ndarray) -> Forms:
-    """The linear forms of a sampler on these sigmas.
+    """Derive the linear forms of a sampler on these sigmas.
 
-    solver: whose coefficients depend on the sigmas only (dpm_adaptive's do not)
-    Raises ValueError where it calls its model, or draws, more than four times a step.
+    solver: its coefficients must depend on the sigmas only (those of dpm_adaptive do not)
+    Raises ValueError for more than four model calls or noise draws per step, on average.
     """
     most, blocks = 4 * len(sigmas), 1 + solver.answers
     unit = np.eye((blocks + 1) * most).reshape((blocks + 1) * most, 1, 1, 1, -1)
@@ -72,7 +75,7 @@ def forms(solver: Solver, sigmas: np.ndarray) -> Forms:
             raise ValueError(f"a sampler calls its model more than {most} times")
         shown.append(x.ravel().copy())
         call_sigmas.append(sigma)
-        # What follows is computed from what the engine showed its model, not from what it ought to have.
+        # Restart from a unit vector: later latents are expressed by this latent, as the engine computed it.
         x[...] = unit[k]
         answers = tuple(unit[block * most + k].copy() for block in range(1, blocks))
         return answers if solver.answers > 1 else answers[0]
@@ -99,9 +102,9 @@ def forms(solver: Solver, sigmas: np.ndarray) -> Forms:
 
 
 def _from_each_step(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Forms of a solver that keeps latents of its own, and so went on from unit[0] alone, as forms of each step.
+    """Rewrite the forms of a solver that keeps its own copy of x, so that they start from each step's first latent.
 
-    A row is what it is of the first latents of its step, and the rest: row_k = a row_j + rest, a = row_k0 / row_j0.
+    Each row is expressed by the latent at the start of its step: row_k = a row_j + rest, a = row_k0 / row_j0.
     """
     local = rows.copy()
     for k in range(1, len(rows)):
@@ -115,9 +118,9 @@ def _from_each_step(rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def sensitivities(solver: Solver, sigmas: np.ndarray, delta: float = 1e-6) -> np.ndarray:
-    """How the rows move with ln sigma_j: central differences. -> [positive sigmas, calls + 1, columns]
+    """Differentiate the rows by ln sigma_j: central differences. -> [positive sigmas, calls + 1, columns]
 
-    A flow's first sigma is 1 exactly: its rows are 0, but where another stands for it.
+    For a flow's first sigma of exactly 1 the derivative is 0, unless the solver replaces it by `opening`.
     """
     moved = []
     for j in np.flatnonzero(sigmas > 0):

@@ -1,9 +1,9 @@
-"""An engine's trajectory against the reference: each step from the engine's own latents, and the whole of it.
+"""Measure an engine's trajectory against the reference, step by step and as a whole.
 
-Teacher-forced: what the engine showed its model at call k must be what the sampler makes of the engine's own
-earlier latents, answers and sigmas: a sum of a few products, whose rounding is known. Nothing is inherited there.
-Free-running, those roundings grow as the reference itself grows them, which is measured by displacing it: chaos is
-no error.
+Teacher-forced: the latent at call k is compared with what the reference's sampler computes from the engine's own
+earlier latents, model outputs and sigmas. That is a sum of a few products, whose rounding is known, and earlier
+errors do not count again. Free-running: the whole trajectory is compared with the reference's own. There, roundings
+may grow as much as the reference itself amplifies displacements of its latents, so chaotic growth is not an error.
 """
 
 from collections.abc import Mapping
@@ -31,11 +31,11 @@ from refsd.trajectory.run import (
     solver_of,
 )
 
-# Roundings that a term goes through in one step of any solver: at most a dozen products and sums.
+# Roundings of a term in one step: no solver has more than a dozen products and sums.
 _ROUNDINGS = 16
-# Functions of sigmas, such as h = ln sigma - ln sigma_next: how far ln sigma may be off, in u (1 + |ln sigma|).
+# Error of ln sigma in functions of sigmas, such as h = ln sigma - ln sigma_next, in units of u (1 + |ln sigma|).
 _LOG = 4
-# Displacements are of first order; the engine's own are not larger than this times what they become.
+# The amplification is computed to first order; this factor covers the higher orders.
 _FREE = 2.0
 
 Answer = Mapping[str, np.ndarray]
@@ -45,9 +45,10 @@ Inputs = Mapping[str, StoredTensor]
 def measure_trajectory(
     case: Case, inputs: Inputs, found: Answer, truth: Answer, honest: Answer, numerics: Numerics
 ) -> list[Metrics]:
-    """Every output in the order of computation: sigmas, then call by call, then the trajectory as it ran.
+    """Measure every output in the order of computation: sigmas, then each call, then the free-running trajectory.
 
-    An output that is missing or misshapen is all that is measured; nothing is after one that is not finite.
+    If outputs are missing or have a wrong shape, only those are reported. After an output that is not finite,
+    nothing more is measured.
     """
     shapes = [measure(name, found.get(name), y, honest[name], None, -1) for name, y in truth.items()]
     shapes += not_asked_for(found, truth)
@@ -70,7 +71,7 @@ def _steps(case: Case, inputs: Inputs, y: Dump, numerics: Numerics, u: float) ->
     form = forms(solver, sigmas)
     if len(form.rows) != len(y.x) + 1:
         return []
-    # What is computed up to the first number that is not finite does not depend on it; there the loop ends.
+    # The loop ends at the first output that is not finite; earlier ones do not depend on the zeros put in here.
     finite = Dump(**{name: np.where(np.isfinite(a), a, 0.0) for name, a in y.outputs().items()})
     expected, limits = forced(form, finite, noise, u, sensitivities(solver, sigmas))
     shown = np.concatenate([y.x, y.latent[None]])
@@ -101,9 +102,10 @@ def _steps(case: Case, inputs: Inputs, y: Dump, numerics: Numerics, u: float) ->
 
 
 def sigma_limits(case: Case, sigmas: np.ndarray, u: float) -> np.ndarray:
-    """How far an honest engine's sigmas may be from these: its levels are a product, or a flow's a quotient.
+    """Bound the error of an honest engine's sigmas. -> the shape of sigmas
 
-    A flow's: a few roundings of the sigma, and of a timestep of 1000, of which sigma is a thousandth.
+    Unless the model is a flow, the bound is sigma_error. A flow's bound allows a few roundings of sigma, and of the
+    timestep 1000 sigma.
     """
     if levels_of(case) is FLOW_LEVELS:
         return gamma(16, u) * np.abs(sigmas) + gamma(4, u) * (sigmas > 0)
@@ -111,20 +113,21 @@ def sigma_limits(case: Case, sigmas: np.ndarray, u: float) -> np.ndarray:
 
 
 def sigma_error(u: float) -> float:
-    """Relative: sigma^2 = 1 / abar - 1, abar a product of t + 1 factors of two roundings each, and a few functions.
+    """Bound the relative error of sigma, where sigma^2 = 1 / abar - 1.
 
-    At the lowest level the subtraction costs most, at the highest the product; an interpolation inherits either.
+    abar is a product of t + 1 factors with two roundings each; a few functions add theirs. The subtraction loses
+    most at the lowest level, the product at the highest; interpolated sigmas may have either error.
     """
     lowest, highest = (1 + 1 / float(SD_LEVELS.sigmas[i]) ** 2 for i in (0, -1))
     return 0.5 * (gamma(20, u) * lowest + gamma(2 * len(SD_LEVELS.sigmas) + 20, u) * highest)
 
 
 def forced(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What each call should have been shown, and the end, from the engine's own states; and how far it may be off.
+    """Predict each call's latent and the final one from the engine's own data, and bound the engine's error.
 
         limit = gamma(16) sum |coefficient| |term| + 4 u sum_j (1 + |ln sigma_j|) |d / d ln sigma_j|
 
-    -> [calls + 1, N, C, H, W] twice; at k = 0 it is the first noise times sigma_0
+    -> latents and limits, each [calls + 1, N, C, H, W]; the latent at k = 0 is the first noise times sigma_0
     """
     terms = np.concatenate([y.x, y.answers(), noise[1 : 1 + form.draws]])
     flat = terms.reshape(len(terms), -1)
@@ -148,11 +151,11 @@ def displaced(
     limits: np.ndarray,
     answered: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The reference's own run on these sigmas, and how far it moves when each call is displaced by its limit.
+    """Run the reference on these sigmas, and measure how far it moves if each call is displaced by its limit.
 
-    limits:   [calls + 1, ...], of what the model is shown, and of the end
-    answered: [calls, answers, ...], of what it answers
-    -> [calls + 1, ...] twice: the run; the sum of the displacements that have come down to each call
+    limits:   [calls + 1, ...], limits of each call's latent and of the final latent
+    answered: [calls, answers, ...], limits of the model outputs
+    -> [calls + 1, ...] twice: the run's latents; the sum of the displacements that reach each call
     """
     base = _states(by_forms(form, sigmas, model, noise))
     signs = np.sign(noise[0]) + (noise[0] == 0)
@@ -171,7 +174,7 @@ def displaced(
 def amplification(
     form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray, delta: float = 1e-6
 ) -> np.ndarray:
-    """How an error made at call j has grown at call k, in RMS: [calls, calls + 1], 1 where j = k, 0 before it."""
+    """Measure how an error at call j grows until call k, in RMS. -> [calls, calls + 1]: 1 if j = k, 0 if k < j"""
     base = by_forms(form, sigmas, model, noise)
     gains = np.zeros((len(base.x), len(base.x) + 1))
     signs = np.sign(noise[0]) + (noise[0] == 0)
@@ -190,7 +193,7 @@ def _states(y: Dump) -> np.ndarray:
 
 
 def _pushed(model: Model, call: int, dx, dy: list) -> Model:
-    """The model, but that what it and the sampler see at one call, and what it answers, are displaced."""
+    """Wrap the model: at one call, add dx to x (for the sampler too) and dy to the outputs."""
     calls = iter(range(1 << 30))
 
     def pushed(x: np.ndarray, sigma: float):

@@ -1,6 +1,6 @@
-"""The model of the trajectory cases: denoisers of two known distributions, under guidance.
+"""The analytic model of the trajectory cases: exact denoisers of two known distributions, and their guidance.
 
-signal: the weight a of the data in x = a data + sigma noise: 1, or a flow's 1 - sigma
+signal: the weight a of the data in x = a data + sigma noise: 1, or 1 - sigma for a flow
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ _VARIANCE = 0.25
 
 
 def uncond(x: np.ndarray, sigma: float, signal: float = 1.0) -> np.ndarray:
-    """What data of unit variance are on average, given x: a x / (a^2 + sigma^2)."""
+    """Denoise Gaussian data of mean 0 and variance 1: E[data | x] = a x / (a^2 + sigma^2)."""
     return x * (signal / (signal**2 + sigma**2))
 
 
 def cond(x: np.ndarray, sigma: float, signal: float = 1.0) -> np.ndarray:
-    """The same of two bells at -1 and 1, of variance v = 1/4.
+    """Denoise data of a mixture of two Gaussians at -1 and 1, with variance v = 1/4.
 
         (v a x + sigma^2 tanh(a x / s)) / s,  s = v a^2 + sigma^2
 
@@ -27,14 +27,15 @@ def cond(x: np.ndarray, sigma: float, signal: float = 1.0) -> np.ndarray:
 
 
 def denoised(x: np.ndarray, sigma: float, guidance: float, signal: float = 1.0) -> np.ndarray:
-    """uncond + guidance (cond - uncond), in the dtype of x."""
+    """Compute uncond + guidance (cond - uncond), in the dtype of x."""
     return guide(cond(x, sigma, signal), uncond(x, sigma, signal), guidance)
 
 
 def limit(x: np.ndarray, sigma: float, guidance: float, u: float, flow: bool = False) -> np.ndarray:
-    """How far an honest engine may be from `denoised` at its own x, when sigma is off by 4 u.
+    """Bound the error of an honest engine's `denoised` at its own x, if sigma has a relative error of 4 u.
 
-    16 u of each term's size, and what moving ln sigma does; guidance 0: from `uncond`. float64, the shape of x
+    The bound is 16 u times each term's size, plus the effect of the error in ln sigma. guidance 0 bounds `uncond`.
+    -> float64, the shape of x
     """
 
     def signal(sigma: float) -> float:

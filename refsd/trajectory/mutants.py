@@ -1,7 +1,7 @@
-"""Known bugs of samplers, each named when an engine's trajectory agrees with it and not with the reference.
+"""Known bugs of samplers. A bug explains a wrong trajectory that agrees with the reference once it has the bug.
 
-A change is another sum of the same terms (its rows), another answer of the model, or other sigmas. Each is tested
-on the engine's own states.
+A bug changes the sampler's coefficients (rows), the model's outputs, or the sigmas. It is tested on the engine's
+own latents.
 """
 
 import math
@@ -20,21 +20,21 @@ from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver, forms
 from refsd.trajectory.run import FLOW, FLOW_LEVELS, Dump, by_forms, from_one, levels_of, signal_of, solver_of
 
-# Those that look back over several steps, one call a step.
+# Samplers that use the outputs of earlier steps, with one model call a step.
 _MULTISTEP = (
     *("lms", "dpm++2m", "dpm++2mv2", "dpm++2m_sde", "dpm++3m_sde", "ipndm", "ipndm_v", "deis"),
     *("res_multistep", "euler_ge", "res_multistep_a", "euler_ge_a", "dpm++2m_sde_heun", "dpm++2m_sde_bt"),
     *("deis_tab", "ipndm_v_published", "er_sde", "dpm++2m_cfg_pp", "res_multistep_cfg_pp"),
     *("res_multistep_a_cfg_pp", "euler_ge_cfg_pp", "dpm++2m_log_snr"),
 )
-# Those that add up slopes of up to four steps.
+# Samplers that add up the slopes of up to four steps.
 _SLOPES = ("lms",)
-# Those whose weight of denoised is 1 - e^-h.
+# Samplers that weigh denoised by 1 - e^-h.
 _EXPONENTIAL = ("dpm++2m", "dpm++2mv2")
 
 
 class ModelCall(NamedTuple):
-    """A call of the model. sigma_next: where the step goes; signal: the weight of the data in x"""
+    """A model call. sigma_next: sigma at the end of the step; signal: the weight of the data in x"""
 
     x: np.ndarray
     sigma: float
@@ -44,17 +44,18 @@ class ModelCall(NamedTuple):
 
 
 Rows = Callable[[Case, Forms, np.ndarray], np.ndarray | None]
-# -> denoised, and what it is without the prompt
+# (model call) -> denoised, denoised without the prompt
 Answers = Callable[[ModelCall], tuple[np.ndarray, np.ndarray]]
 
 
 class Change(NamedTuple):
-    """
-    rows:    (case, the right forms, sigmas) -> the wrong ones; None where the bug makes no difference
-    answers: of a call of the model -> the wrong ones
-    sigmas:  case -> the wrong ones
-    of:      whether a solver can have it
-    steps_on: case -> the sigmas that it steps on, whatever it tells; None where these are the right ones
+    """What a bug changes.
+
+    rows:     (case, right forms, sigmas) -> wrong rows; None if the bug makes no difference
+    answers:  (model call) -> wrong outputs
+    sigmas:   case -> wrong sigmas
+    of:       solver -> True if the bug is possible in it
+    steps_on: case -> sigmas that the sampler uses although it reports others; None if both are the same
     """
 
     rows: Rows | None = None
@@ -65,20 +66,20 @@ class Change(NamedTuple):
 
 
 def _step_of(form: Forms, k: int) -> int:
-    """The step in which row k is computed."""
+    """Return the step in which row k is computed."""
     return int(form.steps[k - 1])
 
 
 def _next_but_one(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """Each step goes to sigma_{i+2}, as if its index were one too high."""
+    """Make each step end at sigma_{i+2}, as if its index were one too high."""
     rows = form.rows.copy()
     for i in range(len(sigmas) - 3):
         other = sigmas.copy()
         other[i + 1] = sigmas[i + 2]
-        # Apart from equal ones, so that no step has length 0.
+        # Keep the two sigmas different, so that no step has length 0.
         other[i + 2] = (sigmas[i + 2] + sigmas[i + 3]) / 2
         wrong = forms(solver_of(case), other)
-        if wrong.rows.shape != rows.shape:  # where it draws depends on sigma
+        if wrong.rows.shape != rows.shape:  # the sampler's draws depend on sigma
             return None
         for k in range(1, len(rows)):
             if _step_of(form, k) == i:
@@ -100,7 +101,7 @@ def _without_eta(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | No
 
 
 def _noise_of_next(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """sigma_next in place of sigma_up."""
+    """Scale the noise by sigma_next instead of sigma_up."""
     rows = form.rows.copy()
     for k in range(1, len(rows)):
         noise = rows[k, form.known :]
@@ -109,7 +110,7 @@ def _noise_of_next(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | 
 
 
 def _noise_late(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """Each step takes the noise of the draw before its own; the first takes its own."""
+    """Give each step the previous step's noise; the first step keeps its own."""
     if form.draws < 2:
         return None
     rows = form.rows.copy()
@@ -125,7 +126,7 @@ def _bare(case: Case) -> str:
 
 
 def _past(rows: np.ndarray, form: Forms, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
-    """Change the coefficients of the latents, and those of the answers, that a row looks back on."""
+    """Apply `change` to each row's coefficients on the current and earlier latents, and on the model outputs."""
     rows = rows.copy()
     for k in range(2, len(rows)):
         for start in range(0, form.known, form.calls):
@@ -134,7 +135,7 @@ def _past(rows: np.ndarray, form: Forms, change: Callable[[np.ndarray, int], np.
 
 
 def _one_too_old(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """What ought to be the last step's is the one's before it."""
+    """Take each earlier output from one step too far back."""
 
     def change(c: np.ndarray, k: int) -> np.ndarray:
         if k < 3:
@@ -147,9 +148,9 @@ def _one_too_old(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | No
 
 
 def _slope_taken_twice(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """Where the history is full, slopes older than the last are each read one too new: newest, last, last, ...
+    """Once the history is full, read older slopes one step too new: newest, previous, previous again, ...
 
-    A slope (x_j - denoised_j) / sigma_j of weight w has the coefficients w / sigma_j and -w / sigma_j.
+    A slope (x_j - denoised_j) / sigma_j with weight w has the coefficients w / sigma_j and -w / sigma_j.
     """
     if _bare(case) not in _SLOPES or form.calls != len(sigmas) - 1:
         return None
@@ -167,7 +168,7 @@ def _slope_taken_twice(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarra
 
 
 def _on_its_own(name: str) -> Mutant[Change]:
-    """The sampler ignores the sigmas that it is given, and takes those of another schedule."""
+    """Make a bug in which the sampler ignores the given sigmas and uses those of the schedule `name`."""
 
     def sigmas(case: Case) -> np.ndarray | None:
         if solver_of(case).flow or case.params["schedule"] == name:
@@ -186,7 +187,7 @@ def _on_its_own(name: str) -> Mutant[Change]:
 
 
 def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """All weight on the present."""
+    """Move the weight of earlier outputs to the current one."""
 
     def change(c: np.ndarray, k: int) -> np.ndarray:
         return np.append(np.zeros(k - 1), c.sum())
@@ -195,7 +196,7 @@ def _forgotten(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None
 
 
 def _log10(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """1 - e^-h with h a decimal logarithm: 1 - (sigma_next / sigma)^(1 / ln 10)."""
+    """Compute 1 - e^-h with h as a decimal logarithm: 1 - (sigma_next / sigma)^(1 / ln 10)."""
     if _bare(case) not in _EXPONENTIAL:
         return None
     rows = form.rows.copy()
@@ -214,14 +215,14 @@ def _unfinished(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | Non
 
 
 def _of_exploding(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """The solver of this name for x = data + sigma noise, on a flow's x and sigmas."""
+    """Use the solver for x = data + sigma noise on a flow's x and sigmas."""
     name = _bare(case).removesuffix("_log_snr").removesuffix("_below_one")
     wrong = forms(Solver(sampling.method(name, case.params.get("eta")).run, form.answers), sigmas)
     return wrong.rows if wrong.rows.shape == form.rows.shape and (wrong.steps == form.steps).all() else None
 
 
 def _guided_throughout(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray:
-    """denoised wherever CFG++ takes what it is without the prompt: the solver without ++."""
+    """Use denoised where CFG++ uses denoised without the prompt, as in the solver without ++."""
     rows, calls = form.rows.copy(), form.calls
     rows[:, calls : 2 * calls] += rows[:, 2 * calls : 3 * calls]
     rows[:, 2 * calls : 3 * calls] = 0
@@ -229,7 +230,7 @@ def _guided_throughout(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarra
 
 
 def _unguided_noise_scaled(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
-    """A flow's CFG++ whose slope is (x - uncond) / sigma, as if the data in x had no weight."""
+    """In a flow's CFG++ use the slope (x - uncond) / sigma, as if the data in x had weight 1."""
     if _bare(case) not in ("euler_cfg_pp", "euler_a_cfg_pp"):
         return None
     rows, calls = form.rows.copy(), form.calls
@@ -262,7 +263,7 @@ def _another_schedule(name: str) -> Mutant[Change]:
 
 
 def _shifted(case: Case) -> np.ndarray | None:
-    """One step more, and the first left out."""
+    """Make the schedule one step longer and leave out its first sigma."""
     try:
         longer = SCHEDULES[case.params["schedule"]](case.params["steps"] + 1, levels_of(case))
     except (ValueError, BadInput):
@@ -289,14 +290,14 @@ def _with_prompt(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _told_next(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
-    """A flow's signal too is that of the next sigma."""
+    """Evaluate the model at the next sigma, and a flow's model with that sigma's signal."""
     sigma = call.sigma_next or call.sigma
     signal = 1.0 if call.signal == 1.0 and call.sigma != 0 else 1 - sigma
     return _guided_by(lambda guidance: guidance)(call._replace(sigma=sigma, signal=signal))
 
 
 def _velocity(weight: Callable[[float], float]) -> Answers:
-    """x - weight v in place of x - sigma v, v = (x - denoised) / sigma."""
+    """Make a bug that computes x - weight v instead of x - sigma v, with v = (x - denoised) / sigma."""
 
     def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
         ratio = call.x.dtype.type(weight(call.sigma) / call.sigma)
@@ -312,7 +313,7 @@ def _flow(solver: Solver) -> bool:
 
 
 def _asks_twice(solver: Solver) -> bool:
-    """True for CFG++, which asks its model with and without the prompt."""
+    """True for CFG++, which calls its model with and without the prompt."""
     return solver.answers > 1
 
 
@@ -349,11 +350,11 @@ MUTANTS: tuple[Mutant[Change], ...] = (
 
 
 def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change | None = None) -> Dump | None:
-    """A trajectory with a bug, by its rows, in the dtype of noise; None where the bug makes no difference.
+    """Compute a trajectory with a bug from its rows, in the dtype of noise; None if the bug makes no difference.
 
-    Where sigmas differ by less than a float32 engine's may, they make none.
+    Wrong sigmas within 1e-3 (relative) of the right ones make no difference.
 
-    Without a bug: an honest engine that sums in another order than the sampler.
+    change: None gives the trajectory of an honest engine that adds in another order than the sampler.
     """
     solver = solver_of(case)
     if change is not None and not change.of(solver):
@@ -378,7 +379,7 @@ def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change |
 def answer(
     case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
 ) -> tuple[np.ndarray, ...]:
-    """What the model says at call k, with the bug if it is one of the model's."""
+    """Compute the model outputs at call k, with the bug if it changes the model or its sigma."""
     if change is not None and change.steps_on is not None:
         other = change.steps_on(case)
         assert other is not None

@@ -1,4 +1,4 @@
-"""The reference's answer to a trajectory case, and what any engine's answer consists of."""
+"""Compute the reference's answer to a trajectory case, and define the outputs of such an answer."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,10 +16,10 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver
 
-# A sampler's name where its model is a rectified flow, of levels t / 1000.
+# Prefix of a sampler's name if its model is a rectified flow, with sigma = t / 1000.
 FLOW = "flow/"
 FLOW_LEVELS = FlowLevels(shift=1.0)
-# Solvers that see a flow as data + sigma noise begin at this share of noise. Source: samplers/flow_time.py.
+# First sigma of the solvers that convert a flow to x = data + sigma noise. Source: samplers/flow_time.py.
 _IN_FLOW_TIME = (
     *("dpm++sde", "dpm++2m_sde", "dpm++2m_sde_heun", "dpm++3m_sde", "er_sde", "seeds_2", "seeds_3"),
     *("exp_heun_2_x0", "exp_heun_2_x0_sde", "sa_solver", "sa_solver_pece"),
@@ -30,20 +30,21 @@ _OPENINGS = {
     **dict.fromkeys(("uni_pc_log_snr", "uni_pc_bh2_log_snr"), UNI_PC_OPENING),
 }
 
-_ROUNDING = 2.0**-22  # about 1, of a float32 engine
-_AWAY = 1000.0  # a sigma of any schedule is within this factor of another schedule's
+_ROUNDING = 2.0**-22  # error of a float32 engine's sigma near 1
+_AWAY = 1000.0  # greatest plausible ratio between an engine's sigma and the schedule's range
 
-# x, sigma -> denoised; for CFG++ also what it is without the prompt
+# (x, sigma) -> denoised; for CFG++ a tuple with denoised without the prompt
 Model = Callable[[np.ndarray, float], np.ndarray | tuple[np.ndarray, ...]]
 
 
 class Dump(NamedTuple):
-    """
+    """The outputs of a trajectory case.
+
     sigmas:   [steps + 1], falling
-    x:        [calls, N, C, H, W], what the model was shown
-    denoised: [calls, N, C, H, W], what it answered, after guidance
-    latent:   [N, C, H, W], the end
-    uncond:   [calls, N, C, H, W], what it answered without the prompt; None where the sampler does not ask
+    x:        [calls, N, C, H, W], the model's input at each call
+    denoised: [calls, N, C, H, W], the model's output after guidance
+    latent:   [N, C, H, W], the final latent
+    uncond:   [calls, N, C, H, W], the model's output without the prompt; None unless the sampler is a CFG++ one
     """
 
     sigmas: np.ndarray
@@ -53,22 +54,22 @@ class Dump(NamedTuple):
     uncond: np.ndarray | None = None
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """By name, those that there are."""
+        """Return name -> array of the outputs that are present."""
         return {name: y for name, y in self._asdict().items() if y is not None}
 
     def answers(self) -> np.ndarray:
-        """All denoised, then all without the prompt. -> [answers * calls, N, C, H, W]"""
+        """Stack all denoised, then all denoised without the prompt. -> [answers * calls, N, C, H, W]"""
         return self.denoised if self.uncond is None else np.concatenate([self.denoised, self.uncond])
 
 
 def output_names(case: Case) -> tuple[str, ...]:
-    """Of an engine's answer to this case."""
+    """Return the names of the outputs that an engine must give for this case."""
     names = Dump._fields
     return names if solver_of(case).answers > 1 else names[:-1]
 
 
 def solver_of(case: Case) -> Solver:
-    """Raises BadInput for a sampler that refsd does not have, or an eta that it does not take."""
+    """Find the case's sampler. Raises BadInput if refsd lacks it, or if it does not accept the case's eta."""
     told, eta = case.params["sampler"], case.params.get("eta")
     name = told.removeprefix(FLOW)
     method = sampling.method(name, eta, flow=None if told != name else False)
@@ -87,7 +88,7 @@ def levels_of(case: Case) -> Levels:
 
 
 def sigmas_of(case: Case) -> np.ndarray:
-    """Raises BadInput for a schedule that refsd does not have, or not with these steps."""
+    """Compute the case's sigmas. Raises BadInput if refsd lacks the schedule, or has none of this many steps."""
     name = case.params["schedule"]
     if name not in SCHEDULES:
         raise BadInput(f"{case.name}: schedule {name!r}, expected one of {', '.join(SCHEDULES)}")
@@ -103,14 +104,14 @@ def sigmas_of(case: Case) -> np.ndarray:
 
 
 def from_one(sigmas: np.ndarray) -> np.ndarray:
-    """A flow's sigmas, whose first, rounded to the side of 1, is 1."""
+    """Set a flow's sigmas to 1 where they differ from 1 only by float32 rounding."""
     return np.where(np.abs(sigmas - 1) < _ROUNDING, 1.0, sigmas)
 
 
 def can_be_stepped(case: Case, sigmas: np.ndarray) -> bool:
-    """Whether a solver can run on an engine's sigmas: they fall to 0 or above, and are about as large as any.
+    """True if a solver can run on an engine's sigmas: they fall, are not negative, and have a plausible size.
 
-    Solvers take logarithms and powers of them. Sigmas that fail this have failed their own limits by far.
+    Solvers compute logarithms and powers of them. Sigmas that fail this test also exceed their own error limits.
     """
     right, solver = sigmas_of(case), solver_of(case)
     most = 1.0 if solver.flow else _AWAY * right[0]
@@ -121,7 +122,7 @@ def can_be_stepped(case: Case, sigmas: np.ndarray) -> bool:
 
 
 def signal_of(solver: Solver, sigma: float) -> float:
-    """The weight of the data in x."""
+    """Return the weight of the data in x."""
     return 1 - sigma if solver.flow else 1.0
 
 
@@ -137,7 +138,7 @@ def model_of(case: Case) -> Model:
 
 
 def trajectory(solver: Solver, sigmas: np.ndarray, model: Model, noise: np.ndarray) -> Dump:
-    """Sample from noise[0] * sigmas[0]; the steps draw noise[1], noise[2], ... In the dtype of noise."""
+    """Sample from noise[0] * sigmas[0], in the dtype of noise; the steps draw noise[1], noise[2], ..."""
     shown, answers, drawn = [], [], iter(noise[1:])
 
     def listening(x: np.ndarray, sigma: float):
@@ -153,9 +154,9 @@ def trajectory(solver: Solver, sigmas: np.ndarray, model: Model, noise: np.ndarr
 
 
 def by_forms(form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray) -> Dump:
-    """The same by a sampler's linear forms: its sums in another order, and nothing remembered but what was shown.
+    """Sample as `trajectory` does, but with a sampler's linear forms, which add in another order.
 
-    A model that changes its x changes what the sampler goes on from.
+    If the model modifies its x in place, later latents are computed from the modified x.
     """
     terms = np.zeros((form.rows.shape[1], *noise.shape[1:]), noise.dtype)
     terms[form.known :] = noise[1 : 1 + form.draws]
@@ -171,7 +172,7 @@ def by_forms(form: Forms, sigmas: np.ndarray, model: Model, noise: np.ndarray) -
 
 
 def answer(case: Case, inputs: Mapping[str, Any], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """The outputs of a trajectory case. Raises BadInput for one that cannot be."""
+    """Compute the outputs of a trajectory case. Raises BadInput if its parameters or inputs are invalid."""
     missing = {"sampler", "schedule", "steps", "guidance"} - case.params.keys()
     if missing or inputs.keys() != {"noise"}:
         raise BadInput(

@@ -1,8 +1,8 @@
-"""Three samplers of stable-diffusion.cpp with its own scalars: float32, in its order of operations.
+"""Three samplers of stable-diffusion.cpp with its float32 scalars, in its order of operations.
 
-Where a difference of nearly equal numbers decides on a step, float32's last bits become its fourth digits: that is
-a deviation of the program, not a rounding of the step. Arrays are summed term by term as the program lists them; by
-`sizes`, every coefficient without its sign, for what may be lost in summing.
+If a step depends on a difference of nearly equal numbers, float32's rounding error reaches the fourth digit. That
+is a deviation of the program, not mere rounding in the step. `plain` adds the terms in the program's order; `sizes`
+does so with absolute coefficients, which bounds the rounding error of the sum.
 """
 
 import math
@@ -20,7 +20,7 @@ from refsd.samplers.step import Callback, StepNoise
 
 _F = np.float32
 _ONE = _F(1)
-# coefficient, array, coefficient, array, ... -> their sum
+# (coefficient, array, coefficient, array, ...) -> the sum of the products
 Sum = Callable[..., np.ndarray]
 
 
@@ -36,7 +36,7 @@ def sizes(*terms: Any) -> np.ndarray:
 
 
 def ancestral_step_float32(sigma: np.float32, sigma_next: np.float32, eta: np.float32):
-    """down, up. Source: stable-diffusion.cpp src/denoiser.hpp, get_ancestral_step."""
+    """Compute sigma_down, sigma_up. Source: stable-diffusion.cpp src/denoiser.hpp, get_ancestral_step."""
     if eta <= 0:
         return sigma_next, _F(0)
     square, square_next = sigma * sigma, sigma_next * sigma_next
@@ -55,9 +55,10 @@ def dpmpp_2s_ancestral_float32(
     eta: float = 1.0,
     total: Sum = plain,
 ) -> np.ndarray:
-    """samplers/dpmpp_2s_ancestral.py, its times and steps down of float32.
+    """Sample as samplers/dpmpp_2s_ancestral.py does, with float32 times and sigma_down.
 
-    Arguments: those, and total: how terms are added up. Source: src/denoiser.hpp, sample_dpmpp_2s_ancestral.
+    total: adds up terms (`plain` or `sizes`); the other arguments are dpmpp_2s_ancestral's.
+    Source: src/denoiser.hpp, sample_dpmpp_2s_ancestral.
     """
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas.astype(_F))):
         denoised = model(x, float(sigma))
@@ -86,9 +87,9 @@ def ddim_trailing_float32(
     eta: float = 0.0,
     total: Sum = plain,
 ) -> np.ndarray:
-    """Euler ancestral by way of variance-preserving coordinates, where 1 - 1 / (sigma^2 + 1) loses digits.
+    """Sample with Euler ancestral in variance-preserving coordinates, where 1 - 1 / (sigma^2 + 1) loses digits.
 
-    Arguments: dpmpp_2s_ancestral_float32's. Source: src/denoiser.hpp, sample_ddim_trailing.
+    The arguments are those of dpmpp_2s_ancestral_float32. Source: src/denoiser.hpp, sample_ddim_trailing.
     """
     for i, (sigma, sigma_next) in enumerate(pairwise(sigmas.astype(_F))):
         denoised = model(x, float(sigma))
@@ -112,9 +113,9 @@ def tcd_float32(
     eta: float = 0.0,
     total: Sum = plain,
 ) -> np.ndarray:
-    """samplers/distilled.py, tcd_sdcpp, in the same coordinates.
+    """Sample as samplers/distilled.py, tcd_sdcpp, does, in variance-preserving coordinates.
 
-    Arguments: dpmpp_2s_ancestral_float32's. Source: src/denoiser.hpp, sample_tcd.
+    The arguments are those of dpmpp_2s_ancestral_float32. Source: src/denoiser.hpp, sample_tcd.
     """
     kept = _alphas_cumprod()
     levels = np.sqrt((1 - kept) / kept)
@@ -138,29 +139,30 @@ def tcd_float32(
 
 
 def _alphas_cumprod() -> np.ndarray:
-    """A product in double of factors in float. Source: src/denoiser.hpp, sample_tcd."""
+    """Multiply float32 factors in double. -> [1000] float64. Source: src/denoiser.hpp, sample_tcd."""
     start, end = np.sqrt(_F(0.00085)), np.sqrt(_F(0.0120))
     root = start + (end - start) * (np.arange(1000, dtype=_F) / _F(999))
     return np.cumprod(_ONE - root.astype(np.float64) ** 2)
 
 
 def _original(sigma, alpha, beta, x, denoised) -> tuple:
-    """(x / sqrt(sigma^2 + 1) - sqrt(beta) (x - denoised) / sigma) / sqrt(alpha), as terms."""
+    """List the terms of (x / sqrt(sigma^2 + 1) - sqrt(beta) (x - denoised) / sigma) / sqrt(alpha)."""
     back, root = float(_ONE / np.sqrt(alpha)), np.sqrt(beta)
     scaled = back / float(np.sqrt(sigma * sigma + _ONE))
     return (scaled, x, *_slope(-back * float(root), sigma, x, denoised))
 
 
 def _slope(weight, sigma, x, denoised) -> tuple:
-    """weight (x - denoised) / sigma, as terms."""
+    """List the terms of weight (x - denoised) / sigma."""
     c = float(weight) * float(_ONE / sigma)
     return c, x, -c, denoised
 
 
 def float32_sigmas(schedule: str, n: int, levels: Levels) -> np.ndarray | None:
-    """The schedules whose sums and tangents of float32 move a sigma by more than its last bits; None: another one.
+    """Compute a schedule whose float32 sums or tangents change more than sigma's last bits; None for others.
 
-    discrete: ln sigma between levels; ays: places added up one by one; kl_optimal: tan at 14.6 turns a bit into 15.
+    discrete interpolates ln sigma between levels; ays adds up its positions one by one; in kl_optimal, tan turns an
+    error of one bit into 15 at sigma 14.6.
     -> [n + 1], float32 in float64. Source: src/denoiser.hpp, DiscreteScheduler, AYSScheduler, KLOptimalScheduler.
     """
     logs = np.log(levels.sigmas).astype(_F)
@@ -182,11 +184,11 @@ def float32_sigmas(schedule: str, n: int, levels: Levels) -> np.ndarray | None:
 
 
 def _places(count: int) -> np.ndarray:
-    """0 .. 1, each the one before it and a step more."""
+    """Return `count` positions from 0 to 1, each the previous one plus a float32 step."""
     return np.append(_F(0), np.cumsum(np.full(count - 1, _ONE / _F(count - 1)), dtype=_F)).astype(np.float64)
 
 
-# What differs is the last bits of scalars; it is applied to the reference only to show that it explains a run.
+# The scalars differ only in their last bits. These samplers run only to show that this explains an engine's result.
 DEVIATIONS: dict[str, tuple[Deviation, Callable[..., np.ndarray]]] = {
     "dpm++2s_a": (
         Deviation(
