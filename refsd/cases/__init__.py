@@ -1,7 +1,4 @@
-"""The cases: those of every operation's and stage's page, and tables of models' cases here.
-
-CASES holds them all by name.
-"""
+"""Collect all test cases in CASES, by name: those of each operation and stage, and the tables in this folder."""
 
 import fnmatch
 import importlib
@@ -12,11 +9,11 @@ from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.stages import STAGES
 
-# Names that begin so are chosen only by a glob that begins so: whole models of full size, and models that no
-# engine here answers but the reference.
+# Prefixes of cases that only a glob with the same prefix selects: models of full size, and models that no engine
+# but the reference can compute.
 FULL, LONE = "full/", "lone/"
 ASKED_FOR = (FULL, LONE)
-# Modules of this folder, each with a list CASES.
+# Modules of this folder; each defines a list CASES.
 _MODULES = (
     "trajectories",
     "sd15",
@@ -43,9 +40,9 @@ CASES = _collect()
 
 
 def select(*patterns: str) -> list[Case]:
-    """The cases whose names match any of some globs ("conv2d/*", "*q4_k*"); by default "*".
+    """Select the cases whose names match any of the globs ("conv2d/*", "*q4_k*").
 
-    Full-size models ("full/...") and models without a peer ("lone/...") are chosen only by a glob that begins so.
+    Full-size models ("full/...") and models without a peer ("lone/...") need a glob with the same prefix.
     Raises BadInput for a glob that matches no case.
     """
     chosen: set[str] = set()

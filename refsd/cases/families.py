@@ -1,6 +1,7 @@
-"""Other families than SD 1.x, in the shapes that sd-cli's command line makes.
+"""Cases of families other than SD 1.x, in shapes that sd-cli can be made to run.
 
-Pictures' sides are multiples of 64 pixels, Flux's text is 256 tokens, Z-Image's any number beyond its template's.
+The sides of pictures are multiples of 64 pixels. Flux's text has 256 tokens, Z-Image's any number above that of
+its template.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
 _BATCH = 2
-# Between 0.36 and 0.65, with fractions.
+# Fractions between 0.36 and 0.65.
 _TIMES = Recipe((_BATCH,), exponent=-20, offset=0.5)
 _GUIDANCE = Recipe((_BATCH,), data="constant", offset=3.5)
 _X, _CONTEXT, _Y = Recipe((_BATCH, 16, 8, 16)), Recipe((_BATCH, 256, 4096)), Recipe((_BATCH, 768))
@@ -19,7 +20,7 @@ _FLUX = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT, "y": _Y}
 _DEV = {**_FLUX, "guidance": _GUIDANCE}
 _CHROMA = {"x": _X, "timesteps": _TIMES, "context": _CONTEXT}
 _RADIANCE = _CHROMA | {"x": Recipe((_BATCH, 3, 64, 128))}
-# Ones, then zeros: of 256 tokens of the first row all, of the second 56 are seen.
+# Each row is ones, then zeros: the first row shows all 256 tokens, the second 56.
 _MASK = {"context_mask": Recipe((_BATCH, 256), "i32", data="prefix", exponent=0, n=200)}
 _FLUX2_DEV = {
     "x": Recipe((_BATCH, 128, 4, 8)),
@@ -37,7 +38,7 @@ _SD3 = {
 
 
 def _one(inputs: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """A batch of one."""
+    """Reduce the inputs to a batch of one."""
     return {name: msgspec.structs.replace(r, shape=(1, *r.shape[1:])) for name, r in inputs.items()}
 
 

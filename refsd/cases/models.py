@@ -1,7 +1,8 @@
-"""Every family but SD 1.x by component, on tiny models of the same architecture. Each family stands in a few cases.
+"""Cases of the components of every family but SD 1.x, on tiny models of the same architecture.
 
-Times are numbers of every storage type, times 1000 too, so that no engine rounds them; "between" has fractions.
-"quiet" has weights of a 64th: the variances that norms divide by come near their eps, and show a wrong one.
+Timesteps, and 1000 times the timesteps, are exact in every storage type, so that no engine rounds them; only
+"between" has fractions. "quiet" has weights divided by 64, which brings the variances in norms near their eps and
+so reveals a wrong eps.
 """
 
 import msgspec
@@ -10,9 +11,9 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
 
 _BATCH = 2
-_QUIET = 6  # powers of two
-_E = 128  # channels of a tiny model's context; Flux's is T5's, for sd-cli loads no other, a UNet's 32
-_SIZES = 16 + 6 * 256  # what a tiny SDXL takes besides: its pooled text, and six embedded numbers
+_QUIET = 6  # "quiet" divides weights by 2 ** _QUIET
+_E = 128  # width of a tiny model's context. Others: Flux 4096 (sd-cli loads no other width), UNets 32
+_SIZES = 16 + 6 * 256  # width of a tiny SDXL's y: pooled text, and six embedded sizes
 
 
 def _x(channels: int, high: int, wide: int, **recipe) -> Recipe:
@@ -32,7 +33,7 @@ def _all(value: float) -> Recipe:
 
 
 def _mask(tokens: int, fewer: int) -> Recipe:
-    """Ones, then zeros: all of the first row, `fewer` less in the second."""
+    """Make a mask of ones, then zeros: the first row has `tokens` ones, the second `fewer` less."""
     return Recipe((_BATCH, tokens), "i32", data="prefix", exponent=0, n=fewer)
 
 
@@ -46,7 +47,7 @@ def _case(family: str, component: str, label: str, inputs: dict[str, Recipe], ty
 
 
 def _lone(case: Case) -> Case:
-    """A case that only the reference answers here: under a name that must be asked for."""
+    """Prefix a case with lone/: only the reference can compute it, so it must be selected explicitly."""
     return msgspec.structs.replace(case, name=f"lone/{case.name}")
 
 
@@ -63,10 +64,10 @@ def _denoise(
     return _case(family, component, label, inputs, type)
 
 
-# 430..570 of 1000, and the same as a share of the noise.
+# Timesteps with fractions: 430..570 of 1000, and the same range for flows as 0.36..0.65.
 _DRAWN = Recipe((_BATCH,), exponent=-11, offset=500.0)
 _SHARE = Recipe((_BATCH,), exponent=-20, offset=0.5)
-# Of 16ths, so that 2 x - 1 is exact.
+# Multiples of 1/16, so that 2 x - 1 is exact.
 _PICTURE = {"data": "integers", "exponent": -3, "offset": 0.5}
 
 CASES = [
@@ -128,7 +129,7 @@ CASES = [
     _quiet(_case("qwen3-4b", "qwen3", "quiet", {"input_ids": _ids(21)})),
     _case("mistral-small", "mistral", "padded", {"input_ids": _ids(37), "attention_mask": _mask(37, 30)}),
     _quiet(_case("mistral-small", "mistral", "quiet", {"input_ids": _ids(21)})),
-    # No release of torch's libraries has it.
+    # No released torch library has this model.
     _lone(_denoise("chroma-radiance", "chroma-radiance", "whole", _x(3, 16, 40), _all(0.5), 7)),
     _lone(_quiet(_denoise("chroma-radiance", "chroma-radiance", "quiet", _x(3, 24, 16), _all(0.5), 7))),
     _lone(

@@ -1,4 +1,4 @@
-"""SD 1.x by component: a tiny model of the same architecture, and the full size for who asks for it by name."""
+"""Cases of SD 1.x's components: on a tiny model of the same architecture, and at full size under full/."""
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
@@ -13,7 +13,7 @@ def _timesteps(t: float) -> Recipe:
 
 
 def _unet(label: str, model: ModelRecipe, x: Recipe, timesteps: Recipe, tokens=77) -> Case:
-    """timesteps: constant ones hit exact values; drawn ones differ over the batch and have fractions."""
+    """Make a UNet case. timesteps: constant, or drawn: then they differ over the batch and have fractions"""
     width = 128 if model.tiny else 768
     inputs = {"x": x, "timesteps": timesteps, "context": Recipe((_BATCH, tokens, width))}
     return Case(f"{_place(model)}/unet/{label}", "model/unet", inputs, model=model)
@@ -37,7 +37,7 @@ def _place(model: ModelRecipe) -> str:
     return "sd15" if model.tiny else "full/sd15"
 
 
-# Between 430 and 570, with fractions.
+# Timesteps with fractions between 430 and 570.
 _DRAWN = Recipe((_BATCH,), exponent=-11, offset=500.0)
 _PADDING = Recipe((_BATCH, 77), "i32", data="constant", exponent=0, offset=49407)
 
@@ -46,12 +46,12 @@ CASES = [
     _unet("last-step", _TINY, Recipe((_BATCH, 4, 8, 16)), _timesteps(0)),
     _unet("between", _TINY, Recipe((_BATCH, 4, 8, 24)), _DRAWN),
     _unet("long-prompt", _TINY, Recipe((_BATCH, 4, 8, 8)), _DRAWN, tokens=154),
-    # Hardly any signal: groups whose variance is that of the biases, so that eps counts.
+    # The signal is so small that a group's variance is that of the biases, which makes group_norm's eps matter.
     _unet("quiet", _TINY, Recipe((_BATCH, 4, 16, 8), exponent=-30), _timesteps(1)),
     _clip("long", _TINY, _ids()),
     _clip("short", _TINY, _ids(9)),
     _clip("padding", _TINY, _PADDING),
-    # Few ids, so that the one that ends a prompt comes somewhere in the middle.
+    # A vocabulary of few ids, so that the EOS id occurs in the middle of a row.
     _clip("ended", _TINY, _ids(n=40), eos=7),
     _vae("encoder", "tall", _TINY, Recipe((_BATCH, 3, 64, 32), exponent=-16)),
     _vae("encoder", "black", _TINY, Recipe((_BATCH, 3, 16, 24), data="constant", offset=-1.0)),

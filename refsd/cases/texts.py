@@ -1,4 +1,4 @@
-"""Text encoders other than SD 1.x's, as stable-diffusion.cpp reads them: in the sizes that it loads."""
+"""Cases of text encoders other than SD 1.x's, in the sizes that stable-diffusion.cpp loads."""
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
@@ -13,13 +13,13 @@ def _llm(name: str, op: str, family: str, layers: list[int], inputs: dict[str, R
 
 
 def _sd3(op: str, family: str) -> Case:
-    """Few ids, so that the one that ends a prompt comes somewhere in the middle."""
+    """Make a case of SD 3's CLIP, with a vocabulary of few ids, so that EOS occurs in the middle of a row."""
     params = {"clip_skip": 2, "final_norm": False, "eos": 7}
     model = ModelRecipe(family, "f16")
     return Case(f"full/{family}/sd3", f"model/{op}", {"input_ids": _ids(77, 40, batch=2)}, params, model)
 
 
-# The second row ends in padding.
+# The second row ends with padding.
 _PADDED = {
     "input_ids": _ids(512, 1000, batch=2),
     "attention_mask": Recipe((2, 512), "i32", data="prefix", exponent=0, n=470),

@@ -1,8 +1,8 @@
-"""Samplers on an analytic model, whole trajectories: what the model is shown and what it answers, step by step.
+"""Cases of samplers on an analytic model. An answer is the whole trajectory: every input and output of the model.
 
-The noises are inputs: the first, times the first sigma, is where a trajectory begins; each step that draws takes
-the next. The model is a formula (refsd/engines/exec/protocol.md), so an engine needs no weights. Under flow/ it is
-that of a rectified flow. CFG++ also shows the answer without the prompt.
+The noises are inputs: a trajectory begins at the first noise times the first sigma, and each later draw takes the
+next noise. The model is a formula (refsd/engines/exec/protocol.md), so an engine needs no weights. Under flow/ the
+model is that of a rectified flow. CFG++ answers also have the model's output without the prompt.
 """
 
 from refsd.golden.case import Case
@@ -10,10 +10,10 @@ from refsd.golden.recipe import Recipe
 
 _SHAPE = (1, 4, 5, 7)
 _GUIDANCE = 3.0
-# CFG++ goes between the two answers.
+# CFG++ interpolates between the outputs with and without the prompt.
 _INTERPOLATED = 0.6
 
-# sampler -> its draws in five steps, and its eta where it has one
+# sampler -> noise draws in five steps, and eta if it has one
 _SOLVERS: dict[str, tuple[int, float | None]] = {
     **dict.fromkeys(
         (
@@ -34,7 +34,7 @@ _SOLVERS: dict[str, tuple[int, float | None]] = {
     "sa_solver": (2, None),
     "sa_solver_pece": (2, None),
 }
-# The same for CFG++, whose model answers twice, and for the solvers of a rectified flow.
+# The same for CFG++ samplers and for the solvers of a rectified flow.
 _CFG_PP: dict[str, tuple[int, float | None]] = {
     **dict.fromkeys(("euler_cfg_pp", "dpm++2m_cfg_pp", "res_multistep_cfg_pp", "euler_ge_cfg_pp"), (0, None)),
     **dict.fromkeys(("euler_a_cfg_pp", "dpm++2s_a_cfg_pp", "dpm++2s_a_cfg_pp_first"), (4, 1.0)),
@@ -54,7 +54,7 @@ _FLOW: dict[str, tuple[int, float | None]] = {
     "euler_cfg_pp": (0, None),
     **dict.fromkeys(("euler_a_cfg_pp", "dpm++2s_a_cfg_pp"), (4, 1.0)),
 }
-# The schedules that the solvers' cases leave out, in a number of steps at which no two are the same.
+# Schedules other than karras, for the cases with 7 steps; no two of them are equal at 7 steps.
 _SCHEDULES = ("discrete", "exponential", "sgm_uniform", "simple", "smoothstep", "kl_optimal", "lcm", "beta", "ays")
 
 
@@ -72,7 +72,7 @@ def _case(sampler: str, schedule: str, steps: int, draws: int, eta: float | None
 
 CASES = [
     *(_case(sampler, "karras", 5, draws, eta) for sampler, (draws, eta) in (_SOLVERS | _CFG_PP).items()),
-    # An even number of steps, of which the last has no partner.
+    # With 6 steps, this solver of two steps at a time ends with an unpaired one.
     _case("dpm++2s", "discrete", 6, 0, None),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),
     *(_case("euler_a", schedule, 7, 6, 1.0) for schedule in _SCHEDULES[1::2]),

@@ -1,4 +1,4 @@
-"""SD 2, SDXL, their kin of SD 1 and ControlNet in full size and in shapes that sd-cli's command line makes."""
+"""Cases of SD 2, SDXL, their variants and ControlNet, at full size and in shapes that sd-cli can be made to run."""
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.recipe import Recipe
@@ -8,7 +8,7 @@ _PICTURE = {"exponent": -18, "offset": 0.5}
 
 
 def _unet(family: str, context_dim: int, type="f16", channels=4, batch=2, component="unet", **more: Recipe) -> Case:
-    """Times between 430 and 570, with fractions."""
+    """Make a UNet case, with fractional timesteps between 430 and 570."""
     inputs = {
         "x": Recipe((batch, channels, 8, 16)),
         "timesteps": Recipe((batch,), exponent=-11, offset=500.0),
@@ -19,7 +19,7 @@ def _unet(family: str, context_dim: int, type="f16", channels=4, batch=2, compon
 
 
 def _clip(family: str, component: str, type: str, **params) -> Case:
-    """Few ids, so that the one that ends a prompt comes somewhere in the middle."""
+    """Make a CLIP case with a vocabulary of few ids, so that EOS occurs in the middle of a row."""
     ids = Recipe((1, _TOKENS), "i32", data="token_ids", exponent=0, n=40, seed=1)
     params = {"eos": 7, "clip_skip": 2, **params}
     return Case(

@@ -1,1 +1,1 @@
-"""Two engines and the reference: which is right, by how much, where they part, why."""
+"""Compare two engines with each other and with the reference: which is right, where they differ, and why."""

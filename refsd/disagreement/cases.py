@@ -1,4 +1,4 @@
-"""Two engines on cases: each is judged against the reference, and both against each other, tap by tap."""
+"""Compare two engines on cases: judge each against the reference, then both against each other, tap by tap."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
@@ -18,13 +18,13 @@ Outcome = Literal["both conform", "one is wrong", "both are wrong", "not compare
 
 
 class Parting(msgspec.Struct, frozen=True):
-    """The first tap or output at which an engine errs by itself.
+    """The first tap or output at which an engine makes an error of its own.
 
-    at:       its name
-    distance: |A - B| / |truth| there; None where one of them has not got it, or in another shape
-    own:      engine -> relative L2 from what the reference makes of that engine's own earlier taps
-    allowed:  engine -> how much of that its declared numerics allow
-    before:   so many taps before it are right in both engines
+    at:       name of the tap or output
+    distance: |A - B| / |truth| of it; None if an engine lacks it or has it in another shape
+    own:      engine -> relative L2 error against the reference, computed from the engine's own earlier taps
+    allowed:  engine -> the error that its declared numerics allow
+    before:   number of earlier taps that are right in both engines
     """
 
     at: str
@@ -35,13 +35,13 @@ class Parting(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One case.
+    """The comparison of two engines on one case.
 
-    right, wrong: engines that conform, and that do not
-    distance:     |A - B| / |truth| of the outputs, the largest; None where they cannot be compared
-    explained:    how far apart two engines of these numerics may be, likewise
-    alike:        both are wrong, and agree with each other
-    parting:      None where both conform, or one gave no answer
+    right, wrong: names of the engines that conform, and of those that do not
+    distance:     largest |A - B| / |truth| of the outputs; None if they cannot be compared
+    explained:    largest distance that the declared numerics of both engines explain
+    alike:        True if both are wrong, but agree with each other
+    parting:      the first error; None if both conform, or if an engine gave no answer
     sides:        A's result and B's
     """
 
@@ -58,7 +58,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class Disagreement(msgspec.Struct, frozen=True):
-    """engines: name -> version, A's first"""
+    """The comparison of two engines on all cases. engines: name -> version, A's first"""
 
     refsd: str
     engines: dict[str, str]
@@ -70,12 +70,12 @@ class Disagreement(msgspec.Struct, frozen=True):
 
     @property
     def agree(self) -> bool:
-        """Both engines conform in every case that both take."""
+        """True if both engines conform in every case that neither refuses."""
         return all(case.outcome == "both conform" for case in self.compared)
 
 
 def compare_case(runner: Runner, a: Engine, b: Engine, case: Case) -> Compared:
-    """Put one case to both engines. Their names must differ."""
+    """Run one case on both engines and compare them. The engines' names must differ."""
     refusals = [engine.refuses(case) for engine in (a, b)]
     if any(refusals):
         sides = [
@@ -117,7 +117,7 @@ def disagree(
     refsd: str,
     done: Callable[[Compared], None] = lambda compared: None,
 ) -> Disagreement:
-    """Put every case to both engines.
+    """Compare two engines on every case.
 
     refsd: version of the reference
     done:  called after each case
@@ -150,7 +150,10 @@ def _parting(a: Answered, b: Answered) -> Parting | None:
 
 
 def _in_order(answered: Answered) -> dict[str, Metrics]:
-    """Taps and outputs in the order of computation; of an output that was measured twice, on its own taps."""
+    """Return the metrics of taps and outputs in the order of computation.
+
+    An output that is also a tap was measured twice; the measurement from the engine's own earlier taps is kept.
+    """
     found: dict[str, Metrics] = {}
     for m in [*answered.examined.trace.taps, *answered.examined.outputs]:
         found.setdefault(m.output, m)
@@ -170,7 +173,7 @@ def _farthest(truth: Answer, a: Answer, b: Answer) -> float | None:
 
 
 def _distance(a: np.ndarray, b: np.ndarray, truth: np.ndarray) -> float | None:
-    """|a - b| / |truth|, where all are finite; None where the shapes differ or nothing is finite."""
+    """Compute |a - b| / |truth| over finite elements; None if shapes differ, or a and b differ in the others."""
     if a.shape != b.shape or a.shape != truth.shape:
         return None
     a, b, truth = (np.asarray(y, np.float64) for y in (a, b, truth))

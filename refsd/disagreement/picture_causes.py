@@ -1,4 +1,4 @@
-"""Why two ways to a picture part: settings are exchanged one by one, and the stage is computed again."""
+"""Explain why two pictures differ: exchange settings one by one, and recompute the stage that differs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ Distance = Callable[[np.ndarray | None, np.ndarray | None], float | None]
 
 TEXT = ("tokens.", "cond", "uncond")
 ALL = "all of it is "
-# Settings that a stage reads.
+# The settings that each stage reads.
 _TEXT_SETTINGS = (
     "convention.prompt",
     "convention.projects_clip_l",
@@ -27,17 +27,18 @@ _LEVEL_SETTINGS = ("schedule", "steps", "strength", "flow_shift", "levels")
 _LEVEL_RULES = ("convention.family_rows", "convention.reads_scheduler", "convention.truncation")
 _START_SETTINGS = ("rng", "first_noise", "from_image")
 _STEP_SETTINGS = ("sampler", "guided", "image_cfg_scale", "guidance", "output", "prediction")
-_WORTH_SAYING = 0.5  # a share of the difference
+_WORTH_SAYING = 0.5  # report a setting that leaves at most this share of the difference
 
 
 def explain_root(
     pipe: Pipeline, stage: str, a: Plan, b: Plan, target: np.ndarray, distance: Distance, limit: float
 ) -> list[str]:
-    """The settings of b with which a's stage becomes the target, in phrases.
+    """Find the settings of b that turn a's tensor at a stage into the target. -> phrases
 
-    target: the stage's tensor as b has it; limit: the relative L2 that counts as the same
+    target: b's tensor of the stage
+    limit:  relative L2 distance up to which tensors count as equal
 
-    Of noise levels, which `resolve` makes of many settings, those that differ.
+    Noise levels depend on many settings through `resolve`; for them, all settings that differ are listed.
     """
     known = {difference.name: difference for difference in differences(a, b)}
     if stage == "sigmas":
@@ -80,9 +81,9 @@ def explain_wrong(
     distance: Distance,
     limit: float,
 ) -> list[str]:
-    """The settings with which the reference agrees with a dump that is wrong first at a stage, in phrases.
+    """Find settings with which the reference agrees with a dump at the dump's first wrong stage. -> phrases
 
-    donors: other conventions, and other schedules, by name: the plans that they resolve to
+    donors: name of another convention or schedule -> the plan with it
     """
     causes = []
     for name, donor in donors.items():
@@ -96,7 +97,7 @@ def explain_wrong(
 
 
 def inherited(pipe: Pipeline, a: PictureRun, b: PictureRun, distance: Distance, limit: float) -> str:
-    """Whether a's sampler, from b's conditioning, levels and first latent, ends where b's does, in a sentence."""
+    """Say in a sentence whether a's sampler ends like b's from b's conditioning, noise levels and first latent."""
     its = {name: getattr(b.plan, name) for name in ("sigmas", "levels", "first_noise", "last_scale", "seeds")}
     grafted = run_picture(pipe, replace(a.plan, **its), b.conditioning, b.start)
     left = distance(grafted.tensors["latent"], b.tensors["latent"])

@@ -1,12 +1,12 @@
-"""A picture's way from a prompt to pixels, with everything that was computed on it, by name and in order.
+"""Draw a picture and record every tensor from the prompt to the pixels, in the order of computation.
 
-tokens.cond.clip  [J]           ids, and tokens.cond.weights [J], of CLIP's chunks; tokens.uncond...
-cond, cond.y, cond.mask         what the network is conditioned on; uncond, ...
+tokens.cond.clip  [J]           token ids of CLIP's chunks; tokens.cond.weights [J]; likewise tokens.uncond...
+cond, cond.y, cond.mask         context, pooled vector and mask of the prompt; likewise uncond, ...
 sigmas            [steps]       noise levels at which the steps begin
-noise             [1, C, h, w]  of the seed
+noise             [1, C, h, w]  the seed's noise
 steps.{i}.x                     latents before step i; steps.{i}.denoised
-calls.{k}.x, .timesteps         what the network is given at call k; .cond, .uncond: what it answers
-latent, image                   the end, and the picture, -1..1
+calls.{k}.x, .timesteps         the network's inputs at call k; .cond, .uncond: its outputs
+latent, image                   the final latent; the picture, -1..1
 """
 
 import re
@@ -26,12 +26,12 @@ from refsd.pipelines.plan import Plan
 from refsd.pipelines.prompts import CLIP
 
 Tensors = dict[str, np.ndarray]
-_FIRST = "0."  # of a file of `refsd txt2img --taps`, the first picture's tensors
+_FIRST = "0."  # prefix of the first picture's tensors in a file of `refsd txt2img --taps`
 _STEP_SIGMA = re.compile(r"steps\.(\d+)\.sigma")
 
 
 class PictureRun(NamedTuple):
-    """A walk of the reference. conditioning, start: what sampling began with"""
+    """A picture drawn by the reference. conditioning, start: the conditioning and initial latent of the sampling"""
 
     plan: Plan
     tensors: Tensors
@@ -40,7 +40,7 @@ class PictureRun(NamedTuple):
 
 
 class _HeardEncoder(LoadedComponent):
-    """A text encoder that keeps the ids that it is given."""
+    """A text encoder that records its input ids in `heard`."""
 
     heard: list[np.ndarray]
 
@@ -57,7 +57,7 @@ def run_picture(
 ) -> PictureRun:
     """Draw the plan's first picture.
 
-    conditioning, start: in place of those of the plan
+    conditioning, start: replace those of the plan
     """
     tensors: Tensors = {}
     if conditioning is None:
@@ -73,7 +73,7 @@ def run_picture(
 
 
 def encode(pipe: Pipeline, plan: Plan) -> tuple[txt2img.Conditioning, Tensors]:
-    """Both prompts' conditioning, with the tokens on the way to it."""
+    """Encode both prompts. -> the conditioning; tensors of the conditioning and its tokens, by name"""
     texts, tensors = {}, {}
     for which in ("cond", "uncond"):
         negative = which == "uncond"
@@ -95,7 +95,7 @@ def encode(pipe: Pipeline, plan: Plan) -> tuple[txt2img.Conditioning, Tensors]:
 
 
 def read_picture(path: Path) -> Tensors:
-    """The first picture in a file of the names above, as `refsd txt2img --taps` writes it. Raises BadInput."""
+    """Read the first picture's tensors from a file of `refsd txt2img --taps`. Raises BadInput if it has none."""
     tensors = {name.removeprefix(_FIRST): y for name, y in read_dump(path).items()}
     if not {"cond", "noise", "latent", "image", "calls.0.x", "steps.0.x"} & tensors.keys():
         some = ", ".join(list(tensors)[:3])
@@ -104,7 +104,7 @@ def read_picture(path: Path) -> Tensors:
 
 
 def in_order(tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """In the order of computation, each step's sigma joined to `sigmas`; what follows from the rest is left out."""
+    """Sort tensors by the order of computation, join each step's sigma to `sigmas`, and drop the redundant eps."""
     levels = {
         int(found[1]): y for name, y in tensors.items() if (found := _STEP_SIGMA.fullmatch(name)) and y.size == 1
     }
@@ -115,7 +115,7 @@ def in_order(tensors: Mapping[str, np.ndarray]) -> Tensors:
 
 
 def _rank(name: str, names: list[str]) -> tuple[int, int]:
-    """tokens, conditioning, sigmas, noise, the latents at the start; then as they came."""
+    """Sort key: tokens, conditioning, sigmas, noise, initial latents; then the others as given; latent, image."""
     groups = ("tokens.", ("cond", "uncond"), "sigmas", "noise", "steps.0.x")
     group = next((i for i, begins in enumerate(groups) if name.startswith(begins)), len(groups))
     last = len(groups) + ("latent", "image").index(name) + 1 if name in ("latent", "image") else group
@@ -142,5 +142,5 @@ _TITLES = (
 
 
 def title(name: str) -> str:
-    """What a tensor of a picture's way is, in words."""
+    """Describe a tensor by its name: "latent before step 3"."""
     return next((re.sub(pattern, words, name) for pattern, words in _TITLES if re.fullmatch(pattern, name)), name)

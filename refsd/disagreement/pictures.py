@@ -1,4 +1,4 @@
-"""Two ways to one picture, stage by stage, each beside the reference under its own convention."""
+"""Compare two ways to draw a picture, stage by stage; judge programs and dumps under their own convention."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,25 +22,27 @@ from refsd.pipelines.plan import Plan
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
-# Between two float64 runs of the reference nothing but the order of a sum may differ.
+# Two float64 runs of the reference may differ only in the order of sums.
 _FLOAT64 = 1e-11
-# What any float32 engine loses: some roundings; of noise levels, a table's root, quotient and interpolation.
+# Error of any float32 engine: a few roundings; for noise levels, a table's root, quotient and interpolation.
 _ROUNDING, _LEVEL_ROUNDING = 2.0**-22, 2.0**-18
-# The first of each is computed from the settings alone, not from another stage.
+# Stages that depend only on the settings, not on another stage.
 _ROOTS = (*TEXT, "sigmas", "noise", "steps.0.x")
 
 
 PlanOf = Callable[..., tuple[Pipeline, Plan]]
-# Conventions whose program can be looked into, and how it computes.
+# convention whose program can be run with a tap -> the program's numerics
 PROGRAMS = {"sdcpp": GGML_CPU}
 
 
 class Side(NamedTuple):
-    """What is put beside another.
+    """One of the two ways to draw the picture.
 
-    name:       as it was asked for
-    convention: whose settings it has; profile: how it computed
-    dump:       a file with what it computed; program: one that draws it; neither: the reference draws it
+    name:       as given on the command line
+    convention: the convention that resolves the settings
+    profile:    the numerics profile
+    dump:       file with recorded tensors
+    program:    program that draws the picture; without dump and program, the reference draws it
     """
 
     name: str
@@ -51,12 +53,12 @@ class Side(NamedTuple):
 
     @property
     def judged(self) -> bool:
-        """False where the reference itself draws it."""
+        """True if a dump or a program gives the tensors; False if the reference draws the picture itself."""
         return self.dump is not None or self.program is not None
 
     @classmethod
     def of(cls, argument: str) -> "Side":
-        """sdcpp, diffusers:torch-f16, sdcpp:SD_CLI, dump:FILE:torch-f16:diffusers. Raises BadInput for others."""
+        """Parse sdcpp, diffusers:torch-f16, sdcpp:SD_CLI or dump:FILE:torch-f16:diffusers. Raises BadInput."""
         kind, _, rest = argument.partition(":")
         words = rest.split(":") if rest else []
         convention, profile = DEFAULT.name if kind == "dump" else kind, FLOAT64.name
@@ -81,7 +83,7 @@ class Side(NamedTuple):
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A setting that the two resolve differently. a, b: in words"""
+    """A setting that differs between the two sides. a, b: its values in words"""
 
     name: str
     a: str
@@ -89,12 +91,12 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One tensor on the way.
+    """One tensor of the picture, compared between the sides.
 
-    title:     what it is
-    distance:  |A - B| / |B's reference|; None where the shapes differ, or one has it not
-    explained: what their numerics explain of it
-    shapes:    of each side, by its name; of those that have it
+    title:     description of the tensor
+    distance:  |A - B| / |B|; None if the shapes differ, a side lacks the tensor, or it is not finite
+    explained: the distance that the sides' numerics explain
+    shapes:    side -> shape, for the sides that have the tensor
     margins:   side -> margin of its verdict against the reference under its own convention; above 1 it is wrong
     """
 
@@ -115,7 +117,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Root(msgspec.Struct, frozen=True):
-    """A stage that parts by its own doing. causes: settings that account for it, in phrases"""
+    """A stage that differs by itself, not because of an earlier one. causes: phrases with the settings at fault"""
 
     stage: str
     title: str
@@ -123,13 +125,14 @@ class Root(msgspec.Struct, frozen=True):
 
 
 class PictureDisagreement(msgspec.Struct, frozen=True):
-    """
-    settings:  that the two resolve differently
+    """The comparison of two ways to draw a picture.
+
+    settings:  settings that differ
     stages:    in the order of computation
-    roots:     where they part by what each does itself
-    inherited: what the stages after the roots add of their own, in a sentence; "" if nothing is known
-    wrong:     side -> the first stage at which it is wrong
-    reasons:   side -> why, in words
+    roots:     stages that differ by themselves
+    inherited: a sentence on whether the later stages only inherit the difference; "" if unknown
+    wrong:     side -> its first wrong stage
+    reasons:   side -> why that stage is wrong, in words
     """
 
     refsd: str
@@ -144,7 +147,7 @@ class PictureDisagreement(msgspec.Struct, frozen=True):
 
     @property
     def parting(self) -> Stage | None:
-        """The first stage where they part."""
+        """The first stage that differs."""
         return next((stage for stage in self.stages if stage.parts), None)
 
     @property
@@ -153,8 +156,11 @@ class PictureDisagreement(msgspec.Struct, frozen=True):
 
 
 class _Answer(NamedTuple):
-    """
-    found: what the side has; truth: the reference in float64 under its convention; honest: under its numerics
+    """A side's tensors and the reference's.
+
+    found:  the side's tensors
+    truth:  the reference in float64, under the side's convention
+    honest: the reference under the side's convention and numerics
     """
 
     side: Side
@@ -163,7 +169,7 @@ class _Answer(NamedTuple):
     honest: PictureRun
 
     def honest_error(self, name: str) -> float:
-        """Relative L2 between the honest run and the truth."""
+        """Return the relative L2 distance between the honest run and the truth; 0 if a tensor is missing."""
         apart = distance(self.honest.tensors.get(name), self.truth.tensors.get(name))
         return 0.0 if apart is None else apart
 
@@ -175,14 +181,15 @@ def disagree(
     refsd: str,
     say: Callable[[str], None] = lambda what: None,
 ) -> PictureDisagreement:
-    """
-    plan_of: (convention, numerics, settings in place of the user's) -> the model opened in these numerics, and the
-             settings as the convention resolves them
-    drawn:   the tensors of a side that a program draws
-    refsd:   version of the reference
-    say:     called with what is being done
+    """Compare two ways to draw a picture.
 
-    Raises BadInput where a dump is none, or a setting does not fit.
+    plan_of: (convention, numerics, replaced settings) -> the model opened with these numerics, and the settings as
+             the convention resolves them
+    drawn:   returns the tensors of a side that a program draws
+    refsd:   version of the reference
+    say:     called with a phrase for progress
+
+    Raises BadInput if a dump is invalid, or if a setting cannot be used.
     """
     given: dict[Side, Tensors] = {}
     for side in sides:
@@ -225,7 +232,7 @@ def disagree(
 
 
 def distance(x: np.ndarray | None, y: np.ndarray | None) -> float | None:
-    """|x - y| / |y|; None where one is missing, of another shape or not finite."""
+    """Compute |x - y| / |y|; None if one is missing, has another shape or is not finite."""
     if x is None or y is None or x.shape != y.shape:
         return None
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
@@ -256,7 +263,7 @@ def _stages(names: list[str], a: _Answer, b: _Answer, margins: list[dict[str, fl
 
 
 def _judge(one: _Answer) -> tuple[dict[str, float], dict[str, str]]:
-    """Margins of the tensors that a dump has, and the reasons of those that fail, in order."""
+    """Judge the tensors of a dump or program. -> name -> margin; name -> reason of the failing ones, in order"""
     if not one.side.judged:
         return {}, {}
     numerics: Numerics = PROFILES[one.side.profile]
@@ -268,7 +275,7 @@ def _judge(one: _Answer) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def _explain_wrong(one: _Answer, stage: str, plan_of: PlanOf) -> list[str]:
-    """What makes the reference agree with a dump at its first wrong stage: other conventions, other schedules."""
+    """Find other conventions or schedules with which the reference agrees at the side's first wrong stage."""
     if not stage.startswith(_ROOTS):
         return []
     own = one.side.convention
@@ -289,7 +296,7 @@ def _least(name: str) -> float:
 
 
 def _roots(pipe: Pipeline, outcome: PictureDisagreement, a: _Answer, b: _Answer) -> Iterator[Root]:
-    """The stages that part by their own doing: each root, else the first stage that parts."""
+    """Yield the stages that differ by themselves: those of _ROOTS that differ, else the first stage that does."""
     parting = [stage for stage in outcome.stages if stage.parts]
     own = [stage for stage in parting if stage.name.startswith(_ROOTS)] or parting[:1]
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""The settings of two plans, by name: which differ, and in words how."""
+"""Compare the settings of two plans by name, and describe the differences."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -8,11 +8,15 @@ import numpy as np
 
 from refsd.pipelines.plan import Plan
 
-CONVENTION = "convention."  # before the name of a field of the plan's convention
+CONVENTION = "convention."  # prefix of the names of a convention's fields
 
 
 class Difference(NamedTuple):
-    """name: of a field of Plan, or "convention." and one of Convention; a, b: its values in words"""
+    """A setting that differs.
+
+    name: a field of Plan, or "convention." and a field of Convention
+    a, b: values in words
+    """
 
     name: str
     a: str
@@ -23,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def differences(a: Plan, b: Plan) -> Iterator[Difference]:
-    """Every setting that differs; a convention's own name is none."""
+    """List every setting that differs; the conventions' names do not count as a setting."""
     names = [field.name for field in fields(a) if field.name != "convention"]
     names += [f"{CONVENTION}{field.name}" for field in fields(a.convention) if field.name != "name"]
     for name in names:
@@ -38,7 +42,7 @@ def value(plan: Plan, name: str) -> Any:
 
 
 def exchanged(a: Plan, b: Plan, name: str) -> Plan:
-    """a with b's setting of this name."""
+    """Return plan a with b's value of one setting."""
     field = name.removeprefix(CONVENTION)
     if field == name:
         return replace(a, **{name: getattr(b, name)})
@@ -46,7 +50,7 @@ def exchanged(a: Plan, b: Plan, name: str) -> Plan:
 
 
 def words(setting: Any) -> str:
-    """A value in a few words: what has a name by that, numbers by the first and the last."""
+    """Describe a value in a few words: by its name if it has one; arrays by the first and the last number."""
     if isinstance(setting, np.ndarray):
         return f"{len(setting)} from {setting[0]:.8g} to {setting[-2]:.8g}, {setting[-1]:.8g}"
     if hasattr(setting, "sigmas"):
