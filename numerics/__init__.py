@@ -1,1 +1,1 @@
-"""How an engine rounds, as a value, and the arithmetic that rounds so; tensors and errors."""
+"""Describe how an engine rounds, and compute with this rounding; also stored tensors and errors."""

@@ -1,7 +1,7 @@
-"""The operations of every model under one Numerics: kernels between two roundings.
+"""Compute the operations of every model under one Numerics.
 
-Arrays travel in the storage dtype. Each operation widens its inputs to the compute dtype, calls a kernel and rounds
-the result. Where storage is narrower than compute, an operation that torch composes of several, like
+Arrays between operations are in the storage dtype. Each operation widens its inputs to the compute dtype, calls a
+kernel and rounds the result. If storage is narrower than compute, an operation that torch composes of several, like
 x * (1 + scale) + shift, is rounded after each of them.
 """
 
@@ -49,9 +49,9 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "im2col": conv2d_im2col,
     "direct": conv2d,
     "fast": conv2d_fast,
-    "winograd-f16": conv2d_im2col,  # where Winograd does not apply
+    "winograd-f16": conv2d_im2col,  # for layers to which Winograd does not apply
 }
-_WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32 on all cores, where NumPy takes one
+_WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32; uses all cores, NumPy only one
 _ANGLES = {
     "float64": rope.rope_angles,
     "float32": rope.rope_angles_float32,
@@ -62,11 +62,12 @@ _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "o
 
 
 class Arithmetic:
-    """
-    numerics:   what is rounded where
-    deviations: parameters that are replaced whatever the caller asks for
+    """The operations of a model, with the rounding and the deviations of an engine.
 
-    x, q, k, v: arrays in the storage dtype. weight, bias: arrays from `expand`.
+    numerics:   what is rounded, and to which type
+    deviations: parameters that replace the caller's
+
+    In all methods x, q, k, v are arrays in the storage dtype; weight and bias are arrays from `expand`.
     """
 
     def __init__(self, numerics: Numerics, deviations: Iterable[Deviation] = ()):
@@ -77,7 +78,7 @@ class Arithmetic:
             self._forced.setdefault(d.op, {}).update(d.sets)
 
     def parameter(self, op: str, name: str, value):
-        """The value, or what a deviation puts in its place."""
+        """Return a parameter's value, or the value that a deviation sets instead."""
         return self._forced.get(op, {}).get(name, value)
 
     def _widen(self, x) -> np.ndarray:
@@ -87,13 +88,13 @@ class Arithmetic:
         return y.astype(self.numerics.storage_dtype, copy=False)
 
     def store(self, x) -> np.ndarray:
-        """An input, rounded to the storage dtype."""
+        """Round an input to the storage dtype."""
         return np.asarray(x).astype(self.numerics.storage_dtype, copy=False)
 
     def expand(self, weight: StoredTensor) -> np.ndarray:
-        """A weight as the ops below take it: dequantized, rounded to storage, in the compute dtype.
+        """Dequantize a weight for the operations below: rounded to storage, in the compute dtype.
 
-        Writable too: to Numba a read-only array is another type, for which it would compile anew.
+        The array is writable, because Numba would compile again for a read-only one.
         """
         widen = _WIDEN.get(weight.type)
         if widen is not None and self.numerics.storage_dtype == np.float32:
@@ -103,7 +104,7 @@ class Arithmetic:
         return np.require(values, self.numerics.compute_dtype, ["C", "W"])
 
     def borrow(self, weight: StoredTensor) -> np.ndarray:
-        """`expand`, perhaps in memory that this thread's next call writes over: for one product, then forgotten."""
+        """Expand a weight for a single product; this thread's next call of `borrow` may overwrite the memory."""
         if not self.numerics.storage_dtype == self.numerics.compute_dtype == np.float32:
             return self.expand(weight)
         if weight.type in _WIDEN:
@@ -118,7 +119,7 @@ class Arithmetic:
         return self.expand(weight)
 
     def round_as(self, x: np.ndarray, type_name: str | None) -> np.ndarray:
-        """The values of x after a trip through a storage type; None leaves x alone."""
+        """Round x to a storage type and back; None returns x."""
         if type_name is None:
             return x
         if type_name == "tf32":
@@ -133,20 +134,20 @@ class Arithmetic:
 
     @property
     def _fuses(self) -> bool:
-        """Whether two kernels in one give what they give one after the other: nothing is rounded between them."""
+        """True if nothing is rounded between two operations, so that a fused kernel gives the same result."""
         return self.numerics.storage == self.numerics.compute
 
     def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
-        """A kernel that asks no more than its arrays widened and its result rounded."""
+        """Call a kernel that only needs its arrays widened and its result rounded."""
         return self._round(kernel(*(self._widen(a) for a in arrays), **params))
 
     @property
     def settled(self) -> Callable[[np.ndarray], np.ndarray]:
-        """What becomes of a result that is kept: rounded to storage and widened again, or left as it is."""
+        """Return the function that rounds a result that is passed on: to storage and back, or not at all."""
         return as_it_is if self._fuses else lambda y: self._widen(self._round(y))
 
     def activation(self, weight_type: str) -> Callable[[np.ndarray], np.ndarray]:
-        """What becomes of a result between two products, before one with a weight of this type: its roundings."""
+        """Return the function that rounds a result before it enters a linear layer with a weight of this type."""
         through = self.numerics.input_of(weight_type)
         if through is None and self._fuses:
             return as_it_is
@@ -160,7 +161,7 @@ class Arithmetic:
     def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
         """x [N, C, H, W], weight [K, C/groups, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]
 
-        weight: or what `filters` made of it; stride, dilation: a number, or (down, across)
+        weight: from `expand`, or from `filters`; stride, dilation: a number, or (down, across)
         """
         n = self.numerics
         if isinstance(weight, Filters):
@@ -171,13 +172,13 @@ class Arithmetic:
         return self._round(_CONVOLUTIONS[n.convolution](x, weight, bias, stride, padding, dilation, groups))
 
     def choose(self, x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0)) -> Choice:
-        """Which algorithm conv2d takes, if filters can be kept."""
+        """Return the algorithm that conv2d uses if transformed filters can be cached."""
         if self.numerics.convolution == "fast":
             return choose(x_shape, weight_shape, stride, padding)
         return Choice(self.numerics.convolution, f"as {self.numerics.name} has it")
 
     def filters(self, weight: StoredTensor, choice: Choice) -> np.ndarray | Filters:
-        """A weight as `choice` uses it best, to be kept."""
+        """Transform a weight for the algorithm `choice`, to be cached."""
         return prepare(self.expand(weight), choice)
 
     def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
@@ -223,18 +224,18 @@ class Arithmetic:
         return modulation.adaptive_layer_norm(x, shift, scale, eps)
 
     def rms_norm(self, x, weight, eps=1e-6):
-        """x [..., D], weight [D] or None (1) -> [..., D]; of heads where x is [N, L, H, D]"""
+        """x [..., D], weight [D] or None (1) -> [..., D]; x [N, L, H, D] normalises each head"""
         eps = self.parameter("rms_norm of heads" if x.ndim == 4 else "rms_norm", "eps", eps)
         return self._round(rms_norm(self._widen(x).reshape(-1, x.shape[-1]), weight, eps).reshape(x.shape))
 
     def rms_norm_apart(self, x, weight, eps=1e-6):
-        """rms_norm whose result is rounded before it meets the weight, as transformers' classes do"""
+        """rms_norm that rounds before multiplying by the weight, as the classes of transformers do"""
         if self._fuses:
             return self.rms_norm(x, weight, eps)
         return self.multiply(self.rms_norm(x, None, eps), weight)
 
     def l2_norm(self, x, eps=1e-12):
-        """x [..., D] -> the same: x / max(length of its row, eps)"""
+        """x [..., D] -> [..., D]: x / max(|x|, eps), with |x| over the last axis"""
         if self._fuses:
             return l2_norm(self._widen(x).reshape(-1, x.shape[-1]), eps).reshape(x.shape)
         length = self._round(np.linalg.norm(self._widen(x), axis=-1, keepdims=True))
@@ -267,7 +268,7 @@ class Arithmetic:
         return act.geglu(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
     def swiglu(self, x, second_gates=False):
-        """x [..., 2D] -> [..., D]: the SiLU of the first half times the second, or the other way round"""
+        """x [..., 2D] -> [..., D]: SiLU(first half) * second half; second_gates: first half * SiLU(second half)"""
         if self._fuses:
             gate = swiglu.swiglu_second_gates if second_gates else swiglu.swiglu
             return gate(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
@@ -276,7 +277,7 @@ class Arithmetic:
         return self.multiply(value, self.silu(gate))
 
     def swiglu_oai(self, gate, value, alpha, limit):
-        """gate, value [..., D] -> the same, gpt-oss's: kernels/swiglu.py"""
+        """gate, value [..., D] -> [..., D]: gpt-oss's SwiGLU, see kernels/swiglu.py"""
         if self._fuses:
             return swiglu.swiglu_oai(self._widen(gate), self._widen(value), alpha, limit)
         gate, value = self.apply(np.minimum, gate, limit), self.apply(np.clip, value, -limit, limit)
@@ -284,7 +285,7 @@ class Arithmetic:
         return self.multiply(gate, self.add(value, 1))
 
     def softmax(self, x, scale=1.0, mask=None, sinks=None):
-        """x [..., L], mask broadcastable to x, sinks [H] with x [B, H, L, J] -> as x: softmax(scale x + mask)"""
+        """x [..., L], mask broadcast to x, sinks [H] if x is [B, H, L, J] -> [..., L]: softmax(scale x + mask)"""
         x = self.multiply(x, scale)
         if mask is not None:
             x = self.add(x, mask)
@@ -299,7 +300,7 @@ class Arithmetic:
 
         scale: None is 1/sqrt(D)
 
-        Raises BadInput where G does not divide H.
+        Raises BadInput if G does not divide H.
         """
         if not k.shape[2] or q.shape[2] % k.shape[2]:
             raise BadInput(
@@ -345,11 +346,11 @@ class Arithmetic:
         return self._round(embedding(ids, weight))
 
     def add(self, x, y):
-        """x + y, broadcast against each other"""
+        """Add x and y, broadcast against each other."""
         return self._round(np.add(x, y, dtype=self.numerics.compute_dtype))
 
     def multiply(self, x, y):
-        """x * y, broadcast against each other"""
+        """Multiply x and y, broadcast against each other."""
         return self._round(np.multiply(x, y, dtype=self.numerics.compute_dtype))
 
     def modulate(self, x, shift, scale):
@@ -365,20 +366,20 @@ class Arithmetic:
         return self.add(x, self.multiply(gate[:, None], h))
 
     def rope_angles(self, ids, axes_dim, theta):
-        """ids [N, L, A] -> radians [N, L, sum(axes_dim) / 2], float64, whatever the numerics"""
+        """ids [N, L, A] -> radians [N, L, sum(axes_dim) / 2], always float64"""
         return _ANGLES[self.parameter("rope_angles", "precision", "float64")](ids, axes_dim, theta)
 
     def rope(self, x, angle):
-        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: channels 2i and 2i + 1"""
+        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: rotate channels 2i and 2i + 1"""
         return self._round(rope.apply_rope(self._widen(x), angle))
 
     def rope_halves(self, x, angle):
-        """The same on channels i and D/2 + i."""
+        """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: rotate channels i and D/2 + i"""
         return self._round(rope.apply_rope_halves(self._widen(x), angle))
 
 
 def named(numerics: str, deviations: Iterable[str] = ()) -> Arithmetic:
-    """The arithmetic that a command line asks for. Raises BadInput for a name that is not in the tables."""
+    """Return the arithmetic for names from the command line. Raises BadInput for an unknown name."""
     if numerics not in PROFILES:
         raise BadInput(f"--numerics {numerics}: expected one of {', '.join(PROFILES)}")
     for name in deviations:

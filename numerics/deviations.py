@@ -1,8 +1,8 @@
-"""What an engine does differently from the original, by name.
+"""Declare, by name, what engines do differently from the original.
 
-A deviation is no rounding: it is another constant or another function. It is declared here, shown
-in every report, and applied to the reference only on request, to prove that it explains a
-difference. It never passes silently: a report says "deviates", and only a waiver with an expiry
+A deviation is not rounding: it is another constant or another function. It is declared here and
+shown in every report. The reference applies it only on request, to test whether it explains a
+difference. It never passes silently: the report says "deviates", and only a waiver with an end date
 turns that into a pass.
 """
 
@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 
 class Deviation(NamedTuple):
-    """
-    name:   "engine/what", as reports and waivers call it
-    op:     the operation of arithmetic.py whose parameters it replaces, or "rms_norm of heads": queries' and keys'
-    sets:   parameter -> the value the engine uses, whatever the model asks for
-    what:   one sentence
-    source: where it can be read
+    """A declared difference between an engine and the original.
+
+    name:   "engine/what", the name in reports and waivers
+    op:     the operation of arithmetic.py whose parameters it replaces, or "rms_norm of heads" for those of queries
+            and keys
+    sets:   parameter -> the engine's value, which replaces the model's
+    what:   a sentence that describes it
+    source: place in the engine's source
     """
 
     name: str
@@ -27,7 +29,7 @@ class Deviation(NamedTuple):
 
 
 EPS = (0.0, 1.0)
-# Operation and parameter -> what can replace its value: one of these, or a number of a range.
+# (operation, parameter) -> allowed values: a tuple of them, or a range of numbers
 SETTABLE: dict[tuple[str, str], tuple] = {
     ("group_norm", "eps"): EPS,
     ("layer_norm", "eps"): EPS,

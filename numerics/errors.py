@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend."""
+"""The error that stands for every mistake that the user can fix."""
 
 from refsd.numerics.printable import printable
 
@@ -7,8 +7,8 @@ class BadInput(Exception):
     """Bad usage or bad input: a file, a tensor, an option.
 
     The message is one line that names the file and the tensor, what was expected, what was found
-    and what to do. It is made printable, for it may quote what a file says. The command line prints it
-    and exits with 2.
+    and what to do. Control characters are escaped, because the message may quote a file. The command
+    line prints it and exits with code 2.
     """
 
     def __init__(self, message: str):

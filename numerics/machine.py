@@ -1,4 +1,4 @@
-"""What the machine lends: threads and memory."""
+"""Control the threads and find the memory of this machine."""
 
 import os
 from pathlib import Path
@@ -9,12 +9,15 @@ from refsd.numerics.profiles import Numerics
 
 
 def one_answer(numerics: Numerics):
-    """A context in which float64 is the same whatever the number of threads: OpenBLAS's sums move with it."""
+    """Make float64 results independent of the number of threads, which changes OpenBLAS's order of sums.
+
+    Returns a context manager.
+    """
     return threadpool_limits(1 if numerics.compute == "float64" else None, "blas")
 
 
 def memory() -> int:
-    """Bytes of memory that this process may hope for: the machine's, or its container's if that is less."""
+    """Return the bytes of memory of the machine, or of its container if that has less."""
     sizes = [2**33]
     if hasattr(os, "sysconf"):
         sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]

@@ -1,4 +1,4 @@
-"""Text from outside, made safe to show: what an engine said, what a file calls its tensors."""
+"""Make untrusted text safe to print, such as an engine's output or a file's tensor names."""
 
 import re
 
@@ -6,10 +6,10 @@ LONGEST = 2000
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    r"""One line without control characters, for a terminal, XML or JSON.
+    r"""Return a single line without control characters, for a terminal, XML or JSON.
 
-    Whatever Unicode calls no printable character is written as an escape: "\x1b", "\n", "\u202e". That takes in
-    the C0 and C1 controls, line separators, marks that turn the direction of text, and lone surrogates. Text
+    Characters that Unicode does not class as printable are escaped: "\x1b", "\n", "\u202e". These are
+    the C0 and C1 controls, line separators, marks that change the direction of text, and lone surrogates. Text
     beyond `longest` characters is cut.
     """
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: longest + 1])
@@ -20,5 +20,5 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def in_markdown(text: str, longest: int = LONGEST) -> str:
-    """`printable` text for a line or a cell of Markdown: no HTML, no link, no picture, no end of the cell."""
+    """Escape `printable` text for a line or a table cell of Markdown: no HTML, link, picture or cell separator."""
     return re.sub(r"([\\|<&\[])", r"\\\1", printable(text, longest))

@@ -1,7 +1,7 @@
-"""How an engine computes, as a value.
+"""Describe how an engine rounds.
 
-The same model code runs under each of these. `float64` is the truth, `float32` the fast path;
-the others are honest engines: what they round, they round openly, and a bound is derived from it.
+The same model code runs under each profile. `float64` is the truth, `float32` the fast path. The
+other profiles declare the rounding of real engines, from which the error bounds are derived.
 What an engine does *differently* (another eps, another GELU) is not numerics: see deviations.py.
 """
 
@@ -17,19 +17,20 @@ from refsd.kernels.linear_quantized import DOTS
 
 @dataclass(frozen=True)
 class Numerics:
-    """
-    compute:     dtype in which an op works inside, "float64" or "float32"
-    storage:     dtype that every op's result, and every weight, is rounded to
-    activations: weight type -> what linear rounds its input to before it multiplies
-    products:    what linear layers and attention round both factors of their products to: "tf32", "bf16" or "f16";
-                 None leaves them alone. A weight's type in `activations` goes before it for the input.
-    conv:        what conv2d rounds its weight and its patches to; None leaves both alone
-    gelu:        what the GELUs round their input and their result to (ggml's table); None leaves both alone
+    """The rounding of an engine.
+
+    compute:     dtype inside an operation, "float64" or "float32"
+    storage:     dtype to which every result and every weight is rounded
+    activations: weight type -> type to which linear rounds its input before multiplying
+    products:    type to which linear layers and attention round both factors of their products: "tf32", "bf16" or
+                 "f16"; None: no rounding. For the input, an entry in `activations` takes precedence.
+    conv:        type to which conv2d rounds its weight and its patches; None: no rounding
+    gelu:        type to which GELUs round their input and their result (ggml's table); None: no rounding
     flash:       "f16": fused attention, with q, k, v and the mask in float16; None: not fused
     flash_sum:   "f16": fused attention's running sum is in float16; None: in float32
-    convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd if it
-                 pays), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers that it applies to)
-    attention:   "three-pass" or "online" (float32, no row of scores is kept)
+    convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd where it is
+                 faster), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers to which it applies)
+    attention:   "three-pass" or "online" (float32, without storing a row of scores)
     one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
 
@@ -47,7 +48,7 @@ class Numerics:
     one_pass: tuple[str, ...] = ()
 
     def input_of(self, weight_type: str) -> str | None:
-        """What a linear layer with a weight of this type rounds its input to."""
+        """Return the type to which a linear layer with a weight of this type rounds its input."""
         return self.activations.get(weight_type) or self.products
 
     @property
@@ -71,7 +72,7 @@ FLOAT32 = Numerics("float32", "float32", "float32", convolution="fast", attentio
 TORCH_F32 = Numerics("torch-f32", "float32", "float32")
 TORCH_F16 = Numerics("torch-f16", "float32", "float16")
 TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")
-# torch.set_float32_matmul_precision("high") on a GPU with tensor cores; "medium" multiplies bfloat16 numbers.
+# torch.set_float32_matmul_precision("high") on a GPU with tensor cores; "medium" rounds factors to bfloat16.
 TORCH_TF32 = Numerics("torch-tf32", "float32", "float32", products="tf32", conv="tf32")
 TORCH_BF16_PRODUCTS = Numerics("torch-bf16-products", "float32", "float32", products="bf16", conv="bf16")
 # A model in torch.channels_last on a CPU: aten/src/ATen/native/cpu/group_norm_kernel.cpp, ColumnwiseMoments.
@@ -95,9 +96,9 @@ GGML_CPU = Numerics(
     conv="f16",
     gelu="f16",
 )
-# The same with ggml_flash_attn_ext in place of mul_mat, soft_max, mul_mat.
+# ggml-cpu with ggml_flash_attn_ext instead of mul_mat, soft_max, mul_mat.
 GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
-# The fork of stable-diffusion.cpp that takes F(2x2, 3x3) where it can: the filter, U, V and M in float16.
+# The fork of stable-diffusion.cpp that uses F(2x2, 3x3) where possible, with the filter, U, V and M in float16.
 WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")
 
 PROFILES: dict[str, Numerics] = {

@@ -1,4 +1,4 @@
-"""A tensor as a file stores it: a type's name, a shape, and the bytes."""
+"""A tensor as a file stores it: the name of its storage type, its shape and its bytes."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.kernels.quant import BLOCK_TYPES, convrot, f8_e4m3, f8_e5m2, grouped, int8_scaled
 
-# Types whose elements stand alone. Block types are in refsd.kernels.quant.
+# Types with independent elements. Block types are in refsd.kernels.quant.
 SCALAR_TYPES: dict[str, np.dtype] = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
@@ -25,7 +25,7 @@ SCALAR_TYPES: dict[str, np.dtype] = {
 }
 
 
-# Codes of 4 or 8 bits, which mean nothing without a scale for each group -> what each code stands for.
+# type with codes of 4 or 8 bits and a scale for each group -> the value of each code, before scaling
 GROUPED_TYPES = {
     "nf4": grouped.TABLES["nf4"],
     "fp4": grouped.TABLES["fp4"],
@@ -37,10 +37,10 @@ _WIDEN = {"f8_e4m3": f8_e4m3.dequantize, "f8_e5m2": f8_e5m2.dequantize}
 
 
 class Scaling(NamedTuple):
-    """What a tensor of small numbers is multiplied by, as ComfyUI keeps it in a second tensor.
+    """The scale of an 8-bit tensor, which ComfyUI stores in a second tensor.
 
     scale:    float32 [1], or [rows] for int8
-    rotation: elements in a group that ConvRot has rotated (int8); 0 where none is
+    rotation: size of the groups that ConvRot has rotated (int8); 0: not rotated
     """
 
     scale: np.ndarray
@@ -48,10 +48,10 @@ class Scaling(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """What codes are multiplied by, a scale for each group; groups go on from row to row.
+    """The scales of a tensor of codes, one for each group; a group may span the end of a row.
 
     scale: float32 [groups]
-    group: elements
+    group: elements in a group
     """
 
     scale: np.ndarray
@@ -63,9 +63,9 @@ class StoredTensor(NamedTuple):
 
     type:  a key of SCALAR_TYPES, of kernels.quant.BLOCK_TYPES ("q4_0", "q6_k", ...) or of GROUPED_TYPES
     shape: in torch's order, outermost first
-    data:  scalar types: an array of `shape`; others: uint8, flat, shape[0] * ... * row bytes of them.
+    data:  scalar types: an array of `shape`; others: flat uint8, shape[0] * ... * bytes in a row.
            It may be a read-only view of a mapped file.
-    scaling: of f8_e4m3, f8_e5m2 and i8; None where the numbers are the values; a Grouping of GROUPED_TYPES
+    scaling: a Scaling for f8_e4m3, f8_e5m2 and i8, or None without a scale; a Grouping for GROUPED_TYPES
     """
 
     type: str
@@ -74,7 +74,7 @@ class StoredTensor(NamedTuple):
     scaling: Scaling | Grouping | None = None
 
     def values(self) -> np.ndarray:
-        """The numbers: scalar types as they are (no copy), 8-bit floats, scaled and block types in float32."""
+        """Expand to numbers: scalar types unchanged (no copy); 8-bit floats, scaled and block types in float32."""
         if isinstance(self.scaling, Grouping):
             y = grouped.dequantize(self.data.reshape(-1), GROUPED_TYPES[self.type], *self.scaling)
             return y[: math.prod(self.shape)].reshape(self.shape)
@@ -93,16 +93,16 @@ class StoredTensor(NamedTuple):
         return block_type.dequantize(blocks).reshape(self.shape)
 
     def storable(self) -> np.ndarray:
-        """An array that a file can hold: scalar types as they are, blocks as uint8 [..., bytes in a row]."""
+        """Return an array that a file can store: scalar types unchanged, blocks as uint8 [..., bytes in a row]."""
         data = np.ascontiguousarray(self.data)
         return data if self.type in SCALAR_TYPES else data.reshape(*self.shape[:-1], -1)
 
     def rows(self, index: np.ndarray | slice) -> "StoredTensor":
-        """Some of its rows, a row being what the last axis spans; not yet expanded either.
+        """Select rows (slices along the last axis) without expanding them.
 
-        index: which, counted over all axes but the last
+        index: row numbers, counted over all axes but the last
 
-        Raises IndexError for one that is not there; a negative index does not count from the end.
+        Raises IndexError for a row that does not exist; a negative index does not count from the end.
         """
         count = math.prod(self.shape[:-1])
         if isinstance(index, np.ndarray) and index.size and (index.min() < 0 or index.max() >= count):
@@ -118,7 +118,7 @@ class StoredTensor(NamedTuple):
         return StoredTensor(self.type, (len(data), self.shape[-1]), data.reshape(-1) if flat else data, scaling)
 
     def _grouped_rows(self, scaling: Grouping, count: int, index: np.ndarray | slice) -> "StoredTensor":
-        """Expanded where a group does not end with its row."""
+        """Select rows of a grouped type; expand them if groups do not end at the ends of rows."""
         if not count or self.shape[-1] % scaling.group:
             return stored(self.values().reshape(count, self.shape[-1])[index])
         data = self.data.reshape(count, -1)[index]
