@@ -1,4 +1,4 @@
-"""Text to token ids."""
+"""Convert text to token ids: CLIP, T5, Qwen3 and Mistral."""
 
 from refsd.tokenizers.prompt import Chunk, chunks
 from refsd.tokenizers.vocabulary import Tokenizer, find_tokenizer

@@ -1,6 +1,6 @@
-"""Byte-pair encoding of bytes: Qwen3 and Mistral (tekken).
+"""Byte-level byte-pair encoding: Qwen3 and Mistral (tekken).
 
-Radford et al. 2019, section 2.2. They differ in how a text is cut into words before any pair is merged.
+Radford et al. 2019, section 2.2. The models differ in how they cut a text into words before they merge pairs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,11 @@ from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, in_one_line, re
 
 
 class Cut(NamedTuple):
-    """
-    words:  what matches is a word, what lies between is one too
-    nfc:    composed characters first
-    whole:  a word that is a token is that token, whatever the merges make of it
+    """How a text is cut into words before pairs are merged.
+
+    words:  regular expression; each match is a word, and so is the text between two matches
+    nfc:    True if the text is normalised to NFC first
+    whole:  True if a word that is a token is encoded as that token, without merging
     """
 
     words: str
@@ -38,7 +39,7 @@ TEKKEN = Cut(
 )
 GPT2 = Cut(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", False, False)
 
-# By tokenizer.ggml.pre. Source: llama.cpp src/llama-vocab.cpp; it does not compose characters, transformers does.
+# Value of tokenizer.ggml.pre -> Cut. Source: llama.cpp src/llama-vocab.cpp, which omits NFC, unlike transformers.
 CUTS = {"qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "tekken": TEKKEN, "gpt-2": GPT2, "default": GPT2}
 
 
@@ -50,11 +51,12 @@ def byte_level(
     cut: Cut,
     ends: Ends,
 ) -> TextTokenizer:
-    """
-    ids:    token -> id; bytes as visible characters, as in clip_bpe.byte_characters
-    merges: "a b" each, the first to be merged first
+    """Build a byte-level BPE tokenizer.
 
-    Raises BadInput where a merge is no pair of tokens, or makes none.
+    ids:    token -> id; a token's bytes are written as in clip_bpe.byte_characters
+    merges: "a b" each, in order of priority
+
+    Raises BadInput for a merge whose parts or result are no tokens.
     Source: transformers tokenization_qwen2.py; mistral-common tekken.py.
     """
     pairs = []

@@ -1,6 +1,6 @@
-"""Prompt cards: what each engine reads out of a prompt where nobody tells it otherwise.
+"""Prompt cards: how each engine parses, chunks and weighs a prompt by default.
 
-As samplers/conventions.py: data and small functions, every line a test in tests/refsd/tokenizers/test_cards.py.
+Like samplers/conventions.py: data and small functions, each tested in tests/refsd/tokenizers/test_cards.py.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,16 @@ from refsd.tokenizers.vocabulary import Tokenizer
 
 
 class PromptCard(NamedTuple):
-    """
-    engine:    its name
-    parse:     prompt -> parts and weights, None for a BREAK
-    chunk:     those -> chunks of 77
-    weigh:     hidden states, weights -> hidden states; ComfyUI's also takes an empty prompt's; None: not at all
-    layer:     the user's clip skip (None: not given), the family's layer -> CLIP's layer, counted from the last
-    source:    where this can be read
-    negative:  whether clip skip counts for the negative prompt too
+    """How one engine reads prompts.
+
+    engine:    name of the engine
+    parse:     prompt -> list of (text, weight); None for a BREAK
+    chunk:     (tokenizer, parts) -> chunks of 77 tokens
+    weigh:     (hidden states, weights) -> hidden states; ComfyUI's also takes the empty prompt's; None: weights
+               have no effect
+    layer:     (the user's clip skip, or None; the family's layer) -> layer of CLIP, counted from the last
+    source:    the engine's files that this follows
+    negative:  True if clip skip applies to the negative prompt too
     """
 
     engine: str
@@ -35,27 +37,30 @@ class PromptCard(NamedTuple):
 
 
 def literally(prompt: str) -> Parts:
-    """Brackets are text."""
+    """Return the whole prompt as one part of weight 1; brackets are plain text."""
     return [(prompt, 1.0)]
 
 
 def at_least_the_familys(clip_skip: int | None, own: int) -> int:
-    """2 is the last but one; SDXL stays there for 1. Source: Forge backend/text_processing/classic_engine.py."""
+    """Count clip skip from the last layer = 1, but no less than the family's layer (SDXL: 2).
+
+    Source: Forge backend/text_processing/classic_engine.py.
+    """
     return max(clip_skip or 1, own)
 
 
 def as_given(clip_skip: int | None, own: int) -> int:
-    """2 is the last but one, 1 the last for SDXL too. Source: stable-diffusion.cpp conditioner.hpp."""
+    """Count clip skip from the last layer = 1, for SDXL too. Source: stable-diffusion.cpp conditioner.hpp."""
     return clip_skip if clip_skip is not None and clip_skip > 0 else own
 
 
 def negative(clip_skip: int | None, own: int) -> int:
-    """-2 is the last but one. Source: ComfyUI nodes.py, CLIPSetLastLayer."""
+    """Count clip skip in negative numbers, from the last layer = -1. Source: ComfyUI nodes.py, CLIPSetLastLayer."""
     return own if clip_skip is None else -clip_skip
 
 
 def skipped(clip_skip: int | None, own: int) -> int:
-    """1 is one more than the family leaves out anyway. Source: diffusers encode_prompt, clip_skip."""
+    """Skip so many layers more than the family does. Source: diffusers encode_prompt, clip_skip."""
     return own + (clip_skip or 0)
 
 

@@ -1,4 +1,4 @@
-"""A prompt's parts as chunks of 75 tokens between BOS and EOS, in each engine's way."""
+"""Split a prompt's parts into chunks of 75 tokens between BOS and EOS, as each engine does."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ _LONG = 8
 
 
 def at_commas(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
-    """Cut where 75 are full, or behind the last comma, where that is not more than 20 tokens back.
+    """Cut after 75 tokens, or after the last comma if that is at most 20 tokens back.
 
-    A BREAK ends the chunk, an empty one too.
+    A BREAK ends the chunk, even an empty one.
     Source: A1111 modules/sd_hijack_clip.py, Forge backend/text_processing/classic_engine.py, tokenize_line.
     """
     comma = tokenizer.encode(",")[0]
@@ -38,7 +38,7 @@ def at_commas(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
 
 
 def by_parts(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
-    """A part of fewer than 8 tokens is not torn: it begins the next chunk. There is no BREAK.
+    """Cut after 75 tokens, but move a part of fewer than 8 tokens whole into the next chunk. There is no BREAK.
 
     Source: ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights.
     """
@@ -60,7 +60,7 @@ def by_parts(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
 
 
 def cut_off(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
-    """One chunk; what is over 75 tokens is not read. Source: diffusers encode_prompt, truncation."""
+    """Return one chunk of the first 75 tokens; drop the rest. Source: diffusers encode_prompt, truncation."""
     tokens = [(token, part[1]) for part in parts if part for token in tokenizer.encode(part[0])]
     return [chunk(*_split(tokens[:ROOM]))]
 

@@ -1,4 +1,4 @@
-"""CLIP's byte-pair encoding, by Hugging Face's `tokenizers`, from nothing but the list of merges.
+"""CLIP's byte-pair encoding with Hugging Face's `tokenizers`, built from the list of merges alone.
 
 Radford et al. 2019, section 2.2 (bytes instead of characters); openai/CLIP, clip/simple_tokenizer.py.
 """
@@ -15,9 +15,9 @@ WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 def byte_characters() -> list[str]:
-    """A visible character for each byte, in the vocabulary's order: printable bytes as they are, then the rest.
+    """Return a visible character for each byte, in the vocabulary's order: printable bytes first, then the rest.
 
-    -> 256 characters; the byte of the first 188 is their code point, the others' are the bytes left over, rising
+    -> 256 characters; the first 188 have their byte as code point, the others stand for the remaining bytes, rising
     Source: openai/CLIP, simple_tokenizer.py, bytes_to_unicode.
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -25,7 +25,7 @@ def byte_characters() -> list[str]:
 
 
 def vocabulary(merges: Sequence[tuple[str, str]]) -> list[str]:
-    """The tokens in the order of their ids: bytes, bytes that end a word, merges, start, end.
+    """Return the tokens in order of their ids: bytes, bytes that end a word, merges, start, end.
 
     CLIP's 48894 merges make 49408 tokens.
     """
@@ -34,15 +34,15 @@ def vocabulary(merges: Sequence[tuple[str, str]]) -> list[str]:
 
 
 class ClipBpe:
-    """Ids as transformers' CLIPTokenizer gives them.
+    """Tokenizer with the same ids as transformers' CLIPTokenizer.
 
-    Text cleaning is NFC, white space to single blanks, lower case. OpenAI's own also mends mojibake
-    (ftfy) and unescapes HTML entities; who wants that does it before.
-    "<|startoftext|>" and "<|endoftext|>" in the text are the special tokens. stable-diffusion.cpp ends
-    a word at every character outside ASCII ("caf", "é"), and lowers ASCII only.
+    It normalises text to NFC, white space to single blanks, and letters to lower case. OpenAI's tokenizer also
+    repairs mojibake (ftfy) and unescapes HTML entities; callers who want that must do it first.
+    "<|startoftext|>" and "<|endoftext|>" in the text become the special tokens. stable-diffusion.cpp ends a word at
+    every character outside ASCII ("caf", "é"), and lowers ASCII letters only.
 
-    merges: pairs, the first to be merged first
-    source: where they came from, to be shown
+    merges: pairs of tokens, in order of priority
+    source: origin of the merges, for messages
     """
 
     def __init__(self, merges: Sequence[tuple[str, str]], source: str):
@@ -62,5 +62,5 @@ class ClipBpe:
         self._tokenizer.add_special_tokens([START, END])
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text alone: no BOS, no EOS, no padding, no limit."""
+        """Return the ids of the text alone: without BOS, EOS, padding or a limit."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""ComfyUI's weights: round brackets only, and a number replaces what brackets around it said."""
+"""ComfyUI's prompt weights: only round brackets count, and a number replaces the weight of outer brackets."""
 
 import contextlib
 
@@ -6,11 +6,11 @@ from refsd.tokenizers.prompt import Part
 
 
 def parse_weights(prompt: str, weight: float = 1.0) -> list[Part]:
-    r"""The prompt's parts and their weights.
+    r"""Parse a prompt into parts and their weights.
 
     "a (red) ((cat:1.3) dog)" -> [("a ", 1), ("red", 1.1), (" ", 1), ("cat", 1.3), (" dog", 1.1)]
-    (x) weighs 1.1 times what is around it, (x:1.3) 1.3 whatever is around it; \( and \) are brackets to be read;
-    [x], BREAK and other backslashes mean nothing. An unclosed bracket is text.
+    (x) has 1.1 times the weight around it, (x:1.3) has weight 1.3 whatever is around it; \( and \) are literal
+    brackets; [x], BREAK and other backslashes are plain text, and so is an unclosed bracket.
     Source: ComfyUI comfy/sd1_clip.py, token_weights.
     """
     escaped = prompt.replace("\\)", "\0\1").replace("\\(", "\0\2")
@@ -33,7 +33,7 @@ def _weighed(text: str, weight: float) -> list[Part]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Outermost brackets with what they hold, and what is between them."""
+    """Split a text into outermost bracketed groups and the text between them."""
     pieces, now, depth = [], "", 0
     for sign in text:
         if sign == "(" and depth == 0:

@@ -1,17 +1,17 @@
-"""What a token's weight does to its hidden state: hidden [77, E] of a chunk, weights [77] -> [77, E]."""
+"""Apply tokens' weights to their hidden states: hidden [77, E] of one chunk, weights [77] -> [77, E]."""
 
 import numpy as np
 
 
 def multiplied(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """hidden * weight. Source: A1111 modules/sd_emphasis.py, "No norm"."""
+    """Return hidden * weight. Source: A1111 modules/sd_emphasis.py, "No norm"."""
     return hidden * weights[:, None].astype(hidden.dtype)
 
 
 def mean_kept(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The same, times mean(hidden) / mean of what became of it, which is that of the whole chunk.
+    """Return hidden * weight, rescaled so that the mean over the whole chunk is that of `hidden`.
 
-    Where the new mean is 0 nothing is restored (A1111 would divide by it).
+    If the mean of hidden * weight is 0, do not rescale (A1111 would divide by it).
     Source: A1111 modules/sd_emphasis.py, "Original"; stable-diffusion.cpp apply_token_weights.
     """
     y = multiplied(hidden, weights)
@@ -20,7 +20,7 @@ def mean_kept(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def from_the_empty_prompt(hidden: np.ndarray, weights: np.ndarray, empty: np.ndarray) -> np.ndarray:
-    """empty + weight (hidden - empty).
+    """Return empty + weight (hidden - empty).
 
     empty: hidden states of an empty prompt, [77, E]
     Source: ComfyUI comfy/sd1_clip.py, ClipTokenWeightEncoder.

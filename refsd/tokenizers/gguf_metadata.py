@@ -1,4 +1,4 @@
-"""A text encoder's tokenizer from the metadata of its GGUF.
+"""Read a text encoder's tokenizer from the metadata of its GGUF file.
 
 Keys as in llama.cpp, gguf-py/gguf/constants.py, Keys.Tokenizer.
 """
@@ -18,7 +18,7 @@ MAX_CHARSMAP = 2**24  # bytes
 
 
 def from_gguf(weights: Weights) -> TextTokenizer:
-    """Raises BadInput: the metadata has no tokenizer, one of another kind, or a damaged one."""
+    """Build the tokenizer. Raises BadInput if the metadata has none, one of an unknown kind, or a damaged one."""
     model = weights.metadata.get(f"{KEY}model")
     if model not in _MODELS:
         found = "none" if model is None else ascii(model)[:40]
@@ -72,7 +72,7 @@ def _charsmap(weights: Weights) -> bytes:
     if key not in weights.metadata:
         return b""
     array = numbers(weights, key, "iu")
-    if array.dtype.itemsize == 8:  # a short one: kept as numbers, their type is not
+    if array.dtype.itemsize == 8:  # a short array, which opening the file kept as int64
         array = (array & 255).astype(np.uint8)
     if array.dtype.itemsize != 1 or len(array) > MAX_CHARSMAP:
         raise BadInput(f"{weights.path}: metadata {key}: up to {MAX_CHARSMAP} bytes expected")

@@ -1,4 +1,4 @@
-"""CLIP's ids by the package instant-clip-tokenizer, a compiled extension that carries the vocabulary inside."""
+"""CLIP's tokenizer by the package instant-clip-tokenizer, a compiled extension that contains the vocabulary."""
 
 import re
 import unicodedata
@@ -10,12 +10,11 @@ _IDS = {START: BOS, END: EOS}
 
 
 class InstantClip:
-    """The same ids as ClipBpe's. The package splits, and merges; cleaning and special tokens happen here.
+    """Tokenizer with the same ids as ClipBpe. The package splits and merges; this class does the rest.
 
-    Its vocabulary cannot be read out of it, so that these ids are its own and not those of
-    Hugging Face's `tokenizers`.
+    The package does not expose its vocabulary, so its own encoder makes the ids, not Hugging Face's `tokenizers`.
 
-    Raises ImportError where the package is not installed.
+    Raises ImportError if the package is not installed.
     """
 
     def __init__(self):
@@ -25,7 +24,7 @@ class InstantClip:
         self._tokenizer = instant_clip_tokenizer.Tokenizer()  # pyright: ignore[reportAttributeAccessIssue]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text alone: no BOS, no EOS, no padding, no limit."""
+        """Return the ids of the text alone: without BOS, EOS, padding or a limit."""
         ids: list[int] = []
         for part in _SPECIAL.split(text):
             ids += [_IDS[part]] if part in _IDS else map(int, self._tokenizer.encode(_clean(part)))
@@ -33,6 +32,6 @@ class InstantClip:
 
 
 def _clean(text: str) -> str:
-    """NFC, white space to blanks, lower case one character at a time (a sigma does not see its neighbours)."""
+    """Normalise to NFC, turn white space to blanks, and lower each character alone (a final sigma too)."""
     text = re.sub(r"[^\S\x1c-\x1f]+", " ", unicodedata.normalize("NFC", text))
     return "".join(c.lower() for c in text)

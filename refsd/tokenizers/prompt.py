@@ -1,12 +1,11 @@
-"""A prompt, its weights, and its chunks of 75 tokens.
+"""Parse a prompt's weights, and cut it into chunks of 75 tokens.
 
-The syntax is A1111's (modules/prompt_parser.py): (x) weighs 1.1, (x:1.3) 1.3, [x] 1/1.1, they nest
-and multiply, a backslash takes a bracket's meaning away and is gone, BREAK ends a chunk, but not within
-brackets, where it is a word of weight -1.1. The chunks are
-stable-diffusion.cpp's (src/conditioner.hpp): 75 tokens each, cut wherever the 75 are full (A1111
-goes back to a comma).
+The syntax is A1111's (modules/prompt_parser.py): (x) has weight 1.1, (x:1.3) 1.3, [x] 1/1.1; brackets nest, and
+their weights multiply. A backslash before a bracket makes it plain text and is removed. BREAK ends a chunk, except
+within brackets, where it is a word of weight -1.1. The chunks are stable-diffusion.cpp's (src/conditioner.hpp): 75
+tokens each, cut at any token (A1111 goes back to a comma).
 
-stable-diffusion.cpp departs from the syntax in a few things: refsd/tokenizers/sdcpp_prompt.py.
+stable-diffusion.cpp's syntax differs in a few points: refsd/tokenizers/sdcpp_prompt.py.
 """
 
 import re
@@ -28,9 +27,10 @@ Part = tuple[str, float]
 
 
 class Chunk(NamedTuple):
-    """
-    ids:     [77] int64: BOS, up to 75 tokens, EOS to the end
-    weights: [77] float32, 1 where nothing was said
+    """A chunk of a prompt.
+
+    ids:     [77] int64: BOS, up to 75 tokens, then EOS up to the end
+    weights: [77] float32, 1 by default
     """
 
     ids: np.ndarray
@@ -38,10 +38,10 @@ class Chunk(NamedTuple):
 
 
 def parse_attention(prompt: str) -> list[Part | None]:
-    """The prompt's parts and their weights; None is a BREAK.
+    """Parse a prompt into parts and their weights; None is a BREAK.
 
     "a (red:1.3) [[cat]]" -> [("a ", 1), ("red", 1.3), (" ", 1), ("cat", 1/1.21)]
-    Weights are products of float32, in the order in which brackets close; an unclosed one closes at the end.
+    Weights are multiplied in float32, in the order in which brackets close; an unclosed one closes at the end.
     """
     parts: list[list] = []
     round_brackets: list[int] = []
@@ -78,12 +78,12 @@ def parse_attention(prompt: str) -> list[Part | None]:
 
 
 def chunks(tokenizer: Tokenizer, prompt: str) -> list[Chunk]:
-    """The prompt as the text encoder reads it, at least one chunk; an empty prompt is BOS and EOS."""
+    """Return the prompt's chunks for the text encoder, at least one; an empty prompt is BOS and EOS."""
     return cut(tokenizer, parse_attention(prompt))
 
 
 def cut(tokenizer: Tokenizer, parts: Sequence[Part | None]) -> list[Chunk]:
-    """Cut wherever 75 are full; a BREAK fills the chunk with EOS."""
+    """Cut after every 75 tokens; a BREAK fills the chunk with EOS."""
     ids: list[int] = []
     weights: list[float] = []
     for part in parts:
@@ -99,7 +99,7 @@ def cut(tokenizer: Tokenizer, parts: Sequence[Part | None]) -> list[Chunk]:
 
 
 def chunk(ids: list[int], weights: list[float]) -> Chunk:
-    """Up to 75 tokens between BOS and EOS."""
+    """Make a chunk of up to 75 tokens."""
     made = Chunk(np.full(LENGTH, EOS, np.int64), np.ones(LENGTH, np.float32))
     made.ids[0] = BOS
     made.ids[1 : 1 + len(ids)] = ids
@@ -108,7 +108,7 @@ def chunk(ids: list[int], weights: list[float]) -> Chunk:
 
 
 def _number(text: str | None) -> np.float32 | None:
-    """The weight in "(x:1.3)"; None for what is none, as "1.2.3", which then stays text."""
+    """Read the weight in "(x:1.3)"; None for a malformed number, as "1.2.3", which then stays text."""
     try:
         return np.float32(text) if text else None
     except ValueError:
@@ -116,7 +116,7 @@ def _number(text: str | None) -> np.float32 | None:
 
 
 def _joined(parts: list[list]) -> list[Part | None]:
-    """Neighbours of one weight become one part, so that a word may span brackets: "un(happy:1)"."""
+    """Join adjacent parts of equal weight, so that a word may span brackets: "un(happy:1)"."""
     joined: list[Part | None] = []
     for text, weight in parts:
         last = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""A prompt's weights as stable-diffusion.cpp reads them: nearly A1111's syntax (prompt.py), and as it stands."""
+"""Parse a prompt's weights exactly as stable-diffusion.cpp does: nearly A1111's syntax (prompt.py)."""
 
 import re
 
@@ -12,12 +12,12 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 
 
 def parse_attention_sdcpp(prompt: str) -> Parts:
-    """The prompt's parts and their weights; None is a BREAK.
+    """Parse a prompt into parts and their weights; None is a BREAK.
 
-    Not as A1111: only a backslash before "(" is taken away, a weight stands between its colon and bracket without
-    blanks, blanks around a BREAK stay, and a word that ends in BREAK is one. Of 1.2.3 the first part counts;
-    "(x:.)", which ends the program, is text here.
-    Weights are float32, exactly its own. Source: stable-diffusion.cpp src/util.cpp, parse_prompt_attention.
+    Differences from A1111: only a backslash before "(" is removed; a weight between colon and bracket has no
+    blanks; blanks around a BREAK stay; a word that ends in BREAK is a BREAK; of 1.2.3 the leading number counts.
+    "(x:.)" crashes stable-diffusion.cpp, and is plain text here.
+    Weights are float32, bit for bit the same. Source: stable-diffusion.cpp src/util.cpp, parse_prompt_attention.
     """
     parts: list[list] = []
     opened: dict[str, list[int]] = {"(": [], "[": []}

@@ -1,6 +1,6 @@
-"""Sentencepiece's two models: the unigram language model of T5 and UMT5, and Llama's pairs merged by score.
+"""Sentencepiece's two models: T5's and UMT5's unigram language model, and Llama's BPE, which merges by score.
 
-Kudo 2018; Kudo & Richardson 2018; Sennrich et al. 2016. A blank is written U+2581.
+Kudo 2018; Kudo & Richardson 2018; Sennrich et al. 2016. Tokens write a blank as U+2581.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,14 @@ SPECIAL = UNKNOWN, CONTROL, USER_DEFINED
 
 
 class Pieces(NamedTuple):
-    """
-    tokens:   in the order of their ids
-    scores:   log probabilities (unigram), or minus the rank of a merge (pairs)
+    """A sentencepiece vocabulary and its normalisation.
+
+    tokens:   in order of their ids
+    scores:   log probabilities (unigram), or minus the rank of a merge (BPE)
     types:    NORMAL to BYTE
     charsmap: sentencepiece's compiled normalisation; empty: none
-    prefix:   whether a blank is put in front of a text
-    squeeze:  whether blanks at the ends go, and several become one
+    prefix:   True if a blank is added before the text
+    squeeze:  True if blanks at both ends are removed, and runs of blanks become one
     """
 
     tokens: Sequence[str]
@@ -38,7 +39,10 @@ class Pieces(NamedTuple):
 
 
 def unigram(source: str, pieces: Pieces, ends: Ends) -> TextTokenizer:
-    """Raises BadInput where the pieces do not fit each other. Source: transformers tokenization_t5.py."""
+    """Build a unigram tokenizer. Raises BadInput if the pieces are inconsistent.
+
+    Source: transformers tokenization_t5.py.
+    """
     _checked(source, pieces)
     unknown = np.flatnonzero(pieces.types == UNKNOWN)
     if len(unknown) != 1:
@@ -56,9 +60,10 @@ def unigram(source: str, pieces: Pieces, ends: Ends) -> TextTokenizer:
 
 
 def merged_by_score(source: str, pieces: Pieces, ends: Ends) -> TextTokenizer:
-    """Bytes stand in for characters that no token has. A pair is merged before another whose token scores less.
+    """Build a BPE tokenizer that merges the pair whose token has the highest score first.
 
-    Raises BadInput where the pieces do not fit each other. Source: transformers tokenization_llama.py.
+    Characters without a token become byte tokens. Raises BadInput if the pieces are inconsistent.
+    Source: transformers tokenization_llama.py.
     """
     ids = _checked(source, pieces)
     merges = []

@@ -1,6 +1,6 @@
-"""A spiece.model: sentencepiece's protocol buffer, of which three fields are read.
+"""Read a spiece.model, sentencepiece's protocol buffer: three of its fields.
 
-Text is tokenized by `tokenizers`; only the container is read here, so that nothing more is to be installed.
+Hugging Face's `tokenizers` tokenizes the text. This module reads the container itself, to avoid a dependency.
 Source: google/sentencepiece, src/sentencepiece_model.proto; protobuf.dev/programming-guides/encoding.
 """
 
@@ -16,16 +16,18 @@ from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer
 
 LIMIT = 2**26  # bytes of the file
 MAX_PIECES = 2**20
-EXTRA = 100  # T5's sentinels, which stand behind what the file holds
+EXTRA = 100  # T5's sentinel tokens, which follow the file's tokens
 _BUILD = {1: unigram, 2: merged_by_score}  # trainer_spec.model_type
 
 Value = int | bytes
 
 
 def read_spiece(path: Path, data: bytes) -> TextTokenizer:
-    """-> with the ends that the file names, and T5's <extra_id_99> to <extra_id_0> behind a unigram model's pieces
+    """Build the tokenizer, with the file's BOS, EOS and padding.
 
-    Raises BadInput: no such protocol buffer, or a model that is neither unigram nor BPE.
+    A unigram model gets T5's <extra_id_99> to <extra_id_0> after its pieces.
+
+    Raises BadInput for another format, or a model that is neither unigram nor BPE.
     """
     try:
         tokens, scores, types = [], [], []
@@ -64,7 +66,7 @@ def read_spiece(path: Path, data: bytes) -> TextTokenizer:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """Number and value of each field; a length is checked against what is there."""
+    """Yield the number and value of each field; check lengths against the bytes that are left."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

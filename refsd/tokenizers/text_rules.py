@@ -1,4 +1,4 @@
-"""How a prompt becomes the tokens of a text encoder: words around it, length, padding, mask."""
+"""Rules by which a prompt becomes a text encoder's tokens: template, length, padding, mask."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -14,12 +14,12 @@ MAX_LENGTH = 2**16
 
 
 def cut_off(ids: list[int], room: int) -> Rows:
-    """What is over is not read; the end of the words around the prompt included."""
+    """Drop tokens beyond the length, even those of the template after the prompt."""
     return [ids[:room]]
 
 
 def in_chunks(ids: list[int], room: int) -> Rows:
-    """Each chunk is a row, with ends of its own; the encoder's answers are joined along the tokens."""
+    """Split into rows, each with its own BOS and EOS; the caller joins the encoder's outputs along the tokens."""
     return [ids[i : i + room] for i in range(0, max(len(ids), 1), room)]
 
 
@@ -28,15 +28,16 @@ def as_long_as_it_is(ids: list[int], room: int) -> Rows:
 
 
 class TextRule(NamedTuple):
-    """
-    length: tokens of a row, its ends included; None: the longest prompt's
-    over:   what becomes of more tokens than that
-    bos, eos: whether a row begins, ends with it
-    pad:    an id; None: the tokenizer's padding, else its EOS
-    mask:   whether the encoder is told which tokens are padding
-    around: the words before and behind a prompt
-    without: taken out of a prompt
-    source: where this can be read
+    """How a family turns a prompt into rows of token ids.
+
+    length: tokens per row, BOS and EOS included; None: as long as the longest prompt
+    over:   what to do with longer prompts: (ids, room) -> rows
+    bos, eos: True if a row begins with BOS, ends with EOS
+    pad:    id of the padding; None: the tokenizer's padding, else its EOS
+    mask:   True if the encoder receives a mask of the padding
+    around: template: the text before and after the prompt
+    without: text to remove from the prompt
+    source: code that this rule follows
     """
 
     length: int | None
@@ -53,12 +54,12 @@ class TextRule(NamedTuple):
 def token_rows(
     encode: Callable[[str], list[int]], ends: Ends, prompts: Sequence[str], rule: TextRule, source: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The prompts as an encoder reads them.
+    """Turn prompts into an encoder's inputs.
 
     encode: text -> ids of the text alone
-    -> input_ids, attention_mask: [N, L] int64; N is the prompts', more where one is longer than a chunk
+    -> input_ids, attention_mask: [N, L] int64; one row per prompt, or several for a prompt longer than a chunk
 
-    Raises BadInput where the tokenizer lacks an id that the rule asks for.
+    Raises BadInput if the tokenizer lacks an id that the rule needs.
     """
     before = [_needed(ends.bos, "BOS", source)] if rule.bos else []
     behind = [_needed(ends.eos, "EOS", source)] if rule.eos else []

@@ -1,4 +1,4 @@
-"""What T5's, Qwen3's and Mistral's tokenizers are here: Hugging Face's `tokenizers`, and the ids around a text."""
+"""The tokenizer class of T5, Qwen3 and Mistral: Hugging Face's `tokenizers`, and ids of BOS, EOS and padding."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ LONGEST = 2**20  # characters of a text
 
 
 class Ends(NamedTuple):
-    """Ids that stand around a text; None where the tokenizer does not say.
+    """Ids of BOS, EOS and padding; None if the tokenizer does not define them.
 
-    left: padding goes in front
+    left: True if padding comes before the text
     """
 
     bos: int | None = None
@@ -25,8 +25,9 @@ class Ends(NamedTuple):
 
 
 class TextTokenizer:
-    """
-    source: where the vocabulary came from, to be shown
+    """A tokenizer.
+
+    source: origin of the vocabulary, for messages
     """
 
     def __init__(self, source: str, tokenizer: HuggingFace, ends: Ends):
@@ -36,9 +37,9 @@ class TextTokenizer:
         tokenizer.no_truncation()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text alone: no BOS, no EOS, no padding, no limit; special tokens in it are themselves.
+        """Return the ids of the text alone, without BOS, EOS, padding or a limit; special tokens are recognised.
 
-        Raises BadInput: the text is no Unicode or too long, or the vocabulary is damaged.
+        Raises BadInput if the text is invalid Unicode or too long, or the vocabulary is damaged.
         """
         if len(text) > LONGEST:
             raise BadInput(f"the prompt has {len(text)} characters, at most {LONGEST} expected")
@@ -55,7 +56,7 @@ class TextTokenizer:
 
 @contextlib.contextmanager
 def in_one_line(source: str, what: str) -> Iterator[None]:
-    """The library's own errors as BadInput, its panics too, which are no Exception."""
+    """Turn any error of the library into BadInput; its panics derive from BaseException."""
     try:
         yield
     except (BadInput, KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -66,7 +67,7 @@ def in_one_line(source: str, what: str) -> Iterator[None]:
 
 
 def numbered(tokens: Sequence[str], source: str) -> dict[str, int]:
-    """Token -> id. Raises BadInput for an empty list and where a token is there twice."""
+    """Return token -> id. Raises BadInput for an empty list and for duplicate tokens."""
     ids = {token: i for i, token in enumerate(tokens)}
     if not tokens or len(ids) != len(tokens):
         twice = next((token for i, token in enumerate(tokens) if ids[token] != i), None)
@@ -76,5 +77,5 @@ def numbered(tokens: Sequence[str], source: str) -> dict[str, int]:
 
 
 def recognise(tokenizer: HuggingFace, special: Sequence[str]) -> None:
-    """Tokens that are found whole in a text, before anything else is done to it."""
+    """Declare special tokens, which are matched in the text before normalisation and splitting."""
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special if token])

@@ -1,4 +1,4 @@
-"""A tokenizer from files: tokenizer.json, spiece.model, vocab.json with merges.txt, or a folder with these."""
+"""Open a tokenizer's files: tokenizer.json, spiece.model, vocab.json with merges.txt, or a folder of these."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from refsd.weights.files import read_json
 LIMIT = 2**26  # bytes of a file
 MAX_ID = 2**20
 FOLDERS = {"t5": ("tokenizer_3", "tokenizer_2", "tokenizer"), "qwen3": ("tokenizer",), "mistral": ("tokenizer",)}
-CUTS = {"qwen3": QWEN2, "mistral": TEKKEN}  # where there is only vocab.json with merges.txt
-# What a family calls its ends where no file says it: BOS, EOS, padding.
+CUTS = {"qwen3": QWEN2, "mistral": TEKKEN}  # for vocab.json with merges.txt, which do not define it
+# Component -> its BOS, EOS and padding tokens, if no file names them.
 NAMES = {
     "t5": (None, "</s>", "<pad>"),
     "qwen3": (None, "<|im_end|>", "<|endoftext|>"),
@@ -28,12 +28,13 @@ NAMES = {
 
 
 def open_tokenizer(path: Path, component: str) -> TextTokenizer:
-    """
-    path:      a GGUF, tokenizer.json, spiece.model, vocab.json (merges.txt beside it), or a folder with one of
-               these, or with one in tokenizer_3/, tokenizer_2/ or tokenizer/, as diffusers writes it
+    """Open the tokenizer of a text encoder.
+
+    path:      a GGUF, tokenizer.json, spiece.model, vocab.json (merges.txt beside it), or a folder that holds one
+               of these, itself or in tokenizer_3/, tokenizer_2/ or tokenizer/, as diffusers writes it
     component: a key of NAMES
 
-    Raises BadInput: nothing of the kind there, damaged, or another component's.
+    Raises BadInput if no such file exists, it is damaged, or it belongs to another component.
     """
     if path.is_dir():
         path = _in_folder(path, component)
@@ -110,7 +111,7 @@ def _checked_ids(path: Path, ids: dict[str, Any]) -> dict[str, int]:
 
 
 def _ends(folder: Path, tokenizer: TextTokenizer, component: str) -> Ends:
-    """As tokenizer_config.json names them, else the family."""
+    """Return the BOS, EOS and padding that tokenizer_config.json names, else those of NAMES."""
     config = _config(folder)
     ids = []
     for key, name in zip(("bos_token", "eos_token", "pad_token"), NAMES[component], strict=True):

@@ -1,4 +1,4 @@
-"""Where CLIP's vocabulary comes from: given, the model's folder, an installed package, the Hub."""
+"""Find CLIP's vocabulary: a given file, the model's folder, an installed package, the Hub."""
 
 import gzip
 import hashlib
@@ -17,11 +17,11 @@ from refsd.tokenizers.instant_clip import InstantClip
 Merges = list[tuple[str, str]]
 
 MERGES = 48894
-# Of the merges alone, "a b\n" each: the same whatever file they stand in.
+# SHA-256 of the merges, written as "a b\n" each, so that it is the same for every file format.
 MERGES_SHA256 = "d308b7377a8ceaa9707a21614fe8c831b9196e197b7aeb69833359362907af02"
 FILES = ("tokenizer.json", "merges.txt", "bpe_simple_vocab_16e6.txt.gz", "bpe_simple_vocab_16e6.txt")
 REPO = "openai/clip-vit-large-patch14"
-LIMIT = 64 << 20  # bytes; the largest of FILES has 4 MB
+LIMIT = 64 << 20  # bytes of a file; the largest of FILES has 4 MB
 
 WAYS = (
     "give it (--vocab: tokenizer.json, merges.txt or bpe_simple_vocab_16e6.txt.gz), or put one of these into the "
@@ -31,21 +31,21 @@ WAYS = (
 
 
 class Tokenizer(Protocol):
-    """source: where the vocabulary came from, to be shown"""
+    """A CLIP tokenizer. source: origin of the vocabulary, for messages"""
 
     source: str
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text alone: no BOS, no EOS, no padding, no limit."""
+        """Return the ids of the text alone: without BOS, EOS, padding or a limit."""
         ...
 
 
 def find_tokenizer(vocab: Path | None = None, model: Path | None = None) -> Tokenizer:
-    """CLIP's tokenizer from the first of the four places that has it.
+    """Return CLIP's tokenizer from the first of the four places that has it.
 
-    vocab: a file, or a folder with one of FILES; then no other place is looked at
-    model: the model; in a diffusers folder, tokenizer/ is looked at
-    Raises BadInput: `vocab` is no vocabulary of CLIP's, or none of the places has one.
+    vocab: a file, or a folder with one of FILES; if given, no other place is searched
+    model: the model's file or folder; a diffusers folder is searched for tokenizer/
+    Raises BadInput if `vocab` is not CLIP's vocabulary, or no place has one.
     """
     if vocab is not None:
         return _from_file(vocab)
@@ -58,7 +58,7 @@ def find_tokenizer(vocab: Path | None = None, model: Path | None = None) -> Toke
 
 
 def open_clip_file() -> Path | None:
-    """The vocabulary that comes with open_clip; None where that is not installed."""
+    """Return the vocabulary file of the package open_clip; None if it is not installed."""
     package = importlib.util.find_spec("open_clip")
     if package is None or not package.origin:
         return None
@@ -67,12 +67,12 @@ def open_clip_file() -> Path | None:
 
 
 def read_merges(path: Path) -> Merges:
-    """CLIP's merges from any file that holds them: FILES, or a vocab.json with merges.txt beside it.
+    """Read CLIP's merges from one of FILES, or from merges.txt beside a vocab.json.
 
-    Raises BadInput: no such file, not that format, or not OpenAI's 48894 merges (by SHA-256).
+    Raises BadInput if the file is missing, of another format, or lacks OpenAI's 48894 merges (by SHA-256).
     """
     if path.name == "vocab.json":
-        path = path.with_name("merges.txt")  # the merges make the ids
+        path = path.with_name("merges.txt")  # the ids follow from the merges
     data = read_input(path, LIMIT, "CLIP's vocabulary, of some megabytes,")
     try:
         merges = _from_json(data) if path.suffix == ".json" else _from_text(data, path.suffix == ".gz")
@@ -106,14 +106,14 @@ def _from_file(path: Path) -> Tokenizer:
 
 
 def _from_text(data: bytes, packed: bool) -> Merges:
-    """A line of heading, then a merge a line; bpe_simple_vocab_16e6.txt has many more than CLIP took."""
+    """Read one merge per line after a heading, up to CLIP's number; bpe_simple_vocab_16e6.txt has many more."""
     text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(LIMIT) if packed else data
     lines = text.decode().split("\n")[1 : MERGES + 1]
     return [_pair(line) for line in lines if line]
 
 
 def _from_json(data: bytes) -> Merges:
-    """A tokenizer.json: merges as "a b", or since tokenizers 0.20 as ["a", "b"]."""
+    """Read the merges of a tokenizer.json: "a b", or since tokenizers 0.20 ["a", "b"]."""
     model = json.loads(data)["model"]
     return [_pair(merge) if isinstance(merge, str) else _pair(" ".join(merge)) for merge in model["merges"]]
 
