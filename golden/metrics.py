@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from refsd.golden.projections import Projection
 from refsd.golden.rounding import Bound
 from refsd.numerics.printable import printable
 
@@ -56,6 +57,7 @@ class Metrics(msgspec.Struct, frozen=True):
     error, truth, found_value, limit: at the worst element
     relative_l2: |y - truth| / |truth|, for the reader only
     place:       the first wrong item, in words, where the axes have names: "token 7 is 320, truth 345"
+    along:       of a tap: how much of a gain, of a bias, of known changes its error holds
     """
 
     output: str
@@ -76,6 +78,7 @@ class Metrics(msgspec.Struct, frozen=True):
     relative_l2: float = 0.0
     honest_relative_l2: float = 0.0
     place: str = ""
+    along: tuple[Projection, ...] = ()
 
 
 def measure(

@@ -25,7 +25,7 @@ PASS, FAIL, DEVIATES, WAIVED, REFUSED, ERROR = "pass", "fail", "deviates", "waiv
 
 class Criterion(NamedTuple):
     """
-    name:    "element", "rms", "bias", "gain", "channel", "tile"
+    name:    "element", "rms", "bias", "gain", "channel", "tile", "projection"
     value:   what the engine has
     allowed: what it may have
     """
@@ -62,6 +62,7 @@ def criteria(m: Metrics) -> list[Criterion]:
     element: max |z| <= 1 where z is in units of a bound; for a model, 4 times the honest run's, or 32 times its RMS
     rms, worst channel, worst tile: 4 times the honest run's, or what independent roundings give if that is more
     bias and gain: 4 times the honest run's, or a mean over `groups` independent errors if that is more
+    projection: 8 standard errors, or 4 times the honest run's, or what float32 may lose (projections.py)
     """
     e, h, t = m.engine, m.honest, m.typical
     assert e is not None and h is not None and t is not None
@@ -73,6 +74,7 @@ def criteria(m: Metrics) -> list[Criterion]:
         Criterion("gain", abs(e.gain), _FACTOR * max(abs(h.gain), mean)),
         Criterion("channel", e.channel, _FACTOR * max(h.channel, t.channel)),
         Criterion("tile", e.tile, _FACTOR * max(h.tile, t.tile)),
+        *(Criterion("projection", abs(p.size), p.allowed) for p in m.along),
     ]
 
 
@@ -143,5 +145,8 @@ def _describe(c: Criterion, m: Metrics, e: Errors) -> str:
             return f"channel {e.channel_at} has RMS {c.value:.3g} of {unit}, {times}; {element}"
         case "tile":
             return f"the tile at {list(e.tile_at)} has RMS {c.value:.3g} of {unit}, {times}; {element}"
+        case "projection":
+            along = max(m.along, key=lambda p: abs(p.size) / p.allowed)
+            return f"{along.phrase}, {times}"
         case _:
             return f"{c.name} is {c.value:.3g} of {unit}, {times}; {element}"

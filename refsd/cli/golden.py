@@ -4,6 +4,7 @@ from pathlib import Path
 
 import typer
 
+from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted, did_you_mean
 
 STORE = Path("goldens")
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     golden.command()(make)
     golden.command(name="list")(list_)
     golden.command()(show)
+    golden.command()(thresholds)
     golden.command()(verify)
     app.add_typer(golden, name="golden")
 

@@ -4,7 +4,8 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard,
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
+from refsd.judges import wrong_operations as operations
 from refsd.judges.following import Following, Passing, Reached, as_shaped
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
@@ -39,6 +41,15 @@ _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
 _SCATTERED_RUNS = 8
 # Seconds of CPU that the search for the cause of one answer may take, at its first wrong tap and by its outputs.
 _SEARCH = 18.0
+# Wrong taps, the first, of which these runs are kept to judge projections by.
+_SCATTERED_TAPS = 20
+# Changes on which every tap's error is projected: operations that they may concern, and the wrong arithmetic.
+_NORMS = {"group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm"}
+_PROJECTED: dict[str, tuple[set[str], type[Arithmetic]]] = {
+    "eps ten times too large": (_NORMS, operations.LargeEps),
+    "GELU is the other one (erf, tanh)": ({"gelu", "geglu"}, operations.OtherGelu),
+    "RoPE's theta 1 % too large": ({"rope"}, operations.SlightlyOtherTheta),
+}
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
@@ -113,15 +124,32 @@ class ModelJudge(Judge):
         outputs = {name: y for name, y in truth.items() if name in found and name not in right}
         shaped = {name: as_shaped(y, right[name].shape) if name in right else y for name, y in found.items()}
         truths = {**right, **outputs}
-        taps = measure_taps(shaped, truths, {**honest, **near}, numerics, losses)
+        changed = self._changed_taps(case, inputs, followed, deviations, {op for of in ops.values() for op in of})
+
+        def effects(tap: str) -> dict[str, np.ndarray]:
+            return {change: y[tap] - truths[tap] for change, y in changed.items() if tap in y}
+
+        taps = measure_taps(shaped, truths, {**honest, **near}, numerics, losses, effects=effects)
         wrong = {m.output: truths[m.output] for m in taps if not judge_output(m).passed}
         if wrong and numerics.compute != "float64":
             given = {name: y for name, y in right.shaped.items() if name not in wrong}
-            spreads = self._spreads(case, inputs, followed, wrong, numerics, deviations, given)
-            again = measure_taps(shaped, wrong, {**honest, **near}, numerics, losses, spreads)
+            kept = {name: [] for name in itertools.islice(wrong, _SCATTERED_TAPS)}
+            spreads = self._spreads(case, inputs, followed, wrong, numerics, deviations, given, kept)
+            again = measure_taps(shaped, wrong, {**honest, **near}, numerics, losses, spreads, effects, kept)
             judged_again = {m.output: m for m in again}
             taps = [judged_again.get(m.output, m) for m in taps]
         return Trace(taps, right.recorded, ops)
+
+    def _changed_taps(
+        self, case: Case, inputs: Inputs, found: Answer, deviations: tuple[Deviation, ...], ops: set[str]
+    ) -> dict[str, Answer]:
+        """What small changes make of the engine's taps, in float64; of those that may concern these operations."""
+        concerned = {name: change for name, (of, change) in _PROJECTED.items() if not of.isdisjoint(ops)}
+        return {
+            name: {**y, **taps}
+            for name, change in concerned.items()
+            for taps, y in [self._follow(case, inputs, found, change(FLOAT64, deviations))]
+        }
 
     def _spreads(
         self,
@@ -132,10 +160,12 @@ class ModelJudge(Judge):
         numerics: Numerics,
         deviations: tuple[Deviation, ...],
         given: Answer,
+        kept: Mapping[str, list[np.ndarray]] = MappingProxyType({}),
     ) -> Answer:
         """The RMS error of each element over some runs with random roundings, between one tap and the next.
 
         truths: of the taps that are asked for; given: other taps of the engine, as the reference shapes them
+        kept:   tap -> where the errors of each run are put
         """
         squares = {name: np.zeros(y.shape) for name, y in truths.items()}
         of_calls: list[np.ndarray] = []
@@ -145,7 +175,10 @@ class ModelJudge(Judge):
             for name, y in {**outputs, **taps}.items():
                 if name in squares:
                     error = np.asarray(y, np.float64) - truths[name]
-                    squares[name] += np.where(np.isfinite(error), error, 0.0) ** 2
+                    error = np.where(np.isfinite(error), error, 0.0)
+                    squares[name] += error**2
+                    if name in kept:
+                        kept[name].append(error)
         return {name: np.sqrt(y / _SCATTERED_RUNS) for name, y in squares.items()}
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
@@ -299,6 +332,11 @@ class ModelJudge(Judge):
             self._opened = case.model, open_checkpoint(self.model_files(case.model, "ldm"))
         m, params = load(self._opened[1], name, arithmetic, cache)
         return m, values, {**params, **case.params}
+
+    def axes_of_weights(self, case: Case, inputs: Inputs) -> dict[str, int]:
+        """How many axes each weight of the case's component has."""
+        weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
+        return {name: len(tensor.shape) for name, tensor in weights.items()}
 
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
         """The reference's answer with a bug; None where the bug makes no difference."""

@@ -19,6 +19,13 @@ class OtherTheta(Arithmetic):
         return super().rope_angles(ids, axes_dim, 256.0 if theta == 10000 else 10000.0)
 
 
+class SlightlyOtherTheta(Arithmetic):
+    """A hundredth more."""
+
+    def rope_angles(self, ids, axes_dim, theta):
+        return super().rope_angles(ids, axes_dim, 1.01 * theta)
+
+
 class NoHeadNorm(Arithmetic):
     def rms_norm(self, x, weight, eps=1e-6):
         return x if x.ndim == 4 else super().rms_norm(x, weight, eps)

@@ -1,0 +1,194 @@
+"""How much of a change an error holds: statistics over many elements, that see what no single element shows.
+
+    size = <e, d> / <d, d>,  <a, b> = sum_i a_i b_i / s_i^2
+
+e is the error of a tap, d what the change does to it, s_i the size of an honest error at element i. A gain of 1.001
+has d = truth and size 0.001; tanh for erf has the difference of the two, carried to the tap, and size 1.
+
+Errors of one channel, or of one row of pixels or tokens, may hang together, for a rounded weight or input spreads.
+So the standard error of a size is that of sums over whole blocks of channels, and of positions: the larger, or both
+together less what they share (Cameron, Gelbach & Miller 2011). The honest run's own error is measured alike, and
+counts where it is larger. Where random roundings are at hand, so does the RMS of their sizes.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+# A size is wrong beyond this many standard errors, beyond this multiple of the honest run's, and where it changes
+# the tap by more than this multiple of what an honest float32 engine may lose. Measured in torch's float16 and
+# bfloat16 models: at most 3.6. In one channel or tile roundings of nearly equal numbers are alike: at most 9.5.
+_SIGNIFICANT = 8.0
+_SIGNIFICANT_PART = 20.0
+_HONEST = 4.0
+_LOST = 4.0
+# Blocks of channels, and of positions, whose sums are taken to be independent; of fewer the errors say too little.
+_BLOCKS = 32
+_FEWEST = 12
+# Elements of one channel, or of one tile.
+_ELEMENTS = 16
+_TILE = 8
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """
+    change: "gain", "bias", "gain of channel 7", "gain of the tile at [8, 0]", or a known bug's name
+    size:   the multiple of the change's effect that fits best; a gain of 0.002: 1.002; a bias: a share of the RMS
+    error:  its standard error
+    honest: the same multiple in the honest run
+    least:  the size that an honest float32 engine may have
+    times:  how many standard errors it may be
+    """
+
+    change: str
+    size: float
+    error: float
+    honest: float
+    least: float
+    times: float = _SIGNIFICANT
+
+    @property
+    def allowed(self) -> float:
+        return max(self.times * self.error, _HONEST * abs(self.honest), self.least)
+
+    @property
+    def phrase(self) -> str:
+        return f"{self.change}: {self.size:.3g} +- {self.error:.1g}"
+
+
+class _Tap(NamedTuple):
+    """A tap, laid out [channels, positions], in units of an honest error at each element.
+
+    error, honest: of the engine and of the honest run
+    truth: and its RMS in the tap's own units
+    scale: size of an honest error; grid: the shape of the positions
+    """
+
+    error: np.ndarray
+    honest: np.ndarray
+    truth: np.ndarray
+    rms: float
+    scale: np.ndarray
+    grid: tuple[int, ...]
+    channel: int
+
+    def laid_out(self, y: np.ndarray) -> np.ndarray:
+        return _laid_out(y, self.channel) / self.scale
+
+
+def project(
+    found: np.ndarray,
+    truth: np.ndarray,
+    honest: np.ndarray,
+    channel: int,
+    unit: float,
+    least: float,
+    effects: Mapping[str, np.ndarray],
+    scattered: Sequence[np.ndarray] = (),
+) -> tuple[Projection, ...]:
+    """Project a tap's error on gain, bias, the gain of its worst channel and tile, and known changes' effects.
+
+    found, truth, honest: of one shape, finite
+    channel:   the axis of channels
+    unit:      half a unit in the last place of the storage dtype
+    least:     what an honest float32 engine may lose, as a share of the truth's RMS
+    effects:   change -> what it does to the tap
+    scattered: errors of honest runs with random roundings
+    """
+    truth, honest = np.asarray(truth, np.float64), np.asarray(honest, np.float64)
+    rms = math.sqrt(float(np.mean(truth**2))) if truth.size else 0.0
+    if truth.ndim < 2 or not rms:
+        return ()
+    usual = max(math.sqrt(float(np.mean((honest - truth) ** 2))), least * rms)
+    scale = np.sqrt(usual**2 + (unit * _laid_out(truth, channel)) ** 2)
+    grid = tuple(np.delete(truth.shape, channel))
+    error, near = (_laid_out(y - truth, channel) / scale for y in (found, honest))
+    tap = _Tap(error, near, _laid_out(truth, channel) / scale, rms, scale, grid, channel)
+    effects = {"gain": truth, "bias": np.full(truth.shape, rms), **effects}
+    runs = [tap.laid_out(error) for error in scattered]
+    known = (_along(tap, name, effect, least, runs) for name, effect in effects.items())
+    return (*(p for p in known if p is not None), *_parts(tap, least, runs))
+
+
+def _laid_out(y: np.ndarray, channel: int) -> np.ndarray:
+    return np.moveaxis(np.asarray(y, np.float64), channel, 0).reshape(y.shape[channel], -1)
+
+
+def _along(tap: _Tap, name: str, effect: np.ndarray, least: float, runs) -> Projection | None:
+    """The projection on a change of all channels and positions; None where too few of them show it."""
+    size = math.sqrt(float(np.mean(np.square(effect, dtype=np.float64))))
+    if not size or not np.isfinite(size):
+        return None
+    d = tap.laid_out(effect)
+    square = d * d
+    total = float(square.sum())
+    if min(_many(_block_sums(square, axis)) for axis in (0, 1)) < _FEWEST:
+        return None
+    s, h = (float((e * d).sum()) / total for e in (tap.error, tap.honest))
+    error = max(_error((e - at * d) * d) / total for e, at in ((tap.error, s), (tap.honest, h)))
+    error = max(error, _of_runs([float((run * d).sum()) / total for run in runs]))
+    return Projection(name, s, error, h, _LOST * least * tap.rms / size)
+
+
+def _error(scores: np.ndarray) -> float:
+    """The standard deviation of the sum of scores [channels, positions], whose blocks hang together."""
+    sums = [_block_sums(scores, axis) for axis in (0, 1)]
+    apart = [float((of * of).sum()) * len(of) / (len(of) - 1) for of in sums]
+    return math.sqrt(max(*apart, sum(apart) - float((scores * scores).sum())))
+
+
+def _block_sums(of: np.ndarray, axis: int) -> np.ndarray:
+    sums = of.sum(axis=1 - axis)
+    return np.add.reduceat(sums, np.linspace(0, len(sums), min(len(sums), _BLOCKS), endpoint=False).astype(int))
+
+
+def _many(weights: np.ndarray) -> float:
+    """How many equal weights would say as much."""
+    square = float((weights * weights).sum())
+    return float(weights.sum()) ** 2 / square if square else 0.0
+
+
+def _of_runs(sizes: Sequence[float]) -> float:
+    return math.sqrt(sum(s * s for s in sizes) / len(sizes)) if sizes else 0.0
+
+
+def _parts(tap: _Tap, least: float, runs) -> Iterator[Projection]:
+    """The gain of the channel, and of the tile, that is wrong most clearly. A tile has all channels."""
+    channels, positions = tap.truth.shape
+    if positions >= _ELEMENTS and channels > 1:
+        yield _worst(tap, least, lambda y: y.sum(axis=1), lambda c: f"gain of channel {c}", runs)
+    high, wide = tap.grid[-2:] if len(tap.grid) > 1 else (1, *tap.grid)
+    rows, columns = np.arange(0, high, _TILE), np.arange(0, wide, _TILE)
+
+    def tiles(y):
+        over = np.add.reduceat(y.sum(axis=0).reshape(-1, high, wide), rows, axis=1)
+        return np.add.reduceat(over, columns, axis=2).ravel()
+
+    def name(i):
+        row, column = divmod(i % (len(rows) * len(columns)), len(columns))
+        return f"gain of the tile at [{rows[row]}, {columns[column]}]"
+
+    if channels >= _ELEMENTS and positions > _TILE:
+        yield _worst(tap, least, tiles, name, runs)
+
+
+def _worst(tap: _Tap, least: float, summed, name, runs) -> Projection:
+    """summed: [channels, positions] -> a sum for each part; name: a part's number -> its name"""
+    d, counts = tap.truth, summed(np.ones_like(tap.truth))
+    total = summed(d * d)
+    known = np.where(total > 0, total, np.inf)
+    noise, sizes = np.zeros_like(known), []
+    for e in (tap.error, tap.honest):
+        sizes.append(summed(e * d) / known)
+        rest = (summed(e * e) - sizes[-1] ** 2 * total) / counts
+        noise = np.maximum(noise, np.maximum(rest, np.median(rest)))
+    s, h = sizes
+    error = np.sqrt(noise / known)
+    least = _LOST * least
+    allowed = np.maximum(np.maximum(_SIGNIFICANT_PART * error, _HONEST * np.abs(h)), least)
+    i = int(np.argmax(np.abs(s) / allowed))
+    scattered = _of_runs([float(summed(run * d)[i] / known[i]) for run in runs])
+    return Projection(name(i), float(s[i]), max(float(error[i]), scattered), float(h[i]), least, _SIGNIFICANT_PART)
