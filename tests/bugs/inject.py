@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from held_out import HeldOut, injections, levels
+from held_out_models import HELD_OUT_MODELS
+from held_out_operations import HELD_OUT_OPERATIONS
+from held_out_products import HELD_OUT_PRODUCTS
 from held_out_stages import HELD_OUT_STAGES
 from held_out_steps import HELD_OUT_STEPS
 from injected_files import FILES
@@ -41,7 +44,13 @@ from refsd.judges import judges
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
 
-HELD_OUT: dict[str, HeldOut] = {**HELD_OUT_STAGES, **HELD_OUT_STEPS}
+HELD_OUT: dict[str, HeldOut] = {
+    **HELD_OUT_OPERATIONS,
+    **HELD_OUT_PRODUCTS,
+    **HELD_OUT_MODELS,
+    **HELD_OUT_STAGES,
+    **HELD_OUT_STEPS,
+}
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
     **PRODUCTS,
