@@ -14,6 +14,7 @@ from refsd.golden.evidence import Evidence
 _BLOCKS = (32, 16, 64, 128, 256)
 # Scales that differ by less are one: a gain.
 _VARIED = 0.02
+_NEARLY_ALL = 0.8
 
 
 def fitted_causes(
@@ -53,6 +54,22 @@ def fitted_causes(
         return [f"nothing is written{place}: memory that nobody wrote, where all should be {part.truth.flat[0]:g}"]
     block = _block_of_scales(part)
     return [f"blocks of {block} have other scales{place}"] if block else []
+
+
+def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
+    """Whether the answer is no other computation, but none: not finite, or one number wherever it is wrong.
+
+    Of all of it, or of a box of slices. found, truth, honest, channel: as for `fitted_causes`
+    """
+    found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
+    if not np.isfinite(found).all():
+        return True
+    if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
+        return False
+    evidence = Evidence(found, truth, honest)
+    where = places(evidence, channel)
+    whole = where.phrases or np.mean(evidence.wrong()) > _NEARLY_ALL
+    return bool(whole and contents(evidence, where.inside) is not None)
 
 
 def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) -> list[str]:

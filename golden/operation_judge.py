@@ -9,12 +9,13 @@ from refsd.golden import operations
 from refsd.golden.case import Case
 from refsd.golden.description import describe
 from refsd.golden.explanation import Nearest, Scene
-from refsd.golden.fitted_causes import fitted_causes
+from refsd.golden.fitted_causes import fitted_causes, is_gap
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.operation import Operation, Params
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.rounding import Bound, unit
+from refsd.golden.unlisted import explaining, unlisted
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
@@ -72,20 +73,32 @@ class OperationJudge(Judge):
         error = honest["y"].astype(np.float64) - truth["y"]
         scene = _scene(standard, found, limits)
 
-        suspects, tried = {}, {}
-        for name, answer in self._wrong_answers(case, inputs, numerics):
-            if answer.shape != y.shape or np.array_equal(answer, honest["y"]):
-                continue
-            wrong = tried[name] = answer.astype(np.float64)
+        def explains(wrong: np.ndarray) -> bool:
             with np.errstate(invalid="ignore", over="ignore"):
                 near = wrong + error
             if not scene.explained_by({"y": near}):
-                continue
+                return False
             room = _room(limits, wrong, truth["y"], numerics)
-            if judge([measure("y", y, wrong, near, room, op.channel)]).passed:
-                suspects[name] = {"y": near}
+            return judge([measure("y", y, wrong, near, room, op.channel)]).passed
+
+        def of_shape(answers: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+            return (
+                (name, wrong)
+                for name, wrong in answers
+                if wrong.shape == y.shape and not np.array_equal(wrong, honest["y"])
+            )
+
+        tried: dict[str, np.ndarray] = {}
+        listed = explaining(of_shape(self._wrong_answers(case, inputs, numerics)), explains, tried)
+        if listed:
+            return scene.nearest({name: {"y": wrong + error} for name, wrong in listed.items()})
+        suspects = {}
+        if not is_gap(y, truth["y"], honest["y"], op.channel):
+            others = unlisted(op, inputs, op.complete(inputs, case.params), y)
+            suspects = explaining(of_shape(others), explains, tried)
         if suspects:
-            return scene.nearest(suspects)
+            near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
+            return [name for name in suspects if name in near]
         return fitted_causes(y, truth["y"], honest["y"], op.channel, tried)
 
     def _wrong_answers(self, case: Case, inputs: Inputs, numerics: Numerics) -> Iterator[tuple[str, np.ndarray]]:

@@ -209,7 +209,9 @@ class ModelJudge(Judge):
             return self._spreads(case, inputs, found, {tap: truth}, numerics, (), given)[tap]
 
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
-        return Place(tap, np.asarray(found[tap], np.float64), segment, run, spread, weights, numerics)
+        names = taps.recorded[: taps.recorded.index(tap)] if tap in taps.recorded else taps.recorded
+        earlier = {name: found[name] for name in reversed(names) if name in found}
+        return Place(tap, np.asarray(found[tap], np.float64), segment, run, spread, weights, numerics, earlier)
 
     def _follow(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 from refsd.golden.judge import Mutant
 from refsd.golden.operation_judge import in_precisions
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.unlisted import unlisted
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
@@ -43,6 +44,32 @@ class Call(NamedTuple):
         op = OPERATIONS[self.op]
         with np.errstate(all="ignore"):
             return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
+
+    def unlisted(self, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Bugs that the operation's page does not list. found: the engine's answer"""
+        op = OPERATIONS[self.op]
+        yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found)
+
+    def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        """What the operation gives where one of its inputs is another tensor, or an equal part of one.
+
+        tensors: name -> values, the likeliest first
+        """
+        op, done = OPERATIONS[self.op], set()
+        for argument, own in self.inputs.items():
+            right = own.values()
+            if argument in ("weight", "bias") or right.dtype.kind != "f":
+                continue
+            for name, y in tensors.items():
+                for part, values in _parts(y, right.shape):
+                    key = argument, values.tobytes()
+                    if key in done or np.array_equal(values, right):
+                        continue
+                    done.add(key)
+                    inputs = {**self.inputs, argument: stored(values)}
+                    with np.errstate(all="ignore"):
+                        wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
+                    yield f"{argument} is read from {part}{name}: what lies between is left out", wrong
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """The operation in lower precisions than the declared."""
@@ -118,26 +145,39 @@ _ROWS = {
     "multiply": _Row("mul", {"x": "a", "y": "b"}),
     "modulate": _Row("modulate", _same("x", "shift", "scale")),
     "gated_add": _Row("gated_add", _same("x", "h", "gate")),
-    "rope": _Row("rope", {}),
-    "rope_halves": _Row("rope", {}),
+    "rope": _Row("rope", _same("x", "ids"), ("axes_dim", "theta", "halves")),
+    "rope_halves": _Row("rope", _same("x", "ids"), ("axes_dim", "theta", "halves")),
     "halve": _Row("resize_nearest", {}),
     "apply": _Row("apply", {}),
 }
 
 
+def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensor in this shape; or its thirds and the like, along the last axis, of which each has that size."""
+    size = math.prod(shape)
+    if not size or not y.ndim or y.size % size or y.shape[-1] % (y.size // size):
+        return
+    count = y.size // size
+    if count > _PARTS:
+        return
+    for i, part in enumerate(np.split(np.asarray(y, np.float32), count, axis=-1)):
+        yield "" if count == 1 else f"part {i + 1} of {count} of ", np.ascontiguousarray(part).reshape(shape)
+
+
+_PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 
 def call_of(method: str, arguments: Arguments) -> Call | None:
-    """The call as its page declares it; None where the page asks for something else (RoPE: ids, not angles)."""
+    """The call as its page declares it; None where the page asks for something else."""
     row = _ROWS[method]
     if method == "apply":
         name, arrays = arguments["kernel"].__name__, arguments.get("arrays", ())
         if name not in OPERATIONS or [*OPERATIONS[name].inputs] != ["x"] or len(arrays) != 1:
             return None
         return Call(name, {"x": stored(np.asarray(arrays[0], np.float32))}, dict(arguments.get("params", {})))
-    if not row.inputs:
+    if not row.inputs or (row.op == "rope" and "ids" not in arguments):
         return None
     given = {row.inputs[name]: arguments[name] for name in row.inputs if arguments.get(name) is not None}
     inputs = {
@@ -176,6 +216,28 @@ class Observed(Arithmetic):
         self._measures = instead is None
         # An engine with nothing rounded between operations, which sums as the declared one.
         self.float32 = replace(FLOAT32, one_pass=numerics.one_pass)
+        self._angles: list[tuple[np.ndarray, dict[str, Any]]] = []
+
+    def rope_angles(self, ids, axes_dim, theta):
+        """The angles; what they were made of is remembered for the page of RoPE, which asks for it."""
+        angle = super().rope_angles(ids, axes_dim, theta)
+        made_of = {"ids": np.asarray(ids), "axes_dim": tuple(axes_dim), "theta": theta}
+        self._angles.append((np.asarray(angle), made_of))
+        return angle
+
+    def _with_ids(self, method: str, arguments: Arguments) -> Arguments:
+        """RoPE's arguments, with what its angles were made of: at once, or in two pieces one behind the other."""
+        angle = np.asarray(arguments["angle"])
+        for one, made_of in self._angles:
+            if np.array_equal(one, angle):
+                return {**arguments, **made_of, "halves": method == "rope_halves"}
+        for one, made_of in self._angles:
+            for other, more in self._angles:
+                joined = one.shape[0] == other.shape[0] and one.shape[2:] == other.shape[2:]
+                if joined and np.array_equal(np.concatenate([one, other], axis=1), angle):
+                    ids = np.concatenate([made_of["ids"], more["ids"]], axis=-2)
+                    return {**arguments, **made_of, "ids": ids, "halves": method == "rope_halves"}
+        return arguments
 
     def observe(self, method: str, right: Callable[[], np.ndarray], arguments: Arguments) -> np.ndarray:
         """Answer a call of `method`. What an operation calls in its turn is a part of it."""
@@ -183,7 +245,10 @@ class Observed(Arithmetic):
             return right()
         self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
         self.losses.append(_UNIT * math.sqrt(_ROWS[method].terms(arguments) / 2))
-        call = call_of(method, arguments) if len(self.ops) - 1 == self._at and self._instead else None
+        shown = len(self.ops) - 1 == self._at and self._instead is not None
+        if shown and _ROWS[method].op == "rope":
+            arguments = self._with_ids(method, arguments)
+        call = call_of(method, arguments) if shown else None
         other = self._instead(call) if call is not None and self._instead is not None else None
         if other is not None:
             return self._round(other)

@@ -4,15 +4,17 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from refsd.golden.description import describe
 from refsd.golden.explanation import Scene
-from refsd.golden.fitted_causes import fitted_causes
+from refsd.golden.fitted_causes import fitted_causes, is_gap
 from refsd.golden.metrics import channel_axis
 from refsd.golden.taps import measure_taps
+from refsd.golden.unlisted import explaining
 from refsd.golden.verdict import judge
 from refsd.judges.following import Segment
 from refsd.judges.model_mutants import MUTANTS, Change
@@ -23,6 +25,8 @@ from refsd.numerics.tensor import StoredTensor
 
 # At most so many of a model's other weights are tried in a wrong operation.
 _WEIGHTS = 200
+# Seconds of CPU for the trial of other taps as inputs.
+_ELSEWHERE = 4.0
 
 
 class Place(NamedTuple):
@@ -34,6 +38,7 @@ class Place(NamedTuple):
     spread:   -> the RMS error of each of its elements in honest runs with random roundings
     weights:  the component's
     numerics: that the engine declares
+    earlier:  the engine's taps before this one, the latest first
     """
 
     tap: str
@@ -43,6 +48,7 @@ class Place(NamedTuple):
     spread: Callable[[], np.ndarray]
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
+    earlier: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def explain(self, of_outputs: Callable[[], list[str]] = list, end: float = math.inf) -> list[str]:
         """The causes, the likeliest first: bugs of the operations here, other weights in their place, those known
@@ -72,7 +78,33 @@ class Place(NamedTuple):
                 break
         if suspects:
             return scene.nearest(suspects)
+
+        def explains(wrong: np.ndarray) -> bool:
+            near = wrong.reshape(truth.shape)
+            return scene.explained_by({"y": near}) and self._agrees(near, near + (honest - truth))
+
+        others = {}
+        if not is_gap(found, truth, honest, channel_axis(truth)):
+            of_size = ((name, y) for name, y in self._unlisted() if y.size == truth.size)
+            others = explaining(of_size, explains, tried)
+        if others:
+            nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
+            return [name for name in others if name in nearest]
+        tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
         return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+
+    def _unlisted(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Bugs that no page lists, of the operation that gives the tap; it reads another tap, or gives it."""
+        calls: list[Call] = []
+        last = self.segment.last - 1
+        self.run(Observed(self.numerics, at=last, instead=lambda call: calls.append(call)), Change())
+        end = time.process_time() + _ELSEWHERE
+        for call in calls:
+            yield from call.unlisted(self.found)
+            for name, y in call.from_elsewhere(self.earlier):
+                yield name, y
+                if time.process_time() > end:
+                    return
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Whether the tap is right if a bug's answer is the truth, by the rule of golden/taps.py.

@@ -1,4 +1,4 @@
-"""Where the held-out bugs of operations and models are from: a repository with a commit or thread, or a kind of port."""
+"""Where the held-out bugs of operations and models are from: a commit, a thread, or a kind of port."""
 
 from held_out import HeldOut
 from injection import Injection

@@ -85,7 +85,7 @@ def test_what_nobody_knows_has_no_name(name, numerics):
     inputs = case.realize()
     _, truth, honest = _answers(case, inputs, numerics)
     for found in (
-        {"y": honest["y"] + 1},
+        {"y": honest["y"] + np.random.default_rng(7).standard_normal(honest["y"].shape)},
         {"y": np.full_like(honest["y"], np.nan)},
         {"y": honest["y"][..., :-1]},
         {},
@@ -139,7 +139,8 @@ def test_float16_accumulators_are_no_float16_activations_where_those_are_declare
     params, truth, honest = _answers(case, inputs, TORCH_F16)
     found = {"y": _summed_in_float16(inputs)}
     assert not _conforms(case, inputs, params, found, truth, honest, TORCH_F16)
-    assert _named(case, inputs, found, truth, honest, TORCH_F16) == []
+    named = _named(case, inputs, found, truth, honest, TORCH_F16)
+    assert all(name.startswith("products added up in float16") for name in named)
 
 
 @pytest.mark.parametrize("numerics", [FLOAT32, TORCH_F16], ids=lambda n: n.name)

@@ -1,5 +1,6 @@
 """Taps judged on the engine's own earlier taps: honest ones pass, a bug is wrong where it stands alone."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -130,23 +131,24 @@ def test_a_bug_is_wrong_where_it_stands_and_named(model_files, bug, numerics):
 
 
 @pytest.mark.parametrize(
-    ("op", "wrong"),
+    ("wrong", "cause"),
     [
-        ("linear", lambda right, *a: right(*a) * np.float32(1.0003)),
-        ("linear", lambda right, *a: right(*a) + np.float32(1e-5)),
-        ("linear", lambda right, x, w, *a: right(x, w[::-1].copy(), *a)),
+        (lambda right, *a: right(*a) * np.float32(1.0003), r"the result is multiplied by 1\.000"),
+        (lambda right, *a: right(*a) + np.float32(1e-5), None),
+        (lambda right, x, w, *a: right(x, w[::-1].copy(), *a), "weight, axis O: reversed"),
     ],
     ids=["gain", "offset", "rows reversed"],
 )
-def test_what_no_known_bug_is_gets_no_name(model_files, op, wrong):
-    _, places, causes = traced(model_files, "t5xxl/t5/padded", broken(GGML_CPU, op, 8, wrong), GGML_CPU)
-    assert (places, causes) == (["encoder.block.1.layer.0.SelfAttention.k"], [])
+def test_what_no_page_lists_is_named_by_its_mechanism(model_files, wrong, cause):
+    _, places, causes = traced(model_files, "t5xxl/t5/padded", broken(GGML_CPU, "linear", 8, wrong), GGML_CPU)
+    assert places == ["encoder.block.1.layer.0.SelfAttention.k"]
+    assert re.match(cause, causes[0]) if cause else causes == []
 
 
 def test_a_bug_of_the_whole_model_is_named_at_its_first_place(model_files):
     wrong = broken(FLOAT32, "rope", None, lambda right, x, angle: Arithmetic(FLOAT32).rope_halves(x, angle))
     _, places, causes = traced(model_files, "flux-dev/flux/quiet", wrong, FLOAT32)
-    assert causes == ["RoPE turns the other pairs of channels (neighbours, halves)"]
+    assert causes == ["the other pairing"]
     assert len(places) > 2 and all(place.split(".")[-1] == "rope" or ".rope." in place for place in places)
 
 
@@ -222,11 +224,11 @@ def test_conform_says_where_and_why(model_files):
     assert [m.output for m in seen.taps] == [place]
 
 
-def test_what_no_known_bug_explains_is_described(model_files):
-    wrong = broken(FLOAT32, "linear", 8, lambda right, *a: right(*a) * np.float32(1.0003))
+def test_what_nothing_explains_is_described(model_files):
+    wrong = broken(FLOAT32, "linear", 8, lambda right, *a: np.abs(right(*a)))
     result = judged(model_files, "t5xxl/t5/padded", Tapped(model_files, wrong))
     assert (result.place, result.causes) == ("encoder.block.1.layer.0.SelfAttention.k", ())
-    assert result.reason.endswith("; 1 of 42 taps wrong by itself; y = 1.0003001 truth")
+    assert result.reason.endswith("; 1 of 42 taps wrong by itself; y = |truth|")
 
 
 def test_fewer_taps_place_a_bug_between_two(model_files):

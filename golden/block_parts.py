@@ -1,0 +1,322 @@
+"""Block types taken apart: the codes, scales and minimums of each, put together in a wrong way.
+
+    y = d s_g (q_j - z) - dmin m_g
+
+of a block with groups g of equal length. A type's bytes are read into these parts here a second time (from ggml's
+ggml-common.h), in plain arrays, so that any part can be another: signed or not, in another order, of another group,
+swapped, left out, shifted.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.tensor import StoredTensor
+
+
+class Parts(NamedTuple):
+    """Of n blocks of K elements in G groups; float64 or whole numbers.
+
+    d:    [n, 1], scale of the scales;  s: [n, G], scales
+    dmin: [n, 1];  m: [n, G], minimums; 0 where the type has none
+    low:  [n, K], the lower bits of the codes, and how many: bits
+    high: [n, K], their upper bits, 0 where there are none
+    z:    what is taken from a code
+    table: code -> value, where codes are no numbers; () elsewhere
+    """
+
+    d: np.ndarray
+    s: np.ndarray
+    dmin: np.ndarray
+    m: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    bits: int
+    z: int
+    table: tuple[int, ...] = ()
+
+    def values(self) -> np.ndarray:
+        """[n, K]"""
+        q = self.low.astype(np.int64) + (self.high.astype(np.int64) << self.bits)
+        q = np.asarray(self.table)[q] if self.table else q - self.z
+        per = q.shape[1] // self.s.shape[1]
+        wide = [np.repeat(np.asarray(t, np.float64), per, axis=1) for t in (self.d * self.s, self.dmin * self.m)]
+        return wide[0] * q - wide[1]
+
+
+_LINEAR4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def _half(b: np.ndarray, at: int) -> np.ndarray:
+    return b[:, at : at + 2].copy().view(np.float16).astype(np.float64)
+
+
+def _nibbles(qs: np.ndarray, run: int) -> np.ndarray:
+    """Of each `run` bytes first the low, then the high nibbles. [n, bytes] -> [n, 2 bytes]"""
+    pairs = qs.reshape(len(qs), -1, 1, run)
+    return np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(len(qs), -1)
+
+
+def _bits(field: np.ndarray, count: int) -> np.ndarray:
+    """Bit j of a whole number of `count` bits. [n, bytes] -> [n, count]"""
+    return np.unpackbits(field.copy(), axis=1, bitorder="little")[:, :count]
+
+
+def _simple(d, low, high: Any = 0, bits=4, z=0, minimum: Any = 0.0, table=()) -> Parts:
+    """A block that is one group."""
+    one = np.ones((len(d), 1))
+    return Parts(d, one, minimum + 0 * d, one, low, high + 0 * low, bits, z, table)
+
+
+def _two_bits(qs: np.ndarray) -> np.ndarray:
+    """Of each 32 bytes their bits 0 and 1, then 2 and 3, .... [n, 64] -> [n, 256]"""
+    parts = qs.reshape(len(qs), 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3
+    return parts.reshape(len(qs), 256)
+
+
+def _six_bits(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and minimums of Q4_K and Q5_K. -> [n, 8] each"""
+    first, second, third = b[:, 4:8], b[:, 8:12], b[:, 12:16]
+    s = np.concatenate([first & 63, (third & 15) | (first >> 6 << 4)], axis=1)
+    m = np.concatenate([second & 63, (third >> 4) | (second >> 6 << 4)], axis=1)
+    return s.astype(np.int64), m.astype(np.int64)
+
+
+def _q3_k_scales(b: np.ndarray) -> np.ndarray:
+    packed = b[:, 96:108].astype(np.int64)
+    low = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
+    high = np.concatenate([packed[:, 8:] >> shift & 3 for shift in (0, 2, 4, 6)], axis=1)
+    return low + 16 * high - 32
+
+
+def _q2_k(b):
+    return Parts(
+        _half(b, 80),
+        b[:, :16] & 15,
+        _half(b, 82),
+        b[:, :16] >> 4,
+        _two_bits(b[:, 16:80]),
+        0 * _two_bits(b[:, 16:80]),
+        2,
+        0,
+    )
+
+
+def _q3_k(b):
+    high = (b[:, None, :32] >> np.arange(8)[:, None] & 1).reshape(len(b), 256)
+    none = np.zeros((len(b), 1))
+    return Parts(_half(b, 108), _q3_k_scales(b), none, none + np.zeros((1, 16)), _two_bits(b[:, 32:96]), high, 2, 4)
+
+
+def _q4_k(b):
+    s, m = _six_bits(b)
+    low = _nibbles(b[:, 16:144], 32)
+    return Parts(_half(b, 0), s, _half(b, 2), m, low, 0 * low, 4, 0)
+
+
+def _q5_k(b):
+    s, m = _six_bits(b)
+    low = _nibbles(b[:, 48:176], 32)
+    high = (b[:, None, 16:48] >> np.arange(8)[:, None] & 1).reshape(len(b), 256)
+    return Parts(_half(b, 0), s, _half(b, 2), m, low, high, 4, 0)
+
+
+def _q6_k(b):
+    low = _nibbles(b[:, :128], 64)
+    high = (b[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3).reshape(len(b), 256)
+    none = np.zeros((len(b), 1))
+    return Parts(
+        _half(b, 208),
+        b[:, 192:208].view(np.int8).astype(np.int64),
+        none,
+        none + np.zeros((1, 16)),
+        low,
+        high,
+        4,
+        32,
+    )
+
+
+def _iq4_xs(b):
+    bits = b[:, 2:4].copy().view(np.uint16).astype(np.int64)
+    low = np.stack([b[:, 4:8] & 15, b[:, 4:8] >> 4], axis=2).reshape(len(b), 8).astype(np.int64)
+    s = (low | ((bits >> 2 * np.arange(8)) & 3) << 4) - 32
+    codes = _nibbles(b[:, 8:136], 16)
+    none = np.zeros((len(b), 1))
+    return Parts(_half(b, 0), s, none, none + np.zeros((1, 8)), codes, 0 * codes, 4, 0, _LINEAR4)
+
+
+_READ: dict[str, Callable[[np.ndarray], Parts]] = {
+    "q4_0": lambda b: _simple(_half(b, 0), _nibbles(b[:, 2:18], 16), z=8),
+    "q4_1": lambda b: _simple(_half(b, 0), _nibbles(b[:, 4:20], 16), minimum=-_half(b, 2)),
+    "q5_0": lambda b: _simple(_half(b, 0), _nibbles(b[:, 6:22], 16), _bits(b[:, 2:6], 32), z=16),
+    "q5_1": lambda b: _simple(_half(b, 0), _nibbles(b[:, 8:24], 16), _bits(b[:, 4:8], 32), minimum=-_half(b, 2)),
+    "q8_0": lambda b: _simple(_half(b, 0), b[:, 2:34].view(np.int8).astype(np.int64), bits=8),
+    "iq4_nl": lambda b: _simple(_half(b, 0), _nibbles(b[:, 2:18], 16), table=_LINEAR4),
+    "q2_k": _q2_k,
+    "q3_k": _q3_k,
+    "q4_k": _q4_k,
+    "q5_k": _q5_k,
+    "q6_k": _q6_k,
+    "iq4_xs": _iq4_xs,
+}
+
+
+def parts_of(type: str, blocks: np.ndarray) -> Parts | None:
+    """The parts of blocks [n, bytes]; None of a type that is no scale times codes."""
+    read = _READ.get(type)
+    return None if read is None else read(np.ascontiguousarray(blocks))
+
+
+def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensor's values with one part read otherwise; nothing for a type that has no parts here."""
+    if tensor.type not in BLOCK_TYPES:
+        return
+    kind = BLOCK_TYPES[tensor.type]
+    parts = parts_of(tensor.type, tensor.data.reshape(-1, kind.bytes))
+    if parts is None:
+        return
+    right = parts.values()
+    with np.errstate(all="ignore"):
+        for name, y in _changed(tensor.type, parts):
+            if not np.array_equal(y, right):
+                yield f"{tensor.type}: {name}", y.reshape(tensor.shape).astype(np.float32)
+
+
+def _changed(type: str, p: Parts) -> Iterator[tuple[str, np.ndarray]]:
+    yield from ((name, other.values()) for name, other in _other_parts(p))
+    yield from _other_orders(p)
+    yield from _later(p)
+
+
+def _other_parts(p: Parts) -> Iterator[tuple[str, Parts]]:
+    grouped = p.s.shape[1] > 1
+    has_minimum, has_high = bool(np.any(p.dmin)), bool(np.any(p.high))
+    tiny = 2.0**-14
+    yield "subnormal scales flushed to zero", p._replace(d=_flushed(p.d, tiny), dmin=_flushed(p.dmin, tiny))
+    yield "the scale without its sign", p._replace(d=np.abs(p.d))
+    yield "the scale left out", p._replace(d=np.ones_like(p.d))
+    yield "the scale of the block before", p._replace(d=np.roll(p.d, 1, 0))
+    if grouped:
+        yield from _other_scales(p)
+    if has_minimum:
+        yield "the minimum left out", p._replace(dmin=0 * p.dmin)
+        yield "the minimum with the other sign (subtracted, not added, or the reverse)", p._replace(dmin=-p.dmin)
+        yield "scale and minimum of the block swapped", p._replace(d=p.dmin, dmin=p.d)
+        yield "minimum without its own scale: d for dmin", p._replace(dmin=p.d)
+    if has_high:
+        half = p.high.shape[1] // 2
+        yield "the high bits left out", p._replace(high=0 * p.high)
+        yield "the high bits of the first half read for the second", p._replace(high=np.tile(p.high[:, :half], 2))
+        yield "the high bits in the reverse order", p._replace(high=p.high[:, ::-1])
+        yield "the high bits inverted", p._replace(high=p.high.max() - p.high)
+        for run in (8, 16, 32, 64, 128):
+            if p.high.shape[1] % (2 * run) == 0:
+                yield f"the high bits of neighbouring {run}s swapped", p._replace(high=_swap_runs(p.high, run))
+            if p.high.shape[1] % run == 0:
+                yield (
+                    f"the high bits of the first {run} read for all",
+                    p._replace(high=np.tile(p.high[:, :run], p.high.shape[1] // run)),
+                )
+        yield "the high bits one place too low", p._replace(high=0 * p.high, low=p.low | p.high << (p.bits - 1))
+    if p.table:
+        yield "codes as numbers less 8, not through the table", p._replace(table=(), z=8)
+        yield "the table in the reverse order", p._replace(table=p.table[::-1])
+        yield "the code after this one", p._replace(low=np.minimum(p.low + 1, 15))
+    for z in dict.fromkeys((0, p.z - 1, p.z + 1, p.z // 2, 2 * p.z, 8, 16, 32, 4, 128)):
+        if not p.table and z != p.z:
+            yield f"{z} taken from the codes, not {p.z}", p._replace(z=z)
+    if p.bits == 8:
+        yield "codes without their sign", p._replace(low=p.low & 127)
+        yield "codes as unsigned bytes", p._replace(low=p.low & 255)
+        yield "codes in seven bits: -128 as 0", p._replace(low=np.where(p.low == -128, 0, p.low))
+
+
+def _flushed(d: np.ndarray, tiny: float) -> np.ndarray:
+    return np.where(np.abs(d) < tiny, 0.0, d)
+
+
+def _other_scales(p: Parts) -> Iterator[tuple[str, Parts]]:
+    G = p.s.shape[1]
+    signed = p.s.min() < 0
+    yield "scales and minimums of the groups swapped", p._replace(s=p.m, m=p.s)
+    yield "the groups' scales left out", p._replace(s=np.ones_like(p.s))
+    if np.any(p.m):
+        yield "the groups' minimums left out", p._replace(m=0 * p.m)
+        yield "minimums of the group before", p._replace(m=np.roll(p.m, 1, 1))
+        yield "minimums of the group after", p._replace(m=np.roll(p.m, -1, 1))
+        yield "the first group's minimum for all", p._replace(m=np.repeat(p.m[:, :1], G, 1))
+    if signed:
+        yield "the groups' scales read as unsigned", p._replace(s=np.where(p.s < 0, p.s + 256, p.s))
+        yield "the groups' scales without their sign", p._replace(s=np.abs(p.s))
+        yield "the groups' scales without 32 taken off", p._replace(s=p.s + 32)
+        yield "the groups' scales 1 too small", p._replace(s=p.s - 1)
+    yield "the groups' scales read as signed", p._replace(s=np.where(p.s > 31, p.s - 64, p.s))
+    low = p.s + 32 if signed else p.s
+    yield "the groups' scales of four bits alone", p._replace(s=(low & 15) - (32 if signed else 0))
+    if np.any(p.m):
+        yield "scales and minimums of four bits alone", p._replace(s=p.s & 15, m=p.m & 15)
+    for by, word in ((1, "before"), (-1, "after")):
+        yield f"scales of the group {word}", p._replace(s=np.roll(p.s, by, 1), m=np.roll(p.m, by, 1))
+    orders = {
+        "the reverse order": np.arange(G)[::-1],
+        "pairs swapped": np.arange(G) ^ 1,
+        "the halves swapped": np.roll(np.arange(G), G // 2),
+        "the first half twice": np.arange(G) % (G // 2),
+        "each read for two groups": np.arange(G) // 2,
+        "the halves interleaved": np.arange(G).reshape(2, -1).T.ravel(),
+        "even ones first": np.arange(G).reshape(-1, 2).T.ravel(),
+        "the first for all": np.zeros(G, int),
+        "neighbouring quarters swapped": np.arange(G).reshape(4, -1)[[1, 0, 3, 2]].ravel(),
+    }
+    for name, order in orders.items():
+        yield f"the groups' scales: {name}", p._replace(s=p.s[:, order], m=p.m[:, order])
+
+
+def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:
+    return x.reshape(len(x), -1, 2, run)[:, :, ::-1].reshape(x.shape)
+
+
+def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
+    """The codes at other places, the scales where they are; and both."""
+    q, K = p.low, p.low.shape[1]
+    orders = {
+        "reversed": np.arange(K)[::-1],
+        "halves swapped": np.roll(np.arange(K), K // 2),
+        "neighbours swapped": np.arange(K) ^ 1,
+    }
+    for run in (32, 64, 128, 256):
+        if K % run == 0:
+            inside = np.arange(K).reshape(-1, run)
+            orders[f"halves of {run} interleaved"] = inside.reshape(-1, 2, run // 2).swapaxes(1, 2).ravel()
+            orders[f"even and odd of {run} apart"] = inside.reshape(-1, run // 2, 2).swapaxes(1, 2).ravel()
+            orders[f"halves of {run} swapped"] = inside.reshape(-1, 2, run // 2)[:, ::-1].ravel()
+            if run >= 64:
+                orders[f"quarters of {run} interleaved"] = inside.reshape(-1, 4, run // 4).swapaxes(1, 2).ravel()
+                orders[f"every 4th of {run} together"] = inside.reshape(-1, run // 4, 4).swapaxes(1, 2).ravel()
+    for name, order in orders.items():
+        yield f"codes in another order: {name}", p._replace(low=q[:, order], high=p.high[:, order]).values()
+        yield f"values in another order: {name}", p.values()[:, order]
+        if np.any(p.high):
+            yield f"lower bits in another order: {name}", p._replace(low=q[:, order]).values()
+
+
+def _later(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
+    """What happens to the values: halves left out, roundings."""
+    y = p.values()
+    K = y.shape[1]
+    for count in dict.fromkeys((K // 2, K // 4, 3 * K // 4, K - 32, K - 16)):
+        if 0 < count < K:
+            yield (
+                f"only the first {count} of each {K} expanded, the others zero",
+                np.where(np.arange(K) < count, y, 0),
+            )
+    yield "the first half of each block zero", np.where(np.arange(K) < K // 2, 0, y)
+    yield "the first half of each block twice", np.concatenate([y[:, : K // 2]] * 2, axis=1)
+    yield "values rounded to float16", y.astype(np.float16).astype(np.float64)
+    scale = (p.d * p.s).astype(np.float16).astype(np.float64)
+    minimum = (p.dmin * p.m).astype(np.float16).astype(np.float64)
+    one = np.ones_like(p.d)
+    yield "scales times their scale rounded to float16", p._replace(d=one, s=scale, dmin=one, m=minimum).values()

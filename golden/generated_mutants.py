@@ -1,0 +1,418 @@
+"""Wrong answers made from an operation's declaration alone: its inputs with their axes, its parameters, its kind.
+
+A page lists the bugs that engines are known to have had. These are the others that its declaration allows, one at a
+time: an input changed, or taken for another; an axis read otherwise, filled up or cut; a parameter changed; another
+operation in this one's place. They are tried where no listed bug explains an answer.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import StoredTensor, stored
+
+Named = Iterator[tuple[str, np.ndarray]]
+
+_BLOCKS = (8, 16, 32, 64, 128, 256)
+# An input beyond this many elements is changed as a whole only, not axis by axis.
+_LARGE = 1 << 20
+# They give what they are given.
+_EXPANDS = ("dequantize", "embedding")
+# Kernels do not check what they are given: of a parameter only those values are tried that fit the inputs.
+_FITS: dict[str, Callable[[Any, Any, Inputs], bool]] = {
+    "padding": lambda value, own, inputs: min(np.ravel(value)) >= 0,
+    "stride": lambda value, own, inputs: min(np.ravel(value)) > 0,
+    "dilation": lambda value, own, inputs: min(np.ravel(value)) > 0,
+    "num_groups": lambda value, own, inputs: value > 0 and inputs["x"].shape[1] % value == 0,
+    "axes_dim": lambda value, own, inputs: sorted(value) == sorted(own),
+    "diagonal": lambda value, own, inputs: True,
+    "down": lambda value, own, inputs: True,
+    "right": lambda value, own, inputs: True,
+}
+_WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "{} left out: zeros": np.zeros_like,
+    "{} left out: ones": np.ones_like,
+    "{} squared": np.square,
+    "{} without its sign": np.abs,
+    "{} rounded to float16": lambda x: x.astype(np.float16),
+    "{} rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
+    "{} rounded to whole numbers": np.rint,
+}
+
+
+def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, Operation]) -> Named:
+    """Every wrong answer that the declaration gives, of the right answer's shape, in float32.
+
+    params: complete; others: the operations by name, one of which may be in this one's place
+    """
+    right = answer(op, inputs, params)
+    for name, make in _all(op, inputs, params, others, right):
+        try:
+            with np.errstate(all="ignore"):
+                y = make()
+        except (BadInput, ValueError, IndexError, ZeroDivisionError, OverflowError):
+            continue  # what the operation does not take is no answer
+        if y is not None and y.shape == right.shape and not np.array_equal(y, right):
+            yield name, y
+
+
+def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], np.ndarray | None]]]:
+    yield from _parameters(op, inputs, params, right.shape)
+    yield from _inputs(op, inputs, params)
+    yield from _exchanged(op, inputs, params)
+    yield from _lengths(op, inputs, params)
+    yield from _left_out(op, inputs, params, right)
+    yield from _other_operations(op, inputs, params, others)
+
+
+def letters(op: Operation, name: str, ndim: int) -> list[str]:
+    """The axes of an input as its page calls them: "H" of [N, C, H, W]; "" where it gives them no single letter."""
+    declared = next((shape for key, shape in op.inputs.items() if key.rstrip("?") == name), "")
+    found = re.search(r"\[([^\]]*)\]", declared)
+    parts = [part.strip() for part in found[1].split(",")] if found else []
+    if "..." in parts:
+        parts = parts[parts.index("...") + 1 :]
+    parts = [""] * (ndim - len(parts)) + parts[max(0, len(parts) - ndim) :]
+    return [part if re.fullmatch(r"[A-Z]\w*", part) else "" for part in parts]
+
+
+# --- inputs ------------------------------------------------------------------------------------------------------
+
+
+def _inputs(op, inputs, params):
+    for name, tensor in inputs.items():
+        x = tensor.values()
+        changes = {phrase.format(name): change for phrase, change in _WHOLE.items() if _applies(phrase, x)}
+        if x.size <= _LARGE:
+            changes |= dict(_of_axes(name, x, letters(op, name, x.ndim)))
+        if f"{name}?" in op.inputs:
+            yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
+        for phrase, change in changes.items():
+            yield phrase, lambda name=name, x=x, change=change: _with(op, inputs, params, {name: change(x)})
+
+
+def _applies(phrase: str, x: np.ndarray) -> bool:
+    return x.dtype.kind == "f"
+
+
+def _without(inputs, name):
+    return {key: tensor for key, tensor in inputs.items() if key != name}
+
+
+def _with(op, inputs, params, changed: dict[str, np.ndarray]) -> np.ndarray:
+    return answer(op, {**inputs, **{name: _tensor(x, inputs[name]) for name, x in changed.items()}}, params)
+
+
+def _tensor(x: np.ndarray, like: StoredTensor) -> StoredTensor:
+    kind = like.values().dtype
+    return stored(np.ascontiguousarray(x, kind if kind.kind in "iu" else np.float32))
+
+
+def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, Callable]]:
+    """Changes of the order in which an input's numbers are read."""
+    for axis, n in enumerate(x.shape):
+        if n < 2:
+            continue
+        where = f"{name}, axis {axes[axis] or axis}"
+        yield f"{where}: the first is read for all", lambda x, a=axis: np.repeat(x.take([0], a), x.shape[a], a)
+        yield f"{where}: reversed", lambda x, a=axis: np.flip(x, a)
+        for by, word in ((1, "before"), (-1, "after")):
+            yield f"{where}: the one {word} is read", lambda x, a=axis, by=by: np.roll(x, by, a)
+            yield f"{where}: the one {word} is read, zero at the end", lambda x, a=axis, by=by: _moved(x, a, by)
+        if n % 2 == 0:
+            half = n // 2
+            yield (
+                f"{where}: its parts in the other order, halves swapped",
+                lambda x, a=axis, n=half: np.roll(x, n, a),
+            )
+            yield f"{where}: the first half is read twice", lambda x, a=axis, n=half: x.take(_twice(n), a)
+            yield (
+                f"{where}: neighbours where halves belong together",
+                lambda x, a=axis, n=half: x.take(_pairs(n), a),
+            )
+            yield (
+                f"{where}: halves where neighbours belong together",
+                lambda x, a=axis, n=half: x.take(_halves(n), a),
+            )
+            yield f"{where}: neighbours swapped", lambda x, a=axis, n=n: x.take(np.arange(n) ^ 1, a)
+        for parts in (3, 4, 5, 6, 8):
+            if n % parts == 0:
+                yield (
+                    f"{where}: its parts in the other order, the first 1/{parts} last",
+                    lambda x, a=axis, n=n // parts: np.roll(x, -n, a),
+                )
+                yield (
+                    f"{where}: its parts in the other order, the last 1/{parts} first",
+                    lambda x, a=axis, n=n // parts: np.roll(x, n, a),
+                )
+                order = np.arange(n).reshape(parts, -1).T.ravel()
+                yield f"{where}: its {parts} parts interleaved", lambda x, a=axis, i=order: x.take(i, a)
+                back = np.arange(n).reshape(-1, parts).T.ravel()
+                yield f"{where}: every {parts}th together", lambda x, a=axis, i=back: x.take(i, a)
+        for block in _BLOCKS:
+            if n % block and n > block:
+                start = n // block * block
+                yield f"{where}: the last {n - start}, behind whole {block}s, not read", _zeroed(axis, start, n)
+    for one, other in combinations(range(x.ndim), 2):
+        if x.shape[one] < 2 or x.shape[other] < 2:
+            continue
+        which = f"{name}: axes {axes[one] or one} and {axes[other] or other}"
+        if x.shape[one] == x.shape[other]:
+            yield f"{which} exchanged", lambda x, a=one, b=other: x.swapaxes(a, b)
+        yield f"{which} exchanged in memory", lambda x, a=one, b=other: _reread(x, a, b)
+        yield f"{which} stored in the other order", lambda x, a=one, b=other: _restored(x, a, b)
+
+
+def _zeroed(axis: int, start: int, n: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda x: np.where(np.expand_dims(np.arange(n) < start, [*range(x.ndim - 1)]).swapaxes(axis, -1), x, 0)
+
+
+def _moved(x: np.ndarray, axis: int, by: int) -> np.ndarray:
+    y = np.roll(x, by, axis)
+    np.moveaxis(y, axis, 0)[0 if by > 0 else -1] = 0
+    return y
+
+
+def _twice(half: int) -> np.ndarray:
+    return np.tile(np.arange(half), 2)
+
+
+def _pairs(half: int) -> np.ndarray:
+    return np.arange(2 * half).reshape(2, half).T.ravel()
+
+
+def _halves(half: int) -> np.ndarray:
+    return np.arange(2 * half).reshape(half, 2).T.ravel()
+
+
+def _reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
+    """The flat data taken for a tensor whose two axes stand the other way round."""
+    shape = [*x.shape]
+    shape[one], shape[other] = shape[other], shape[one]
+    return np.ascontiguousarray(x).reshape(shape).swapaxes(one, other)
+
+
+def _restored(x: np.ndarray, one: int, other: int) -> np.ndarray:
+    """The tensor written with two axes the other way round, and read in the right shape."""
+    return np.ascontiguousarray(x.swapaxes(one, other)).reshape(x.shape)
+
+
+def _exchanged(op, inputs, params):
+    for one, other in combinations(inputs, 2):
+        a, b = inputs[one], inputs[other]
+        if a.shape != b.shape or a.type != b.type:
+            continue
+        yield (
+            f"{one} and {other} swapped",
+            lambda o=one, p=other: answer(op, {**inputs, o: inputs[p], p: inputs[o]}, params),
+        )
+        yield f"{other} read for {one}", lambda o=one, p=other: answer(op, {**inputs, o: inputs[p]}, params)
+        yield f"{one} read for {other}", lambda o=one, p=other: answer(op, {**inputs, p: inputs[o]}, params)
+        if len(a.shape) < 2 or a.values().dtype.kind != "f":
+            continue
+        for to, of in ((one, other), (other, one)):
+            for part, chosen in _parts_of_last(a.shape[-1]).items():
+                yield f"{part} of {to} read from {of}", _mixed(op, inputs, params, to, of, chosen)
+
+
+def _parts_of_last(n: int) -> dict[str, np.ndarray]:
+    """Which channels are in some part of them."""
+    i = np.arange(n)
+    parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
+    return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
+
+
+def _mixed(op, inputs, params, to: str, of: str, chosen: np.ndarray):
+    def make():
+        mixed = np.where(chosen, inputs[of].values(), inputs[to].values())
+        return _with(op, inputs, params, {to: mixed})
+
+    return make
+
+
+def _lengths(op, inputs, params):
+    """An axis that the output does not have, filled up with zeros, or cut: in all inputs that have it."""
+    out = re.findall(r"[A-Z]\w*", op.output)
+    # An axis that is a part of another's length, or that numbers point into, keeps its own.
+    out += [
+        letter
+        for shape in op.inputs.values()
+        for part in _compound(shape)
+        for letter in re.findall(r"[A-Z]\w*", part)
+    ]
+    if any(tensor.values().dtype.kind in "iu" for tensor in inputs.values()):
+        return
+    held: dict[str, list[tuple[str, int]]] = {}
+    for name, tensor in inputs.items():
+        for axis, letter in enumerate(letters(op, name, len(tensor.shape))):
+            if letter and letter not in out:
+                held.setdefault(letter, []).append((name, axis))
+    for letter, where in held.items():
+        n = max(inputs[name].shape[axis] for name, axis in where)
+        where = [(name, axis) for name, axis in where if inputs[name].shape[axis] == n]
+        for block in _BLOCKS:
+            if n % block:
+                yield (
+                    f"axis {letter} of {_joined(where)} padded with zeros to a multiple of {block}, which are read",
+                    _resized(op, inputs, params, where, -n % block),
+                )
+        tails = {
+            n % block: f"the last {n % block} of axis {letter} of {_joined(where)}, behind whole {block}s, not read"
+            for block in _BLOCKS
+            if n % block and n > block
+        }
+        tails |= {
+            k: f"the last {k} of axis {letter} of {_joined(where)} not read"
+            for k in (1, 2, 3, 32)
+            if k < n and k not in tails
+        }
+        for less, phrase in tails.items():
+            yield phrase, _resized(op, inputs, params, where, -less)
+
+
+def _joined(where: list[tuple[str, int]]) -> str:
+    return " and ".join(name for name, _ in where)
+
+
+def _compound(shape: str) -> list[str]:
+    """The axes of a declared shape that are more than a letter: "C/groups"."""
+    found = re.search(r"\[([^\]]*)\]", shape)
+    parts = [part.strip() for part in found[1].split(",")] if found else []
+    return [part for part in parts if not re.fullmatch(r"[A-Z]\w*", part)]
+
+
+def _resized(op, inputs, params, where, by: int):
+    def make():
+        changed = {}
+        for name, axis in where:
+            x = inputs[name].values()
+            if by < 0:
+                changed[name] = x.take(np.arange(x.shape[axis] + by), axis)
+            else:
+                changed[name] = np.pad(x, [(0, by if a == axis else 0) for a in range(x.ndim)])
+        return _with(op, inputs, params, changed)
+
+    return make
+
+
+# --- parameters --------------------------------------------------------------------------------------------------
+
+
+def _parameters(op, inputs, params, shape):
+    for name, value in params.items():
+        for other in dict.fromkeys(_other_values(value)):
+            if other != value and _fits(name, other, value, inputs):
+                phrase = f"{name} is {_plain(other)}, not {_plain(value)}"
+                changed = {**params, name: other}
+                yield phrase, lambda p=changed: _fitted(op, inputs, p, shape)
+                yield f"{phrase}; what lies beyond is not written", lambda p=changed: _cut(op, inputs, p, shape)
+
+
+def _fits(name: str, other: Any, own: Any, inputs: Inputs) -> bool:
+    return isinstance(own, bool) or (name in _FITS and _FITS[name](other, own, inputs))
+
+
+def _plain(value: Any) -> str:
+    return "(" + ", ".join(map(_plain, value)) + ")" if isinstance(value, tuple) else f"{value}"
+
+
+def _other_values(value: Any) -> Iterator[Any]:
+    """Values that may stand for a parameter by mistake; continuous ones are fitted (fitted_constants.py)."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value - 1, value + 1, 2 * value, value // 2, 0, 1, 8, 16, 32)
+    elif isinstance(value, tuple | list) and len(value) <= 8 and all(isinstance(v, int | float) for v in value):
+        yield from _other_tuples(tuple(value))
+
+
+def _other_tuples(value: tuple) -> Iterator[tuple]:
+    n = len(value)
+    # One more on a side, one less on the other.
+    for i in range(0, n - 1, 2) if n % 2 == 0 else ():
+        for by in (-1, 1):
+            yield (*value[:i], value[i] + by, value[i + 1] - by, *value[i + 2 :])
+    yield value[::-1]
+    for i, j in combinations(range(n), 2):
+        swapped = [*value]
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        yield tuple(swapped)
+    if n == 4:
+        yield (value[2], value[3], value[0], value[1])
+        yield (value[0], value[0], value[2], value[2])
+        yield (value[1], value[1], value[3], value[3])
+        yield (value[1], value[0], value[3], value[2])
+    for i in range(n):
+        yield (value[i],) * n
+        for by in (-1, 1):
+            yield tuple(v + by * (i == k) for k, v in enumerate(value))
+        yield tuple(0 if i == k else v for k, v in enumerate(value))
+    for by in (-1, 1):
+        yield tuple(v + by for v in value)
+    yield (0,) * n
+
+
+def _fitted(op, inputs, params, shape) -> np.ndarray | None:
+    """The answer with other parameters, in the right answer's shape.
+
+    An engine has allocated that shape: what would be beyond it is cut off; where the answer would be smaller, the
+    engine reads zeros beyond the picture.
+    """
+    y = answer(op, inputs, params)
+    if y.ndim != len(shape):
+        return None
+    if any(a < b for a, b in zip(y.shape, shape, strict=True)):
+        x = inputs["x"].values() if "x" in inputs else None
+        if x is None or x.ndim != 4:
+            return None
+        room = [(0, 0), (0, 0), (0, x.shape[2] + 8), (0, x.shape[3] + 8)]
+        y = _with(op, inputs, params, {"x": np.pad(x, room)})
+    return y[tuple(slice(n) for n in shape)]
+
+
+def _cut(op, inputs, params, shape) -> np.ndarray | None:
+    """The same of an engine that leaves zeros where its own answer ends."""
+    y = answer(op, inputs, params)
+    if y.ndim != len(shape) or y.shape == shape:
+        return None
+    whole = np.zeros(shape, y.dtype)
+    there = tuple(slice(min(a, b)) for a, b in zip(y.shape, shape, strict=True))
+    whole[there] = y[there]
+    return whole
+
+
+# --- the operation -----------------------------------------------------------------------------------------------
+
+
+def _left_out(op, inputs, params, right):
+    for name, tensor in inputs.items():
+        x = tensor.values()
+        if x.shape == right.shape and x.dtype.kind == "f":
+            yield f"{op.name} left out: {name} is the result", lambda x=x: x.astype(np.float32)
+            yield f"{op.name} done twice", lambda name=name: _with(op, inputs, params, {name: right})
+            yield f"{name} added to the result", lambda x=x: right + x
+            yield f"{name} taken from the result", lambda x=x: right - x
+
+
+def _other_operations(op, inputs, params, others):
+    """Operations that take the same inputs, or some of them, in the same shapes: another function of them."""
+    for other in others.values():
+        declared = {name.rstrip("?"): shape for name, shape in op.inputs.items()}
+        shapes = {name.rstrip("?"): shape for name, shape in other.inputs.items()}
+        needed = {name for name in other.inputs if not name.endswith("?")}
+        alike = all(declared.get(name) == shape for name, shape in shapes.items() if name in inputs)
+        if other.name == op.name or other.name in _EXPANDS or not needed <= inputs.keys() or not alike:
+            continue
+        given = {name: tensor for name, tensor in inputs.items() if name in shapes}
+        shared = {name: value for name, value in params.items() if name in other.params}
+        yield (
+            f"{other.name} in place of {op.name}",
+            lambda other=other, given=given, shared=shared: answer(other, given, other.complete(given, shared)),
+        )

@@ -1,0 +1,442 @@
+"""Norms and attention written a second time, step by step, so that one step at a time can be another.
+
+A declaration says nothing of what happens inside an operation. What follows is each of these two families as the
+steps that its equation has; a bug is one step replaced: another mean, another sum of squares, eps elsewhere, a
+softmax along another axis, scores rounded early.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.numerics.tensor import stored
+
+Named = Iterator[tuple[str, np.ndarray]]
+Step = Callable[..., np.ndarray]
+
+
+def stepwise(op: Operation, inputs: Inputs, params: Params) -> Named:
+    """The answers with one step replaced; nothing of an operation of another family. params: complete"""
+    values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
+    family = _FAMILIES.get(op.name)
+    if family is None:
+        return
+    with np.errstate(all="ignore"):
+        for name, y in family(op.name, values, params):
+            yield name, y.astype(np.float32)
+
+
+def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
+    """A picture's border filled otherwise than with zeros. params: complete"""
+    x = inputs["x"].values() if "x" in inputs else np.zeros(0)
+    padding = params.get("padding")
+    if x.ndim != 4 or not isinstance(padding, tuple) or len(padding) != 4 or not any(padding) or op.name == "pad":
+        return
+    top, bottom, left, right = padding
+    sides = ((0, 0), (0, 0), (top, bottom), (left, right))
+    rest = {**params, "padding": (0, 0, 0, 0)}
+    for mode, phrase in _BORDERS.items():
+        if mode == "edge" or max(padding) < min(x.shape[2:]):
+            yield phrase, answer(op, {**inputs, "x": stored(np.ascontiguousarray(np.pad(x, sides, mode)))}, rest)  # type: ignore[call-overload]
+    wide = _next_rows(x, left, right)
+    rest = {**params, "padding": (top, bottom, 0, 0)}
+    phrase = "no border left and right: the rows before and behind are read there, as neighbouring memory"
+    yield phrase, answer(op, {**inputs, "x": stored(wide)}, rest)
+
+
+_BORDERS = {
+    "edge": "the border repeats the outermost pixels: padding is not zeros",
+    "reflect": "the border mirrors the picture: padding is not zeros",
+    "symmetric": "the border mirrors the picture with its outermost pixels: padding is not zeros",
+    "wrap": "the border is the picture's other side: padding is circular, not zeros",
+}
+
+
+def _next_rows(x: np.ndarray, left: int, right: int) -> np.ndarray:
+    N, C, H, W = x.shape
+    flat = np.pad(x.reshape(N, C, -1), ((0, 0), (0, 0), (left, right)))
+    rows = [flat[..., W * r : W * r + W + left + right] for r in range(H)]
+    return np.ascontiguousarray(np.stack(rows, axis=2))
+
+
+# --- norms -------------------------------------------------------------------------------------------------------
+
+# x is [rows, n]; a row is what is normalised.
+
+
+def _mean(x, own):
+    return x.mean(axis=1, keepdims=True) if own else np.zeros((len(x), 1))
+
+
+def _padded(length: Callable[[int], int]) -> Step:
+    """(0 - mean)^2 of the lanes behind the last number counted."""
+
+    def variance(x, m):
+        more = length(x.shape[1]) - x.shape[1]
+        return (((x - m) ** 2).sum(1, keepdims=True) + more * m**2) / x.shape[1]
+
+    return variance
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+_MEANS: dict[str, Step] = {
+    "the mean of the first row is used for all": lambda x, own: np.broadcast_to(_mean(x, own)[:1], (len(x), 1)),
+    "the mean of the row before is used": lambda x, own: np.roll(_mean(x, own), 1, 0),
+    "the mean is not subtracted": lambda x, own: _mean(x, False),
+    "the mean is subtracted": lambda x, own: _mean(x, True),
+    "the mean is the sum over a power of two": lambda x, own: (
+        _mean(x, own) * x.shape[1] / _power_of_two(x.shape[1])
+    ),
+    "the mean of all rows is used": lambda x, own: np.full((len(x), 1), x.mean() if own else 0.0),
+}
+
+
+def _variance(x, m):
+    return ((x - m) ** 2).mean(axis=1, keepdims=True)
+
+
+_VARIANCES: dict[str, Step] = {
+    "the variance of the first row is used for all": lambda x, m: np.broadcast_to(_variance(x, m)[:1], (len(x), 1)),
+    "the variance of the row before is used": lambda x, m: np.roll(_variance(x, m), 1, 0),
+    "the mean of squares, without the mean subtracted": lambda x, m: (x * x).mean(1, keepdims=True),
+    "the variance is divided by n - 1": lambda x, m: _variance(x, m) * x.shape[1] / (x.shape[1] - 1),
+    "the sum of squares, not divided by n": lambda x, m: _variance(x, m) * x.shape[1],
+    "the variance is divided by a power of two": lambda x, m: (
+        _variance(x, m) * x.shape[1] / _power_of_two(x.shape[1])
+    ),
+    "zeros that fill a row up to a power of two count in the variance": _padded(_power_of_two),
+    **{
+        f"zeros that fill a row up to whole {b}s count in the variance": _padded(lambda n, b=b: -(-n // b) * b)
+        for b in (8, 16, 32, 64, 128, 256, 512)
+    },
+    "the variance of all rows is used": lambda x, m: np.full((len(x), 1), _variance(x, m).mean()),
+    "the variance is rounded to float16": lambda x, m: _variance(x, m).astype(np.float16).astype(np.float64),
+    "the variance is rounded to bfloat16": lambda x, m: (
+        _variance(x, m).astype(ml_dtypes.bfloat16).astype(np.float64)
+    ),
+    "the mean of |x - mean| for the root of the mean of squares": lambda x, m: (
+        np.abs(x - m).mean(1, keepdims=True) ** 2
+    ),
+}
+
+# variance, eps -> what is divided by; "inside" is the right one of norms, the larger of both that of L2.
+_DIVISORS: dict[str, Step] = {
+    "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
+    "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
+    "eps is squared and added inside the root": lambda v, eps: np.sqrt(v + eps * eps),
+    "the larger of the square and eps, inside the root": lambda v, eps: np.sqrt(np.maximum(v, eps)),
+    "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
+    "eps is left out": lambda v, eps: np.sqrt(v),
+    "the variance for its root": lambda v, eps: v + eps,
+    "the result is not divided": lambda v, eps: np.ones_like(v),
+}
+
+
+def _ends(n: int) -> Iterator[tuple[str, np.ndarray]]:
+    for block in (4, 8, 16, 32):
+        if n % block and n > block:
+            yield f"the last {n % block}, behind whole {block}s", np.arange(n) >= n // block * block
+
+
+def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    x = values["x"]
+    groups = name.startswith("group_norm")
+    rows = x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
+    own, eps = name not in ("rms_norm", "l2_norm"), params["eps"]
+    length = rows.shape[1] if name == "l2_norm" else 1
+
+    def divisor(v, eps):
+        return np.maximum(np.sqrt(v), eps) if name == "l2_norm" else np.sqrt(v + eps)
+
+    def made(mean=_mean, variance=_variance, divide=divisor, centre=None, affine=_affine):
+        m = mean(rows, own)
+        c = rows - m
+        if centre is not None:
+            c = centre(rows, m)
+        y = c / divide(length * variance(rows, _mean(rows, own) if mean is _mean else m), eps)
+        return affine(name, y.reshape(x.shape), values)
+
+    for label, step in _MEANS.items():
+        yield label, made(mean=step)
+        # One pass gives both: what is wrong with the mean of squares then is the mean's.
+    for label, step in _VARIANCES.items():
+        yield label, made(variance=step)
+    for (a, mean), (b, variance) in zip(list(_MEANS.items())[:2], list(_VARIANCES.items())[:2], strict=True):
+        yield f"{a}, and {b}", made(mean=mean, variance=lambda r, m, v=variance: v(r, _mean(r, own)))
+    yield (
+        "mean and variance of the first item are used for all",
+        made(
+            mean=lambda r, own: _of_first_item(_mean(r, own), len(x)),
+            variance=lambda r, m: _of_first_item(_variance(r, _mean(r, own)), len(x)),
+        ),
+    )
+    for label, step in _DIVISORS.items():
+        yield label, made(divide=step)
+    for label, tail in _ends(rows.shape[1]):
+        yield f"the mean is not subtracted of {label}", made(centre=lambda r, m, t=tail: np.where(t, r, r - m))
+        yield f"{label}, left out of the variance", made(variance=_over(~tail))
+        yield (
+            f"{label}, left out of the mean",
+            made(mean=lambda r, own, t=tail: _kept(r, ~t) if own else _mean(r, own)),
+        )
+    for label, affine in _AFFINES.items():
+        if "weight" in values:
+            yield label, made(affine=affine)
+
+
+def _of_first_item(rows: np.ndarray, items: int) -> np.ndarray:
+    first = rows[: len(rows) // items]
+    return np.tile(first, (items, 1))
+
+
+def _over(kept: np.ndarray) -> Step:
+    return lambda x, m: (((x - m) ** 2) * kept).sum(1, keepdims=True) / x.shape[1]
+
+
+def _kept(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    return (x * kept).sum(1, keepdims=True) / x.shape[1]
+
+
+def _affine(name, y, values, weight=lambda w: w, bias_first=False, with_bias=True):
+    def shaped(t):
+        return t.reshape(-1, *(1,) * (y.ndim - 2)) if name.startswith("group_norm") else t
+
+    if name == "adaptive_layer_norm":
+        return y * (1 + values["scale"][:, None]) + values["shift"][:, None]
+    w = shaped(weight(values["weight"])) if "weight" in values else 1.0
+    b = shaped(values["bias"]) if "bias" in values and with_bias else 0.0
+    y = (y + b) * w if bias_first else y * w + b
+    return y / (1 + np.exp(-y)) if name.endswith("silu") else y
+
+
+_AFFINES: dict[str, Any] = {
+    "the weight counts as 1 + weight": lambda *a: _affine(*a, weight=lambda w: 1 + w),
+    "1 is taken from the weight": lambda *a: _affine(*a, weight=lambda w: w - 1),
+    "divided by the weight": lambda *a: _affine(*a, weight=lambda w: 1 / w),
+    "the bias is added before the weight": lambda *a: _affine(*a, bias_first=True),
+}
+
+
+# --- attention ---------------------------------------------------------------------------------------------------
+
+
+def _softmax(s, axis=-1):
+    top = s.max(axis, keepdims=True)
+    p = np.exp(s - np.where(np.isneginf(top), 0.0, top))
+    total = p.sum(axis, keepdims=True)
+    return p / np.where(total == 0, 1.0, total)
+
+
+def _base_two(s):
+    return _softmax(s * np.log(2.0))
+
+
+def _unnormalised(s):
+    top = s.max(-1, keepdims=True)
+    return np.exp(s - np.where(np.isneginf(top), 0.0, top))
+
+
+def _rounded(dtype) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda t: t.astype(dtype).astype(np.float64)
+
+
+def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """q . k, product after product added up in a small type."""
+
+    def scores(q, k):
+        q, k = (t.astype(dtype) for t in (q, k))
+        s = np.zeros((*q.shape[:3], k.shape[2]), dtype)
+        for d in range(q.shape[3]):
+            s = s + q[..., :, None, d] * k[..., None, :, d]
+        return s.astype(np.float64)
+
+    return scores
+
+
+def _sigmoid(s):
+    return 1 / (1 + np.exp(-s))
+
+
+_SOFTMAXES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "softmax over the queries, not over the keys": lambda s: _softmax(s, 2),
+    "softmax over the heads, not over the keys": lambda s: _softmax(s, 1),
+    "softmax in powers of 2, not of e": _base_two,
+    "softmax not divided by its sum": _unnormalised,
+    "no softmax": lambda s: np.where(np.isneginf(s), 0.0, s),
+    "sigmoid in place of softmax": _sigmoid,
+    "softmax one step behind: 1 is added to its sum": lambda s: (lambda e: e / (1 + e.sum(-1, keepdims=True)))(
+        np.exp(s)
+    ),
+    "weights rounded to float16 before the values": lambda s: _rounded(np.float16)(_softmax(s)),
+    "weights rounded to bfloat16 before the values": lambda s: _rounded(ml_dtypes.bfloat16)(_softmax(s)),
+    "scores rounded to float16": lambda s: _softmax(_rounded(np.float16)(s)),
+    "scores rounded to bfloat16": lambda s: _softmax(_rounded(ml_dtypes.bfloat16)(s)),
+}
+
+
+def _attention(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    q, k, v = (values[n].transpose(0, 2, 1, 3) for n in ("q", "k", "v"))
+    if "sinks" in values:
+        return
+    ratio = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, ratio, 1), np.repeat(v, ratio, 1)
+    scale = params["scale"] or q.shape[-1] ** -0.5
+    mask = np.asarray(values.get("mask", np.zeros(1)))
+    hidden = np.zeros((1, 1, q.shape[2], k.shape[2]), bool)
+    if params["causal"]:
+        i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
+        hidden[:] = j > i + params["diagonal"]
+    causal = np.where(hidden, -np.inf, 0.0)
+
+    def made(scores=lambda q, k: q @ k.swapaxes(-1, -2), softmax=_softmax, masked=None):
+        s = scores(q, k)
+        s = (scale * s + mask + causal) if masked is None else masked(s)
+        return (softmax(s) @ v).transpose(0, 2, 1, 3)
+
+    for label, softmax in _SOFTMAXES.items():
+        yield label, made(softmax=softmax)
+    yield "products of queries and keys added up in float16", made(scores=_sums_in(np.float16))
+    yield (
+        "products of queries and keys rounded to float16",
+        made(scores=lambda q, k: _rounded(np.float16)(q @ k.swapaxes(-1, -2))),
+    )
+    yield (
+        "products of queries and keys rounded to bfloat16",
+        made(scores=lambda q, k: _rounded(ml_dtypes.bfloat16)(q @ k.swapaxes(-1, -2))),
+    )
+    if "mask" in values:
+        finite = np.where(np.isneginf(mask), -1e30, mask)
+        yield "the mask is scaled, too", made(masked=lambda s: scale * (s + finite) + causal)
+        yield (
+            "the mask is subtracted",
+            made(masked=lambda s: scale * s - np.where(np.isneginf(mask), 0.0, mask) + causal),
+        )
+        yield "the mask is added twice", made(masked=lambda s: scale * s + 2 * finite + causal)
+        yield (
+            "the mask hides what it should show",
+            made(masked=lambda s: scale * s + np.where(np.isneginf(mask), 0.0, -np.inf) + causal),
+        )
+        yield "the first item's mask is used for all", made(masked=lambda s: scale * s + mask[:1] + causal)
+        yield (
+            "the first head's mask is used for all",
+            made(masked=lambda s: scale * s + (mask[:, :1] if mask.ndim == 4 else mask) + causal),
+        )
+    if not params["causal"] and q.shape[2] == k.shape[2]:
+        later = np.where(np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None], -np.inf, 0.0)
+        yield "later keys are hidden, as of a decoder", made(masked=lambda s: scale * s + mask + later)
+
+
+# --- products and positions --------------------------------------------------------------------------------------
+
+
+def _linear(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    x, weight, bias = values["x"], values["weight"], values.get("bias", np.zeros(1))
+    rows, K = x.reshape(-1, x.shape[-1]), x.shape[-1]
+    if len(rows) * len(weight) * K > 1 << 27:
+        return
+
+    def shaped(y):
+        return y.astype(np.float64).reshape(*x.shape[:-1], -1)
+
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        called = np.dtype(dtype).name
+        one, other = rows.astype(dtype), weight.astype(dtype)
+        yield f"products added up in {called}", shaped(_summed(one, other, dtype, 1)) + bias
+        yield (
+            f"products added up in {called}, the bias too",
+            shaped(_summed(one, other, dtype, 1, bias.astype(dtype))),
+        )
+        yield f"sums of 32 products in {called}", shaped(_summed(one, other, dtype, 32)) + bias
+        yield f"products rounded to {called}", shaped(_summed(rows, weight, dtype, 1, whole=True)) + bias
+        yield f"the sum rounded to {called} before the bias", shaped((rows @ weight.T).astype(dtype)) + bias
+    yield "the bias is subtracted", shaped(rows @ weight.T) - bias
+
+
+def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.ndarray:
+    """x weight^T, `run` products at a time, the sum in `dtype`; whole: each product in it, the sum in float64"""
+    wide = np.float64 if whole else dtype
+    y = np.zeros((len(x), len(weight)), wide) + np.asarray(start).astype(wide)
+    for k in range(0, x.shape[1], run):
+        part = x[:, k : k + run].astype(np.float64) @ weight[:, k : k + run].T.astype(np.float64)
+        y = (y + part.astype(dtype).astype(wide)).astype(wide)
+    return y
+
+
+def _rope(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    x, ids, halves = values["x"], values["ids"], params["halves"]
+    parts = [
+        ids[..., axis, None] * params["theta"] ** (-np.arange(0, dim, 2) / dim)
+        for axis, dim in enumerate(params["axes_dim"])
+    ]
+    angle = np.concatenate(parts, axis=-1)[:, :, None]
+    n = 2 * angle.shape[-1]
+    turned, rest = x[..., :n], x[..., n:]
+
+    def by(cos, sin, halves=halves):
+        if halves:
+            one, two = np.split(turned, 2, axis=-1)
+        else:
+            one, two = turned[..., ::2], turned[..., 1::2]
+        y = one * cos - two * sin, one * sin + two * cos
+        y = np.concatenate(y, axis=-1) if halves else np.stack(y, axis=-1).reshape(turned.shape)
+        return np.concatenate([y, rest], axis=-1)
+
+    def full(angle, halves=halves):
+        """Angles of every channel, beside x and its partner."""
+        one, two = np.split(turned, 2, axis=-1)
+        pairs = np.stack([-turned[..., 1::2], turned[..., ::2]], axis=-1).reshape(turned.shape)
+        partner = np.concatenate([-two, one], axis=-1) if halves else pairs
+        return np.concatenate([turned * np.cos(angle) + partner * np.sin(angle), rest], axis=-1)
+
+    cos, sin, half = np.cos(angle), np.sin(angle), angle.shape[-1] // 2
+    yield "turned the other way: the sine has the other sign", by(cos, -sin)
+    yield "sine and cosine swapped", by(sin, cos)
+    yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
+    yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
+    yield "the angles of the first half are used for the second half", by(*_of(angle.take(_wrap(half, n // 2), -1)))
+    yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
+    yield "the angles of the first axis are used for every axis", by(*_of(_first_axis(parts)[:, :, None]))
+    yield "angles rounded to float16", by(*_of(_rounded(np.float16)(angle)))
+    yield "angles rounded to bfloat16", by(*_of(_rounded(ml_dtypes.bfloat16)(angle)))
+    yield "sines and cosines rounded to float16", by(_rounded(np.float16)(cos), _rounded(np.float16)(sin))
+    yield (
+        "sines and cosines rounded to bfloat16",
+        by(_rounded(ml_dtypes.bfloat16)(cos), _rounded(ml_dtypes.bfloat16)(sin)),
+    )
+    yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
+
+
+def _of(angle):
+    return np.cos(angle), np.sin(angle)
+
+
+def _wrap(half: int, n: int) -> np.ndarray:
+    return np.arange(n) % max(half, 1)
+
+
+def _first_axis(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([parts[0].take(np.arange(part.shape[-1]) % parts[0].shape[-1], -1) for part in parts], -1)
+
+
+def _one_axis(ids: np.ndarray, params: Params) -> np.ndarray:
+    n, at, parts = sum(params["axes_dim"]), 0, []
+    for axis, dim in enumerate(params["axes_dim"]):
+        parts.append(ids[..., axis, None] * params["theta"] ** (-np.arange(at, at + dim, 2) / n))
+        at += dim
+    return np.concatenate(parts, axis=-1)
+
+
+_NORM_NAMES = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "l2_norm")
+_FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
+    **dict.fromkeys(_NORM_NAMES, _norms),
+    "attention": _attention,
+    "linear": _linear,
+    "rope": _rope,
+}

@@ -1,0 +1,70 @@
+"""Bugs that no page lists, tried on one call of an operation: its steps, blocks, constants, declaration.
+
+They come after the listed bugs, which have better names, and before what is read off the error alone.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from refsd.golden.block_parts import wrong_values
+from refsd.golden.fitted_constants import fitted
+from refsd.golden.generated_mutants import generated
+from refsd.golden.mutations import answer
+from refsd.golden.operation import Inputs, Operation, Params
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.steps import bordered, stepwise
+from refsd.numerics.tensor import stored
+
+# Seconds of CPU for one call, and bytes of answers that are kept to be tried in one place alone.
+BUDGET = 6.0
+KEPT = 200_000_000
+
+Named = Iterator[tuple[str, np.ndarray]]
+
+
+def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
+    """Wrong answers in float32, of the right answer's shape, the likeliest first, until the time is over.
+
+    params: complete; found: the engine's answer, of that shape
+    """
+    end = time.process_time() + BUDGET
+    for make in (
+        lambda: stepwise(op, inputs, params),
+        lambda: bordered(op, inputs, params),
+        lambda: _of_blocks(op, inputs, params),
+        lambda: fitted(op, inputs, params, found),
+        lambda: generated(op, inputs, params, OPERATIONS),
+    ):
+        for name, y in make():
+            if time.process_time() > end:
+                return
+            if y.shape == found.shape:
+                yield name, y
+
+
+def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
+    """Inputs of a block type, with one part of the blocks read otherwise."""
+    for name, tensor in inputs.items():
+        for phrase, values in wrong_values(tensor):
+            yield phrase, answer(op, {**inputs, name: stored(values)}, params)
+
+
+def explaining(
+    candidates: Named, explains: Callable[[np.ndarray], bool], tried: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Those that explain an answer; the others join `tried` while there is room.
+
+    explains: a candidate's answer in float64 -> whether it does
+    """
+    suspects: dict[str, np.ndarray] = {}
+    room = KEPT - sum(y.nbytes for y in tried.values())
+    for name, y in candidates:
+        wrong = y.astype(np.float64)
+        if explains(wrong):
+            suspects.setdefault(name, wrong)
+        elif room > wrong.nbytes:
+            room -= wrong.nbytes
+            tried.setdefault(name, wrong)
+    return suspects
