@@ -1,10 +1,10 @@
 """Read ComfyUI's formats with a scale for each group of a row: NVFP4 and MXFP8.
 
 nvfp4  <layer>.weight          U8 [O, I / 2], codes of 4 bits (E2M1), two a byte
-              <layer>.weight_scale    F8_E4M3 (or U8), one for 16 codes, in the tile order that tensor cores read
-              <layer>.weight_scale_2  F32 [], for the whole matrix
+       <layer>.weight_scale    F8_E4M3 (or U8), one for 16 codes, in the tile order that tensor cores read
+       <layer>.weight_scale_2  F32 [], for the whole matrix
 mxfp8  <layer>.weight          F8_E4M3 [O, I]
-              <layer>.weight_scale    F8_E8M0 (or U8), one for 32 codes, in the tile order that tensor cores read
+       <layer>.weight_scale    F8_E8M0 (or U8), one for 32 codes, in the tile order that tensor cores read
 
 The matrix is padded to whole tiles of 16 by 16, or 32 by 32. The layer's entry in the metadata, or its tensor
 comfy_quant, names the format; without either, these tensors are plain bytes.
