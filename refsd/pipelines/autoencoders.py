@@ -1,4 +1,4 @@
-"""Encode pictures to the latents that a denoiser sees, and decode: AutoencoderKL, FLUX.2's, a tiny one, or none."""
+"""Encode pictures to the denoiser's latents, and decode them: AutoencoderKL, FLUX.2's, a tiny one, or none."""
 
 import re
 from collections.abc import Callable
@@ -15,19 +15,20 @@ from refsd.numerics.errors import BadInput
 from refsd.pipelines.loaded_component import LoadedComponent, file_flag, load_component
 from refsd.weights import Checkpoint
 
-# Shape -> standard normals, to draw from an encoder's posterior.
+# Shape -> standard normals, for sampling from the encoder's posterior.
 Draw = Callable[[tuple[int, ...]], np.ndarray]
 
-# The first that is present is used: a tiny one is there only if the user gave it.
+# The first that the checkpoint has is used; it has a tiny one only if the user gave it.
 KINDS = "tae", "flux2-vae", "vae"
 
 
 class Autoencoder(NamedTuple):
-    """
-    encoder, decoder: None where pixels are the latents, as Radiance's
-    pixels:   pixels per latent, along a side
-    scale:    between AutoencoderKL's latents and the denoiser's; None: they are the same
-    packed:   True if the denoiser sees 2x2 squares of the autoencoder's latents as channels
+    """An encoder and a decoder, and how their latents relate to the denoiser's.
+
+    encoder, decoder: None if latents are pixels, as in Chroma-Radiance
+    pixels:   pixels per latent position, along a side
+    scale:    scale between AutoencoderKL's latents and the denoiser's; None: they are the same
+    packed:   True if the denoiser takes 2x2 squares of the autoencoder's latents as channels
     """
 
     encoder: LoadedComponent | None
@@ -43,9 +44,9 @@ class Autoencoder(NamedTuple):
     def decode(
         self, x: np.ndarray, tiling: Tiling | None = None, circular: CircularAxes | None = None
     ) -> np.ndarray:
-        """Decode, in tiles as stable-diffusion.cpp does.
+        """Decode latents, optionally in tiles as stable-diffusion.cpp does.
 
-        x: [1, C, H, W], as the denoiser sees it
+        x: [1, C, H, W], in the denoiser's scale
         -> [1, 3, pixels H, pixels W], about -1..1, not clipped
         """
         if self.decoder is None:
@@ -64,18 +65,18 @@ class Autoencoder(NamedTuple):
         else:
             factor = self.pixels // 2 if self.packed else self.pixels
             h, w = z.shape[2:]
-            # Along an axis of several tiles circular wrap between them, of a single tile inside it.
+            # On an axis of several tiles the picture wraps between tiles, on an axis of one tile inside the tile.
             decoder.module.circular, wraps = tiling.circular(circular, h, w)
             picture = tiled_sdcpp(run, z, tiling.sizes(h, w), tiling.target(), up=factor, wraps=wraps)
         return picture * 2 - 1 if self.tiny else picture
 
     def encode(self, picture: np.ndarray, draw: Draw | None = None, scaled: bool = True) -> np.ndarray:
-        """picture: [1, 3, H, W], -1..1 -> [1, C, H / pixels, W / pixels], as the denoiser sees latents
+        """Encode a picture, [1, 3, H, W], -1..1 -> [1, C, H / pixels, W / pixels], in the denoiser's scale.
 
             z = mean + exp(clip(logvar, -30, 20) / 2) * normal
 
-        draw:   None: the mean; FLUX.2's and tiny encoders have no logvar
-        scaled: False for pix2pix, whose extra channels are not scaled
+        draw:   source of `normal`; None: return the mean. FLUX.2's and tiny encoders have no logvar
+        scaled: False to skip the scale, as for pix2pix's extra channels
 
         Source: stable-diffusion.cpp gaussian_latent_sample; diffusers DiagonalGaussianDistribution.
         """
@@ -94,7 +95,11 @@ PIXELS = Autoencoder(None, None, 1)
 
 
 def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: int) -> Autoencoder:
-    """channels: of the denoiser's latents. Raises BadInput if the autoencoder's latents have others."""
+    """Open the checkpoint's autoencoder.
+
+    channels: latent channels of the denoiser
+    Raises BadInput if the autoencoder's latents have another number of channels.
+    """
     kind = next(kind for kind in KINDS if kind in checkpoint.components)
     encoder, decoder = (load_component(checkpoint, f"{kind}-{half}", arithmetic) for half in ("encoder", "decoder"))
     own = decoder.fits["C" if kind == "flux2-vae" else "Z"].n
@@ -114,7 +119,7 @@ def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: i
 def _pixels(kind: str, decoder: LoadedComponent) -> int:
     m = decoder.module
     if kind == "tae":
-        # Each doubling is followed by a convolution without bias.
+        # A convolution without bias follows each 2x upsampling.
         convolutions = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
         return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in convolutions)
     levels = m.count("decoder.up")

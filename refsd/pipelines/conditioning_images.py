@@ -1,6 +1,6 @@
-"""Images that a picture is made from: the one to start from, its mask, a control image, a reference to edit.
+"""Input images of txt2img: the initial image, its mask, a control image, a reference image to edit.
 
-Images are never resized: each engine resizes in its own way, so a size that does not fit is refused.
+refsd never resizes images, because each engine does it differently: it refuses a size that does not fit.
 """
 
 from pathlib import Path
@@ -19,9 +19,10 @@ IMAGE_FLAGS = {"--init-img": "init", "--mask": "mask", "--control-image": "contr
 
 
 class ConditioningImages(NamedTuple):
-    """
+    """The images that the user gave; None: not given.
+
     init, control, reference: [1, 3, H, W], 0..1
-    mask:                     [1, 1, H, W], 1 where something new is drawn
+    mask:                     [1, 1, H, W], 1 where the picture is to be redrawn
     """
 
     init: np.ndarray | None = None
@@ -31,9 +32,9 @@ class ConditioningImages(NamedTuple):
 
 
 def read_image(flag: str, path: Path) -> np.ndarray:
-    """Read [1, 3, H, W], 0..1 in steps of 1/255; for --mask [1, 1, H, W], 0 and 1.
+    """Read an image -> [1, 3, H, W], 0..1 in steps of 1/255; for --mask [1, 1, H, W], 0 and 1.
 
-    Raises BadInput for a file that is no image, or larger than MAX_SIDE.
+    Raises BadInput for a file that is no image, or an image larger than MAX_SIDE.
     """
     from PIL import Image
 
@@ -50,7 +51,7 @@ def read_image(flag: str, path: Path) -> np.ndarray:
             pixels = np.asarray(image.convert("RGB" if colours else "L"))
     except BadInput:
         raise
-    except Exception as error:  # Pillow has one for each format
+    except Exception as error:  # Pillow raises another class for each format
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0][:120]
         found = reason if not found or found.endswith(" picture") else found
         raise BadInput(f"{flag} {path}: no picture that can be read: {found}") from None

@@ -1,6 +1,6 @@
-"""What stable-diffusion.cpp and diffusers do differently where the user does not decide, field by field.
+"""Differences between stable-diffusion.cpp and diffusers that no setting of the user decides, one field each.
 
-A further engine is one more instance in CONVENTIONS.
+To support another engine, add an instance to CONVENTIONS.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def largest_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
-    """A mask of latents: 1 if any pixel of the latent's square is 1. [1, 1, H, W] -> [1, 1, H / pixels, W / pixels]
+    """Reduce a pixel mask to latents: 1 if any pixel of a square is 1. [1, 1, H, W] -> [1, 1, H/pixels, W/pixels]
 
     Source: stable-diffusion.cpp prepare_image_generation_latents.
     """
@@ -31,7 +31,7 @@ def largest_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
 
 
 def first_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
-    """A mask of latents: the first pixel of the latent's square.
+    """Reduce a pixel mask to latents: take the first pixel of each square.
 
     Source: diffusers prepare_mask_latents, interpolate.
     """
@@ -45,38 +45,38 @@ def _squares(mask: np.ndarray, pixels: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Convention:
-    """How an engine draws.
+    """What one engine does in each case where engines differ.
 
     name:              value of --like
-    family_rows:       key of its rows on the family pages: text rules, default schedule, flow shift
+    family_rows:       key of its rows in the families' tables: text rules, default schedule, flow shift
 
-    prompt:            how it parses, chunks and weighs a prompt; what clip skip counts from, and for which prompts
+    prompt:            how it parses, chunks and weighs a prompt; how it counts clip skip, and for which prompts
     projects_clip_l:   True if SD 3's CLIP-L multiplies its pooled text by text_projection
-    zeros_pooled:      True if SDXL's empty negative prompt zeroes the pooled text too, not the hidden states alone
+    zeros_pooled:      True if SDXL's empty negative prompt zeroes the pooled text as well as the hidden states
     zeros_refiner:     True if the refiner's empty negative prompt zeroes its hidden states
 
-    unet_multiple:     what the sides of a UNet's latent must be multiples of
-    pads_patches:      True if a transformer pads its last patches with zeros; False: sides are multiples of a patch
-    rounds_size_up:    True if other sizes go up to the next multiple; False: down where the family's page says so,
-                       else they are refused
+    unet_multiple:     the sides of a UNet's latent must be multiples of this
+    pads_patches:      True if transformers pad the last patches with zeros; False: sides must be whole patches
+    rounds_size_up:    True if other sizes are rounded up to the next multiple; False: rounded down if the family
+                       has rounds_size_down, else refused
 
-    sampler:           default; None: the family's
+    sampler:           default sampler; None: the family's
     reads_scheduler:   True if scheduler_config.json sets the noise levels and the flow shift; False: a UNet of
                        other levels than Stable Diffusion's is refused
     truncation:        sigmas that --strength leaves
     flow_truncation:   the same for a rectified flow
-    first_noise:       sigma_0, highest sigma -> factor of the first noise of a UNet
-    sigma_schedules:   schedules whose first noise is multiplied by sigma_0 all the same
+    first_noise:       (sigma_0, highest sigma) -> factor of a UNet's initial noise
+    sigma_schedules:   schedules whose initial noise is multiplied by sigma_0 instead
     image_cfg_scale:   default of --img-cfg-scale; None: --cfg-scale
 
-    rng:               default generator
-    one_stream:        True if a picture's posterior and its noise come from one stream; False: the posteriors of a
-                       batch come from a stream of its first seed
-    draws_reference:   True if a reference picture's latent is drawn from its posterior; False: its mean
-    latent_mask:       mask of pixels, pixels per latent -> mask of latents
-    keeps_unmasked:    True if an inpainting model's unmasked latents are put back at each step
+    rng:               default random generator
+    one_stream:        True if one random stream gives both the posterior samples and the noise of a picture; False:
+                       a stream of the first seed gives all posterior samples of a batch
+    draws_reference:   True if a reference image's latent is sampled from its posterior; False: it is the mean
+    latent_mask:       (pixel mask, pixels per latent) -> latent mask
+    keeps_unmasked:    True if each step restores an inpainting model's unmasked latents
     full_strength_ignores_init: True if an inpainting model at --strength 1 starts from noise alone
-    uncond_sees_image: True if the extra input channels hold the picture without the prompt too; False: zeros
+    uncond_sees_image: True if the call without the prompt also gets the image in the extra channels; False: zeros
     """
 
     name: str
@@ -108,7 +108,7 @@ class Convention:
     uncond_sees_image: bool
 
     def row(self, rows: Mapping[str, T]) -> T:
-        """This engine's row of a family page's table."""
+        """Return this engine's row of a family's table."""
         return rows[self.family_rows]
 
 

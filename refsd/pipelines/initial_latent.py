@@ -1,4 +1,4 @@
-"""What sampling starts from: noise, the conditioning images' latents, and the network's extra input channels."""
+"""Prepare the start of sampling: noise, latents of the input images, and the network's extra input channels."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -14,19 +14,20 @@ from refsd.samplers.noise import RNGS, Noise
 
 
 class ExtraChannels(NamedTuple):
-    """Channels after x in the network's input, with the prompt and without it: [1, C, h, w] each."""
+    """Channels after x in the network's input, for the calls with and without the prompt: [1, C, h, w] each."""
 
     cond: np.ndarray
     uncond: np.ndarray
 
 
 class InitialLatent(NamedTuple):
-    """
+    """All that sampling one picture starts from.
+
     noise:  [1, C, h, w], standard normals
-    rng:    also draws the noise between the steps
-    latent: of the initial image; None: there is none
-    mask:   [1, 1, h, w], 1 where something new is drawn; None: everywhere
-    extra:  None: the network takes x alone
+    rng:    generator of the noise, which also draws the noise between steps
+    latent: latent of the initial image; None: there is none
+    mask:   [1, 1, h, w], 1 where the picture is to be redrawn; None: everywhere
+    extra:  extra input channels; None: the network takes x alone
     constants: the network's other images, by argument
     """
 
@@ -38,9 +39,9 @@ class InitialLatent(NamedTuple):
     constants: Mapping[str, np.ndarray] = {}
 
     def first_x(self, plan: Plan, dtype: np.dtype) -> np.ndarray:
-        """The latents that sampling starts at.
+        """Return the first latents.
 
-        x = latent + first_noise noise;  of a rectified flow x = (1 - sigma_0) latent + sigma_0 noise
+        x = latent + first_noise noise;  for a rectified flow x = (1 - sigma_0) latent + sigma_0 noise
         """
         noise = self.noise.astype(dtype) * plan.first_noise
         if self.latent is None:
@@ -50,7 +51,7 @@ class InitialLatent(NamedTuple):
 
 
 def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
-    """seed: one of plan.seeds"""
+    """Draw the noise and encode the images of one picture. seed: one of plan.seeds"""
     convention, images, vae = plan.convention, plan.images, pipe.autoencoder
     kind = pipe.variant.extra_channels
     rng = RNGS[plan.rng](seed)
@@ -76,25 +77,28 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
 
 
 def signed(image: np.ndarray) -> np.ndarray:
-    """0..1 -> -1..1"""
+    """Map 0..1 to -1..1."""
     return image * 2 - 1
 
 
 def widened(mask: np.ndarray) -> np.ndarray:
-    """The largest of each 3x3 square. Source: stable-diffusion.cpp, max_pool_2d of an inpainting model's mask."""
+    """Widen a mask by the maximum over 3x3 squares.
+
+    Source: stable-diffusion.cpp, max_pool_2d of an inpainting model's mask.
+    """
     h, w = mask.shape[2:]
     around = np.pad(mask, ((0, 0), (0, 0), (1, 1), (1, 1)))
     return np.max([around[:, :, i : i + h, j : j + w] for i in range(3) for j in range(3)], axis=0)
 
 
 def _masked(images: ConditioningImages) -> tuple[np.ndarray, np.ndarray]:
-    """The initial image, grey under the mask, -1..1; and the mask."""
+    """Return the initial image, -1..1, grey under the mask; and the mask."""
     assert images.init is not None and images.mask is not None
     return signed(images.init) * (1 - images.mask), images.mask
 
 
 def _inpaint(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
-    """The mask, then the masked image's latent. Source: runwayml/stable-diffusion inpaint_st.py."""
+    """Concatenate the mask and the masked image's latent. Source: runwayml/stable-diffusion inpaint_st.py."""
     image, mask = _masked(images)
     latent = vae.encode(image, draw)
     mask = convention.latent_mask(mask, vae.pixels).astype(latent.dtype)
@@ -103,7 +107,7 @@ def _inpaint(images: ConditioningImages, vae: Autoencoder, convention: Conventio
 
 
 def _fill(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
-    """The masked image's latent, then the mask, each latent's pixels as channels.
+    """Concatenate the masked image's latent and the mask, whose pixels per latent become channels.
 
     Source: black-forest-labs/flux sampling.py, prepare_fill; diffusers FluxFillPipeline.prepare_mask_latents.
     """
@@ -117,7 +121,7 @@ def _fill(images: ConditioningImages, vae: Autoencoder, convention: Convention, 
 
 
 def _edit(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
-    """The mean of the posterior of the image to edit, not scaled; zeros without the image, in every engine.
+    """Return the posterior mean of the image to edit, not scaled; zeros for the call without it, in every engine.
 
     Source: timothybrooks/instruct-pix2pix edit_cli.py; diffusers prepare_image_latents.
     """
@@ -127,15 +131,15 @@ def _edit(images: ConditioningImages, vae: Autoencoder, convention: Convention, 
 
 
 def _control(images: ConditioningImages, vae: Autoencoder, convention: Convention, draw: Draw | None):
-    """The latent of edges or depths. Source: black-forest-labs/flux sampling.py, prepare_control."""
+    """Return the latent of the control image. Source: black-forest-labs/flux sampling.py, prepare_control."""
     assert images.control is not None
     latent = vae.encode(signed(images.control), draw)
     return ExtraChannels(latent, latent if convention.uncond_sees_image else np.zeros_like(latent))
 
 
-# Those whose posterior diffusers draws before the noise.
+# Keys of EXTRA_CHANNELS whose posterior diffusers samples before it draws the noise.
 _BEFORE_NOISE = ("control",)
-# Variant.extra_channels -> the function that makes them
+# Variant.extra_channels -> function that makes the channels.
 EXTRA_CHANNELS: dict[str, Callable[[ConditioningImages, Autoencoder, Convention, Draw | None], ExtraChannels]] = {
     "inpaint": _inpaint,
     "fill": _fill,

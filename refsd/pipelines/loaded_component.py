@@ -1,4 +1,4 @@
-"""A component of a checkpoint with its weights open, and the error for one that is missing."""
+"""A component of a checkpoint with its weights open; errors for missing components."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +19,11 @@ Loras = Sequence[tuple[AdapterFile, float]]
 
 
 class LoadedComponent(NamedTuple):
-    """
+    """A component that is ready to run.
+
     name:   key of COMPONENTS
     module: its weights
-    params: set by its config
+    params: params that its config sets
     path:   file that holds it
     """
 
@@ -38,7 +39,7 @@ class LoadedComponent(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype:
-        """The numerics' compute dtype."""
+        """Compute dtype of the numerics."""
         return self.module.arithmetic.numerics.compute_dtype
 
     @property
@@ -56,7 +57,7 @@ class LoadedComponent(NamedTuple):
 
     @property
     def patch(self) -> int:
-        """What the sides of its latents must be multiples of."""
+        """Sides of its latents must be multiples of this."""
         fits = self.fits
         return fits["H"].n if "H" in fits else 1
 
@@ -76,12 +77,12 @@ def load_component(
 
 
 def file_flag(component: str) -> str:
-    """The command line's flag for a file with this component."""
+    """Return the command-line flag for a file with this component."""
     return next(flag for flag, names in PART_FLAGS.items() if component in names)
 
 
 def check_present(checkpoint: Checkpoint, needed: Iterable[tuple[str, ...]]) -> None:
-    """Raises BadInput that names every missing component; each tuple lists alternatives."""
+    """Raise a BadInput that names every missing component; each tuple lists alternatives."""
     missing = [names for names in needed if not any(name in checkpoint.components for name in names)]
     if missing:
         flags = ", ".join(" or ".join(dict.fromkeys(map(file_flag, names))) for names in missing)

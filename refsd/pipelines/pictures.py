@@ -1,4 +1,4 @@
-"""What `refsd txt2img` does: open the model, resolve the settings, draw each picture, write it."""
+"""Run `refsd txt2img`: open the model, resolve the settings, draw each picture, write it."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from refsd.weights.tensor_files import check_name, write_arrays
 
 
 class Files(NamedTuple):
-    """The files and the numerics of `refsd txt2img`.
+    """Files and numerics of `refsd txt2img`.
 
     parts:  key of PART_FLAGS -> file
     images: key of IMAGE_FLAGS -> file
@@ -50,7 +50,7 @@ class Files(NamedTuple):
 
 
 def draw(files: Files, settings: Settings) -> list[Path]:
-    """The pictures' paths. Raises BadInput, in one line, before anything is computed."""
+    """Draw and write all pictures -> their paths. Raises BadInput, in one line, before computing anything."""
     report = Report(files.verbose)
     check_ranges(settings)
     arithmetic = named(files.numerics, [*files.deviations])
@@ -109,7 +109,7 @@ def draw(files: Files, settings: Settings) -> list[Path]:
 
 
 def _checked_paths(files: Files, count: int) -> list[Path]:
-    """Each picture's path. Raises BadInput for a file that could not be written in the end."""
+    """Return each picture's path. Raises BadInput now for files that could not be written at the end."""
     outputs, paths = Outputs(), output_paths(files.output, count)
     for path in paths:
         outputs.add("--output", path)
@@ -120,7 +120,7 @@ def _checked_paths(files: Files, count: int) -> list[Path]:
 
 
 def _file_parameters(files: Files, loras, plan: Plan) -> dict[str, str]:
-    """What a PNG's parameters say of the files and the numerics."""
+    """Return the entries of a PNG's parameters about files and numerics."""
     model = files.model or next(iter(files.parts.values()))
     parameters = {"Model": model.name, "Numerics": files.numerics}
     parameters |= {"Deviations": " ".join(files.deviations)} if files.deviations else {}

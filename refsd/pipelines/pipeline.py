@@ -1,4 +1,4 @@
-"""A checkpoint's components, loaded to draw with."""
+"""Load the components of a checkpoint that txt2img needs."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Pipeline(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype:
-        """dtype of latents: the numerics' compute dtype."""
+        """dtype of the latents: the compute dtype of the numerics."""
         return self.denoiser.dtype
 
 
@@ -38,11 +38,12 @@ def open_pipeline(
     budget: int = 0,
     loras: Loras = (),
 ) -> Pipeline:
-    """
-    budget: bytes of the denoiser's expanded weights to keep between steps; encoders keep none
+    """Load a checkpoint's components.
+
+    budget: bytes of the denoiser's expanded weights to keep between steps; text encoders keep none
     loras:  adapter files and their strengths, for the denoiser and the text encoders
 
-    Raises BadInput where a component is missing, or the model draws no pictures from a prompt.
+    Raises BadInput if a component is missing, or txt2img does not support the model.
     """
     family = checkpoint.family
     assert family is not None

@@ -1,6 +1,6 @@
-"""Settings, a model and an engine's convention -> Plan: every value that decides the pictures, checked.
+"""Resolve settings, model and engine convention into a Plan: every value that decides the pictures, checked.
 
-All refusals of settings are here, before anything is computed but the trial run of `prediction_of`.
+This module makes all checks of settings, before any computation except the trial run of `prediction_of`.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
 NO_IMAGES = ConditioningImages()
-# Variant.extra_channels -> the images it needs, what the weights are for, how to give them.
+# Variant.extra_channels -> (images needed, purpose of the weights, how to give the images).
 _NEEDED_IMAGES = {
     "inpaint": (("init", "mask"), "are for inpainting: give --init-img and --mask"),
     "fill": (("init", "mask"), "are for filling in: give --init-img and --mask"),
@@ -37,20 +37,20 @@ _NEEDED_IMAGES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """In the order in which txt2img uses it. Fields that Settings has too have its names.
+    """All values that decide the pictures, in the order of use. Fields shared with Settings have the same names.
 
-    guided:       True if the network is also run with the negative prompt
-    latent_shape: (1, C, h, w), as the denoiser sees latents
-    seeds:        of each picture
-    from_image:   True if sampling starts from images.init's latent, False: from noise alone
+    guided:       True if the network is also called with the negative prompt
+    latent_shape: (1, C, h, w), of the denoiser's latents
+    seeds:        one seed per picture
+    from_image:   True if sampling starts from the latent of images.init, False if from noise alone
     first_noise:  factor of the noise in the first latents
-    levels:       noise levels, and the timestep that the network is given at each
-    prediction:   key of PREDICTIONS; None: a rectified flow's
-    output:       what the network's output means
-    custom_sigmas: True if they are the user's, False: the schedule's
-    sigmas:       [n + 1], float64, falling: those that are stepped through
-    last_scale:   factor of the last latents: diffusers' of unit variance, which do not end at sigma 0
-    notices:      lines for the user: what is drawn in another way than was asked for
+    levels:       noise levels, and the network's timestep at each
+    prediction:   key of PREDICTIONS; None for a rectified flow
+    output:       what the network predicts
+    custom_sigmas: True if the sigmas are the user's, False if the schedule's
+    sigmas:       [n + 1], float64, falling: the noise levels of the steps
+    last_scale:   factor of the last latents: 1, or diffusers' for unit variance if the last sigma is not 0
+    notices:      lines for the user about settings that were changed or ignored
     """
 
     convention: Convention
@@ -93,7 +93,7 @@ class Plan:
         return self.convention.name
 
     def record(self) -> dict[str, Any]:
-        """For --json: every setting that decides the pictures' values, by its name in Settings."""
+        """Return every setting that decides the pictures' values, by its name in Settings, for --json."""
         apart = "tiling", "circular", "seed", "batch_count"
         return {name: getattr(self, name) for name in Settings._fields if name not in apart} | {
             "sigmas": self.sigmas.tolist()
@@ -101,14 +101,14 @@ class Plan:
 
 
 def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_IMAGES) -> Plan:
-    """Raises BadInput, in one line, for a setting that is out of range or of no use to the model."""
+    """Build the Plan. Raises BadInput, in one line, for a setting out of range or without effect on this model."""
     check_ranges(settings)
     convention, own, flow = CONVENTIONS[settings.like], pipe.variant, pipe.variant.flow
     _check_use(pipe, settings)
     width, height, notices = _size(pipe, convention, settings, images)
     _check_images(pipe, images, width, height)
 
-    # sampler, schedule and what the network predicts: the user's, the folder's, the convention's or the family's
+    # sampler, schedule, prediction type: from the user, the folder, the convention or the family
     scheduler = scheduler_config(pipe.checkpoint)
     configured = scheduler if convention.reads_scheduler else None
     sampler = settings.sampler or (configured.sampler() if configured and flow is None else None)
@@ -125,7 +125,7 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
             return flow.levels(_shift(pipe, convention, settings, scheduler, latent_shape, steps))
         return unet_levels(convention, scheduler, prediction or "eps")
 
-    # noise levels that are stepped through
+    # noise levels of the steps
     ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
     from_image = images.init is not None and not ignored
     levels, folder = levels_of(steps), None
@@ -194,7 +194,7 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
 
 
 def check_ranges(settings: Settings) -> None:
-    """Raises BadInput for a setting that no model takes."""
+    """Raise BadInput for a setting that is out of range for every model."""
     if settings.like not in CONVENTIONS:
         raise BadInput(f"--like {settings.like}: expected one of {', '.join(CONVENTIONS)}")
     sampling.method(settings.sampler or "euler", settings.eta, flow=None)
@@ -231,7 +231,7 @@ def check_ranges(settings: Settings) -> None:
 
 
 def _check_use(pipe: Pipeline, settings: Settings) -> None:
-    """Raises BadInput for a setting that this model has no use for."""
+    """Raise BadInput for a setting that has no effect on this model."""
     own, flow = pipe.variant, pipe.variant.flow
     rows = {
         "guidance": (settings.guidance, _embeds_guidance(pipe), "embeds no guidance; --cfg-scale guides it"),
@@ -255,7 +255,7 @@ def _embeds_guidance(pipe: Pipeline) -> bool:
 
 
 def size_multiple(pipe: Pipeline, convention: Convention) -> int:
-    """What width and height must be multiples of, in pixels.
+    """Return the number of pixels that width and height must be multiples of.
 
     Source: stable-diffusion.cpp get_diffusion_model_down_factor; diffusers check_inputs of each pipeline.
     """
@@ -268,7 +268,7 @@ def size_multiple(pipe: Pipeline, convention: Convention) -> int:
 def _size(
     pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
 ) -> tuple[int, int, tuple[str, ...]]:
-    """Width and height as the convention draws them, and a notice where these are others than were asked for."""
+    """Return width and height as the convention rounds them, and a notice if they differ from the settings."""
     first = next((image for image in images if image is not None), None)
     height, width = (512, 512) if first is None else first.shape[2:]
     width, height = settings.width or width, settings.height or height
@@ -289,7 +289,7 @@ def _size(
 
 
 def _check_images(pipe: Pipeline, images: ConditioningImages, width: int, height: int) -> None:
-    """Raises BadInput for an image that is missing, of no use, or of another size than what is drawn."""
+    """Raise BadInput for an image that is missing, has no effect on this model, or has the wrong size."""
     kind, arguments = pipe.variant.extra_channels, pipe.denoiser.arguments
     as_large = [field for field in images._fields if field != "reference" or kind == "edit"]
     for flag, field in IMAGE_FLAGS.items():
@@ -331,7 +331,7 @@ def unet_levels(convention: Convention, scheduler: SchedulerConfig | None, predi
 
 
 def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> float:
-    """A flow's shift: the flag's, the folder's, or the family's for this size and these steps."""
+    """Return a flow's shift: from the flag, the folder, or the family's rule for this size and number of steps."""
     if settings.flow_shift is not None:
         return pipe.variant.flow.from_flag(settings.flow_shift)
     shift = scheduler.shift() if scheduler is not None and convention.reads_scheduler else None
@@ -345,7 +345,7 @@ def _shift(pipe, convention, settings, scheduler, latent_shape, steps: int) -> f
 def _folder_schedule(
     pipe, configured: SchedulerConfig, settings, images, sampler: str, steps: int, levels: Levels, from_image: bool
 ) -> ConfiguredSchedule | None:
-    """None: the flow's or EDM's levels have the family's schedule."""
+    """Return the diffusers folder's schedule; None for a flow or an EDM model, which use the family's."""
     if pipe.variant.flow is not None:
         configured.check_flow()
     if not isinstance(levels, DiscreteLevels):
@@ -366,7 +366,7 @@ def _sigmas(
     from_image: bool,
     folder: ConfiguredSchedule | None,
 ) -> np.ndarray:
-    """[n + 1], float64, falling. Raises BadInput for steps or a strength that leave none."""
+    """Return the sigmas, [n + 1], float64, falling. Raises BadInput if steps and strength leave none."""
     if settings.sigmas is not None:
         return np.array(settings.sigmas, np.float64)
 

@@ -1,4 +1,4 @@
-"""PNG files: a picture's bytes, the files' names, and the text chunk "parameters"."""
+"""Write PNG files: pixels as bytes, file names, and the text chunk "parameters"."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from refsd.pipelines.plan import Plan
 
 
 def to_bytes(image: np.ndarray) -> np.ndarray:
-    """[1, 3, H, W], -1..1 -> [H, W, 3] uint8: floor(255 * clip((image + 1) / 2, 0, 1) + 0.5), in float32.
+    """Quantize [1, 3, H, W], -1..1 -> [H, W, 3] uint8: floor(255 * clip((image + 1) / 2, 0, 1) + 0.5), in float32.
 
     Source: stable-diffusion.cpp src/preprocessing.hpp, preprocessing_float_to_u8.
     """
@@ -24,9 +24,9 @@ def to_bytes(image: np.ndarray) -> np.ndarray:
 
 
 def output_paths(output: Path, count: int) -> list[Path]:
-    """sd-cli's names: cat.png, or for several cat_0.png, cat_1.png, ...; .png where there is no suffix.
+    """Name the pictures as sd-cli does: cat.png, or cat_0.png, cat_1.png, ... if there are several.
 
-    Raises BadInput for another format.
+    A missing suffix becomes .png. Raises BadInput for another suffix.
     """
     if output.suffix.lower() not in ("", ".png"):
         raise BadInput(f"--output {output}: refsd writes PNG; expected a name that ends in .png")
@@ -36,7 +36,7 @@ def output_paths(output: Path, count: int) -> list[Path]:
 
 
 def parameters_text(plan: Plan, seed: int, of_files: Mapping[str, str]) -> str:
-    """The text chunk as A1111 and sd-cli write it. of_files: what the plan does not know, by its name"""
+    """Format the text chunk as A1111 and sd-cli do. of_files: name -> value of entries that are not in the plan"""
     fields = {
         "Steps": plan.steps,
         "CFG scale": plan.cfg_scale,

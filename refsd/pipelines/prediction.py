@@ -12,20 +12,20 @@ from refsd.samplers.levels import SD_LEVELS, EdmLevels, Levels
 from refsd.samplers.parameterization import EPS, Prediction, V
 from refsd.weights import Checkpoint
 
-# --prediction -> the network's output in terms of x and denoised, the levels
+# Value of --prediction -> (what the network predicts, noise levels).
 PREDICTIONS: Mapping[str, tuple[Prediction, Levels]] = {
     "eps": (EPS, SD_LEVELS),
     "v": (V, SD_LEVELS),
     "edm_v": (V, EdmLevels()),
 }
-# Tensors that mark a file. Source: stable-diffusion.cpp src/stable-diffusion.cpp.
+# Tensor that marks a file -> its prediction type. Source: stable-diffusion.cpp src/stable-diffusion.cpp.
 _MARKS = {"edm_vpred.sigma_max": "edm_v", "v_pred": "v"}
 
 
 def prediction_of(
     checkpoint: Checkpoint, scheduler: SchedulerConfig | None, unet: LoadedComponent, flag: str | None = None
 ) -> str:
-    """A key of PREDICTIONS. Raises BadInput for another --prediction, or a scheduler that refsd cannot sample."""
+    """Return a key of PREDICTIONS. Raises BadInput for an unknown --prediction or an unsupported scheduler."""
     if flag is not None:
         if flag not in PREDICTIONS:
             raise BadInput(f"--prediction {flag}: expected one of {', '.join(PREDICTIONS)}")
@@ -40,7 +40,7 @@ def prediction_of(
 
 
 def _predicts_v(unet: LoadedComponent) -> bool:
-    """Run the network once: of noise alone, v is minus the picture, so the output is far below the input.
+    """Run the network once on noise alone, where v is minus the picture: the output is then far below the input.
 
     Source: stable-diffusion.cpp, is_using_v_parameterization_for_sd2: 8x8 constants of 0.5, t = 999, mean below -1.
     """

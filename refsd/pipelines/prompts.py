@@ -1,8 +1,8 @@
-"""A prompt through a family's tokenizers and text encoders.
+"""Encode a prompt with a family's tokenizers and text encoders.
 
-The words around a prompt, its length, padding and mask come from the family's text rules; weights in brackets
-and clip skip from the convention's prompt card. Weights are applied to the hidden states of each chunk before
-these are joined; SDXL's two encoders are weighted as one. stable-diffusion.cpp weights T5, Qwen3 and Mistral too.
+The family's text rules decide the template, length, padding and mask; the convention's prompt card decides the
+weights in brackets and clip skip. Weights are applied to each chunk's hidden states before the chunks are joined;
+SDXL's two encoders are weighted as one. stable-diffusion.cpp weights T5, Qwen3 and Mistral too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,11 +27,11 @@ CLIP = "clip", "clip_g"
 
 
 class Tokenizers:
-    """Tokenizers of the text encoders, each opened at its first use.
+    """Tokenizers of the text encoders, each opened on first use.
 
-    vocab:     CLIP's, see find_tokenizer
-    tokenizer: T5's, Qwen3's or Mistral's: a file or a folder
-    model:     file or folder that is searched if these are not given
+    vocab:     CLIP's vocabulary, see find_tokenizer
+    tokenizer: file or folder of T5's, Qwen3's or Mistral's tokenizer
+    model:     file or folder to search if these are not given
     """
 
     def __init__(self, vocab: Path | None = None, tokenizer: Path | None = None, model: Path | None = None):
@@ -44,13 +44,16 @@ class Tokenizers:
         return self._open["clip"]
 
     def of(self, encoder: LoadedComponent) -> TextTokenizer:
-        """Raises BadInput if it is neither given, nor in the model's folder, nor in the encoder's GGUF."""
+        """Return an encoder's tokenizer: as given, from the model's folder, or from the encoder's GGUF file.
+
+        Raises BadInput if there is none.
+        """
         if encoder.name not in self._open:
             self._open[encoder.name] = self._opened(encoder)
         return self._open[encoder.name]
 
     def sources(self, encoders: Iterable[LoadedComponent]) -> list[str]:
-        """Files that the encoders' vocabularies come from."""
+        """Return the origins of the encoders' vocabularies."""
         return list(dict.fromkeys((self.clip() if one.name in CLIP else self.of(one)).source for one in encoders))
 
     def _opened(self, encoder: LoadedComponent) -> TextTokenizer:
@@ -75,7 +78,7 @@ def encode(
     clip_skip: int | None = None,
     negative: bool = False,
 ) -> dict[str, Encoded]:
-    """A prompt through the text encoders that are loaded. -> component -> batches of one
+    """Encode a prompt with all loaded text encoders -> component -> Encoded, with a batch size of 1.
 
     clip_skip: as the engine counts it; None: the family's
     negative:  True for the negative prompt
@@ -123,13 +126,13 @@ def _clips(
 
 
 def _own_layer(of: TextEncoder, encoder: LoadedComponent, layer: int) -> int:
-    """The layer in an encoder that may lack the last of OpenCLIP's 24, as diffusers' folders of SD 2 do."""
+    """Adjust the layer, counted from the last, for an encoder without OpenCLIP's 24th layer (diffusers' SD 2)."""
     lacks = encoder.in_diffusers_folder or encoder.module.count("text_model.encoder.layers") == 23
     return max(1, layer - 1) if of.short_in_folders and lacks else layer
 
 
 def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
-    """Replace the EOS that fill a chunk after the first one with the rule's padding."""
+    """Replace every EOS after the first one in a chunk with the rule's padding."""
     if rule.pad is None:
         return ids
     padding = np.arange(len(ids)) > int(np.argmax(ids == EOS))
@@ -139,7 +142,7 @@ def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
 def _language(
     encoder: LoadedComponent, tokenizer: TextTokenizer, rule: TextRule, card: PromptCard, hidden: str, prompt: str
 ) -> Encoded:
-    """T5, Qwen3 or Mistral, for which BREAK has no meaning."""
+    """Encode a prompt with T5, Qwen3 or Mistral; BREAKs are dropped."""
     parts = [pair for pair in card.parse(prompt.replace(rule.without, "") if rule.without else prompt) if pair]
     before, after = rule.around
     ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
@@ -161,7 +164,7 @@ def _language(
 
 
 def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list[int], list[float]]:
-    """Tokens and their weights; neighbours of equal weight are encoded as one text."""
+    """Return tokens and their weights; adjacent parts of equal weight are encoded as one text."""
     joined: list[tuple[str, float]] = []
     for text, weight in parts:
         if joined and joined[-1][1] == weight:
@@ -180,7 +183,7 @@ def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list
 def _weighted(
     hidden: list[np.ndarray], weights: np.ndarray, card: PromptCard, encoder: LoadedComponent
 ) -> list[np.ndarray]:
-    """Apply a prompt's weights to one chunk's hidden states, of several encoders as one array. [1, J, E] each"""
+    """Apply a prompt's weights to one chunk's hidden states, [1, J, E] each, of several encoders as one array."""
     if card.weigh is None or (weights == 1).all():
         return hidden
     both = np.concatenate(hidden, axis=2)

@@ -1,4 +1,4 @@
-"""How far a picture is, on stderr."""
+"""Report the progress of a picture on stderr."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 class Report:
-    """Lines on stderr, and on a terminal a live line for the step in progress."""
+    """Prints lines to stderr, and on a terminal a live line for the current step."""
 
     def __init__(self, verbose: bool):
         self.verbose = verbose
@@ -25,13 +25,13 @@ class Report:
             self.say(text)
 
     def now(self, text: str) -> None:
-        """What is being done, until the next word; only on a terminal."""
+        """Show the current activity until the next call, on a terminal only."""
         self.status.update(text)
         if self.console.is_terminal:
             self.status.start()
 
     def took(self) -> float:
-        """Seconds since the last call."""
+        """Return the seconds since the last call."""
         before, self.last = self.last, time.monotonic()
         return self.last - before
 
@@ -39,7 +39,7 @@ class Report:
         self.step(i + 1)
 
     def step(self, done: int) -> None:
-        """So many of the picture's steps are done; off a terminal a line if the last took more than a second."""
+        """Report that `done` steps are complete; off a terminal, print a line if it took over a second."""
         line = f"picture {self.picture}: step {done}/{self.steps}"
         if done:
             seconds = self.took()

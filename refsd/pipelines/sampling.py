@@ -1,4 +1,4 @@
-"""Samplers under the names and with the defaults of sd-cli, and what each needs beside the model."""
+"""Samplers with sd-cli's names and defaults, and the further arguments that each needs."""
 
 import inspect
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from refsd.samplers.levels import Levels
 from refsd.samplers.noise import RNGS, Noise, independent
 from refsd.samplers.step import StepNoise
 
-# sd-cli's name -> refsd's: DDIM's step in sigma is Euler's, and with eta the ancestral one.
+# sd-cli's name -> refsd's. In sigma, DDIM's step is Euler's, with eta > 0 Euler ancestral's.
 ALIASES = {"ddim_trailing": "euler_a"}
-# Where sd-cli's sampler of this name is another one.
+# Names under which sd-cli has another algorithm than refsd.
 _SDCPP_SAMPLERS = {"tcd": tcd_sdcpp}
-# Where sd-cli's default is not the sampler's own. Source: stable-diffusion.cpp, resolve_eta.
+# sd-cli's default eta where it differs from the sampler's. Source: stable-diffusion.cpp, resolve_eta.
 _SDCPP_ETA = {"ddim_trailing": 0.0, "tcd": 0.0, "res_multistep": 0.0, "res_2s": 0.0, "er_sde": 1.0}
-# Source: stable-diffusion.cpp, sd_get_default_scheduler.
+# sd-cli's default schedule of a sampler. Source: stable-diffusion.cpp, sd_get_default_scheduler.
 _SDCPP_SCHEDULE = {"lcm": "lcm", "tcd": "lcm", "ddim_trailing": "simple"}
-# They ask for a Brownian motion's increments; dpm++2m_sde does with fresh noise, as stable-diffusion.cpp's.
+# Samplers that take increments of a Brownian motion. dpm++2m_sde takes fresh noise, as in stable-diffusion.cpp.
 # Source: k-diffusion sampling.py.
 _BROWNIAN = ("dpm++sde", "dpm++2m_sde_heun", "dpm++3m_sde")
-# Names that mean nothing where the model is no rectified flow.
+# Samplers for rectified flows only.
 FLOWS_ONLY = tuple(name for name in FLOW_SAMPLERS if name not in {**SAMPLERS, **CFG_PP_SAMPLERS})
 _STD_DEFAULT = (
     "C++ leaves std::default_random_engine and std::normal_distribution to each standard library, "
@@ -36,10 +36,11 @@ _STD_DEFAULT = (
 
 
 class Method(NamedTuple):
-    """
-    name:   as the user called it
-    run:    (model, x, sigmas, noise, callback) -> latents; the model gives (denoised, without the prompt) for CFG++
-    cfg_pp: whether it is such a one
+    """A sampler with its options.
+
+    name:   the user's name of it
+    run:    (model, x, sigmas, noise, callback) -> latents
+    cfg_pp: True for a CFG++ sampler, whose model returns (denoised, denoised without the prompt)
     """
 
     name: str
@@ -47,13 +48,13 @@ class Method(NamedTuple):
     cfg_pp: bool
 
     def of_schedule(self, levels: Levels, steps: int | None) -> "Method":
-        """For a solver that strides over timesteps, as DDIM and PNDM: with the model's levels and all the steps."""
+        """Return the sampler with `levels` and `steps` bound, if it takes them, as DDIM and PNDM do."""
         takes = inspect.signature(self.run).parameters
         known = {name: value for name, value in {"levels": levels, "steps": steps}.items() if name in takes}
         return self._replace(run=partial(self.run, **known)) if known else self
 
     def noise(self, rng: Noise, x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:
-        """What its steps draw: the rng's next normals, or for an SDE solver a Brownian motion of the seed."""
+        """Return the noise of its steps: the rng's next normals; for SDE solvers a Brownian motion of the seed."""
         if self.name in _BROWNIAN:
             return brownian_noise(x, sigmas, seed)
         if self.name == "dpm++2m_sde_bt":
@@ -62,25 +63,24 @@ class Method(NamedTuple):
 
 
 def names() -> list[str]:
-    """Of all samplers; those in FLOWS_ONLY are for rectified flows alone."""
+    """Return the names of all samplers, including FLOWS_ONLY."""
     return [*SAMPLERS, *ALIASES, *CFG_PP_SAMPLERS, *FLOWS_ONLY]
 
 
 def default_schedule(sampler: str, otherwise: str = "discrete") -> str:
-    """otherwise: of a sampler that does not ask for one of its own"""
+    """Return a sampler's default schedule. otherwise: the result for samplers without one"""
     return _SDCPP_SCHEDULE.get(sampler, otherwise)
 
 
 def method(name: str, eta: float | None = None, flow: bool | None = False) -> Method:
-    """The sampler of this name.
+    """Return the sampler of this name.
 
-    eta:  None is sd-cli's default, or the sampler's own where sd-cli lacks it
-    flow: whether the model is a rectified flow, for which engines mean other solvers by some names; None where
-          that is not known yet
+    eta:  None: sd-cli's default, or the sampler's own if sd-cli lacks the sampler
+    flow: True if the model is a rectified flow, for which some names mean other solvers; None if not yet known
 
-    stable-diffusion.cpp's er_sde switches its noise by eta, without scaling it; so does this.
-    Raises BadInput for another name, for one of a flow alone where the model is none, an eta out of range, or for
-    a sampler without one.
+    As in stable-diffusion.cpp, er_sde's eta switches its noise on or off and does not scale it.
+    Raises BadInput for an unknown name, for a sampler of flows only if the model is none, for an eta out of range,
+    or for an eta if the sampler has none.
     """
     if name not in names():
         raise BadInput(f"--sampling-method {name}: expected one of {', '.join(names())}")
@@ -104,7 +104,7 @@ def method(name: str, eta: float | None = None, flow: bool | None = False) -> Me
 
 
 def check_rng(flag: str, name: str) -> None:
-    """Raises BadInput for a generator that refsd does not have."""
+    """Raise BadInput for a random generator that refsd does not have."""
     if name not in RNGS:
         reason = f"; {_STD_DEFAULT}" if name == "std_default" else ""
         raise BadInput(f"--{flag} {name}: expected one of {', '.join(RNGS)}{reason}")

@@ -1,7 +1,7 @@
-"""A diffusers folder's scheduler_config.json: prediction type, noise levels, flow shift, timesteps.
+"""Read a diffusers folder's scheduler_config.json: prediction type, noise levels, flow shift, timesteps.
 
-Each sampler reads the file as the class of diffusers that it is, as by from_config. What refsd does not sample
-is refused.
+Each sampler reads the file as its class in diffusers does with from_config. Options that refsd does not support
+are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,33 +28,33 @@ from refsd.weights import Checkpoint
 from refsd.weights.files import read_json
 
 _MAX_STEPS = 100_000
-# alphas_cumprod in place of 0, so that the largest sigma is finite: 4096. Source: diffusers EulerDiscreteScheduler.
+# Replaces alphas_cumprod 0, so that the largest sigma is 4096. Source: diffusers EulerDiscreteScheduler.
 _ALMOST_NO_SIGNAL = 2.0**-24
 _PREDICTIONS = {"epsilon": "eps", "v_prediction": "v"}
 
 
-# n, levels, steps_offset -> [n + 1] sigmas
+# (n, levels, steps_offset) -> [n + 1] sigmas.
 Spacing = Callable[[int, Levels, int], np.ndarray]
 
 
 def _linspace_rounded(n: int, levels: Levels, offset: int) -> np.ndarray:
-    """Source: diffusers DDIMScheduler.set_timesteps."""
+    """Space timesteps linearly and round them to integers. Source: diffusers DDIMScheduler.set_timesteps."""
     t = np.rint(np.linspace(0, len(levels.sigmas) - 1, n)[::-1]).astype(int)
     return np.append(levels.sigmas[t], 0.0)
 
 
 class SchedulerClass(NamedTuple):
-    """How a class of diffusers makes its timesteps.
+    """How one of diffusers' schedulers computes its timesteps.
 
     spacing:       its default timestep_spacing
     spacings:      timestep_spacing -> sigmas
     integers:      True if its timesteps are integers
-    ranges:        use_karras_sigmas and its like: "spacing": between the ends of its spacing's sigmas, "levels":
-                   between the ends of the model's; None: it does not read them
+    ranges:        range of use_karras_sigmas and similar flags: "spacing": the range of its spacing's sigmas,
+                   "levels": the range of the model's; None: it ignores these flags
     unit_variance: True if its latents are x / sqrt(sigma^2 + 1)
-    alpha_to_one:  default of set_alpha_to_one; None: it does not read it
-    fixed:         keys that it reads -> the one value that refsd samples
-    defaults:      of these keys, where they are others
+    alpha_to_one:  default of set_alpha_to_one; None: it ignores this key
+    fixed:         keys that it reads -> the only value that refsd supports
+    defaults:      defaults of these keys that differ from the supported value
     """
 
     spacing: str
@@ -107,7 +107,7 @@ _DDIM = SchedulerClass(
     defaults={"clip_sample": True},
 )
 _PNDM = _DDIM._replace(alpha_to_one=False, fixed={"skip_prk_steps": True}, defaults={"skip_prk_steps": False})
-# Sampler -> the class it is read as; others are read as k-diffusion's are, in the same way as Heun's.
+# Sampler -> its scheduler in diffusers; other samplers count as k-diffusion's and are read like Heun's.
 _CLASSES = {
     "euler": _EULER,
     "euler_a": _EULER_ANCESTRAL,
@@ -117,7 +117,7 @@ _CLASSES = {
     **dict.fromkeys(("dpm++2m", "dpm++2m_sde", "dpm++2m_sde_heun", "dpm++3m_sde"), _MULTISTEP),
     **dict.fromkeys(("uni_pc", "uni_pc_bh2"), _MULTISTEP),
 }
-# _class_name -> sampler, where the user names none.
+# _class_name -> default sampler.
 _SAMPLERS = {
     "EulerDiscreteScheduler": "euler",
     "EulerAncestralDiscreteScheduler": "euler_a",
@@ -127,16 +127,17 @@ _SAMPLERS = {
     "DPMSolverMultistepScheduler": "dpm++2m",
 }
 _DPMPP_2M = {"algorithm_type": "dpmsolver++", "solver_order": 2, "solver_type": "midpoint"}
-# Of a rectified flow; refused unless the user names a schedule.
+# Keys of a flow's scheduler that must be false, unless the user names a schedule.
 _FLOW_ONLY_FALSE = (*_FLAGS, "invert_sigmas", "stochastic_sampling", "shift_terminal")
 
 
 class ConfiguredSchedule(NamedTuple):
-    """
+    """The schedule that a scheduler_config.json defines.
+
     name:       spacing, and the flag that replaces its sigmas
-    sigmas:     [n + 1], falling; the last one 0, or the lowest level where set_alpha_to_one is false
-    timesteps:  [n], as the network is given them
-    unit_noise: True if the first noise has the variance of noise and unit data, sigma_0^2 + 1; False: of sigma_0^2
+    sigmas:     [n + 1], falling; the last is 0, or the lowest noise level if set_alpha_to_one is false
+    timesteps:  [n], the network's inputs
+    unit_noise: True if the initial latents have variance sigma_0^2 + 1 (noise plus unit data), False if sigma_0^2
     """
 
     name: str
@@ -146,7 +147,7 @@ class ConfiguredSchedule(NamedTuple):
 
 
 class ScheduledLevels(DiscreteLevels):
-    """A model's levels whose timesteps at a schedule's sigmas are the schedule's."""
+    """A model's noise levels that return the schedule's own timesteps at its sigmas."""
 
     def __init__(self, sigmas: np.ndarray, schedule: ConfiguredSchedule):
         super().__init__(sigmas)
@@ -161,7 +162,7 @@ class SchedulerConfig(NamedTuple):
     values: dict[str, Any]
 
     def prediction(self) -> str:
-        """Key of prediction.PREDICTIONS. Raises BadInput for an EDM model or another prediction type."""
+        """Return a key of prediction.PREDICTIONS. Raises BadInput for an EDM model or another prediction type."""
         kind = self.values.get("_class_name", "")
         if str(kind).startswith("EDM") or self.values.get("timestep_type") == "continuous":
             raise BadInput(
@@ -177,24 +178,24 @@ class SchedulerConfig(NamedTuple):
         return _PREDICTIONS[word]
 
     def shift(self) -> float | None:
-        """A flow's shift; None where it depends on the size, or is not set."""
+        """Return a flow's shift; None if it depends on the size or is not set."""
         shift = self.values.get("shift")
         if self.values.get("use_dynamic_shifting") or not isinstance(shift, int | float):
             return None
         return float(shift) if 0 < shift < 1000 else None
 
     def sampler(self) -> str | None:
-        """The sampler that its class is; None for a class that refsd does not read. Raises BadInput for options."""
+        """Return the sampler of its class; None for an unknown class. Raises BadInput for unsupported options."""
         name = _SAMPLERS.get(str(self.values.get("_class_name")))
         if name == "dpm++2m":
             self._check(_DPMPP_2M, advice="name a sampler with --sampling-method")
         return "pndm_v" if name == "pndm" and self.prediction() == "v" else name
 
     def schedule(self, sampler: str, n: int, levels: DiscreteLevels, corrected: bool) -> ConfiguredSchedule:
-        """n steps as diffusers' class for the sampler takes them.
+        """Return a schedule of n steps, as the sampler's class in diffusers computes it.
 
         corrected: True if the pipeline sets steps_offset to 1 and clip_sample to False
-        Raises BadInput for an option that refsd does not sample, or steps that there are not.
+        Raises BadInput for an unsupported option, or more steps than timesteps.
         """
         of = _CLASSES.get(sampler, _K_DIFFUSION)
         self._check({k: v for k, v in of.fixed.items() if not (corrected and k == "clip_sample")}, of.defaults)
@@ -222,7 +223,7 @@ class SchedulerConfig(NamedTuple):
             timesteps = _interpolated_timesteps(sigmas[:-1], levels)
             if of.integers:
                 rounds = flags[0] == "use_karras_sigmas" and self.values.get("beta_schedule") != "squaredcos_cap_v2"
-                # What a last bit puts below an integer is that integer.
+                # Round away the last bits first, so that 9.9999999999 becomes 10.
                 timesteps = np.rint(timesteps) if rounds else np.floor(np.round(timesteps, 9))
         if of.alpha_to_one is not None:
             if not self.values.get("set_alpha_to_one", of.alpha_to_one):
@@ -236,7 +237,7 @@ class SchedulerConfig(NamedTuple):
         return ConfiguredSchedule(name, sigmas, timesteps, of.unit_variance or spacing == "leading")
 
     def check_flow(self) -> None:
-        """Raises BadInput for timesteps of a rectified flow that refsd does not read."""
+        """Raise BadInput for options of a rectified flow's timesteps that refsd does not support."""
         self._check(dict.fromkeys(_FLOW_ONLY_FALSE, False))
 
     def _check(
@@ -248,7 +249,7 @@ class SchedulerConfig(NamedTuple):
                 raise BadInput(f"{self.path}: {key} is {ascii(value)[:40]}, which refsd does not sample: {advice}")
 
     def levels(self) -> DiscreteLevels:
-        """The levels of its betas; SD_LEVELS itself where they are equal. Raises BadInput for other betas."""
+        """Return the noise levels of its betas, or SD_LEVELS itself if equal. Raises BadInput for invalid betas."""
         kept = np.cumprod(1.0 - self._betas())
         if self.values.get("rescale_betas_zero_snr"):
             kept = zero_terminal_snr(kept)
@@ -285,7 +286,7 @@ class SchedulerConfig(NamedTuple):
 
 
 def scheduler_config(checkpoint: Checkpoint) -> SchedulerConfig | None:
-    """None where the checkpoint is no diffusers folder, or has no scheduler."""
+    """Read the scheduler's config; None if the checkpoint is no diffusers folder or has no scheduler."""
     path = checkpoint.path / "scheduler" / "scheduler_config.json"
     return SchedulerConfig(path, read_json(path)) if path.is_file() else None
 
@@ -295,14 +296,14 @@ def _is_share(number: Any) -> bool:
 
 
 def _timesteps(sigmas: np.ndarray, levels: Levels, integers: bool) -> np.ndarray:
-    """Timesteps of sigmas that were looked up, or interpolated linearly between levels."""
+    """Return the timesteps of sigmas: the nearest level's, or interpolated linearly in sigma between levels."""
     if integers:
         return nearest_t(sigmas, levels.sigmas).astype(np.float64)
     return np.interp(sigmas, levels.sigmas, np.arange(len(levels.sigmas)))
 
 
 def _interpolated_timesteps(sigmas: np.ndarray, levels: Levels) -> np.ndarray:
-    """Timesteps interpolated in log sigma, in diffusers' order of computing: some are then cut to integers.
+    """Interpolate timesteps in log sigma, in diffusers' order of operations, because some are then cut to integers.
 
     Source: diffusers EulerDiscreteScheduler._sigma_to_t.
     """

@@ -1,4 +1,4 @@
-"""What the user asks for, under sd-cli's names and with its defaults; `plan.resolve` fills in the rest."""
+"""The user's settings, with sd-cli's names and defaults; `plan.resolve` fills in the rest."""
 
 import math
 import re
@@ -11,26 +11,26 @@ from refsd.pipelines.conventions import DEFAULT
 
 
 class Settings(NamedTuple):
-    """None: the family's or the convention's default.
+    """Settings of txt2img. None means the default of the family or the convention.
 
-    width, height:   pixels; 0: those of the first conditioning image, else 512
+    width, height:   pixels; 0: as the first conditioning image, else 512
     sampler:         one of sampling.names()
     schedule, rng:   names in SCHEDULES or FLOW_SCHEDULES, and in RNGS
-    cfg_scale:       1 leaves the negative prompt out
-    clip_skip:       as the engine counts it; in stable-diffusion.cpp 1 takes the last layer
-    eta:             of an ancestral sampler
-    sampler_rng:     of the noise between the steps; None: it goes on from the first noise's stream
-    sigmas:          in place of a schedule's, steps + 1 of them
-    tiling:          of the decoder; None: no tiles
-    circular:           edges of the picture that meet
-    like:            a key of CONVENTIONS
-    guidance:        of a network that embeds one
-    flow_shift:      in place of the family's; for Flux its mu
-    prediction:      of a UNet
-    strength:        share of the schedule that an initial image is drawn over
-    image_cfg_scale: of a picture to edit
+    cfg_scale:       guidance scale; 1: the negative prompt has no effect
+    clip_skip:       as the engine counts it; in stable-diffusion.cpp 1 is the last layer
+    eta:             noise of an ancestral sampler
+    sampler_rng:     generator of the noise between steps; None: the stream of the initial noise continues
+    sigmas:          steps + 1 sigmas that replace the schedule's
+    tiling:          tiles of the decoder; None: no tiles
+    circular:        edges of the picture that wrap around
+    like:            key of CONVENTIONS
+    guidance:        input of a network that embeds guidance
+    flow_shift:      replaces the family's shift; for FLUX.1 it is mu
+    prediction:      prediction type of a UNet
+    strength:        share of the schedule by which an initial image is redrawn
+    image_cfg_scale: guidance scale of the image to edit
     control_strength: factor of a ControlNet's output
-    seed:            of the first picture; those of a batch count up
+    seed:            seed of the first picture; the following pictures of a batch count up from it
     """
 
     prompt: str
@@ -60,7 +60,7 @@ class Settings(NamedTuple):
 
 
 def read_sigmas(text: str) -> tuple[float, ...]:
-    """14.61,7.8,3.5,0 -> numbers. Raises BadInput for another text."""
+    """Read numbers, as in 14.61,7.8,3.5,0. Raises BadInput for malformed text."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -71,9 +71,9 @@ _INTEGER, _DECIMAL = r"\d{1,9}", r"(?:\d+\.?\d*|\.\d+)"
 
 
 def read_tiling(size: str | None, relative: str | None, overlap: float) -> Tiling:
-    """--vae-tile-size 32x24 (columns, rows) or 32, --vae-relative-tile-size 0.5x2 or 0.5, --vae-tile-overlap.
+    """Read --vae-tile-size 32x24 (columns, rows) or 32, --vae-relative-tile-size 0.5x2 or 0.5, --vae-tile-overlap.
 
-    Raises BadInput for another text, or an overlap that is no number.
+    Raises BadInput for malformed text, or an overlap that is not finite.
     """
     if not math.isfinite(overlap):
         raise BadInput(f"--vae-tile-overlap {overlap}: expected 0 to 0.5")

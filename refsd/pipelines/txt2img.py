@@ -1,4 +1,4 @@
-"""From a Plan to a picture, whatever the family and the convention: encode, start, sample, decode."""
+"""Turn a Plan into a picture, for every family and convention: encode, start, sample, decode."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -24,13 +24,13 @@ Listener = Callable[[str, np.ndarray], None]
 
 
 class Conditioning(NamedTuple):
-    """Batches of one; uncond: None if the plan is not guided."""
+    """Conditions with and without the prompt, with a batch size of 1. uncond: None if the plan is not guided."""
 
     cond: Condition
     uncond: Condition | None
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """cond, cond.y, cond.mask; uncond, ...: those that there are"""
+        """Return the existing tensors by name: cond, cond.y, cond.mask, uncond, ..."""
         arrays: dict[str, np.ndarray | None] = {}
         for which, text in self._asdict().items():
             if text is not None:
@@ -39,7 +39,7 @@ class Conditioning(NamedTuple):
 
 
 def encode(pipe: Pipeline, plan: Plan) -> Conditioning:
-    """Both prompts through the text encoders."""
+    """Encode the prompt, and the negative prompt if the plan is guided."""
     return Conditioning(
         encode_prompt(pipe, plan), encode_prompt(pipe, plan, negative=True) if plan.guided else None
     )
@@ -65,14 +65,14 @@ def sample(
     listener: Listener | None = None,
     start: InitialLatent | None = None,
 ) -> np.ndarray:
-    """One picture's latents.
+    """Sample one picture's latents.
 
     seed:     one of plan.seeds
-    callback: called at each step, before x moves, with (i, sigma, x, denoised)
+    callback: called at each step, before x changes, with (i, sigma, x, denoised)
     listener: called with (name, array): "noise"; for network call n "calls.{n}.x", ".timesteps", ".cond",
               ".image", ".uncond"; for step i "steps.{i}.x", ".sigma", ".denoised", ".eps" (guided); "latent"
     start:    None: initial_latent of the seed
-    -> [1, C, h, w], in the compute dtype, as the denoiser sees latents
+    -> [1, C, h, w], in the compute dtype, in the denoiser's scale
     """
     tell = listener or (lambda name, array: None)
     start = initial_latent(pipe, plan, seed) if start is None else start
@@ -108,15 +108,15 @@ def sample(
 def decode(
     pipe: Pipeline, latent: np.ndarray, tiling: Tiling | None = None, circular: CircularAxes | None = None
 ) -> np.ndarray:
-    """[1, C, h, w] -> picture [1, 3, H, W], about -1..1, not clipped"""
+    """Decode latents [1, C, h, w] -> picture [1, 3, H, W], about -1..1, not clipped."""
     return pipe.autoencoder.decode(latent, tiling, circular)
 
 
 def unmasked_kept(model: Denoiser, start: InitialLatent) -> Denoiser:
-    """The model with the initial image's latent where nothing new is drawn.
+    """Wrap a model so that its denoised latent is the initial image's outside the mask.
 
-    Source: stable-diffusion.cpp, denoise_mask; with Euler, diffusers' mixing behind each step is the same, but at
-    strength 1, where its x begins as noise alone.
+    Source: stable-diffusion.cpp, denoise_mask. With Euler, diffusers' mixing after each step gives the same, except
+    at strength 1, where its x starts as noise alone.
     """
     if start.mask is None or start.latent is None:
         return model
@@ -129,14 +129,15 @@ def unmasked_kept(model: Denoiser, start: InitialLatent) -> Denoiser:
 
 
 def _with_uncond(model: Denoiser, network: "GuidedNetwork", plan: Plan) -> GuidedDenoiser:
-    """Both denoised latents that CFG++ takes, from the same calls of the network."""
+    """Return a model that gives both denoised latents of CFG++, guided and without prompt, from the same calls."""
     without = denoiser(lambda x, t: network.uncond, plan.levels, plan.output)
     return lambda x, sigma: (model(x, sigma), without(x, sigma))
 
 
 class _CallCondition(NamedTuple):
-    """
-    text:  the prompt
+    """Condition of one network call.
+
+    text:  the encoded prompt
     extra: [1, C, h, w], channels after x in the network's input; None: there are none
     """
 
@@ -145,12 +146,12 @@ class _CallCondition(NamedTuple):
 
 
 class GuidedNetwork:
-    """A denoiser under guidance, as a function of x and the timestep: a call for each condition.
+    """A denoiser with classifier-free guidance, as a function of x and the timestep; a network call per condition.
 
-    conditions: "cond"; if the plan is guided also "uncond", without the prompt, and for two scales "image", without
-                the prompt but with the picture to edit
+    conditions: "cond"; if the plan is guided also "uncond", without the prompt, and for two guidance scales
+                "image", without the prompt but with the image to edit
     constants:  further inputs of every call, by argument: guidance, hint, reference
-    uncond:     the output for the last x without the prompt
+    uncond:     the last output without the prompt
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class GuidedNetwork:
         return out[:, :, : x.shape[2], : x.shape[3]].astype(x.dtype)
 
     def _whole_patches(self, x: np.ndarray) -> np.ndarray:
-        """x padded with zeros below and to the right to whole patches.
+        """Pad x with zeros at the bottom and right to whole patches.
 
         Source: stable-diffusion.cpp common_dit.hpp, pad_to_patch_size, unpatchify_and_crop.
         """
