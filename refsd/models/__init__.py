@@ -1,1 +1,1 @@
-"""The architectures, as prose over refsd.module.Module: one file a family."""
+"""The networks, one file each, written as calls on refsd.module.Module."""

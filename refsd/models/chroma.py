@@ -1,4 +1,4 @@
-"""Chroma: FLUX.1's blocks, all their modulation from one small network.
+"""Chroma: FLUX.1's blocks, with all modulation computed by one small network, the approximator.
 
 Key names as in lodestone-rock/flow, src/models/chroma/model.py.
 """
@@ -24,13 +24,13 @@ from refsd.module import Module, block
 
 @block
 def chroma(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
-    """Predict the velocity, noise minus picture, of a latent between the two.
+    """Predict the velocity, noise minus picture, of a noisy latent.
 
     x:         [N, C, H, W], H and W even
-    timesteps: [N], 0..1, the share of the noise
+    timesteps: [N], 0..1, the share of noise
     context:   [N, J, E], T5's hidden states
-    mask:      [N, J], not 0 where a token of the text is seen, see `seen`; None: all are
-    axes_dim:  channels of a head given to each axis (index, row, column)
+    mask:      [N, J], nonzero for text tokens that take part in the attention, see `seen`; None: all do
+    axes_dim:  rotary channels of a head for each axis (index, row, column)
     -> v:      [N, C, H, W]
 
     Source: lodestone-rock/flow, src/models/chroma/model.py; diffusers transformer_chroma.py.
@@ -43,18 +43,18 @@ def chroma(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
 
 
 def streams(m: Module, img, timesteps, context, ids, mask, axes_dim):
-    """FLUX.1's blocks under the approximator's modulation: all between the first layer and the last.
+    """Run FLUX.1's blocks under the approximator's modulation: everything between the first and the last layer.
 
     img:            [N, L, D], the picture's tokens
     timesteps:      [N], 0..1
     context:        [N, J, E]
-    ids:            [L, A], where the tokens stand
-    mask, axes_dim: as `chroma` takes them
+    ids:            [L, A], positions of the tokens
+    mask, axes_dim: as in `chroma`
     -> img:         [N, L, D]
-       last:        shift and scale of the final layer, [N, D] each
+       last:        shift and scale for the final layer, [N, D] each
 
-    The modulation stands in the order single blocks (shift, scale, gate), picture of the double blocks
-    (shift, scale, gate, twice), their text, final layer (shift, scale).
+    The approximator's vectors are in the order: single blocks (shift, scale, gate), img stream of the double blocks
+    (shift, scale, gate, twice), their txt stream, final layer (shift, scale).
     """
     J = context.shape[1]
     doubles, singles = m.count("double_blocks"), m.count("single_blocks")
@@ -81,13 +81,13 @@ double_block, single_block = block(double_stream), block(single_stream)
 
 @block
 def approximator(m: Module, timesteps, n):
-    """The n vectors that modulate the blocks: timestep, no guidance, number of the vector -> vector.
+    """Compute the n vectors that modulate the blocks, each from the timestep, guidance 0 and the vector's index.
 
     timesteps: [N], 0..1
     -> [n, N, D]
 
-    A vector's number is embedded as a timestep: n = 344 asks for angles up to 343000 radians, which float32 knows
-    to 0.03. Two engines in float32 may so differ by more than their sums do: 7e-5 measured, for 32 vectors.
+    The index is embedded like a timestep: n = 344 needs angles up to 343000 radians, which float32 knows to 0.03.
+    So two engines in float32 may differ by more than their sums do: 7e-5 measured, for 32 vectors.
     """
     width = m.shape("in_proj.weight")[1] // 4
     now = m.timestep_embedding(np.append(1000 * timesteps, 0 * timesteps), width)
@@ -104,12 +104,12 @@ def approximator(m: Module, timesteps, n):
 
 
 def next_modulation(vectors):
-    """The next three of an iterator."""
+    """Take the next three vectors of an iterator as a Modulation."""
     return Modulation(*islice(vectors, 3))
 
 
 def seen(attention_mask):
-    """The tokenizer's mask, and the first pad, which Chroma was trained to see. [N, J] -> bool [N, J]
+    """Extend the tokenizer's mask by the first padding token, as in Chroma's training. [N, J] -> bool [N, J]
 
     Source: lodestone-rock/flow, modify_mask_to_attend_padding; diffusers pipeline_chroma.py.
     """
@@ -118,6 +118,9 @@ def seen(attention_mask):
 
 
 def pair_mask(mask, L):
-    """What is not seen neither looks nor is looked at; the picture's L tokens all are. -> [N, 1, J + L, J + L]"""
+    """Mask pairs of tokens: a masked text token neither attends nor is attended to. -> [N, 1, J + L, J + L]
+
+    mask: [N, J], text tokens; the picture's L tokens are never masked
+    """
     tokens = np.pad(np.asarray(mask) != 0, ((0, 0), (0, L)), constant_values=True)
     return np.where(tokens[:, None, :, None] & tokens[:, None, None, :], 0.0, -np.inf)

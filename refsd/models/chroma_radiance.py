@@ -1,8 +1,8 @@
-"""Chroma-Radiance: Chroma on pixels, without an autoencoder; in its place a small field paints each patch.
+"""Chroma-Radiance: Chroma on pixels, without an autoencoder; a small field decodes each patch instead.
 
-A field is an MLP from what a pixel is and where it stands to what it becomes; each token of the picture writes down
-the weights of one. Key names as in lodestone-rock/flow, src/models/chroma/model_dct.py; those of the linear last
-layer, which the first releases have, as in ComfyUI, comfy/ldm/chroma_radiance.
+A field is an MLP from a pixel's value and position to its new value; each picture token computes the weights of its
+patch's field. Key names as in lodestone-rock/flow, src/models/chroma/model_dct.py; those of the linear last layer,
+which the first releases have, as in ComfyUI, comfy/ldm/chroma_radiance.
 """
 
 import math
@@ -14,25 +14,25 @@ from refsd.models.flux import AXES_DIM
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
-AT_ONCE = 512  # patches whose matrices are held together: 49152 numbers each, in the released weights
+AT_ONCE = 512  # patches whose matrices are in memory at a time: 49152 numbers each, in the released weights
 
 
 @block
 def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_DIM):
-    """Predict the velocity, noise minus picture, of a picture between the two.
+    """Predict the velocity, noise minus picture, of a noisy picture.
 
-        v = (x - x0) / t    where the weights hold a tensor "__x0__" and so predict the picture; else v itself
+        v = (x - x0) / t    if the weights contain a tensor "__x0__", and so predict the picture x0; else v itself
 
-    x:         [N, 3, H, W], -1..1 where it is no noise, H and W multiples of the patch: 16, or 32 by "__32x32__"
-    timesteps: [N], 0..1, the share of the noise; not 0 with "__x0__"
+    x:         [N, 3, H, W], pictures are -1..1; H and W multiples of the patch: 16, or 32 with "__32x32__"
+    timesteps: [N], 0..1, the share of noise; not 0 with "__x0__"
     context:   [N, J, E], T5's hidden states
-    mask:      [N, J], not 0 where a token of the text is seen, see `chroma.seen`; None: all are
-    axes_dim:  channels of a head given to each axis (index, row, column)
+    mask:      [N, J], nonzero for text tokens that take part in the attention, see `chroma.seen`; None: all do
+    axes_dim:  rotary channels of a head for each axis (index, row, column)
     -> v:      [N, 3, H, W]
 
-    "__32x32__" halves the picture before its patches become tokens, by leaving out every other pixel, and lets each
-    token paint a patch of twice the side. stable-diffusion.cpp halves bilinearly (`sdcpp/radiance-bilinear`).
-    Raises BadInput where a patch does not fit, or a timestep is 0 that must not be.
+    With "__32x32__" the picture is halved before its patches become tokens, by dropping every other pixel, and each
+    token decodes a patch of twice the side. stable-diffusion.cpp halves bilinearly (`sdcpp/radiance-bilinear`).
+    Raises BadInput if H or W is no multiple of the patch, or if a timestep is 0 with "__x0__".
     """
     H, W = x.shape[2:]
     twice = 1 + _marked(m, "__32x32__")
@@ -53,30 +53,30 @@ def chroma_radiance(m: Module, x, timesteps, context, mask=None, axes_dim=AXES_D
 
 
 def _marked(m: Module, name: str) -> bool:
-    """Whether the weights hold an (empty) tensor that says how they were trained."""
+    """True if the weights contain an empty tensor of this name, which marks a way of training."""
     return f"{m.prefix}{name}" in m.weights
 
 
 def patch_ids(rows, columns):
-    """(index, row, column) of each patch. -> [rows * columns, 3]"""
+    """Return the position (index, row, column) of each patch. -> [rows * columns, 3]"""
     return np.pad(np.indices((rows, columns)).reshape(2, -1).T, ((0, 0), (1, 0)))
 
 
 def patches(x, P):
-    """Each P x P square becomes an item, its pixels row by row. [N, C, H, W] -> [N * H/P * W/P, P * P, C]"""
+    """Cut into P x P patches, each with its pixels row by row. [N, C, H, W] -> [N * H/P * W/P, P * P, C]"""
     N, C, H, W = x.shape
     return x.reshape(N, C, H // P, P, W // P, P).transpose(0, 2, 4, 3, 5, 1).reshape(-1, P * P, C)
 
 
 def picture(pixels, H, W):
-    """[N * H/P * W/P, P * P, C] -> [N, C, H, W]"""
+    """Undo `patches`. [N * H/P * W/P, P * P, C] -> [N, C, H, W]"""
     P = math.isqrt(pixels.shape[1])
     x = pixels.reshape(-1, H // P, W // P, P, P, pixels.shape[2])
     return x.transpose(0, 5, 1, 3, 2, 4).reshape(-1, pixels.shape[2], H, W)
 
 
 def paint(m: Module, pixels, img, H, W):
-    """Each token's field, at each pixel of its patch.
+    """Evaluate each token's field at each pixel of its patch.
 
     pixels: [B, P * P, C], B = N * H/P * W/P
     img:    [N, B / N, D], the tokens
@@ -93,7 +93,7 @@ def paint(m: Module, pixels, img, H, W):
 
 @block
 def embed_pixels(m: Module, pixels):
-    """[B, P * P, C] -> [B, P * P, K]"""
+    """Embed each pixel's value and position. [B, P * P, C] -> [B, P * P, K]"""
     B, PP, C = pixels.shape
     F = math.isqrt(m.shape("embedder.0.weight")[1] - C)
     waves = m.store(cosines(math.isqrt(PP), F))
@@ -101,7 +101,7 @@ def embed_pixels(m: Module, pixels):
 
 
 def cosines(P, F):
-    """Where each pixel of a patch stands: waves down and across, the short ones weaker.
+    """Encode each pixel's position in a patch by products of cosines; short waves have smaller weights.
 
         cos(pi a u) cos(pi b v) / (1 + a b),   a, b = 0 .. F-1
 
@@ -115,15 +115,15 @@ def cosines(P, F):
 
 @block
 def field_block(m: Module, x, hidden):
-    """A gated MLP for each patch, its matrices made by the patch's token.
+    """Apply a gated MLP to each patch, with matrices computed from the patch's token.
 
-        y = x + (silu(n G) * n V) O,   n = rms_norm(x),   G, V [K, R], O [R, K], their columns of length 1
+        y = x + (silu(n G) * n V) O,   n = rms_norm(x),   G, V [K, R], O [R, K], with columns of length 1
 
     x:      [B, P * P, K]
     hidden: [B, D]
     -> y:   [B, P * P, K]
 
-    The released weights' matrices are 64 times as many numbers as the patches: so AT_ONCE are made at a time.
+    With the released weights the matrices are 64 times as large as the patches; so compute AT_ONCE at a time.
     """
     parts = [
         _field(m, x[first : first + AT_ONCE], hidden[first : first + AT_ONCE])
@@ -141,7 +141,7 @@ def _field(m: Module, x, hidden):
 
 
 def _product(m: Module, x, matrix):
-    """x [B, L, K], matrix [B, K, R], whose columns are scaled to length 1 -> [B, L, R]"""
+    """Multiply x [B, L, K] by matrix [B, K, R], with columns scaled to length 1. -> [B, L, R]"""
     B, K, R = matrix.shape
     columns = matrix.swapaxes(1, 2).reshape(-1, K)
     columns = m.l2_norm(columns).reshape(B, R, K)

@@ -1,4 +1,4 @@
-"""CLIP's text encoder: transformer blocks that see only the past.
+"""CLIP's text encoder: transformer blocks with causal attention.
 
 OpenAI's CLIP-L (SD 1, SDXL, Flux) and OpenCLIP's H (SD 2) and bigG (SDXL). Radford et al. 2021,
 section 2.4; Cherti et al. 2022; key names as in transformers, modeling_clip.py.
@@ -18,12 +18,12 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
 
     input_ids:  [N, L], integers
     hidden_act: a key of ACTIVATIONS: OpenAI's CLIP has quick_gelu, OpenCLIP gelu
-    clip_skip:  1 takes the last layer's output, 2 the one before it, ...
-    eos:        the id that ends a prompt
-    final_norm: whether the final LayerNorm follows on `hidden`, whatever was skipped; SDXL leaves it out
+    clip_skip:  1 for the last layer's output, 2 for the one before it, ...
+    eos:        id of the end-of-text token
+    final_norm: True to apply the final LayerNorm to `hidden`, whatever clip_skip is; SDXL omits it
     -> hidden:      [N, L, D]
-       penultimate: [N, L, D], as it left the last layer but one
-       pooled:      [N, D], the last layer's output at the first `eos` (else at 0), final LayerNorm applied
+       penultimate: [N, L, D], output of the last layer but one
+       pooled:      [N, D], last layer's output at the first `eos` (else at token 0), with the final LayerNorm
     """
     m = m["text_model"]
     states = [embeddings(m["embeddings"], input_ids)]
@@ -37,7 +37,7 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
 
 
 def end_of_prompt(input_ids, eos):
-    """Where the first `eos` stands, 0 where there is none. [N, L] -> [N]"""
+    """Return the index of the first `eos`, 0 if there is none. [N, L] -> [N]"""
     return np.argmax(input_ids == eos, axis=1)
 
 
@@ -47,11 +47,11 @@ def clip_text_with_projection(
 ):
     """Encode token ids as SDXL does with OpenCLIP's bigG.
 
-    The arguments are `clip_text`'s.
+    Arguments as in `clip_text`.
 
-    -> hidden:      [N, L, D], as it left the last layer but one
-       penultimate: [N, L, D], the same, whatever is skipped or normed in `hidden`
-       pooled:      [N, P], the last layer's output at the first `eos`, final LayerNorm applied, projected
+    -> hidden:      [N, L, D], output of the last layer but one, by default
+       penultimate: [N, L, D], output of the last layer but one, whatever clip_skip and final_norm are
+       pooled:      [N, P], output of the last layer at the first `eos`, with the final LayerNorm and the projection
     """
     hidden, penultimate, pooled = clip_text(m, input_ids, num_heads, hidden_act, clip_skip, eos, final_norm)
     return hidden, penultimate, m.text_projection("text_projection", pooled)
@@ -59,7 +59,7 @@ def clip_text_with_projection(
 
 @block
 def embeddings(m: Module, input_ids):
-    """[N, L] -> [N, L, D]"""
+    """Add token and position embeddings. [N, L] -> [N, L, D]"""
     positions = np.arange(input_ids.shape[1])
     return m.add(m.embedding("token_embedding", input_ids), m.embedding("position_embedding", positions))
 
@@ -73,7 +73,7 @@ def layer(m: Module, x, num_heads, activation):
 
 @block
 def self_attention(m: Module, x, num_heads):
-    """[N, L, D] -> [N, L, D]; token l sees tokens 0..l"""
+    """Causal attention: token l attends to tokens 0..l. [N, L, D] -> [N, L, D]"""
     N, L, D = x.shape
     q, k, v = (m.linear(name, x).reshape(N, L, num_heads, -1) for name in ("q_proj", "k_proj", "v_proj"))
     y = m.attention(q, k, v, mask=causal_mask(L, np.float64))

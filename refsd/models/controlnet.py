@@ -1,4 +1,4 @@
-"""ControlNet for Stable Diffusion 1.x, 2.x and SDXL: a copy of the UNet's first half that looks at a picture too.
+"""ControlNet for Stable Diffusion 1.x, 2.x and SDXL: a copy of the UNet's encoder with a control image as input.
 
 Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py, SDXL's as its UNet has them.
 """
@@ -12,17 +12,17 @@ from refsd.numerics.errors import BadInput
 def controlnet(
     m: Module, x, hint, timesteps, context, num_heads=8, num_groups=32, strength=1.0, y=None, head_dim=64
 ):
-    """What is added to the UNet's skips and to its middle; see `unet`, argument `control`.
+    """Compute the residuals for the UNet's skips and middle block; see `unet`, argument `control`.
 
     x:          [N, C, H, W], the UNet's own input
     hint:       [N, 3, 8H, 8W], 0..1: edges, depth, a pose, ...
     timesteps:  [N], 0..1000
     context:    [N, J, E]
-    num_heads:  heads of every attention whose proj_in is a convolution (SD 1); a list: heads of each level
-    strength:   the factor of all outputs
-    y:          [N, A], what SDXL's label_emb takes, from `size_condition`; else None
-    head_dim:   channels a head where proj_in is linear (SD 2, SDXL); a list of num_heads goes before it
-    -> control: for each input block the shape of its output, then the middle block's
+    num_heads:  heads of every attention whose proj_in is a convolution (SD 1); a list: heads per level
+    strength:   factor of all outputs
+    y:          [N, A], input of SDXL's label_emb, from `size_condition`; else None
+    head_dim:   channels per head if proj_in is linear (SD 2, SDXL); a list of num_heads takes precedence
+    -> control: one residual per input block, of its output's shape, then the middle block's
     """
     if ("label_emb" in m) != (y is not None):
         given = "missing" if y is None else "given"
@@ -45,7 +45,7 @@ def controlnet(
 
 @block
 def hint_block(m: Module, hint):
-    """[N, 3, 8H, 8W] -> [N, D, H, W]; every other convolution from the third on halves the size"""
+    """Embed the hint. [N, 3, 8H, 8W] -> [N, D, H, W]; every other convolution from the third on halves the size"""
     h = m.conv2d("0", hint, padding=1)
     i = 2
     while i in m:
@@ -56,5 +56,5 @@ def hint_block(m: Module, hint):
 
 @block
 def zero_conv(m: Module, h):
-    """A pointwise convolution that training began at zero. [N, D, H, W] -> the same"""
+    """Apply a 1x1 convolution, which training initialised with zeros. [N, D, H, W] -> the same"""
     return m.conv2d("0", h)

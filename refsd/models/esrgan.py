@@ -1,7 +1,7 @@
-"""ESRGAN's generator, RRDBNet: pictures enlarged.
+"""ESRGAN's generator, RRDBNet, an upscaler.
 
 Wang et al. 2018, section 3.1; Wang et al. 2021 (Real-ESRGAN), figure 4. Key names as in XPixelGroup/BasicSR,
-rrdbnet_arch.py; two older layouts are tables in refsd/networks/esrgan.py.
+rrdbnet_arch.py; refsd/networks/esrgan.py maps two older layouts to them.
 """
 
 import math
@@ -23,8 +23,8 @@ def rrdbnet(m: Module, x):
     x:    [N, C, H, W], 0..1, red first, H and W multiples of p
     -> y: [N, C, scale*H, scale*W], about 0..1, not clipped
 
-    There are two ways to a scale below 4: the old layout's files leave convolutions out (p = 1), Real-ESRGAN's have
-    both and take p x p pixels as channels first: p = 2 for x2, p = 4 for x1.
+    Scales below 4 come about in two ways: files of the old layout omit upsampling convolutions (p = 1);
+    Real-ESRGAN's have both, and start with a pixel unshuffle of p: p = 2 for x2, p = 4 for x1.
     """
     p = math.isqrt(m.shape("conv_first.weight")[1] // x.shape[1])
     if x.shape[2] % p or x.shape[3] % p:
@@ -43,7 +43,7 @@ def rrdbnet(m: Module, x):
 
 @block
 def rrdb(m: Module, x):
-    """A residual in residual dense block: a fifth of three dense blocks is added. [N, D, H, W] -> the same"""
+    """Residual-in-residual dense block: x + 0.2 * (three dense blocks). [N, D, H, W] -> the same"""
     h = x
     for i in (1, 2, 3):
         h = dense_block(m[f"rdb{i}"], h)
@@ -52,7 +52,7 @@ def rrdb(m: Module, x):
 
 @block
 def dense_block(m: Module, x):
-    """Each convolution sees what came before it; a fifth of the last one is added. [N, D, H, W] -> the same"""
+    """Dense block: each convolution takes all earlier outputs; x + 0.2 * the last one. [N, D, H, W] -> the same"""
     seen = x
     for i in (1, 2, 3, 4):
         seen = np.concatenate([seen, lrelu(m, m.conv2d(f"conv{i}", seen, padding=1))], axis=1)
@@ -60,5 +60,5 @@ def dense_block(m: Module, x):
 
 
 def lrelu(m: Module, x):
-    """[...] -> [...], a fifth of what is negative"""
+    """Leaky ReLU: multiply negative values by 0.2. [...] -> [...]"""
     return m.apply(leaky_relu, x, slope=0.2)

@@ -10,12 +10,12 @@ import numpy as np
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
-AXES_DIM = 16, 56, 56  # the channels of a head that turn with the reference's index, the row, the column
+AXES_DIM = 16, 56, 56  # rotary channels of a head for the axes index (of the reference), row, column
 THETA = 10000.0
 
 
 class Modulation(NamedTuple):
-    """x + gate * f(norm(x) * (1 + scale) + shift), of one sublayer f of a stream. Each [N, D]."""
+    """Modulation of one sublayer f of a stream: x + gate * f(norm(x) * (1 + scale) + shift). Each [N, D]."""
 
     shift: np.ndarray
     scale: np.ndarray
@@ -24,20 +24,20 @@ class Modulation(NamedTuple):
 
 @block
 def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axes_dim=AXES_DIM):
-    """Predict the velocity, noise minus picture, of a latent between the two.
+    """Predict the velocity, noise minus picture, of a noisy latent.
 
-    x:         [N, C, H, W], H and W even; Fill, Canny and Depth have their condition in channels 16 and up
-    timesteps: [N], 0..1, the share of the noise
+    x:         [N, C, H, W], H and W even; Fill, Canny and Depth take their condition in channels 16 and up
+    timesteps: [N], 0..1, the share of noise
     context:   [N, J, E], T5's hidden states
     y:         [N, V], CLIP's pooled text
-    guidance:  [N], 3.5 or so; schnell has no use for it
-    reference: [N, C, h, w], h and w even: Kontext's picture to edit
-    axes_dim:  channels of a head given to each axis; they make up the head
+    guidance:  [N], 3.5 or so; schnell ignores it
+    reference: [N, C, h, w], h and w even: the picture that Kontext edits
+    axes_dim:  rotary channels of a head for each axis; their sum is head_dim
     -> v:      [N, K, H, W]
 
-    Text stands at position 0 of every axis, x at (0, row, column), the reference at (1, row, column).
+    Positions (index, row, column) are 0 for text, (0, row, column) for x, (1, row, column) for the reference.
 
-    Raises BadInput where the weights embed a guidance and none is given.
+    Raises BadInput if the weights embed guidance and none is given.
     Source: Black Forest Labs 2024; Labs et al. 2025 (FLUX.1 Kontext), section 3, for the reference.
     """
     H, W = x.shape[2:]
@@ -59,30 +59,33 @@ def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axe
 
 
 def pack(x):
-    """Each 2x2 square becomes a token, its channels (c, row, column). [N, C, H, W] -> [N, H/2 * W/2, 4C]"""
+    """Turn each 2x2 square into a token with channels (c, row, column). [N, C, H, W] -> [N, H/2 * W/2, 4C]"""
     N, C, H, W = x.shape
     return x.reshape(N, C, H // 2, 2, W // 2, 2).transpose(0, 2, 4, 1, 3, 5).reshape(N, H * W // 4, 4 * C)
 
 
 def unpack(tokens, H, W):
-    """[N, H/2 * W/2, 4C] -> [N, C, H, W]"""
+    """Undo `pack`. [N, H/2 * W/2, 4C] -> [N, C, H, W]"""
     N, _, D = tokens.shape
     return tokens.reshape(N, H // 2, W // 2, D // 4, 2, 2).transpose(0, 3, 1, 4, 2, 5).reshape(N, D // 4, H, W)
 
 
 def grid_ids(H, W, index=0):
-    """(index, row, column) of the tokens of a latent of H x W. -> [H/2 * W/2, 3]"""
+    """Return the positions (index, row, column) of the tokens of a latent of H x W. -> [H/2 * W/2, 3]"""
     row, column = np.indices((H // 2, W // 2)).reshape(2, -1)
     return np.stack([np.full_like(row, index), row, column], axis=-1)
 
 
 def angles(m: Module, J, ids, axes_dim):
-    """ids [L, A] of the picture, J tokens of text before it at zero -> radians [1, J + L, sum(axes_dim) / 2]"""
+    """Compute the rotary angles of J text tokens at position 0, then of the picture's at ids [L, A].
+
+    -> radians [1, J + L, sum(axes_dim) / 2]
+    """
     return m.rope_angles(np.pad(ids, ((J, 0), (0, 0)))[None], axes_dim, THETA)
 
 
 def conditioning(m: Module, timesteps, y, guidance):
-    """timesteps [N], y [N, V], guidance [N] or None -> vec [N, D]"""
+    """Embed the conditioning. timesteps [N], y [N, V], guidance [N] or None -> vec [N, D]"""
     waves = m.shape("time_in.in_layer.weight")[1]
     vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, waves))
     if "guidance_in" in m:
@@ -107,7 +110,7 @@ def final_layer(m: Module, x, vec):
 
 @block
 def double_stream_block(m: Module, img, txt, vec, angle, num_heads=24):
-    """Picture and text, each with its own weights, attend to both.
+    """Run a double block: img and txt streams have separate weights and attend jointly.
 
     img:    [N, L, D]
     txt:    [N, J, D]
@@ -122,7 +125,7 @@ def double_stream_block(m: Module, img, txt, vec, angle, num_heads=24):
 
 
 def double_stream(m: Module, img, txt, img_mod, txt_mod, angle, num_heads, mask=None):
-    """`double_stream_block`, given the Modulations of each stream's attention and MLP.
+    """Run `double_stream_block` with given Modulations of each stream's attention and MLP.
 
     mask: [N, 1, J + L, J + L], added to the attention's scores
     """
@@ -142,7 +145,7 @@ def double_stream(m: Module, img, txt, img_mod, txt_mod, angle, num_heads, mask=
 
 @block
 def single_stream_block(m: Module, x, vec, angle, num_heads=24):
-    """Attention and MLP side by side on text and picture together.
+    """Run a single block: attention and MLP in parallel, on text and picture tokens together.
 
     x:     [N, L, D], text first
     vec:   [N, D]
@@ -154,7 +157,7 @@ def single_stream_block(m: Module, x, vec, angle, num_heads=24):
 
 
 def single_stream(m: Module, x, mod, angle, num_heads, mask=None):
-    """`single_stream_block`, given its Modulation.
+    """Run `single_stream_block` with a given Modulation.
 
     mask: [N, 1, L, L], added to the attention's scores
     """
@@ -168,7 +171,7 @@ def single_stream(m: Module, x, mod, angle, num_heads, mask=None):
 
 
 def modulation(m: Module, vec, times):
-    """[N, D] -> `times` Modulations"""
+    """Compute `times` Modulations from vec [N, D]."""
     out = np.split(m.linear("lin", m.silu(vec)), 3 * times, axis=-1)
     return [Modulation(*out[3 * i : 3 * i + 3]) for i in range(times)]
 

@@ -1,7 +1,7 @@
 """FLUX.2: dev and klein.
 
-FLUX.1's two kinds of block, without biases, with gated MLPs, and with one modulation for all blocks of a kind. No
-pooled text; the context is what three layers of a language model say (`stacked`).
+FLUX.1's two kinds of block, without biases, with gated MLPs, and with one modulation for all blocks of a kind.
+There is no pooled text; the context is the hidden states of three layers of a language model (`stacked`).
 
 Key names and order of the streams as in black-forest-labs/flux2, model.py.
 """
@@ -14,32 +14,33 @@ from refsd.models.flux import final_layer, mlp_embedder, modulation, qk_norm, qk
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
-AXES_DIM = 32, 32, 32, 32  # the channels of a head that turn with the picture's index, row, column, the word
+AXES_DIM = 32, 32, 32, 32  # rotary channels of a head for the axes index (of the picture), row, column, word
 THETA = 2000.0
 REFERENCES_APART = 10
-MISTRAL_LAYERS = 10, 20, 30  # of the hidden states; dev's
-QWEN3_LAYERS = 9, 18, 27  # klein's
+MISTRAL_LAYERS = 10, 20, 30  # hidden states that make up dev's context
+QWEN3_LAYERS = 9, 18, 27  # klein's context
 
 
 @block
 def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_dim=AXES_DIM):
-    """Predict the velocity, noise minus picture, of a latent between the two.
+    """Predict the velocity, noise minus picture, of a noisy latent.
 
-    x:         [N, C, H, W], packed and normalised by the autoencoder (vae_flux2.py): 128 channels, a pixel a token
-    timesteps: [N], 0..1, the share of the noise
-    context:   [N, J, E], three hidden states of Mistral (dev) or Qwen3 (klein) side by side
-    guidance:  [N], 4 or so; klein has no use for it
-    reference: [N, C, h, w], or several such of any h and w: the pictures to edit, as latents
-    axes_dim:  channels of a head given to each axis; they make up the head
+    x:         [N, C, H, W], packed and normalised by the autoencoder (vae_flux2.py): 128 channels; a token a pixel
+    timesteps: [N], 0..1, the share of noise
+    context:   [N, J, E], three hidden states of Mistral (dev) or Qwen3 (klein), concatenated on channels
+    guidance:  [N], 4 or so; klein ignores it
+    reference: latents of the pictures to edit: one [N, C, h, w], or a sequence of any sizes
+    axes_dim:  rotary channels of a head for each axis; their sum is head_dim
     -> v:      [N, C, H, W]
 
-    On the axes (index, row, column, word) x stands at (0, row, column, 0), word j at (0, 0, 0, j), the k-th
-    reference at (10 k, row, column, 0), k from 1.
+    Positions (index, row, column, word) are (0, row, column, 0) for x, (0, 0, 0, j) for word j, and
+    (10 k, row, column, 0) for the k-th reference, k from 1.
 
-    klein-9b-kv has klein's names and shapes. It was trained for references that see each other alone, as if at time
-    0, so that their keys and values serve every step; here they see all, and are computed again.
+    klein-9b-kv has klein's names and shapes. It was trained with references that attend to each other only, as if
+    at time 0, so that their keys and values can be cached over the steps; here they attend to all tokens, and are
+    computed at each step.
 
-    Raises BadInput where the weights embed a guidance and none is given.
+    Raises BadInput if the weights embed guidance and none is given.
     Source: black-forest-labs/flux2, model.py and sampling.py; diffusers transformer_flux2.py, pipeline_flux2.py.
     """
     H, W = x.shape[2:]
@@ -65,16 +66,16 @@ def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_
 
 
 def stacked(hidden_states: Sequence[np.ndarray], layers: Sequence[int] = MISTRAL_LAYERS):
-    """The context: some of a language model's hidden states, side by side.
+    """Concatenate some of a language model's hidden states on channels: the context.
 
     hidden_states: each [N, L, D], the embeddings first
     layers:        MISTRAL_LAYERS for dev, QWEN3_LAYERS for klein
     -> context:    [N, L, 3D]
 
-    The prompt is padded to 512 tokens. black-forest-labs and diffusers pad the ids and mask the padding inside the
-    language model only; stable-diffusion.cpp does so for klein, and for dev puts zeros behind the hidden states.
+    The prompt is padded to 512 tokens. black-forest-labs and diffusers pad the ids, and mask the padding inside the
+    language model only; stable-diffusion.cpp does so for klein, and for dev appends zeros to the hidden states.
 
-    Raises BadInput where the model has too few layers.
+    Raises BadInput if the model has too few layers.
     Source: black-forest-labs/flux2, text_encoder.py; diffusers Flux2Pipeline, Flux2KleinPipeline.
     """
     if max(layers) >= len(hidden_states):
@@ -85,35 +86,35 @@ def stacked(hidden_states: Sequence[np.ndarray], layers: Sequence[int] = MISTRAL
 
 
 def references(reference) -> Sequence[np.ndarray]:
-    """None, a latent [N, C, h, w] or several -> a sequence of latents"""
+    """Return the references as a sequence of latents; None: none; one array: one latent [N, C, h, w]."""
     if reference is None:
         return ()
     return (reference,) if isinstance(reference, np.ndarray) else reference
 
 
 def pack(x):
-    """Each pixel becomes a token. [N, C, H, W] -> [N, H * W, C]"""
+    """Turn each pixel into a token. [N, C, H, W] -> [N, H * W, C]"""
     return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)
 
 
 def unpack(tokens, H, W):
-    """[N, H * W, C] -> [N, C, H, W]"""
+    """Undo `pack`. [N, H * W, C] -> [N, C, H, W]"""
     return tokens.swapaxes(1, 2).reshape(tokens.shape[0], -1, H, W)
 
 
 def picture_ids(x, index=0):
-    """(index, row, column, 0) of the tokens of a latent. x [N, C, H, W] -> [H * W, 4]"""
+    """Return the positions (index, row, column, 0) of a latent's tokens. x [N, C, H, W] -> [H * W, 4]"""
     row, column = np.indices(x.shape[2:]).reshape(2, -1)
     return np.stack([np.full_like(row, index), row, column, np.zeros_like(row)], axis=-1)
 
 
 def text_ids(J):
-    """(0, 0, 0, word) of the tokens of a text. -> [J, 4]"""
+    """Return the positions (0, 0, 0, word) of a text's tokens. -> [J, 4]"""
     return np.pad(np.arange(J)[:, None], ((0, 0), (3, 0)))
 
 
 def conditioning(m: Module, timesteps, guidance):
-    """timesteps [N], guidance [N] or None -> vec [N, D]"""
+    """Embed the conditioning. timesteps [N], guidance [N] or None -> vec [N, D]"""
     waves = m.shape("time_in.in_layer.weight")[1]
     vec = mlp_embedder(m["time_in"], m.timestep_embedding(1000 * timesteps, waves))
     if "guidance_in" in m:
@@ -125,12 +126,12 @@ def conditioning(m: Module, timesteps, guidance):
 
 @block
 def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=48):
-    """Picture and text, each with its own weights, attend to both.
+    """Run a double block: img and txt streams have separate weights and attend jointly.
 
     img:     [N, L, D]
     txt:     [N, J, D]
-    img_mod: Modulations of the attention and of the MLP, the same in every block
-    txt_mod: the same for the text
+    img_mod: Modulations of the img stream's attention and MLP, the same in every block
+    txt_mod: those of the txt stream
     angle:   [N or 1, J + L, D / num_heads / 2], radians; text first
     -> img:  [N, L, D]
        txt:  [N, J, D]
@@ -154,7 +155,7 @@ def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=
 
 @block
 def single_stream_block(m: Module, x, mod, angle, num_heads=48):
-    """Attention and MLP side by side on text and picture together.
+    """Run a single block: attention and MLP in parallel, on text and picture tokens together.
 
     x:     [N, L, D], text first
     mod:   Modulation, the same in every block

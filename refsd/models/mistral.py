@@ -1,4 +1,4 @@
-"""Mistral Small 3, its text tower, read as a text encoder: what every layer says of the prompt.
+"""Mistral Small 3's language model as a text encoder: it returns the hidden states of every layer.
 
 Jiang et al. 2023, without the sliding window; key names as in transformers, modeling_mistral.py
 (MistralForCausalLM). Qwen3's layers (qwen3.py) with another epsilon and without its norms of queries and keys.
@@ -18,15 +18,14 @@ def mistral(m: Module, input_ids, attention_mask=None, head_dim=128, theta=1e9):
     """Encode token ids.
 
     input_ids:      [N, L], integers
-    attention_mask: [N, L], 0 where a token is padding and not to be seen, else 1. None: all are seen.
-    head_dim:       channels of a head; the weights do not tell
-    theta:          the base of the rotary frequencies
-    -> hidden_states: one more than there are layers, each [N, L, D]: the embeddings, the output of each layer,
-                      the last one's after the final norm where there is one. FLUX.2 dev takes 10, 20 and 30, and
-                      some files end there, without a norm.
+    attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
+    head_dim:       channels of a head; shapes do not reveal it
+    theta:          base of the rotary frequencies
+    -> hidden_states: [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final
+                      norm if there is one. FLUX.2 dev uses 10, 20 and 30; some files end there, without a norm.
 
-    Positions count from the start of the row, padding included. Padding in front sees nothing: its attention gives
-    zeros, as with transformers' sdpa.
+    Positions count from the start of the row, padding included. Padding at the front has no token to attend to; its
+    attention output is zero, as with transformers' sdpa.
     """
     m = m["model"]
     x = m.embedding("embed_tokens", input_ids)
@@ -52,7 +51,7 @@ def layer(m: Module, x, angle, mask):
 
 @block
 def self_attention(m: Module, x, angle, mask):
-    """Token l sees tokens 0..l; several heads of queries share one of keys and values.
+    """Causal grouped-query attention: token l attends to tokens 0..l; several query heads share one key/value head.
 
     x:     [N, L, D]
     angle: [1, L, head_dim / 2], radians

@@ -1,8 +1,8 @@
 """MMDiT and MMDiT-X: the transformers of Stable Diffusion 3 and 3.5.
 
-Esser et al. 2024, figure 2; key names as in Stability-AI/sd3.5, mmditx.py. What a checkpoint is, its weights
-say: normalised queries and keys where there are ln_q and ln_k (3.5), a second attention of the picture to itself
-where there is attn2 (3.5 medium), a last block whose text is only looked at where its context has no mlp.
+Esser et al. 2024, figure 2; key names as in Stability-AI/sd3.5, mmditx.py. The weights decide the variant: ln_q and
+ln_k normalise queries and keys (3.5); attn2 is a second attention of the img stream to itself (3.5 medium); a block
+whose context has no mlp is the last, which does not update the text.
 """
 
 import numpy as np
@@ -14,18 +14,18 @@ from refsd.numerics.errors import BadInput
 
 
 def mmdit(m: Module, x, timesteps, context, y, head_dim=64, skip_layers=()):
-    """Predict the velocity of a latent: what noise and picture differ by.
+    """Predict the velocity, noise minus picture, of a noisy latent.
 
     x:           [N, C, H, W], H and W multiples of the patch (2 pixels), H/2 and W/2 no larger than the table
     timesteps:   [N], 1000 sigma, fractions allowed
     context:     [N, J, E], the text encoders' hidden states
-    y:           [N, P], their pooled outputs
+    y:           [N, P], the text encoders' pooled outputs
     head_dim:    64 in every released model
-    skip_layers: the numbers of joint blocks to leave out (3.5's skip-layer guidance)
+    skip_layers: indices of joint blocks to skip (3.5's skip-layer guidance)
     -> v:        [N, C, H, W]
 
-    Raises BadInput for a latent that is not whole patches, or larger than the table of positions, and for weights
-    that are not whole heads.
+    Raises BadInput for a latent that is no multiple of the patch or is larger than the position table, and for
+    weights whose channels are no multiple of head_dim.
     Source: Stability-AI/sd3.5 mmditx.py, MMDiTX.forward.
     """
     D, _, patch, _ = m.shape("x_embedder.proj.weight")
@@ -46,7 +46,7 @@ def mmdit(m: Module, x, timesteps, context, y, head_dim=64, skip_layers=()):
 
 
 def grid(m: Module, x, patch):
-    """How many patches high and wide a latent [N, C, H, W] is. Raises BadInput."""
+    """Return the height and width of a latent [N, C, H, W] in patches. Raises BadInput if it does not fit."""
     H, W = x.shape[2:]
     size = table_size(m)
     if H % patch or W % patch:
@@ -60,7 +60,7 @@ def grid(m: Module, x, patch):
 
 
 def table_size(m: Module):
-    """Patches on a side of the square table of positions. Raises BadInput where it is not square."""
+    """Return the side of the square position table, in patches. Raises BadInput if it is not square."""
     shape = m.shape("pos_embed")
     size = round(shape[-2] ** 0.5)
     if size * size != shape[-2]:
@@ -69,21 +69,21 @@ def table_size(m: Module):
 
 
 def positions(m: Module, height, width):
-    """The centre of the stored sines and cosines, one row a patch. -> [height*width, D]"""
+    """Crop the centre of the stored position embeddings, one row per patch. -> [height*width, D]"""
     rows = np.arange(table_size(m) ** 2)[:, None]
     return m.store(m.rows("pos_embed", crop_positions(rows, height, width)[:, 0]))
 
 
 @block
 def patch_embed(m: Module, x, patch):
-    """A patch is a token. [N, C, H, W] -> [N, (H/patch)*(W/patch), D]"""
+    """Turn each patch into a token. [N, C, H, W] -> [N, (H/patch)*(W/patch), D]"""
     y = m.conv2d("proj", x, stride=patch)
     N, D = y.shape[:2]
     return np.ascontiguousarray(y.reshape(N, D, -1).swapaxes(1, 2))
 
 
 def frequencies(m: Module, timesteps):
-    """[N] -> [N, 256]"""
+    """Embed timesteps as sines and cosines. [N] -> [N, 256]"""
     return m.timestep_embedding(timesteps, m.shape("t_embedder.mlp.0.weight")[1])
 
 
@@ -94,7 +94,9 @@ def embedder(m: Module, x):
 
 
 def joint_block(m: Module, context, x, c, head_dim=64):
-    """Text and picture, each with its own weights, attend to both; in MMDiT-X the picture to itself besides.
+    """Run a joint block: txt and img streams have separate weights and attend jointly.
+
+    In MMDiT-X the img stream also attends to itself.
 
     context:    [N, J, D]
     x:          [N, L, D]
@@ -125,9 +127,9 @@ def joint_block(m: Module, context, x, c, head_dim=64):
 
 
 def modulation(m: Module, c):
-    """[N, D] -> (shift, scale, gate) of the attention, of the MLP and of the second attention, each [N, D].
+    """Compute (shift, scale, gate) of the attention, the MLP and the second attention, from c [N, D]. Each [N, D].
 
-    What a block does not have is (). The last block's text has a shift and a scale for its attention, and no more.
+    Missing parts are (). The last block's txt stream has only shift and scale of its attention.
     """
     D = c.shape[-1]
     y = m.linear("adaLN_modulation.1", m.silu(c))
@@ -136,13 +138,13 @@ def modulation(m: Module, c):
 
 
 def pre_attention(m: Module, name, x, parts, head_dim):
-    """x [N, L, D], parts (shift, scale, ...) -> q, k, v of the attention called `name`, each [N, L, H, D / H]"""
+    """Modulate x [N, L, D] by parts (shift, scale, ...) -> q, k, v of attention `name`, each [N, L, H, D / H]"""
     shift, scale = parts[:2]
     return qkv(m[name], m.adaptive_layer_norm(x, shift, scale), head_dim)
 
 
 def qkv(m: Module, x, head_dim):
-    """[N, L, D] -> q, k, v, each [N, L, H, D / H]; q and k normalised where the weights have it"""
+    """[N, L, D] -> q, k, v, each [N, L, H, D / H]; q and k are normalised if the weights have ln_q and ln_k"""
     N, L, _ = x.shape
     q, k, v = m.linear("qkv", x).reshape(N, L, 3, -1, head_dim).transpose(2, 0, 1, 3, 4)
     if "ln_q" in m:
@@ -158,7 +160,7 @@ def attention(m: Module, q, k, v):
 
 @block
 def gated_mlp(m: Module, x, shift, scale, gate):
-    """A stream's last step, so that its tap is the stream after the block. [N, L, D] -> the same"""
+    """Add a stream's gated MLP. It is the last operation: its tap is the block's output. [N, L, D] -> the same"""
     return m.gated_add(x, mlp(m["mlp"], m.adaptive_layer_norm(x, shift, scale)), gate)
 
 

@@ -1,4 +1,4 @@
-"""Qwen3, read as a text encoder: what every layer says of the prompt.
+"""Qwen3 as a text encoder: it returns the hidden states of every layer.
 
 Yang et al. 2025, section 2, the dense models; key names as in transformers, modeling_qwen3.py (Qwen3ForCausalLM).
 """
@@ -16,13 +16,13 @@ def qwen3(m: Module, input_ids, attention_mask=None, theta=1e6):
     """Encode token ids.
 
     input_ids:      [N, L], integers
-    attention_mask: [N, L], 0 where a token is padding and not to be seen, else 1. None: all are seen.
-    theta:          the base of the rotary frequencies
-    -> hidden_states: one more than there are layers, each [N, L, D]: the embeddings, the output of each layer,
-                      the last one's after the final norm. Z-Image takes hidden_states[-2].
+    attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
+    theta:          base of the rotary frequencies
+    -> hidden_states: [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final
+                      norm. Z-Image uses hidden_states[-2].
 
-    Positions count from the start of the row, padding included. Padding in front sees nothing: its attention gives
-    zeros, as with transformers' sdpa.
+    Positions count from the start of the row, padding included. Padding at the front has no token to attend to; its
+    attention output is zero, as with transformers' sdpa.
     """
     m = m["model"]
     x = m.embedding("embed_tokens", input_ids)
@@ -48,7 +48,7 @@ def layer(m: Module, x, angle, mask):
 
 @block
 def self_attention(m: Module, x, angle, mask):
-    """Token l sees tokens 0..l; several heads of queries share one of keys and values.
+    """Causal grouped-query attention: token l attends to tokens 0..l; several query heads share one key/value head.
 
     x:     [N, L, D]
     angle: [1, L, head_dim / 2], radians

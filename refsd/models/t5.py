@@ -1,4 +1,4 @@
-"""T5's encoder: transformer blocks that know a token's place only by its distance to the others.
+"""T5's encoder: transformer blocks with relative position biases and no other positions.
 
 Raffel et al. 2019, section 2.1, in the form of version 1.1 (Shazeer 2020's gated GELU, no biases);
 UMT5: Chung et al. 2023. Key names as in transformers, modeling_t5.py and modeling_umt5.py.
@@ -14,14 +14,14 @@ from refsd.module import Module, block
 def t5_encoder(m: Module, input_ids, attention_mask=None, max_distance=128):
     """Encode token ids.
 
-    T5 has one table of position biases, in layer 0, for all layers; UMT5 one in every layer.
+    T5 has one table of position biases, in layer 0, for all layers; UMT5 has one per layer.
 
     input_ids:      [N, L], integers
-    attention_mask: [N, L], 0 where a token is padding and not to be seen, else 1. None: all are seen.
-    max_distance:   tokens; from here on all distances are one
+    attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
+    max_distance:   tokens; all larger distances share a bucket
     -> hidden:      [N, L, D], after the final norm
 
-    An item that is all padding sees nothing, and its attention gives zeros.
+    The attention output of an item that is all padding is zero.
     """
     x = m.embedding("shared", input_ids)
     m = m["encoder"]
@@ -44,13 +44,13 @@ def t5_block(m: Module, x, bias):
 
 @block
 def attention(m: Module, x, bias):
-    """x plus attention to its norm. x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]"""
+    """x + attention(norm(x)). x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]"""
     return m.add(x, self_attention(m["SelfAttention"], m.rms_norm_apart("layer_norm.weight", x), bias))
 
 
 @block
 def self_attention(m: Module, x, bias):
-    """x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]; scores are not scaled by 1/sqrt(head_dim)"""
+    """Attention without the scale 1/sqrt(head_dim). x [N, L, D], bias [N or 1, H, L, L] -> [N, L, D]"""
     N, L, _ = x.shape
     q, k, v = (m.linear(name, x).reshape(N, L, bias.shape[1], -1) for name in ("q", "k", "v"))
     return m.linear("o", m.attention(q, k, v, scale=1.0, mask=bias).reshape(N, L, -1))
@@ -58,35 +58,35 @@ def self_attention(m: Module, x, bias):
 
 @block
 def feed_forward(m: Module, x):
-    """x plus the gated MLP of its norm. [N, L, D] -> [N, L, D]"""
+    """x + gated MLP(norm(x)). [N, L, D] -> [N, L, D]"""
     return m.add(x, gated_gelu(m["DenseReluDense"], m.rms_norm_apart("layer_norm.weight", x)))
 
 
 @block
 def gated_gelu(m: Module, x):
-    """[N, L, D] -> [N, L, D]; the GELU is the one by tanh"""
+    """Gated MLP with the tanh approximation of GELU. [N, L, D] -> [N, L, D]"""
     return m.linear("wo", m.multiply(m.gelu_tanh(m.linear("wi_0", x)), m.linear("wi_1", x)))
 
 
 def position_bias(m: Module, L, max_distance):
-    """What each head adds to the score of query l and key j, from the table of buckets. -> [1, H, L, L], float64"""
+    """Look up each head's bias for the score of query l and key j. -> [1, H, L, L], float64"""
     num_buckets = m.shape("relative_attention_bias.weight")[0]
     ids = relative_position_bucket(np.arange(L) - np.arange(L)[:, None], num_buckets, max_distance)
     return np.asarray(m.embedding("relative_attention_bias", ids), np.float64).transpose(2, 0, 1)[None]
 
 
 def relative_position_bucket(relative_position, num_buckets, max_distance):
-    """The bucket of each relative position j - l.
+    """Return the bucket of each relative position j - l.
 
-    The second half of the buckets are for keys after the query (j > l). In each half, the first e are for the
-    distances d = 0, 1, ..., e - 1; the other n grow with the distance, the last up to any:
+    The second half of the buckets is for keys after the query (j > l). In each half, the first e are for the
+    distances d = 0, 1, ..., e - 1; the other n cover growing ranges, the last one all larger distances:
 
         bucket = e + min(floor(n log(d / e) / log(max_distance / e)), n - 1),  e + n = num_buckets / 2
 
     relative_position: [...], integers
     -> bucket:         [...], integers
 
-    In whole numbers, d^n e^k >= max_distance^k e^n for each k: no logarithm's rounding can move a distance.
+    Computed in integers, d^n e^k >= max_distance^k e^n for each k, so that no rounded logarithm changes a bucket.
     Source: Raffel et al. 2019, section 2.1; mesh_tensorflow transformer_layers.py, _relative_position_bucket.
     """
     half = num_buckets // 2

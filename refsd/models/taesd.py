@@ -1,9 +1,9 @@
-"""TAESD, TAESDXL, TAESD3, TAEF1 and TAEF2: the autoencoder, distilled into a few convolutions.
+"""TAESD, TAESDXL, TAESD3, TAEF1 and TAEF2: autoencoders distilled into a few convolutions.
 
-Key names as in madebyollin/taesd, taesd.py, whose encoder and decoder are two files: each is one nn.Sequential, and
-a key begins with the place in it ("3.conv.0.weight"). Layers without weights have places too, but no keys.
-Latents are the denoiser's own, neither scaled nor shifted: 4 channels for SD 1.x and SDXL, 16 for SD3 and FLUX.1,
-32 for FLUX.2, whose denoiser has each 2x2 of them packed into 128 channels, as `pixel_unshuffle` packs.
+Key names as in madebyollin/taesd, taesd.py, whose encoder and decoder are two files. Each is one nn.Sequential, and
+a key begins with the layer's index ("3.conv.0.weight"). Layers without weights have an index too, but no keys.
+Latents are in the denoiser's scale: 4 channels for SD 1.x and SDXL, 16 for SD3 and FLUX.1, 32 for FLUX.2, whose
+denoiser takes each 2x2 square packed into 128 channels, as `pixel_unshuffle` does.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ from refsd.module import Module, block
 
 @block
 def encode(m: Module, x):
-    """The latent of a picture, without a posterior to sample from.
+    """Encode a picture to its latent; there is no posterior to sample from.
 
     x:    [N, 3, H, W], 0..1 (not the -1..1 of AutoencoderKL)
     -> z: [N, Z, ceil(H/8), ceil(W/8)]
 
-    A convolution that halves the size has no bias; the others have one.
+    Convolutions that halve the size have no bias; the others have one.
     """
     for i in range(m.count()):
         if "conv" in m[i]:
@@ -33,12 +33,12 @@ def encode(m: Module, x):
 
 @block
 def decode(m: Module, z):
-    """The picture of a latent.
+    """Decode a latent to a picture.
 
     z:    [N, Z, H, W]
     -> x: [N, 3, 8H, 8W], about 0..1, not clipped
 
-    Place 0 clamps softly to -3..3, place 2 is a ReLU; any later place without weights doubles the size.
+    Layer 0 clamps softly to -3..3, layer 2 is a ReLU; every later layer without weights doubles the size.
     """
     h = m.multiply(m.apply(tanh, m.apply(np.divide, z, 3)), 3)
     h = m.apply(relu, m.conv2d("1", h, padding=1))
@@ -56,9 +56,9 @@ def decode(m: Module, z):
 
 @block
 def res_block(m: Module, x):
-    """Three convolutions beside the identity, a ReLU after each and after the sum. [N, C, H, W] -> the same
+    """Residual block: three convolutions with ReLUs between, and a ReLU after the sum. [N, C, H, W] -> the same
 
-    TAEF2's blocks at the latent's size look at the whole picture first: see `pool`.
+    TAEF2's blocks at latent resolution first add `pool`.
     """
     if "pool" in m:
         x = m.add(x, pool(m["pool"], x))
@@ -69,6 +69,6 @@ def res_block(m: Module, x):
 
 @block
 def pool(m: Module, x):
-    """Pointwise convolutions around a norm over the whole picture. [N, C, H, W] -> the same"""
+    """1x1 convolutions around a group norm over the whole picture. [N, C, H, W] -> the same"""
     h = m.apply(relu, m.group_norm("1", m.conv2d("0", x), num_groups=4, eps=1e-5))
     return m.conv2d("3", h)

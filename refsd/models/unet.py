@@ -1,10 +1,9 @@
-"""The UNet of Stable Diffusion 1.x, 2.x and SDXL, its refiner included.
+"""The UNet of Stable Diffusion 1.x, 2.x, SDXL and SDXL's refiner.
 
-Which layers a block has, how deep its transformers are and how many channels go in is read from the
-weights, so that inpainting (9 channels), InstructPix2Pix (8) and distilled UNets (no attention in the
-middle, or no middle) are the same page. Rombach et al. 2022, appendix E.2; Podell et al. 2023 (SDXL),
-section 2; key names as in CompVis/stable-diffusion and Stability-AI/generative-models,
-openaimodel.py and attention.py.
+The weights decide the layers of a block, the depth of its transformers and the input channels, so this module also
+runs inpainting UNets (9 channels), InstructPix2Pix (8) and distilled UNets (without attention in the middle block,
+or without a middle block). Rombach et al. 2022, appendix E.2; Podell et al. 2023 (SDXL), section 2; key names as in
+CompVis/stable-diffusion and Stability-AI/generative-models, openaimodel.py and attention.py.
 """
 
 import numpy as np
@@ -15,16 +14,16 @@ from refsd.numerics.errors import BadInput
 
 @block
 def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, head_dim=64, control=None):
-    """Predict the noise in a latent, or its velocity: what the model was trained for.
+    """Predict the noise in a latent, or its velocity, depending on the model's training.
 
-    x:         [N, C, H, W]; where H or W is odd on a level, the way up is cut to the size that the level had
+    x:         [N, C, H, W]; if H or W is odd on a level, the decoder crops its upsampling to the level's size
     timesteps: [N], 0..1000, fractions allowed
     context:   [N, J, E], the text encoder's hidden states
-    num_heads: heads of every attention whose proj_in is a convolution (SD 1); a list: heads of each level, the
-               middle's as the last
-    y:         [N, A], what SDXL's label_emb takes, from `size_condition`; else None
-    head_dim:  channels a head where proj_in is linear (SD 2, SDXL); a list of num_heads goes before it
-    control:   None, or what `controlnet` adds to each skip and, last, to the middle
+    num_heads: heads of every attention whose proj_in is a convolution (SD 1); a list: heads per level; the middle
+               block has those of the last level
+    y:         [N, A], input of SDXL's label_emb, from `size_condition`; else None
+    head_dim:  channels per head if proj_in is linear (SD 2, SDXL); a list of num_heads takes precedence
+    control:   None, or the output of `controlnet`, which is added to each skip and, the last, to the middle block
     -> eps:    [N, K, H, W]
     """
     if ("label_emb" in m) != (y is not None):
@@ -68,7 +67,7 @@ def label_embed(m: Module, y):
 
 
 def size_condition(m: Module, pooled, sizes):
-    """What SDXL is told besides the text: each number through the timestep embedding, 256 channels each.
+    """Compute SDXL's `y`: the pooled text, then each number in the timestep embedding, 256 channels each.
 
     pooled: [N, P], from `clip_text_with_projection`
     sizes:  [N, S], pixels: original height and width, crop top and left, target height and width (S = 6);
@@ -82,17 +81,17 @@ def size_condition(m: Module, pooled, sizes):
 
 
 def goes_down(m: Module) -> bool:
-    """Whether a numbered block is a downsampling: the next level begins behind it."""
+    """True if a numbered block is a downsampling, after which the next level begins."""
     return "0.op" in m
 
 
 def goes_up(m: Module) -> bool:
-    """Whether a numbered block ends in an upsampling."""
+    """True if a numbered block ends in an upsampling."""
     return f"{m.count() - 1}.conv" in m
 
 
 def heads_at(level, num_heads, head_dim):
-    """num_heads and head_dim of a level; head_dim is None where a list of num_heads goes before it."""
+    """Return num_heads and head_dim of a level; head_dim is None if num_heads is a list, which takes precedence."""
     return (num_heads[level], None) if isinstance(num_heads, list) else (num_heads, head_dim)
 
 
@@ -104,9 +103,9 @@ def conv_in(m: Module, x):
 
 @block
 def stage(m: Module, h, emb, context, num_heads, head_dim, num_groups, size=None):
-    """One numbered block: its layers one after the other, each known by its keys. [N, C, H, W] -> [N, K, P, Q]
+    """Run the layers of one numbered block, recognised by their keys. [N, C, H, W] -> [N, K, P, Q]
 
-    size: of what comes out of an upsampling, if not twice what goes in
+    size: output size of an upsampling, if not twice its input
     """
     for i in range(m.count()):
         layer = m[i]
@@ -140,10 +139,10 @@ def downsample(m: Module, x):
 
 @block
 def upsample(m: Module, x, size=None):
-    """[N, C, H, W] -> [N, C, 2H, 2W], or a row or a column less by `size`
+    """[N, C, H, W] -> [N, C, 2H, 2W], or cropped to `size`, one row or column less
 
-    Without its last row, twice the size is what nearest interpolation to that size gives.
-    Source: diffusers unet_2d_condition.py, forward_upsample_size; CompVis' UNet takes no odd sizes.
+    Dropping the last row of a 2x upsampling equals nearest interpolation to the smaller size.
+    Source: diffusers unet_2d_condition.py, forward_upsample_size; CompVis' UNet accepts no odd sizes.
     """
     H, W = size or (2 * x.shape[2], 2 * x.shape[3])
     return m.conv2d("conv", m.upsample_nearest(x)[:, :, :H, :W], padding=1)
@@ -151,9 +150,9 @@ def upsample(m: Module, x, size=None):
 
 @block
 def spatial_transformer(m: Module, x, context, num_heads, head_dim, num_groups):
-    """Every pixel is a token. x [N, C, H, W], context [N, J, E] -> [N, C, H, W]
+    """Run transformer blocks on the pixels as tokens. x [N, C, H, W], context [N, J, E] -> [N, C, H, W]
 
-    SD 1 projects pixels (1x1 convolutions), SD 2 and SDXL tokens (linear layers): the same map, other keys.
+    SD 1 projects pixels (1x1 convolutions), SD 2 and SDXL tokens (linear layers): the same map in other shapes.
     """
     H, W = x.shape[2:]
     D, *rest = m.shape("proj_in.weight")
@@ -185,9 +184,9 @@ def pixels(h, H, W):
 
 @block
 def transformer_block(m: Module, x, context, num_heads):
-    """The pixels look at each other, then at the text. x [N, L, D], context [N, J, E] -> [N, L, D]
+    """Self-attention, cross-attention to the text, MLP. x [N, L, D], context [N, J, E] -> [N, L, D]
 
-    Where attn1's keys are as wide as the text, as in SDXS-09's widest level, they look at the text twice.
+    If attn1's keys have the text's width, as in SDXS-09's first level, attn1 is a cross-attention too.
     """
     h = m.layer_norm("norm1", x)
     crosses = m.shape("attn1.to_k.weight")[1] != x.shape[-1]

@@ -1,11 +1,11 @@
-"""AutoencoderKL: pictures to latents of an eighth of the size, and back.
+"""AutoencoderKL: encode pictures to latents of an eighth of the size, and decode them.
 
 Rombach et al. 2022, appendix G; key names as in CompVis/latent-diffusion, diffusionmodules/model.py.
 Every GroupNorm has eps 1e-6.
 
-What a checkpoint lacks is left out: quant_conv and post_quant_conv (SD3, FLUX.1 and what took over its
-autoencoder have neither), the attention in the middle (diffusers' mid_block_add_attention = False).
-Sizes that are no multiple of 8 go down to the next one, a row or a column at each level.
+Layers that a checkpoint lacks are skipped: quant_conv and post_quant_conv (SD3, FLUX.1 and models with FLUX.1's
+autoencoder have neither), the middle block's attention (diffusers' mid_block_add_attention = False).
+Sizes that are no multiple of 8 are rounded down: each level drops an odd row or column.
 """
 
 import numpy as np
@@ -16,13 +16,13 @@ from refsd.numerics.errors import BadInput
 
 @block
 def encode(m: Module, x, num_groups=32):
-    """The posterior of a picture's latent.
+    """Encode a picture to the posterior of its latent.
 
     x:         [N, 3, H, W], -1..1, 8 pixels or more
     -> mean:   [N, Z, floor(H/8), floor(W/8)], neither shifted nor scaled
-       logvar: the same shape; who samples clips it to -30..20
+       logvar: the same shape; clip it to -30..20 before sampling
 
-    Raises BadInput for a picture smaller than a latent's pixel.
+    Raises BadInput for a picture smaller than one latent position.
     """
     smallest = 2 ** (m.count("encoder.down") - 1)
     if min(x.shape[2:]) < smallest:
@@ -36,7 +36,7 @@ def encode(m: Module, x, num_groups=32):
 
 @block
 def decode(m: Module, z, num_groups=32):
-    """The picture of a latent.
+    """Decode a latent to a picture.
 
     z:      [N, Z, H, W], neither shifted nor scaled
     -> out: [N, 3, 8H, 8W], about -1..1, not clipped
@@ -59,7 +59,7 @@ def encoder(m: Module, x, num_groups):
 
 @block
 def decoder(m: Module, z, num_groups):
-    """[N, Z, H, W] -> [N, 3, 8H, 8W]; `up` counts from the picture's side"""
+    """[N, Z, H, W] -> [N, 3, 8H, 8W]; up.0 is the level at full resolution, which runs last"""
     h = m.conv2d("conv_in", z, padding=1)
     h = mid(m["mid"], h, num_groups)
     for i in reversed(range(m.count("up"))):
@@ -80,7 +80,7 @@ def down(m: Module, h, num_groups):
 
 @block
 def up(m: Module, h, num_groups):
-    """[N, C, H, W] -> [N, K, 2H, 2W], or [N, K, H, W] on the picture's level"""
+    """[N, C, H, W] -> [N, K, 2H, 2W], or [N, K, H, W] on the level at full resolution"""
     for i in range(m.count("block")):
         h = res_block(m["block"][i], h, num_groups)
     if "upsample" in m:
@@ -109,7 +109,7 @@ def res_block(m: Module, x, num_groups):
 
 @block
 def attention(m: Module, x, num_groups):
-    """Every pixel looks at all pixels, in one head. [N, C, H, W] -> the same"""
+    """Self-attention over all pixels, with one head. [N, C, H, W] -> the same"""
     N, C, H, W = x.shape
     h = m.group_norm("norm", x, num_groups, eps=1e-6)
     q, k, v = (m.conv2d(name, h).reshape(N, C, H * W).swapaxes(1, 2)[:, :, None] for name in "qkv")

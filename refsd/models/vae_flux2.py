@@ -1,7 +1,7 @@
 """FLUX.2's autoencoder: SD's, with 32 channels, whose latents are packed 2x2 and normalised by its own statistics.
 
-black-forest-labs/flux2, autoencoder.py. `bn` holds what BatchNorm has collected in training; it has no weight
-and no bias. The networks are in vae.py. stable-diffusion.cpp has the statistics built in, to four decimals.
+black-forest-labs/flux2, autoencoder.py. `bn` holds BatchNorm's running statistics from training; it has no weight
+and no bias. The networks are in vae.py. stable-diffusion.cpp hard-codes the statistics, to four decimals.
 """
 
 from refsd.kernels.batch_norm import batch_denorm, batch_norm
@@ -14,10 +14,10 @@ EPS = 1e-4
 
 @block
 def encode(m: Module, x, num_groups=32):
-    """A picture's latent: the mean of the posterior, packed and normalised. Nothing is drawn.
+    """Encode a picture to the mean of its posterior, packed and normalised, without sampling.
 
     x:       [N, 3, H, W], -1..1, H and W multiples of 16
-    -> mean: [N, 4Z, H/16, W/16], as flux2.py takes it
+    -> mean: [N, 4Z, H/16, W/16], input of flux2.py
     """
     mean, _ = vae.encode(m, x, num_groups)
     return to_denoiser(m, mean)
@@ -25,9 +25,9 @@ def encode(m: Module, x, num_groups=32):
 
 @block
 def decode(m: Module, z, num_groups=32):
-    """The picture of a latent.
+    """Decode a latent to a picture.
 
-    z:      [N, 4Z, H, W], as flux2.py gives it
+    z:      [N, 4Z, H, W], in flux2.py's scale
     -> out: [N, 3, 16H, 16W], about -1..1, not clipped
     """
     return vae.decode(m, to_vae(m, z), num_groups)
@@ -36,7 +36,7 @@ def decode(m: Module, z, num_groups=32):
 def to_denoiser(m: Module, z):
     """Pack, then normalise each channel. z [N, Z, 2H, 2W] -> [N, 4Z, H, W]
 
-    Raises BadInput where z is odd.
+    Raises BadInput if a side of z is odd.
     """
     if z.shape[2] % 2 or z.shape[3] % 2:
         raise BadInput(f"a latent of {z.shape[2]} x {z.shape[3]} has no whole 2x2 squares; give both sides even")
@@ -49,7 +49,7 @@ def to_vae(m: Module, x):
 
 
 def statistics(m: Module):
-    """-> mean and variance of each channel, [4Z] each. Raises BadInput for a variance below 0."""
+    """Return mean and variance of each channel, [4Z] each. Raises BadInput for a variance below 0."""
     mean, var = m.weight("bn.running_mean"), m.weight("bn.running_var")
     if var.min() < 0:
         raise BadInput(
@@ -59,12 +59,12 @@ def statistics(m: Module):
 
 
 def pack(z):
-    """Each 2x2 square becomes a pixel, its channels (c, row, column). [N, Z, 2H, 2W] -> [N, 4Z, H, W]"""
+    """Turn each 2x2 square into a pixel with channels (c, row, column). [N, Z, 2H, 2W] -> [N, 4Z, H, W]"""
     N, Z, H, W = z.shape
     return z.reshape(N, Z, H // 2, 2, W // 2, 2).transpose(0, 1, 3, 5, 2, 4).reshape(N, 4 * Z, H // 2, W // 2)
 
 
 def unpack(x):
-    """[N, 4Z, H, W] -> [N, Z, 2H, 2W]"""
+    """Undo `pack`. [N, 4Z, H, W] -> [N, Z, 2H, 2W]"""
     N, C, H, W = x.shape
     return x.reshape(N, C // 4, 2, 2, H, W).transpose(0, 1, 4, 2, 5, 3).reshape(N, C // 4, 2 * H, 2 * W)

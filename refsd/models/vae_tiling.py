@@ -1,12 +1,12 @@
-"""An autoencoder run tile by tile, so that its memory does not grow with the picture.
+"""Run an autoencoder tile by tile, so that its memory does not grow with the picture.
 
-Neither rule gives what the whole picture would: each tile has its own group norms and its own attention, and sees
-zeros beyond its border. They hide it differently: stable-diffusion.cpp spreads the tiles evenly and adds them up
-under weights that fall off smoothly; diffusers lays them at fixed steps, lets the last one be smaller, and
-mixes each linearly into the ones above and to the left, which are mixed already.
+Neither rule here equals running on the whole picture, because group norms, attention and zero padding act per tile.
+The rules blend tiles differently: stable-diffusion.cpp spaces the tiles evenly and adds them up with smooth
+weights; diffusers places them at fixed steps, lets the last one be smaller, and blends each linearly with its
+finished neighbours above and to the left.
 
-`run` is any of an autoencoder's halves as a function of one array: lambda z: decode(m, z), or
-lambda x: np.concatenate(encode(m, x), axis=1), for both engines blend mean and logvar alike.
+`run` is one half of an autoencoder as a function of one array: lambda z: decode(m, z), or
+lambda x: np.concatenate(encode(m, x), axis=1), because both engines blend mean and logvar alike.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from refsd.numerics.errors import BadInput
 Run = Callable[[np.ndarray], np.ndarray]
 
 DEFAULT_SIZE, SMALLEST_SIZE, LARGEST_OVERLAP = 32, 4, 0.5
-# By how much a tile is larger where pictures are encoded: sd.cpp up to May 2026 (sdcpp-python 0.4.7) and since.
+# Factor of the tile size when encoding: stable-diffusion.cpp up to May 2026 (sdcpp-python 0.4.7), and since.
 ENCODE_FACTOR, ENCODE_FACTOR_NEWER = 1.30539, 2.0
 
 
 class Tiling(NamedTuple):
-    """stable-diffusion.cpp's options, as sd-cli has them.
+    """stable-diffusion.cpp's tiling options, as in sd-cli.
 
-    size_x, size_y:         latent pixels; below 4 it is 32
-    overlap:                of a tile's size; 0 to 0.5, what is beyond is brought there
-    relative_x, relative_y: 0..1: of the latent's size; above 1: the number of tiles; 0: size_x, size_y hold
+    size_x, size_y:         tile size in latent pixels; values below 4 mean 32
+    overlap:                share of a tile's size, clipped to 0..0.5
+    relative_x, relative_y: 0..1: tile size as a share of the latent's; above 1: number of tiles; 0: size_x, size_y
     """
 
     size_x: int = 0
@@ -42,7 +42,9 @@ class Tiling(NamedTuple):
         return max(min(self.overlap, LARGEST_OVERLAP), 0.0)
 
     def sizes(self, height: int, width: int, larger: float = 1.0) -> tuple[int, int]:
-        """The tile for a latent, in latent pixels. larger: 1 to decode, ENCODE_FACTOR to encode -> (rows, columns)
+        """Return the tile size for a latent, (rows, columns) in latent pixels.
+
+        larger: 1 to decode, ENCODE_FACTOR to encode
 
         Source: stable-diffusion.cpp vae.hpp, VAE::get_tile_sizes; in float32, as there.
         """
@@ -62,7 +64,7 @@ class Tiling(NamedTuple):
         return max(min(size, length), SMALLEST_SIZE)
 
     def circular(self, circular: CircularAxes, height: int, width: int) -> tuple[CircularAxes, CircularAxes]:
-        """Who wraps: (the convolutions inside a tile, the tiles themselves), on each axis one of the two.
+        """Decide for each axis what wraps around -> (axes of convolutions inside a tile, axes of the tiles).
 
         Source: stable-diffusion.cpp stable-diffusion.cpp, configure_image_vae_axes.
         """
@@ -72,7 +74,7 @@ class Tiling(NamedTuple):
 
 
 def smootherstep(t):
-    """t^3 (t (6 t - 15) + 10): from 0 at 0 to 1 at 1, where its first two derivatives are 0; s(t) + s(1-t) = 1.
+    """t^3 (t (6 t - 15) + 10): rises from 0 to 1, with first two derivatives 0 at both ends; s(t) + s(1-t) = 1.
 
     Source: Perlin 2002, Improving noise, section 2.
     """
@@ -80,10 +82,10 @@ def smootherstep(t):
 
 
 def shared(length: int, size: int, overlap: float, wraps: bool = False) -> int:
-    """How many latent pixels neighbouring tiles share, once they are spread evenly over an axis.
+    """Return how many latent pixels neighbouring tiles share when they are spaced evenly over an axis.
 
-    length:  of the latent; size: of a tile; overlap: the part of it that is asked for
-    wraps:   the last tile meets the first. Negative: tiles so far apart that they leave gaps
+    length:  size of the latent; size: size of a tile; overlap: requested share of a tile
+    wraps:   True if the last tile is a neighbour of the first; a negative result then means gaps between tiles
     Source: stable-diffusion.cpp ggml_extend.hpp, sd_tiling_calc_tiles; in float32, as there.
     """
     asked = int(np.float32(size) * np.float32(overlap))
@@ -104,14 +106,16 @@ def shared(length: int, size: int, overlap: float, wraps: bool = False) -> int:
 
 
 class Tile(NamedTuple):
-    """start: its first latent pixel; skip: how many the tile before has already, beyond those that they share"""
+    """A tile on an axis. start: its first latent pixel; skip: its leading pixels that the previous tile covers
+    already, not counting those that they share
+    """
 
     start: int
     skip: int
 
 
 def places(length: int, size: int, share: int, wraps: bool = False) -> list[Tile]:
-    """The tiles of an axis, in order. Without wrapping the last one ends where the axis ends.
+    """Return the tiles of an axis, in order. Without wrapping, the last one ends at the end of the axis.
 
     Source: stable-diffusion.cpp ggml_extend.hpp, process_tiles_2d.
     """
@@ -132,24 +136,24 @@ def tiled_sdcpp(
     down: int = 1,
     wraps: CircularAxes | None = None,
 ) -> np.ndarray:
-    """stable-diffusion.cpp's tiles, each times the product of its two ramps, added up.
+    """Run in stable-diffusion.cpp's tiles: multiply each by the product of its two ramps, and add them up.
 
-        ramp(i) = smootherstep(min((i - skip) / shared, (size - i) / shared, 1)),   1 towards an outer border
+        ramp(i) = smootherstep(min((i - skip) / shared, (size - i) / shared, 1)),   1 at the picture's borders
 
     run:      [N, C, h, w] -> [N, K, h * up / down, w * up / down]
     x:        [N, C, H, W]
-    size:     of a tile, (rows, columns), in latent pixels: of x to decode, of the result to encode
-    up, down: pixels of the result for one of x, and the other way round: 8 and 1 to decode, 1 and 8 to encode
-    wraps:    the tiles at opposite edges overlap too
+    size:     tile size, (rows, columns), in latent pixels: pixels of x to decode, of the result to encode
+    up, down: scale from x to the result, up / down: 8 and 1 to decode, 1 and 8 to encode
+    wraps:    axes on which tiles at opposite edges overlap too
     -> [N, K, H * up / down, W * up / down], dtype of run's results
 
-    The weights are float64, sums accumulate in float64 or, for results in float32 or less, in float32.
-    Where tiles wrap and the axis is no multiple of what they are apart, the weights of the last and the first add
-    up to more than 1: so do stable-diffusion.cpp's (704 pixels in tiles of 32). Where nothing is shared, the
-    later tile overwrites.
+    The weights are float64; sums accumulate in float64 or, for results in float32 or less, in float32.
+    If tiles wrap and the axis is no multiple of their spacing, the weights of the last and the first tile add up to
+    more than 1, as in stable-diffusion.cpp (704 pixels in tiles of 32). If tiles share no pixels, later tiles
+    overwrite earlier ones.
 
-    Raises BadInput for an overlap beyond 0 to 0.5, for tiles smaller than 2, and where tiles that wrap share
-    nothing on one axis alone: stable-diffusion.cpp aborts there.
+    Raises BadInput for an overlap beyond 0 to 0.5, for tiles smaller than 2, and for wrapping tiles that share no
+    pixels on exactly one axis, where stable-diffusion.cpp aborts.
     Source: stable-diffusion.cpp ggml_extend.hpp, process_tiles_2d, sd_tensor_merge_2d.
     """
     if not 0 <= overlap <= LARGEST_OVERLAP or min(size) < 2:
@@ -187,7 +191,7 @@ def tiled_sdcpp(
 
 
 def _ramp(start: int, skip: int, size: int, length: int, share: int, wraps: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Where a tile's pixels from `skip` on go along an axis, and their weights. All in pixels of the result."""
+    """Return the positions of a tile's pixels from `skip` on along an axis, and their weights, in result pixels."""
     i = np.arange(skip, size)
     t = np.ones(len(i))
     if share > 0 and (wraps or start > 0):
@@ -198,20 +202,20 @@ def _ramp(start: int, skip: int, size: int, length: int, share: int, wraps: bool
 
 
 def tiled_diffusers(run: Run, x: np.ndarray, size: int, out_size: int, overlap: float = 0.25) -> np.ndarray:
-    """diffusers' tiles, each mixed into the finished ones above and to its left.
+    """Run in diffusers' tiles: blend each with the finished ones above and to its left.
 
         tile[y] <- above[y - n] (1 - y / n) + tile[y] y / n,    y = 0..n-1,  n = int(out_size * overlap); then the
-        same to the left; the first out_size - n rows and columns of it are the result's
+        same with the tile to the left; its first out_size - n rows and columns go into the result
 
     run:      [N, C, h, w] -> [N, K, h', w']
-    x:        [N, C, H, W]; where neither side is larger than a tile it is run whole
-    size:     of a tile of x, out_size: of a tile of the result: tile_latent_min_size and tile_sample_min_size to
-              decode, the other way round to encode
+    x:        [N, C, H, W]; run as a whole if no side is larger than a tile
+    size:     tile size in x, out_size: in the result: tile_latent_min_size and tile_sample_min_size to decode, the
+              other way round to encode
     -> [N, K, H', W'], dtype of run's results
 
     Sums accumulate in float64 or, for results in float32 or less, in float32.
 
-    Raises BadInput for tiles so small, or an overlap so large, that nothing of a tile is left.
+    Raises BadInput if tiles are so small, or the overlap so large, that no pixel of a tile is left.
     Source: diffusers autoencoder_kl.py, tiled_decode, _tiled_encode, blend_v, blend_h.
     """
     if max(x.shape[2:]) <= size:
@@ -238,7 +242,7 @@ def tiled_diffusers(run: Run, x: np.ndarray, size: int, out_size: int, overlap: 
 
 
 def _mix(before: np.ndarray, tile: np.ndarray, blend: int, axis: int) -> None:
-    """The last of `before` into the first of `tile`, in place."""
+    """Blend the last pixels of `before` into the first of `tile`, in place."""
     n = min(before.shape[axis], tile.shape[axis], blend)
     if not n:
         return

@@ -1,11 +1,11 @@
-"""The transformer of Z-Image: picture and caption are refined apart, then run through one stack together.
+"""The transformer of Z-Image: refiner blocks for picture and caption separately, then one stack for both.
 
-Key names of the single-file checkpoint (fused `attention.qkv`, `x_embedder`, `final_layer`), which GGUF files keep;
-the split names of Tongyi-MAI's own folder are in networks/zimage.py. A single file may also hold
-`norm_final.weight`, which diffusers drops and nothing here reads.
+Key names are those of the single-file checkpoint (fused `attention.qkv`, `x_embedder`, `final_layer`) and of GGUF
+files; networks/zimage.py maps the split names of Tongyi-MAI's folder. A single file may also hold
+`norm_final.weight`, which diffusers and refsd ignore.
 
-Time runs backwards here: the model is given 1 - sigma, and its output is minus the flow's velocity. This page does
-not negate it, nor do Z-Image and diffusers inside the model: their pipelines do, after guidance
+Time runs backwards here: the timestep is 1 - sigma, and the output is minus the flow's velocity. This module does
+not negate it, nor do the models of Z-Image and diffusers; their pipelines do, after guidance
 (denoised = x + sigma * output). stable-diffusion.cpp negates inside the model, and puts the caption first.
 """
 
@@ -19,22 +19,22 @@ from refsd.kernels.tanh import tanh
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
-MULTIPLE = 32  # a stream's length, after learned tokens have filled it up
-NORM_EPS = 1e-5  # of every RMSNorm, those of queries and keys too
+MULTIPLE = 32  # learned padding tokens fill a stream up to a multiple of this length
+NORM_EPS = 1e-5  # eps of every RMSNorm, also of queries and keys
 
 
 @block
 def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=(32, 48, 48), theta=256.0):
-    """Predict the way from a noisy latent to a clean one.
+    """Predict clean latent minus noise from a noisy latent.
 
     x:         [N, C, H, W], H and W multiples of the patch (2)
-    timesteps: [N], 1 - sigma: 0 pure noise, 1 clean; times 1000 before it is embedded
+    timesteps: [N], 1 - sigma: 0 pure noise, 1 clean; multiplied by 1000 before the embedding
     context:   [N, J, E], Qwen3's hidden states
-    lengths:   [N], how many tokens of each caption count; None: all J. What stands behind them is not read.
-    axes_dim:  channels of a head that turn with the position in (time, row, column)
+    lengths:   [N], length of each caption in tokens; tokens after it are ignored; None: all J
+    axes_dim:  rotary channels of a head for the axes (time, row, column)
     -> y:      [N, C, H, W], an estimate of clean latent - noise, which is minus the velocity
 
-    Raises BadInput where H or W is no multiple of the patch, or a length is not in 1..J.
+    Raises BadInput if H or W is no multiple of the patch, or a length is not in 1..J.
     Source: Tongyi-MAI/Z-Image, zimage/transformer.py, ZImageTransformer2DModel; diffusers transformer_z_image.py.
     """
     C = x.shape[1]
@@ -68,7 +68,7 @@ def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=(32, 48, 48)
 
 @block
 def transformer_block(m: Module, x, angle, c=None, mask=None):
-    """Attention, then MLP, each between two norms; what time says scales the way in and gates the way out.
+    """Attention, then MLP, each between two norms; the time embedding scales the inputs and gates the outputs.
 
         x = x + tanh(gate) * norm2(f(norm1(x) * (1 + scale)))
 
@@ -92,7 +92,7 @@ def transformer_block(m: Module, x, angle, c=None, mask=None):
 
 @block
 def attention(m: Module, x, angle, mask):
-    """Queries and keys normalised per head, then turned. [N, L, D] -> [N, L, D]"""
+    """Self-attention; queries and keys are normalised per head, then rotated (rope). [N, L, D] -> [N, L, D]"""
     N, L, _ = x.shape
     head_dim = m.shape("q_norm.weight")[0]
     q, k, v = (part.reshape(N, L, -1, head_dim) for part in np.split(m.linear("qkv", x), 3, axis=-1))
@@ -108,7 +108,7 @@ def feed_forward(m: Module, x):
 
 @block
 def t_embedder(m: Module, timesteps):
-    """1 - sigma, [N] -> [N, A]; 256 waves, cosines first"""
+    """Embed 1 - sigma, [N] -> [N, A]; 256 sinusoidal channels, cosines first"""
     width = m.shape("mlp.0.weight")[1]
     return m.linear("mlp.2", m.silu(m.linear("mlp.0", m.timestep_embedding(timesteps, width, scale=1000.0))))
 
@@ -121,7 +121,7 @@ def cap_embedder(m: Module, context):
 
 @block
 def final_layer(m: Module, x, c):
-    """[N, L, D] -> [N, L, p*p*C]; a scale, no shift"""
+    """[N, L, D] -> [N, L, p*p*C]; the modulation has a scale, but no shift"""
     scale = m.linear("adaLN_modulation.1", m.silu(c))
     return m.linear("linear", m.adaptive_layer_norm(x, np.zeros_like(scale), scale))
 
@@ -132,14 +132,14 @@ def norm(m: Module, name, x):
 
 
 def scaled(m: Module, x, scale):
-    """[N, L, D] times 1 + scale [N, D] -> [N, L, D]"""
+    """Multiply x [N, L, D] by 1 + scale [N, D]. -> [N, L, D]"""
     return m.modulate(x, np.zeros_like(scale), scale)
 
 
 def fill(m: Module, name, x, lengths):
-    """Put a learned token wherever an item has none of its own, up to a multiple of 32. [N, L, D] -> [N, L', D]
+    """Fill each item after its own tokens with a learned token, to a multiple of 32. [N, L, D] -> [N, L', D]
 
-    Items attend to these tokens as to any other.
+    The attention does not mask these tokens.
     """
     N, L, D = x.shape
     pad = m.weight(name).reshape(D).astype(x.dtype)
@@ -149,9 +149,9 @@ def fill(m: Module, name, x, lengths):
 
 
 def picture_ids(padded, tokens_high, tokens_wide):
-    """Positions (time, row, column) of the picture, whose time follows the filled caption's; of filling (0, 0, 0).
+    """Return the picture's positions (time, row, column); its time follows the caption's; padding has (0, 0, 0).
 
-    padded: [N], the captions' lengths
+    padded: [N], the captions' lengths, padding included
     -> ids: [N, L, 3]
     """
     L = tokens_high * tokens_wide
@@ -162,17 +162,17 @@ def picture_ids(padded, tokens_high, tokens_wide):
 
 
 def caption_ids(padded):
-    """Positions (1, 0, 0), (2, 0, 0), ... of the captions, filling included. [N] -> [N, J, 3]"""
+    """Return positions (1, 0, 0), (2, 0, 0), ... of the captions, padding included. [N] -> [N, J, 3]"""
     ids = np.zeros((len(padded), padded.max(), 3))
     ids[:, :, 0] = np.arange(1, padded.max() + 1)
     return ids
 
 
 def own_tokens(padded, pictures=0):
-    """A mask that hides the room a shorter caption leaves in its batch; None where there is none.
+    """Mask the tokens of shorter captions beyond their padded length; None if all lengths are equal.
 
-    padded:   [N], the captions' filled lengths
-    pictures: tokens of the picture, which stand before the caption's and are all seen
+    padded:   [N], the captions' lengths, padding included
+    pictures: number of picture tokens, which come first and are never masked
     -> [N, 1, 1, pictures + longest] or None
     """
     if (padded == padded.max()).all():
@@ -182,12 +182,12 @@ def own_tokens(padded, pictures=0):
 
 
 def multiple_of_32(length):
-    """The next multiple, itself if it is one."""
+    """Round up to a multiple of 32."""
     return -(-length // MULTIPLE) * MULTIPLE
 
 
 def whole_tokens(x, patch):
-    """The picture's height and width in tokens. Raises BadInput where they are not whole."""
+    """Return the picture's height and width in tokens. Raises BadInput if they are no multiples of the patch."""
     H, W = x.shape[2:]
     if H % patch or W % patch:
         raise BadInput(f"x: a latent of {H} x {W}: expected multiples of {patch}; pad or crop it")
@@ -195,7 +195,7 @@ def whole_tokens(x, patch):
 
 
 def caption_lengths(context, lengths):
-    """[N], integers. Raises BadInput for a caption without a token, or longer than what is there."""
+    """Return the captions' lengths, [N], integers. Raises BadInput for a length below 1 or above J."""
     N, J, _ = context.shape
     lengths = np.full(N, J) if lengths is None else np.asarray(lengths)
     if lengths.shape != (N,) or lengths.min() < 1 or lengths.max() > J:
