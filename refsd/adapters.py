@@ -1,4 +1,4 @@
-"""Adapters on a model's layers: applied as it runs, or merged into its weights."""
+"""Apply adapters to a model's layers while it runs, or merge them into its weights."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from refsd.numerics.tensor import StoredTensor, stored
 
 
 class Target(NamedTuple):
-    """A layer of the original checkpoint: "unet", "input_blocks.1.1.proj_in"; or rows of it.
+    """A layer of the original checkpoint, as "unet", "input_blocks.1.1.proj_in"; or some of its rows.
 
-    What one layout keeps as q, k and v is one layer in another, and has a third of its rows each.
+    If another layout splits a fused layer into q, k and v, each of them stands for a third of the layer's rows.
 
-    first: of the rows
-    count: how many, going on from the first row behind the last; None: all
+    first: first row
+    count: number of rows, continuing at row 0 after the last row; None: all
     """
 
     component: str
@@ -27,7 +27,7 @@ class Target(NamedTuple):
     count: int | None = None
 
     def rows(self, there: int) -> Any:
-        """The rows in a layer that has so many, as an index of an array."""
+        """Return the rows as an array index, for a layer of `there` rows."""
         if self.count is None:
             return slice(None)
         end = self.first + self.count
@@ -35,11 +35,12 @@ class Target(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """
+    """An adapter with its strength and target.
+
     strength: 1 as trained
-    kind:     the storage type of its factors, which decides how an engine multiplies
-    target:   the layer, and its rows; None: all
-    in_turn:  whether it meets the weight that those before it on the layer have left; else the layer's own
+    kind:     storage type of its factors, which decides how an engine multiplies
+    target:   the layer and its rows; None: all rows
+    in_turn:  True if computed from the weight as the layer's previous adapters left it, False if from the model's
     """
 
     adapter: Adapter
@@ -53,9 +54,10 @@ class Applied(NamedTuple):
 
 
 class Adapters:
-    """
-    layers:     key of a layer ("input_blocks.1.1.proj_in") -> what is applied to it, one after the other
-    arithmetic: rounds inside and behind an adapter as it does in a layer
+    """The adapters of one component.
+
+    layers:     key of a layer ("input_blocks.1.1.proj_in") -> its adapters, in order of application
+    arithmetic: rounds inside and after an adapter as it does in a layer
     """
 
     def __init__(self, layers: Mapping[str, list[Applied]], arithmetic: Arithmetic):
@@ -66,7 +68,7 @@ class Adapters:
         return key in self.layers
 
     def linear(self, key: str, x, y, weight, bias) -> np.ndarray:
-        """The layer's output y [..., O], and what its adapters, if any, add to it. x: [..., I]"""
+        """Return a linear layer's output y [..., O] with its adapters' contributions added. x: [..., I]"""
 
         def layer(kind, weight, rows):
             some = None if bias is None else bias[rows]
@@ -75,7 +77,7 @@ class Adapters:
         return self._add(key, x, y, weight, layer)
 
     def conv2d(self, key: str, x, y, weight, bias, stride, padding, dilation=1) -> np.ndarray:
-        """The same of a convolution. padding: (top, bottom, left, right)"""
+        """Return a convolution's output y with its adapters' contributions. padding: (top, bottom, left, right)"""
 
         def product(x, weight, stride, padding):
             conv = self.arithmetic.numerics.conv
@@ -88,7 +90,7 @@ class Adapters:
         return self._add(key, x, y, weight, layer)
 
     def norm(self, key: str, weight, bias) -> tuple[np.ndarray, np.ndarray | None]:
-        """A norm's weight and bias with their differences."""
+        """Return a norm's weight and bias with the adapters' differences added."""
         for adapter, strength, *_ in self.layers.get(key, ()):
             assert isinstance(adapter, Full)
             weight = weight + adapter.delta(weight, strength)
@@ -122,16 +124,16 @@ class Adapters:
 
 
 def _after(applied: Applied, weight) -> np.ndarray:
-    """The weight that an adapter leaves to the next."""
+    """Return the weight with an adapter's delta added, from which the next adapter is computed."""
     left, rows = weight.copy(), applied.rows(len(weight))
     left[rows] += applied.adapter.delta(weight[rows], applied.strength)
     return left
 
 
 class Merged(Mapping[str, StoredTensor]):
-    """Weights with the adapters in them, merged in the arithmetic's compute dtype when they are asked for.
+    """Weights with adapters merged in, in the arithmetic's compute dtype, each on access.
 
-    The comparison to an adapter that runs: the same up to rounding.
+    The results equal those of adapters applied while the model runs, up to rounding.
     """
 
     def __init__(self, weights: Mapping[str, StoredTensor], adapters: Adapters):

@@ -1,4 +1,4 @@
-"""The folders that refsd keeps from run to run: where they are, what is in them, and how they are emptied."""
+"""The cache folders that refsd keeps between runs: location, content, and removal."""
 
 import contextlib
 import os
@@ -20,11 +20,12 @@ def _kernels() -> Path | None:
 
 
 class Cache(NamedTuple):
-    """
+    """A cache folder.
+
     what:    its content, in a few words
-    place:   gives its folder; None where there is none
-    entries: a pattern of the names that are refsd's own: nothing else in the folder is counted or removed
-    making:  prefix of the folders in which entries are made; those of a running process stay
+    place:   function that returns the folder; None: there is none
+    entries: regular expression of refsd's entries; nothing else in the folder is counted or removed
+    making:  prefix of temporary folders in which entries are made; those of running processes are kept
     """
 
     what: str
@@ -33,7 +34,7 @@ class Cache(NamedTuple):
     making: str = ""
 
     def owned(self) -> Iterator[Path]:
-        """Its entries, and what killed processes left of some."""
+        """Yield its entries, and temporary folders that killed processes left."""
         place = self.place()
         if place is None or not place.is_dir():
             return
@@ -42,7 +43,7 @@ class Cache(NamedTuple):
             yield from abandoned(place, self.making)
 
     def clear(self) -> int:
-        """Remove all entries. -> bytes that were in them. Raises BadInput for one that cannot be removed."""
+        """Remove all entries -> number of bytes freed. Raises BadInput for an entry that cannot be removed."""
         freed = 0
         for path in self.owned():
             freed += size(path)
@@ -60,9 +61,9 @@ CACHES = {
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; links are not followed."""
+    """Return the bytes of a file, or of all files in a folder; links are not followed."""
     total = 0
     for file in [path] if path.is_symlink() or not path.is_dir() else path.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # whoever made it has just moved it
+        with contextlib.suppress(FileNotFoundError):  # another process has just moved it
             total += 0 if file.is_dir() and not file.is_symlink() else os.lstat(file).st_size
     return total

@@ -1,4 +1,4 @@
-"""Pictures whose edges meet: each convolution sees, beyond one edge, what stands at the opposite one."""
+"""Pictures that wrap around: convolutions pad each edge with the pixels of the opposite edge."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,15 @@ Sides = tuple[int, int, int, int]
 
 
 class CircularAxes(NamedTuple):
-    """
-    x:         the left and the right edge meet
-    y:         the top and the bottom edge meet
-    one_sided: padding on one side only wraps too, as in stable-diffusion.cpp; False: it stays zero, as where
-               torch's Conv2d is given padding_mode="circular" (A1111, Easy Diffusion), which comes after it
+    """The axes on which a picture wraps around.
 
-    Only the autoencoder's encoder pads one side, before its convolutions of stride 2. What pads nothing
-    is not changed: attention, upsampling, a transformer's positions.
+    x:         True if the left edge continues at the right edge
+    y:         True if the top edge continues at the bottom edge
+    one_sided: True if padding on one side only wraps too, as in stable-diffusion.cpp; False: it stays zero, as with
+               torch's Conv2d and padding_mode="circular" (A1111, Easy Diffusion), which acts after that padding
+
+    Only the autoencoder's encoder pads on one side, before its convolutions of stride 2. Operations without padding
+    do not change: attention, upsampling, a transformer's positions.
     """
 
     x: bool = False
@@ -23,12 +24,12 @@ class CircularAxes(NamedTuple):
     one_sided: bool = True
 
     def wrap(self, x: np.ndarray, padding: Sides) -> tuple[np.ndarray, Sides]:
-        """Lay what stands opposite around a picture, where its edges meet.
+        """Pad a picture with the pixels of the opposite edges, on the axes that wrap.
 
         x:       [N, C, H, W]
         padding: (top, bottom, left, right)
-        -> x:    [N, C, top + H + bottom, left + W + right], where both axes wrap
-           padding: what is left to fill with zeros
+        -> x:    [N, C, top + H + bottom, left + W + right] if both axes wrap
+           padding: the padding that remains, to be filled with zeros
         Source: stable-diffusion.cpp ggml_extend.hpp, ggml_ext_pad_ext; torch.nn.functional.pad, "circular".
         """
         top, bottom, left, right = padding

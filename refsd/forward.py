@@ -1,4 +1,4 @@
-"""What `refsd forward` does: read and check everything, compute, write whole files."""
+"""Run `refsd forward`: read and check all inputs, compute, write complete files."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from refsd.weights.tensor_files import check_name, write_arrays
 
 
 class ForwardRequest(NamedTuple):
-    """The command line of `refsd forward`."""
+    """Command-line arguments of `refsd forward`."""
 
     model: Path | None
     parts: Mapping[str, Path]
@@ -43,7 +43,7 @@ class ForwardRequest(NamedTuple):
 
 
 def run(request: ForwardRequest) -> None:
-    """Raises BadInput, in one line, before anything is computed or written."""
+    """Run the component, write its outputs. Raises BadInput, in one line, before computing or writing anything."""
     if request.component not in offered():
         raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
     arithmetic = named(request.numerics, request.deviations)
@@ -76,7 +76,7 @@ def run(request: ForwardRequest) -> None:
 
 
 def _check_outputs(request: ForwardRequest, dtype: np.dtype) -> None:
-    """Raises BadInput for what could not be written once it is computed."""
+    """Raise BadInput now for outputs that could not be written after the computation."""
     component, outputs = COMPONENTS[request.component], Outputs()
     type = stored(np.zeros(0, dtype)).type
     check_name(request.out, [*component.outputs, *component.also], [type])
@@ -117,7 +117,7 @@ def _compute(request: ForwardRequest, m: Module, inputs: Mapping[str, np.ndarray
 
 
 def header_sha256(checkpoint: Checkpoint, component: str) -> str:
-    """A fingerprint of names, types, shapes and offsets: of the file's bytes before its first tensor."""
+    """Return the SHA-256 of the file's bytes before its first tensor: of names, types, shapes and offsets."""
     file = checkpoint.components[COMPONENTS[component].part or ""].weights.file
     first = min(header.offset for header in file.headers.values())
     with open(file.path, "rb") as raw:

@@ -1,4 +1,4 @@
-"""Adapter files that a command line names: opened, and put on a component's layers."""
+"""Open the adapter files of a command line, and apply them to a component's layers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ from refsd.weights.checkpoint import Checkpoint
 
 
 class Lora(NamedTuple):
-    """A file and its strength, as a command line names it: FILE or FILE:STRENGTH."""
+    """An adapter file and its strength, from a command-line argument FILE or FILE:STRENGTH."""
 
     path: Path
     strength: float
 
 
 def parse(argument: str) -> Lora:
-    """Raises BadInput where what stands behind the last colon is no number."""
+    """Parse FILE or FILE:STRENGTH. Raises BadInput if the text after the last colon is no number."""
     path, colon, strength = argument.rpartition(":")
     if not colon or not path or "/" in strength or "\\" in strength:
         return Lora(Path(argument), 1.0)
@@ -44,7 +44,7 @@ def load(
     weights: Mapping[str, StoredTensor],
     arithmetic: Arithmetic,
 ) -> Adapters | None:
-    """What the files hold for a component; None where that is nothing. Raises BadInput."""
+    """Build the adapters of all files for one component; None if there are none. Raises BadInput."""
     shapes = dict(_shapes(weights))
     layers: dict[str, list[Applied]] = {}
     for file, strength in loras:
@@ -60,7 +60,7 @@ def load(
 def open_loras(
     arguments: Iterable[str], checkpoint: Checkpoint, rule: str = TRAINER
 ) -> list[tuple[AdapterFile, float]]:
-    """The files that a command line names. Raises BadInput."""
+    """Open the adapter files of command-line arguments, with their strengths. Raises BadInput."""
     if rule not in NAMES:
         raise BadInput(f"--lora-rule {rule}: expected one of {', '.join(NAMES)}")
     return [(open_adapters(path, checkpoint, rule), strength) for path, strength in map(parse, arguments)]
@@ -73,7 +73,7 @@ def _shapes(weights: Mapping[str, StoredTensor]) -> Iterator[tuple[str, tuple[in
 
 
 def _deviating(adapter: Adapter, arithmetic: Arithmetic) -> Adapter:
-    """An engine's own rule for the scale, where one is declared."""
+    """Replace an adapter's scale by the engine's rule, if the engine declares the deviation rank_one_is_columns."""
     columns = _columns_of_one_row(adapter)
     if columns is None or not arithmetic.parameter("adapter", "rank_one_is_columns", False):
         return adapter
@@ -85,7 +85,7 @@ def _deviating(adapter: Adapter, arithmetic: Arithmetic) -> Adapter:
 
 
 def _columns_of_one_row(adapter: Adapter) -> int | None:
-    """How wide the part that tells the rank is, where the rank is 1 (and the scale so alpha); else None."""
+    """Return the columns of the part with `rank` rows, if the rank is 1 (so that the scale is alpha); else None."""
     if isinstance(adapter, LoRA) and len(adapter.down) == 1:
         return adapter.down.shape[1]
     if isinstance(adapter, LoHa) and len(adapter.w1_b) == 1:

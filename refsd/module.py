@@ -1,7 +1,7 @@
-"""Module: the weights under a key prefix, and every operation that a model performs on them.
+"""Module: the weights under a key prefix, and every operation that models perform on them.
 
-A model file is prose over a Module. What it must not know happens here: where weights come from,
-how they are expanded and how long they are kept, what the numerics round, and who listens.
+Model files only call a Module's operations. The Module finds, expands and caches weights, rounds as the numerics
+demand, applies adapters, and records taps.
 """
 
 import fnmatch
@@ -26,15 +26,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Taps(dict[str, np.ndarray]):
-    """Outputs by name, in the order in which they were computed.
+    """Recorded outputs by name, in order of computation.
 
-    A block's output is called as its prefix ("input_blocks.1.0"), an operation with weights as
-    their key ("input_blocks.1.0.in_layers.2"), another operation as its block and itself
-    ("input_blocks.1.0.silu"). What comes again is numbered: "...silu.1".
+    A block's output has the name of its prefix ("input_blocks.1.0"); an operation with weights has their key
+    ("input_blocks.1.0.in_layers.2"); another operation has the block's prefix and its own name
+    ("input_blocks.1.0.silu"). Repeated names are numbered: "...silu.1".
 
-    pattern: a glob; what does not match is not kept
-    ops:     keep operations too, not only blocks
-    names:   None, or the only names that are kept
+    pattern: glob of the names to keep
+    ops:     True to record operations too, not only blocks
+    names:   the only names to keep; None: no restriction
     """
 
     def __init__(self, pattern: str = "*", ops: bool = False, names: Collection[str] | None = None):
@@ -46,7 +46,7 @@ class Taps(dict[str, np.ndarray]):
         self._seen: Counter[str] = Counter()
 
     def record(self, name: str, value: np.ndarray) -> np.ndarray:
-        """Keep an output -> what the model goes on with: the same, or what a subclass puts in its place."""
+        """Record an output -> the value with which the model continues: the same, or a subclass's replacement."""
         again = self._seen[name]
         self._seen[name] += 1
         name = f"{name}.{again}" if again else name
@@ -57,7 +57,7 @@ class Taps(dict[str, np.ndarray]):
 
 
 class WeightCache:
-    """Expanded weights, kept until `budget` bytes are full; later ones are expanded at each use."""
+    """Cache of expanded weights up to `budget` bytes; weights that do not fit are expanded at each use."""
 
     def __init__(self, budget: int = 0):
         self.budget = budget
@@ -68,7 +68,7 @@ class WeightCache:
         return key in self._arrays or nbytes <= self.budget
 
     def get(self, key: str, expand: Callable[[], Any]) -> Any:
-        """An array, or what else has `nbytes`."""
+        """Return the cached value of a key, or expand it: an array, or another object with `nbytes`."""
         if key in self._arrays:
             return self._arrays[key]
         array = expand()
@@ -79,15 +79,16 @@ class WeightCache:
 
 
 class Module:
-    """
+    """The weights under one key prefix, and the operations on them.
+
     weights:    name -> StoredTensor, under the original checkpoint's key names; may be lazy
     prefix:     "" or "input_blocks.1.0."
     arithmetic: the numerics, and the deviations under test
-    taps:       None, or where outputs are recorded
+    taps:       records outputs; None: no recording
     cache:      expanded weights that stay in memory
-    adapters:   None, or what is added to which layers
-    circular:      which edges of a picture meet: there conv2d's padding is no zeros
-    prefixes:   of all weights; collected at the first `in`, and shared by the modules under this one
+    adapters:   adapters of the layers; None: none
+    circular:   axes on which a picture wraps around, so that conv2d pads with the opposite edge, not zeros
+    prefixes:   prefixes of all weights; collected at the first `in`, and shared with the modules under this one
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Module:
         self._prefixes = set() if prefixes is None else prefixes
 
     def __getitem__(self, name: str | int) -> "Module":
-        """The module under a longer prefix: m["in_layers"], m["blocks"][3]."""
+        """Return the module under a longer prefix: m["in_layers"], m["blocks"][3]."""
         prefix = f"{self.prefix}{name}."
         shared = self.arithmetic, prefix, self.taps, self.cache, self.adapters, self.circular, self._prefixes
         return type(self)(self.weights, *shared)
@@ -122,7 +123,7 @@ class Module:
         return f"{self.prefix}{name}." in self._prefixes
 
     def count(self, name: str = "") -> int:
-        """How many modules stand under `name`: name.0, name.1, ...; without a name, under this one."""
+        """Count the numbered modules under `name`: name.0, name.1, ...; without a name, under this module."""
         start = f"{name}." if name else ""
         i = 0
         while f"{start}{i}" in self:
@@ -130,24 +131,24 @@ class Module:
         return i
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a weight."""
+        """Return the shape of a weight."""
         return self._stored(name).shape
 
     def weight(self, name: str) -> np.ndarray:
-        """A weight, expanded to the compute dtype. Raises BadInput where there is none."""
+        """Return a weight expanded to the compute dtype. Raises BadInput if it does not exist."""
         return self.cache.get(self.prefix + name, lambda: self.arithmetic.expand(self._stored(name)))
 
     def _borrowed(self, name: str) -> np.ndarray:
-        """The same, where nobody keeps it: what is not kept for all is valid until the next is borrowed."""
+        """Return a weight for immediate use: unless it is cached, it is valid only until the next call."""
         shape, itemsize = self.shape(name), self.arithmetic.numerics.compute_dtype.itemsize
         if self.cache.holds(self.prefix + name, math.prod(shape) * itemsize):
             return self.weight(name)
         return self.arithmetic.borrow(self._stored(name))
 
     def rows(self, name: str, index: np.ndarray) -> np.ndarray:
-        """Rows of a weight, of all axes but the last, expanded to the compute dtype; the rest is not. -> [n, D]
+        """Expand only some rows of a weight, counted over all axes but the last, to the compute dtype. -> [n, D]
 
-        Raises IndexError for a row that is not there.
+        Raises IndexError for a row that does not exist.
         """
         return self.arithmetic.expand(self._stored(name).rows(index))
 
@@ -165,7 +166,7 @@ class Module:
             return self.taps.record(self.prefix + name, y)
         return y
 
-    # With weights: the first argument is the weights' name under this prefix.
+    # Operations with weights: the first argument is the weights' name under this prefix.
 
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
@@ -175,7 +176,7 @@ class Module:
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, bias))
 
     def text_projection(self, name: str, x):
-        """The last of a text encoder. x [N, K] -> [N, O]"""
+        """Apply a text encoder's final projection. x [N, K] -> [N, O]"""
         kind, weight = self._stored(f"{name}.weight").type, self._borrowed(f"{name}.weight")
         y = self.arithmetic.text_projection(x, weight, kind)
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, None))
@@ -192,9 +193,9 @@ class Module:
         return self._tap(name, self.adapters.conv2d(self.prefix + name, x, y, weight, bias, stride, sides))
 
     def _filters(self, name: str, choice: Choice) -> Any:
-        """A convolution's weight; as Winograd's transformed filters where they are chosen and can be kept."""
+        """Return a convolution's weight, or Winograd's transformed filters if they are chosen and fit the cache."""
         key = f"{name}.weight"
-        if choice.tile and self.prefix + name not in self.adapters:  # an adapter takes the weight itself
+        if choice.tile and self.prefix + name not in self.adapters:  # adapters need the weight itself
             K, C = self.shape(key)[:2]
             kept_as = f"{self.prefix}{key} for {choice.name}"
             if self.cache.holds(
@@ -210,7 +211,7 @@ class Module:
         return self._tap(name, self.arithmetic.group_norm(x, weight, bias, num_groups, eps))
 
     def group_norm_silu(self, name: str, x, num_groups=32, eps=1e-5):
-        """silu(group_norm(x)), one kernel for both; two where somebody listens to operations"""
+        """Compute silu(group_norm(x)) in one kernel; in two if taps record operations."""
         if self.taps is not None and self.taps.ops:
             return self.silu(self.group_norm(name, x, num_groups, eps))
         weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
@@ -232,17 +233,17 @@ class Module:
         return self._tap(name, self.arithmetic.rms_norm(x, self.weight(name), eps))
 
     def rms_norm_apart(self, name: str, x, eps=1e-6):
-        """The same as diffusers and transformers write it: the result is rounded, and then meets the weight."""
+        """RMSNorm as diffusers and transformers write it: round the normalised x, then multiply by the weight."""
         return self._tap(name, self.arithmetic.rms_norm_apart(x, self.weight(name), eps))
 
     def embedding(self, name: str, ids):
-        """ids [...] -> [..., D]; a table's other rows are not expanded"""
+        """ids [...] -> [..., D]; only the rows in use are expanded"""
         used, places = np.unique(ids, return_inverse=True)
         return self._tap(
             name, self.arithmetic.embedding(places.reshape(np.shape(ids)), self.rows(f"{name}.weight", used))
         )
 
-    # Without weights.
+    # Operations without weights.
 
     def silu(self, x):
         return self._tap("silu", self.arithmetic.silu(x))
@@ -278,7 +279,7 @@ class Module:
         return self._tap("halve", self.arithmetic.halve(x))
 
     def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
-        """Any kernel without numerics of its own, recorded under its name: m.apply(tanh, x)"""
+        """Call a kernel that is not a method here, recorded under its name: m.apply(tanh, x)"""
         return self._tap(kernel.__name__, self.arithmetic.apply(kernel, *arrays, **params))
 
     def add(self, x, y):
@@ -290,7 +291,7 @@ class Module:
         return self._tap("multiply", self.arithmetic.multiply(x, y))
 
     def l2_norm(self, x, eps=1e-12):
-        """x [..., D] -> the same, each row of length one"""
+        """x [..., D] -> the same, each row scaled to length 1"""
         return self._tap("l2_norm", self.arithmetic.l2_norm(x, eps))
 
     def swiglu(self, x, second_gates=False):
@@ -315,7 +316,7 @@ class Module:
         return self._tap("rope", self.arithmetic.rope(x, angle))
 
     def rope_halves(self, x, angle):
-        """The same on channels i and D/2 + i."""
+        """Rotate as `rope`, but in pairs of channels i and D/2 + i."""
         return self._tap("rope", self.arithmetic.rope_halves(x, angle))
 
     def rope_angles(self, ids, axes_dim, theta):
@@ -323,15 +324,15 @@ class Module:
         return self.arithmetic.rope_angles(ids, axes_dim, theta)
 
     def store(self, x) -> np.ndarray:
-        """A model's input, rounded to the storage dtype."""
+        """Round a model's input to the storage dtype."""
         return self.arithmetic.store(x)
 
 
 def block(fn: F) -> F:
-    """Record what a model's function returns as the output of its Module (its first argument).
+    """Decorate a model's function: record its return value as the output of its Module (the first argument).
 
-    A function that returns a tuple is recorded part by part: "double_blocks.0.0", "double_blocks.0.1".
-    What runs at the root, under no prefix, is the whole model; its output is no tap.
+    The parts of a returned tuple are recorded separately: "double_blocks.0.0", "double_blocks.0.1". A function that
+    runs at the root, under no prefix, is the whole model; its output is not recorded.
     """
 
     @functools.wraps(fn)
@@ -343,7 +344,7 @@ def block(fn: F) -> F:
             return m.taps.record(m.prefix.rstrip("."), y)
         names = [f"{m.prefix}{i}" for i in range(len(y))] if len(y) > 1 else [m.prefix.rstrip(".")]
         parts = [m.taps.record(name, part) for name, part in zip(names, y, strict=True)]
-        make = getattr(type(y), "_make", tuple)  # a named tuple's
+        make = getattr(type(y), "_make", tuple)  # keeps a named tuple's type
         return make(parts)
 
     return cast(F, run)

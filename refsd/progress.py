@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from numba.core.event import Listener, install_listener
 from rich.console import Console
 
-_PATIENCE = 1.0  # seconds of compilation that pass in silence
+_PATIENCE = 1.0  # seconds of compilation before anything is shown
 
 
 class _Compilations(Listener):
-    """Count compilations and show the count: on a terminal in a status line, elsewhere in a line at each end.
+    """Count compilations and show the count: on a terminal in a status line, else in one line at start and end.
 
-    Kernels that come from the disk cache cause no event, so that a warm start shows nothing.
+    Kernels from the disk cache cause no event, so a warm start shows nothing.
     """
 
-    count = 0  # of this process, so that the next command's work goes on from it
+    count = 0  # of the whole process; a later `with` continues from it
 
     def __init__(self):
         self._console = Console(file=sys.stderr, highlight=False)
@@ -82,7 +82,7 @@ class _Compilations(Listener):
 
 @contextmanager
 def compile_progress() -> Iterator[None]:
-    """Show how many kernels are compiled in the block, once compiling has taken more than a second."""
+    """Show how many kernels are compiled in the `with` block, once compiling has taken more than a second."""
     listener = _Compilations()
     with install_listener("numba:compile", listener):
         try:

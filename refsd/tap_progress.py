@@ -1,4 +1,4 @@
-"""Taps that show on stderr what has been computed, once the work has taken two seconds."""
+"""Taps that show the progress of a model on stderr, once it has run for two seconds."""
 
 import sys
 import time
@@ -10,11 +10,11 @@ from rich.console import Console
 
 from refsd.module import Taps
 
-PATIENCE = 2.0  # seconds that pass in silence
+PATIENCE = 2.0  # seconds before anything is shown
 
 
 class ShownTaps(Taps):
-    """Taps whose latest name stands in a line on stderr, until the block ends that uses them."""
+    """Taps that show the latest recorded name in a status line on stderr, until their `with` block ends."""
 
     def __init__(self, label: str, pattern: str = "*", ops: bool = False, names: Collection[str] | None = None):
         super().__init__(pattern, ops, names)

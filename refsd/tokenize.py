@@ -1,4 +1,4 @@
-"""What `refsd tokenize` does: open a tokenizer, apply a family's text rule, print or write the ids."""
+"""Run `refsd tokenize`: open a tokenizer, apply a family's text rule, print or write the ids."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ DEFAULT_FAMILY = {"clip": "sd1", "clip_g": "sdxl", "t5": "flux", "qwen3": "zimag
 
 
 class Options(NamedTuple):
-    """The command line of `refsd tokenize`."""
+    """Command-line arguments of `refsd tokenize`."""
 
     model: Path | None
     tokenizer: Path | None
@@ -37,7 +37,7 @@ class Options(NamedTuple):
 
 
 def run(options: Options) -> None:
-    """Raises BadInput, in one line, before anything is written."""
+    """Tokenize the prompts and print or write the ids. Raises BadInput, in one line, before writing anything."""
     if options.component not in DEFAULT_FAMILY:
         raise BadInput(f"--component {options.component}: expected one of {', '.join(DEFAULT_FAMILY)}")
     family = options.family or DEFAULT_FAMILY[options.component]
