@@ -44,12 +44,13 @@ class Run(NamedTuple):
     def between(self, size: np.ndarray) -> np.ndarray:
         """Bound on storing numbers of this size in the middle of an operation that torch composes of several.
 
-        It is 0 where storage is as wide as compute.
+        It is 0 where storage is as wide as compute, and inf beyond the largest number that is stored.
         """
         if self.numerics.storage == self.numerics.compute:
             return np.zeros_like(size)
         dtype = self.numerics.storage_dtype
-        return unit(dtype) * size + float(ml_dtypes.finfo(dtype).smallest_subnormal) / 2
+        moved = unit(dtype) * size + float(ml_dtypes.finfo(dtype).smallest_subnormal) / 2
+        return np.where(size > largest(dtype), np.inf, moved)
 
     def moved(self, name: str, through: str | None = None) -> np.ndarray:
         """What storing an input, and passing it through a type, does to it."""

@@ -100,6 +100,10 @@ class EngineFailure(Exception):
         super().__init__(printable(" ".join(message.split())))
 
 
+class EngineDied(EngineFailure):
+    """The engine's process ended before it answered, or was ended because no answer came in time."""
+
+
 class EngineSearch(NamedTuple):
     """What a look for an engine gave: the engine, or why there is none."""
 

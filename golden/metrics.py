@@ -197,7 +197,7 @@ def _errors(z: np.ndarray, truth: np.ndarray, channel: int) -> Errors:
         at=at,
         rms=math.sqrt(float(np.mean(z**2))),
         bias=float(z.mean()),
-        gain=float((z * np.sign(np.atleast_1d(truth))).mean()),
+        gain=float((z * np.nan_to_num(np.sign(np.atleast_1d(truth)))).mean()),
         channel=float(channels.max()),
         channel_at=int(channels.argmax()),
         tile=math.sqrt(float(tiles.max())),

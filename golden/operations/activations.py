@@ -91,18 +91,23 @@ _GELU_TANH_ERROR = (
 )
 
 
-# In float32 exp(-x) overflows below -88.7, and x / inf is 0 where the truth is not yet: it is |x| 2^-128 at most.
-_OVERFLOW = 2.0**-104
+# In float32 a sigmoid below the smallest normal number, 2^-126, may be flushed to 0 before x meets it, and is 0
+# where exp(-x) overflows: |x| 2^-126 at most, in units of u.
+_FLUSHED = 2.0**-102
 
 
 # exp(-a x): the product's rounding moves the exponent by u |a x|, felt where the sigmoid is not yet 1.
-SILU_ERROR = (_SILU_SLOPE, lambda x: np.where(x < 0, 1.0, 0.0) * 2, lambda x: _OVERFLOW * np.abs(x))
+SILU_ERROR = (_SILU_SLOPE, lambda x: np.where(x < 0, 1.0, 0.0) * 2, lambda x: _FLUSHED * np.abs(x))
+
+
+# The product 1.702 x rounds by u, and 1.702 in float32 is 0.22 u off.
+_OF_CONSTANT = 1.22
 
 
 _QUICK_GELU_ERROR = (
     1.12,
-    lambda x: 2 + 1.702 * np.abs(x) / (1 + np.exp(np.clip(1.702 * x, -60, 60))),
-    lambda x: _OVERFLOW * np.abs(x),
+    lambda x: 2 + _OF_CONSTANT * 1.702 * np.abs(x) / (1 + np.exp(np.clip(1.702 * x, -60, 60))),
+    lambda x: _FLUSHED * np.abs(x),
 )
 
 

@@ -4,16 +4,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from refsd.golden.bounds import Run, products
 from refsd.golden.mutations import Wrong, answer, other_input
 from refsd.golden.operation import Mutant, values
-from refsd.golden.rounding import Bound, Terms, unit, unit_of_type
+from refsd.golden.rounding import Bound, Terms, largest, unit, unit_of_type
 from refsd.kernels.adapters import Conv2d, Linear
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import lokr_rank
 from refsd.kernels.conv2d_im2col import conv2d_im2col
+from refsd.numerics.tensor import SCALAR_TYPES
 
 
 def lokr_ranks(inputs) -> tuple[int | None, int]:
@@ -114,7 +116,7 @@ def delta_bound(delta: Callable[[Factors], np.ndarray], scale: Callable[[Run], f
             return conv2d_im2col(values, weight, none, run.params["stride"], tuple(run.params["padding"]))
 
         exact = s * delta(factors)
-        upper = s * delta({name: value + moved[name] for name, value in factors.items()})
+        upper = s * delta(upper_of(factors, moved))
         absolute = apply(upper, x + dx)
         squares = apply(s**2 * delta({name: (f + moved[name]) ** 2 for name, f in factors.items()}), (x + dx) ** 2)
         terms = Terms().add(np.maximum(absolute - apply(exact, x), 0) if dx.any() or _any(moved) else 0 * absolute)
@@ -127,9 +129,32 @@ def delta_bound(delta: Callable[[Factors], np.ndarray], scale: Callable[[Run], f
             terms.add((len(factors) - 1) * between * absolute)
         if kept > run.u:
             terms.add(2 * kept * absolute)
-        return run.rounded(terms)
+        lost, beyond = _between_factors(run, upper_of(factors, moved), through, s, x + dx)
+        bound = run.rounded(terms.add(lost))
+        return bound._replace(limit=np.where(beyond, np.inf, bound.limit))
 
     return bound
+
+
+def upper_of(factors: Factors, moved: Factors) -> Factors:
+    return {name: value + moved[name] for name, value in factors.items()}
+
+
+def _between_factors(run: Run, factors: Factors, through: str | None, scale: float, x) -> tuple[float, np.ndarray]:
+    """What lies between two factors, in whatever order an engine takes them, where it is stored in 16 bits.
+
+    A factor makes a number larger by its largest sum of a row; R is the product of those above 1. Each number
+    between loses half a subnormal at most, which R s magnifies; where max |x| R s is beyond the type, anything may
+    follow.
+
+    -> the loss; whether a token's (a picture's) numbers may overflow, broadcast to y
+    """
+    types = [run.numerics.storage_dtype, *([SCALAR_TYPES[through]] if through in SCALAR_TYPES else ())]
+    sums = (float(f.reshape(len(f), -1).sum(axis=1).max()) for f in factors.values())
+    reach = max(scale, 1.0) * math.prod(max(a, 1.0) for a in sums)
+    lost = (len(factors) - 1) * reach * max(float(ml_dtypes.finfo(t).smallest_subnormal) for t in types) / 2
+    channels = tuple(range(1, x.ndim)) if filter_of(run.inputs) else -1
+    return lost, x.max(axis=channels, keepdims=True) * reach > min(map(largest, types))
 
 
 def _any(moved: Factors) -> bool:

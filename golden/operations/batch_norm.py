@@ -12,13 +12,21 @@ from refsd.kernels.batch_norm import batch_norm
 
 
 def _run(a, inputs, params):
-    return a.apply(batch_norm, *(values(a, inputs[name]) for name in ("x", "mean", "var")), eps=params["eps"])
+    x, mean, var = (values(a, inputs[name]) for name in ("x", "mean", "var"))
+    if a.numerics.storage == a.numerics.compute:
+        return a.apply(batch_norm, x, mean, var, eps=params["eps"])
+    # Composed of several operations: torch's way with a tensor that is not contiguous.
+    x, mean, var = (a.settled(t) for t in (x, mean, var))
+    r = a.settled(1 / np.sqrt(a.settled(var + a.numerics.compute_dtype.type(params["eps"]))))
+    return a.store(a.settled(x - mean[:, None, None]) * r[:, None, None])
 
 
 def _bound(run: Run) -> Bound:
     """y = (x - m) r, r = (v + eps)^(-1/2), or x r - m r.
 
     r (dx + dm) + |x - m| r dv / (2 (v + eps)) + 4 u (|x| + |m|) r
+
+    Composed of several operations, it stores x - m, v + eps and r.
     """
     x, dx = run.inputs["x"], run.moved("x")
     m, dm, v, dv = (
@@ -26,7 +34,9 @@ def _bound(run: Run) -> Bound:
     )
     square = v + run.params["eps"]
     r = 1 / np.sqrt(square)
+    dv = dv + np.where(run.between(square) < square, run.between(square + dv), np.inf)  # stored as 0, r is inf
     terms = Terms().add(r * dx).add(r * dm).add(np.abs(x - m) * r * dv / (2 * square))
+    terms.add(r * run.between(np.abs(x - m) + dx + dm)).add(np.abs(x - m) * run.between(r * (1 + dv / square)))
     return run.rounded(terms.add(4 * run.u * (np.abs(x) + np.abs(m)) * r))
 
 

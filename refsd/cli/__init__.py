@@ -24,6 +24,7 @@ _COMMANDS = (
     "compare",
     "disagree",
     "shrink",
+    "fuzz",
     "txt2img",
     "tokenize",
     "forward",

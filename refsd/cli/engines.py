@@ -20,8 +20,10 @@ def reference_engine(profile: str):
     return engine
 
 
-def one_engine(argument: str):
+def one_engine(argument: str, **options):
     """Find a single engine: "torch" is the first engine of torch, "torch-bf16" the engine of that name.
+
+    options: for the engine's `find`: timeout, seconds that an answer may take
 
     Raises BadInput if it is missing.
     """
@@ -37,7 +39,7 @@ def one_engine(argument: str):
     kind = name if name in registry.FOLDERS else kind
     if path:
         note_input(Path(path))
-    looked = registry.find(f"{kind}{colon}{path}", model_files=model_files)
+    looked = registry.find(f"{kind}{colon}{path}", model_files=model_files, **options)
     found = [one.engine for one in looked if one.engine is not None]
     if not found:
         raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why_not for one in looked)}")

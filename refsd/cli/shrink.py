@@ -8,7 +8,8 @@ _ENGINE = typer.Argument(
     metavar="ENGINE", help="torch, torch-bf16, ggml[:LIBRARY], exec:PROGRAM, gguf-py, refsd[:PROFILE], ..."
 )
 _CASE = typer.Argument(
-    metavar="CASE", help="A case's name (`refsd golden list`), or a folder that `refsd shrink` wrote."
+    metavar="CASE",
+    help="A case (`refsd golden list`), a random one (fuzz/7/rope/0), or a folder of `refsd shrink`.",
 )
 _OUT = typer.Option(Path("refsd-shrunk"), "-o", "--out", help="Folder to write; one written before is replaced.")
 _SECONDS = typer.Option(
@@ -37,13 +38,13 @@ def shrink(
     """
     from refsd.cli.ending import interruptible
     from refsd.cli.engines import one_engine
+    from refsd.cli.find_case import find_case
     from refsd.cli.steps import found_so_far
     from refsd.golden.output_file import check_replaceable
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
     from refsd.shrinking import folder
     from refsd.shrinking.failure import ask, failure_of, runner_of
-    from refsd.shrinking.find_case import find_case
     from refsd.shrinking.shrink import shrink as reduce
 
     asked, judged = find_case(case), one_engine(engine)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineDied, EngineFailure
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 MAX_FILE = 4 << 30  # default limit in bytes of any file that a program writes
@@ -79,7 +79,7 @@ class Supervised:
         pause = 0.01
         while (code := self.poll(pause)) is None:
             if time.monotonic() > deadline:
-                raise EngineFailure(f"no answer after {timeout:g} s")
+                raise EngineDied(f"no answer after {timeout:g} s")
             look()
             pause = min(1.5 * pause, _LONGEST_PAUSE)
         return code

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 from refsd.engines.frames import read_message, write_message
 from refsd.engines.relocation import environment
 from refsd.engines.supervised import ending, last_words
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.numerics.tensor import StoredTensor
 
 
@@ -50,8 +50,8 @@ class Worker:
             code = process.wait()
             self._close()
             if late.is_set():
-                raise EngineFailure(f"no answer after {self.timeout:g} s") from None
-            raise EngineFailure(f"{ending(code)}: {last_words(self._log, log_start)}") from None
+                raise EngineDied(f"no answer after {self.timeout:g} s") from None
+            raise EngineDied(f"{ending(code)}: {last_words(self._log, log_start)}") from None
         finally:
             watchdog.cancel()
         if "error" in answer:

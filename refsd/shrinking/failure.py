@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
@@ -37,7 +39,7 @@ class Failure(NamedTuple):
     margin: float
 
     def is_that_of(self, other: "Failure") -> bool:
-        """Whether another answer fails so: the same status, kind and place, its causes with the likeliest here."""
+        """Whether another answer fails so: with the same status, kind and place, and the likeliest cause."""
         same = (self.status, self.kind, self.place) == (other.status, other.kind, other.place)
         explained = not self.causes or self.causes[0] in other.causes
         return same and explained and other.margin >= min(self.margin, _CLEAR)
@@ -72,13 +74,14 @@ def runner_of(kinds: Judges | None = None) -> Runner:
 
 
 def ask(runner: Runner, engine: Engine, case: Case) -> Result | None:
-    """The verdict on one case; None where the case does not fit together, or the engine does not take it."""
+    """The verdict on one case; None where it does not fit together, has no answer, or is not for the engine."""
     try:
         if engine.refuses(case) is not None:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's, of known bugs that make no sense in tiny sizes
-            runner.truths(case)
+            if any(np.isnan(y).any() for y in runner.truths(case).values() if y.dtype.kind == "f"):
+                return None
             (result,) = conform.run(runner, [engine], [case])
     except NO_CASE:
         return None

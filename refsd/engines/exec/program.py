@@ -10,7 +10,7 @@ from typing import Any
 from refsd.engines.relocation import environment
 from refsd.engines.supervised import MAX_FILE, Supervised, ending, last_words
 from refsd.engines.work_folder import WorkFolder
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineDied, EngineFailure
 
 PROTOCOL = 1
 _MAX_OUTPUT = 256 << 20
@@ -60,7 +60,7 @@ class Program:
                 self._supervised.end()
             look()
             if code != 0:
-                raise EngineFailure(f"{ending(code)}: {last_words(log)}")
+                raise EngineDied(f"{ending(code)}: {last_words(log)}")
             try:
                 return folder.read(output, self.max_output if most is None else most)
             except EngineFailure as error:

@@ -21,7 +21,7 @@ from refsd.engines.exec.program import Program, full_request
 from refsd.engines.relocation import environment
 from refsd.engines.supervised import Supervised, ending, last_words
 from refsd.engines.work_folder import WorkFolder
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.numerics.printable import printable
 
 _ANSWER = re.compile(rb'\{\s*"done"\s*:')
@@ -83,9 +83,9 @@ class ServedProgram:
             if answer is not None:
                 return answer
             if code is not None:
-                raise EngineFailure(f"{ending(code)}: {process.last_words()}")
+                raise EngineDied(f"{ending(code)}: {process.last_words()}")
             if time.monotonic() > deadline:
-                raise EngineFailure(f"no answer after {self._program.timeout:g} s")
+                raise EngineDied(f"no answer after {self._program.timeout:g} s")
             pause = min(1.5 * pause, longest)
 
     def _alive(self) -> "_Process":

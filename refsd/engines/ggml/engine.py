@@ -143,11 +143,14 @@ class GgmlEngine:
 
 
 def _hides_rows(case: Case) -> bool:
-    """True if the mask hides every key from some query and the case has no sinks."""
+    """True if the mask, or a causal diagonal, may hide every key from some query and the case has no sinks."""
     mask = case.inputs.get("mask")
-    if "sinks" in case.inputs or mask is None or mask.data != "masked":
+    if "sinks" in case.inputs:
         return False
-    return mask.n > 0
+    hiding = mask is not None and mask.data in ("masked", "late")
+    if case.params.get("causal"):
+        return hiding or case.params.get("diagonal", 0) < 0
+    return mask is not None and mask.data == "masked" and mask.n > 0
 
 
 def _never(case: Case) -> str | None:

@@ -57,11 +57,14 @@ _POSITIONS = ("timesteps", "guidance")
 
 class TorchEngine:
     """
+    any_layout:  an operation's tensors may lie in memory as they like, and reach torch so
     name:        "torch", "torch-f16", "torch-bf16"; on a GPU "torch-cuda", "torch-cuda-f16", ...
     dtype:       of every parameter and activation
     where:       "cpu", "cuda", or "channels_last": on a CPU, pictures and filters with the channels last in memory
     model_files: gives the diffusers folder of a case's model
     """
+
+    any_layout = True
 
     def __init__(self, name: str, dtype: str, where: str, numerics: Numerics, model_files: ModelFiles | None):
         import torch
@@ -170,7 +173,8 @@ class TorchEngine:
             return torch.from_numpy(np.array(x, np.float32)).to(self._device)
         if x.dtype.kind in "iu":
             return torch.from_numpy(x.astype(np.int64)).to(self._device)
-        y = torch.from_numpy(np.array(x, np.float32)).to(self._device, self._dtype)
+        x = np.array(x, np.float32) if x.flags.c_contiguous else np.asarray(x, np.float32)
+        y = torch.from_numpy(x).to(self._device, self._dtype)
         return y.to(memory_format=torch.channels_last) if self._channels_last and y.ndim == 4 else y
 
     def _model(self, case: Case):

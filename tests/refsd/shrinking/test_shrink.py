@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.cli.find_case import find_case
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking import folder, ggml_program
 from refsd.shrinking.failure import ask, failure_of, runner_of
-from refsd.shrinking.find_case import find_case
 from refsd.shrinking.shrink import shrink
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"

@@ -19,7 +19,8 @@ def _only_zeros_or_a_circle(case: Case) -> str | None:
 
 
 def _roll(g: Graph, inputs: Inputs, params: Params) -> Result:
-    return Result(g.roll(g.floats(inputs["x"]), params["right"], params["down"], 0, 0), inputs["x"].shape)
+    _, _, H, W = inputs["x"].shape
+    return Result(g.roll(g.floats(inputs["x"]), params["right"] % W, params["down"] % H, 0, 0), inputs["x"].shape)
 
 
 def _concat(g: Graph, inputs: Inputs, params: Params) -> Result:

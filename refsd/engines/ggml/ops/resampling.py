@@ -55,6 +55,9 @@ BUILDERS: dict[str, Builder] = {
     "max_pool2d": Builder(_pool(_MAX), ("ggml_pool_2d",)),
 }
 REFUSALS: dict[str, Refusal] = {
+    "upsample_nearest": lambda case: (
+        "ggml_upscale wants a factor above 1" if case.params.get("factor") == 1 else None
+    ),
     "resize_bicubic": _only_without_antialias,
     "avg_pool2d": _only_with_the_padding,
 }

@@ -2,17 +2,22 @@
 
 from pathlib import Path
 
-from refsd import cases as corpus
-from refsd.golden.case import Case
 from refsd.golden.wording import did_you_mean
-from refsd.numerics.errors import BadInput
-from refsd.shrinking import folder
 
 
-def find_case(text: str) -> Case:
-    """A case of the corpus by its name, or that of a folder which `refsd shrink` wrote. Raises BadInput."""
+def find_case(text: str):
+    """A case of the corpus or a random one by its name, or that of a folder of `refsd shrink`. Raises BadInput."""
+    from refsd import cases as corpus
+    from refsd.fuzzing.draw import draw
+    from refsd.fuzzing.random_case import parse
+    from refsd.numerics.errors import BadInput
+    from refsd.shrinking import folder
+
     if text in corpus.CASES:
         return corpus.CASES[text]
+    random = parse(text)
+    if random is not None:
+        return draw(*random)
     path = Path(text)
     if path.name == folder.CASE:
         path = path.parent

@@ -1,0 +1,57 @@
+"""An engine as it is asked random cases: in any memory layout, and so that a crash or a hang is only its own."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from refsd.engines.worker import Worker
+from refsd.fuzzing.random_case import lay_out
+from refsd.golden.case import Case
+from refsd.golden.engine import Engine, EngineDied, EngineFailure
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor
+
+
+class AskedEngine:
+    """
+    layout:  of the tensors of the next case, for engines that take any
+    refused: why the engine refused the last case when it was asked; "" if it answered or died
+    """
+
+    def __init__(self, engine: Engine, argument: str, timeout: float):
+        """argument: the engine, as the command line calls it; timeout: seconds for an answer, of torch"""
+        self.engine, self.name, self.version = engine, engine.name, engine.version
+        self.any_layout = bool(getattr(engine, "any_layout", False))
+        self.layout, self.refused = "contiguous", ""
+        # What runs in this process takes refsd with it when it crashes: it gets a process of its own.
+        name, colon, path = argument.partition(":")
+        alone = ["-m", "refsd.fuzzing.worker", f"{name.split('-')[0]}{colon}{path}", engine.name]
+        self._worker = Worker(alone, timeout) if self.any_layout else None
+
+    def refuses(self, case: Case) -> str | None:
+        return self.engine.refuses(case)
+
+    def numerics(self, case: Case) -> Numerics:
+        return self.engine.numerics(case)
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return self.engine.deviations(case)
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        self.refused = ""
+        try:
+            if self._worker is None:
+                return self.engine.run(case, inputs)
+            plain = Case(case.name, case.op, case.inputs, case.params)
+            header = {"case": msgspec.to_builtins(plain), "layout": self.layout}
+            _, outputs = self._worker.ask(header, inputs)
+            return {name: tensor.data for name, tensor in outputs.items()}
+        except EngineFailure as error:
+            self.refused = "" if isinstance(error, EngineDied) else str(error)
+            raise
+
+
+def laid_out(inputs: Mapping[str, StoredTensor], layout: str) -> dict[str, StoredTensor]:
+    return {name: lay_out(tensor, layout) for name, tensor in inputs.items()}

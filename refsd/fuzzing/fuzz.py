@@ -1,0 +1,199 @@
+"""Ask an engine random cases, reduce what it fails, and keep one find of each kind."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from refsd import __version__
+from refsd.fuzzing.asked import AskedEngine
+from refsd.fuzzing.draw import draw, rounds
+from refsd.fuzzing.random_case import RandomCase
+from refsd.golden import verdict
+from refsd.golden.case import Case
+from refsd.golden.conform import Result, Runner
+from refsd.golden.operations import OPERATIONS
+from refsd.shrinking.failure import Failure, ask, failure_of
+from refsd.shrinking.shrink import Shrunk, shrink
+
+# For the reduction of one find.
+_SECONDS = 20.0
+
+
+class Find(msgspec.Struct):
+    """
+    case:   the random case that showed it first
+    layout: of its tensors in memory
+    op:     its operation
+    kind:   "wrong", "deviates", "crash" (or no answer in time), "error"
+    title:  what is wrong, in a few words
+    causes: known bugs that explain it, or deviations
+    reason: the verdict on the smallest case
+    shapes: of the smallest case's inputs; params: of the smallest case
+    times:  in how many cases it was seen
+    folder: that reproduces it
+    """
+
+    case: str
+    layout: str
+    op: str
+    kind: str
+    title: str
+    causes: list[str]
+    reason: str
+    shapes: dict[str, list[int]]
+    params: dict
+    times: int = 1
+    folder: str = ""
+
+
+class Outcome(msgspec.Struct):
+    """
+    refsd:      version
+    engine, version: that was asked
+    seed:       of the cases
+    asked:      cases that were judged, by operation
+    refused:    cases that the engine does not take, by reason
+    unjudged:   cases in which nothing can be judged
+    finds:      one of each kind
+    seconds:    that it took
+    partial:    how it ended, if it was interrupted
+    """
+
+    refsd: str
+    engine: str
+    version: str
+    seed: int
+    asked: dict[str, int]
+    refused: dict[str, int]
+    unjudged: int
+    finds: list[Find]
+    seconds: float
+    partial: str = ""
+
+
+class _Known(NamedTuple):
+    """A find, and how the engine failed there."""
+
+    find: Find
+    failure: Failure
+
+
+class Fuzzer:
+    """
+    runner: judges
+    keep:   writes a find's folder -> its name; the shrunk case, and how many finds there are before
+    """
+
+    def __init__(self, engine: AskedEngine, runner: Runner, keep: Callable[[Shrunk, int], str] = lambda s, n: ""):
+        self.engine, self.runner, self._keep = engine, runner, keep
+        self.asked: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.unjudged = 0
+        self._known: list[_Known] = []
+        self.begun = time.monotonic()
+
+    @property
+    def finds(self) -> list[Find]:
+        return [known.find for known in self._known]
+
+    def try_case(self, case: RandomCase) -> Find | None:
+        """Ask one case -> a new find, or None."""
+        refusal = self.engine.refuses(case)
+        if refusal is not None:
+            self.refused[refusal] += 1
+            return None
+        self.engine.layout = case.layout
+        result = self._ask(case)
+        if result is None:
+            if not self.engine.refused:
+                self.unjudged += 1
+            return None
+        self.asked[case.op] += 1
+        failure = failure_of(result)
+        if failure is None:
+            return None
+        same = next((known for known in self._known if _alike(known.failure, failure)), None)
+        if same is not None:
+            same.find.times += 1
+            return None
+        return self._new(case, result, failure)
+
+    def _ask(self, case: Case) -> Result | None:
+        """The verdict; None where there is none, or where the engine refused the case when it was asked."""
+        self.engine.refused = ""
+        result = ask(self.runner, self.engine, case)
+        if result is not None and result.status == verdict.ERROR and self.engine.refused:
+            self.refused[self.engine.refused] += 1
+            return None
+        return result
+
+    def _in_order(self, case: RandomCase, failure: Failure) -> tuple[RandomCase, Result] | None:
+        """The case in the usual layout, if it fails there likewise."""
+        before, self.engine.layout = self.engine.layout, "contiguous"
+        result = None if before == "contiguous" else self._ask(case)
+        other = result and failure_of(result)
+        if result is not None and other is not None and failure.is_that_of(other):
+            return replace(case, layout="contiguous"), result
+        self.engine.layout = before
+        return None
+
+    def _new(self, case: RandomCase, result: Result, failure: Failure) -> Find:
+        plain = self._in_order(case, failure)
+        if plain is not None:
+            case, result = plain
+        shrunk = shrink(self._ask, case, result, _SECONDS)
+        smallest = failure_of(shrunk.result) or failure
+        shapes = {name: list(tensor.shape) for name, tensor in shrunk.case.tensors.items()}
+        title = (*smallest.causes, *shrunk.result.looks, smallest.kind)[0]
+        find = Find(case.name, case.layout, case.op, _kind(failure), title, [*failure.causes], "", shapes, {})
+        find.reason, find.params = shrunk.result.reason, dict(shrunk.case.params)
+        find.folder = self._keep(shrunk, len(self._known))
+        self._known.append(_Known(find, failure))
+        return find
+
+
+def _kind(failure: Failure) -> str:
+    if failure.status == verdict.ERROR:
+        return "crash" if failure.kind.startswith(("ended by", "ended with", "no answer")) else "error"
+    return "deviates" if failure.status == verdict.DEVIATES else "wrong"
+
+
+def _alike(one: Failure, other: Failure) -> bool:
+    """Whether two failures are one find: of one operation and kind, with a cause in common or none."""
+    if (one.place, one.status, one.kind) != (other.place, other.status, other.kind):
+        return False
+    return bool({*one.causes} & {*other.causes}) or not (one.causes or other.causes)
+
+
+def cases(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> Iterator[RandomCase]:
+    """Random cases of these operations, until there were so many or the time is over."""
+    until = time.monotonic() + seconds
+    for drawn, (op, number) in enumerate(rounds(seed, ops)):
+        if drawn == count or (count is None and time.monotonic() > until):
+            return
+        yield draw(seed, op, number)
+
+
+def operations_of(engine: AskedEngine) -> list[str]:
+    """The operations of which the engine takes some case."""
+    return [op for op, page in OPERATIONS.items() if any(engine.refuses(case) is None for case in page.cases)]
+
+
+def outcome(fuzzer: Fuzzer, seed: int, partial: str = "") -> Outcome:
+    """What was found until now."""
+    return Outcome(
+        __version__,
+        fuzzer.engine.name,
+        fuzzer.engine.version,
+        seed,
+        dict(sorted(fuzzer.asked.items())),
+        dict(fuzzer.refused.most_common()),
+        fuzzer.unjudged,
+        fuzzer.finds,
+        time.monotonic() - fuzzer.begun,
+        partial,
+    )

@@ -1,0 +1,192 @@
+"""Random cases are drawn from the pages, the same for a seed; what an engine fails is found and reduced."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from injection import Bug, Injected, wrong_operation
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.fuzzing import fuzz
+from refsd.fuzzing.asked import AskedEngine
+from refsd.fuzzing.draw import draw, rounds
+from refsd.fuzzing.random_case import LAYOUTS, lay_out, name_of, parse
+from refsd.golden import dimensions
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineDied, EngineFailure
+from refsd.golden.operations import OPERATIONS
+from refsd.golden.recipe import Recipe, realize
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT32
+from refsd.shrinking import folder
+from refsd.shrinking.failure import runner_of
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "exec" / "engine.py"
+ENGINE = f"exec:{sys.executable} {EXAMPLE}"
+MANY = 40
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_what_is_drawn_is_a_case_of_its_page(op):
+    page = OPERATIONS[op]
+    cases = [draw(7, op, number) for number in range(8)]
+    for case in cases:
+        shapes = {name: tensor.shape for name, tensor in case.realize().items()}
+        dimensions.check(page, shapes, page.complete(case.inputs, case.params))
+    assert len({str(case.inputs) + str(case.params) for case in cases}) == 8
+    assert draw(7, op, 3) == cases[3] and draw(8, op, 3).inputs != cases[3].inputs
+
+
+def test_sizes_at_the_limits_all_data_sets_and_layouts_occur():
+    cases = [draw(1, op, number) for op in ("linear", "layer_norm", "conv2d", "add") for number in range(MANY)]
+    sizes = {size for case in cases for recipe in case.inputs.values() for size in recipe.shape}
+    assert {1, 2, 3, 31, 32, 33, 255, 256, 257} <= sizes and sizes & {1023, 1024, 1025}
+    data = {recipe.data for case in cases for recipe in case.inputs.values()}
+    assert {"bell", "outliers", "wide", "tiny", "shifted", "integers", "constant", "prefix"} <= data
+    assert {case.layout for case in cases} == LAYOUTS.keys()
+    params = {str(case.params) for case in cases if case.op == "conv2d"}
+    assert len(params) > 10
+
+
+def test_a_name_is_a_case():
+    assert parse(name_of(7, "conv2d", 12)) == (7, "conv2d", 12) and parse("conv2d/f32/x") is None
+    with pytest.raises(BadInput, match="did you mean"):
+        parse("fuzz/7/conv2/1")
+
+
+def test_every_operation_has_its_turn_in_a_new_order():
+    first, second = (list(itertools.islice(rounds(seed, "abcd"), 8)) for seed in (1, 2))
+    assert {op for op, _ in first[:4]} == {*"abcd"} and {number for _, number in first[4:]} == {1}
+    assert first != second and first == list(itertools.islice(rounds(1, "abcd"), 8))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4, 5)])
+def test_a_layout_moves_no_number(layout, shape):
+    before = realize(Recipe(shape), "x")
+    after = lay_out(before, layout).data
+    assert np.array_equal(after, before.data) and after.shape == shape
+    if layout != "contiguous" and len(shape) == 4:
+        assert not after.flags.c_contiguous
+
+
+def engine(bug: Bug) -> AskedEngine:
+    return AskedEngine(Injected(bug, FLOAT32, None), "injected", 10.0)
+
+
+def fuzzed(bug: Bug, ops, count, seed=7):
+    fuzzer = fuzz.Fuzzer(engine(bug), runner_of())
+    for case in fuzz.cases(seed, ops, count, 0):
+        fuzzer.try_case(case)
+    return fuzzer
+
+
+@pytest.mark.jitted
+def test_an_honest_engine_is_not_accused():
+    fuzzer = fuzzed(Bug(), OPERATIONS, 2 * len(OPERATIONS))
+    assert [(find.case, find.reason) for find in fuzzer.finds] == []
+    assert len(fuzzer.asked) == len(OPERATIONS)
+
+
+def test_a_bug_is_found_reduced_and_counted():
+    def one_group(self, right, x, w, b, g, eps):
+        return right(x, w, b, 1, eps)
+
+    fuzzer = fuzzed(wrong_operation(group_norm=one_group), ["group_norm", "silu"], 12)
+    (find,) = fuzzer.finds
+    assert find.kind == "wrong" and find.causes[0] == "one group" and find.times > 2
+    assert find.shapes == {"x": [1, 2, 1, 1], "weight": [2], "bias": [2]} and find.params["num_groups"] == 2
+    again = fuzzed(wrong_operation(group_norm=one_group), ["group_norm", "silu"], 12)
+    assert again.finds == fuzzer.finds and again.asked == fuzzer.asked
+
+
+def test_two_bugs_are_two_finds():
+    bug = wrong_operation(
+        silu=lambda self, right, x: right(x) * (1 if x.shape[-1] % 2 else 3),
+        tanh=lambda self, right, x: x,
+    )
+    answer = Bug(bug.arithmetic, lambda case, i, y: {"y": np.full_like(y["y"], np.nan)} if case.op == "relu" else y)
+    finds = fuzzed(answer, ["silu", "relu", "add"], 30).finds
+    assert {find.op for find in finds} == {"silu", "relu"}
+
+
+def raising(error):
+    def answer(case: Case, inputs, y):
+        if inputs["x"].shape[-1] > 16:
+            raise error
+        return y
+
+    return Bug(answer=answer)
+
+
+def test_a_crash_is_a_find_and_a_refusal_is_none():
+    (find,) = fuzzed(raising(EngineDied("ended by SIGSEGV: it said nothing")), ["silu"], 12).finds
+    assert find.kind == "crash" and find.shapes == {"x": [17]}
+    fuzzer = fuzzed(raising(EngineFailure("no rows beyond 16")), ["silu"], 12)
+    assert fuzzer.finds == [] and fuzzer.refused["no rows beyond 16"] > 2 and 0 < fuzzer.asked["silu"] < 12
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["fuzz", *map(str, arguments)])
+
+
+def test_the_command_writes_what_it_finds(tmp_path):
+    out = tmp_path / "out"
+    done = run(f"{ENGINE} --bug", "--count", 6, "--seed", 7, "--ops", "layer_norm", "-o", out, "--json")
+    assert done.exit_code == 1, done.output
+    said = json.loads(done.stdout)
+    find = said["finds"][0]
+    assert said["seed"] == 7 and said["asked"]["layer_norm"] + sum(said["refused"].values()) == 6
+    assert json.loads((out / "fuzz.json").read_text()) == said and "eps" in find["causes"][0]
+    assert folder.read(Path(find["folder"])).op == "layer_norm"
+    once = run(f"{ENGINE} --bug", "--only", find["case"], "-o", out)
+    assert once.exit_code == 1 and find["case"] in once.stdout and "1 case of 1 operation" in once.stdout
+    assert run(ENGINE, "--only", find["case"], "-o", out).exit_code == 0 and not out.exists()
+
+
+def test_an_interrupt_leaves_what_was_found(tmp_path, monkeypatch):
+    tried = fuzz.Fuzzer.try_case
+
+    def interrupted(self, case):
+        if self.finds:
+            raise KeyboardInterrupt
+        return tried(self, case)
+
+    monkeypatch.setattr(fuzz.Fuzzer, "try_case", interrupted)
+    done = run(f"{ENGINE} --bug", "--minutes", 5, "--ops", "layer_norm", "-o", tmp_path / "out")
+    assert done.exit_code == 130 and "; interrupted" in done.stdout
+    assert json.loads((tmp_path / "out" / "fuzz.json").read_text())["partial"] == "interrupted"
+
+
+def test_the_time_ends_it(tmp_path):
+    done = run(ENGINE, "--minutes", 0, "-o", tmp_path / "out", "--timeout", 5)
+    assert done.exit_code == 0 and "nothing found" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--ops", "layer"), "--ops layer: no operation matches (did you mean"),
+        (("--ops", "rope"), "takes no case of these operations"),
+        (("--only", "layer_norm/f32/plain"), "expected fuzz/SEED/OPERATION/NUMBER"),
+        (("--only", "fuzz/1/rope/0"), "numpy-example has no rope"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, says, tmp_path):
+    done = run(ENGINE, *arguments, "-o", tmp_path / "out")
+    assert isinstance(done.exception, BadInput) and says in str(done.exception)
+
+
+@pytest.mark.parametrize("arguments", [("--minutes", "-1"), ("--count", "0"), ("--seed", "x")])
+def test_bad_numbers_are_bad_usage(arguments):
+    assert run(ENGINE, *arguments).exit_code == 2
+
+
+def test_a_folder_of_others_is_not_replaced(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = run(ENGINE, "--count", 1, "-o", tmp_path)
+    assert isinstance(done.exception, BadInput) and "not written by refsd" in str(done.exception)
