@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from refsd.golden import explanation
 from refsd.golden.case import Case
-from refsd.golden.explanation import Scene
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
+from refsd.judges.stage_causes import stage_causes
+from refsd.judges.stage_scene import Scene
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
@@ -80,21 +82,26 @@ class StageJudge(Judge):
         case, inputs, truth, honest, numerics, _ = standard
         if found.keys() != truth.keys():
             return []
-        suspects = {}
+        near_by, suspects = {}, {}
         for mutant in self.mutants(case):
             right = self._answer(case, inputs, FLOAT64, mutant.change)
             near = self._answer(case, inputs, numerics, mutant.change)
             if right is None or near is None or right.keys() != truth.keys():
                 continue
+            near_by[mutant.name] = near
             if judge(self._measured(standard._replace(truth=right, honest=near), found, True)).passed:
                 suspects[mutant.name] = near
-        if any(found[name].shape != y.shape for name, y in truth.items()):
-            return list(suspects)
         stage_inputs, stage = self._stage_inputs(case, inputs, FLOAT64), STAGES[case.op]
-        scale = {name: stage.outputs[name].bound(stage_inputs, y, numerics).limit for name, y in truth.items()}
-        scene = Scene(found, truth, honest, {name: np.where(s > 0, s, 1.0) for name, s in scale.items()})
-        named = scene.nearest({name: near for name, near in suspects.items() if scene.explained_by(near)})
-        return named or _other_normals(found, truth)
+        bounds = {name: stage.outputs[name].bound(stage_inputs, y, numerics) for name, y in truth.items()}
+        named = list(suspects)
+        if all(found[name].shape == y.shape for name, y in truth.items()):
+            scale = {name: np.where(bound.limit > 0, bound.limit, 1.0) for name, bound in bounds.items()}
+            scene = explanation.Scene(found, truth, honest, scale)
+            named = scene.nearest({name: near for name, near in suspects.items() if scene.explained_by(near)})
+            named = named or _other_normals(found, truth)
+        if named:
+            return named
+        return stage_causes(Scene(stage, stage_inputs, found, truth, honest, bounds), near_by)
 
     def _stage_inputs(self, case: Case, inputs: Inputs, numerics: Numerics) -> StageInputs:
         dtype = numerics.compute_dtype

@@ -214,6 +214,22 @@ def _rescaled_columns(oft: OutputRotation, weight: np.ndarray, strength: float) 
     return strength * (turned * oft.gain - weight)
 
 
+def _by_means(dora: DoRA, weight: np.ndarray, strength: float) -> np.ndarray:
+    whole, gain, inner = dora.shares(strength)
+    merged = weight + dora.inner.delta(weight, inner)
+    mean = merged.mean(axis=tuple(range(1, weight.ndim)), keepdims=True)
+    if dora.magnitude.size != mean.size:
+        raise NoDifference
+    return whole * ((1 + gain * (dora.magnitude.reshape(mean.shape) / mean - 1)) * merged - weight)
+
+
+def _scaled_afterwards(dora: DoRA, weight: np.ndarray, strength: float) -> np.ndarray:
+    if not isinstance(dora.inner, LoRA) or dora.inner.scale == 1:
+        raise NoDifference
+    whole = dora._replace(inner=dora.inner._replace(scale=1.0)).delta(weight, 1.0)
+    return strength * dora.inner.scale * whole
+
+
 def _taps_swapped(y: np.ndarray) -> np.ndarray:
     return y.reshape(*y.shape[:2], *y.shape[:1:-1]).swapaxes(-1, -2).reshape(y.shape)
 
@@ -286,6 +302,8 @@ _KNOWN = (
             ("on the factor", dora_lycoris),
         )
     ),
+    part("DoRA's rows divided by their means", adapter=_wrong(DoRA, _by_means)),
+    part("alpha over rank on all that DoRA changes", adapter=_wrong(DoRA, _scaled_afterwards)),
     part("rescale left out", adapter=_wrong(OutputRotation, _unrescaled)),
     part("rescale along the columns", adapter=_wrong(OutputRotation, _rescaled_columns)),
     part("the file left out", fits=lambda rows, whole: False),

@@ -20,6 +20,7 @@ _SPACINGS = "leading", "trailing", "linspace_multistep"
 class StepRule(NamedTuple):
     """
     previous:  timesteps, steps -> where each goes; -1: to the picture
+    kept_at:   timesteps, where each goes -> the timesteps whose signal is kept
     final:     what is kept of the signal there
     least:     kept, kept before -> the posterior's variance
     most:      the same -> the step's whole variance
@@ -29,6 +30,7 @@ class StepRule(NamedTuple):
     """
 
     previous: Callable[[np.ndarray, int], np.ndarray]
+    kept_at: Callable[[np.ndarray, np.ndarray], np.ndarray]
     final: float
     least: Callable[[np.ndarray, np.ndarray], np.ndarray]
     most: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -47,6 +49,7 @@ def _variance(least: np.ndarray, most: np.ndarray, share: float | None) -> np.nd
 
 RULE = StepRule(
     previous=lambda t, steps: np.append(t[1:], -1),
+    kept_at=lambda t, previous: previous,
     final=1.0,
     least=lambda kept, before: (1 - before) / (1 - kept) * (1 - kept / before),
     most=lambda kept, before: 1 - kept / before,
@@ -64,7 +67,8 @@ def _run(rule: StepRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t = np.array([round(SD_LEVELS.to_t(sigma)) for sigma in sigmas])
     previous = rule.previous(t, p["steps"])
     kept = _KEPT[t]
-    before = np.where(previous < 0, rule.final, _KEPT[np.clip(previous, 0, _T - 1)])
+    at = rule.kept_at(t, previous)
+    before = np.where(at < 0, rule.final, _KEPT[np.clip(at, 0, _T - 1)])
     variance = rule.variance(rule.least(kept, before), rule.most(kept, before), p["share"])
     around = rule.around(t, previous)
     noised = np.where(around < 0, 0.0, SD_LEVELS.sigmas[np.clip(around, 0, _T - 1)])
@@ -113,6 +117,7 @@ STEPS = Stage(
     known=(
         part("each goes T / steps down", previous=lambda t, steps: np.maximum(t - _T // steps, -1)),
         part("each goes one down", previous=lambda t, steps: t - 1),
+        part("each keeps as of the trained step below", kept_at=lambda t, previous: t - 1),
         part("the last goes to timestep 0", previous=lambda t, steps: np.append(t[1:], 0)),
         part("the lowest level kept at the end", final=float(_KEPT[0])),
         part("the posterior's variance whole", least=RULE.most),

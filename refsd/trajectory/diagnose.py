@@ -9,6 +9,7 @@ from refsd.golden.rounding import unit
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.trajectory import model as analytic
+from refsd.trajectory.changed_solvers import Told, changed_solvers, changed_weights
 from refsd.trajectory.forms import Forms, forms, sensitivities
 from refsd.trajectory.measure import forced, sigma_limits
 from refsd.trajectory.mutants import MUTANTS, Change, answer
@@ -56,7 +57,21 @@ def diagnose(
             named.append(name)
     if not named and right_sigmas and _looks_back_at_the_end(form, y, noise, u, slopes):
         return ["the last step is of second order, where it should be of first"]
-    return named
+    if named:
+        return named
+    told = Told(
+        case,
+        y,
+        right_sigmas,
+        lambda form: _explains(case, form, y, noise, u, slopes, Change()),
+        lambda sigmas: _near(case, y.sigmas, sigmas, u),
+    )
+    changed = changed_solvers(told)
+    if changed or not right_sigmas or not _answers_agree(case, form, y, u, Change()):
+        return changed
+    expected, limits = forced(form, y, noise, u, slopes)
+    weights = changed_weights(form, expected, limits, y, noise)
+    return [weights] if weights else []
 
 
 def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
@@ -88,6 +103,11 @@ def _explains(
     shown = np.concatenate([y.x, y.latent[None]])
     if not (np.abs(shown - expected) <= 4 * limits).all():
         return False
+    return _answers_agree(case, form, y, u, change)
+
+
+def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change) -> bool:
+    """Whether the model's answers are those of a model with this change."""
     guidances, flow = (3 * case.params["guidance"], 0.0), solver_of(case).flow
     columns = [column for column in (y.denoised, y.uncond) if column is not None]
     for k, sigma in enumerate(form.sigmas):

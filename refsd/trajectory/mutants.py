@@ -317,6 +317,22 @@ def _asks_twice(solver: Solver) -> bool:
     return solver.answers > 1
 
 
+def _epsilon(of: Callable[[float], tuple[float, float]]) -> Rows:
+    """Euler as DDIM has it, denoised + sigma_next epsilon. of: sigma -> weights of x and denoised in epsilon"""
+
+    def rows(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+        if _bare(case) != "euler" or form.calls != len(sigmas) - 1:
+            return None
+        rows = form.rows.copy()
+        for k in range(1, len(rows)):
+            x, denoised = of(float(sigmas[k - 1]))
+            rows[k, k - 1] = sigmas[k] * x
+            rows[k, form.calls + k - 1] = 1 + sigmas[k] * denoised
+        return rows
+
+    return rows
+
+
 MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("each step goes to the sigma after the next", Change(_next_but_one)),
     Mutant("eta is missing: no noise is added", Change(_without_eta)),
@@ -329,6 +345,10 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     _on_its_own("trailing"),
     Mutant("h is a decimal logarithm", Change(_log10)),
     Mutant("the last step is left out", Change(_unfinished)),
+    Mutant("denoised stands for epsilon", Change(_epsilon(lambda sigma: (0.0, 1.0)))),
+    Mutant("x stands for epsilon", Change(_epsilon(lambda sigma: (1.0, 0.0)))),
+    Mutant("epsilon is not divided by sigma", Change(_epsilon(lambda sigma: (1.0, -1.0)))),
+    Mutant("epsilon has the other sign", Change(_epsilon(lambda sigma: (-1 / sigma, 1 / sigma)))),
     Mutant("the solver is that of data + sigma noise, not the flow's", Change(_of_exploding, of=_flow)),
     Mutant("the prompt's denoised stands where CFG++ has it without", Change(_guided_throughout, of=_asks_twice)),
     Mutant(

@@ -7,8 +7,6 @@ from held_out import HeldOut
 from injected_files import alpha_of, modules_of, product_of, strength_of
 from injection import Bug, Injection, wrong_answer, wrong_parts
 
-from refsd.kernels.adapters.rotation import cayley
-
 # --- adapters ----------------------------------------------------------------------------------------------------
 
 
@@ -19,7 +17,8 @@ def _only(values):
 def _turned(weight, blocks, strength, rescale):
     """The rows turned by the rotations of the blocks, LyCORIS's strength."""
     n, b, _ = blocks.shape
-    R = strength * cayley(blocks) + (1 - strength) * np.eye(b)
+    R = np.matmul(np.eye(b) + blocks, np.linalg.inv(np.eye(b) - blocks))
+    R = strength * R + (1 - strength) * np.eye(b)
     y = np.einsum("nji,nj...->ni...", R, weight.reshape(n, b, *weight.shape[1:])).reshape(weight.shape)
     return y * (1.0 if rescale is None else rescale.reshape(-1, *(1,) * (weight.ndim - 1)))
 
@@ -164,10 +163,15 @@ def _no_padding(case, values, y):
     return {"context": context}
 
 
+def _pooled(values):
+    return (values[name] for name in ("clip_pooled", "clip_g_pooled") if name in values)
+
+
 def _prompts_interleaved(case, values, y):
     if "y" not in y:
         return None
-    wrong, P = np.array(y["y"]), next(v.shape[1] for k, v in values.items() if k.endswith("_pooled"))
+    wrong = np.array(y["y"])
+    P = wrong.shape[1] if case.params["variant"] == "sd3" else list(_pooled(values))[-1].shape[1]
     wrong[:, :P] = wrong[::-1, :P]
     return {"y": wrong}
 
@@ -336,7 +340,7 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
     "us-te-03": HeldOut(
         "conditioning",
         "huggingface/diffusers@05b38c3c0d (#9280)",
-        wrong_answer("conditioning/*", "y", "items|batch|order", _prompts_interleaved),
+        wrong_answer("conditioning/*", "y", "items?\\b|batch|order", _prompts_interleaved),
     ),
     "us-te-05": HeldOut(
         "conditioning",

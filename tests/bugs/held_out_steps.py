@@ -38,7 +38,8 @@ def _picture_for_noise(model, x, sigmas, draws, case):
     return x
 
 
-def _up_down(sigma, to, eta=1.0):
+def _up_down(sigma, to, case):
+    eta = case.params["eta"]
     up = min(to, eta * math.sqrt(to**2 * (sigma**2 - to**2) / sigma**2))
     return up, math.sqrt(to**2 - up**2)
 
@@ -49,7 +50,7 @@ def _middle_at_the_end(model, x, sigmas, draws, case):
         denoised = model(x, float(sigma))
         if to == 0:
             return denoised
-        up, down = _up_down(sigma, to)
+        up, down = _up_down(sigma, to, case)
         h = math.log(sigma / down)
         middle = math.sqrt(sigma * down)
         x_2 = x.dtype.type(middle / sigma) * x - x.dtype.type(math.expm1(-h / 2)) * denoised
@@ -64,7 +65,7 @@ def _res_of_the_schedule(model, x, sigmas, draws, case):
     old, before = None, 0.0
     for sigma, to in itertools.pairwise(sigmas):
         denoised = model(x, float(sigma))
-        up, down = _up_down(sigma, to) if to else (0.0, 0.0)
+        up, down = _up_down(sigma, to, case) if to else (0.0, 0.0)
         if old is None or down == 0:
             x = x + (x - denoised) / x.dtype.type(sigma) * x.dtype.type(down - sigma)
         else:
@@ -155,7 +156,7 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
         sampled(
             ("heun/karras",),
             "x|latent",
-            "second stage.*sigma|first sigma|sigma of the (step|first)",
+            "sigma in place of sigma_next, in d_2",
             _heun_first_sigma,
         ),
     ),
@@ -195,7 +196,10 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
         "pipeline",
         "huggingface/diffusers@c7469ebe74 (#3839)",
         wrong_answer(
-            "noising/*", "start", "(next|later|other|another|fresh|steps').*(noise|draw|numbers)", _start(_fresh)
+            "noising/*",
+            "start",
+            "(next|later|other|another|fresh|steps').*(noise|draw|numbers)|step_noise",
+            _start(_fresh),
         ),
     ),
     "us-smp-08": HeldOut(
@@ -216,12 +220,14 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
     "us-smp-10": HeldOut(
         "sampler",
         "leejet/stable-diffusion.cpp@2bcff674 (#1435)",
-        sampled(("dpmpp2s_a/karras",), "denoised|x", "told the (next|step's last)|second call", _middle_at_the_end),
+        sampled(
+            ("dpmpp2s_a/*",), "denoised|x", "told the next|sigma_next in place of sigma_mid", _middle_at_the_end
+        ),
     ),
     "us-smp-11": HeldOut(
         "sampler",
         "comfyanonymous/ComfyUI#8030",
-        sampled(("res_multistep_a/karras",), "x|latent", "sigma_down|history", _res_of_the_schedule),
+        sampled(("res_multistep_a/*",), "x|latent", "in place of down_last", _res_of_the_schedule),
     ),
     "us-smp-12": HeldOut("noise", "vladmandic/sdnext@ace616d28", None),
     "us-smp-13": HeldOut(
@@ -271,7 +277,7 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
     "us-inp-07": HeldOut(
         "noise",
         "huggingface/diffusers@2f023d7b84 (#10185)",
-        wrong_answer("noising/*", "start", "variance for|squared|factor squared", _start(_by_variance)),
+        wrong_answer("noising/*", "start", "variance for|square", _start(_by_variance)),
     ),
     "us-vae-04": HeldOut(
         "noise",
@@ -287,7 +293,10 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
         "schedule",
         "kohya-ss/sd-scripts@a1a5627b",
         wrong_parts(
-            "sigmas/flux-*", "sigmas", "tokens", mu=lambda kind, tokens, steps: flux_mu(max(tokens // 64, 1))
+            "sigmas/flux-*",
+            "sigmas",
+            "^tokens|tokens (is|of|[0-9])",
+            mu=lambda kind, tokens, steps: flux_mu(max(tokens // 64, 1)),
         ),
     ),
     "us-sch-03": HeldOut(

@@ -123,7 +123,10 @@ def test_a_known_bug_is_named(name, bug):
 
 def test_numbers_of_a_bug_that_nobody_knows_are_explained_by_none():
     name = "stage/guidance/cfg"
-    found = {"guided": _standard(name).honest["guided"] * np.float32(1.3)}
+    honest = _standard(name).honest["guided"]
+    found = {
+        "guided": honest + np.float32(0.3) * np.sin(np.arange(honest.size, dtype=np.float32)).reshape(honest.shape)
+    }
     assert not _judged(name, found).passed
     assert JUDGE.diagnose(_standard(name), found) == []
 

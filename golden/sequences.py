@@ -1,0 +1,75 @@
+"""How one sequence of whole numbers, such as a prompt's tokens, differs from another, in words."""
+
+import difflib
+
+import numpy as np
+
+_LISTED = 4
+
+
+def sequence_difference(found: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
+    """The difference of rows of ids in a phrase; None where there is none, or no short one.
+
+    found, truth: [rows, length]; unit: what one number is, "token"
+    """
+    if found.ndim != 2 or truth.ndim != 2 or np.array_equal(found, truth):
+        return None
+    if len(found) != len(truth):
+        same = min(len(found), len(truth))
+        rest = f"{len(found)} rows of {unit}s for {len(truth)}"
+        if found.shape[1] == truth.shape[1] and np.array_equal(found[:same], truth[:same]):
+            return (
+                f"{rest}: the last {abs(len(found) - len(truth))} {'left out' if same < len(truth) else 'too many'}"
+            )
+        return f"{rest}: {_of_rows(found.ravel(), truth.ravel(), unit, truth)}"
+    row = int(np.argmax([not np.array_equal(a, b) for a, b in zip(found, truth, strict=True)]))
+    where = f" in row {row}" if len(truth) > 1 else ""
+    return _of_rows(found[row], truth[row], unit, truth) + where
+
+
+def _of_rows(found: np.ndarray, truth: np.ndarray, unit: str, rows: np.ndarray) -> str:
+    a, b = found.astype(np.int64).tolist(), truth.astype(np.int64).tolist()
+    longer = f"{len(a)} {unit}s for {len(b)}: " if len(a) != len(b) else ""
+    padding = b[-1] if len(b) > 1 and b[-1] == b[-2] else None
+    own, right = _content(a), _content(b)
+    if (own == right or (padding is not None and [*own, a[-1]] == right)) and len(a) == len(b):
+        return f"padding is {a[-1]} for {b[-1]}"
+    if len(own) < len(right) and own == right[: len(own)]:
+        return f"{longer}cut off after {unit} {len(own) - 1}: {len(right) - len(own)} are missing"
+    if len(own) > len(right) and own[: len(right)] == right:
+        more = own[len(right) :]
+        return f"{longer}{len(more)} {unit}s too many behind {unit} {len(right) - 1}: {_ids(more)}"
+    if len(own) == len(right) and own[:-1] == right[:-1]:
+        return f"{longer}the last {unit} is {own[-1]} for {right[-1]}"
+    parts = []
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, right, own, autojunk=False).get_opcodes():
+        if kind == "delete":
+            parts.append(f"{_role(i, j, right, unit)} ({_ids(right[i:j])}) left out")
+        elif kind == "insert":
+            parts.append(f"{_ids(own[k:m])} put in before {unit} {i}")
+        elif kind == "replace":
+            parts.append(f"{unit}s {i} to {j - 1} are {_ids(own[k:m])} for {_ids(right[i:j])}")
+    if padding is not None and a[-1] != padding and a[-1] == a[-2]:
+        parts.append(f"padding is {a[-1]} for {padding}")
+    more = f", and {len(parts) - _LISTED} more places" if len(parts) > _LISTED else ""
+    return longer + "; ".join(parts[:_LISTED]) + more
+
+
+def _content(ids: list[int]) -> list[int]:
+    """Without the padding: what the last id repeats."""
+    end = len(ids)
+    while end and ids[end - 1] == ids[-1]:
+        end -= 1
+    return ids[:end] if end < len(ids) - 1 else ids
+
+
+def _role(i: int, j: int, ids: list[int], unit: str) -> str:
+    if i == 0 and j == 1:
+        return f"the first {unit}"
+    if j == len(ids) and i == j - 1:
+        return f"the last {unit}"
+    return f"{unit} {i}" if j == i + 1 else f"{unit}s {i} to {j - 1}"
+
+
+def _ids(ids: list[int]) -> str:
+    return ", ".join(map(str, ids[:_LISTED])) + (f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else "")

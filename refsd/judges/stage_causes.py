@@ -1,0 +1,227 @@
+"""What explains a wrong answer of a stage that none of its known bugs explains: mechanism x place, tried in turn.
+
+First what the engine may have taken the settings and inputs for, then numbers solved for, then the reference's own
+formulas with one thing in them changed, then what the wrong output itself shows. A cause is given only where it
+leaves an honest run's rounding.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from refsd.golden.fitted_causes import fitted_causes
+from refsd.golden.formula_variants import Number, Text
+from refsd.golden.judge import Answer
+from refsd.golden.running_code import TooLong, apart, at_most, executed, swapped
+from refsd.golden.sequences import sequence_difference
+from refsd.golden.solved_numbers import digits, is_plain, shown, solved
+from refsd.judges.stage_candidates import exchanged, numbers, scaled, settings
+from refsd.judges.stage_looks import PARTS, WHOLE, output_causes
+from refsd.judges.stage_scene import Scene
+from refsd.stages.stage import Change
+
+# CPU seconds for one answer's formulas, and for one of them.
+_SECONDS, _ONE = 4.0, 0.2
+_MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
+_NOT = ("refsd.stages.stage", "refsd.stages")
+_MOST = 4
+# A number of fewer digits, or with a name, is likely; any is found for one number that is wrong.
+_FEW, _MANY = 4, 32
+
+
+def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """The likeliest first; empty where nothing explains it.
+
+    known: known bug -> the answer with it; here it need not show at the outputs behind the first wrong one
+    """
+    if not scene.wrong:
+        return []
+    there = [name for name, answer in known.items() if scene.explained(answer)]
+    if there:
+        return there[:_MOST]
+    found = sorted(apart(lambda: _search(scene, known), _SECONDS))
+    return list(dict.fromkeys(phrase for *_, phrase in found))[:_MOST] or _sequence(scene)
+
+
+def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
+    """[how likely, within those alike, phrase] of each cause; after a likely one the search ends."""
+    for likely, search in enumerate((_settings, _exchanged)):
+        named = list(search(scene))
+        yield from ([likely, 0.0, phrase] for phrase in named)
+        if named:
+            return
+    solved_for = [*_numbers(scene), *_scaled_inputs(scene)]
+    many = _numbers_wrong(scene) >= _MANY
+    yield from ([2 if many or digits < _FEW else 5, digits, phrase] for digits, phrase in solved_for)
+    if any(many or digits < _FEW for digits, _ in solved_for):
+        return
+    looks = output_causes(scene, WHOLE) or _in_place(scene, known) or output_causes(scene, PARTS)
+    yield from ([3, 0.0, phrase] for phrase in looks)
+    if not looks:
+        yield from _changed_formulas(scene)
+
+
+def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
+    with np.errstate(all="ignore"):
+        try:
+            own = scene.inputs._replace(tensors=dict(scene.inputs.tensors), params=dict(scene.inputs.params))
+            answer = scene.stage.answer(own, change)
+            arrays = {name: np.asarray(y) for name, y in (answer or {}).items()}
+        except TooLong:
+            raise
+        except Exception:  # a changed formula may fail in any way; then it explains nothing
+            return None
+    return arrays if arrays and all(y.dtype.kind in "fiub" for y in arrays.values()) else None
+
+
+def _settings(scene: Scene) -> Iterator[str]:
+    for name, change in settings(scene.stage, scene.inputs.params):
+        if scene.explained(_answer(scene, change)):
+            yield name
+
+
+def _exchanged(scene: Scene) -> Iterator[str]:
+    for name, change in exchanged(scene.inputs.tensors):
+        if scene.explained(_answer(scene, change)):
+            yield name
+
+
+def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
+    """found less this answer at the first wrong output, in units of the bound."""
+    name = scene.wrong
+    if answer is None or name not in answer or np.shape(answer[name]) != scene.found[name].shape:
+        return None
+    limit = scene.limits[name].limit
+    y = np.asarray(answer[name], np.float64)
+    unit = np.where(limit > 0, limit, 1.0) if limit.shape == y.shape else 1.0
+    return ((np.asarray(scene.found[name], np.float64) - y) / unit).ravel()
+
+
+def _numbers_wrong(scene: Scene) -> int:
+    """How many different errors the wrong output has: one alone has a cause in every number that moves it."""
+    found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
+    return (
+        np.unique(np.round((found - truth).astype(np.float64), 12)).size > 3
+        if found.shape == truth.shape
+        else False
+    )
+
+
+def _solved(
+    scene: Scene, phrase: Callable[[float], str], value: float, run: Callable[[float], Answer | None]
+) -> Iterator[tuple[float, str]]:
+    """How many digits the number has, and the phrase, if a number explains the answer."""
+    if scene.stage.outputs[scene.wrong].size is None:
+        return
+    best = solved(float(value), lambda v: _error(scene, run(v)))
+    best = round(best) if best is not None and isinstance(value, int) else best
+    if best is None or abs(best - value) <= 1e-6 * abs(value) or not scene.explained(run(best)):
+        return
+    if is_plain(best) or _numbers_wrong(scene) > 3:
+        yield digits(best) + min(abs(best - value) / abs(value or 1), 9) / 10, phrase(best)
+
+
+def _numbers(scene: Scene) -> Iterator[tuple[float, str]]:
+    for name, value, change in numbers(scene.inputs.params):
+        run = lambda v, change=change: _answer(scene, Change(params=change(v)))
+        yield from _solved(scene, lambda v, n=name, o=value: f"{n} is {shown(v)} for {o:.6g}", value, run)
+
+
+def _scaled_inputs(scene: Scene) -> Iterator[tuple[float, str]]:
+    for name, y in scene.inputs.tensors.items():
+        if y.dtype.kind == "f":
+            change = scaled(name)
+            run = lambda v, change=change: _answer(scene, Change(tensors=change(v)))
+            yield from _solved(scene, lambda v, n=name: f"{n} is multiplied by {shown(v)}", 1.0, run)
+
+
+# --- the reference's formulas ------------------------------------------------------------------------------------
+
+
+def _is_formula(module: str) -> bool:
+    return module.startswith("refsd.") and module not in _NOT and module.split(".")[1] in _MODULES
+
+
+def _texts(scene: Scene) -> list[Text]:
+    texts = []
+    for function in executed(lambda: _answer(scene), _is_formula):
+        try:
+            texts.append(Text(function))
+        except LookupError:
+            continue
+    return texts
+
+
+def _changed_formulas(scene: Scene) -> Iterator[list]:
+    """One thing changed; then a number solved for."""
+    texts = _texts(scene)
+    for order, text in enumerate(texts):
+        for variant in text.variants():
+            with swapped(text.function, variant.code):
+                answer = _in_time(lambda: _answer(scene))
+            if _in_time(lambda answer=answer: scene.explained(answer)):
+                yield [4, variant.rank + order / 1000, variant.phrase]
+    for text in texts:
+        for number in text.numbers():
+            run = lambda v, text=text, number=number: _in_time(lambda: _with(scene, text, number, v))
+            phrase = lambda v, n=number: f"{n.phrase}: {shown(v)} for {n.value:.6g}"
+            yield from ([5, count, words] for count, words in _solved(scene, phrase, number.value, run))
+
+
+def _in_time(run: Callable[[], Any]) -> Any:
+    """None where a changed formula takes too long, or gives what cannot be compared."""
+    try:
+        with at_most(_ONE):
+            return run()
+    except (TooLong, ValueError, TypeError, IndexError):
+        return None
+
+
+def _with(scene: Scene, text: Text, number: Number, value: float) -> Answer | None:
+    function: FunctionType = text.function
+    if number.site is None:
+        defaults: list[Any] = list(function.__defaults__ or ())
+        if number.position >= len(defaults):
+            return None
+        defaults[number.position] = value
+        changed: Any = swapped(function, None, tuple(defaults))
+    else:
+        code = text.with_number(number, value)
+        changed = swapped(function, code) if code is not None else nullcontext()
+    with changed:
+        return _answer(scene)
+
+
+# --- what the output shows ---------------------------------------------------------------------------------------
+
+
+def _in_place(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """A known bug in a part of the first wrong output."""
+    name = scene.wrong
+    output = scene.stage.outputs[name]
+    found, truth = scene.found[name], scene.truth[name]
+    if output.size is None or found.shape != truth.shape:
+        return []
+    suspects = {bug: np.asarray(y[name]) for bug, y in known.items() if name in y and y[name].shape == truth.shape}
+    channel = output.axes.index("channel") if "channel" in output.axes else -1
+    causes = fitted_causes(found, truth, scene.honest[name], channel, suspects)
+    return [f"{name}: {_in_its_axes(cause, output.axes)}" for cause in causes]
+
+
+def _in_its_axes(phrase: str, axes: tuple[str, ...]) -> str:
+    """ "the last 4 of 9 along axis 1" -> "the last 4 of 9 tokens" """
+    phrase = re.sub(r" \(channels\)", "", phrase)
+    return re.sub(r"along axis (\d+)", lambda m: f"{axes[int(m[1])]}s", phrase)
+
+
+def _sequence(scene: Scene) -> list[str]:
+    name = scene.wrong
+    output = scene.stage.outputs[name]
+    if output.size is not None or len(output.axes) != 2:
+        return []
+    phrase = sequence_difference(np.asarray(scene.found[name]), np.asarray(scene.truth[name]), output.axes[-1])
+    return [f"{name}: {phrase}"] if phrase else []

@@ -1,0 +1,62 @@
+"""A wrong answer of a stage beside the right one: the first wrong output, and whether another answer explains it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.judge import Answer
+from refsd.golden.rounding import Bound
+from refsd.stages.stage import Stage, StageInputs
+
+
+class Scene(NamedTuple):
+    """
+    inputs: in float64
+    limits: output -> its bound
+    """
+
+    stage: Stage
+    inputs: StageInputs
+    found: Answer
+    truth: Answer
+    honest: Answer
+    limits: Mapping[str, Bound]
+
+    @property
+    def wrong(self) -> str:
+        return next((name for name in self.truth if not self.agrees(name, self.truth[name])), "")
+
+    def agrees(self, name: str, answer: np.ndarray, times: float = 1.0) -> bool:
+        """Whether an output is what an honest run with this answer gives."""
+        found = self.found[name]
+        if found.shape != answer.shape:
+            return False
+        limit = self.limits[name].limit
+        if self.stage.outputs[name].size is None:
+            return np.array_equal(found, answer)
+        if limit.shape != answer.shape:
+            limit = np.full(answer.shape, limit.max(initial=0.0))
+        size = np.maximum(np.abs(np.nan_to_num(answer)), _rms(answer))
+        more = times * limit + 2.0**-20 * size
+        with np.errstate(invalid="ignore"):
+            error = np.abs(np.asarray(found, np.float64) - answer)
+        return bool(((error <= more) | (np.isnan(found) & np.isnan(answer))).all())
+
+    def explained(self, answer: Answer | None) -> bool:
+        """Whether the answer is the engine's at the first wrong output, and there or right at the others."""
+        if answer is None or self.wrong not in answer:
+            return False
+        if not self.agrees(self.wrong, np.asarray(answer[self.wrong])):
+            return False
+        others = [name for name in self.truth if name != self.wrong]
+        return all(
+            name in answer
+            and (self.agrees(name, np.asarray(answer[name])) or self.agrees(name, np.asarray(self.truth[name])))
+            for name in others
+        )
+
+
+def _rms(y: np.ndarray) -> float:
+    finite = y[np.isfinite(y)] if y.dtype.kind == "f" else y
+    return float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0

@@ -1,0 +1,66 @@
+"""Wrong answers of stages that no known bug explains are explained by mechanism x place, or not at all."""
+
+import numpy as np
+import pytest
+
+from refsd.cases import CASES
+from refsd.engines.reference import Reference
+from refsd.golden.judge import Standard
+from refsd.judges import judges
+from refsd.numerics.profiles import FLOAT32, FLOAT64
+
+pytestmark = pytest.mark.jitted
+
+
+def _causes(name, change):
+    case = CASES[name]
+    inputs = case.realize()
+    truth, honest = (Reference(numerics).run(case, inputs) for numerics in (FLOAT64, FLOAT32))
+    found = {**honest, **change(case, {k: y.values() for k, y in inputs.items()}, dict(honest))}
+    found = {k: np.asarray(y).astype(honest[k].dtype) for k, y in found.items()}
+    return judges().of(case).diagnose(Standard(case, inputs, truth, honest, FLOAT32), found)
+
+
+def _start(kept, factor):
+    return lambda case, values, y: {"start": kept * values["latent"] + factor * y["noise"]}
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "cause"),
+    [
+        ("stage/noising/flow-a1111", _start(0.4, 0.6), "sigma is 0.6 for 0.45"),
+        ("stage/noising/flow-a1111", _start(0.5, 0.45), "in start latent is multiplied by 0.5 for 0.55"),
+        ("stage/noising/ve-sdcpp", lambda c, v, y: {"start": 3 * y["start"]}, "start is 3 times what it should be"),
+        ("stage/prediction/v", lambda c, v, y: {"t": y["t"] * np.pi / 2}, "t is 1.5708 (pi / 2) times"),
+        (
+            "stage/sigmas/sd-exponential-n6",
+            lambda c, v, y: {"sigmas": np.append(y["sigmas"][-2::-1], 0)},
+            "reverse order",
+        ),
+        (
+            "stage/clip_tokens/diffusers-long",
+            lambda c, v, y: {"ids": np.roll(y["ids"], -1, 1)},
+            "one before|next|first token",
+        ),
+    ],
+)
+def test_a_mechanism_is_named(case, change, cause):
+    named = _causes(case, change)
+    assert named and any(part in named[0] for part in cause.split("|")), named
+
+
+def test_noise_is_not_explained():
+    rng = np.random.default_rng(3)
+    case = "stage/noising/ve-sdcpp"
+    assert not _causes(
+        case, lambda c, v, y: {"start": y["start"] * (1 + 0.1 * rng.standard_normal(y["start"].shape))}
+    )
+
+
+def test_the_search_changes_nothing():
+    """The reference answers as before, after a search through its own formulas."""
+    case = CASES["stage/sigmas/flux-n5"]
+    before = Reference(FLOAT64).run(case, case.realize())
+    _causes(case.name, lambda c, v, y: {"sigmas": y["sigmas"] * np.linspace(1, 0.97, len(y["sigmas"]))})
+    after = Reference(FLOAT64).run(case, case.realize())
+    assert all(np.array_equal(before[k], after[k]) for k in before)
