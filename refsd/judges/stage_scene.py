@@ -1,4 +1,4 @@
-"""A wrong answer of a stage beside the right one: the first wrong output, and whether another answer explains it."""
+"""A wrong answer of a stage beside the right one: the first wrong output, and what explains it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
