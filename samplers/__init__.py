@@ -1,4 +1,4 @@
-"""Samplers: sigmas in, latents out. `model(x, sigma) -> denoised`; a file a solver."""
+"""Samplers: they take sigmas and a `model(x, sigma) -> denoised`, and return latents. One file for each solver."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,8 +55,8 @@ from refsd.samplers.sa_solver import sa_solver, sa_solver_pece
 from refsd.samplers.seeds import exp_heun_2_x0, exp_heun_2_x0_sde, seeds_2, seeds_3
 from refsd.samplers.uni_pc import uni_pc, uni_pc_bh2
 
-# Every sampler is called (model, x, sigmas, noise, callback). ddim is euler, ddpm euler_a; dpm++2m_sde_bt is
-# dpm++2m_sde with brownian_sdcpp's noise.
+# Every sampler is a function (model, x, sigmas, noise, callback). ddim equals euler, and ddpm equals euler_a.
+# dpm++2m_sde_bt is dpm++2m_sde with the noise of brownian_sdcpp.
 SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler": euler,
     "euler_a": euler_ancestral,
@@ -111,7 +111,7 @@ SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler_ge": gradient_estimation,
     "euler_ge_a": gradient_estimation_ancestral,
 }
-# Those whose model(x, sigma) gives denoised with guidance and without the prompt.
+# CFG++ samplers; their model(x, sigma) returns denoised with guidance, and denoised without the prompt.
 CFG_PP_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler_cfg_pp": euler_cfg_pp,
     "euler_a_cfg_pp": euler_ancestral_cfg_pp,
@@ -122,10 +122,10 @@ CFG_PP_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "res_multistep_a_cfg_pp": res_multistep_ancestral_cfg_pp,
     "euler_ge_cfg_pp": gradient_estimation_cfg_pp,
 }
-# diffusers' UniPC begins a flow of sigma 1 here. Source: diffusers UniPCMultistepScheduler.set_timesteps.
+# First sigma of diffusers' UniPC if a flow begins at 1. Source: diffusers UniPCMultistepScheduler.set_timesteps.
 UNI_PC_OPENING = 1 - 1e-6
-# What engines make of those names where the model is a rectified flow; the other names mean what they mean above.
-# So dpm++2m is ComfyUI's and stable-diffusion.cpp's, in ln sigma; diffusers' solvers are in log SNR.
+# Solvers that engines use under these names for a rectified flow; names that are not here have the solvers above.
+# So dpm++2m works in ln sigma, as in ComfyUI and stable-diffusion.cpp; diffusers' solvers work in log SNR.
 FLOW_SAMPLERS: dict[str, Callable[..., np.ndarray]] = {
     "euler": euler,
     "euler_a": partial(euler_ancestral, ancestral=flow_ancestral_step),

@@ -1,18 +1,18 @@
-"""The step down and the noise back up, which all ancestral samplers share."""
+"""Compute an ancestral step: the sigma to step down to, and the noise that leads back up."""
 
 import math
 from collections.abc import Callable
 
 from refsd.samplers.step import StepsError
 
-# down: the sigma that the solver steps to; up: standard deviation of the fresh noise; scale: of x before the noise.
+# down: sigma that the solver steps to; up: standard deviation of the fresh noise; scale: factor of x before noise.
 Ancestral = tuple[float, float, float]
-# sigma, sigma_next, eta -> Ancestral
+# (sigma, sigma_next, eta) -> Ancestral
 AncestralStep = Callable[[float, float, float], Ancestral]
 
 
 def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
-    """How far down to step, and how much fresh noise brings back up: down^2 + up^2 = sigma_next^2.
+    """Split a step to sigma_next into a step down and fresh noise: down^2 + up^2 = sigma_next^2.
 
         up = min(sigma_next, eta * sqrt(sigma_next^2 (sigma^2 - sigma_next^2) / sigma^2))
 
@@ -27,7 +27,7 @@ def ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestr
 
 
 def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
-    """The same for a rectified flow, whose signal has the weight 1 - sigma.
+    """Split a step of a rectified flow, where x = (1 - sigma) data + sigma noise.
 
         down = sigma_next (1 + (sigma_next / sigma - 1) eta)
         scale = (1 - sigma_next) / (1 - down),  up^2 = sigma_next^2 - (scale down)^2
@@ -42,9 +42,9 @@ def flow_ancestral_step(sigma: float, sigma_next: float, eta: float = 1.0) -> An
 
 
 def flow_ancestral_step_above_0(sigma: float, sigma_next: float, eta: float = 1.0) -> Ancestral:
-    """The same for a solver that takes a root or a logarithm of `down`.
+    """Split a flow's step for a solver that takes a root or logarithm of `down`.
 
-    Raises StepsError where eta, above 1, steps to 0 or below.
+    Raises StepsError if an eta above 1 makes `down` 0 or negative.
     """
     step = down, _, _ = flow_ancestral_step(sigma, sigma_next, eta)
     if down <= 0 < sigma_next:

@@ -1,7 +1,7 @@
-"""Brownian motion as a function of time: the same path whatever the steps, as torchsde's BrownianTree has it.
+"""Brownian motion as a function of time, the same path for any steps; reproduces torchsde's BrownianTree.
 
-SDE solvers draw their noise from it, so that 10 steps and 20 see the same path, and a step may be tried
-in parts. k-diffusion, A1111, Forge and ComfyUI's *_gpu-less samplers use it.
+SDE solvers take their noise from its increments, so that runs of 10 and of 20 steps follow the same path, and a
+step can be divided. k-diffusion, A1111, Forge and ComfyUI's samplers without "_gpu" use it.
 """
 
 import math
@@ -15,11 +15,11 @@ from refsd.samplers.step import StepNoise
 
 _DIGITS = 6
 _POOL = 24
-_KEPT = 64  # increments: the way down to the last step, from which the next one branches off
+_KEPT = 64  # cached increments: those of the last step's ancestors in the tree, which the next step often shares
 
 
 class _Interval:
-    """A node of the tree of halved intervals; its increment follows from its parent's and the parent's seed."""
+    """A node of the tree of halved intervals. Its parent's increment and seed determine its own increment."""
 
     left: "_Interval"
     right: "_Interval"
@@ -34,14 +34,15 @@ class _Interval:
 
 
 class BrownianTree:
-    """W(t) over start <= t <= end, W(start) = 0; increments by bridging halves of halves.
+    """Brownian motion W(t) for start <= t <= end, W(start) = 0, refined by Brownian bridges on halved intervals.
 
         W(mid) - W(a) = (mid - a) / (b - a) (W(b) - W(a)) + sqrt((mid - a) (b - mid) / (b - a)) n
 
-    n comes from torch's CPU generator, seeded by NumPy's SeedSequence(entropy, spawn_key = (place in its level,
-    depth)), and times are rounded to six digits: both as torchsde does it, so that paths agree.
+    n comes from torch's CPU generator, seeded by NumPy's SeedSequence(entropy, spawn_key = (index in the node's
+    level, depth)). Times are rounded to six digits. Both follow torchsde, so that the paths agree.
 
-    entropy: the seed; shape, dtype: of the increments
+    entropy: the seed
+    shape, dtype: of an increment
     Error: float64 paths agree with torchsde 0.2.6 to 1e-15; float32 to the last bits of TorchAvx2's normals.
     Source: Li et al. 2020 (Scalable gradients for SDEs), section 4; torchsde BrownianTree.
     """
@@ -55,7 +56,7 @@ class BrownianTree:
         self._recent: dict[tuple[int, int], np.ndarray] = {}
 
     def __call__(self, a: float, b: float) -> np.ndarray:
-        """W(b) - W(a), a < b. -> [shape]"""
+        """Compute the increment W(b) - W(a), a < b. -> [shape]"""
         parts: list[_Interval] = []
         self._cover(self.root, round(a, _DIGITS), round(b, _DIGITS), parts)
         total = self._increment(parts[0])
@@ -88,7 +89,7 @@ class BrownianTree:
         return w
 
     def _cover(self, node: _Interval, a: float, b: float, parts: list[_Interval]) -> None:
-        """The nodes that make up a .. b, in order; the tree grows where none does yet."""
+        """Append to `parts` the nodes that together cover a .. b, in order; split nodes where necessary."""
         if (a, b) == (node.start, node.end):
             parts.append(node)
             return
@@ -101,7 +102,7 @@ class BrownianTree:
             self._cover(node.right, max(a, node.mid), b, parts)
 
     def _split(self, node: _Interval, at: float) -> None:
-        """Halve the node, and its halves, until `at` is an end of one."""
+        """Halve the node, then the half that contains `at`, until `at` is the end of an interval."""
         while True:
             middle = 0.5 * (node.end + node.start)
             node.mid = round(middle, _DIGITS)
@@ -124,12 +125,14 @@ def brownian_noise(
     seed: int | list[int],
     transform: Callable[[float], float] = lambda sigma: sigma,
 ) -> StepNoise:
-    """Increments of Brownian motion in sigma as standard normals: (W(b) - W(a)) / sqrt(b - a).
+    """Return a noise source: increments of a Brownian motion in sigma, scaled to unit variance.
 
-    x:         latents: the shape and dtype of the noise
-    sigmas:    the schedule: the motion runs from its smallest above 0 to its largest
-    seed:      one for the whole batch, or one for each of its items
-    transform: sigma -> the motion's time
+        noise(sigma, sigma_next) = (W(b) - W(a)) / sqrt(b - a)
+
+    x:         latents; they give the shape and dtype of the noise
+    sigmas:    the schedule; the motion runs from its smallest sigma above 0 to its largest
+    seed:      one seed for the whole batch, or one for each item
+    transform: sigma -> time of the motion
     Source: k-diffusion sampling.py, BrownianTreeNoiseSampler.
     """
     first, last = transform(float(sigmas[sigmas > 0].min())), transform(float(sigmas.max()))

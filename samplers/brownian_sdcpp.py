@@ -1,4 +1,4 @@
-"""stable-diffusion.cpp's Brownian motion, of dpm++2m_sde_bt: not torchsde's, drawn from C++'s default engine."""
+"""The Brownian motion of stable-diffusion.cpp's dpm++2m_sde_bt: not torchsde's, and drawn from C++'s engine."""
 
 import functools
 import math
@@ -13,15 +13,15 @@ _MODULUS, _MULTIPLIER = 2**31 - 1, 16807
 
 
 def libstdcxx_normals(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """What std::normal_distribution<float> makes of std::default_random_engine, with GNU's library up to GCC 15.
+    """Draw std::normal_distribution<float> from std::default_random_engine, as GNU's library does up to GCC 15.
 
-        x_k = 16807 x_{k-1} mod 2^31 - 1;  u = (x_k - 1) / 2^31 in float
-        a, b = 2u - 1 of two, until a^2 + b^2 <= 1
-        b m, a m,  m = sqrt(-2 ln(a^2 + b^2) / (a^2 + b^2))
+        x_k = 16807 x_{k-1} mod (2^31 - 1);  u = (x_k - 1) / 2^31 in float
+        a, b = 2u - 1 of two consecutive u; repeat until a^2 + b^2 <= 1
+        normals b m, a m,  m = sqrt(-2 ln(a^2 + b^2) / (a^2 + b^2))
 
-    Other standard libraries draw other numbers: this is for stable-diffusion.cpp's `_bt` as it is built on Linux.
-    seed: its lower 32 bits count; -> [shape] float32
-    Error: equal to GCC's but for the last bit of ln where NumPy's differs: <= 3 ULP.
+    Other standard libraries draw other numbers: this reproduces stable-diffusion.cpp's `_bt` as built on Linux.
+    seed: only its lower 32 bits are used; -> [shape] float32
+    Error: <= 3 ULP against GCC, because the last bit of NumPy's ln may differ; otherwise equal.
     """
     count = math.prod(shape)
     length = 2 * (count // 2 + 1)
@@ -40,7 +40,7 @@ def libstdcxx_normals(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _engine(seed: int, length: int) -> np.ndarray:
-    """minstd_rand0's next numbers, by doubling: x_{k+n} = 16807^n x_k. -> [length] uint64"""
+    """Compute the next numbers of minstd_rand0, doubling their count: x_{k+n} = 16807^n x_k. -> [length] uint64"""
     x = np.array([_MULTIPLIER * (seed % _MODULUS or 1) % _MODULUS], np.uint64)
     jump = _MULTIPLIER
     while len(x) < length:
@@ -50,7 +50,7 @@ def _engine(seed: int, length: int) -> np.ndarray:
 
 
 def mix(value: int, salt: int) -> int:
-    """splitmix64's last two rounds on value + salt."""
+    """Apply the last two rounds of splitmix64 to value + salt."""
     z = (value + salt) & _MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
@@ -58,19 +58,21 @@ def mix(value: int, salt: int) -> int:
 
 
 def seed_of(normals: np.ndarray) -> int:
-    """The tree's seed: the bits of the two float32 that the sampler's generator gives first."""
+    """Make the tree's seed from the bits of the first two float32 normals of the sampler's generator."""
     return int(np.asarray(normals, "<f4").view("<u8")[0])
 
 
 def bridge_noise(x: np.ndarray, sigmas: np.ndarray, seed: int) -> StepNoise:
-    """Increments of W as standard normals, W found by halving the range of sigma 24 times.
+    """Return a noise source: increments of W, scaled to unit variance. W is refined by halving the range of sigma.
 
-        W(mid) = (W(a) + W(c)) / 2 + sqrt((c - mid) (mid - a) / (c - a)) n,  linear between the last two
+        W(mid) = (W(a) + W(c)) / 2 + sqrt((c - mid) (mid - a) / (c - a)) n
 
-    n of a node comes from an engine of its own, seeded by mix(its parent's, 1 or 2): the path does not depend on
-    the steps. Tensors are float32, times float64.
+    After 24 halvings W is interpolated linearly. The n of a node comes from a separate engine with the seed
+    mix(parent's seed, 1 or 2), so the path does not depend on the steps. Tensors are float32, times float64.
 
-    x: the latents' shape; sigmas: the motion runs from their smallest above 0 to their largest; seed: seed_of
+    x:      latents; they give the shape
+    sigmas: the motion runs from their smallest above 0 to their largest
+    seed:   from seed_of
     Source: stable-diffusion.cpp src/runtime/denoiser.hpp, BrownianTreeNoiseSampler, sample_dpmpp_2m_sde_bt.
     """
     positive = np.asarray(sigmas, np.float32)

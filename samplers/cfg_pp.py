@@ -1,4 +1,4 @@
-"""CFG++: guided denoised, but the noise put back is the unguided one's."""
+"""CFG++: step towards the guided denoised, but add back the noise predicted without the prompt."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from refsd.samplers.ancestral import ancestral_step
 from refsd.samplers.latents import sampler
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
-# x, sigma -> denoised under guidance, and without the prompt
+# (x, sigma) -> denoised with guidance, denoised without the prompt
 GuidedDenoiser = Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
@@ -20,12 +20,12 @@ def euler_cfg_pp(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """x <- denoised + sigma_next (x - uncond_denoised) / sigma.
+    """Sample with Euler's method: x <- denoised + sigma_next (x - uncond_denoised) / sigma.
 
-    model:  gives both; the paper's lambda, 0 .. 1, is its guidance scale
+    model:  (x, sigma) -> denoised, uncond_denoised; its guidance scale is the paper's lambda, 0 .. 1
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  never drawn from
+    noise:  not used
     -> latents at sigmas[-1], dtype of x
     Source: Chung et al. 2024 (CFG++), algorithm 2; ComfyUI sample_euler_cfg_pp.
     """
@@ -48,9 +48,9 @@ def euler_ancestral_cfg_pp(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """The same to the ancestral step's lower sigma, and fresh noise up to the next.
+    """Sample with euler_cfg_pp down to the ancestral step's lower sigma, then add fresh noise up to the next.
 
-    Arguments: euler_cfg_pp's. noise: drawn from once a step, not where the next sigma is 0
+    Arguments: as in euler_cfg_pp. noise: called once a step, except in a step to 0
     Source: ComfyUI sample_euler_ancestral_cfg_pp.
     """
     for i, sigma, sigma_next in intervals(sigmas):

@@ -16,11 +16,11 @@ def euler_cfg_pp_flow(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """euler_cfg_pp for a rectified flow, whose uncond enters with the signal's weight.
+    """Sample a rectified flow with euler_cfg_pp; uncond gets the signal's weight 1 - sigma.
 
         x <- (1 - sigma_next) denoised + sigma_next (x - (1 - sigma) uncond) / sigma
 
-    Arguments: euler_cfg_pp's. Source: ComfyUI sample_euler_cfg_pp.
+    Arguments: as in euler_cfg_pp. Source: ComfyUI sample_euler_cfg_pp.
     """
     return euler_ancestral_cfg_pp_flow(model, x, sigmas, noise, callback, eta=0.0)
 
@@ -35,11 +35,11 @@ def euler_ancestral_cfg_pp_flow(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """The same with ancestral_step in sigma / (1 - sigma), and (1 - sigma_next) up s_noise n added.
+    """Sample with euler_cfg_pp_flow and ancestral_step in sigma / (1 - sigma); add (1 - sigma_next) up s_noise n.
 
-    From sigma 1, where that is infinite, all of the noise is new, whatever eta.
+    In a step from sigma 1, where sigma / (1 - sigma) is infinite, all noise is replaced, for any eta.
 
-    Arguments: euler_ancestral_cfg_pp's. noise: drawn from where eta and s_noise are not 0
+    Arguments: as in euler_ancestral_cfg_pp. noise: called if eta and s_noise are not 0
     Source: ComfyUI sample_euler_ancestral_cfg_pp.
     """
     for i, sigma, sigma_next in intervals(sigmas):
@@ -71,11 +71,11 @@ def dpmpp_2s_ancestral_cfg_pp_flow(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """dpmpp_2s_ancestral_flow of uncond, and after each step (1 - sigma_next) (denoised - uncond).
+    """Sample with dpmpp_2s_ancestral_flow on uncond; after each step add (1 - sigma_next) (denoised - uncond).
 
-    From 1 on the middle is 0.9999.
+    The middle of a step from sigma 1 is 0.9999.
 
-    Arguments: euler_ancestral_cfg_pp's. noise: drawn from once a step, not where the next sigma is 0
+    Arguments: as in euler_ancestral_cfg_pp. noise: called once a step, except in a step to 0
     Source: ComfyUI sample_dpmpp_2s_ancestral_RF_cfg_pp, at 02159d81.
     """
     for i, sigma, sigma_next in intervals(sigmas):

@@ -1,4 +1,4 @@
-"""CFG++ for the solvers of higher order: ComfyUI's, each with another place for the prediction without prompt."""
+"""ComfyUI's CFG++ variants of solvers of higher order. They differ in where they use uncond."""
 
 import math
 
@@ -21,12 +21,12 @@ def dpmpp_2s_ancestral_cfg_pp(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """dpmpp_2s_ancestral of uncond, and after each step the guidance it began with: + denoised - uncond.
+    """Sample with dpmpp_2s_ancestral on uncond; after each step add denoised - uncond of the step's start.
 
-    model:  gives denoised with guidance and without the prompt
+    model:  (x, sigma) -> denoised with guidance, uncond: denoised without the prompt
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  drawn from once a step, not where the next sigma is 0
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  called once a step, except in a step to 0
     -> latents at sigmas[-1], dtype of x
     Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp, at 02159d81.
     """
@@ -59,11 +59,12 @@ def dpmpp_2s_ancestral_cfg_pp_first(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """ComfyUI's other one: dpmpp_2s_ancestral of denoised from x + denoised - uncond, in both its stages.
+    """Sample with dpmpp_2s_ancestral on denoised, starting both stages from x + denoised - uncond.
 
-    In the second uncond is the middle's, so that without guidance this is not dpmpp_2s_ancestral.
+    This is ComfyUI's other variant. Its second stage uses the uncond of the middle, so that even without guidance
+    it differs from dpmpp_2s_ancestral.
 
-    Arguments: dpmpp_2s_ancestral_cfg_pp's.
+    Arguments: as in dpmpp_2s_ancestral_cfg_pp.
     Source: ComfyUI sample_dpmpp_2s_ancestral_cfg_pp, at 8622f33 of patientx/ComfyUI-Zluda.
     """
     for i, sigma, sigma_next in intervals(sigmas):
@@ -93,12 +94,12 @@ def dpmpp_2m_cfg_pp(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """dpmpp_2m's correction by the last uncond, not by the last denoised.
+    """Sample like dpmpp_2m, but extrapolate from the last step's uncond instead of its denoised.
 
         x <- denoised + e^-h (x - uncond) + (1 - e^-h) (denoised - uncond_last) / 2r,  r = h_last / h
 
-    Arguments: dpmpp_2s_ancestral_cfg_pp's. noise: never drawn from
-    The first step, and one to 0, is euler_cfg_pp's.
+    Arguments: as in dpmpp_2s_ancestral_cfg_pp. noise: not used
+    The first step, and a step to 0, are those of euler_cfg_pp.
     Source: ComfyUI sample_dpmpp_2m_cfg_pp.
     """
     old_uncond, h_last = None, 0.0
@@ -127,10 +128,10 @@ def res_multistep_cfg_pp(
     eta: float = 0.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """res_multistep of uncond, from x + denoised - uncond.
+    """Sample with res_multistep on uncond, starting each step from x + denoised - uncond.
 
-    Arguments: dpmpp_2s_ancestral_cfg_pp's. noise: where eta is not 0. The first step, and one to 0, is
-    euler_ancestral_cfg_pp's.
+    Arguments: as in dpmpp_2s_ancestral_cfg_pp. noise: called if eta is not 0. The first step, and a step to
+    0, are those of euler_ancestral_cfg_pp.
     Source: ComfyUI sample_res_multistep_cfg_pp; with eta 1 sample_res_multistep_ancestral_cfg_pp.
     """
     old_uncond, down_last, sigma_last = None, 0.0, 0.0
@@ -164,7 +165,7 @@ def res_multistep_ancestral_cfg_pp(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """res_multistep_cfg_pp with eta 1. Source: ComfyUI sample_res_multistep_ancestral_cfg_pp."""
+    """Sample with res_multistep_cfg_pp and eta 1. Source: ComfyUI sample_res_multistep_ancestral_cfg_pp."""
     return res_multistep_cfg_pp(model, x, sigmas, noise, callback, eta, s_noise)
 
 
@@ -177,9 +178,9 @@ def gradient_estimation_cfg_pp(
     callback: Callback | None = None,
     gamma: float = 2.0,
 ) -> np.ndarray:
-    """euler_cfg_pp's step, and (gamma - 1) (d - d_last) (sigma_next - sigma) more, d = (x - uncond) / sigma.
+    """Sample with euler_cfg_pp plus (gamma - 1) (d - d_last) (sigma_next - sigma), d = (x - uncond) / sigma.
 
-    Arguments: dpmpp_2s_ancestral_cfg_pp's. noise: never drawn from
+    Arguments: as in dpmpp_2s_ancestral_cfg_pp. noise: not used
     Source: ComfyUI sample_gradient_estimation_cfg_pp.
     """
     d_last = None

@@ -1,4 +1,4 @@
-"""Karras et al.'s stochasticity: noise added before a step, so that the ODE solver also removes some."""
+"""Churn (Karras et al.): add noise before a step, which the ODE solver then removes."""
 
 import math
 from typing import NamedTuple
@@ -9,12 +9,13 @@ from refsd.samplers.step import StepNoise
 
 
 class Churn(NamedTuple):
-    """
-    s_churn:    how much in a whole trajectory; 0 adds nothing, and draws nothing
-    s_tmin:     noise is added where s_tmin <= sigma <= s_tmax
+    """Parameters of churn.
+
+    s_churn:    amount of noise over the whole trajectory; 0 adds and draws none
+    s_tmin:     noise is added if s_tmin <= sigma <= s_tmax
     s_noise:    standard deviation of the noise
-    every_step: draw at every step, and drop what is drawn outside of s_tmin .. s_tmax, as k-diffusion and Forge do;
-                False draws only where noise is added, as ComfyUI does (but for heunpp2)
+    every_step: True: draw in every step and discard the noise outside s_tmin .. s_tmax, as k-diffusion and Forge
+                do; False: draw only if noise is added, as ComfyUI does (except in heunpp2)
     """
 
     s_churn: float = 0.0
@@ -32,8 +33,8 @@ def churned(x: np.ndarray, sigma: float, steps: int, noise: StepNoise, churn: Ch
 
         gamma = min(s_churn / steps, sqrt(2) - 1)
 
-    steps: of the whole trajectory
-    noise: drawn from in every call, or only where gamma is above 0: churn.every_step
+    steps: number of steps of the whole trajectory
+    noise: called every time if churn.every_step, otherwise only if gamma > 0
     -> x_hat, sigma_hat
     Source: Karras et al. 2022, algorithm 2, lines 4 to 6; k-diffusion, Forge and ComfyUI sample_euler.
     """

@@ -1,6 +1,6 @@
-"""Convention cards: what each engine does where nobody tells it otherwise, so that two can be compared at all.
+"""Convention cards: each engine's defaults in sampling, so that engines can be compared.
 
-A card is data and small functions; every line of it is a test in tests/samplers/test_conventions.py.
+A card consists of data and small functions. tests/samplers/test_conventions.py tests every line of it.
 """
 
 import math
@@ -14,24 +14,24 @@ from refsd.samplers.noise import Philox, TorchAvx2
 from refsd.samplers.schedules import SCHEDULES, Schedule, tables, timesteps
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
-# seed, [N, C, H, W] -> standard normals, float32
+# (seed, [N, C, H, W]) -> standard normals, float32
 BatchNoise = Callable[[int, tuple[int, ...]], np.ndarray]
-# steps, share of the trajectory to run (0 .. 1), schedule of n steps -> the sigmas that are run
+# (steps, share of the trajectory to run (0 .. 1), n -> schedule of n steps) -> the sigmas to run
 Truncation = Callable[[int, float, Callable[[int], np.ndarray]], np.ndarray]
 
 
 def stream_for_each(rng: Callable) -> BatchNoise:
-    """Picture b has its own generator, seeded with seed + b: a picture does not depend on its batch."""
+    """Give picture b its own generator with seed + b, so that a picture does not depend on its batch."""
     return lambda seed, shape: np.stack([rng(seed + b).randn(shape[1:]) for b in range(shape[0])])
 
 
 def one_stream(rng: Callable) -> BatchNoise:
-    """One generator draws the whole batch: the first picture is the same in any batch, the others are not."""
+    """Draw the whole batch from one generator, so that only the first picture is the same in any batch."""
     return lambda seed, shape: rng(seed).randn(shape)
 
 
 def from_the_end(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """A1111, Forge: the last int(steps * min(strength, 0.999)) + 1 steps of `steps`.
+    """Truncate as A1111 and Forge do: run the last int(steps * min(strength, 0.999)) + 1 steps of `steps`.
 
     Source: A1111 modules/sd_samplers_common.py, setup_img2img_steps.
     """
@@ -40,9 +40,9 @@ def from_the_end(steps: int, strength: float, schedule: Callable[[int], np.ndarr
 
 
 def from_the_end_whole(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """A1111's option img2img_fix_steps, and its second pass of hires fix: the last `steps` of a longer schedule.
+    """Truncate as A1111's img2img_fix_steps and its hires pass do: run the last `steps` of a longer schedule.
 
-    int(steps / min(strength, 0.999)) steps; none where strength is 0.
+    The schedule has int(steps / min(strength, 0.999)) steps. Strength 0 runs none.
     Source: A1111 modules/sd_samplers_common.py, setup_img2img_steps.
     """
     if strength <= 0:
@@ -51,9 +51,9 @@ def from_the_end_whole(steps: int, strength: float, schedule: Callable[[int], np
 
 
 def from_the_end_sdcpp(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """stable-diffusion.cpp: the last int(steps * strength) + 1 steps of `steps`, all of them at most.
+    """Truncate as stable-diffusion.cpp does: run the last int(steps * strength) + 1 steps of `steps`, at most all.
 
-    The product is of float32: 100 steps at 0.29 are 30, where A1111's float64 makes them 29.
+    The product is computed in float32: 100 steps at strength 0.29 give 30; in A1111's float64 they give 29.
     Source: stable-diffusion.cpp src/stable-diffusion.cpp, prepare_image_generation_latents.
     """
     run = min(int(np.float32(steps) * np.float32(strength)), steps - 1)
@@ -61,16 +61,16 @@ def from_the_end_sdcpp(steps: int, strength: float, schedule: Callable[[int], np
 
 
 def hires_sdcpp(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """stable-diffusion.cpp's second pass of hires fix: from_the_end_sdcpp of int(steps / strength) steps.
+    """Truncate as stable-diffusion.cpp's hires pass does: from_the_end_sdcpp with int(steps / strength) steps.
 
-    That is one step more than `steps` where steps / strength is whole.
+    That runs steps + 1 steps if steps / strength is an integer.
     Source: stable-diffusion.cpp src/stable-diffusion.cpp, generate_image.
     """
     return from_the_end_sdcpp(int(np.float32(steps) / np.float32(max(strength, 1e-4))), strength, schedule)
 
 
 def stretched(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """ComfyUI: the last `steps` steps of a schedule of int(steps / strength); none where strength is 0.
+    """Truncate as ComfyUI does: run the last `steps` of int(steps / strength) steps; none if strength is 0.
 
     Source: ComfyUI comfy/samplers.py, KSampler.set_steps.
     """
@@ -82,16 +82,16 @@ def stretched(steps: int, strength: float, schedule: Callable[[int], np.ndarray]
 
 
 def fewer(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """diffusers, SD and SDXL: the last int(steps * strength) steps of a schedule of `steps`.
+    """Truncate as diffusers does for SD and SDXL: run the last int(steps * strength) steps of `steps`.
 
-    A scheduler of order 2 lists every level twice, and is begun at twice the index: the same sigmas.
+    A scheduler of order 2 lists every level twice and begins at twice the index, which gives the same sigmas.
     Source: diffusers StableDiffusionImg2ImgPipeline.get_timesteps.
     """
     return schedule(steps)[steps - min(int(steps * strength), steps) :]
 
 
 def fewer_rounded_up(steps: int, strength: float, schedule: Callable[[int], np.ndarray]) -> np.ndarray:
-    """diffusers, SD3 and Flux: the first int(steps - steps * strength) are left out.
+    """Truncate as diffusers does for SD3 and Flux: leave out the first int(steps - steps * strength) steps.
 
     Source: diffusers FluxImg2ImgPipeline.get_timesteps.
     """
@@ -99,12 +99,12 @@ def fewer_rounded_up(steps: int, strength: float, schedule: Callable[[int], np.n
 
 
 def times_sigma(sigma: float, sigma_max: float) -> float:
-    """The noise alone: its share in the first latents is sigma_0."""
+    """Scale the first noise by sigma_0: the latents are noise alone."""
     return sigma
 
 
 def unit_data_at_the_top(sigma: float, sigma_max: float) -> float:
-    """From the highest level, noise and data of unit variance: sqrt(sigma_0^2 + 1); below it, sigma_0.
+    """Scale by sqrt(sigma_0^2 + 1) at the highest level, as if the data had unit variance; below it by sigma_0.
 
     Source: ComfyUI comfy/samplers.py, Sampler.max_denoise.
     """
@@ -112,7 +112,7 @@ def unit_data_at_the_top(sigma: float, sigma_max: float) -> float:
 
 
 def unit_data(sigma: float, sigma_max: float) -> float:
-    """Noise and data of unit variance, wherever it begins: sqrt(sigma_0^2 + 1).
+    """Scale by sqrt(sigma_0^2 + 1) at every level, as if the data had unit variance.
 
     Source: diffusers EulerDiscreteScheduler.init_noise_sigma, for its spacing "leading".
     """
@@ -120,7 +120,7 @@ def unit_data(sigma: float, sigma_max: float) -> float:
 
 
 def without_penultimate(schedule: Schedule) -> Schedule:
-    """A schedule of one step more, whose last sigma above 0 is left out."""
+    """Return a schedule that takes one step more and leaves out its last sigma above 0."""
 
     def discarded(n: int, levels: Levels) -> np.ndarray:
         sigmas = schedule(n + 1, levels)
@@ -130,26 +130,27 @@ def without_penultimate(schedule: Schedule) -> Schedule:
 
 
 def in_range_of(spacing: Schedule, schedule: Schedule) -> Schedule:
-    """A schedule between the highest and the lowest sigma of another one, not of the model."""
+    """Return a schedule whose range is that of another schedule's sigmas instead of the model's."""
     return lambda n, levels: schedule(n, DiscreteLevels(spacing(n, levels)[-2::-1]))
 
 
 class Card(NamedTuple):
-    """
-    engine:      its name
-    rng:         of the first noise
-    noise:       the first noise of a batch
-    levels:      sigmas -> how it tells the network a noise level
-    schedules:   its names -> schedules
-    schedule:    its default
-    first:       sigma_0, the highest level -> what the first noise is multiplied by
-    truncation:  img2img
+    """An engine's defaults in sampling.
+
+    engine:      name of the engine
+    rng:         random number generator of the first noise
+    noise:       draws the first noise of a batch
+    levels:      sigmas -> Levels: how the network gets a sigma's timestep
+    schedules:   the engine's schedule name -> schedule
+    schedule:    the default schedule
+    first:       (sigma_0, highest level) -> factor of the first noise
+    truncation:  selects the sigmas to run in img2img
     discarding:  samplers for which the last sigma above 0 is left out
-    eta:         of ancestral samplers
+    eta:         eta of ancestral samplers
     clip_skip:   1 is the last layer
-    source:      where this can be read
-    of_flows:    schedules that there are only on a rectified flow, or that are others there
-    flow_schedule: its default there, where it is another
+    source:      where the engine's code is
+    of_flows:    schedules for rectified flows only, or that differ for them
+    flow_schedule: the default schedule for rectified flows, if it differs
     """
 
     engine: str
@@ -168,15 +169,15 @@ class Card(NamedTuple):
     flow_schedule: str = ""
 
     def of_sdxl(self) -> "Card":
-        """With the tables that are SDXL's own."""
+        """Return the card with SDXL's schedule tables."""
         return self._replace(schedules={**self.schedules, **SDXL_SCHEDULES.get(self.engine, {})})
 
     def rules(self, levels: Levels) -> Mapping[str, Callable[[int, Any], np.ndarray]]:
-        """Its schedules of such levels, by name."""
+        """Return the schedules for the given kind of levels, by name."""
         return {**self.schedules, **self.of_flows} if isinstance(levels, FlowLevels) else self.schedules
 
     def sigmas(self, steps: int, schedule: str, sampler: str, levels: Levels, strength: float = 1.0) -> np.ndarray:
-        """The sigmas that are run, falling."""
+        """Compute the sigmas to run, falling."""
         rule = self.rules(levels)[schedule]
         if sampler in self.discarding:
             rule = without_penultimate(rule)
@@ -204,7 +205,7 @@ _FORGE = {
     "align_your_steps_32": SCHEDULES["ays_32"],
     "align_your_steps_GITS": SCHEDULES["ays_gits"],
 }
-# Where a schedule is a table of a family, SDXL has its own.
+# Schedules that are tables, with SDXL's own table.
 SDXL_SCHEDULES: dict[str, dict[str, Schedule]] = {
     "sdcpp": {"ays": lambda n, levels: tables.align_your_steps(n, tables.AYS_SDXL_LEVELS)},
     "a1111": {"align_your_steps": lambda n, levels: tables.align_your_steps_appended(n, tables.AYS_SDXL)},
@@ -229,7 +230,7 @@ _COMFYUI_FLOWS = {
 
 
 def _forge_of_flows(name: str) -> Callable[[int, FlowLevels], np.ndarray]:
-    """ComfyUI's; Flux, whose network is told sigma itself, has sigmas evenly from 1 to the lowest.
+    """Return ComfyUI's schedule; for Flux, whose network reads sigma itself, space sigmas evenly down from 1.
 
     Source: Forge modules/sd_schedulers.py; backend/modules/k_prediction.py, PredictionFlux.sigma.
     """
@@ -244,8 +245,8 @@ def _forge_of_flows(name: str) -> Callable[[int, FlowLevels], np.ndarray]:
 
 
 _FORGE_FLOWS = {name: _forge_of_flows(name) for name in _COMFYUI_FLOWS}
-# With its spacing as the range: what EulerDiscreteScheduler makes of use_karras_sigmas and its like. Those of the
-# multistep schedulers have the model's range.
+# EulerDiscreteScheduler's use_karras_sigmas and similar options: the range is that of its spacing. In the multistep
+# schedulers the range is the model's.
 _SPACED = {
     f"{spacing}_{name}": in_range_of(SCHEDULES[spacing], SCHEDULES[rule])
     for spacing in ("leading", "trailing")

@@ -12,11 +12,12 @@ from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 def a_stride_from(
     at: np.ndarray, sigmas: np.ndarray, levels: Levels, steps: int | None = None, strides: int = 1
 ) -> list[float]:
-    """The noise levels of t - strides (T // n), t being the timesteps next to the sigmas `at`.
+    """Look up the noise levels of t - strides (T // n), where t are the timesteps nearest to the sigmas `at`.
 
-    sigmas: [n + 1]; the last one stands for all timesteps below 0
-    levels: the model's, T of them; strides: -1 is one up
-    steps:  n of a schedule that sigmas are the end of; None: they are all of it
+    sigmas:  [n + 1]; the last one stands for all timesteps below 0
+    levels:  the model's T levels
+    steps:   n, if the sigmas are only the end of a schedule of n steps; None: they are all of it
+    strides: number of strides down; -1 is one up
     Source: diffusers DDIMScheduler.step, PNDMScheduler.step_plms.
     """
     t = nearest_t(at, levels.sigmas) - strides * (len(levels.sigmas) // (steps or len(sigmas) - 1))
@@ -34,20 +35,20 @@ def ddim_strided(
     levels: Levels = SD_LEVELS,
     steps: int | None = None,
 ) -> np.ndarray:
-    """DDIM whose steps lead to timestep t - T // n, whatever the schedule's next timestep is.
+    """Sample with DDIM whose steps lead to timestep t - T // n, even if the schedule's next timestep is another.
 
-        x <- an ancestral step to sigma', the level of t - T // n
+        x <- an ancestral step from x to sigma', the level of t - T // n
         x <- x sqrt((1 + sigma_next^2) / (1 + sigma'^2))
 
-    The model is then asked at sigma_next, about latents of sigma' that keep their unit variance. Where timesteps
-    are T // n apart, as those of diffusers' spacing "leading" are, this is euler, and with eta euler_ancestral.
-    Those of "linspace" are not, nor those of "trailing" where n does not divide T.
+    The model is then called at sigma_next, with latents of level sigma' that are rescaled to the variance of
+    sigma_next. If timesteps are T // n apart, as with diffusers' spacing "leading", this equals euler, and with eta
+    euler_ancestral. They are not with "linspace", nor with "trailing" if n does not divide T.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the last one stands for all timesteps below 0
-    noise:  drawn from once a step where eta is not 0, not where a step leads to 0
-    levels: the model's, T of them
-    steps:  n of a schedule that sigmas are the end of; None: they are all of it
+    noise:  called once a step if eta is not 0, except in a step to 0
+    levels: the model's T levels
+    steps:  n, if the sigmas are only the end of a schedule of n steps; None: they are all of it
     -> latents at sigmas[-1], dtype of x
     Source: Song et al. 2021 (DDIM), eq. 12 and 16; diffusers DDIMScheduler.
     """

@@ -8,12 +8,12 @@ from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def log_polynomial_weights(sigmas: np.ndarray, order: int, lower_order_final: bool = False) -> list[list[float]]:
-    """Of every step: weights of the last noise predictions in its integral, by the polynomial in ln sigma.
+    """Compute each step's weights of the last noise predictions: the integral of the polynomial in ln sigma.
 
         c_j = int_sigma_i^sigma_{i+1} prod_{k != j} (ln s - ln sigma_{i-k}) / (ln sigma_{i-j} - ln sigma_{i-k}) ds
 
-    sigmas: [n + 1]; -> [n][order], newest first, 0 where there are not so many yet, and in a step to 0
-    16-point Gauss-Legendre in ln s: exact to rounding for steps of a factor below 10^4.
+    sigmas: [n + 1]; -> [n][order], newest first; 0 for predictions that do not exist yet, and in a step to 0
+    Integrated with 16-point Gauss-Legendre in ln s: exact to rounding if sigma / sigma_next < 10^4.
     """
     nodes = np.ascontiguousarray(sigmas, np.float64)
     used = np.minimum(np.arange(1, len(nodes)), order) * (nodes[1:] > 0)
@@ -32,13 +32,13 @@ def deis(
     order: int = 3,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """DEIS (log-rho): the noise prediction extrapolated in ln sigma, integrated over sigma. One call a step.
+    """Sample with DEIS (log-rho): extrapolate the noise prediction in ln sigma and integrate it. One call a step.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  never drawn from
-    order:  predictions used, where there are so many yet
-    lower_order_final: not more predictions than steps are left
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  not used
+    order:  predictions used, once there are that many
+    lower_order_final: use at most as many predictions as steps are left
     -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), eq. 15 with rho = sigma; diffusers DEISMultistepScheduler.
     """

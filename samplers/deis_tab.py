@@ -14,18 +14,19 @@ _START = _HIGH - _RISE / 2
 
 
 def vp_time(sigma):
-    """t at which that SDE has a sigma: ln(sigma^2 + 1) = _RISE t^2 / 2 + _START t. Source: Song et al. 2021."""
+    """Solve ln(sigma^2 + 1) = _RISE t^2 / 2 + _START t for the SDE's time t. Source: Song et al. 2021."""
     return (np.sqrt(_START**2 + 2 * _RISE * np.log(np.square(sigma) + 1)) - _START) / _RISE
 
 
 def time_polynomial_weights(times: np.ndarray, end: np.ndarray, points: int = 10000) -> np.ndarray:
-    """Weights of past noise predictions in the integral over sigma, by the polynomial in t through them.
+    """Compute weights of past noise predictions: the integral over sigma of the polynomial in t through them.
 
         c_j = int_times_0^end (dsigma / dt) prod_{k != j} (t - times_k) / (times_j - times_k) dt
 
     times: [steps, order], newest first; end: [steps]; -> [steps, order]
-    What is published sums `points` values from end to end, each a 1 / points of the way wide: its error is of the
-    order of 1e-4. That sum is found here from the integral, and the values at both ends.
+    The published code approximates the integral by a sum of `points` values, both ends included, each of width
+    1 / points, with an error of the order of 1e-4. Here that sum is computed from the exact integral and the values
+    at the ends.
     Source: Gregory's formula (Hildebrand 1974, Introduction to numerical analysis, section 5.9).
     """
     nodes, shares = gauss_legendre(48)
@@ -52,12 +53,12 @@ def deis_tab(
     callback: Callback | None = None,
     order: int = 3,
 ) -> np.ndarray:
-    """DEIS (tAB): the noise prediction extrapolated in the time of a variance-preserving SDE. One call a step.
+    """Sample with DEIS (tAB): extrapolate the noise prediction in the time of a VP SDE. One call a step.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; the first step, and one to 0, is an Euler step
-    noise:  never drawn from
-    order:  predictions used, where there are so many yet
+    sigmas: [n + 1], falling; the first step, and a step to 0, are Euler steps
+    noise:  not used
+    order:  predictions used, once there are that many
     -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), section 3.2; zju-pi/diff-sampler; ComfyUI and Forge sample_deis, "tab".
     """
@@ -76,7 +77,7 @@ def deis_tab(
 
 
 def _weights(sigmas: np.ndarray, order: int) -> list[list[float]]:
-    """Of every step, the first of which is an Euler step; those that use as many predictions go together."""
+    """Compute every step's weights; the first step is Euler's. Steps with equally many predictions share a call."""
     times, weights = vp_time(sigmas), np.diff(sigmas[:2])[:, None].tolist()
     for used in range(min(order, 2), order + 1):
         ends = np.arange(len(weights) + 1, len(sigmas) if used == order else min(used + 1, len(sigmas)))

@@ -1,4 +1,4 @@
-"""Samplers of distilled models, which jump to denoised and noise it anew."""
+"""Samplers for distilled models: each step jumps to denoised and adds new noise."""
 
 import math
 
@@ -15,11 +15,11 @@ from refsd.samplers.step import Callback, StepNoise, intervals
 def lcm(
     model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
 ) -> np.ndarray:
-    """x <- denoised + sigma_next n.
+    """Sample with LCM: x <- denoised + sigma_next n.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  drawn from once a step, not where the next sigma is 0
+    noise:  called once a step, except in a step to 0
     -> latents at sigmas[-1], dtype of x
     Source: Luo et al. 2023 (LCM), algorithm 3; k-diffusion's form in ComfyUI, sample_lcm.
     """
@@ -36,13 +36,13 @@ def lcm(
 def consistent(
     model: Denoiser, levels: Levels = SD_LEVELS, timestep_scaling: float = 10.0, sigma_data: float = 0.5
 ) -> Denoiser:
-    """A model that answers x itself at timestep 0, as a consistency model does: LCM's boundary condition.
+    """Wrap a model with LCM's boundary condition: at timestep 0 a consistency model returns x itself.
 
         c_skip x / sqrt(sigma^2 + 1) + c_out denoised
         c_skip = sigma_data^2 / (s^2 + sigma_data^2),  c_out = s / sqrt(s^2 + sigma_data^2),  s = timestep_scaling t
 
-    levels: what timestep t a sigma is of
-    c_skip is 7e-6 at timestep 19, the lowest of LCM's, and less above.
+    levels: give the timestep t of a sigma
+    c_skip is 7e-6 at timestep 19, LCM's lowest, and smaller at higher timesteps.
     Source: Luo et al. 2023 (LCM), eq. 9; diffusers LCMScheduler.get_scalings_for_boundary_condition_discrete.
     """
 
@@ -59,9 +59,9 @@ def consistent(
 def lcm_flow(
     model: Denoiser, x: np.ndarray, sigmas: np.ndarray, noise: StepNoise, callback: Callback | None = None
 ) -> np.ndarray:
-    """lcm for a rectified flow: x <- (1 - sigma_next) denoised + sigma_next n.
+    """Sample a rectified flow with LCM: x <- (1 - sigma_next) denoised + sigma_next n.
 
-    Arguments: lcm's. Source: ComfyUI model_sampling.py, CONST.noise_scaling; stable-diffusion.cpp sample_lcm.
+    Arguments: as in lcm. Source: ComfyUI model_sampling.py, CONST.noise_scaling; stable-diffusion.cpp sample_lcm.
     """
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
@@ -83,17 +83,17 @@ def tcd(
     eta: float = 0.3,
     levels: Levels = SD_LEVELS,
 ) -> np.ndarray:
-    """Trajectory consistency: a jump to the lower timestep s = floor((1 - eta) t_next), and noise up to t_next.
+    """Sample with TCD: jump to the lower timestep s = floor((1 - eta) t_next), then add noise up to t_next.
 
         x <- denoised + sigma_s d + sqrt(sigma_next^2 - sigma_s^2) n
 
-    The last step has t_next 0: what it leaves is still noisy, and of unit variance: (denoised + sigma_s d) times
-    sqrt(abar_s). At eta 0 it is Euler's method, but for that last step.
+    with d = (x - denoised) / sigma. The last step has t_next 0; its result (denoised + sigma_s d) sqrt(abar_s)
+    still has noise, and has unit variance. With eta 0 this is Euler's method, except in that last step.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  drawn from once a step where eta is not 0, not where the next sigma is 0
-    levels: the model's
+    noise:  called once a step if eta is not 0, except in a step to 0
+    levels: the model's noise levels
     -> latents at sigmas[-1], dtype of x
     Source: Zheng et al. 2024 (TCD), algorithm 2; diffusers TCDScheduler; stable-diffusion.cpp sample_tcd.
     """
@@ -123,13 +123,13 @@ def tcd_sdcpp(
     eta: float = 0.0,
     levels: Levels = SD_LEVELS,
 ) -> np.ndarray:
-    """tcd, but that without noise x is brought from the variance of sigma_s to that of sigma_next.
+    """Sample with tcd, but with eta 0 rescale x from the variance of sigma_s to that of sigma_next.
 
         x <- (denoised + sigma_s d) sqrt((1 + sigma_next^2) / (1 + sigma_s^2)),  eta 0
 
-    The two are one where sigma_next is a level of the model; between levels x shrinks or swells by up to 0.2 %.
+    This equals tcd if sigma_next is a level of the model; between levels x changes by up to 0.2 %.
 
-    Arguments: tcd's. Source: stable-diffusion.cpp sample_tcd, alpha_prod_s / alpha_prod_t_prev.
+    Arguments: as in tcd. Source: stable-diffusion.cpp sample_tcd, alpha_prod_s / alpha_prod_t_prev.
     """
     t = np.searchsorted((levels.sigmas[1:] + levels.sigmas[:-1]) / 2, sigmas)  # the nearest level
     lower = levels.sigmas[np.floor((1 - eta) * t).astype(int)].tolist()

@@ -1,4 +1,4 @@
-"""DPM-Solver-2 in k-diffusion's form: the slope at the geometric midpoint of a step."""
+"""DPM-Solver-2 in k-diffusion's form, which uses the slope at the geometric midpoint of a step."""
 
 import math
 
@@ -20,11 +20,11 @@ def dpm_2(
     callback: Callback | None = None,
     churn: Churn = NO_CHURN,
 ) -> np.ndarray:
-    """The midpoint rule in log sigma: sigma_mid = sqrt(sigma sigma_next). Order 2, two calls a step.
+    """Sample with the midpoint rule in log sigma: sigma_mid = sqrt(sigma sigma_next). Order 2, two calls a step.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
-    noise:  drawn from where `churn` says so
+    noise:  called in the steps in which `churn` draws noise
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver), algorithm 1 with r1 1/2; k-diffusion sample_dpm_2.
     """
@@ -57,11 +57,11 @@ def dpm_2_ancestral(
     s_noise: float = 1.0,
     ancestral: AncestralStep = ancestral_step,
 ) -> np.ndarray:
-    """dpm_2's step to sigma_down, then fresh noise up to the next sigma.
+    """Take dpm_2's step to sigma_down, then add fresh noise up to the next sigma.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
-    noise:  drawn from once a step, not where the next sigma is 0
+    noise:  called once a step, except in a step to 0
     ancestral: flow_ancestral_step_above_0 for a rectified flow
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpm_2_ancestral; ComfyUI sample_dpm_2_ancestral_RF.

@@ -1,4 +1,4 @@
-"""DPM-Solver with steps of orders 1 to 3 in t = -ln sigma: a fixed number of calls, or steps as errors allow."""
+"""DPM-Solver with steps of orders 1 to 3 in t = -ln sigma, with a fixed number of calls or adaptive steps."""
 
 import math
 
@@ -12,7 +12,7 @@ from refsd.samplers.step import Callback, StepNoise, StepsError, no_noise
 
 
 def step_1(x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float) -> np.ndarray:
-    """Euler's step: x - sigma_next (e^h - 1) eps,  h = ln(sigma / sigma_next).
+    """Take an Euler step: x - sigma_next (e^h - 1) eps,  h = ln(sigma / sigma_next).
 
     eps: (x - denoised) / sigma
     Source: Lu et al. 2022 (DPM-Solver), eq. 3.7.
@@ -21,7 +21,7 @@ def step_1(x: np.ndarray, eps: np.ndarray, sigma: float, sigma_next: float) -> n
 
 
 def eps_after(model: Denoiser, x: np.ndarray, eps: np.ndarray, sigma: float, sigma_1: float) -> np.ndarray:
-    """eps at sigma_1, where step_1 leads."""
+    """Compute eps at sigma_1, at the latents to which step_1 leads."""
     u1 = step_1(x, eps, sigma, sigma_1)
     return (u1 - model(u1, sigma_1)) / sigma_1
 
@@ -29,9 +29,9 @@ def eps_after(model: Denoiser, x: np.ndarray, eps: np.ndarray, sigma: float, sig
 def step_2(
     x: np.ndarray, eps: np.ndarray, eps_r1: np.ndarray, sigma: float, sigma_next: float, r1: float = 0.5
 ) -> np.ndarray:
-    """x - sigma_next (e^h - 1) (eps + (eps_r1 - eps) / 2 r1).
+    """Take a step of order 2: x - sigma_next (e^h - 1) (eps + (eps_r1 - eps) / 2 r1).
 
-    eps_r1: at sigma e^(-r1 h)
+    eps_r1: eps at sigma e^(-r1 h)
     Source: ibid., algorithm 4.
     """
     return x - (sigma - sigma_next) * (eps + (eps_r1 - eps) / (2 * r1))
@@ -40,12 +40,12 @@ def step_2(
 def step_3(
     model: Denoiser, x: np.ndarray, eps: np.ndarray, eps_r1: np.ndarray, sigma: float, sigma_next: float
 ) -> np.ndarray:
-    """One more call, two thirds of the way.
+    """Take a step of order 3, with one more model call at two thirds of the step.
 
         u_2 = x - sigma_2 (e^(2h/3) - 1) eps - 2 sigma_2 phi(2h/3) (eps_r1 - eps),  phi(h) = (e^h - 1) / h - 1
         x - sigma_next (e^h - 1) eps - 1.5 sigma_next phi(h) (eps_r2 - eps)
 
-    eps_r1: at sigma e^(-h/3)
+    eps_r1: eps at sigma e^(-h/3)
     Source: ibid., algorithm 5.
     """
     h = math.log(sigma / sigma_next)
@@ -69,11 +69,11 @@ def dpm_fast(
     eta: float = 0.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """DPM-Solver-fast: n calls in all, spent on steps of order 3, evenly spaced in ln sigma, and a shorter rest.
+    """Sample with DPM-Solver-fast: n calls, spent on steps of order 3 even in ln sigma, lower orders at the end.
 
-    sigmas: [n + 1]; only n, the first and the last that is not 0 count
-    noise:  drawn from once a step where eta is not 0
-    -> latents at the last sigma that is not 0, dtype of x
+    sigmas: [n + 1]; only n, the first sigma and the last one above 0 are used
+    noise:  called once a step if eta is not 0
+    -> latents at the last sigma above 0, dtype of x
     Source: Lu et al. 2022 (DPM-Solver), section 3.4; k-diffusion sample_dpm_fast.
     """
     n, start, end = _range(sigmas)
@@ -110,14 +110,14 @@ def dpm_adaptive(
     eta: float = 0.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """DPM-Solver-23: steps of order 3, as long as their difference from order 2 allows.
+    """Sample with DPM-Solver-23: steps of order 3, whose length follows from their difference to order 2.
 
         error = rms((x_low - x_high) / max(atol, rtol max(|x_low|, |x_previous|))),  atol 0.0078, rtol 0.05
-        h <- h (1 + atan(error^(-1/p) - 1)),  p = 3, with eta 1.5; the step is kept where that factor is >= 0.81
+        h <- h (1 + atan(error^(-1/p) - 1)),  p = 3, with eta 1.5; the step is accepted if that factor is >= 0.81
 
-    sigmas: only the first and the last that is not 0 count
-    noise:  drawn from at each step that is kept, where eta is not 0
-    -> latents at the last sigma that is not 0, dtype of x
+    sigmas: only the first sigma and the last one above 0 are used
+    noise:  called once in each accepted step if eta is not 0
+    -> latents at the last sigma above 0, dtype of x
     Source: Lu et al. 2022 (DPM-Solver), appendix C.3; k-diffusion sample_dpm_adaptive with its default controller.
     """
     _, start, end = _range(sigmas)
@@ -146,7 +146,7 @@ def dpm_adaptive(
 
 
 def _range(sigmas: np.ndarray) -> tuple[int, float, float]:
-    """Steps, the first sigma, and the last that is not 0. Raises StepsError where that is no range."""
+    """Return the number of steps, the first sigma, the last one above 0. Raises StepsError for an empty range."""
     positive = sigmas[sigmas > 0]
     if len(positive) < 2:
         raise StepsError("DPM-Solver steps in ln sigma: it needs two sigmas above 0, so two steps")
@@ -154,8 +154,8 @@ def _range(sigmas: np.ndarray) -> tuple[int, float, float]:
 
 
 def _down(sigma: float, sigma_next: float, end: float, eta: float) -> tuple[float, float]:
-    """ancestral_step, not below the end of the range."""
+    """Compute ancestral_step with `down` limited to the end of the range."""
     if not eta:
         return sigma_next, 0.0
     down = max(end, ancestral_step(sigma, sigma_next, eta)[0])
-    return down, math.sqrt(max(sigma_next**2 - down**2, 0.0))  # sigma_next is the end but for its rounding
+    return down, math.sqrt(max(sigma_next**2 - down**2, 0.0))  # sigma_next may differ from the end by rounding

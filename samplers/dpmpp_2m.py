@@ -16,14 +16,14 @@ def dpmpp_2m(
     callback: Callback | None = None,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """DPM-Solver++(2M): the exponential integrator in t = -ln sigma, denoised extrapolated from two values.
+    """Sample with DPM-Solver++(2M): an exponential integrator in t = -ln sigma that extrapolates denoised linearly.
 
         x <- sigma_next / sigma x + (1 - e^-h) ((1 + 1 / 2r) denoised - 1 / 2r denoised_last),  r = h_last / h
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; the first step, and one to 0, is of order 1; one of no length keeps x
-    noise:  never drawn from
-    lower_order_final: the last step is of order 1 wherever it leads
+    sigmas: [n + 1], falling; the first step, and a step to 0, are of order 1; a step of length 0 keeps x
+    noise:  not used
+    lower_order_final: the last step is of order 1 even if it does not lead to 0
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 2; k-diffusion sample_dpmpp_2m.
     """
@@ -53,14 +53,14 @@ def dpmpp_2m_v2(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """dpmpp_2m with other weights: r = max / min of the two steps, and 1 - e^-h with h their mean.
+    """Sample with stable-diffusion.cpp's dpm++2mv2: r = max / min of the two steps, and 1 - e^-h with h their mean.
 
-    x decays by this step's sigma_next / sigma, denoised enters by the mean step's weight: on steps uneven in ln
-    sigma the two do not add up to 1, and the order falls from 2 to 1. stable-diffusion.cpp's dpm++2mv2.
+    x is multiplied by this step's sigma_next / sigma, denoised by the mean step's weight. If steps are uneven in ln
+    sigma, the two weights do not add up to 1, and the order falls from 2 to 1.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; the first step, and one to 0, is of order 1
-    noise:  never drawn from
+    sigmas: [n + 1], falling; the first step, and a step to 0, are of order 1
+    noise:  not used
     -> latents at sigmas[-1], dtype of x
     Source: stable-diffusion.cpp sample_dpmpp_2m_v2.
     """

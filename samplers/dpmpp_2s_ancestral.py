@@ -18,14 +18,14 @@ def dpmpp_2s_ancestral(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """DPM-Solver++(2S): the exponential integrator with denoised taken at the middle of the step, made ancestral.
+    """Sample with DPM-Solver++(2S) ancestral: an exponential integrator with denoised at the middle of the step.
 
         x_2 = sigma_mid / sigma x + (1 - e^(-h/2)) denoised,         sigma_mid = sqrt(sigma down)
         x <- down / sigma x + (1 - e^-h) model(x_2, sigma_mid) + up noise
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
-    noise:  drawn from once a step, not where the next sigma is 0
+    noise:  called once a step, except in a step to 0
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; k-diffusion sample_dpmpp_2s_ancestral.
     """
@@ -57,15 +57,15 @@ def dpmpp_2s_ancestral_flow(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """DPM-Solver++(2S) for a rectified flow: the middle in log SNR, ln((1 - sigma) / sigma).
+    """Sample a rectified flow with DPM-Solver++(2S); the middle is that in log SNR, ln((1 - sigma) / sigma).
 
         odds = sqrt((1 - sigma) / sigma (1 - down) / down),  sigma_mid = 1 / (odds + 1)
         x_2 = sigma_mid / sigma x + (1 - sigma_mid / sigma) denoised
         x <- scale (down / sigma x + (1 - down / sigma) model(x_2, sigma_mid)) + up noise
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling from at most 1; from 1 the middle is 1 too, and the second call is left out
-    noise:  drawn from once a step, not where the next sigma is 0
+    sigmas: [n + 1], falling from at most 1; in a step from 1 the middle is 1 too, and the second call is left out
+    noise:  called once a step, except in a step to 0
     -> latents at sigmas[-1], dtype of x
     Source: stable-diffusion.cpp sample_dpmpp_2s_ancestral_flow. ComfyUI's is dpmpp_2s_ancestral_flow_below_one.
     """
@@ -82,9 +82,9 @@ def dpmpp_2s_ancestral_flow_below_one(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """dpmpp_2s_ancestral_flow with the middle of a step from 1 at 0.9999, where the model is asked again.
+    """Sample with dpmpp_2s_ancestral_flow, but take 0.9999 as the middle of a step from 1 and call the model there.
 
-    Arguments: dpmpp_2s_ancestral_flow's. Source: ComfyUI sample_dpmpp_2s_ancestral_RF, at 02159d81.
+    Arguments: as in dpmpp_2s_ancestral_flow. Source: ComfyUI sample_dpmpp_2s_ancestral_RF, at 02159d81.
     """
     return _flow(model, x, sigmas, noise, callback, eta, s_noise, _middle_below_one)
 
@@ -102,7 +102,7 @@ def _middle_below_one(sigma: float, down: float) -> float:
 
 
 def _flow(model, x, sigmas, noise, callback, eta, s_noise, middle):
-    """middle: sigma, down -> sigma_mid; None takes denoised in place of the second call"""
+    """Run either variant. middle: (sigma, down) -> sigma_mid; None reuses denoised instead of a second call"""
     for i, sigma, sigma_next in intervals(sigmas):
         denoised = model(x, sigma)
         if callback:

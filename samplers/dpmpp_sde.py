@@ -1,4 +1,4 @@
-"""DPM-Solver++ for the reverse SDE: one step with a midpoint, or several past values of denoised."""
+"""DPM-Solver++ for the reverse SDE: single steps with a midpoint, and multistep solvers."""
 
 import math
 
@@ -21,14 +21,14 @@ def dpmpp_sde(
     s_noise: float = 1.0,
     r: float = 0.5,
 ) -> np.ndarray:
-    """DPM-Solver++ (stochastic): a noisy step to the midpoint, then one over the whole with both denoised.
+    """Sample with DPM-Solver++ (stochastic): a noisy step to the midpoint, then a full step with both denoised.
 
         denoised' = (1 - 1 / 2r) denoised + 1 / 2r denoised_mid
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
-    noise:  a Brownian motion's increments; drawn from twice a step: to the midpoint, and over the whole step
-    r:      where the midpoint lies, in -ln sigma
+    noise:  a Brownian motion's increments; called twice a step: to the midpoint, and over the whole step
+    r:      position of the midpoint in the step, in -ln sigma
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpmpp_sde.
     """
@@ -68,16 +68,16 @@ def dpmpp_2m_sde(
     s_noise: float = 1.0,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """DPM-Solver++(2M) SDE, midpoint form: half of the extrapolated difference of denoised.
+    """Sample with DPM-Solver++(2M) SDE in its midpoint form: add half of the extrapolated difference of denoised.
 
         x <- sigma_next / sigma e^-eta_h x + (1 - e^-k) (denoised + (denoised - denoised_last) / 2r)
              + sigma_next sqrt(1 - e^-2eta_h) s_noise noise
         eta_h = eta h,  k = h + eta_h,  r = h_last / h
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised, one of no length keeps x
-    noise:  a Brownian motion's increments, once a step; not drawn from where eta is 0
-    lower_order_final: the last step is of order 1 wherever it leads
+    sigmas: [n + 1], falling; a step to 0 gives denoised, a step of length 0 keeps x
+    noise:  a Brownian motion's increments; called once a step if eta is not 0
+    lower_order_final: the last step is of order 1 even if it does not lead to 0
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), SDE-DPM-Solver++(2M); k-diffusion sample_dpmpp_2m_sde.
     """
@@ -96,9 +96,9 @@ def dpmpp_2m_sde_heun(
     s_noise: float = 1.0,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """DPM-Solver++(2M) SDE, Heun form: the extrapolated difference of denoised weighs 1 + expm1(-k) / k, not half.
+    """Sample with DPM-Solver++(2M) SDE in its Heun form: the difference of denoised has weight 1 + expm1(-k) / k.
 
-    Arguments, source: dpmpp_2m_sde's, with solver_type "heun".
+    Arguments and source: as in dpmpp_2m_sde, with solver_type "heun".
     """
     weight = lambda k: math.expm1(-k) / k + 1
     return _dpmpp_2m_sde(model, x, sigmas, noise, callback, eta, s_noise, lower_order_final, weight)
@@ -136,16 +136,17 @@ def dpmpp_3m_sde(
     lower_order_final: bool = False,
     midpoint: bool = False,
 ) -> np.ndarray:
-    """DPM-Solver++(3M) SDE: denoised extrapolated by its first two divided differences.
+    """Sample with DPM-Solver++(3M) SDE: extrapolate denoised by its first two divided differences.
 
         x <- e^-k x + (1 - e^-k) denoised + phi_2 d1 - phi_3 d2 + sigma_next sqrt(1 - e^-2eta_h) s_noise noise
         k = h (1 + eta),  phi_2 = expm1(-k) / k + 1,  phi_3 = phi_2 / k - 1/2
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised; the first two steps are of order 1 and 2
-    noise:  a Brownian motion's increments, once a step; not drawn from where eta is 0
-    lower_order_final: the last step is of order 1 wherever it leads, the one before it of order 2 at most
-    midpoint: steps of order 2 are dpmpp_2m_sde's, not dpmpp_2m_sde_heun's, which k-diffusion takes
+    sigmas: [n + 1], falling; a step to 0 gives denoised; the first two steps are of order 1 and 2
+    noise:  a Brownian motion's increments; called once a step if eta is not 0
+    lower_order_final: the last step is of order 1, and the one before it of order 2 at most, even if it does not
+            lead to 0
+    midpoint: steps of order 2 are those of dpmpp_2m_sde; False: those of dpmpp_2m_sde_heun, as in k-diffusion
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_dpmpp_3m_sde; without noise, diffusers DPMSolverMultistepScheduler of order 3.
     """

@@ -16,15 +16,15 @@ def dpmpp_2s_singlestep(
     callback: Callback | None = None,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """DPM-Solver++(2S) whose middle is a sigma of the schedule: two steps, one call each, are one of second order.
+    """Sample with DPM-Solver++(2S): two steps of the schedule, of one call each, form one step of second order.
 
-        from sigma_a by way of sigma to sigma_next:  h = ln(sigma_a / sigma_next),  r = ln(sigma_a / sigma) / h
+        from sigma_a through sigma to sigma_next:  h = ln(sigma_a / sigma_next),  r = ln(sigma_a / sigma) / h
         x <- e^-h x_a + (1 - e^-h) (denoised_a + (denoised - denoised_a) / 2r)
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  never drawn from
-    lower_order_final: end with a step of order 1, as a step to 0 always is: see orders
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  not used
+    lower_order_final: end with a step of order 1 (a step to 0 always is one), see orders
     -> latents at sigmas[-1], dtype of x
     Source: Lu et al. 2022 (DPM-Solver++), algorithm 1; diffusers DPMSolverSinglestepScheduler.
     """
@@ -40,20 +40,20 @@ def dpmpp_3s_singlestep(
     callback: Callback | None = None,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """The same with three steps for one of third order, whose last takes denoised_a and denoised only.
+    """Sample like dpmpp_2s_singlestep, but three steps form one of third order; the last uses only two denoised.
 
         x <- e^-h x_a + (1 - e^-h) denoised_a + (1 - (1 - e^-h) / h) (denoised - denoised_a) / r
 
-    Arguments: dpmpp_2s_singlestep's. Source: diffusers DPMSolverSinglestepScheduler, solver_type "midpoint".
+    Arguments: as in dpmpp_2s_singlestep. Source: diffusers DPMSolverSinglestepScheduler, solver_type "midpoint".
     """
     return _singlestep(model, x, sigmas, callback, 3, lower_order_final)
 
 
 def orders(steps: int, highest: int, to_zero: bool, lower_order_final: bool = False) -> list[int]:
-    """The order of each step: 1, 2, .. highest over and over, and lower ones where steps are left over.
+    """List the order of each step: repeat 1, 2, .. highest; left-over steps at the end get lower orders.
 
     to_zero: the last step leads to 0, and is of order 1
-    lower_order_final: what is left over at the end is never as long as `highest`: 1, 2, .. highest - 1, and 1
+    lower_order_final: the left-over steps are at most 1, 2, .. highest - 1, and then 1
     Source: diffusers DPMSolverSinglestepScheduler.get_order_list.
     """
     whole, left = divmod(steps, highest)

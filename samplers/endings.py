@@ -1,4 +1,4 @@
-"""Where a trajectory ends: what engines make of the step to 0."""
+"""Wrap solvers with the ways in which engines take the step to 0."""
 
 import functools
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from refsd.samplers.step import Callback, StepNoise, no_noise
 
 
 def last_denoised(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """A multistep solver whose step to 0 takes denoised, and extrapolates nothing.
+    """Wrap a multistep solver so that its step to 0 returns denoised, without extrapolation.
 
-    Source: ComfyUI sample_lms, sample_ipndm; k-diffusion and stable-diffusion.cpp take that step as any other.
+    Source: ComfyUI sample_lms, sample_ipndm. k-diffusion and stable-diffusion.cpp do not treat that step specially.
     """
 
     @sampler
@@ -39,7 +39,7 @@ def last_denoised(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray
 
 
 def to_a_thousandth(solver: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """A solver that steps to 0.001 where the schedule says 0. Source: ComfyUI extra_samplers/uni_pc.py."""
+    """Wrap a solver so that it steps to 0.001 instead of 0. Source: ComfyUI extra_samplers/uni_pc.py."""
 
     @sampler
     @functools.wraps(solver)

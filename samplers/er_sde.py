@@ -8,7 +8,7 @@ from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def scaler(lam: float | np.ndarray):
-    """How fast the noise is renewed: lambda (e^(lambda^0.3) + 10)."""
+    """Compute the noise scaler lambda (e^(lambda^0.3) + 10), which sets how fast the noise is replaced."""
     return lam * (np.exp(np.exp(0.3 * np.log(lam))) + 10)
 
 
@@ -22,21 +22,21 @@ def er_sde(
     s_noise: float = 1.0,
     points: int = 200,
 ) -> np.ndarray:
-    """Extended reverse-time SDE, three stages: the past differences of denoised under its own integral.
+    """Sample the extended reverse-time SDE of order 3: integrate the past differences of denoised.
 
         r = scaler(sigma_next) / scaler(sigma),  S_k = int_{sigma_next}^{sigma} (l - sigma)^k / scaler(l) dl
         x <- r x + (1 - r) denoised + (dt + S_0 scaler(sigma_next)) d' + (dt^2 / 2 + S_1 scaler(sigma_next)) d''
              + sqrt(sigma_next^2 - r^2 sigma^2) s_noise n
 
-    d', d'' are divided differences over the last two and three steps; the integrals are sums over left ends.
+    d', d'' are divided differences over the last two and three steps; the integrals are left Riemann sums.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  drawn from once a step where s_noise is not 0, not where the next sigma is 0
-    points: of the sums
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  called once a step if s_noise is not 0, except in a step to 0
+    points: number of points of the sums
     -> latents at sigmas[-1], dtype of x
     Source: Cui et al. 2023 (Elucidating the solution space of extended reverse-time SDE), algorithm 3;
-    ComfyUI sample_er_sde. stable-diffusion.cpp calls s_noise eta, and switches the noise by it only.
+    ComfyUI sample_er_sde. stable-diffusion.cpp calls s_noise eta, and only switches the noise on or off by it.
     """
     positive = sigmas[sigmas > 0].astype(np.float64)
     scale, (s_0, s_1) = scaler(positive).tolist(), _integrals(positive, points)
@@ -66,7 +66,7 @@ def er_sde(
 
 
 def _integrals(sigmas: np.ndarray, points: int) -> tuple[list[float], list[float]]:
-    """S_0 and S_1 of every step. sigmas: [n + 1], above 0"""
+    """Compute S_0 and S_1 of every step. sigmas: [n + 1], above 0"""
     sigma, sigma_next = sigmas[:-1, None], sigmas[1:, None]
     width = (sigma - sigma_next) / points
     lam = sigma_next + np.arange(points) * width

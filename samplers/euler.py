@@ -15,11 +15,11 @@ def euler(
     callback: Callback | None = None,
     churn: Churn = NO_CHURN,
 ) -> np.ndarray:
-    """Euler steps on the probability flow ODE  dx/dsigma = (x - denoised(x, sigma)) / sigma.
+    """Sample with Euler steps on the probability flow ODE  dx/dsigma = (x - denoised(x, sigma)) / sigma.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  drawn from where `churn` says so
+    noise:  called in the steps in which `churn` draws noise
     -> latents at sigmas[-1], dtype of x
     Source: Karras et al. 2022, algorithm 2 without its correction; k-diffusion sample_euler.
     """

@@ -17,13 +17,13 @@ def euler_ancestral(
     s_noise: float = 1.0,
     ancestral: AncestralStep = ancestral_step,
 ) -> np.ndarray:
-    """Euler steps down, each followed by fresh noise up to the next sigma.
+    """Sample with Euler steps down to a lower sigma, each followed by fresh noise up to the next sigma.
 
         x <- x + (x - denoised) / sigma * (down - sigma) + up * noise
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  drawn from once a step, not where the next sigma is 0
+    noise:  called once a step, except in a step to 0
     ancestral: flow_ancestral_step for a rectified flow
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_euler_ancestral.

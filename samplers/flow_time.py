@@ -1,4 +1,4 @@
-"""A rectified flow seen as data + sigma noise, so that a solver written for that runs on it unchanged."""
+"""Convert a rectified flow to x = data + sigma noise, so that solvers for that form run on it unchanged."""
 
 import functools
 from collections.abc import Callable
@@ -11,42 +11,42 @@ from refsd.samplers.step import Callback, StepNoise, no_noise
 
 
 def exploding(sigma):
-    """Noise over signal: sigma / (1 - sigma)."""
+    """Convert a flow's sigma to noise over signal: sigma / (1 - sigma)."""
     return sigma / (1 - sigma)
 
 
 def share(sigma):
-    """Back: sigma / (1 + sigma)."""
+    """Convert noise over signal back to a flow's sigma: sigma / (1 + sigma)."""
     return sigma / (1 + sigma)
 
 
 def flow_signal(sigma: float) -> float:
-    """1 less the flow's own sigma, from sigma / (1 - sigma)."""
+    """Compute the flow's signal weight from noise over signal sigma: 1 - share(sigma)."""
     return 1 / (1 + sigma)
 
 
-# Where a solver in log SNR begins instead of at 1, where nothing is left of the signal.
+# Replaces a first sigma of 1 in solvers in log SNR, which is infinite there because no signal is left.
 # Source: ComfyUI k_diffusion/sampling.py, offset_first_sigma_for_snr.
 OPENING = 1 - 1e-4
 
 
 def opened(sigmas: np.ndarray, opening: float = OPENING) -> np.ndarray:
-    """A flow's sigmas, beginning at `opening` in place of 1."""
+    """Replace a first sigma of 1 by `opening`."""
     return np.append(opening, sigmas[1:]) if len(sigmas) > 1 and sigmas[0] >= 1 else sigmas
 
 
 def in_flow_time(solver: Callable[..., np.ndarray], opening: float = OPENING) -> Callable[..., np.ndarray]:
-    """A solver in -ln sigma as one in half the log SNR of a flow, ln((1 - sigma) / sigma).
+    """Convert a solver in -ln sigma to one for a flow, in half the log SNR ln((1 - sigma) / sigma).
 
         y = x / (1 - sigma),  sigma' = sigma / (1 - sigma),  denoised is the same
 
-    The solver is given y and sigma'. The model, `noise` and `callback` see x and sigma of the flow; options such as
-    sa_solver's tau are the solver's own.
+    The solver computes with y and sigma'. The model, `noise` and `callback` get x and sigma of the flow. Options of
+    the solver, such as sa_solver's tau, get sigma'.
 
-    opening: where a schedule from 1 begins, where nothing is left of the signal; x is taken as it is. Of a flow
-             shifted by s ComfyUI has shift_snr(OPENING, s).
-    What ComfyUI writes with alpha = 1 - sigma is that: dpmpp_sde, dpmpp_2m_sde, dpmpp_3m_sde, er_sde, seeds and
-    SA-Solver; and diffusers' schedulers with use_flow_sigmas.
+    opening: replaces a first sigma of 1, where no signal is left; x is not changed. For a flow shifted by s ComfyUI
+             uses shift_snr(OPENING, s).
+    ComfyUI's formulas with alpha = 1 - sigma are equivalent (dpmpp_sde, dpmpp_2m_sde, dpmpp_3m_sde, er_sde, seeds,
+    SA-Solver), and so are diffusers' schedulers with use_flow_sigmas.
     Source: ComfyUI k_diffusion/sampling.py, sigma_to_half_log_snr, offset_first_sigma_for_snr.
     """
 

@@ -14,11 +14,11 @@ def gradient_estimation(
     callback: Callback | None = None,
     gamma: float = 2.0,
 ) -> np.ndarray:
-    """Euler steps along gamma d + (1 - gamma) d_last: the slope, extrapolated.
+    """Sample with Euler steps along the extrapolated slope gamma d + (1 - gamma) d_last.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  never drawn from
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  not used
     gamma:  1 is Euler's method
     -> latents at sigmas[-1], dtype of x
     Source: Permenter & Yuan 2024 (Interpreting and improving diffusion models from an optimization

@@ -18,9 +18,9 @@ def gradient_estimation_ancestral(
     gamma: float = 2.0,
     ancestral: AncestralStep = ancestral_step,
 ) -> np.ndarray:
-    """gradient_estimation down to a lower sigma, and fresh noise up to the next: euler_ge with an eta.
+    """Sample with gradient_estimation to a lower sigma, then add fresh noise up to the next: euler_ge with eta.
 
-    Arguments: gradient_estimation's. noise: drawn from once a step, not where eta or the next sigma is 0
+    Arguments: as in gradient_estimation. noise: called once a step if eta is not 0, except in a step to 0
     ancestral: flow_ancestral_step for a rectified flow
     Source: stable-diffusion.cpp sample_gradient_estimation.
     """

@@ -1,6 +1,7 @@
-"""Guidance: one prediction from several, each with other conditions.
+"""Guidance: combine predictions under different conditions into one.
 
-All act on denoised or, being linear in the predictions, on noise or velocity alike, unless they say otherwise.
+Unless a docstring says otherwise, the functions are linear in the predictions, and so apply to denoised, noise and
+velocity alike.
 """
 
 import numpy as np
@@ -9,14 +10,14 @@ import numpy as np
 def guide(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
     """Classifier-free guidance: uncond + scale * (cond - uncond).
 
-    scale 1 is cond; the paper's w is scale - 1, and so is Z-Image's guidance g: pos + g (pos - neg).
+    Scale 1 gives cond. The paper's w is scale - 1, and so is Z-Image's guidance g: pos + g (pos - neg).
     Source: Ho & Salimans 2022, eq. 6.
     """
     return uncond + scale * (cond - uncond)
 
 
 def guide_image(cond: np.ndarray, image: np.ndarray, uncond: np.ndarray, scale: float, image_scale: float):
-    """Guidance by text and by image, apart: uncond + image_scale (image - uncond) + scale (cond - image).
+    """Guide by text and by image separately: uncond + image_scale (image - uncond) + scale (cond - image).
 
     cond: text and image; image: the image alone; uncond: neither
     Source: Brooks et al. 2023 (InstructPix2Pix), eq. 3.
@@ -25,11 +26,11 @@ def guide_image(cond: np.ndarray, image: np.ndarray, uncond: np.ndarray, scale: 
 
 
 def rescale(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
-    """Give each picture back the standard deviation that guidance took away, by the share phi.
+    """Rescale each picture towards the standard deviation of cond, which guidance changes.
 
         guided (phi std(cond) / std(guided) + 1 - phi)
 
-    guided, cond: [N, ...], noise or velocity; standard deviations of a picture, with n - 1
+    guided, cond: [N, ...], noise or velocity; standard deviations are each picture's, with n - 1
     Source: Lin et al. 2023, eq. 15 and 16; diffusers rescale_noise_cfg.
     """
     axes = tuple(range(1, cond.ndim))
@@ -38,7 +39,7 @@ def rescale(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
 
 
 def project(v: np.ndarray, onto: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """v's parts along and across another vector, picture by picture, in float64. [N, ...] twice -> twice"""
+    """Split v into its parts parallel and orthogonal to `onto`, picture by picture. -> two [N, ...], float64"""
     axes = tuple(range(1, v.ndim))
     v, onto = v.astype(np.float64), onto.astype(np.float64)
     unit = onto / np.maximum(np.sqrt((onto**2).sum(axis=axes, keepdims=True)), 1e-12)
@@ -55,14 +56,14 @@ def projected_difference(
     average: np.ndarray | None = None,
     smoothing: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """APG's difference, whose part along cond, which oversaturates, is weighed down by eta.
+    """Compute APG's difference: the part of cond - uncond parallel to cond, which oversaturates, gets weight eta.
 
-        average <- cond - uncond + momentum * average;  its norm is held below norm_threshold (0: not)
+        average <- cond - uncond + momentum * average;  its norm is limited to norm_threshold (0: no limit)
         across + eta along
 
     cond, uncond: [N, ...], denoised
-    average:      of the step before; None in the first
-    smoothing:    0 holds the norm by min(1, q), q = norm_threshold / norm; s > 0 by q / (1 + q^(1/s))^s
+    average:      average of the previous step; None in the first
+    smoothing:    0 limits the norm by the factor min(1, q), q = norm_threshold / norm; s > 0 by q / (1 + q^(1/s))^s
     -> across + eta along, and the average for the next step
     Source: Sadat et al. 2024 (Eliminating oversaturation), algorithm 1; stable-diffusion.cpp guidance.cpp.
     """
@@ -90,10 +91,11 @@ def adaptive_projected(
     average: np.ndarray | None = None,
     smoothing: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """cond + (scale - 1) projected_difference, as the paper and stable-diffusion.cpp have it. -> guided, average
+    """Guide by APG: cond + (scale - 1) projected_difference, as in the paper. -> guided, average for the next step
 
-    What the others add it to: ComfyUI's APG cond + scale, diffusers uncond + scale, and cond + scale for its
-    use_original_formulation. At scale 1 ComfyUI's is not cond. Arguments: projected_difference's.
+    stable-diffusion.cpp does the same. ComfyUI computes cond + scale projected_difference, which is not cond at
+    scale 1; diffusers uncond + scale ..., or cond + scale ... with use_original_formulation.
+    Arguments: as in projected_difference.
     """
     told = (eta, norm_threshold, momentum, average, smoothing)
     difference, average = projected_difference(cond, uncond, *told)
@@ -101,15 +103,16 @@ def adaptive_projected(
 
 
 def sdcpp_norm_threshold(threshold: float, values: int) -> float:
-    """stable-diffusion.cpp's apg_norm_threshold as projected_difference's, for latents of so many values.
+    """Convert stable-diffusion.cpp's apg_norm_threshold to that of projected_difference.
 
-    It measures norms as those of a latent of SDXL's at 1024 pixels: * 256 / sqrt(values).
+    values: number of values in the latent. stable-diffusion.cpp scales norms to those of SDXL's latent at 1024
+            pixels: * 256 / sqrt(values).
     """
     return threshold * np.sqrt(values) / 256
 
 
 def skip_layer(guided: np.ndarray, cond: np.ndarray, skipped: np.ndarray, scale: float) -> np.ndarray:
-    """Skip-layer guidance: guided + scale * (cond - skipped), skipped predicted without some of the layers.
+    """Skip-layer guidance: guided + scale * (cond - skipped); skipped is predicted without some of the layers.
 
     Source: Stability-AI/sd3.5 sd3_impls.py, SkipLayerCFGDenoiser.
     """
@@ -117,9 +120,9 @@ def skip_layer(guided: np.ndarray, cond: np.ndarray, skipped: np.ndarray, scale:
 
 
 def dynamic_threshold(denoised: np.ndarray, percentile: float = 0.995, maximum: float = 1.0) -> np.ndarray:
-    """Clip each picture at a percentile of its magnitudes, and divide by it: pixels stay within -1 .. 1.
+    """Clip each picture at a percentile of its magnitudes and divide by it, so that pixels stay within -1 .. 1.
 
-    percentile: 0 .. 1; the threshold is kept between 1 and `maximum`
+    percentile: 0 .. 1; the threshold is limited to 1 .. `maximum`
     Source: Saharia et al. 2022 (Imagen), section 2.3; diffusers DDIMScheduler._threshold_sample.
     """
     flat = np.abs(denoised.reshape(len(denoised), -1))

@@ -1,4 +1,4 @@
-"""Other ways to guide, and other spaces to guide in. All take [N, ...] and give that; see guidance.py."""
+"""Variants of guidance, and guidance in other parameterisations. All arrays are [N, ...]; see guidance.py."""
 
 import numpy as np
 
@@ -6,17 +6,17 @@ from refsd.samplers.guidance import guide, rescale
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a . b, picture by picture, in float64. -> [N, 1, ...]"""
+    """Compute the inner product a . b of each picture, in float64. -> [N, 1, ...]"""
     axes = tuple(range(1, a.ndim))
     return (a.astype(np.float64) * b).sum(axis=axes, keepdims=True)
 
 
 def zero_star(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
-    """CFG-Zero*: uncond is scaled so that it lies as near to cond as it can.
+    """Guide by CFG-Zero*: scale uncond to be as near as possible to cond.
 
         s uncond + scale (cond - s uncond),  s = cond . uncond / (|uncond|^2 + 1e-8)
 
-    cond, uncond: velocities. Its zero-init, the first steps with velocity 0, is the caller's.
+    cond, uncond: velocities. The caller must do CFG-Zero*'s zero-init (velocity 0 in the first steps).
     Source: Fan et al. 2025 (CFG-Zero*), eq. 8; diffusers ClassifierFreeZeroStarGuidance.
     """
     near = (_dot(cond, uncond) / (_dot(uncond, uncond) + 1e-8) * uncond).astype(cond.dtype)
@@ -24,7 +24,7 @@ def zero_star(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
 
 
 def zero_star_denoised(x: np.ndarray, cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
-    """ComfyUI's: s from the predicted noises x - denoised, uncond's denoised scaled by it all the same.
+    """Guide by ComfyUI's CFG-Zero*: compute s from x - denoised, but scale uncond's denoised by it.
 
     x: the latents; cond, uncond: denoised
     Source: ComfyUI comfy_extras/nodes_cfg.py, CFGZeroStar.
@@ -37,11 +37,12 @@ def zero_star_denoised(x: np.ndarray, cond: np.ndarray, uncond: np.ndarray, scal
 def perpendicular_negative(
     cond: np.ndarray, negative: np.ndarray, empty: np.ndarray, scale: float, negative_scale: float = 1.0
 ) -> np.ndarray:
-    """Perp-Neg: of the negative prompt only what does not point along the prompt.
+    """Guide by Perp-Neg: use only the part of the negative prompt that is orthogonal to the prompt.
 
         empty + scale (p - negative_scale (n - (n . p / |p|^2) p)),  p = cond - empty,  n = negative - empty
 
-    empty: predicted with an empty prompt. ComfyUI takes n . p and |p|^2 over the whole batch: the same for one.
+    empty: prediction for an empty prompt. ComfyUI computes n . p and |p|^2 over the whole batch, which is the same
+           for a single picture.
     Source: Armandpour et al. 2023 (Perp-Neg), eq. 8; ComfyUI comfy_extras/nodes_perpneg.py.
     """
     p, n = cond - empty, negative - empty
@@ -50,7 +51,7 @@ def perpendicular_negative(
 
 
 def tangential(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
-    """TCFG: uncond is first projected on the direction that it and cond have most in common.
+    """Guide by TCFG: first project uncond on the direction that it and cond have most in common.
 
         u <- (u . v) v,  v the first right singular vector of [cond; uncond];  u + scale (cond - u)
 
@@ -63,7 +64,7 @@ def tangential(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray
 
 
 def nested(cond: np.ndarray, middle: np.ndarray, uncond: np.ndarray, scale: float, outer: float) -> np.ndarray:
-    """Guidance from uncond to what guidance from `middle` gives.
+    """Guide twice: from `middle` to cond by `scale`, then from uncond to that result by `outer`.
 
         uncond + outer (middle + scale (cond - middle) - uncond)
 
@@ -73,7 +74,7 @@ def nested(cond: np.ndarray, middle: np.ndarray, uncond: np.ndarray, scale: floa
 
 
 def rescale_in_v(x: np.ndarray, sigma: float, cond: np.ndarray, uncond: np.ndarray, scale: float, phi: float):
-    """Guidance and rescale of the velocities that belong to denoised at x = data + sigma noise.
+    """Guide and rescale the velocities that correspond to denoised at x = data + sigma noise.
 
         v = (x / (sigma^2 + 1) - denoised) sqrt(sigma^2 + 1) / sigma
 
@@ -86,9 +87,9 @@ def rescale_in_v(x: np.ndarray, sigma: float, cond: np.ndarray, uncond: np.ndarr
 
 
 def scale_schedule(text: str) -> list[float]:
-    """stable-diffusion.cpp's guidance_schedule: "7.5x10+1x5" is ten steps at 7.5 and five at 1.
+    """Parse stable-diffusion.cpp's guidance_schedule: "7.5x10+1x5" means ten steps at scale 7.5 and five at 1.
 
-    Raises ValueError where a piece is no number, an x, and a count of 1 or more.
+    Raises ValueError if a piece is not a number, "x", and a count of at least 1.
     """
     scales = []
     for piece in text.split("+"):

@@ -15,11 +15,11 @@ def heun(
     callback: Callback | None = None,
     churn: Churn = NO_CHURN,
 ) -> np.ndarray:
-    """Heun's method: an Euler step, then the mean of the slopes at both its ends. Order 2, two calls a step.
+    """Sample with Heun's method: the mean of the slopes at both ends of an Euler step. Order 2, two calls a step.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; a step to 0 is an Euler step
-    noise:  drawn from where `churn` says so
+    noise:  called in the steps in which `churn` draws noise
     -> latents at sigmas[-1], dtype of x
     Source: Karras et al. 2022, algorithm 2; k-diffusion sample_heun.
     """

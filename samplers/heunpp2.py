@@ -15,16 +15,16 @@ def heunpp2(
     callback: Callback | None = None,
     churn: Churn = NO_CHURN,
 ) -> np.ndarray:
-    """Heun++: the slopes here, one and two steps on, weighed by how large their sigmas are. Three calls a step.
+    """Sample with Heun++: average the slopes at three sigmas, weighted by the sigmas. Three calls a step.
 
         d' = (1 - w_2 - w_3) d + w_2 d_2 + w_3 d_3,  w_2 = sigma_{i+1} / 3 sigma_0,  w_3 = sigma_{i+2} / 3 sigma_0
 
-    The step before the last leaves d_3 out, and divides by 2 sigma_0; the last is an Euler step. The weights are
-    not those of any quadrature: the order is 1.
+    The last step but one leaves out d_3 and divides by 2 sigma_0; the last is an Euler step. The weights belong to
+    no quadrature rule, so the order is 1.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  drawn from where `churn` says so
+    noise:  called in the steps in which `churn` draws noise
     -> latents at sigmas[-1], dtype of x
     Source: Carzit/sd-webui-samplers-scheduler; ComfyUI and Forge, sample_heunpp2.
     """

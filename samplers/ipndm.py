@@ -1,4 +1,4 @@
-"""Improved PNDM: Adams-Bashforth on the slope, with the weights of evenly spaced steps."""
+"""Improved PNDM: Adams-Bashforth on the slope, with the weights for evenly spaced steps."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
-# Number of slopes -> weights of the newest one, the one before it, ...
+# number of slopes -> their weights, newest first
 ADAMS_BASHFORTH = {
     1: (1.0,),
     2: (3 / 2, -1 / 2),
@@ -23,13 +23,13 @@ def ipndm(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """x <- x + dt (55 d - 59 d_1 + 37 d_2 - 9 d_3) / 24, fewer slopes in the first steps. One call a step.
+    """Sample with x <- x + dt (55 d - 59 d_1 + 37 d_2 - 9 d_3) / 24, with fewer slopes at first. One call a step.
 
-    The weights are those of even steps in sigma whatever the schedule: lms has the right ones.
+    The weights are those of even steps in sigma, whatever the schedule; lms has the correct ones.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  never drawn from
+    noise:  not used
     -> latents at sigmas[-1], dtype of x
     Source: Zhang & Chen 2023 (DEIS), appendix, iPNDM; ComfyUI sample_ipndm.
     """
@@ -53,13 +53,13 @@ def ipndm_v_sdcpp(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """ipndm whose second step alone knows the step before it: (1 + r / 2) d - r / 2 d_1, r = h / h_1.
+    """Sample with ipndm, but in the second step allow for uneven steps: (1 + r / 2) d - r / 2 d_1, r = h / h_1.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  never drawn from
+    noise:  not used
     -> latents at sigmas[-1], dtype of x
-    Source: stable-diffusion.cpp sample_ipndm_v; ComfyUI's ipndm_v takes uneven steps at every order.
+    Source: stable-diffusion.cpp sample_ipndm_v; ComfyUI's ipndm_v allows for uneven steps at every order.
     """
     ds: list[np.ndarray] = []
     for i, sigma, sigma_next in intervals(sigmas):

@@ -6,7 +6,7 @@ from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 
 def published_weights(h: list[float]) -> tuple[float, ...]:
-    """Weights of the newest slope and of up to three before it, over the last steps h, newest first.
+    """Compute the weights of the newest slope and of up to three earlier ones from the last steps h, newest first.
 
         c_1 = 1 + h/2h_1 + s + t,  c_2 = -h/2h_1 - (1 + a) s - (1 + a + b) t
         c_3 = a s + (a + b (1 + h_2/h_3)) t,  c_4 = -a b t
@@ -15,8 +15,8 @@ def published_weights(h: list[float]) -> tuple[float, ...]:
         t = ((1 - h/3(h + h_1)) / 2 + (1 - h/2(h + h_1)) h / 6(h + h_1 + h_2))
             h (h + h_1) (h + h_1 + h_2) / h_1 (h_1 + h_2) (h_1 + h_2 + h_3)
 
-    Up to three are those of Adams-Bashforth on even steps. Four are 57, -65, 43, -11 over 24 there, and on uneven
-    steps their sum is not 1.
+    On even steps, up to three weights are those of Adams-Bashforth; four are 57, -65, 43, -11 over 24. On uneven
+    steps the sum of four is not 1.
     Source: zju-pi/diff-sampler solvers.py, ipndm_v; ComfyUI sample_ipndm_v.
     """
     if len(h) == 1:
@@ -44,11 +44,11 @@ def ipndm_v(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """ipndm with weights for uneven steps, as published: lms has the exact ones. One call a step.
+    """Sample with ipndm and the published weights for uneven steps; lms has the exact ones. One call a step.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  never drawn from
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  not used
     -> latents at sigmas[-1], dtype of x
     Source: ComfyUI sample_ipndm_v.
     """

@@ -1,9 +1,9 @@
-"""Latents that add up lazily: a sampler reads as plain arithmetic, and each of its steps is one pass over memory.
+"""Lazy sums of latents: samplers read as plain arithmetic, yet each step makes only one pass over memory.
 
-Inside a `sampler` the latents, the model's answers and the noise are Latents: `x + d * dt` collects arrays and
-weights and computes nothing. The sum is computed once, where someone must see the array: the model, the callback,
-the caller. The same text runs on arrays too (`euler.__wrapped__`), one NumPy pass an operation, with equal results
-up to rounding.
+Inside a `sampler` the latents, the model's outputs and the noise are Latents: `x + d * dt` collects arrays and
+weights and computes nothing. The sum is computed once, when the model, the callback or the caller needs the array.
+The same code also runs on arrays (`euler.__wrapped__`), with one NumPy pass for each operation and equal results up
+to rounding.
 """
 
 import functools
@@ -15,7 +15,7 @@ import numpy as np
 from refsd.kernels.combine import combine
 from refsd.samplers.step import no_noise
 
-# A weight is 1 if it is 1 up to the rounding of a division and a product.
+# A weight counts as 1 if it differs from 1 by at most the rounding of a division and a product.
 _ROUNDING = 2.0**-52
 
 Sampler = TypeVar("Sampler", bound=Callable[..., np.ndarray])
@@ -26,7 +26,7 @@ class Latents:
     """A weighted sum of arrays of one shape and dtype. An array may occur more than once."""
 
     __slots__ = ("arrays", "weights")
-    __array_ufunc__ = None  # NumPy's scalars leave their products to Latents
+    __array_ufunc__ = None  # makes NumPy scalars leave multiplication to Latents
 
     def __init__(self, weights: list[float], arrays: list[np.ndarray]):
         self.weights, self.arrays = weights, arrays
@@ -52,12 +52,12 @@ class Latents:
         return Latents([w / divisor for w in self.weights], self.arrays)
 
     def array(self) -> np.ndarray:
-        """Compute the sum, reading each array once, in the order of first terms; then hold the result alone."""
+        """Compute the sum, reading each array once, in the order of first occurrence; keep only the result."""
         arrays = {id(array): array for array in self.arrays}
         weights = dict.fromkeys(arrays, 0.0)
         for w, array in zip(self.weights, self.arrays, strict=True):
             total = weights[id(array)] + w
-            # What is left of weights that cancel is their rounding.
+            # Weights that cancel leave only a rounding error, which counts as 0.
             weights[id(array)] = 0.0 if abs(total) <= _ROUNDING * abs(w) else total
         y = self.arrays[0]
         if len(arrays) > 1 or not abs(weights[id(y)] - 1) <= _ROUNDING:
@@ -67,11 +67,11 @@ class Latents:
 
 
 def sampler(text: Sampler) -> Sampler:
-    """Run a sampler's text on Latents; its caller, model, noise and callback see arrays.
+    """Decorate a sampler to run on Latents; its caller, model, noise source and callback get arrays.
 
     text: (model, x, sigmas, noise, callback, ...) -> latents
-    Computes in the dtype of x: answers and noise of another dtype are converted. The model and the noise must give
-    a new array each time, since those of earlier steps are read again. A text may call another sampler.
+    Computes in the dtype of x; outputs and noise of another dtype are converted. The model and the noise source
+    must return a new array each time, because earlier arrays are read again. A sampler may call another sampler.
     """
 
     @functools.wraps(text)
@@ -98,17 +98,17 @@ def sampler(text: Sampler) -> Sampler:
 
 
 def array_of(x: "np.ndarray | Latents") -> np.ndarray:
-    """The numbers themselves, computed now: for what is no sum."""
+    """Compute x as an array now, for operations other than sums."""
     return x.array() if isinstance(x, Latents) else x
 
 
 def settle(x: Sum) -> Sum:
-    """x, computed now: for latents that a text goes on from without showing them to the model."""
+    """Compute x now. For latents that a sampler continues from without passing them to the model."""
     return cast(Sum, Latents.of(x.array())) if isinstance(x, Latents) else x
 
 
 def scaled(x: Sum, scale: float) -> Sum:
-    """scale x, computed now; x becomes that array / scale. For a solver in coordinates of its own."""
+    """Compute scale x now, and express x as that array / scale. For solvers in scaled coordinates."""
     y = x * scale
     if isinstance(x, Latents) and isinstance(y, Latents):
         array = y.array()

@@ -16,13 +16,13 @@ def lcm_scaled(
     clip: float = 0.0,
     ddof: int = 1,
 ) -> np.ndarray:
-    """lcm whose noise is clipped, and weighs `scales` in the first and last step, a line between them.
+    """Sample with lcm, but clip the noise and scale it from scales[0] in the first step to scales[1] in the last.
 
         x <- denoised + sigma_next s_i clip(n),  s_i = s_0 + (s_1 - s_0) i / (steps - 1)
 
-    clip: at so many standard deviations of the noise that was drawn, the whole batch's; 0: not
-    ddof: of that standard deviation: ComfyUI's is 1, stable-diffusion.cpp's 0
-    Other arguments: lcm's.
+    clip: limit in standard deviations of the drawn noise of the whole batch; 0: no clipping
+    ddof: ddof of that standard deviation: 1 in ComfyUI, 0 in stable-diffusion.cpp
+    Other arguments: as in lcm.
     Source: ComfyUI sample_lcm; stable-diffusion.cpp sample_lcm with extra_sample_args.
     """
     steps = len(sigmas) - 1

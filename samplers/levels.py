@@ -1,10 +1,10 @@
 """The noise levels that a model was trained on, and the map between sigma and timestep.
 
-A model trained on 1000 noise levels knows a timestep t in 0..999; a sampler works with sigma, the
-standard deviation of the noise over that of the data. Both maps run through log sigma, linearly
-between the levels, so that t is a real number (k-diffusion's quantize=False, which stable-diffusion.cpp
-follows), or to the nearest level, so that it is an integer (ComfyUI and Forge). A flow model's sigma is
-the share of noise in x, 0 .. 1, and its map a formula.
+A model trained on 1000 noise levels reads a timestep t in 0..999; a sampler works with sigma, the
+standard deviation of the noise over that of the data. Maps between the two either interpolate log sigma
+linearly between the levels, so that t is a real number (k-diffusion's quantize=False, as in
+stable-diffusion.cpp), or take the nearest level, so that t is an integer (ComfyUI and Forge). A flow
+model's sigma is the share of noise in x, 0 .. 1, and its map is a formula.
 
 Everything here is float64. stable-diffusion.cpp computes alphas_cumprod, sigmas and t in float32:
 its sigmas differ from these by up to 1.3e-5 relative, at the largest by 1e-6.
@@ -19,25 +19,26 @@ from refsd.samplers.betas import scaled_linear
 
 
 class Levels(Protocol):
-    """
+    """A model's noise levels.
+
     sigmas: [T], rising: the noise level of each timestep 0 .. T-1
     """
 
     sigmas: np.ndarray
 
     def to_sigma(self, t: Any) -> Any:
-        """The noise level of a timestep: scalar or [N], 0 .. T-1 -> float64 of that shape."""
+        """Return the noise level of a timestep. t: scalar or [N], 0 .. T-1 -> the shape of t, float64"""
         ...
 
     def to_t(self, sigma: float) -> float:
-        """What the network is told at this noise level."""
+        """Return the timestep that the network gets at this noise level."""
         ...
 
 
 def scaled_linear_alphas_cumprod(
     beta_start: float = 0.00085, beta_end: float = 0.012, steps: int = 1000
 ) -> np.ndarray:
-    """Signal kept after each step of Stable Diffusion's forward process.
+    """Compute the signal kept after each step of Stable Diffusion's forward process.
 
         beta_t = (sqrt(beta_start) + t / (steps - 1) * (sqrt(beta_end) - sqrt(beta_start)))^2
         alphas_cumprod_t = prod_{s <= t} (1 - beta_s)
@@ -48,7 +49,7 @@ def scaled_linear_alphas_cumprod(
 
 
 def training_sigmas(alphas_cumprod: np.ndarray) -> np.ndarray:
-    """Noise levels the model was trained on: sigma_t = sqrt((1 - abar_t) / abar_t).
+    """Compute the noise levels of the training: sigma_t = sqrt((1 - abar_t) / abar_t).
 
     alphas_cumprod: [T] -> [T], float64, rising (SD 1.x: 0.0292 .. 14.6146)
     Source: Karras et al. 2022, appendix C.3.2 (DDIM's sigma); k-diffusion external.py, DiscreteEpsDDPMDenoiser.
@@ -57,7 +58,7 @@ def training_sigmas(alphas_cumprod: np.ndarray) -> np.ndarray:
 
 
 def sigma_to_t(sigma: float, levels: np.ndarray) -> float:
-    """The real timestep whose noise level is sigma: linear in log sigma, clamped to 0 .. T-1.
+    """Find the real timestep whose noise level is sigma: linear in log sigma, clamped to 0 .. T-1.
 
     levels: [T], rising
     Source: k-diffusion external.py, DiscreteSchedule.sigma_to_t(quantize=False).
@@ -66,7 +67,7 @@ def sigma_to_t(sigma: float, levels: np.ndarray) -> float:
 
 
 def t_to_sigma(t: float | np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """The noise level of a real timestep: exp of log sigma, linear between neighbours.
+    """Compute the noise level of a real timestep: log sigma is interpolated linearly between levels.
 
     t: scalar or [N], 0 .. T-1; levels: [T], rising -> the shape of t, float64
     Source: k-diffusion external.py, DiscreteSchedule.t_to_sigma.
@@ -75,7 +76,7 @@ def t_to_sigma(t: float | np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def nearest_t(sigma, levels: np.ndarray):
-    """The trained timestep whose level is next to sigma, in log sigma; of two as near, the lower.
+    """Find the trained timestep whose level is nearest to sigma, in log sigma; of two equally near, the lower.
 
     sigma: scalar or [N]; levels: [T], rising -> the shape of sigma, int
     Source: k-diffusion external.py, DiscreteSchedule.sigma_to_t(quantize=True); ComfyUI model_sampling.py.
@@ -84,11 +85,11 @@ def nearest_t(sigma, levels: np.ndarray):
 
 
 def zero_terminal_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
-    """The levels shifted and stretched so that nothing of the signal is left at the last one.
+    """Shift and stretch the levels so that no signal is left at the last one.
 
         s_t = sqrt(abar_t);  s_t <- (s_t - s_{T-1}) s_0 / (s_0 - s_{T-1});  abar_t = s_t^2
 
-    alphas_cumprod: [T] -> [T], the last one 0: its sigma is infinite, and engines put another value there
+    alphas_cumprod: [T] -> [T], the last one 0: its sigma is infinite, and engines replace it
     Source: Lin et al. 2023 (Common diffusion noise schedules are flawed), algorithm 1.
     """
     s = np.sqrt(alphas_cumprod)
@@ -96,7 +97,7 @@ def zero_terminal_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
 
 
 class DiscreteLevels:
-    """A discrete-time model's levels, with real timesteps between them."""
+    """A discrete-time model's levels; timesteps between them are real numbers."""
 
     def __init__(self, sigmas: np.ndarray):
         self.sigmas = sigmas
@@ -113,19 +114,19 @@ SD_LEVELS = DiscreteLevels(training_sigmas(scaled_linear_alphas_cumprod()))
 
 
 class NearestLevels(DiscreteLevels):
-    """The same, but the network is only ever told a trained timestep."""
+    """A discrete-time model's levels; the network only gets timesteps of the training."""
 
     def to_t(self, sigma: float) -> float:
         return float(nearest_t(sigma, self.sigmas))
 
 
 def shift_snr(t, shift: float):
-    """Move a flow's time towards noise: shift t / (1 + (shift - 1) t). Source: Esser et al. 2024 (SD3), eq. 23."""
+    """Shift a flow's time towards noise: shift t / (1 + (shift - 1) t). Source: Esser et al. 2024 (SD3), eq. 23."""
     return shift * t / (1 + (shift - 1) * t)
 
 
 def shift_exponential(t, mu: float):
-    """The same with shift = e^mu: e^mu / (e^mu + 1 / t - 1), t > 0. Source: black-forest-labs/flux, time_shift."""
+    """Shift a flow's time by e^mu: e^mu / (e^mu + 1 / t - 1), t > 0. Source: black-forest-labs/flux, time_shift."""
     return math.exp(mu) / (math.exp(mu) + 1 / t - 1)
 
 
@@ -133,7 +134,7 @@ class FlowLevels:
     """Rectified flow's levels: sigma = shift_snr((t + 1) / 1000), the share of noise in x.
 
     shift:      3 for SD3 and Z-Image; e^mu for Flux
-    multiplier: what the network is told is sigma * multiplier: 1000 for SD3, 1 for Flux
+    multiplier: the network's timestep is sigma * multiplier: 1000 for SD3, 1 for Flux
 
     Source: Esser et al. 2024; stable-diffusion.cpp DiscreteFlowDenoiser; ComfyUI ModelSamplingDiscreteFlow.
     """
@@ -152,7 +153,7 @@ class FlowLevels:
 class EdmLevels:
     """Continuous levels of a model conditioned on ln(sigma) / 4 (EDM v-prediction: Playground 2.5, CosXL).
 
-    sigmas: a table over the range, evenly spaced in ln sigma
+    sigmas: a table of the range, evenly spaced in ln sigma
     Source: Karras et al. 2022, table 1, c_noise; ComfyUI ModelSamplingContinuousEDM.
     """
 

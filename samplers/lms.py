@@ -10,18 +10,18 @@ from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
 @functools.cache
 def gauss_legendre(points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on -1 .. 1."""
+    """Return the points and weights of Gauss-Legendre quadrature on -1 .. 1."""
     return np.polynomial.legendre.leggauss(points)
 
 
 def adams_bashforth(sigmas: np.ndarray, order: int) -> list[list[float]]:
-    """Of every step: weights of the last slopes in its integral, by the polynomial through them.
+    """Compute each step's weights of the last slopes: the integral of the polynomial through them.
 
         c_j = int_sigma_i^sigma_{i+1} prod_{k != j} (s - sigma_{i-k}) / (sigma_{i-j} - sigma_{i-k}) ds
 
-    sigmas: [n + 1]; -> [n][order], newest first, 0 where there are not so many slopes yet
-    The integral is exact: Gauss-Legendre with half as many points as nodes. k-diffusion integrates with a relative
-    tolerance of 1e-4, which for these polynomials is as exact.
+    sigmas: [n + 1]; -> [n][order], newest first; 0 for slopes that do not exist yet
+    The integral is exact: Gauss-Legendre with half as many points as nodes. k-diffusion integrates numerically with
+    a relative tolerance of 1e-4, which is equally exact for these polynomials.
     """
     nodes = np.ascontiguousarray(sigmas, np.float64)
     used = np.minimum(np.arange(1, len(nodes)), order)
@@ -37,12 +37,12 @@ def lms(
     callback: Callback | None = None,
     order: int = 4,
 ) -> np.ndarray:
-    """Linear multistep (Adams-Bashforth) on unevenly spaced sigmas: the last slopes, extrapolated. One call a step.
+    """Sample with linear multistep (Adams-Bashforth) on uneven sigmas: extrapolate past slopes. One call a step.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  never drawn from
-    order:  slopes used, where there are so many yet
+    noise:  not used
+    order:  slopes used, once there are that many
     -> latents at sigmas[-1], dtype of x
     Source: k-diffusion sample_lms.
     """

@@ -16,20 +16,20 @@ def lms_shifted(
     order: int = 4,
     shift: int = 1,
 ) -> np.ndarray:
-    """lms whose older weights fall on slopes `shift` places newer than their own: stable-diffusion.cpp's lms.
+    """Sample with stable-diffusion.cpp's lms, which applies older weights to slopes `shift` places too new.
 
         x <- x + c_0 d + c_1 d_1 + c_2 d_1 + c_3 d_2     with shift 1, d_1 being the slope before d
         lms:         c_0 d + c_1 d_1 + c_2 d_2 + c_3 d_3
 
-    Not of order 2: the weights of lms belong to their slopes.
+    The order is below 2, because the weights do not match the slopes.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling
-    noise:  never drawn from
-    order:  slopes used, where there are so many yet, and not more than steps
-    shift:  0 is lms
+    noise:  not used
+    order:  slopes used, once there are that many; at most the number of steps
+    shift:  0 gives lms
     -> latents at sigmas[-1], dtype of x
-    Source: stable-diffusion.cpp sample_lms, which takes the weights' integrals as sums over 1000 midpoints.
+    Source: stable-diffusion.cpp sample_lms, which integrates the weights by sums over 1000 midpoints.
     """
     order = min(order, len(sigmas) - 1)
     weights = adams_bashforth(sigmas, order)

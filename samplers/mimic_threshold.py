@@ -1,11 +1,11 @@
-"""Dynamic thresholding of latents: strong guidance, brought back to the spread that weak guidance has."""
+"""Dynamic thresholding of latents: reduce strong guidance to the range of weak ("mimicked") guidance."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-# Share of the steps that are done, 0 .. 1; the schedule's own value -> what is left of the scale
+# name -> (share of the steps done, 0 .. 1; the curve's parameter) -> factor of the scale
 CURVES: dict[str, Callable[[float, float], float]] = {
     "Constant": lambda t, value: 1.0,
     "Linear Down": lambda t, value: 1 - t,
@@ -23,7 +23,10 @@ CURVES: dict[str, Callable[[float, float], float]] = {
 
 
 def scale_at(scale: float, lowest: float, curve: str, step: int, steps: int, value: float = 4.0) -> float:
-    """lowest + (scale - lowest) curve(step / (steps - 1)). Source: interpret_scale; its pi is 3.1414."""
+    """Compute a step's scale: lowest + (scale - lowest) curve(step / (steps - 1)).
+
+    Source: interpret_scale, whose pi is 3.1414.
+    """
     return lowest + (scale - lowest) * CURVES[curve](step / (steps - 1), value)
 
 
@@ -37,14 +40,14 @@ def mimic_threshold(
     from_zero: bool = False,
     phi: float = 1.0,
 ) -> np.ndarray:
-    """Guidance by `scale`, clipped and shrunk to the range of guidance by `mimic_scale`.
+    """Guide by `scale`, then clip and shrink the result to the range of guidance by `mimic_scale`.
 
         g = guided - mean,  m = mimic - mean_m;  r = max |m|,  q = quantile of |g|,  top = max(r, q)
-        mean + clip(g, -top, top) r / top;  from zero: guided r / q
+        mean + clip(g, -top, top) r / top;  from_zero: guided r / q
 
     cond, uncond: [N, C, H, W], denoised; means are each channel's
-    by_channel:   r and q of each channel, or of the whole batch
-    phi:          share of the result, the rest is guided
+    by_channel:   True: r and q are each channel's; False: the whole batch's
+    phi:          weight of the result; the plain guidance has 1 - phi
     Source: mcmonkeyprojects/sd-dynamic-thresholding dynthres_core.py, variability "AD".
     """
     guided, mimic = (uncond + s * (cond - uncond) for s in (scale, mimic_scale))
@@ -66,9 +69,9 @@ def mimic_deviation(
     from_zero: bool = False,
     phi: float = 1.0,
 ) -> np.ndarray:
-    """The same by standard deviations (n - 1), which clip nothing: mean + g std(m) / std(g).
+    """Guide by `scale`, then match the standard deviation (n - 1) without clipping: mean + g std(m) / std(g).
 
-    Arguments, source: mimic_threshold's, variability "STD".
+    Arguments and source: as in mimic_threshold, variability "STD".
     """
     guided, mimic = (uncond + s * (cond - uncond) for s in (scale, mimic_scale))
     mean, centered, mimicked = _centered(guided, mimic)

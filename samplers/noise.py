@@ -1,9 +1,9 @@
-"""The random number generators of diffusion engines, and their ways to a normal number.
+"""The random number generators of diffusion engines, and how each engine turns uniforms into normals.
 
-The integers are exact. The normals follow each engine's roundings, but log, sin and cos come from
-float64 and are then rounded, so that they do not depend on a math library's last bit.
+The integers are exact. The normals are rounded as in each engine, except that log, sin and cos are
+computed in float64 and then rounded, so that they do not depend on a math library's last bit.
 
-An object holds the state of one stream: what a call returns depends on the calls before it.
+An object holds the state of one stream, so a call's result depends on the earlier calls.
 """
 
 import math
@@ -23,25 +23,24 @@ _CELL = np.float32(2.3283064e-10)  # 2^-32
 
 class Noise(Protocol):
     def randn(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Standard normals of this shape, float32, filled in C order."""
+        """Draw standard normals. -> [shape], float32, filled in C order"""
         ...
 
 
 def independent(rng: Noise, shape: tuple[int, ...]) -> StepNoise:
-    """Fresh normals at every step, in the order of the steps: what k-diffusion's default noise sampler draws."""
+    """Return a noise source that draws fresh normals in every step, like k-diffusion's default noise sampler."""
     return lambda sigma, sigma_next: rng.randn(shape)
 
 
 class Philox:
-    """What torch draws on a GPU, as stable-diffusion.cpp's RNG `cuda` imitates it.
+    """The normals of stable-diffusion.cpp's RNG `cuda`, which imitates torch on a GPU.
 
         g = philox4x32_10(counter = (call number, 0, element, 0), key = seed)
         u = g0 / 2^32 + 2^-33,  v = 2 pi (g1 / 2^32 + 2^-33)
         normal = sqrt(-2 ln u) sin v
 
-    u, v and the square root are rounded to float32; one call numbers all its elements from 0.
-    Error: bit-exact with stable-diffusion.cpp. PhiloxNv differs by 1.7e-7 RMS, and by up to 1e-5 where u is
-    next to 1.
+    u, v and the square root are rounded to float32. Each call numbers its elements from 0.
+    Error: bit-exact with stable-diffusion.cpp. PhiloxNv differs by 1.7e-7 RMS, and by up to 1e-5 if u is near 1.
     Source: stable-diffusion.cpp src/rng_philox.hpp.
     """
 
@@ -50,7 +49,7 @@ class Philox:
         self.call = 0
 
     def _words(self, shape: tuple[int, ...]) -> np.ndarray:
-        """[n, 4] uint32"""
+        """Compute the next call's words. -> [n, 4] uint32"""
         counters = np.zeros((int(np.prod(shape)), 4), np.uint32)
         counters[:, 0] = self.call
         counters[:, 2] = np.arange(len(counters))
@@ -67,22 +66,22 @@ class Philox:
 
 
 class PhiloxNv(Philox):
-    """The same stream, its normals of float64 and rounded at the end: A1111's and Forge's random number source NV.
+    """The normals of A1111's and Forge's random number source NV: Philox's stream in float64, rounded at the end.
 
-    Error: bit-exact with A1111 where NumPy's log and sin are; from another of them the last bit of one in 10^8.
+    Error: bit-exact with A1111 for equal log and sin; with other ones the last bit of one normal in 10^8 differs.
     Source: A1111 modules/rng_philox.py.
     """
 
     def randn(self, shape: tuple[int, ...]) -> np.ndarray:
         g = self._words(shape).astype(np.float64)
-        # Both factors were rounded to float32, and so were their halves.
+        # Both factors, and their halves, were rounded to float32.
         turn = np.float32(2.3283064e-10 * 6.2831855)
         u, v = g[:, 0] * float(_CELL) + float(_CELL / 2), g[:, 1] * float(turn) + float(turn / 2)
         return (np.sqrt(-2.0 * np.log(u)) * np.sin(v)).astype(np.float32).reshape(shape)
 
 
 class Mersenne:
-    """The twister mt19937, seeded by one 32-bit word: a stream of uint32.
+    """The Mersenne Twister mt19937, seeded by one 32-bit word: a stream of uint32.
 
     Source: Matsumoto & Nishimura 1998; seeding of 2002 (init_genrand).
     """
@@ -91,26 +90,27 @@ class Mersenne:
         self._words = np.random.RandomState(seed & 0xFFFFFFFF)
 
     def draw(self, n: int) -> np.ndarray:
-        """-> [n] uint32, the next n words"""
-        return np.frombuffer(self._words.bytes(4 * n) if n else b"", "<u4")  # no bytes would take a word too
+        """Draw the next n words. -> [n] uint32"""
+        return np.frombuffer(self._words.bytes(4 * n) if n else b"", "<u4")  # even bytes(0) would consume a word
 
 
 class TorchCpu:
-    """The stream of torch.randn on a CPU, its log, sin and cos rounded once: stable-diffusion.cpp's RNG `cpu`.
+    """The normals of stable-diffusion.cpp's RNG `cpu`: torch.randn's stream on a CPU; log, sin, cos rounded once.
 
-    From 16 elements on, in blocks of 16 uniforms d of 24 bits (float64: of 53), for j in 0..7:
+    16 or more elements are computed in blocks of 16 uniforms d of 24 bits (float64: of 53), for j in 0..7:
 
         r = sqrt(-2 ln(1 - d_j)),  theta = 2 pi d_{j+8};  y_j = r cos theta,  y_{j+8} = r sin theta
 
-    each rounded to the dtype; a tail shorter than 16 redraws the last 16 elements. Fewer than 16
-    come one by one from 53-bit uniforms in float64, the sine half kept for the next element or call.
+    with each operation rounded to the dtype. If the last block is not full, the last 16 elements are drawn
+    again. Fewer than 16 elements are computed one by one from 53-bit uniforms in float64; the sine half is
+    kept for the next element or call.
 
-    float16 and bfloat16 are float32's normals, rounded; but there a last block that is not full is not
-    drawn before it is redrawn.
+    float16 and bfloat16 are rounded float32 normals, except that a last block that is not full consumes no
+    uniforms before it is drawn again.
 
-    Error: bit-exact with torch where fewer than 16 are drawn; where more are, <= 2 ULP against
-    stable-diffusion.cpp (glibc's float functions), and in float64 against torch 2.13. In float32 torch has
-    other bits: TorchAvx2, TorchScalar.
+    Error: bit-exact with torch for fewer than 16 elements; for more, <= 2 ULP against stable-diffusion.cpp
+    (glibc's float functions), and in float64 against torch 2.13. torch's float32 bits differ: see TorchAvx2,
+    TorchScalar.
     Source: PyTorch aten/src/ATen/native/cpu/DistributionTemplates.h, normal_fill;
     aten/src/ATen/core/DistributionsHelper.h, normal_distribution; stable-diffusion.cpp src/rng_mt19937.hpp.
     """
@@ -140,7 +140,7 @@ class TorchCpu:
         return r * math.cos(theta)
 
     def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
-        """dtype: float32, float64, float16 or bfloat16; it changes the stream, not only its precision"""
+        """Draw normals. dtype: float32, float64, float16 or bfloat16; it changes the stream, too."""
         n, dtype = int(np.prod(shape)), np.dtype(dtype)
         double = dtype == np.float64
         if n < 16:
@@ -162,7 +162,7 @@ class TorchCpu:
 
 
 def _box_muller_16(d: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray:
-    """Normals from uniforms in [0, 1), in blocks of 16: d [16 B] float32 -> the same. theta: [B, 8], float32"""
+    """Turn uniforms in [0, 1) into normals in blocks of 16. d: [16 B] float32; theta: [B, 8] float32 -> [16 B]"""
     u1, u2 = 1 - d.reshape(-1, 2, 8)[:, 0], d.reshape(-1, 2, 8)[:, 1]
     log = np.log(u1, dtype=np.float64).astype(np.float32)
     angle = (TWO_PI * u2 if theta is None else theta).astype(np.float64)
@@ -172,16 +172,16 @@ def _box_muller_16(d: np.ndarray, theta: np.ndarray | None = None) -> np.ndarray
 
 
 def _box_muller_16_f64(d: np.ndarray) -> np.ndarray:
-    """The same in float64."""
+    """Turn uniforms in [0, 1) into normals in blocks of 16, in float64. d: [16 B] -> [16 B]"""
     u1, u2 = 1 - d.reshape(-1, 2, 8)[:, 0], d.reshape(-1, 2, 8)[:, 1]
     r, theta = np.sqrt(-2 * np.log(u1)), 2 * np.pi * u2
     return np.stack([r * np.cos(theta), r * np.sin(theta)], axis=1).reshape(-1)
 
 
 class TorchAvx2(TorchCpu):
-    """What torch.randn draws on an x86-64 CPU with AVX2 or AVX-512: ComfyUI's noise, diffusers', k-diffusion's.
+    """The normals of torch.randn on an x86-64 CPU with AVX2 or AVX-512: noise of ComfyUI, diffusers, k-diffusion.
 
-    Error: of 4 million normals each is torch 2.13's to the bit; float16 and bfloat16 too; float64 is TorchCpu's.
+    Error: 4 million normals are bit-exact with torch 2.13, also in float16 and bfloat16. float64 is TorchCpu's.
     """
 
     def _box_muller(self, d: np.ndarray) -> np.ndarray:
@@ -189,10 +189,10 @@ class TorchAvx2(TorchCpu):
 
 
 class TorchScalar(TorchCpu):
-    """What torch.randn draws on a CPU without AVX2: theta = 2 pi d is a product of float64, rounded once.
+    """The normals of torch.randn on a CPU without AVX2: theta = 2 pi d is a float64 product, rounded once.
 
-    Near theta = pi that is another sine by a hundred thousandth of it, where TorchCpu's and TorchAvx2's agree.
-    Error: <= 3 ULP against torch 2.13 with ATEN_CPU_CAPABILITY=default; with glibc's float functions to the bit.
+    Near theta = pi the sine differs by 1e-5 of its value from those of TorchCpu and TorchAvx2, which agree there.
+    Error: <= 3 ULP against torch 2.13 with ATEN_CPU_CAPABILITY=default; bit-exact with glibc's float functions.
     Source: PyTorch aten/src/ATen/native/cpu/DistributionTemplates.h, normal_fill_16.
     """
 
@@ -200,7 +200,7 @@ class TorchScalar(TorchCpu):
         return _box_muller_16(d, (2 * np.pi * d.reshape(-1, 2, 8)[:, 1].astype(np.float64)).astype(np.float32))
 
 
-# `cpu` is torch's on today's CPUs, to the bit; stable-diffusion.cpp's of that name is cpu_sdcpp, the same stream.
+# `cpu` is bit-exact with torch on today's CPUs. stable-diffusion.cpp's RNG `cpu`, the same stream, is cpu_sdcpp.
 RNGS: dict[str, Callable[[int], Noise]] = {
     "cuda": Philox,
     "nv": PhiloxNv,

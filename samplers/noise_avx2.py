@@ -1,6 +1,7 @@
-"""torch's normals on x86-64 to the last bit: its float32 log, sin and cos are polynomials, fused as its build does.
+"""Reproduce torch's normals on x86-64 to the last bit, with its float32 polynomials for log, sin and cos.
 
-A fused multiply-add is rounded once there, here through float64: another result is one in 2^29 or so.
+torch's build uses fused multiply-adds, which round once. Here they round through float64, which changes about one
+result in 2^29.
 """
 
 import numpy as np
@@ -15,13 +16,13 @@ _LOG = np.array(
 )
 _SIN = np.array([-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1], np.float32)
 _COS = np.array([2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2], np.float32)
-# ln 2 and pi / 4 in parts: whole multiples of the first are exact.
+# ln 2 and pi / 4, split so that integer multiples of the first part are exact.
 _LN2 = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _QUARTER = np.array([-0.78515625, -2.4187564849853515625e-4, -3.77489497744594108e-8], np.float32)
 
 
 def _fma(a, b, c) -> np.ndarray:
-    """a b + c of float32, rounded to float64 and to float32."""
+    """Compute a b + c of float32 numbers in float64, rounded to float32."""
     return (np.asarray(a, np.float64) * b + c).astype(np.float32)
 
 
@@ -33,7 +34,7 @@ def _polynomial(coefficients: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def log_cephes(x: np.ndarray) -> np.ndarray:
-    """ln x, float32, normal and positive, as Cephes' logf and its AVX2 form compute it.
+    """Compute ln x of positive normal float32 numbers, like Cephes' logf in its AVX2 form.
 
         x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2);  ln x = f + (f^3 P(f) + e ln2_low) - f^2 / 2 + e ln2_high
 
@@ -50,7 +51,7 @@ def log_cephes(x: np.ndarray) -> np.ndarray:
 
 
 def sin_cos_cephes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """sin x and cos x, float32, 0 <= x <= 2 pi: polynomials about the nearest even multiple of pi / 4.
+    """Compute sin x and cos x, float32, 0 <= x <= 2 pi, by polynomials about the nearest even multiple of pi / 4.
 
     Error: measured <= 8e-8 against float64.
     Source: Moshier, Cephes sinf.c; PyTorch aten/src/ATen/native/cpu/avx_mathfun.h, sincos256_ps.
@@ -67,7 +68,7 @@ def sin_cos_cephes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def box_muller_avx2(d: np.ndarray) -> np.ndarray:
-    """Normals from uniforms in [0, 1), in blocks of 16: d [16 B] float32 -> the same.
+    """Turn uniforms in [0, 1) into normals in blocks of 16. d: [16 B] float32 -> [16 B] float32
 
     Source: PyTorch aten/src/ATen/native/cpu/DistributionTemplates.h, normal_fill_AVX2.
     """

@@ -1,4 +1,4 @@
-"""What a network predicts, turned into what a sampler wants: the denoised latent.
+"""Convert a network's prediction to what a sampler needs: the denoised latent.
 
 denoised = c_skip x + c_out network(c_in x, t)
 """
@@ -17,8 +17,9 @@ Network = Callable[[np.ndarray, float], np.ndarray]
 
 
 class Prediction(NamedTuple):
-    """
-    name:     as engines and configs call it
+    """What a network predicts.
+
+    name:     name in engines and configs
     scalings: sigma -> c_skip, c_out, c_in
     """
 
@@ -39,7 +40,7 @@ def _x0(sigma: float):
 
 
 def edm(sigma_data: float) -> Prediction:
-    """Karras et al.'s preconditioning, for data of that standard deviation (Playground 2.5: 0.5).
+    """Make Karras et al.'s preconditioning for data with this standard deviation (Playground 2.5: 0.5).
 
     Source: Karras et al. 2022, table 1, column Ours.
     """
@@ -54,21 +55,21 @@ def edm(sigma_data: float) -> Prediction:
 
 # SD 1.x, SDXL. Source: Karras et al. 2022, table 1, column iDDPM + DDIM.
 EPS = Prediction("eps", _eps)
-# SD 2.x at 768. Source: Salimans & Ho 2022, section 4. EDM v (CosXL) is the same at its continuous levels.
+# SD 2.x at 768. Source: Salimans & Ho 2022, section 4. EDM v (CosXL) has the same form with continuous levels.
 V = Prediction("v", _v)
 # Source: Ho et al. 2020, section 3.2; diffusers prediction_type "sample".
 X0 = Prediction("x0", _x0)
-# Rectified flow: the network gives noise - data. Source: Esser et al. 2024, eq. 13.
+# Rectified flow: the network predicts noise - data. Source: Esser et al. 2024, eq. 13.
 FLOW = Prediction("flow", lambda sigma: (1.0, -sigma, 1.0))
 
 PREDICTIONS: dict[str, Prediction] = {p.name: p for p in (EPS, V, X0, FLOW)}
 
 
 def denoiser(network: Network, levels: Levels, prediction: Prediction = EPS) -> Denoiser:
-    """A network as model(x, sigma) -> denoised.
+    """Wrap a network as model(x, sigma) -> denoised.
 
-    network: (x as it was trained to see it, what it is told of the noise level) -> prediction, the shape of x
-    levels:  what it is told at a sigma
+    network: (scaled x, timestep) -> prediction, the shape of x
+    levels:  convert a sigma to the network's timestep
     Computes in the dtype of x.
     """
 

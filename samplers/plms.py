@@ -14,11 +14,11 @@ def plms(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """Pseudo linear multistep: ipndm with a first step of order 2, which calls the model twice.
+    """Sample with pseudo linear multistep: ipndm, but with a first step of order 2, which calls the model twice.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the first step must not be to 0
-    noise:  never drawn from
+    noise:  not used
     -> latents at sigmas[-1], dtype of x
     Source: Liu et al. 2022 (PNDM), algorithm 2 with PLMS's start; diffusers PNDMScheduler with skip_prk_steps.
     """

@@ -20,21 +20,21 @@ def pndm(
     levels: Levels = SD_LEVELS,
     in_v: bool = False,
 ) -> np.ndarray:
-    """plms on latents of unit variance whose steps lead to timestep t - T // n, as diffusers' PNDM takes them.
+    """Sample as diffusers' PNDM does: plms on latents of unit variance, with steps to timestep t - T // n.
 
         y = x / r(sigma),  r(sigma) = sqrt(1 + sigma^2)
         y <- (r(sigma) y + (sigma' - sigma) (55 eps - 59 eps_1 + 37 eps_2 - 9 eps_3) / 24) / r(sigma')
 
-    sigma' is the level of t - T // n; the model is next asked about the same y at the schedule's next sigma. The
-    first step is taken again with the mean of its eps and the next one's, from the level of the second timestep
-    + T // n; the model is asked twice at the second timestep. Of one step it is Euler's method. On timesteps that
-    are T // n apart, from two steps on, this is plms.
+    sigma' is the level of t - T // n; the next model call gets the same y at the schedule's next sigma. The first
+    step is repeated with the mean of its eps and the next one's, from the level of the second timestep + T // n, so
+    the model is called twice at the second timestep. A run of one step is Euler's method. If timesteps are T // n
+    apart, runs of two or more steps equal plms.
 
     x:      latents at sigmas[0]
     sigmas: [n + 1], falling; the last one stands for all timesteps below 0
-    noise:  never drawn from
-    levels: the model's, T of them
-    in_v:   extrapolate v, not eps, and turn it into eps at the step's own level
+    noise:  not used
+    levels: the model's T levels
+    in_v:   extrapolate v instead of eps, and convert it to eps at the step's own level
     -> latents at sigmas[-1], dtype of x
     Source: Liu et al. 2022 (PNDM), eq. 9 and 12; diffusers PNDMScheduler with skip_prk_steps.
     """
@@ -67,13 +67,13 @@ def _root(sigma: float) -> float:
 
 
 def _answer(y: np.ndarray, denoised: np.ndarray, sigma: float, in_v: bool) -> np.ndarray:
-    """eps = (r y - denoised) / sigma,  or v = (y - r denoised) / sigma"""
+    """Convert denoised to eps = (r y - denoised) / sigma, or with in_v to v = (y - r denoised) / sigma."""
     root = _root(sigma)
     return (y - root * denoised) / sigma if in_v else (root * y - denoised) / sigma
 
 
 def _moved(y: np.ndarray, answer: np.ndarray, sigma: float, after: float, in_v: bool) -> np.ndarray:
-    """From one level to another: (r y + (after - sigma) eps) / r(after);  in_v: eps = (v + sigma y) / r"""
+    """Step from sigma to `after`: (r y + (after - sigma) eps) / r(after);  in_v: eps = (v + sigma y) / r"""
     root, dt = _root(sigma), after - sigma
     eps = (answer + sigma * y) / root if in_v else answer
     return (root * y + dt * eps) / _root(after)

@@ -1,4 +1,4 @@
-"""Exponential integrators of denoised with refined weights: several steps' values, or two calls a step."""
+"""Exponential integrators of denoised with refined weights: multistep, or with two calls a step."""
 
 import math
 
@@ -11,12 +11,12 @@ from refsd.samplers.step import Callback, StepNoise, intervals
 
 
 def phi_1(h: float) -> float:
-    """(1 - e^-h) / h"""
+    """Compute (1 - e^-h) / h."""
     return -math.expm1(-h) / h
 
 
 def phi_2(h: float) -> float:
-    """(phi_1(-h) - 1) / -h = (h - 1 + e^-h) / h^2"""
+    """Compute (phi_1(-h) - 1) / -h = (h - 1 + e^-h) / h^2."""
     return (1 - phi_1(h)) / h
 
 
@@ -31,14 +31,14 @@ def res_multistep(
     s_noise: float = 1.0,
     ancestral: AncestralStep = ancestral_step,
 ) -> np.ndarray:
-    """The second-order exponential integrator of Zhang et al. on the last two values of denoised.
+    """Sample with the second-order exponential integrator of Zhang et al. on the last two values of denoised.
 
         x <- e^-h x + h (b1 denoised + b2 old_denoised),  b2 = phi_2(h) / c2,  b1 = phi_1(h) - b2
         h = ln(sigma / down),  c2 = ln(down_last / sigma_last) / h, which is negative
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; the first step, and one to 0, is an Euler step
-    noise:  drawn from once a step where eta is not 0, not where the next sigma is 0
+    sigmas: [n + 1], falling; the first step, and a step to 0, are Euler steps
+    noise:  called once a step if eta is not 0, except in a step to 0
     ancestral: flow_ancestral_step_above_0 for a rectified flow
     -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023 (Improved order analysis of DEIS); ComfyUI sample_res_multistep.
@@ -76,14 +76,14 @@ def res_2s(
     s_noise: float = 1.0,
     ancestral: AncestralStep = ancestral_step,
 ) -> np.ndarray:
-    """The same in one step: denoised again in the middle, c2 = 1/2.
+    """Sample with the single-step form of this integrator: a second call in the middle of the step, c2 = 1/2.
 
         x_2 = x + h/2 phi_1(h/2) (denoised - x)
         x <- x + h (b1 (denoised - x) + b2 (denoised_2 - x)),  b2 = 2 phi_2(h),  b1 = phi_1(h) - b2
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  drawn from once a step where eta is not 0, not where the next sigma is 0
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  called once a step if eta is not 0, except in a step to 0
     -> latents at sigmas[-1], dtype of x
     Source: Zhang et al. 2023; RES4LYF; stable-diffusion.cpp sample_res_2s.
     """

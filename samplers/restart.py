@@ -1,4 +1,4 @@
-"""Restart sampling: an ODE solver that goes back up with fresh noise, and comes down again."""
+"""Restart sampling: an ODE solver that sometimes adds noise to return to a higher sigma, and steps down again."""
 
 import math
 from typing import NamedTuple
@@ -13,10 +13,11 @@ from refsd.samplers.step import Callback, StepNoise
 
 
 class Segment(NamedTuple):
-    """
-    low, high: from the sigma next to low, back up to the one next to high
-    steps:     sigmas of the way down again, both ends taken
-    times:     how often
+    """A restart.
+
+    low, high: restart from the sigma nearest to low, back up to the one nearest to high
+    steps:     number of sigmas on the way down again, including both ends
+    times:     number of repetitions
     """
 
     low: float
@@ -26,9 +27,10 @@ class Segment(NamedTuple):
 
 
 def usual_segments(sigmas: np.ndarray) -> tuple[np.ndarray, list[Segment]]:
-    """A1111's rule: below 20 steps none; from 20 on nine steps once, from 36 on a quarter of them twice.
+    """Choose restarts by A1111's rule: none below 20 steps; from 20 on nine steps once; from 36 on a quarter twice.
 
-    The steps are taken from those of the schedule, which becomes karras. -> the schedule, its segments
+    The restarts' steps count towards the total, so the schedule becomes a shorter karras.
+    -> the schedule, its segments
     """
     steps = len(sigmas) - 1
     if steps < 20:
@@ -39,7 +41,7 @@ def usual_segments(sigmas: np.ndarray) -> tuple[np.ndarray, list[Segment]]:
 
 
 def path(sigmas: np.ndarray, segments: list[Segment]) -> list[tuple[float, float]]:
-    """The steps in order, sigma to sigma_next; one that begins above where the last ended wants noise first."""
+    """List the steps (sigma, sigma_next) in order. A step that begins above the previous end needs noise first."""
     nearest = lambda level: int(np.argmin(np.abs(sigmas - level)))
     at = {nearest(segment.low): segment for segment in segments}
     steps = []
@@ -62,12 +64,12 @@ def restart(
     s_noise: float = 1.0,
     segments: list[Segment] | None = None,
 ) -> np.ndarray:
-    """Heun's method along `path`: x + sqrt(high^2 - low^2) s_noise n wherever it goes back up.
+    """Sample with Heun's method along `path`; a restart sets x <- x + sqrt(high^2 - low^2) s_noise n.
 
     x:        latents at sigmas[0]
     sigmas:   [n + 1], falling; a step to 0 is an Euler step
-    noise:    drawn from once a restart
-    segments: usual_segments where None, which replaces the schedule
+    noise:    called once a restart
+    segments: None: those of usual_segments, which also replaces the schedule
     -> latents at sigmas[-1], dtype of x
     Source: Xu et al. 2023 (Restart sampling), algorithm 1; A1111 and Forge modules/sd_samplers_extra.py.
     """

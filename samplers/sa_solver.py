@@ -1,4 +1,4 @@
-"""SA-Solver: Adams methods for the reverse SDE, as a predictor and a corrector, with noise where one wants it."""
+"""SA-Solver: Adams predictor and corrector for the reverse SDE, with a noise strength tau for each step."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,41 +12,42 @@ from refsd.samplers.lms import gauss_legendre
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals
 
-# sigma that is stepped to -> tau, the share of noise: 0 is the ODE, 1 the SDE whose noise is DDPM's
+# sigma at the step's end -> tau, the noise strength: 0 gives the ODE, 1 the SDE with DDPM's noise
 Tau = Callable[[float], float]
 
 
 def tau_between(start: float, end: float, eta: float = 1.0) -> Tau:
-    """eta where start >= sigma >= end, else 0. Source: ComfyUI sa_solver.py, get_tau_interval_func."""
+    """Make a tau of eta if start >= sigma >= end, else 0. Source: ComfyUI sa_solver.py, get_tau_interval_func."""
     return lambda sigma: eta if start >= sigma >= end else 0.0
 
 
-# From a fifth of SD's timesteps on to four fifths. Source: ComfyUI sample_sa_solver.
+# Between one fifth and four fifths of SD's timesteps. Source: ComfyUI sample_sa_solver.
 SD_TAU = tau_between(*(float(SD_LEVELS.to_sigma(t * 999)) for t in (0.8, 0.2)))
 
 
-# times, ahead, used, order, rates -> of every step, the weights of past values of denoised
+# (times, ahead, used, order, rates) -> every step's weights of past values of denoised
 Weights = Callable[[np.ndarray, int, np.ndarray, int, np.ndarray], np.ndarray]
 
 
 def adams_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rates: np.ndarray) -> np.ndarray:
-    """By the polynomial in t = -ln sigma through the last values of denoised, of every step at once.
+    """Compute every step's weights of denoised: integrate the polynomial in t = -ln sigma through past values.
 
         b_j = int_start^end m e^(m (t - end)) prod_{k != j} (t - times_k) / (times_j - times_k) dt
 
-    times: [n + 1], from each to the next a step
-    ahead: 0: the newest value is from the step's start, as a predictor knows it; 1: from its end, a corrector's
-    used:  [n] int64, how many values, at most `order`; rates: [n], m = 1 + tau^2
-    -> [n, order], newest first; a row's sum is 1 - e^(-m (end - start))
-    32-point Gauss-Legendre: exact to rounding while m (end - start) is below 20.
+    times: [n + 1], start of each step, and the end of the last
+    ahead: 0 for a predictor, whose newest value is at the step's start; 1 for a corrector, which has it at the end
+    used:  [n] int64, number of values, at most `order`
+    rates: [n], m = 1 + tau^2
+    -> [n, order], newest first; each row sums to 1 - e^(-m (end - start))
+    Integrated with 32-point Gauss-Legendre: exact to rounding if m (end - start) < 20.
     """
     return exponential_lagrange_steps(times, ahead, used, order, rates, *gauss_legendre(32))
 
 
 def two_weights(times: np.ndarray, ahead: int, used: np.ndarray, order: int, rates: np.ndarray) -> np.ndarray:
-    """adams_weights, simplified where there are two values: the older weighs m h^2 / 2 / (its time - start).
+    """Compute adams_weights, but simplified for two values: the older has weight m h^2 / 2 / (its time - start).
 
-    In a corrector, whose newest value is at the end, that one weighs m h / 2.
+    In a corrector the newest value, at the step's end, has weight m h / 2.
     Source: Xue et al. 2023 (SA-Solver), appendix D.
     """
     b = adams_weights(times, ahead, used, order, rates)
@@ -73,19 +74,19 @@ def sa_solver(
     tau_at_start: bool = False,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """A predicted x is shown to the model, and the step there taken again with what it said. One call a step.
+    """Sample with SA-Solver: predict x, call the model there, repeat the step with its output. One call a step.
 
         x' = sigma_next / sigma e^(-tau^2 h) x + sum_j b_j denoised_j + sigma_next sqrt(1 - e^(-2 tau^2 h)) n
-        corrected: the same from the last x, with the same n, and with denoised of x' among the values
+        corrected: the same from the previous x, with the same n, and with denoised of x' among the values
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised, and the orders fall before it
-    noise:  drawn from once a step where tau is not 0
-    tau:    of the sigma that is stepped to
-    predictor, corrector: their orders, where there are so many values yet
+    sigmas: [n + 1], falling; a step to 0 gives denoised, and the orders decrease before it
+    noise:  called once a step if tau is not 0
+    tau:    (sigma at the step's end) -> noise strength
+    predictor, corrector: their orders, once there are that many values
     weights: adams_weights or two_weights
-    tau_at_start: tau is of the sigma that a step starts from, as diffusers has it
-    lower_order_final: before a last sigma above 0 too the orders fall to 1; the corrector's is one higher
+    tau_at_start: evaluate tau at the sigma where the step starts, as diffusers does
+    lower_order_final: the orders also decrease to 1 before a last sigma above 0; the corrector's is one higher
     -> latents at sigmas[-1], dtype of x
     Source: Xue et al. 2023 (SA-Solver), algorithm 1; ComfyUI sample_sa_solver; diffusers SASolverScheduler.
     """
@@ -108,16 +109,16 @@ def sa_solver_pece(
     tau_at_start: bool = False,
     lower_order_final: bool = False,
 ) -> np.ndarray:
-    """sa_solver that asks the model again about the corrected x: predict, evaluate, correct, evaluate.
+    """Sample with sa_solver, but also call the model at the corrected x: predict, evaluate, correct, evaluate.
 
-    Arguments: sa_solver's. Two calls a step. Source: ComfyUI sample_sa_solver_pece.
+    Arguments: as in sa_solver. Two calls a step. Source: ComfyUI sample_sa_solver_pece.
     """
     plan = _Plan(s_noise, tau, tau_at_start, (predictor, corrector), lower_order_final, weights)
     return _sa_solver(model, x, sigmas, noise, callback, plan, True)
 
 
 class _Plan(NamedTuple):
-    """sa_solver's arguments of these names; orders: the predictor's, the corrector's"""
+    """The options of sa_solver. orders: (predictor, corrector)"""
 
     s_noise: float
     tau: Tau
@@ -147,7 +148,7 @@ def _sa_solver(model, x, sigmas, noise, callback, plan, again):
 
 
 def _step(x: np.ndarray, decay: float, b: list[float], ms: list[np.ndarray], up: float, n: np.ndarray | None):
-    """decay x + sum_j b_j m_j + up n"""
+    """Compute decay x + sum_j b_j m_j + up n."""
     x = decay * x
     for b_j, m in zip(b, ms, strict=False):
         x = x + b_j * m
@@ -155,7 +156,7 @@ def _step(x: np.ndarray, decay: float, b: list[float], ms: list[np.ndarray], up:
 
 
 def _tables(sigmas: np.ndarray, plan: _Plan):
-    """Of every step but one to 0: the predictor's and the corrector's weights, that of x and that of the noise."""
+    """Compute the predictor's, the corrector's, x's and the noise's weights for every step but a step to 0."""
     levels = np.asarray(sigmas[sigmas > 0], np.float64)
     times = -np.log(levels)
     h, i = np.diff(times), np.arange(len(times) - 1)
@@ -163,7 +164,7 @@ def _tables(sigmas: np.ndarray, plan: _Plan):
     most = max(plan.orders)
     known, room, corrector_room = np.minimum(i + 1, most), np.full(len(i), most), np.full(len(i), most)
     if sigmas[-1] == 0:
-        # A step to 0 takes denoised, and before it the orders fall.
+        # A step to 0 returns denoised; the orders decrease before it.
         room = corrector_room = len(sigmas) - 2 - i
     elif plan.lower_order_final:
         room = len(i) - i

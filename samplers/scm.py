@@ -16,12 +16,12 @@ def scm(
     callback: Callback | None = None,
     sigma_data: float = 0.5,
 ) -> np.ndarray:
-    """TrigFlow, whose noise level is an angle t: x <- cos(t_next) denoised + sin(t_next) sigma_data n.
+    """Sample TrigFlow, whose noise level is an angle t: x <- cos(t_next) denoised + sin(t_next) sigma_data n.
 
-    model:  x, t -> denoised; of a TrigFlow network F: cos(t) x - sin(t) F(x / sigma_data, t) sigma_data
+    model:  (x, t) -> denoised; for a TrigFlow network F: cos(t) x - sin(t) F(x / sigma_data, t) sigma_data
     x:      latents at angles[0], sigma_data n
-    angles: [n + 1], falling; the first next to pi / 2, where no data is left; tan(t) sigma_data is sigma
-    noise:  drawn from once a step, in the last step with the weight 0
+    angles: [n + 1], falling; the first near pi / 2, where no signal is left; sigma = tan(t) sigma_data
+    noise:  called once a step; in the last step it has weight 0
     -> latents at angles[-1], dtype of x
     Source: Lu & Song 2025 (sCM), algorithm 2 of its appendix; diffusers SCMScheduler (SANA-Sprint).
     """
@@ -34,7 +34,9 @@ def scm(
 
 
 def scm_angles(n: int, first: float = 1.57080, second: float | None = 1.3) -> np.ndarray:
-    """Two steps: first, second, 0; others, or without a second: evenly from first to 0. -> [n + 1]
+    """Return the angles first, second, 0 for two steps; otherwise, or if second is None, evenly from first to 0.
+
+    -> [n + 1]
 
     Source: diffusers SCMScheduler.set_timesteps; 1.57080 is a little over pi / 2.
     """

@@ -1,4 +1,4 @@
-"""SEEDS: exponential integrators of the reverse SDE in t = -ln sigma of two and three calls a step."""
+"""SEEDS: exponential integrators of the reverse SDE in t = -ln sigma, with two or three calls a step."""
 
 import math
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from refsd.samplers.latents import sampler
 from refsd.samplers.parameterization import Denoiser
 from refsd.samplers.step import Callback, StepNoise, intervals, no_noise
 
-# k = (1 + eta) h, where in the step the second call lies -> weights of denoised and denoised_2
+# (k = (1 + eta) h, position r of the second call in the step) -> weights of denoised and denoised_2
 Weights = Callable[[float, float], tuple[float, float]]
 
 
 def midpoint(k: float, r: float) -> tuple[float, float]:
-    """phi_1 alone: denoised moved by 1 / 2r of the way to denoised_2, under 1 - e^-k."""
+    """Use phi_1 alone: (1 - e^-k) times denoised moved by 1 / 2r of the way to denoised_2."""
     whole = -math.expm1(-k)
     return whole * (1 - 1 / (2 * r)), whole / (2 * r)
 
 
 def refined(k: float, r: float) -> tuple[float, float]:
-    """With phi_2: the line through denoised and denoised_2 under its own integral.
+    """Use phi_2: integrate the line through denoised and denoised_2.
 
     b2 = (k - 1 + e^-k) / (k r),  b1 = 1 - e^-k - b2
     """
@@ -29,12 +29,12 @@ def refined(k: float, r: float) -> tuple[float, float]:
 
 
 def spread(part: float) -> float:
-    """The weight of new noise in a path w of unit noise, `part` = eta h of a step later: sqrt(1 - e^(-2 part))."""
+    """Compute the weight of new noise in a path w of unit noise after `part` = eta h: sqrt(1 - e^(-2 part))."""
     return math.sqrt(-math.expm1(-2 * part))
 
 
 def advanced(w: np.ndarray, part: float, n: np.ndarray) -> np.ndarray:
-    """A path of noise, `part` = eta h of a step later: e^-part w + sqrt(1 - e^(-2 part)) n."""
+    """Advance a path w of unit noise by `part` = eta h: e^-part w + sqrt(1 - e^(-2 part)) n."""
     return math.exp(-part) * w + spread(part) * n
 
 
@@ -50,16 +50,16 @@ def seeds_2(
     r: float = 0.5,
     weights: Weights = midpoint,
 ) -> np.ndarray:
-    """SEEDS-2: a noisy step to sigma_1, r of the way in ln sigma, then the whole step with what was found there.
+    """Sample with SEEDS-2: a noisy step to sigma_1, at r of the step in ln sigma, then a step over the whole.
 
         x_1 = e^(-r k) x + (1 - e^(-r k)) denoised + sigma_1 w_1,  k = (1 + eta) h
         x <- e^-k x + b1 denoised + b2 denoised_2 + sigma_next w
 
-    w is one path of noise, of which w_1 is the beginning.
+    w is one path of noise; w_1 is its value at sigma_1.
 
     x:       latents at sigmas[0]
-    sigmas:  [n + 1], falling; a step to 0 takes denoised
-    noise:   drawn from twice a step, sigma to sigma_1 and on to the next; not where eta or s_noise is 0
+    sigmas:  [n + 1], falling; a step to 0 gives denoised
+    noise:   called twice a step, for sigma to sigma_1 and sigma_1 to sigma_next; not if eta or s_noise is 0
     weights: midpoint or refined
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 2; ComfyUI sample_seeds_2.
@@ -99,9 +99,9 @@ def exp_heun_2_x0(
     noise: StepNoise = no_noise,
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """Heun's method as an exponential integrator: seeds_2 to the step's end (r = 1), refined, without noise.
+    """Sample with Heun's method as an exponential integrator: seeds_2 with r = 1, `refined`, without noise.
 
-    Arguments: seeds_2's. noise: never drawn from
+    Arguments: as in seeds_2. noise: not used
     Source: ComfyUI sample_exp_heun_2_x0.
     """
     return seeds_2(model, x, sigmas, noise, callback, eta=0.0, r=1.0, weights=refined)
@@ -117,9 +117,9 @@ def exp_heun_2_x0_sde(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """exp_heun_2_x0 with noise; the second draw of a step has no weight.
+    """Sample with exp_heun_2_x0 and noise; the second draw of a step has weight 0.
 
-    Arguments: seeds_2's. Source: ComfyUI sample_exp_heun_2_x0_sde.
+    Arguments: as in seeds_2. Source: ComfyUI sample_exp_heun_2_x0_sde.
     """
     return seeds_2(model, x, sigmas, noise, callback, eta, s_noise, 1.0, refined)
 
@@ -134,17 +134,17 @@ def seeds_3(
     eta: float = 1.0,
     s_noise: float = 1.0,
 ) -> np.ndarray:
-    """SEEDS-3: two noisy steps within the step, to a third and two thirds of it in ln sigma.
+    """Sample with SEEDS-3: two noisy inner steps, to one third and two thirds of the step in ln sigma.
 
         x_1 = ... (1 - e^(-k/3)) denoised                 at sigma_1
         x_2 = ... the line through denoised, denoised_2   at sigma_2
         x <- ... the line through denoised, denoised_3    at sigma_next
 
-    Each with e^(-k_j) x before, and sigma_j w_j after it: seeds_2's path of noise.
+    Each line begins with e^(-k_j) x and ends with sigma_j w_j, where w is the path of noise of seeds_2.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; a step to 0 takes denoised
-    noise:  drawn from three times a step; not where eta or s_noise is 0
+    sigmas: [n + 1], falling; a step to 0 gives denoised
+    noise:  called three times a step; not if eta or s_noise is 0
     -> latents at sigmas[-1], dtype of x
     Source: Gonzalez et al. 2023 (SEEDS), algorithm 3; ComfyUI sample_seeds_3.
     """

@@ -1,4 +1,4 @@
-"""UniPC: a predictor over past values of denoised, and a corrector that also knows the new one. One call a step."""
+"""UniPC: a predictor from past values of denoised, and a corrector that also uses the new one. One call a step."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def uni_pc(
     order: int = 3,
     lower_order_final: bool = True,
 ) -> np.ndarray:
-    """B_1(h) = h: see uni_pc_bh2 for the arguments. Better where steps are many and guidance is weak."""
+    """Sample with UniPC and B_1(h) = h, which suits many steps and weak guidance. Arguments: as in uni_pc_bh2."""
     return _uni_pc(model, x, sigmas, callback, order, lower_order_final, lambda h: -h)
 
 
@@ -34,19 +34,19 @@ def uni_pc_bh2(
     order: int = 3,
     lower_order_final: bool = True,
 ) -> np.ndarray:
-    """The unified predictor-corrector with B_2(h) = e^h - 1, predicting denoised.
+    """Sample with UniPC, predicting denoised, and B_2(h) = e^h - 1.
 
         predict: x' = sigma_next / sigma x + (1 - e^-h) m_0 - B sum_i rho_i D_i
-        correct: the same from the last x, with D of the new value too
+        correct: the same from the previous x, also with the D of the new value
 
     m are values of denoised, D_i = (m_i - m_0) / r_i, r_i = (t_i - t_0) / h, t = -ln sigma; rho solves a
-    Vandermonde system in r. The corrected x is what the next step starts from; its denoised is the predicted x's.
+    Vandermonde system in r. The next step starts from the corrected x, with denoised of the predicted x'.
 
     x:      latents at sigmas[0]
-    sigmas: [n + 1], falling; the first steps are of lower order; a step to 0 takes denoised
-    noise:  never drawn from
-    order:  values used, where there are so many yet
-    lower_order_final: not more values than steps are left
+    sigmas: [n + 1], falling; the first steps are of lower order; a step to 0 gives denoised
+    noise:  not used
+    order:  values used, once there are that many
+    lower_order_final: use at most as many values as steps are left
     -> latents at sigmas[-1], dtype of x
     Source: Zhao et al. 2023 (UniPC), algorithms 5 to 8; diffusers UniPCMultistepScheduler.
     """
@@ -54,7 +54,7 @@ def uni_pc_bh2(
 
 
 def _uni_pc(model, x, sigmas, callback, order, lower_order_final, B):
-    """B: h -> B(h) with the sign that it has for a prediction of denoised"""
+    """Run either variant. B: h -> B(h), with the sign for a prediction of denoised"""
     ms: list[np.ndarray] = []
     ts: list[float] = []
     x_last = x
@@ -81,7 +81,7 @@ def step(
     B: Callable[[float], float],
     m_next: np.ndarray | None = None,
 ) -> np.ndarray:
-    """x at t_next: e^-h x + (1 - e^-h) m_0 - B(h) sum_k rho_k (m_k - m_0) / r_k.
+    """Compute x at t_next: e^-h x + (1 - e^-h) m_0 - B(h) sum_k rho_k (m_k - m_0) / r_k.
 
     ms, ts: values of denoised and their t, newest first
     m_next: denoised at t_next, for the corrector
@@ -89,7 +89,7 @@ def step(
     h, m_0 = t_next - ts[0], ms[0]
     if h == 0:
         return x
-    # Where two earlier levels are equal there is no such polynomial, and no number.
+    # If two earlier levels are equal, the polynomial does not exist and the result is NaN.
     r = [(t - ts[0]) / h or math.nan for t in ts[1:]]
     if m_next is not None:
         r, ms = [*r, 1.0], [*ms, m_next]
@@ -101,7 +101,7 @@ def step(
 
 
 def rhos(r: list[float], h: float, B_h: float) -> list[float]:
-    """Solve a step's Vandermonde system; with one unknown rho is 1/2 without solving.
+    """Solve a step's Vandermonde system; a single unknown rho is set to 1/2 instead.
 
         sum_k r_k^j rho_k = -h (j + 1)! phi_(j+2)(-h) / B(h),  j = 0, 1, ...,  phi_j(z) = sum_i z^i / (i + j)!
 

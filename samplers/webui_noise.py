@@ -1,4 +1,4 @@
-"""The noise of A1111 and Forge: variation seeds, noise of another size, and what follows the first."""
+"""The noise of A1111 and Forge: variation seeds, noise resized from another size, and the noise of the steps."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,11 +9,11 @@ from refsd.samplers.step import StepNoise
 
 
 def slerp(share: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Spherical interpolation, column by column: the angle is taken over the rows (axis 1) of each channel.
+    """Interpolate spherically, column by column: the angle is that between columns (along axis 1) of each channel.
 
         sin((1 - share) w) / sin(w) low + sin(share w) / sin(w) high,  cos(w) = low . high / |low| |high|
 
-    low, high: [C, H, W]; where the mean of cos(w) is over 0.9995: low * share + high * (1 - share), as A1111 has it
+    low, high: [C, H, W]; if the mean of cos(w) exceeds 0.9995: low * share + high * (1 - share), as in A1111
     Source: A1111 modules/rng.py, slerp.
     """
     unit = [x / np.sqrt((x * x).sum(axis=1, keepdims=True)) for x in (low, high)]
@@ -33,11 +33,11 @@ def first_noise(
     resize_from: tuple[int, int] | None = None,
     rng: Callable[[int], Noise] = Philox,
 ) -> np.ndarray:
-    """One picture's noise. -> [C, H, W], float32
+    """Draw one picture's first noise. -> [C, H, W], float32
 
-    shape:       of the latent
+    shape:       shape of the latent
     subseed:     the variation's seed, mixed in by slerp with `strength`, 0 .. 1
-    resize_from: height and width in pixels of the picture whose noise stands in the middle of this one's
+    resize_from: height and width in pixels of another picture; its noise is placed in the middle of this one's
     Source: A1111 modules/rng.py, ImageRNG.first.
     """
     inner = shape if resize_from is None else (shape[0], resize_from[0] // 8, resize_from[1] // 8)
@@ -60,11 +60,11 @@ def later_noise(
     seed_delta: int = 0,
     rng: Callable[[int], Noise] = Philox,
 ) -> StepNoise:
-    """What the steps draw after the first noise: each picture goes on with its own generator.
+    """Make the noise source of the steps after the first noise: each picture continues its own generator.
 
-    shape:      of one picture's latent; -> [len(seeds), C, H, W], float32
-    seed_delta: ENSD, "eta noise seed delta": where it is not 0, generators of seed + seed_delta begin anew
-    Neither variation seeds nor another size's noise move it.
+    shape:      shape of one picture's latent; -> [len(seeds), C, H, W], float32
+    seed_delta: ENSD, "eta noise seed delta": if it is not 0, start new generators with seed + seed_delta
+    Variation seeds and resize_from do not affect this noise.
     Source: A1111 modules/rng.py, ImageRNG.next.
     """
     streams = [rng(seed + seed_delta) for seed in seeds]

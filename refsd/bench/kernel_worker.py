@@ -4,9 +4,9 @@ PLACE is the path of the contender's library. The first line of JSON on stdout h
 reason why it is absent. Then each line of JSON on stdin is a command, and gets one line of JSON as its answer:
 
     {"ready": [row, column]}   make the inputs, call twice         {"facts": {...}, "seconds": s} or {"absent": why}
-        {"turn": [column, n]}      n calls, each with cold caches      {"seconds": [...]}
-        {"save": [column, file]}   write the last result as .npy       {"saved": true if there is a result}
-        {"error": [row, files]}    relative L2 error of each file      {"errors": [...]}
+    {"turn": [column, n]}      n calls, each with cold caches      {"seconds": [...]}
+    {"save": [column, file]}   write the last result as .npy       {"saved": true if there is a result}
+    {"error": [row, files]}    relative L2 error of each file      {"errors": [...]}
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Schedules: how many steps, the model's levels -> sigmas, falling to 0.
+"""Schedules: functions (number of steps, the model's levels) -> sigmas, falling to 0.
 
-The table holds those that any discrete-time model can be sampled with. Those of flow models take
-the number of tokens (flow.py); those of one model family are tables (tables.py).
+SCHEDULES has those that suit any discrete-time model. Some schedules of flow models take the number
+of tokens (flow.py); schedules of one model family are tables (tables.py).
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Schedules of rectified flow models: sigma is the share of noise, 1 .. 0. All are [n + 1] float64, falling to 0.
+"""Schedules of rectified flow models: sigma is the share of noise. All return [n + 1] float64, 1 falling to 0.
 
-tokens: of the packed latent: (height / 16) (width / 16) for Flux
+tokens: number of tokens of the packed latent: (height / 16) (width / 16) for Flux
 """
 
 import math
@@ -12,12 +12,12 @@ from refsd.samplers.levels import FlowLevels, shift_exponential, shift_snr
 
 
 def _shifted(n: int, shift) -> np.ndarray:
-    """1 - i / n, each moved by `shift`, and 0."""
+    """Return 1 - i / n for i < n, each transformed by `shift`, and 0."""
     return np.append([shift(1 - i / n) for i in range(n)], 0.0)
 
 
 def flow_uniform(n: int, shift: float = 1.0) -> np.ndarray:
-    """shift_snr(1 - i / n): Z-Image's own schedule with shift 3, schnell's with 1.
+    """Compute shift_snr(1 - i / n): Z-Image's schedule with shift 3, schnell's with 1.
 
     Source: Tongyi-MAI/Z-Image src/zimage/scheduler.py; black-forest-labs/flux sampling.py, get_schedule.
     """
@@ -25,17 +25,17 @@ def flow_uniform(n: int, shift: float = 1.0) -> np.ndarray:
 
 
 def flow_linspace(n: int, shift: float = 3.0, steps: int = 1000) -> np.ndarray:
-    """Evenly from 1 to shift_snr(1 / steps), and only then shifted: the lowest level is shifted twice.
+    """Space sigmas evenly from 1 to shift_snr(1 / steps), then shift them: the lowest level is shifted twice.
 
-    steps: levels that the model has
-    Source: diffusers FlowMatchEulerDiscreteScheduler.set_timesteps where no sigmas are given, as for SD3; ComfyUI
+    steps: number of the model's levels
+    Source: diffusers FlowMatchEulerDiscreteScheduler.set_timesteps without sigmas, as for SD3; ComfyUI
     comfy/samplers.py, normal_scheduler.
     """
     return np.append(shift_snr(np.linspace(1.0, shift_snr(1 / steps, shift), n), shift), 0.0)
 
 
 def flow_sgm_uniform(n: int, shift: float = 3.0, steps: int = 1000) -> np.ndarray:
-    """flow_linspace of one level more, without the lowest. schedules.sgm_uniform ends at 1 / steps, unshifted.
+    """Compute flow_linspace with one level more and leave out the lowest; schedules.sgm_uniform ends at 1 / steps.
 
     Source: ComfyUI comfy/samplers.py, normal_scheduler with sgm.
     """
@@ -43,22 +43,22 @@ def flow_sgm_uniform(n: int, shift: float = 3.0, steps: int = 1000) -> np.ndarra
 
 
 def flow_below_one(n: int, shift: float = 1.0, steps: int = 1000) -> np.ndarray:
-    """shift_snr((1 - 1 / steps) (1 - i / n)): evenly to 0 from below 1, where a log SNR is finite.
+    """Compute shift_snr((1 - 1 / steps) (1 - i / n)): evenly to 0 from below 1, where log SNR is finite.
 
     Source: diffusers DPMSolverMultistepScheduler, DEISMultistepScheduler, SASolverScheduler with use_flow_sigmas.
-    UniPCMultistepScheduler takes schedules.sgm_uniform, and steps from 1 - 1e-6.
+    UniPCMultistepScheduler uses schedules.sgm_uniform, and steps from 1 - 1e-6.
     """
     return _shifted(n, lambda t: shift_snr((1 - 1 / steps) * t, shift))
 
 
 def line_through(x: float, first: tuple[float, float], second: tuple[float, float]) -> float:
-    """The ordinate at x of the straight line through two points."""
+    """Evaluate the straight line through two points at x."""
     (x0, y0), (x1, y1) = first, second
     return y0 + (y1 - y0) / (x1 - x0) * (x - x0)
 
 
 def flux_mu(tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> float:
-    """Flux's shift: a line through (256, base_shift) and (4096, max_shift).
+    """Compute Flux's mu: a line in the tokens through (256, base_shift) and (4096, max_shift).
 
     Source: black-forest-labs/flux sampling.py, get_lin_function; diffusers calculate_shift.
     """
@@ -66,7 +66,7 @@ def flux_mu(tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> fl
 
 
 def flux(n: int, tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) -> np.ndarray:
-    """shift_exponential(1 - i / n, flux_mu(tokens)).
+    """Compute Flux's schedule: shift_exponential(1 - i / n, flux_mu(tokens)).
 
     Source: black-forest-labs/flux sampling.py, get_schedule with shift; stable-diffusion.cpp FluxScheduler.
     """
@@ -75,7 +75,7 @@ def flux(n: int, tokens: int, base_shift: float = 0.5, max_shift: float = 1.15) 
 
 
 def flux2_mu(tokens: int, n: int) -> float:
-    """Flux.2's shift: fitted lines in the tokens at 10 and at 200 steps, and a line in the steps between them.
+    """Compute Flux.2's mu: fitted lines in the tokens for 10 and for 200 steps, linear in the steps between them.
 
         m10 = 8.73809524e-5 tokens + 1.89833333,  m200 = 1.6927e-4 tokens + 0.45666666;  tokens > 4300: m200
 
@@ -86,17 +86,17 @@ def flux2_mu(tokens: int, n: int) -> float:
 
 
 def flux2(n: int, tokens: int) -> np.ndarray:
-    """shift_exponential(1 - i / n, flux2_mu(tokens, n)). Source: black-forest-labs/flux2 sampling.py."""
+    """Compute shift_exponential(1 - i / n, flux2_mu(tokens, n)). Source: black-forest-labs/flux2 sampling.py."""
     mu = flux2_mu(tokens, n)
     return _shifted(n, lambda t: shift_exponential(t, mu))
 
 
 def ltx2(n: int, tokens: int = 4096, terminal: float | None = 0.1) -> np.ndarray:
-    """LTX's: a shift through (1024, 0.95) and (4096, 2.05), then stretched so that the last level is `terminal`.
+    """Compute LTX's schedule: a mu line through (1024, 0.95), (4096, 2.05); stretched to end at `terminal`.
 
         sigma <- 1 - (1 - sigma) (1 - terminal) / (1 - sigma_{n-1})
 
-    terminal: None does not stretch
+    terminal: last sigma above 0; None: do not stretch
     Source: Lightricks/LTX-Video schedulers; stable-diffusion.cpp LTX2Scheduler; ComfyUI LTXVScheduler.
     """
     mu = line_through(tokens, (1024, 0.95), (4096, 2.05))
@@ -109,13 +109,13 @@ def ltx2(n: int, tokens: int = 4096, terminal: float | None = 0.1) -> np.ndarray
 def logit_normal(
     n: int, tokens: int = 1024, mean: float = 0.0, std: float = 1.75, logsnr: tuple[float, float] = (-15.0, 18.0)
 ) -> np.ndarray:
-    """Quantiles of a logit-normal distribution, within a range of log SNR.
+    """Compute quantiles of a logit-normal distribution, within a range of log SNR.
 
         sigma_i = sigmoid(mean + ln(tokens / 1024) / 2 - std Phi^-1(i / n)), clipped to sigmoid(logsnr / 2)
 
     Source: ideogram4 scheduler.py; stable-diffusion.cpp LogitNormalScheduler (Acklam's quantile: 1e-9).
     """
-    from scipy import special  # half a second, which only these schedules need
+    from scipy import special  # imported here: it takes half a second, and only these schedules need it
 
     low, high = special.expit(0.5 * np.asarray(logsnr))
     z = special.ndtri(np.arange(n) / n)
@@ -123,7 +123,7 @@ def logit_normal(
     return np.append(np.clip(y, low, high), 0.0)
 
 
-# Those that ask nothing but the model's own shift; Flux's and Flux.2's is e^mu.
+# Schedules that only need the model's shift; for Flux and Flux.2 it is e^mu.
 FLOW_SCHEDULES: dict[str, Callable[[int, FlowLevels], np.ndarray]] = {
     "flow_uniform": lambda n, levels: flow_uniform(n, levels.shift),
     "flow_linspace": lambda n, levels: flow_linspace(n, levels.shift, levels.steps),

@@ -1,6 +1,6 @@
-"""Schedules that are formulas in sigma between the model's lowest and highest level.
+"""Schedules that are formulas in sigma, between the model's lowest and highest level.
 
-Each ends with 0. All take the number of steps and the model's levels, and give [n + 1] float64, falling.
+Each ends with 0. All take the number of steps and the model's levels, and return [n + 1] float64, falling.
 """
 
 import math
@@ -15,11 +15,11 @@ def _range(levels: Levels) -> tuple[float, float]:
 
 
 def karras(n: int, levels: Levels, rho: float = 7.0) -> np.ndarray:
-    """Levels spread evenly in sigma^(1/rho).
+    """Space sigmas evenly in sigma^(1/rho).
 
         sigma_i = (smax^(1/rho) + i / (n - 1) * (smin^(1/rho) - smax^(1/rho)))^rho
 
-    For n = 1 sigma_0 is smax; stable-diffusion.cpp divides 0 by 0.
+    For n = 1, sigma_0 is smax; stable-diffusion.cpp divides 0 by 0.
     Source: Karras et al. 2022, eq. 5; k-diffusion sampling.py, get_sigmas_karras.
     """
     smin, smax = (s ** (1 / rho) for s in _range(levels))
@@ -27,12 +27,12 @@ def karras(n: int, levels: Levels, rho: float = 7.0) -> np.ndarray:
 
 
 def exponential(n: int, levels: Levels) -> np.ndarray:
-    """Levels spread evenly in ln sigma. Source: k-diffusion sampling.py, get_sigmas_exponential."""
+    """Space sigmas evenly in ln sigma. Source: k-diffusion sampling.py, get_sigmas_exponential."""
     return polyexponential(n, levels, 1.0)
 
 
 def polyexponential(n: int, levels: Levels, rho: float = 1.0) -> np.ndarray:
-    """ln sigma a polynomial: ln smin + (1 - i / (n - 1))^rho (ln smax - ln smin).
+    """Let ln sigma follow a power: ln smin + (1 - i / (n - 1))^rho (ln smax - ln smin).
 
     Source: k-diffusion sampling.py, get_sigmas_polyexponential.
     """
@@ -42,7 +42,7 @@ def polyexponential(n: int, levels: Levels, rho: float = 1.0) -> np.ndarray:
 
 
 def vp(n: int, levels: Levels, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> np.ndarray:
-    """The variance-preserving SDE's own spacing; the model's levels do not count.
+    """Space sigmas evenly in the time of the variance-preserving SDE; the model's levels are not used.
 
         sigma(t) = sqrt(exp(beta_d t^2 / 2 + beta_min t) - 1), t evenly from 1 to eps_s
 
@@ -53,10 +53,10 @@ def vp(n: int, levels: Levels, beta_d: float = 19.9, beta_min: float = 0.1, eps_
 
 
 def kl_optimal(n: int, levels: Levels) -> np.ndarray:
-    """Levels spread evenly in arctan sigma: tan(i / (n - 1) atan smin + (1 - i / (n - 1)) atan smax).
+    """Space sigmas evenly in arctan sigma: tan(i / (n - 1) atan smin + (1 - i / (n - 1)) atan smax).
 
-    Of one step sigma_0 is smax; ComfyUI divides 0 by 0. Forge and A1111 divide by n, and end at smin in place of
-    0: kl_optimal_to_smin.
+    For n = 1, sigma_0 is smax; ComfyUI divides 0 by 0. Forge and A1111 divide by n, and end at smin instead of 0:
+    kl_optimal_to_smin.
     Source: Sabour et al. 2024 (Align Your Steps), theorem 3.1; ComfyUI, stable-diffusion.cpp.
     """
     smin, smax = _range(levels)
@@ -64,7 +64,7 @@ def kl_optimal(n: int, levels: Levels) -> np.ndarray:
 
 
 def kl_optimal_to_smin(n: int, levels: Levels) -> np.ndarray:
-    """kl_optimal over n + 1 levels, the last one smin. Source: A1111 and Forge modules/sd_schedulers.py."""
+    """Compute kl_optimal for n + 1 sigmas that end at smin. Source: A1111 and Forge modules/sd_schedulers.py."""
     smin, smax = _range(levels)
     return np.tan(np.linspace(math.atan(smax), math.atan(smin), n + 1))
 
@@ -72,7 +72,7 @@ def kl_optimal_to_smin(n: int, levels: Levels) -> np.ndarray:
 def linear_quadratic(
     n: int, levels: Levels, threshold: float = 0.025, linear_steps: int | None = None
 ) -> np.ndarray:
-    """Noise levels 1 - f: f rises linearly to `threshold`, then quadratically to 1, times smax.
+    """Compute smax (1 - f), where f rises linearly to `threshold`, then quadratically to 1.
 
         f_i = threshold i / m                         i < m = n // 2
         f_i = a i^2 + b i + c                         i >= m, continuous in value and slope, f_n = 1
@@ -91,11 +91,11 @@ def linear_quadratic(
 
 
 def bong_tangent(n: int, levels: Levels) -> np.ndarray:
-    """Two arctangent slopes, from smax to the middle of the range and from there to smin.
+    """Join two arctangent curves, from smax to the middle of the range and from there to smin.
 
-        v(i) = (2 / pi atan(-slope (i - pivot)) + 1) / 2, scaled to its part's ends; slope 8 / (n + 2)
+        v(i) = (2 / pi atan(-slope (i - pivot)) + 1) / 2, scaled to the ends of its part; slope 8 / (n + 2)
 
-    One step begins in the middle.
+    For n = 1 the schedule begins in the middle.
     Source: RES4LYF; stable-diffusion.cpp BongTangentScheduler (pivots 0.6, slopes 0.2).
     """
     smin, smax = _range(levels)
@@ -116,7 +116,7 @@ def _arctangent(steps: int, slope: float, pivot: int, start: float, end: float) 
 
 
 def laplace(n: int, levels: Levels, mu: float = 0.0, beta: float = 0.5) -> np.ndarray:
-    """Quantiles of a Laplace distribution of ln sigma, clipped to the range: n levels, n - 1 steps, none to 0.
+    """Compute quantiles of a Laplace distribution of ln sigma, clipped to the range: n sigmas above 0, n - 1 steps.
 
         ln sigma = mu - beta sign(1/2 - u) ln(1 - 2 |1/2 - u| + 1e-5),  u evenly from 0 to 1
 
@@ -128,10 +128,10 @@ def laplace(n: int, levels: Levels, mu: float = 0.0, beta: float = 0.5) -> np.nd
 
 
 def custom(text: str) -> np.ndarray:
-    """Sigmas as they stand in a list, "14.6,7,3,0": rising or negative ones, or fewer than two, raise ValueError.
+    """Parse a list of sigmas, "14.6,7,3,0". Raises ValueError for rising or negative ones, or fewer than two.
 
-    Blanks, tabs and brackets around and between them do not count. 0 is not added: stable-diffusion.cpp takes
-    --sigmas as they are. -> [n + 1]
+    Blanks, tabs and brackets are ignored. No 0 is appended, because stable-diffusion.cpp does not change --sigmas
+    either. -> [n + 1]
     """
     pieces = text.strip().strip("[]").replace(",", " ").split()
     try:

@@ -1,4 +1,4 @@
-"""Schedules that were searched for, and published as tables: Align Your Steps, GITS."""
+"""Schedules that were optimised for a model and published as tables: Align Your Steps, GITS."""
 
 import functools
 import json
@@ -11,7 +11,7 @@ from refsd.samplers.levels import Levels
 # Sabour et al. 2024, 10 steps; as published with the paper, three decimals.
 AYS_SD1 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
 AYS_SDXL = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
-# The same timesteps' levels in full, as stable-diffusion.cpp has them.
+# The levels of the same timesteps with all decimals, from stable-diffusion.cpp.
 AYS_SD1_LEVELS = (
     *(14.6146412293, 6.4745760956, 3.8636745985, 2.6946151520, 1.8841921177, 1.3943805092),
     *(0.9642583904, 0.6523686016, 0.3977456272, 0.1515232662, 0.0291671582),
@@ -20,7 +20,7 @@ AYS_SDXL_LEVELS = (
     *(14.6146412293, 6.3184485287, 3.7681790315, 2.1811480769, 1.3405244945, 0.8620721141),
     *(0.5550693289, 0.3798540708, 0.2332364134, 0.1114188177, 0.0291671582),
 )
-# The same method's 32 levels; and eleven found as GITS finds its own. Source: Forge modules/sd_schedulers.py.
+# 32 levels by the same method, and eleven by the method of GITS. Source: Forge modules/sd_schedulers.py.
 AYS_SD1_32 = (
     *(14.615, 11.23951352, 8.64363081, 6.64729424, 5.57250862, 4.71648546, 3.99196065, 3.5195609),
     *(3.13490466, 2.79228788, 2.48773628, 2.21663865, 1.97508351, 1.7793172, 1.61475335, 1.46540953),
@@ -38,23 +38,23 @@ AYS_GITS_SDXL = (14.615, 4.734, 2.567, 1.529, 0.987, 0.652, 0.418, 0.268, 0.179,
 
 
 def stretched(sigmas: tuple[float, ...] | np.ndarray, count: int) -> np.ndarray:
-    """A table at another length, linear in ln sigma; of one, its first. -> [count]"""
+    """Resample a table to another length, linearly in ln sigma; a single value is the first. -> [count]"""
     places = np.linspace(0, 1, len(sigmas))
     return np.exp(np.interp(np.linspace(0, 1, count), places, np.log(sigmas)))
 
 
 def align_your_steps(n: int, table: tuple[float, ...]) -> np.ndarray:
-    """The table's eleven levels stretched to n + 1, the last of them replaced by 0. -> [n + 1]
+    """Resample the table's eleven levels to n + 1 and replace the last by 0. -> [n + 1]
 
     Source: the authors' howto; stable-diffusion.cpp AYSScheduler; ComfyUI AlignYourStepsScheduler. A1111 and
-    Forge stretch to n and append 0: align_your_steps_appended.
+    Forge resample to n and append 0: align_your_steps_appended.
     """
     sigmas = np.array(table) if n + 1 == len(table) else stretched(table, n + 1)
     return np.append(sigmas[:-1], 0.0)
 
 
 def align_your_steps_appended(n: int, table: tuple[float, ...]) -> np.ndarray:
-    """The table's levels stretched to n, then 0; at its own length the table itself; one step is its last.
+    """Resample the table's levels to n and append 0; at the table's own length return the table.
 
     -> [n + 1]
     Source: A1111 and Forge modules/sd_schedulers.py, get_align_your_steps_sigmas.
@@ -69,13 +69,13 @@ def _gits() -> dict:
 
 
 def gits(n: int, levels: Levels | None = None, coefficient: float = 1.2) -> np.ndarray:
-    """The levels that the geometry of SD 1.5's trajectories asks for, 2 to 20 steps; beyond, 20's stretched.
+    """Look up the levels that GITS derived from SD 1.5's trajectories, for 2 to 20 steps; resample 20's for more.
 
-    levels:      do not count: the table is of SD 1.5
+    levels:      not used: the table is for SD 1.5
     coefficient: 0.80 .. 1.50, to the nearest 0.05; 0.80 lacks 16, 18 and 20 steps, 1.15 lacks 19
-    Raises ValueError for 1 step, and for one that the table lacks.
+    Raises ValueError for 1 step, and for numbers of steps that the table lacks.
     Source: Chen et al. 2024 (On the trajectory regularity of ODE-based diffusion sampling), with the authors'
-    diff-sampler; the table's figures are stable-diffusion.cpp's.
+    diff-sampler; the figures are copied from stable-diffusion.cpp's table.
     """
     data = _gits()
     rows = data["places"][f"{round(coefficient * 20) / 20:.2f}"]

@@ -1,6 +1,6 @@
-"""Schedules that choose timesteps, and look their noise levels up.
+"""Schedules that choose timesteps and look up their noise levels.
 
-Each ends with 0. All take the number of steps and the model's levels, and give [n + 1] float64, falling,
+Each ends with 0. All take the number of steps and the model's levels, and return [n + 1] float64, falling,
 unless the docstring says otherwise.
 """
 
@@ -14,7 +14,7 @@ def _with_zero(sigmas) -> np.ndarray:
 
 
 def discrete(n: int, levels: Levels) -> np.ndarray:
-    """Timesteps spread evenly from T-1 to 0, both ends taken.
+    """Space timesteps evenly from T-1 to 0, including both ends.
 
     ComfyUI and A1111 call it normal, A1111 also uniform.
     Source: k-diffusion external.py, DiscreteSchedule.get_sigmas.
@@ -23,16 +23,16 @@ def discrete(n: int, levels: Levels) -> np.ndarray:
 
 
 def sgm_uniform(n: int, levels: Levels) -> np.ndarray:
-    """Timesteps spread evenly from T-1 to 0, the lowest left out: the spacing of Stability's generative-models.
+    """Space timesteps evenly from T-1 to 0, leaving out the lowest, as Stability's generative-models do.
 
-    On a rectified flow ComfyUI means flow.flow_sgm_uniform.
+    For a rectified flow, ComfyUI's schedule of this name is flow.flow_sgm_uniform.
     Source: A1111 modules/sd_schedulers.py, sgm_uniform; stable-diffusion.cpp SGMUniformScheduler.
     """
     return _with_zero(levels.to_sigma(np.linspace(len(levels.sigmas) - 1, 0, n + 1)[:-1]))
 
 
 def simple(n: int, levels: Levels) -> np.ndarray:
-    """Every (T/n)-th level from the top: index T - 1 - floor(i T / n).
+    """Take every (T/n)-th level from the top: index T - 1 - floor(i T / n).
 
     Source: ComfyUI comfy/samplers.py, simple_scheduler.
     """
@@ -41,7 +41,7 @@ def simple(n: int, levels: Levels) -> np.ndarray:
 
 
 def ddim_uniform(n: int, levels: Levels) -> np.ndarray:
-    """Levels 1, 1 + k, 1 + 2k, ..., k = max(T // n, 1), from the top: often another number of steps than n.
+    """Take levels 1, 1 + k, 1 + 2k, ..., k = max(T // n, 1), from the top; the number of steps may differ from n.
 
     -> [m + 1], m = ceil((T - 1) / k)
     Source: ComfyUI comfy/samplers.py, ddim_scheduler; Forge modules/sd_schedulers.py.
@@ -51,7 +51,7 @@ def ddim_uniform(n: int, levels: Levels) -> np.ndarray:
 
 
 def lcm(n: int, levels: Levels) -> np.ndarray:
-    """Some of the 50 timesteps that LCM was distilled on: t = (50 - floor(50 i / n)) T / 50 - 1.
+    """Choose n of the 50 timesteps that LCM was distilled on: t = (50 - floor(50 i / n)) T / 50 - 1.
 
     Source: Luo et al. 2023 (LCM); stable-diffusion.cpp LCMScheduler.
     """
@@ -60,7 +60,7 @@ def lcm(n: int, levels: Levels) -> np.ndarray:
 
 
 def turbo(n: int, levels: Levels) -> np.ndarray:
-    """Timesteps round(k 1000 / n) - 1, k = n .. 1: for one to four steps of a distilled model.
+    """Take timesteps round(k 1000 / n) - 1, k = n .. 1: for one to four steps of a distilled model.
 
     Source: Forge modules/sd_schedulers.py, turbo_scheduler.
     """
@@ -70,7 +70,7 @@ def turbo(n: int, levels: Levels) -> np.ndarray:
 
 
 def smoothstep(n: int, levels: Levels) -> np.ndarray:
-    """Timesteps (T - 1) u^2 (3 - 2 u) to the nearest integer, u = 1 - i / n.
+    """Take timesteps (T - 1) u^2 (3 - 2 u), rounded to the nearest integer, u = 1 - i / n.
 
     Source: stable-diffusion.cpp SmoothStepScheduler.
     """
@@ -81,9 +81,9 @@ def smoothstep(n: int, levels: Levels) -> np.ndarray:
 
 
 def beta(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) -> np.ndarray:
-    """Timesteps at the quantiles of a beta distribution: (T - 1) F^-1(1 - i / n) to the nearest integer.
+    """Take timesteps at the quantiles of a beta distribution: (T - 1) F^-1(1 - i / n), rounded to integers.
 
-    A timestep that comes twice is left out, so that there may be fewer than n steps.
+    Repeated timesteps are dropped, so there may be fewer than n steps.
     Source: Lee et al. 2024 (Beta sampling is all you need); ComfyUI comfy/samplers.py, beta_scheduler.
     """
     from scipy import special  # half a second, which only these schedules need
@@ -95,7 +95,7 @@ def beta(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) -> np.ndarr
 
 
 def beta_of_sigma(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) -> np.ndarray:
-    """Sigmas, not timesteps, at the quantiles: smin + (smax - smin) F^-1(1 - i / (n - 1)).
+    """Take sigmas at the quantiles of a beta distribution: smin + (smax - smin) F^-1(1 - i / (n - 1)).
 
     Source: A1111 and Forge modules/sd_schedulers.py, beta_scheduler; diffusers use_beta_sigmas.
     """
@@ -106,7 +106,7 @@ def beta_of_sigma(n: int, levels: Levels, alpha: float = 0.6, b: float = 0.6) ->
 
 
 def leading(n: int, levels: Levels, offset: int = 1) -> np.ndarray:
-    """diffusers' spacing "leading": t = floor(T / n) i + offset, from the top; the highest levels are not reached.
+    """Use diffusers' spacing "leading": t = floor(T / n) i + offset, from the top; it misses the highest levels.
 
     Source: diffusers EulerDiscreteScheduler.set_timesteps; Lin et al. 2023, table 2.
     """
@@ -115,9 +115,9 @@ def leading(n: int, levels: Levels, offset: int = 1) -> np.ndarray:
 
 
 def linspace(n: int, levels: Levels) -> np.ndarray:
-    """diffusers' spacing "linspace": discrete's timesteps, their sigmas interpolated in sigma, not ln sigma.
+    """Use diffusers' spacing "linspace": the timesteps of `discrete`, but interpolate sigma instead of ln sigma.
 
-    One step begins at timestep 0, the lowest level.
+    For n = 1 the schedule begins at timestep 0, the lowest level.
     Source: diffusers EulerDiscreteScheduler.set_timesteps with interpolation_type "linear".
     """
     T = len(levels.sigmas)
@@ -125,9 +125,9 @@ def linspace(n: int, levels: Levels) -> np.ndarray:
 
 
 def linspace_multistep(n: int, levels: Levels) -> np.ndarray:
-    """What "linspace" is to diffusers' multistep schedulers: sgm_uniform's timesteps to the nearest integer.
+    """Use "linspace" of diffusers' multistep schedulers: the timesteps of sgm_uniform, rounded to integers.
 
-    Of two as near, to the even one.
+    Ties are rounded to even.
     Source: diffusers DPMSolverMultistepScheduler, UniPC-, DEIS- and SASolver's, set_timesteps.
     """
     T = len(levels.sigmas)
@@ -135,16 +135,16 @@ def linspace_multistep(n: int, levels: Levels) -> np.ndarray:
 
 
 def leading_multistep(n: int, levels: Levels, offset: int = 1) -> np.ndarray:
-    """What "leading" is to diffusers' multistep schedulers: t = floor(T / (n + 1)) i + offset, i = n .. 1.
+    """Use "leading" of diffusers' multistep schedulers: t = floor(T / (n + 1)) i + offset, i = n .. 1.
 
-    Source: as linspace_multistep's.
+    Source: as in linspace_multistep.
     """
     T = len(levels.sigmas)
     return _with_zero(levels.sigmas[np.minimum(np.arange(n, 0, -1) * (T // (n + 1)) + offset, T - 1)])
 
 
 def trailing(n: int, levels: Levels) -> np.ndarray:
-    """diffusers' spacing "trailing": t = round(T - i T / n) - 1; the highest level is reached, the lowest not.
+    """Use diffusers' spacing "trailing": t = round(T - i T / n) - 1; it reaches the highest level, not the lowest.
 
     Source: diffusers EulerDiscreteScheduler.set_timesteps; Lin et al. 2023, table 2.
     """

@@ -1,7 +1,7 @@
 """An engine that reads its answers from dump files; no program runs.
 
     dump:FILE[:PROFILE]     the answer to a single case; FILE may also be a folder of .npy files
-        dump:FOLDER[:PROFILE]   FOLDER/<case>.safetensors (or .gguf, .npz, .npy, .bin, a folder of .npy), one a case
+    dump:FOLDER[:PROFILE]   FOLDER/<case>.safetensors (or .gguf, .npz, .npy, .bin, a folder of .npy), one a case
 
 PROFILE names the numerics under which the engine computed; the default is float32. The dump of a model's component
 may also hold taps. Their names are those of `refsd forward --taps FILE --tap-ops`; taps under other names are
