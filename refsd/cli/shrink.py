@@ -40,6 +40,8 @@ def shrink(
     from refsd.cli.engines import one_engine
     from refsd.cli.find_case import find_case
     from refsd.cli.steps import found_so_far
+    from refsd.fuzzing.asked import AskedEngine
+    from refsd.golden.operations import OPERATIONS
     from refsd.golden.output_file import check_replaceable
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
@@ -48,6 +50,9 @@ def shrink(
     from refsd.shrinking.shrink import shrink as reduce
 
     asked, judged = find_case(case), one_engine(engine)
+    if asked.op in OPERATIONS:
+        judged = AskedEngine(judged, engine)
+        judged.layout = getattr(asked, "layout", "contiguous")
     check_replaceable(out, folder.CASE)
     refusal = judged.refuses(asked)
     if refusal is not None:

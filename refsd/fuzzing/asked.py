@@ -20,15 +20,20 @@ class AskedEngine:
     refused: why the engine refused the last case when it was asked; "" if it answered or died
     """
 
-    def __init__(self, engine: Engine, argument: str, timeout: float):
-        """argument: the engine, as the command line calls it; timeout: seconds for an answer, of torch"""
+    def __init__(self, engine: Engine, argument: str | None = None, timeout: float = 60.0):
+        """
+        argument: the engine, as the command line calls it: then torch answers in a process of its own
+        timeout:  seconds for one of its answers
+        """
         self.engine, self.name, self.version = engine, engine.name, engine.version
         self.any_layout = bool(getattr(engine, "any_layout", False))
         self.layout, self.refused = "contiguous", ""
         # What runs in this process takes refsd with it when it crashes: it gets a process of its own.
-        name, colon, path = argument.partition(":")
-        alone = ["-m", "refsd.fuzzing.worker", f"{name.split('-')[0]}{colon}{path}", engine.name]
-        self._worker = Worker(alone, timeout) if self.any_layout else None
+        self._worker = None
+        if argument is not None and self.any_layout:
+            name, colon, path = argument.partition(":")
+            kind = f"{name.split('-')[0]}{colon}{path}"
+            self._worker = Worker(["-m", "refsd.fuzzing.worker", kind, engine.name], timeout)
 
     def refuses(self, case: Case) -> str | None:
         return self.engine.refuses(case)
@@ -43,7 +48,7 @@ class AskedEngine:
         self.refused = ""
         try:
             if self._worker is None:
-                return self.engine.run(case, inputs)
+                return self.engine.run(case, laid_out(inputs, self.layout) if self.any_layout else inputs)
             plain = Case(case.name, case.op, case.inputs, case.params)
             header = {"case": msgspec.to_builtins(plain), "layout": self.layout}
             _, outputs = self._worker.ask(header, inputs)

@@ -17,6 +17,8 @@ import numpy as np
 import safetensors.numpy
 
 from refsd import __version__
+from refsd.fuzzing.asked import AskedEngine
+from refsd.fuzzing.random_case import LAYOUTS
 from refsd.golden import operations
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Result
@@ -47,12 +49,20 @@ class Note(msgspec.Struct, frozen=True):
     engine:   as the command line calls it
     case:     the question; its recipes say shapes and types, the numbers are in inputs.safetensors
     original: the case that it was reduced from
+    layout:   how the tensors lie in memory, for an engine that takes them so
     """
 
     refsd: str
     engine: str
     case: Case
     original: Case
+    layout: str = "contiguous"
+
+
+class FolderCase(GivenCase, frozen=True):
+    """layout: how the tensors lie in memory, for an engine that takes them so"""
+
+    layout: str = "contiguous"
 
 
 _SCRIPT = '''"""{op}: ask an engine, and judge its answer by the bound beside it. Exit code 1: it is wrong.
@@ -82,7 +92,7 @@ def write(folder: Path, shrunk: Shrunk, engine: Engine, argument: str) -> list[s
     case = shrunk.case
     answered = _answered(engine, case)
     files: dict[str, bytes] = {
-        CASE: msgspec.json.format(msgspec.json.encode(_note(shrunk, argument)), indent=1) + b"\n",
+        CASE: msgspec.json.format(msgspec.json.encode(_note(shrunk, engine, argument)), indent=1) + b"\n",
         INPUTS: safetensors.numpy.save({name: tensor.storable() for name, tensor in case.tensors.items()}),
         PYTHON: _SCRIPT.format(op=case.op, engine=argument).encode(),
     }
@@ -93,18 +103,23 @@ def write(folder: Path, shrunk: Shrunk, engine: Engine, argument: str) -> list[s
         program = ggml_program.source(engine.name, answered.standard) if case.op in OPERATIONS else None
         if program is not None:
             files[CPP] = program.encode()
-    files[ISSUE] = issue.text(shrunk, engine, argument, expected, CPP in files).encode()
+    files[ISSUE] = issue.text(shrunk, engine, argument, expected, CPP in files, layout_of(engine)).encode()
     with replaced_folder(folder, CASE) as part:
         for name, content in files.items():
             (part / name).write_bytes(content)
     return list(files)
 
 
-def _note(shrunk: Shrunk, argument: str) -> Note:
+def _note(shrunk: Shrunk, engine: Engine, argument: str) -> Note:
     case, original = shrunk.case, shrunk.original
     plain = Case(case.name, case.op, case.inputs, case.params, case.model)
     first = Case(original.name, original.op, original.inputs, original.params, original.model)
-    return Note(__version__, argument, plain, first)
+    return Note(__version__, argument, plain, first, layout_of(engine))
+
+
+def layout_of(engine: Engine) -> str:
+    """How an engine's tensors lie in memory."""
+    return engine.layout if isinstance(engine, AskedEngine) and engine.any_layout else "contiguous"
 
 
 def _answered(engine: Engine, case: Case) -> Answered | None:
@@ -126,7 +141,7 @@ def _expected(answered: Answered) -> dict[str, np.ndarray]:
     return {"truth": np.ascontiguousarray(truth), "limit": np.ascontiguousarray(bound.limit), **y}
 
 
-def read(folder: Path) -> GivenCase:
+def read(folder: Path) -> FolderCase:
     """The case of a folder. Raises BadInput for one that is damaged, or too large to be one."""
     note = read_note(folder)
     case = note.case
@@ -136,7 +151,7 @@ def read(folder: Path) -> GivenCase:
     tensors: dict[str, Any] = {}
     for name, recipe in case.inputs.items():
         tensors[name] = _tensor(folder, name, recipe.type, tuple(recipe.shape), held[name])
-    return GivenCase(case.name, case.op, case.inputs, case.params, case.model, tensors)
+    return FolderCase(case.name, case.op, case.inputs, case.params, case.model, tensors, note.layout)
 
 
 def read_note(folder: Path) -> Note:
@@ -146,6 +161,8 @@ def read_note(folder: Path) -> Note:
         note = msgspec.json.decode(read_input(path, _LARGEST, "a case of `refsd shrink`"), type=Note)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"{path}: not a case of `refsd shrink`: {error}") from None
+    if note.layout not in LAYOUTS:
+        raise BadInput(f"{path}: layout {note.layout!r}, expected one of {', '.join(LAYOUTS)}")
     for case in (note.case, note.original):
         check_sizes(case, path)
     return note
@@ -176,6 +193,9 @@ def _tensor(folder: Path, name: str, kind: str, shape: tuple[int, ...], held: St
 def judge(engine: Engine, case: Case) -> Result:
     """The verdict on an engine's answer to a case. Raises EngineFailure where it does not take the case."""
     refusal = engine.refuses(case)
+    if isinstance(case, FolderCase) and case.layout != "contiguous":
+        engine = AskedEngine(engine)
+        engine.layout = case.layout
     result = None if refusal else ask(runner_of(), engine, case)
     if result is None:
         raise EngineFailure(f"{engine.name} does not take the case: {refusal or 'it does not fit together'}")

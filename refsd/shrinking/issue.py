@@ -16,15 +16,25 @@ from refsd.shrinking.shrink import Shrunk
 _SHOWN = 16
 
 
-def text(shrunk: Shrunk, engine: Engine, argument: str, expected: Mapping[str, np.ndarray], program: bool) -> str:
+def text(
+    shrunk: Shrunk,
+    engine: Engine,
+    argument: str,
+    expected: Mapping[str, np.ndarray],
+    program: bool,
+    layout: str = "contiguous",
+) -> str:
     """Markdown.
 
     argument: the engine, as refsd's command line calls it
     expected: truth, limit and found
     program:  whether there is a program for ggml
+    layout:   how the inputs lie in memory
     """
     result, case = shrunk.result, shrunk.case
     parts = [f"# {title(engine, result)}", "", _symptom(engine, result), "", "## Smallest case", "", *_case(shrunk)]
+    if layout != "contiguous":
+        parts += ["", f"The inputs lie in memory as `{layout}`; contiguous, the answer is right."]
     if case.op in OPERATIONS and "found" in expected:
         parts += ["", *_answers(expected)]
     parts += ["", "## Place and cause", "", *_place(result), "", "## Figures", "", *_figures(result)]

@@ -130,6 +130,31 @@ def test_a_crash_is_a_find_and_a_refusal_is_none():
     assert fuzzer.finds == [] and fuzzer.refused["no rows beyond 16"] > 2 and 0 < fuzzer.asked["silu"] < 12
 
 
+def test_a_layout_that_matters_is_in_the_folder(tmp_path):
+    """An engine that reads a tensor as it lies in memory."""
+
+    def as_it_lies(case, inputs, y):
+        x = inputs["x"].data
+        return y if x.flags.c_contiguous else {"y": y["y"][..., ::-1].copy()}
+
+    asked = engine(Bug(answer=as_it_lies))
+    asked.any_layout = asked.engine.any_layout = True
+    fuzzer = fuzz.Fuzzer(asked, runner_of(), lambda shrunk, n: str(write(tmp_path / str(n), shrunk, asked)))
+    for case in fuzz.cases(7, ["silu"], 12, 0):
+        fuzzer.try_case(case)
+    find = next(find for find in fuzzer.finds if find.layout != "contiguous")
+    case = folder.read(Path(find.folder))
+    assert case.layout == find.layout and f"`{find.layout}`" in (Path(find.folder) / folder.ISSUE).read_text()
+    assert not folder.judge(asked.engine, case).conforms
+    plain = Injected(Bug(), FLOAT32, None)
+    assert folder.judge(plain, case).conforms
+
+
+def write(path, shrunk, asked):
+    folder.write(path, shrunk, asked, "injected")
+    return path
+
+
 def run(*arguments):
     return CliRunner().invoke(app, ["fuzz", *map(str, arguments)])
 
