@@ -1,6 +1,7 @@
 """Conformance: every case, put to every engine, judged against the truth."""
 
 import datetime
+import fnmatch
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -166,6 +167,7 @@ class Runner(NamedTuple):
     measured: called with every measured answer
     keep:     called where such an answer does not conform -> the result
     wanted:   engine, case -> whether this answer is asked for
+    taps:     a glob: the taps that are judged; models of full size are asked for theirs only where it is not "*"
     """
 
     judges: Judges
@@ -175,6 +177,7 @@ class Runner(NamedTuple):
     measured: Callable[[Answered], None] = lambda answered: None
     keep: Callable[[Result, Answered], Result] = lambda result, answered: result
     wanted: Callable[[str, str], bool] = lambda engine, case: True
+    taps: str = "*"
 
 
 def run(
@@ -249,8 +252,9 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     judge = honest.judge
     begun = time.perf_counter()
     try:
-        if isinstance(engine, TappedEngine) and judge.asks_for_taps(case):
+        if isinstance(engine, TappedEngine) and (judge.asks_for_taps(case) or runner.taps != "*"):
             found, taps = engine.run_tapped(case, handed)
+            taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
         else:
             found, taps = engine.run(case, handed), {}
         seconds = time.perf_counter() - begun

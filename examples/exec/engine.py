@@ -3,6 +3,7 @@
 The protocol: refsd/engines/exec/protocol.md.
 """
 
+import fnmatch
 import itertools
 import json
 import sys
@@ -165,7 +166,8 @@ def run(request):
     answer = OPS[request["op"]](load_file(request["inputs"]), params)
     answer, taps = answer if isinstance(answer, tuple) else (answer, {})
     if "taps" in request:  # what was computed on the way
-        save_file({name: np.ascontiguousarray(y) for name, y in taps.items()}, request["taps"])
+        wanted = fnmatch.filter(taps, request.get("tap_names", "*"))
+        save_file({name: np.ascontiguousarray(taps[name]) for name in wanted}, request["taps"])
     answers = answer if isinstance(answer, dict) else {"y": answer}
     save_file({name: np.ascontiguousarray(y, np.float32) for name, y in answers.items()}, request["output"])
     print(json.dumps({"done": request["case"]}), flush=True)

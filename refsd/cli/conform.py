@@ -26,6 +26,13 @@ _KEEP = typer.Option(
 _WAIVED = typer.Option(None, help=f"Accepted deviations and cases; {_WAIVERS} if it is there.")
 _BASELINE = typer.Option(None, help="An earlier conform.json: only what did not fail there fails the run.")
 _LAST_FAILED = typer.Option(False, "--last-failed", help="Judge only what failed in the report's folder.")
+_TAPS = typer.Option(
+    "*",
+    "--taps",
+    help="Judge only the taps whose name matches this glob, as 'input_blocks.1.*'. Models of full size are asked "
+    "for theirs only with it.",
+    show_default="all taps",
+)
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -45,6 +52,7 @@ def conform(
     baseline: Path = _BASELINE,
     last_failed: bool = _LAST_FAILED,
     min_cases: int = _MIN_CASES,
+    taps: str = _TAPS,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -80,7 +88,7 @@ def conform(
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
     known = read(baseline) if baseline else None
-    groups, missing = _find(engines)
+    groups, missing = _find(engines, taps)
     if again is not None:
         if not again.pairs:
             typer.echo(f"nothing failed in {again.path}, so nothing is judged")
@@ -99,7 +107,7 @@ def conform(
             pictures.add(result, answered)
             return kept.keep(result, answered)
 
-        runner = Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted)
+        runner = Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted, taps=taps)
         runner = runner._replace(keep=keep_tensors, **({"wanted": again.wants} if again is not None else {}))
         total = len(again.pairs) if again is not None else len(found) * len(chosen)
         results, partial = _judge(runner, found, chosen, again, total)
@@ -123,7 +131,7 @@ def conform(
         raise typer.Exit(1)
 
 
-def _find(arguments: list[str] | None):
+def _find(arguments: list[str] | None, taps: str):
     """Find the engines of each argument. -> (argument -> engines, missing engines)
 
     Raises BadInput if an engine that the user named is missing, or if two engines have the same name.
@@ -139,7 +147,7 @@ def _find(arguments: list[str] | None):
         if argument.partition(":")[0] == "refsd":
             groups[argument] = [reference_engine(argument.partition(":")[2] or "float32")]
             continue
-        looked = registry.find(argument, model_files=model_files)
+        looked = registry.find(argument, model_files=model_files, taps=taps)
         groups[argument] = [one.engine for one in looked if one.engine is not None]
         missing += [Missing(one.name, one.why_not) for one in looked if one.engine is None]
         if arguments and not groups[argument]:

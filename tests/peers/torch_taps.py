@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from refsd.cases.models import CASES
 from refsd.engines.torch.engine import find
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, ModelFiles
+from refsd.golden.engine import ModelFiles, TappedEngine
 from refsd.golden.verdict import NO_WITNESS, judge_output
 from refsd.judges.model import ModelJudge
 from refsd.weights import recipes
@@ -51,7 +51,7 @@ def drawn(case: Case, seed: int) -> Case:
     return replace(case, name=f"{case.name}@{seed}") if seed else case
 
 
-def traced(kind: ModelJudge, engine: Engine, case: Case) -> Traced:
+def traced(kind: ModelJudge, engine: TappedEngine, case: Case) -> Traced:
     inputs = case.realize()
     found, taps = engine.run_tapped(case, inputs)
     trace = kind.trace(case, inputs, {**taps, **found}, engine.numerics(case))
@@ -63,7 +63,8 @@ def traced(kind: ModelJudge, engine: Engine, case: Case) -> Traced:
 
 def all_traced(give: ModelFiles, cases: list[Case], seeds: range) -> Iterator[Traced]:
     engines = {
-        place: [found.engine for found in find(place, give) if found.engine] for place in ("cpu", "channels_last")
+        place: [found.engine for found in find(place, give) if isinstance(found.engine, TappedEngine)]
+        for place in ("cpu", "channels_last")
     }
     kind = ModelJudge(give)
     for case in cases:
@@ -74,7 +75,7 @@ def all_traced(give: ModelFiles, cases: list[Case], seeds: range) -> Iterator[Tr
 
 
 def main(arguments: list[str], show: Callable[[str], None] = print) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--cases", default="*", help="a glob")
     given = parser.parse_args(arguments)

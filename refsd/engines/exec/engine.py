@@ -3,6 +3,7 @@
 The protocol is in protocol.md beside this file.
 """
 
+import fnmatch
 import json
 import os
 import secrets
@@ -50,9 +51,15 @@ Asked = Program | ServedProgram
 
 
 class ExecEngine:
-    """An exec program whose description has been read and checked."""
+    """An exec program whose description has been read and checked.
 
-    def __init__(self, program: Program, description: Description, model_files: ModelFiles | None):
+    tap_names: a glob: the taps that it is asked for
+    """
+
+    def __init__(
+        self, program: Program, description: Description, model_files: ModelFiles | None, tap_names: str = "*"
+    ):
+        self._tap_names = tap_names
         self.name = description.name
         self.version = description.version
         self._program = program
@@ -131,16 +138,21 @@ class ExecEngine:
                 request["forced"] = str(folder.given / "forced.safetensors")
                 _write_tensors({name: stored(y) for name, y in forced.items()}, Path(request["forced"]))
             if tapped:
-                request["taps"] = str(folder.work / _TAPS)
+                request |= {"taps": str(folder.work / _TAPS), "tap_names": self._tap_names}
             outputs = _read_tensors(asked.ask(request, folder, _OUTPUT), _OUTPUT)
-            return outputs, _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS) if tapped else {}
+            if not tapped:
+                return outputs, {}
+            taps = _read_tensors(folder.read(_TAPS, self._program.max_output), _TAPS)
+            return outputs, {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, self._tap_names)}
 
 
 class ServingEngine(ExecEngine):
     """An exec program that serves all requests in one process; a single case can also get a fresh process."""
 
-    def __init__(self, program: Program, description: Description, model_files: ModelFiles | None):
-        super().__init__(program, description, model_files)
+    def __init__(
+        self, program: Program, description: Description, model_files: ModelFiles | None, tap_names: str = "*"
+    ):
+        super().__init__(program, description, model_files, tap_names)
         self._asked = ServedProgram(program)
 
     def run_alone(
@@ -184,9 +196,12 @@ def _check_names(data: bytes, file: str) -> None:
 
 
 def find(
-    path: str | None = None, model_files: ModelFiles | None = None, timeout: float = 600.0, **_
+    path: str | None = None, model_files: ModelFiles | None = None, timeout: float = 600.0, taps: str = "*", **_
 ) -> list[EngineSearch]:
-    """Ask the program `path` ("./engine", "python3 engine.py --fast") for its description and make it an engine."""
+    """Ask the program `path` ("./engine", "python3 engine.py --fast") for its description and make it an engine.
+
+    taps: a glob: those that it is asked for
+    """
     if not path:
         return [EngineSearch("exec", None, "give exec:PROGRAM")]
     if os.name != "posix":
@@ -199,4 +214,4 @@ def find(
     except (EngineFailure, ValueError) as error:
         return [EngineSearch("exec", None, printable(f"{path}: {error}"))]
     kind = ServingEngine if description.serve else ExecEngine
-    return [EngineSearch(description.name, kind(program, description, model_files))]
+    return [EngineSearch(description.name, kind(program, description, model_files, taps))]
