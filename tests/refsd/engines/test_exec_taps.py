@@ -8,6 +8,7 @@ from refsd.cases import CASES
 from refsd.engines.exec.engine import find
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
+from refsd.golden.engine import TappedEngine
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import recipes
@@ -35,6 +36,7 @@ def test_only_the_taps_of_a_glob_are_judged(tmp_path):
     )
     for of_program in (WANTED, "*"):
         (found,) = find(f"{sys.executable} {EXAMPLE}", model_files=model_files, taps=of_program)
+        assert isinstance(found.engine, TappedEngine)
         _, taps = found.engine.run_tapped(case, case.realize())
         assert taps and all(name.startswith("body.0.rdb2.") for name in taps) == (of_program == WANTED)
         (result,) = conform.run(asked, [found.engine], [case])
