@@ -1,1 +1,1 @@
-"""Ground floor: arrays in, arrays out. Start at kernels/README.md."""
+"""The kernels: functions of arrays, with no knowledge of models or engines. Start at kernels/README.md."""

@@ -1,14 +1,14 @@
-"""Compiled kernels on disk: a private folder, and files that are checked before they are loaded.
+"""Cache compiled kernels on disk, in a private folder, and check each file before loading it.
 
-Numba keeps a function's machine code as pickles and object code. Unpickling runs what the writer of the file wants,
-and LLVM aborts the process on an object whose bytes are damaged. So the folder must belong to the user and nobody
-else may write to it, and each file is held against its SHA-256 first. A file that fails is removed, and the kernel
-compiled again.
+Numba stores a function's machine code as pickles and object code. Unpickling a file can run any code that its
+author chose, and LLVM aborts the process on a damaged object. So the folder must belong to the user, nobody else
+may write to it, and each file's SHA-256 is checked first. A file that fails is removed, and the kernel is compiled
+again.
 
-    <function>-<line>.index            SHA-256 of what follows, then a pickle: signature -> SHA-256 of its object
+    <function>-<line>.index            SHA-256 of the rest, then a pickle: signature -> SHA-256 of its object
     <function>-<line>.<sha256>.object  a pickle of Numba's CompileResult
 """
-# Numba exports neither its caches nor its compile results.
+# Numba does not export its cache classes and its compile results.
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
 import functools
@@ -30,10 +30,10 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder and its parents, for this user alone. Raises OSError where others could put a file into it.
+    """Make a folder and its parents, for this user only. Raises OSError if others could put a file into it.
 
-    The folder must belong to the user, and nobody else may write to it. The folder around it may also be root's,
-    and be shared if only an entry's owner can rename it, as in /tmp.
+    The folder must belong to the user, and nobody else may write to it. Its parent may also belong to root, and may
+    be writable for others if it is sticky, as /tmp is: then only an entry's owner can rename the entry.
     """
     folder.parent.mkdir(0o700, parents=True, exist_ok=True)
     folder.mkdir(0o700, exist_ok=True)
@@ -56,7 +56,7 @@ def _check(folder: Path, found: os.stat_result, owners: tuple[int, ...], shared:
 
 
 class KernelCache(FunctionCache):
-    """The compiled signatures of one function, in `folder`; what Numba's dispatcher asks before it compiles."""
+    """The cache of one function's compiled signatures, which Numba's dispatcher asks before compiling."""
 
     def __init__(self, function: Callable[..., Any], folder: Path):
         code = function.__code__
@@ -110,7 +110,7 @@ class KernelCache(FunctionCache):
 
 @functools.cache
 def _source(file: str) -> bytes | None:
-    """The hash of the file in which a kernel stands; None where there is none, as in a notebook."""
+    """Hash the source file of a kernel; None if there is no file, as in a notebook."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).digest()
     except OSError:
@@ -118,7 +118,7 @@ def _source(file: str) -> bytes | None:
 
 
 def _read(path: Path, digest: bytes | None = None) -> bytes | None:
-    """A file's content if it has this hash, or the one that it begins with; else None, and the file is removed."""
+    """Read a file whose SHA-256 is `digest`, or the one at its start; remove it and return None if it is not."""
     try:
         content = path.read_bytes()
         if digest is None:
@@ -132,7 +132,7 @@ def _read(path: Path, digest: bytes | None = None) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """A file appears whole, whoever else writes it at the same time."""
+    """Write a file atomically, so that concurrent writers cannot produce a partial file."""
     handle, part = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,11 +1,11 @@
-"""The one place that calls numba.njit.
+"""Compile kernels: the only module that calls numba.njit.
 
-A kernel's machine code is cached on disk under a folder whose name is a hash of every kernel
-source, Numba's version and the CPU. Numba's own cache looks only at the file that holds a
-function, so an edited callee would leave its callers serving yesterday's answer; here any edit
-opens a new folder. `_cache.py` reads and writes the files in it.
+A kernel's machine code is cached on disk in a folder whose name is a hash of every kernel
+source, Numba's version and the CPU. Numba's own cache only checks the file that defines a
+function, so after an edit of a callee its callers would still run the old code; here any edit
+starts a new folder. `_cache.py` reads and writes the files in it.
 """
-# Numba exports neither its settings nor its dispatchers' types.
+# Numba does not export its settings and its dispatchers' types.
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false, reportArgumentType=false
 # pyright: reportReturnType=false
 
@@ -28,7 +28,7 @@ from refsd.kernels._cache import KernelCache, private_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Only a written prange is parallel: array expressions stay as they are, and compile sooner.
+# Only explicit pranges run in parallel; array expressions are not parallelised, which compiles faster.
 _PRANGE = {
     "prange": True,
     "comprehension": False,
@@ -40,19 +40,19 @@ _PRANGE = {
     "fusion": False,
 }
 
-# Numba's OpenMP layer spins after each parallel region and starves BLAS, with which the kernels
-# alternate. workqueue sleeps instead. It serves one Python thread at a time: a program that calls
-# kernels from several sets NUMBA_THREADING_LAYER to omp or tbb.
+# The threads of Numba's OpenMP layer spin after each parallel region, which slows the BLAS calls
+# between kernels; those of workqueue sleep. workqueue allows only one calling Python thread at a
+# time: programs that call kernels from several threads must set NUMBA_THREADING_LAYER to omp or tbb.
 if "NUMBA_THREADING_LAYER" not in os.environ:
     numba.config.THREADING_LAYER = "workqueue"
 
 
 @functools.cache
 def cache_dir() -> Path | None:
-    """The folder that holds the compiled kernels of exactly these sources, on this machine, for this user.
+    """Return the cache folder for exactly these kernel sources, on this machine, for this user.
 
-    It stands in NUMBA_CACHE_DIR, else in the user's cache. None, with one warning that says what to do, where it
-    cannot be written, or where others could put files: what is in it is run.
+    It is in NUMBA_CACHE_DIR, or else in the user's cache. If it cannot be written, or if others could put files
+    into it (which would then be executed), warn once and return None.
     """
     of = numba.__version__, np.__version__, sys.implementation.cache_tag, llvmlite.binding.get_host_cpu_name()
     switches = numba.config.BOUNDSCHECK, numba.config.OPT
@@ -86,19 +86,19 @@ def kernel(
     slp: bool = False,
     loops: bool = True,
 ) -> F:
-    """Compile `fn` on its first call, for the types that it is called with.
+    """Compile `fn` at its first call, for the argument types of that call.
 
-    fastmath stays off: sums keep their written order, so that a result does not depend on the
-    compiler's mood. Use prange over independent outputs only: the number of threads must not
-    change a bit. Division by zero gives inf or nan, as in NumPy.
+    fastmath is off: sums keep their written order, so that a result does not depend on the
+    compiler's optimisations. Use prange only over independent outputs: the number of threads must
+    not change a bit. Division by zero gives inf or nan, as in NumPy.
 
-    parallel: False for what is called inside another kernel: it is inlined there, for only a loop
-              without calls becomes vector instructions
-    inline:   False for one that is long and holds the loops itself: its callers compile sooner
-    contract: let a * b + c round once (FMA). It changes bits between CPUs: for the fast path only.
-    slp:      vectorise straight code too: LLVM unrolls a loop of fixed length 8 or 16, and then sees no loop
+    parallel: False for functions called inside another kernel. They are inlined there, because
+              only loops without calls are vectorised
+    inline:   False for a long function with its own loops, so that its callers compile faster
+    contract: let a * b + c round once (FMA). The bits then depend on the CPU: for the fast path only.
+    slp:      also vectorise straight-line code: LLVM unrolls loops of fixed length 8 or 16 before vectorising
     loops:    False to stop LLVM vectorising the outer loop with gathers
-    reassociate: let a sum take the order that the CPU's vectors like. Changes bits as contract does.
+    reassociate: let LLVM reorder sums for vector instructions. The bits then depend on the CPU.
     """
     if fn is None:
         options = {
@@ -110,7 +110,7 @@ def kernel(
             "loops": loops,
         }
         return cast(F, functools.partial(kernel, **options))
-    if numba.config.DISABLE_JIT:  # plain Python: NumPy would warn of what compiled code does in silence
+    if numba.config.DISABLE_JIT:  # plain Python: suppress NumPy's warnings, which compiled code does not give
         return cast(F, np.errstate(all="ignore")(fn))
     fastmath = {name for name, wanted in (("contract", contract), ("reassoc", reassociate)) if wanted} or False
     compiled = numba.njit(
@@ -129,7 +129,7 @@ def kernel(
 
 
 def _switched(compile: Callable, slp: int, loops: int) -> Callable:
-    """Numba has these two switches for all kernels only; here they are set while one compiles."""
+    """Wrap `compile` to set Numba's two global switches only while this kernel compiles."""
 
     def compile_one(signature):
         before = numba.config.SLP_VECTORIZE, numba.config.LOOP_VECTORIZE
@@ -143,10 +143,10 @@ def _switched(compile: Callable, slp: int, loops: int) -> Callable:
 
 
 def by_dtype(single: F, double: F) -> F:
-    """One name for two kernels: a float32 goes to `single`, any other number to `double`.
+    """Combine two scalar kernels into one function: float32 calls `single`, any other number calls `double`.
 
-    The choice is made while its caller is compiled, so that one loop serves both dtypes at full speed.
-    Both are kernels of one scalar, with parallel=False.
+    The choice is made when the caller is compiled, so that one loop serves both dtypes at full speed.
+    Both must be kernels of one scalar, with parallel=False.
     """
 
     def choose(x):

@@ -2,9 +2,9 @@
 
 x: [...]  ->  y: [...], dtype of x
 
-Float32 has formulas of its own, which become vector instructions; their errors are measured over all 2^32
-arguments (tests/kernels/test_every_float32.py), and hold where |y| >= 2e-36. Results are allocated by NumPy, which
-asks for huge pages; Numba does not, and its page faults would cost more than the arithmetic.
+float32 has separate formulas, which compile to vector instructions. Their errors are measured over all 2^32
+arguments (tests/kernels/test_every_float32.py), and hold for |y| >= 2e-36. NumPy allocates the results, because it
+requests huge pages; memory from Numba would cost more in page faults than the arithmetic takes.
 """
 
 import math
@@ -24,14 +24,14 @@ def _sigmoid_product64(x, u):
 
 @kernel(parallel=False, contract=True)
 def _sigmoid_product32(x, u, low):
-    """x sigmoid(u + low), by exp(-|u|), which cannot overflow; low is what u's rounding lost."""
+    """Compute x sigmoid(u + low) through exp(-|u|), which cannot overflow. low: the rounding error of u"""
     e = exp32_of_sum(-abs(u), low if u < np.float32(0.0) else -low)
     return (x * e if u < np.float32(0.0) else x) / (np.float32(1.0) + e)
 
 
 @kernel(parallel=False, contract=True)
 def _sigmoid_product_of_double(x, u):
-    """x sigmoid(u), u in float64."""
+    """Compute x sigmoid(u) with u in float64."""
     u = -200.0 if u < -200.0 else (200.0 if u > 200.0 else u)
     high = np.float32(u)
     return _sigmoid_product32(x, high, np.float32(u - high))
@@ -54,7 +54,7 @@ def _gelu64(x):
 
 @kernel(parallel=False, contract=True)
 def _gelu32(x):
-    """max(x, 0) - |x| Q(|x|): no digit is lost on either side of 0."""
+    """Compute max(x, 0) - |x| Q(|x|), which has no cancellation on either side of 0."""
     a = abs(x)
     a = np.float32(15.0) if a > np.float32(15.0) else a
     return (x if x > np.float32(0.0) else np.float32(0.0)) - a * normal_tail32(a)
@@ -62,7 +62,7 @@ def _gelu32(x):
 
 @kernel(parallel=False)
 def _tanh_argument(x):
-    """2 sqrt(2/pi) (x + 0.044715 x^3), in float64."""
+    """Compute 2 sqrt(2/pi) (x + 0.044715 x^3) in float64."""
     return 2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
 
 
@@ -118,7 +118,7 @@ def _gelu_each(x, y):
 def gelu(x):
     """y = x * Phi(x) = x/2 * (1 + erf(x / sqrt(2))), Phi the normal distribution function.
 
-    Error (float64): measured <= 4 ULP for x > -2, then x^2 ULP: the tail magnifies the rounding of x / sqrt(2);
+    Error (float64): measured <= 4 ULP for x > -2, x^2 ULP below: the tail magnifies the rounding of x / sqrt(2);
     (float32): 6.43 ULP.
     Source: Hendrycks & Gimpel 2016; torch.nn.functional.gelu(approximate="none").
     """
@@ -136,7 +136,7 @@ def _gelu_tanh_each(x, y):
 def gelu_tanh(x):
     """y = x/2 * (1 + tanh(u)) = x / (1 + exp(-2 u)),  u = sqrt(2/pi) * (x + 0.044715 x^3).
 
-    Error (float64): measured as gelu's; (float32): 3.5 ULP, for u is taken in float64.
+    Error (float64): measured as in gelu; (float32): 3.5 ULP, because u is computed in float64.
     Source: Hendrycks & Gimpel 2016, section 2; torch.nn.functional.gelu(approximate="tanh").
     """
     y = np.empty_like(x)
@@ -170,7 +170,7 @@ def _geglu_each(x, y):
 
 
 def geglu(x):
-    """Gate the first half of each row by the GELU of the second.
+    """Multiply the first half of each row by the GELU of the second.
 
         y[m, d] = x[m, d] * gelu(x[m, D + d])
 

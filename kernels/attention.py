@@ -4,7 +4,7 @@ import numpy as np
 
 from refsd.kernels.softmax import softmax_sinks
 
-_SCORES = 1 << 24  # the most that are held at a time
+_SCORES = 1 << 24  # greatest number of scores in memory
 
 
 def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None):
@@ -20,13 +20,13 @@ def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None):
     diagonal: causal: query l sees the keys j <= l + diagonal. 0 aligns the first query with the first key
               (top-left: torch's is_causal), J - L the last with the last (bottom-right: torch's
               causal_lower_right, flash attention 2.1, a cache of keys). None is not causal.
-    sinks:    [H], one more score for each head, which takes its share of the softmax and has no value
+    sinks:    [H], an additional score for each head, which takes its share of the softmax but has no value vector
     -> y:     [B, L, H, E], dtype of q
 
-    A query that sees no key gives zeros, as torch's scaled_dot_product_attention and ggml_flash_attn_ext do; a
-    softmax on its own (torch.softmax, ggml_soft_max) makes NaN of it.
+    A query that sees no key gives zeros, as in torch's scaled_dot_product_attention and ggml_flash_attn_ext; a
+    separate softmax (torch.softmax, ggml_soft_max) gives NaN.
 
-    Queries are taken in blocks, so that no more than 2^24 scores are held. Products accumulate in the
+    Queries are processed in blocks, so that at most 2^24 scores are in memory. Products accumulate in the
     dtype of q, in BLAS's order, the softmax's sum in the dtype of q.
     Source: Vaswani et al. 2017, eq. 1; Ainslie et al. 2023, GQA, section 2.2; sinks: gpt-oss and softmax_sinks.
     """
@@ -53,15 +53,15 @@ def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None):
 
 
 def _seen(queries, J, diagonal):
-    """Which keys each query of a slice may see. -> bool [queries, J]"""
+    """Return which keys each query of a slice may see. -> bool [queries, J]"""
     return np.arange(J) <= np.arange(queries.start, queries.stop)[:, None] + diagonal
 
 
 def causal_mask(L, dtype, J=None, diagonal=0):
-    """The mask of `diagonal` above: 0 where j <= l + diagonal, -inf elsewhere. -> [L, J], J = L unless given"""
+    """Make the additive mask of `diagonal`: 0 if j <= l + diagonal, else -inf. -> [L, J]; J defaults to L"""
     return boolean_mask(_seen(slice(0, L), L if J is None else J, diagonal), dtype)
 
 
 def boolean_mask(seen, dtype):
-    """What to add to the scores so that only the keys where `seen` is true count: 0 or -inf. -> shape of seen"""
+    """Make the additive mask that hides the keys where `seen` is false: 0 or -inf. -> shape of seen"""
     return np.where(seen, 0.0, -np.inf).astype(dtype)

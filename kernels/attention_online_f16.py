@@ -1,4 +1,4 @@
-"""Attention in one pass over the keys with a float16 sum: flash attention as ggml does it on a CPU."""
+"""Attention in one pass over the keys with a float16 sum: ggml's flash attention on a CPU."""
 
 import math
 
@@ -10,12 +10,12 @@ from refsd.kernels._jit import kernel
 
 @kernel(parallel=False)
 def round_to_f16(x):
-    """The float16 nearest to x, as a float32; on a tie either neighbour.
+    """Round x to the nearest float16, as a float32; a tie may go to either neighbour.
 
     x: float32
 
-    Normal numbers by Veltkamp's split at 11 bits; below 2^-14 by adding and taking away 1/2, whose
-    last bit is float16's smallest number.
+    Normal numbers use Veltkamp's split at 11 bits. Below 2^-14, 1/2 is added and subtracted: the last
+    bit of such a sum is float16's smallest number.
     Source: Dekker 1971, section 5; IEEE 754 binary16.
     """
     size = abs(x)
@@ -29,7 +29,7 @@ def round_to_f16(x):
 
 @kernel
 def attention_online_f16(q, k, v, scale, mask, sinks):
-    """Attention whose weighted sum runs along with the softmax, in float16.
+    """Compute attention whose weighted sum accumulates in float16, along with the running softmax.
 
         s_j = scale q . k_j + mask_j          m_j = max(m_{j-1}, s_j)
         S_j = S_{j-1} exp(m_{j-1} - m_j) + exp(s_j - m_j)

@@ -1,4 +1,4 @@
-"""Batch normalisation with given statistics."""
+"""Batch normalisation with fixed statistics."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def batch_norm(x, mean, var, eps):
     mean, var: [C]
     -> y:      [N, C, H, W], dtype of x
 
-    FLUX.2's autoencoder does so to its packed latents, with eps 1e-4, and `batch_denorm` before it decodes.
+    FLUX.2's autoencoder applies it to its packed latents, with eps 1e-4, and `batch_denorm` before decoding.
     Source: Ioffe & Szegedy 2015, section 3.1; torch.nn.functional.batch_norm(training=False).
     """
     return (x - mean[:, None, None]) / _deviation(var, eps)

@@ -1,8 +1,9 @@
-"""A weighted sum of arrays in one pass: what every step of a sampler is.
+"""Compute a weighted sum of arrays in one pass, as every step of a sampler needs.
 
-Each array is read once and the result written once, where NumPy's a * x + b * y writes three arrays and reads
-four. At the size of a latent the call itself counts: there is a kernel for each number of terms, since a tuple of
-arrays costs more to hand over than the arithmetic, and no threads, since waking them costs as much again.
+Each array is read once and the result written once; NumPy's a * x + b * y writes three arrays and reads four. For
+arrays as small as latents the overhead of the call matters: each number of terms has its own kernel, because
+passing a tuple of arrays costs more than the arithmetic, and no threads are used, because waking them costs as
+much.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ _SHAPES = "combine: the arrays differ in shape"
 
 
 def combine(weights: Sequence[float], arrays: Sequence[ndarray]) -> ndarray:
-    """Weigh arrays and add them up, from left to right.
+    """Add up weighted arrays, from left to right.
 
         y = weights_0 arrays_0 + weights_1 arrays_1 + ...
 
@@ -24,9 +25,9 @@ def combine(weights: Sequence[float], arrays: Sequence[ndarray]) -> ndarray:
              dtype
     -> a new array, shape and dtype of arrays_0
 
-    Products and sums are in that dtype, without FMA: each rounds once. More than six terms take a second pass.
+    Products and sums are in that dtype, without FMA: each rounds once. More than six terms need a second pass.
     Error: measured <= 1.25 ULP of sum |weight array| for two terms, 2.7 for six (tests/naive/combine.py).
-    Raises ValueError where shapes differ, or there are not as many weights as arrays.
+    Raises ValueError if shapes differ, or if the numbers of weights and arrays differ.
     """
     n = len(arrays)
     if len(weights) != n:

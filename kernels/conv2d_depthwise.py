@@ -1,4 +1,4 @@
-"""Convolution of each channel by itself: nothing to multiply matrices for."""
+"""Depthwise convolution: each channel has its own filters, so it is not a matrix product."""
 
 import numpy as np
 from numba import prange
@@ -8,14 +8,14 @@ from refsd.kernels.convolution_geometry import each, positions
 
 
 def conv2d_depthwise(x, weight, bias, stride, padding, dilation=1):
-    """The convolution of conv2d.py with a group a channel, a row of the output at a time.
+    """Compute the convolution of conv2d.py with one group for each channel, one output row at a time.
 
     x:      [N, C, H, W]
     weight: [K, 1, R, S]; K is a multiple of C
     -> y:   [N, K, P, Q], dtype of x
 
-    Sums accumulate in the dtype of x, tap by tap, onto the bias.
-    Other arguments: conv2d.py's.
+    Sums start with the bias and accumulate in the dtype of x, tap by tap.
+    Other arguments: as in conv2d.py.
     """
     stride, dilation = each(stride, 2), each(dilation, 2)
     P, Q = positions(x.shape[2:], padding, weight.shape[2:], stride, dilation)

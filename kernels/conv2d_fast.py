@@ -1,4 +1,4 @@
-"""The quickest convolution for a shape, and why it is."""
+"""Choose the fastest convolution algorithm for a shape, and run it."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,14 @@ from refsd.kernels.conv2d_winograd import Filters, conv2d_winograd, transform_fi
 from refsd.kernels.convolution_geometry import each, positions
 
 _CHANNELS = 32
-_TILES, _TILES_ONCE = 36, 64  # from how many on Winograd pays, and pays for its filters too
+_TILES, _TILES_ONCE = 36, 64  # least tiles for Winograd; if it also transforms filters
 
 
 class Choice(NamedTuple):
     """
     name: "winograd4", "winograd2", "im2col", "matmul" (a 1x1 filter) or "depthwise"
-    why:  in a few words
-    tile: Winograd's: 4, 2, or 0
+    why:  the reason in a few words
+    tile: side of Winograd's tile, 4 or 2; 0 for the other algorithms
     """
 
     name: str
@@ -24,11 +24,11 @@ class Choice(NamedTuple):
 
 
 def choose(x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1, kept=True):
-    """Which algorithm is quickest for these shapes. -> Choice
+    """Choose the fastest algorithm for these shapes. -> Choice
 
-    kept: whether transformed filters are kept from call to call; if not, transforming them is part of the work
+    kept: True if transformed filters are cached between calls; False counts their transformation too
 
-    Winograd repays itself by the number of tiles; measured on two cores with AVX-512, C = K, one image, in ms:
+    Winograd pays off for many tiles. Measured on two cores with AVX-512, C = K, one image, in ms:
 
         C     side  F(4x4)  F(2x2)  im2col  F(4x4) and its filters
         64    32    0.44    0.73    0.59    0.57
@@ -63,18 +63,18 @@ def choose(x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0), dilation=1, gr
 
 
 def prepare(weight, choice):
-    """The weight as `choice` uses it best: Winograd's filters transformed, once for all calls."""
+    """Transform a weight for the algorithm `choice`, once for all calls; only Winograd changes it."""
     return transform_filters(weight, choice.tile) if choice.tile else weight
 
 
 def conv2d_fast(x, weight, bias, stride, padding, dilation=1, groups=1):
-    """The convolution of conv2d.py by the algorithm that `choose` names.
+    """Compute the convolution of conv2d.py by the algorithm that `choose` selects.
 
-    weight: [K, C/groups, R, S], or what `prepare` made of it: then its algorithm is settled
+    weight: [K, C/groups, R, S], or the result of `prepare`, which fixes the algorithm
 
     Sums accumulate in the dtype of x.
-    Error (float32): relative L2 <= 5e-6 against float64; the algorithms' files say how much each.
-    Other arguments, result: conv2d.py's.
+    Error (float32): relative L2 <= 5e-6 against float64; the files of the algorithms give each one's error.
+    Other arguments, result: as in conv2d.py.
     """
     if isinstance(weight, Filters):
         return conv2d_winograd(x, weight, bias, padding)

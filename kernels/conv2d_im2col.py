@@ -1,4 +1,4 @@
-"""Convolution as one matrix product: lay out every patch as a column, then let BLAS multiply."""
+"""Convolution as a matrix product: copy every patch to a column, then let BLAS multiply."""
 
 import numpy as np
 from numba import prange
@@ -7,7 +7,7 @@ from refsd.kernels._jit import kernel
 from refsd.kernels.convolution_geometry import each, positions
 from refsd.kernels.scratch import scratch
 
-_BUDGET = 16 << 20  # bytes of columns held at a time
+_BUDGET = 16 << 20  # limit of the columns in memory, in bytes
 
 
 @kernel
@@ -19,7 +19,7 @@ def im2col(x, taps, stride, before, dilation, first, cols):
     x:      [C, H, W], zero outside
     taps:   (R, S); stride, dilation: (down, across); before: (top, left)
     first:  the first output row
-    cols:   [C*R*S, rows, Q], dtype of x, written
+    cols:   [C*R*S, rows, Q], dtype of x; the result is written here
     """
     C, H, W = x.shape
     R, S = taps
@@ -51,7 +51,7 @@ def im2col(x, taps, stride, before, dilation, first, cols):
 
 @kernel
 def add_bias(y, bias):
-    """y[k, :] += bias[k], in place.
+    """Add a bias in place: y[k, :] += bias[k].
 
     y:    [K, L]
     bias: [K]
@@ -62,11 +62,11 @@ def add_bias(y, bias):
 
 
 def conv2d_im2col(x, weight, bias, stride, padding, dilation=1, groups=1):
-    """The convolution of conv2d.py; sums accumulate in the dtype of x, in BLAS's order.
+    """Compute the convolution of conv2d.py; sums accumulate in the dtype of x, in BLAS's order.
 
-    Each group is a matrix product of its own. A 1x1 filter of stride 1 needs no columns: the image is them.
-    Output rows are taken in blocks, so that the columns never exceed 16 MB (or one row's).
-    Arguments, result: conv2d.py's.
+    Each group is a separate matrix product. A 1x1 filter of stride 1 multiplies the image itself, without columns.
+    Output rows are processed in blocks, so that the columns never exceed 16 MB (or those of one row).
+    Arguments, result: as in conv2d.py.
     Error (float32): measured 3.5e-7 relative L2 on 640 channels.
     Source: Chellapilla, Puri & Simard 2006, section 2.
     """

@@ -1,4 +1,4 @@
-"""3x3 convolution in fewer multiplications: Winograd's minimal filtering, in tiles of 2x2 or 4x4 pixels."""
+"""3x3 convolution with fewer multiplications: Winograd's minimal filtering, in tiles of 2x2 or 4x4 pixels."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from refsd.kernels._jit import kernel
 from refsd.kernels.microkernel import ROWS, lanes, product
 from refsd.kernels.scratch import scratch
 
-_BUDGET = 12 << 20  # bytes of a block of transformed input or output: two of them stay in a cache of 32 MB
-_FILTERS = 64 << 20  # bytes of filters that are transformed at a time, where they are not kept
+_BUDGET = 12 << 20  # bytes of a block of transformed input or output; two of them fit a cache of 32 MB
+_FILTERS = 64 << 20  # bytes of filters to transform at a time, if they are not cached
 
 
 class Filters(NamedTuple):
-    """3x3 filters after G g G^T: made once a model, used at every step.
+    """Transformed 3x3 filters G g G^T, computed once for a model and used in every step.
 
     u: [(tile + 2)^2, panels, C, ROWS]: filter k is row k % ROWS of panel k // ROWS
     """
@@ -25,7 +25,7 @@ class Filters(NamedTuple):
 
     @property
     def tile(self) -> int:
-        """Pixels on a side of the output tile that they are for: 2 or 4."""
+        """Side of the output tile in pixels: 2 or 4."""
         return {16: 2, 36: 4}[self.u.shape[0]]
 
     @property
@@ -51,13 +51,13 @@ _OF_TILE = {
 
 @kernel
 def multiply(u, v, m):
-    """M[p] = U[p] V[p] for each point p of a tile: the sum over channels.
+    """Compute M[p] = U[p] V[p] for each point p of a tile, which sums over the channels.
 
     u: [points, panels of filters, C, ROWS]
     v: [points, panels of tiles, C or more, lanes]
-    m: [points, K, T or more], dtype of u, written; K and T rounded up to whole panels
+    m: [points, K, T or more], dtype of u; the result is written here. K and T are rounded up to whole panels
 
-    Each panel of filters is read once; the tiles of a point stay in the second-level cache.
+    Each panel of filters is read once, while the tiles of a point stay in the second-level cache.
     """
     points, filters, _, rows = u.shape
     tiles, width = v.shape[1], v.shape[3]
@@ -72,12 +72,12 @@ def _shape_of_filters(K, C, tile):
 
 
 def bytes_of_filters(K, C, tile, dtype):
-    """What transform_filters will take."""
+    """Return the size in bytes of transform_filters' result."""
     return int(np.prod(_shape_of_filters(K, C, tile))) * np.dtype(dtype).itemsize
 
 
 def transform_filters(weight, tile):
-    """U = G g G^T for every filter g.
+    """Compute U = G g G^T for every filter g.
 
     weight: [K, C, 3, 3], float32 or float64
     tile:   2 or 4
@@ -89,22 +89,22 @@ def transform_filters(weight, tile):
 
 
 def conv2d_winograd(x, weight, bias, padding, tile=4):
-    """The convolution of conv2d.py for 3x3 filters at stride 1.
+    """Compute the convolution of conv2d.py for 3x3 filters at stride 1.
 
         Y = A^T [sum_c (G g G^T) * (B^T d B)] A
 
-    g is a filter, d a patch of the input, as large as the tile Y and two pixels more; * goes element by element,
-    so that the sum over channels is a matrix product for each element of a patch.
+    g is a filter, d a patch of the input that is two pixels wider and higher than the tile Y. * is element-wise, so
+    the sum over channels is a matrix product for each element of a patch.
 
     x:       [N, C, H, W], float32 or float64
-    weight:  from transform_filters; or [K, C, 3, 3], which is transformed at each call, 64 MB at a time, for `tile`
+    weight:  from transform_filters; or [K, C, 3, 3], transformed for `tile` at each call, 64 MB at a time
     bias:    [K]
     padding: (top, bottom, left, right), in pixels
     -> y:    [N, K, P, Q], dtype of x
 
-    Sums accumulate in the dtype of x. Tiles at the edge reach over it and are cut off. Rows of tiles are taken in
-    blocks: 24 MB beside y (or two rows), kept. No bit depends on the number of threads.
-    Error: in the files of the tiles, conv2d_winograd2.py and conv2d_winograd4.py.
+    Sums accumulate in the dtype of x. Tiles that extend beyond the edge are cut off. Rows of tiles are processed in
+    blocks, with persistent buffers of 24 MB (or two rows). No bit depends on the number of threads.
+    Error: see conv2d_winograd2.py and conv2d_winograd4.py.
     Source: Lavin & Gray 2015, section 4.1; algorithm 1.
     """
     N, C, H, W = x.shape
@@ -136,7 +136,7 @@ def _convolve(x, filters, bias, padding, y):
         for first in range(0, down, rows):
             count = min(rows, down - first)
             tiles = -(-count * across // width)
-            # A channel, a vector more than needed: at a power of two apart, the points would share cache sets.
+            # A channel and a vector more than needed: a power of two apart, the points would share cache sets.
             v = scratch("winograd v", (points, tiles, C + 1, width), x.dtype)
             m = scratch("winograd m", (points, panels * ROWS, (tiles + 1) * width), x.dtype)
             transforms.input(x[n], (padding[0], padding[2]), first, count, across, v)

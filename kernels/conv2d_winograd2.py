@@ -1,7 +1,7 @@
-"""The transforms of Winograd's F(2x2, 3x3): 16 multiplications for 36.
+"""The transforms of Winograd's F(2x2, 3x3): 16 multiplications instead of 36.
 
-Points 0, 1, -1 and infinity: sums and halves alone. Measured error 4.6 to 5.6 units of 2^-24 (float32, relative L2
-2.7e-7 to 3.3e-7) over 320 to 2560 channels, where im2col has 5.4 to 5.8.
+The points 0, 1, -1 and infinity need only sums and halves. Measured error 4.6 to 5.6 units of 2^-24 (float32,
+relative L2 2.7e-7 to 3.3e-7) over 320 to 2560 channels; im2col has 5.4 to 5.8.
 
     Y = A^T [(G g G^T) * (B^T d B)] A
 

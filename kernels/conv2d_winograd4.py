@@ -1,7 +1,7 @@
-"""The transforms of Winograd's F(4x4, 3x3): 36 multiplications for 144.
+"""The transforms of Winograd's F(4x4, 3x3): 36 multiplications instead of 144.
 
-Points 0, 1, -1, 2, -2 and infinity. Their powers, up to 8, are the price: an error of 30 to 37 units of 2^-24
-(float32, relative L2 1.8e-6 to 2.2e-6) over 320 to 2560 channels, where im2col has 5.4 to 5.8.
+The points are 0, 1, -1, 2, -2 and infinity. Their powers, up to 8, cost precision: the error is 30 to 37 units of
+2^-24 (float32, relative L2 1.8e-6 to 2.2e-6) over 320 to 2560 channels; im2col has 5.4 to 5.8.
 
     Y = A^T [(G g G^T) * (B^T d B)] A
 

@@ -8,7 +8,7 @@ from refsd.kernels.convolution_geometry import each, positions
 
 
 def conv3d(x, weight, bias, stride, padding, dilation=1, groups=1):
-    """conv2d.py's sum with an axis of frames in front.
+    """Slide filters over a stack of frames: the sum of conv2d.py with an additional axis of frames.
 
         y[n, k, f, p, q] = bias[k] + sum_{c, t, r, s} x[n, g C/groups + c, f*stride + t*dilation - front,
                                                         p*stride + r*dilation - top,

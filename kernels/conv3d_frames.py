@@ -1,4 +1,4 @@
-"""Three-dimensional convolution as a two-dimensional one: the frames that a filter sees are its channels."""
+"""Three-dimensional convolution as a two-dimensional one, with the frames that a filter covers as channels."""
 
 import numpy as np
 
@@ -7,13 +7,13 @@ from refsd.kernels.convolution_geometry import each, positions
 
 
 def conv3d_frames(x, weight, bias, stride, padding, dilation=1, groups=1, convolve=conv2d_im2col):
-    """The convolution of conv3d.py, an output frame at a time.
+    """Compute the convolution of conv3d.py, one output frame at a time.
 
         y[:, :, f] = conv2d(x[:, :, f*stride + t*dilation - front] for every t, stacked; weight [K, C T, R, S])
 
     convolve: a two-dimensional convolution with conv2d.py's arguments; sums accumulate as it does them
 
-    Arguments, result: conv3d.py's.
+    Arguments, result: as in conv3d.py.
     """
     N, C, D, H, W = x.shape
     K, per_group, T, R, S = weight.shape

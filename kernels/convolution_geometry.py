@@ -1,13 +1,13 @@
-"""What the arguments of a convolution say about its output."""
+"""Compute the size of a convolution's output from its arguments."""
 
 
 def each(value, axes):
-    """A stride or a dilation as one number an axis: 2 -> (2, 2); (2, 1) as it is."""
+    """Expand a stride or dilation to one number for each axis: 2 -> (2, 2); (2, 1) is unchanged."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
 
 
 def positions(sizes, padding, taps, stride, dilation):
-    """How many positions a filter has along each axis.
+    """Count the positions of a filter along each axis.
 
         (size + before + after - dilation (taps - 1) - 1) // stride + 1
 

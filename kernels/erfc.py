@@ -1,4 +1,4 @@
-"""The normal distribution's tail, from arithmetic alone (why: exponential.py)."""
+"""The tail of the normal distribution, from arithmetic alone (see exponential.py for the reason)."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from refsd.kernels.exponential import exp32_of_sum, exp64
 
 @kernel(parallel=False)
 def erfc64(z):
-    """The normal distribution's upper tail, but for scale.
+    """Compute the complementary error function in float64.
 
         erfc(z) = 2/sqrt(pi) integral from z to infinity of exp(-t^2) dt
                 = exp(-z^2) p(t) / (z + 4),  t = (z - 4) / (z + 4),  z >= 0
@@ -17,9 +17,9 @@ def erfc64(z):
     z:    float64
     -> y: float64
 
-    p is a Chebyshev fit over 0 <= z <= 28, where erfc leaves float64's range; tests/kernels/
-    test_erfc.py makes the fit anew. z^2 is taken in two parts, for its rounding alone would cost
-    z^2 / 2 ULP in the tail.
+    p is a Chebyshev fit over 0 <= z <= 28; beyond 28 erfc underflows. tests/kernels/test_erfc.py
+    repeats the fit. z^2 is computed in two parts, because its rounding alone would cost z^2 / 2 ULP
+    in the tail.
     Error: measured <= 5 ULP.
     Source: Schonfelder 1978, Chebyshev expansions for the error and related functions.
     """
@@ -48,7 +48,7 @@ def erfc64(z):
     p = p * t + 0.7732087022652376
     p = p * t - 0.9765487290808821
     p = p * t + 1.095995661000491
-    # a^2 = head^2 - rest, head^2 being exact in 52 bits; exp(rest) is its Taylor series to rest^3.
+    # a^2 = head^2 - rest; head^2 is exact in 52 bits. exp(rest) is its Taylor series up to rest^3.
     a = 28.0 if a > 28.0 else a
     head = np.int64(np.float64(a).view(np.int64) & np.int64(~0x7FFFFFF)).view(np.float64)
     rest = (head - a) * (head + a)
@@ -58,15 +58,15 @@ def erfc64(z):
 
 @kernel(parallel=False, contract=True)
 def normal_tail32(a):
-    """The probability that a normal variable exceeds a, in float32.
+    """Compute the probability that a normal variable exceeds a, in float32.
 
         Q(a) = erfc(a / sqrt(2)) / 2 = exp(-a^2 / 2) p(t) / (a + 3),  t = (a - 3) / (a + 3) = 1 - 6 / (a + 3)
 
     a:    float32 in 0 .. 15; beyond 13.2, where Q leaves the range of normal numbers, it gives 0
     -> y: float32
 
-    p is a Chebyshev fit over 0 <= a <= 14.5; tests/kernels/test_erfc.py makes it anew. a^2 is taken in two parts,
-    for its rounding alone would cost a^2 / 4 ULP.
+    p is a Chebyshev fit over 0 <= a <= 14.5; tests/kernels/test_erfc.py repeats it. a^2 is computed in two parts,
+    because its rounding alone would cost a^2 / 4 ULP.
     Error: measured 6.28 ULP over all arguments with a result >= 2e-36 (tests/kernels/test_every_float32.py).
     Source: Schonfelder 1978, Chebyshev expansions for the error and related functions.
     """
@@ -83,7 +83,7 @@ def normal_tail32(a):
     p = p * t + np.float32(0.23001767694950104)
     p = p * t - np.float32(0.509332001209259)
     p = p * t + np.float32(0.7290837168693542)
-    # -a^2 / 2 = whole + rest, whole being exact for head has 12 bits; then high + low, no digit lost.
+    # -a^2 / 2 = whole + rest; whole is exact because head has 12 bits. Then high + low, without rounding error.
     head = np.int32(np.float32(a).view(np.int32) & np.int32(~0xFFF)).view(np.float32)
     whole = head * head * np.float32(-0.5)
     rest = (head - a) * (head + a) * np.float32(0.5)

@@ -1,7 +1,7 @@
-"""exp, from additions, multiplications and the bits of a float alone.
+"""Compute exp from additions, multiplications and the bits of a float alone.
 
-Such a function has the same bits on every machine, where a C library's differ from version to
-version, and a loop over it becomes vector instructions, where a call into a library does not.
+Such a function gives the same bits on every machine, whereas C libraries differ between versions.
+A loop over it is vectorised, which a call of a library function prevents.
 """
 
 import numpy as np
@@ -9,12 +9,12 @@ import numpy as np
 from refsd.kernels._jit import by_dtype, kernel
 
 _LOG2E = 1.4426950408889634
-# ln 2 in two parts; the first has so few digits that a whole number times it is exact.
+# ln 2 in two parts; the first has so few bits that its product with an integer is exact.
 _LN2_HI = 6.93147180369123816490e-01
 _LN2_LO = 1.90821492927058770002e-10
 _LN2_HI_F32 = np.float32(0.693359375)
 _LN2_LO_F32 = np.float32(-2.12194440e-4)
-# Added to a small number, 1.5 * 2^mantissa leaves it rounded to whole, in the sum's lowest bits.
+# Adding 1.5 * 2^mantissa to a small number rounds it to an integer, in the sum's lowest bits.
 _ROUND = 1.5 * 2.0**52
 _ROUND_BITS = np.float64(_ROUND).view(np.int64)
 _ROUND_F32 = np.float32(1.5 * 2.0**23)
@@ -23,15 +23,15 @@ _ROUND_F32_BITS = np.float32(_ROUND_F32).view(np.int32)
 
 @kernel(parallel=False)
 def exp64(x):
-    """exp(x) in float64.
+    """Compute exp(x) in float64.
 
         exp(x) = 2^k exp(r),  k = round(x / ln 2),  r = x - k ln 2 in [-0.35, 0.35]
 
     x:    float64; -inf gives 0, NaN gives NaN
     -> y: float64
 
-    exp(r) is its Taylor series to r^13, cut off at 5e-18.
-    Error: measured <= 1 ULP; where the result is subnormal too.
+    exp(r) is its Taylor series up to r^13; the next term is 5e-18.
+    Error: measured <= 1 ULP, also for subnormal results.
     Source: Cody & Waite 1980, Software Manual for the Elementary Functions, chapter 6.
     """
     x = -750.0 if x < -750.0 else (710.0 if x > 710.0 else x)
@@ -52,7 +52,7 @@ def exp64(x):
     q = q * r + 1 / 6
     q = q * r + 0.5
     y = 1.0 + (r + r * r * q)
-    # 2^k in two factors: one alone would overflow, or flush a subnormal result to zero.
+    # 2^k in two factors: a single one could overflow, or flush a subnormal result to zero.
     half = k >> 1
     first = np.int64((half + 1023) << 52).view(np.float64)
     second = np.int64((k - half + 1023) << 52).view(np.float64)
@@ -61,7 +61,7 @@ def exp64(x):
 
 @kernel(parallel=False, contract=True)
 def _reduced32(x, low):
-    """k and exp(x + low - k ln 2), for x in -104 .. 89: a polynomial of degree 7."""
+    """Compute k and exp(x + low - k ln 2), a polynomial of degree 7, for x in -104 .. 89."""
     shifted = x * np.float32(_LOG2E) + _ROUND_F32
     k = np.float32(shifted).view(np.int32) - _ROUND_F32_BITS
     whole = shifted - _ROUND_F32
@@ -77,37 +77,37 @@ def _reduced32(x, low):
 
 @kernel(parallel=False)
 def _power32(k):
-    """2^k for k in -126 .. 127."""
+    """Compute 2^k for k in -126 .. 127."""
     return np.int32((k + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
 @kernel(parallel=False, contract=True)
 def exp32(x):
-    """exp(x) in float32, subnormal results and overflow to infinity included.
+    """Compute exp(x) in float32, with subnormal results and overflow to infinity.
 
         exp(x) = 2^k exp(r),  k = round(x / ln 2),  r = x - k ln 2
 
     x:    float32; -inf gives 0, NaN gives NaN
     -> y: float32
 
-    The coefficients of exp(r) are fitted to the smallest largest error.
+    The coefficients of exp(r) are a minimax fit.
     Error: measured 1.011 ULP over all 2^32 arguments (tests/kernels/test_every_float32.py).
     Source: Cody & Waite 1980, chapter 6; coefficients: Moshier, Cephes, expf.c.
     """
     clipped = np.float32(-104.0) if x < np.float32(-104.0) else (np.float32(89.0) if x > np.float32(89.0) else x)
     k, y = _reduced32(clipped, np.float32(-0.0))
     half = k >> np.int32(1)
-    # The very small become zero without an underflow, which some CPUs handle a hundred times slower.
+    # Set tiny results to zero without an underflow, which some CPUs handle a hundred times slower.
     return y * _power32(half) * (np.float32(0.0) if x < np.float32(-103.98) else _power32(k - half))
 
 
 @kernel(parallel=False, contract=True)
 def exp32_of_sum(x, low):
-    """exp(x + low) in float32 for x <= 0, for an argument that is known to more digits than x holds.
+    """Compute exp(x + low) in float32 for x <= 0, where low extends the precision of x.
 
     x:    float32 <= 0
     low:  float32, finite and at most an ULP of x
-    -> y: float32; zero where x < -87.3, so that no result is subnormal
+    -> y: float32; zero if x < -87.3, so that no result is subnormal
     """
     k, y = _reduced32(np.float32(-88.0) if x < np.float32(-88.0) else x, low)
     return np.float32(0.0) if x < np.float32(-87.3) else y * _power32(k)
@@ -115,12 +115,12 @@ def exp32_of_sum(x, low):
 
 @kernel(parallel=False)
 def exp32_flushed(x):
-    """exp(x) in float32 for x <= 0, subnormal results as zero: a softmax's, a tenth faster than exp32.
+    """Compute exp(x) in float32 for x <= 0, with subnormal results as zero. For softmax: a tenth faster than exp32.
 
     x:    float32 <= 0; below -87.3, and for -inf, it gives 0
     -> y: float32
 
-    Error: measured as exp32's.
+    Error: measured as in exp32.
     """
     return exp32_of_sum(x, np.float32(-0.0))
 

@@ -22,7 +22,7 @@ def group_norm(x, weight, bias, num_groups, eps):
     Source: Wu & He 2018, eq. 1; torch.nn.GroupNorm.
     """
     N, C, H, W = x.shape
-    y = np.empty_like(x)  # NumPy's memory comes in huge pages; a kernel's own would fault page by page
+    y = np.empty_like(x)  # allocated by NumPy in huge pages; memory from a kernel would cause many page faults
     normalise = _group_norm32 if x.dtype == np.float32 else _group_norm64
     normalise(x.reshape(N * C, H * W), weight, bias, num_groups, eps, y.reshape(N * C, H * W))
     return y
@@ -55,9 +55,9 @@ def _group_norm32(rows, weight, bias, num_groups, eps, out):
 
 @kernel(parallel=False)
 def affine32(mean, square, weight, bias):
-    """(x - mean) / sqrt(square) * weight + bias as (x - centre) slope + shift in float32.
+    """Rewrite (x - mean) / sqrt(square) * weight + bias as (x - centre) slope + shift in float32.
 
-    shift takes up the rounding of the mean. -> (centre, slope, shift), float32
+    shift corrects the rounding of the mean. -> (centre, slope, shift), float32
     """
     centre = np.float32(mean)
     slope = weight / np.sqrt(square)

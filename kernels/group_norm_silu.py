@@ -1,4 +1,4 @@
-"""Group normalisation and SiLU in one: every residual block of a UNet or VAE begins with the two."""
+"""Group normalisation and SiLU in one kernel: every residual block of a UNet or VAE begins with both."""
 
 import numpy as np
 from numba import prange
@@ -12,19 +12,19 @@ from refsd.kernels.moments import mean_variance32
 POWER = (6.931470037e-01, 2.402224243e-01, 5.550733581e-02, 9.671512991e-03, 1.326472731e-03)
 _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in POWER)
 _MINUS_LOG2E = np.float32(-1.4426950408889634)
-# Added to a small number, 1.5 * 2^23 leaves it rounded to whole, in the sum's lowest bits.
+# Adding 1.5 * 2^23 to a small number rounds it to an integer, in the sum's lowest bits.
 _ROUND = np.float32(1.5 * 2.0**23)
 
 
 def group_norm_silu(x, weight, bias, num_groups, eps):
-    """silu(group_norm(x)), the picture written once.
+    """Compute silu(group_norm(x)) and write the picture only once.
 
     x:      [N, C, H, W], contiguous
     weight: [C]
     bias:   [C]
     -> y:   [N, C, H, W], dtype of x
 
-    Both are bound by memory: one after the other writes and reads the picture once more. Float64 does so.
+    Both are memory-bound; separately they would write and read the picture once more, as float64 does here.
     """
     if x.dtype != np.float32:
         return silu(group_norm(x, weight, bias, num_groups, eps))
@@ -50,12 +50,12 @@ def _group_norm_silu32(rows, weight, bias, num_groups, eps, out):
 
 @kernel(parallel=False, contract=True)
 def silu_by_power32(z, t):
-    """z / (1 + 2^t) in float32, t = -z / ln 2: whoever makes z by a product makes t as cheaply.
+    """Compute z / (1 + 2^t) in float32, t = -z / ln 2; a caller that computes z by a product gets t as cheaply.
 
         2^t = 2^k 2^r,  k = round(t),  r = t - k in [-1/2, 1/2]
 
-    2^r is a polynomial of degree 5, fitted to the smallest largest error, 9.2e-8; k is added to its exponent. The
-    rounding of t costs u |t|, no more than that of z does.
+    2^r is a minimax polynomial of degree 5 with error 9.2e-8; k is added to its exponent. The rounding of t costs
+    u |t|, no more than that of z.
     Error: measured <= 1.2e-7 |z|.
     """
     clipped = min(max(t, np.float32(-126.0)), np.float32(128.0))

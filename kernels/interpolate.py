@@ -1,4 +1,4 @@
-"""Change of image size by weighted sums of neighbours, along columns and then along rows.
+"""Resize images by weighted sums of neighbouring pixels, along columns and then along rows.
 
 x: [N, C, H, W], contiguous  ->  y: [N, C, height, width], dtype of x
 
@@ -14,37 +14,55 @@ from refsd.kernels._jit import kernel
 
 
 def resize_bilinear(x, height, width):
-    """Source: torch.nn.functional.interpolate(mode="bilinear", align_corners=False); ggml_interpolate."""
+    """Resize bilinearly with half-pixel centres.
+
+    Source: torch.nn.functional.interpolate(mode="bilinear", align_corners=False); ggml_interpolate.
+    """
     H, W = x.shape[2:]
     return weighted(x, taps.linear(H, height), taps.linear(W, width))
 
 
 def resize_bilinear_corners(x, height, width):
-    """Source: torch.nn.functional.interpolate(mode="bilinear", align_corners=True)."""
+    """Resize bilinearly with aligned corners.
+
+    Source: torch.nn.functional.interpolate(mode="bilinear", align_corners=True).
+    """
     H, W = x.shape[2:]
     return weighted(x, taps.linear_corners(H, height), taps.linear_corners(W, width))
 
 
 def resize_bilinear_antialias(x, height, width):
-    """Source: torch.nn.functional.interpolate(mode="bilinear", antialias=True); Pillow's BILINEAR."""
+    """Resize bilinearly with antialiasing.
+
+    Source: torch.nn.functional.interpolate(mode="bilinear", antialias=True); Pillow's BILINEAR.
+    """
     H, W = x.shape[2:]
     return weighted(x, taps.triangle(H, height), taps.triangle(W, width))
 
 
 def resize_bicubic(x, height, width):
-    """Source: Keys 1981; torch.nn.functional.interpolate(mode="bicubic", align_corners=False)."""
+    """Resize bicubically with half-pixel centres.
+
+    Source: Keys 1981; torch.nn.functional.interpolate(mode="bicubic", align_corners=False).
+    """
     H, W = x.shape[2:]
     return weighted(x, taps.cubic(H, height), taps.cubic(W, width))
 
 
 def resize_bicubic_corners(x, height, width):
-    """Source: Keys 1981; torch.nn.functional.interpolate(mode="bicubic", align_corners=True)."""
+    """Resize bicubically with aligned corners.
+
+    Source: Keys 1981; torch.nn.functional.interpolate(mode="bicubic", align_corners=True).
+    """
     H, W = x.shape[2:]
     return weighted(x, taps.cubic_corners(H, height), taps.cubic_corners(W, width))
 
 
 def resize_bicubic_antialias(x, height, width):
-    """Source: torch.nn.functional.interpolate(mode="bicubic", antialias=True); Pillow's BICUBIC."""
+    """Resize bicubically with antialiasing.
+
+    Source: torch.nn.functional.interpolate(mode="bicubic", antialias=True); Pillow's BICUBIC.
+    """
     H, W = x.shape[2:]
     return weighted(x, taps.wide_cubic(H, height), taps.wide_cubic(W, width))
 

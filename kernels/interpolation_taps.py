@@ -1,8 +1,8 @@
-"""Which pixels of an axis make a new one, and with what weight, in each convention of interpolation.
+"""Compute which old pixels make up a new pixel of an axis, and their weights, for each interpolation.
 
-Where pixel p of the new axis (P) stands on the old (H): half-pixel centres, (p + 1/2) H/P - 1/2
-(align_corners=False), or corners on corners, p (H - 1)/(P - 1) (align_corners=True). With antialias, shrinking
-widens the filter, so that every old pixel counts.
+The position of new pixel p (of P) on the old axis (of H) is (p + 1/2) H/P - 1/2 with half-pixel centres
+(align_corners=False), or p (H - 1)/(P - 1) with aligned corners (align_corners=True). With antialiasing, shrinking
+widens the filter, so that every old pixel contributes.
 """
 
 from typing import NamedTuple
@@ -11,9 +11,10 @@ import numpy as np
 
 
 class Taps(NamedTuple):
-    """
+    """The taps of one axis.
+
     index:  [P, T], in [0, H)
-    weight: [P, T], float64; each row's sum is 1
+    weight: [P, T], float64; each row sums to 1
     """
 
     index: np.ndarray
@@ -21,32 +22,32 @@ class Taps(NamedTuple):
 
 
 def linear(size, new):
-    """1 - t and t for the two nearest, half-pixel centres; outside the picture its border goes on."""
+    """Weigh the two nearest pixels by 1 - t and t, with half-pixel centres; the border pixel continues outside."""
     return _linear(size, _half_pixel(size, new))
 
 
 def linear_corners(size, new):
-    """The same with corners on corners."""
+    """Weigh the two nearest pixels by 1 - t and t, with aligned corners."""
     return _linear(size, _corners(size, new))
 
 
 def cubic(size, new):
-    """Keys' cubic of the four nearest with a = -3/4, half-pixel centres. Source: Keys 1981, eq. 4; torch."""
+    """Weigh the four nearest by Keys' cubic, a = -3/4, half-pixel centres. Source: Keys 1981, eq. 4; torch."""
     return _cubic(size, _half_pixel(size, new))
 
 
 def cubic_corners(size, new):
-    """The same with corners on corners."""
+    """Weigh the four nearest pixels by Keys' cubic with a = -3/4, aligned corners."""
     return _cubic(size, _corners(size, new))
 
 
 def triangle(size, new):
-    """A triangle as wide as the new pixels are apart, normalised. Source: Pillow's BILINEAR; torch, antialias."""
+    """Weigh pixels by a triangle of the new pixels' distance. Source: Pillow's BILINEAR; torch, antialias."""
     return _filtered(size, new, lambda t: np.maximum(1 - np.abs(t), 0), 1.0)
 
 
 def wide_cubic(size, new):
-    """Keys' cubic with a = -1/2, as wide as the new pixels are apart. Source: Pillow's BICUBIC; torch."""
+    """Weigh by Keys' cubic, a = -1/2, scaled to the new pixels' distance. Source: Pillow's BICUBIC; torch."""
     return _filtered(size, new, lambda t: keys(t, -0.5), 2.0)
 
 
@@ -79,7 +80,7 @@ def _cubic(size, at):
 
 
 def _filtered(size, new, shape, reach):
-    """What lies outside the picture has no weight."""
+    """Compute normalised taps of a filter; pixels outside the picture have weight 0."""
     step = size / new
     wide = max(step, 1.0)
     centre = (np.arange(new) + 0.5) * step

@@ -1,4 +1,4 @@
-"""Integrals of Lagrange's polynomials: what a multistep method weighs its past slopes with."""
+"""Integrate Lagrange polynomials, which gives the weights of past slopes in a multistep method."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def lagrange_integrals(nodes, start, end, points, weights):
         c_j = int_start^end prod_{k != j} (s - nodes_k) / (nodes_j - nodes_k) ds
 
     nodes:           [n] float64, all different
-    points, weights: [m] float64, Gauss-Legendre's on -1 .. 1; exact from n / 2 points on
+    points, weights: [m] float64, Gauss-Legendre's on -1 .. 1; exact with at least n / 2 points
     -> c: [n] float64
 
     Source: Gauss 1814; Press et al., Numerical Recipes, section 4.6.
@@ -35,7 +35,7 @@ def lagrange_integrals(nodes, start, end, points, weights):
 
 @kernel(parallel=False, inline=False)
 def log_lagrange_integrals(nodes, start, end, points, weights):
-    """The same with polynomials in ln s.
+    """Integrate Lagrange polynomials in ln s.
 
         c_j = int_start^end prod_{k != j} (ln s - ln nodes_k) / (ln nodes_j - ln nodes_k) ds
 
@@ -43,7 +43,7 @@ def log_lagrange_integrals(nodes, start, end, points, weights):
     points, weights: [m] float64, Gauss-Legendre's on -1 .. 1, here in ln s
     -> c: [n] float64
 
-    Error: 16 points are exact to rounding where start and end differ by a factor below 10^4.
+    Error: 16 points are exact to rounding if start and end differ by a factor below 10^4.
     """
     n, u = len(nodes), np.log(nodes)
     middle, half = np.log(start * end) / 2, np.log(end / start) / 2
@@ -66,7 +66,7 @@ def log_lagrange_integrals(nodes, start, end, points, weights):
 
 @kernel(parallel=False, inline=False)
 def exponential_lagrange_integrals(nodes, start, end, rate, points, weights):
-    """The same under a weight that fades backwards from the end.
+    """Integrate Lagrange polynomials with a weight that decays backwards from the end.
 
         c_j = int_start^end m e^(m (t - end)) prod_{k != j} (t - nodes_k) / (nodes_j - nodes_k) dt,  m = rate
 
@@ -74,7 +74,7 @@ def exponential_lagrange_integrals(nodes, start, end, rate, points, weights):
     points, weights: [p] float64, Gauss-Legendre's on -1 .. 1
     -> c: [n] float64, whose sum is 1 - e^(-m (end - start))
 
-    Error: 32 points are exact to rounding where m (end - start) is below 20.
+    Error: 32 points are exact to rounding if m (end - start) < 20.
     """
     n, middle, half = len(nodes), (start + end) / 2, (end - start) / 2
     c = np.zeros(n)

@@ -8,17 +8,17 @@ from refsd.kernels.lagrange import exponential_lagrange_integrals, lagrange_inte
 
 @kernel(parallel=False, inline=False)
 def lagrange_steps(nodes, ahead, used, order, points, weights):
-    """Integrate from each node to the next the polynomials through the last ones.
+    """Integrate from each node to the next, for every step, the polynomials through the last nodes.
 
         c_ij = int_nodes_i^nodes_(i+1) prod_{k != j} (s - v_k) / (v_j - v_k) ds,  v_j = nodes_(i+ahead-j)
 
     nodes:           [steps + 1] float64, all different
-    ahead:           0: the newest value is the one that the step starts from; 1: the one at its end
-    used:            [steps] int64, values that a step has, at most `order`; 0 leaves its row empty
-    points, weights: Gauss-Legendre's on -1 .. 1, exact from half as many points as values on
+    ahead:           0: the newest value is at the start of the step; 1: at its end
+    used:            [steps] int64, number of values in a step, at most `order`; 0 leaves its row 0
+    points, weights: Gauss-Legendre's on -1 .. 1; exact with at least half as many points as values
     -> c: [steps, order] float64, newest first; 0 from used_i on
 
-    Source: as lagrange_integrals.
+    Source: as in lagrange_integrals.
     """
     c = np.zeros((len(used), order))
     for i in range(len(used)):
@@ -32,7 +32,7 @@ def lagrange_steps(nodes, ahead, used, order, points, weights):
 
 @kernel(parallel=False, inline=False)
 def log_lagrange_steps(nodes, ahead, used, order, points, weights):
-    """The same with polynomials in ln s, as log_lagrange_integrals has them. nodes: above 0 where they are used"""
+    """Do the same with polynomials in ln s, as in log_lagrange_integrals. nodes: those in use must be above 0"""
     c = np.zeros((len(used), order))
     for i in range(len(used)):
         if used[i] > 0:
@@ -45,7 +45,7 @@ def log_lagrange_steps(nodes, ahead, used, order, points, weights):
 
 @kernel(parallel=False, inline=False)
 def exponential_lagrange_steps(nodes, ahead, used, order, rates, points, weights):
-    """The same under exponential_lagrange_integrals' weight. rates: [steps] float64"""
+    """Do the same with the weight of exponential_lagrange_integrals. rates: [steps] float64"""
     c = np.zeros((len(used), order))
     for i in range(len(used)):
         if used[i] > 0:

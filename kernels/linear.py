@@ -8,7 +8,7 @@ from refsd.kernels._jit import kernel
 
 @kernel
 def _add_bias(y, bias):
-    """y[m, :] += bias, in place: on all cores, where NumPy would take one."""
+    """Add a bias in place: y[m, :] += bias. Uses all cores; NumPy would use one."""
     for m in prange(y.shape[0]):
         for o in range(y.shape[1]):
             y[m, o] += bias[o]

@@ -1,4 +1,4 @@
-"""The linear layer as ggml's CPU computes it: both factors in blocks of integers."""
+"""Compute the linear layer as ggml's CPU backend does, with both factors in blocks of integers."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,13 +11,14 @@ from refsd.kernels.quant.dot_q8_0 import dot_nested, dot_q4_0, dot_scaled
 from refsd.kernels.quant.dot_q8_1 import dot_with_minimum
 from refsd.kernels.quant.dot_q8_k import dot_in_lanes, dot_iq4_xs, dot_q2_k, dot_whole, minimums_q4_k
 
-# Weights that are opened at a time: 16 MiB of float32.
+# Number of weights to unpack at a time: 16 MiB of float32.
 _CHUNK = 1 << 22
 
 
 class Dot(NamedTuple):
-    """
-    activation: the type that the other factor is packed into
+    """How weights of one type are multiplied.
+
+    activation: block type into which the activations are packed
     multiply:   uint8 [O, n, bytes], uint8 [M, n', bytes'] -> float32 [M, O]
     """
 
@@ -30,13 +31,13 @@ def _half_at(offset: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _scattered_half(blocks):
-    """IQ1_M's scale: a nibble of float16 in each of four bytes, low one first."""
+    """Read IQ1_M's float16 scale, which has one nibble in each of four bytes, the lowest first."""
     nibbles = (blocks[:, [49, 51, 53, 55]] >> 4).astype(np.uint16)
     bits = (nibbles << np.array([0, 4, 8, 12], np.uint16)).sum(axis=1, dtype=np.uint16)
     return bits.view(np.float16).astype(np.float32)
 
 
-# Weight type -> how it is multiplied. Source: ggml-cpu.c, type_traits_cpu[].vec_dot and vec_dot_type.
+# weight type -> its product. Source: ggml-cpu.c, type_traits_cpu[].vec_dot and vec_dot_type.
 DOTS: dict[str, Dot] = {
     "q4_0": Dot("q8_0", dot_q4_0),
     "q4_1": Dot("q8_1", dot_with_minimum("q4_1")),
@@ -67,20 +68,21 @@ DOTS: dict[str, Dot] = {
 
 
 def linear_quantized(x, blocks, name):
-    """Multiply activations, packed on the way, by a matrix of blocks.
+    """Pack activations into blocks and multiply them by a matrix of blocks.
 
         y[m, o] = sum_k x'[m, k] w[o, k]        x' = x packed into DOTS[name].activation
 
     x:      float32 [..., K], finite
-    blocks: uint8 [O, n, bytes], n blocks a row, of K weights together
-    name:   their type, a key of DOTS
+    blocks: uint8 [O, n, bytes]; the n blocks of a row hold its K weights
+    name:   the blocks' type, a key of DOTS
     -> y:   float32 [..., O]
 
-    The codes' products are summed exactly, block by block, in int32; scales meet them, and blocks are added, in
-    float32, in the order of ggml's portable C, with which it is bit-exact. ggml's vector code adds in another
-    order: measured up to 1.1 u of the sum of magnitudes away, u = 2**-24.
+    Each block's products of codes are summed exactly in int32. They are then scaled, and blocks are added, in
+    float32 in the order of ggml's portable C, with which the result is bit-exact. ggml's vector code adds in
+    another order: measured difference up to 1.1 u of the sum of magnitudes, u = 2**-24.
 
-    One row takes about as long as expanding the matrix and multiplying by BLAS (0.5 to 2 times); many take longer.
+    One row of x takes 0.5 to 2 times as long as expanding the matrix and multiplying by BLAS; many rows take
+    longer.
     Source: ggml-cpu/ggml-cpu.c, ggml_compute_forward_mul_mat; ggml-cpu/quants.c, ggml_vec_dot_*_generic.
     """
     dot = DOTS[name]

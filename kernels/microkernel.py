@@ -1,7 +1,7 @@
-"""The block of a matrix product that never leaves the registers.
+"""Compute a block of a matrix product in registers.
 
-Numba has no vector type, so the loop is written here in LLVM's own language: a row of vectors as
-accumulators, one multiply-add for each of them at every step.
+Numba has no vector type, so the loop is written in LLVM's intermediate representation: rows of
+vectors as accumulators, with one multiply-add for each of them at every step.
 """
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
@@ -17,29 +17,29 @@ from numba.extending import intrinsic
 
 _FEATURES = llvmlite.binding.get_host_cpu_features()
 _VECTOR = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx") else 16  # bytes
-_VECTORS = 2  # in a row of accumulators
-# The left operand comes from main memory, once. How far ahead of its use a line is asked for, in bytes:
-# measured on 59 to 236 MB of filters, 267 to 369 GF/s without, 530 with.
+_VECTORS = 2  # vectors in a row of accumulators
+# The left operand is read once, from main memory. Prefetch distance in bytes:
+# measured on 59 to 236 MB of filters, 267 to 369 GF/s without prefetching, 530 with it.
 _AHEAD = 4096
 # Accumulators fill the registers: 32 of them, or 16 on x86 before AVX-512.
 ROWS = 6 if _VECTOR == 32 else 12
 _BLOCK = [(i, j) for i in range(ROWS) for j in range(_VECTORS)]
-_TERMS = 64  # summed by themselves, then added to the total: the error grows with their root, not with n's
+_TERMS = 64  # terms in a partial sum, which is then added to the total, so that the error grows more slowly with n
 
 
 def lanes(dtype) -> int:
-    """Columns of the block."""
+    """Return the number of columns of the block."""
     return _VECTORS * _VECTOR // np.dtype(dtype).itemsize
 
 
 def _product(a, b, y):
-    """y = A^T B
+    """Compute y = A^T B.
 
     a:   [n, ROWS], contiguous
     b:   [n or more, lanes], contiguous
-    y:   [ROWS, lanes], written; its rows may lie apart
+    y:   [ROWS, lanes]; the result is written here. Rows need not be adjacent
 
-    The sum over n accumulates in the dtype of y, 64 terms at a time, each step one FMA where the CPU has it.
+    The sum over n accumulates in the dtype of y, 64 terms at a time, with FMA if the CPU has it.
     Source: Goto & van de Geijn 2008; Van Zee & van de Geijn 2015 (the microkernel of BLIS).
     """
     y[...] = a.T @ b[: len(a)]

@@ -1,4 +1,4 @@
-"""Adaptive normalisation: scale, shift and gate each item's tokens by what its conditioning says."""
+"""Adaptive normalisation: scale, shift and gate each item's tokens by values from its conditioning."""
 
 import numpy as np
 from numba import prange
@@ -45,7 +45,7 @@ def adaptive_layer_norm(x, shift, scale, eps):
 
 
 def gated_add(x, h, gate):
-    """Add what a block has computed, each channel as far as its conditioning lets it.
+    """Add a block's output to the residual stream, multiplied by a gate for each channel.
 
         y = x + gate * h
 

@@ -1,4 +1,4 @@
-"""Mean and variance of a vector: float64 as exact as it gets, float32 fast."""
+"""Mean and variance of a vector: as exact as possible for float64, fast for float32."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ _LANES = 64
 
 @kernel(parallel=False, inline=False)
 def _fold(lanes):
-    """The sum of the lanes, halving their number. Overwrites them."""
+    """Sum the lanes by repeatedly adding one half to the other. Overwrites them."""
     width = _LANES // 2
     while width:
         for i in range(width):
@@ -20,15 +20,15 @@ def _fold(lanes):
 
 @kernel(parallel=False, inline=False)
 def mean_variance(x):
-    """The first two moments, the variance around the mean, in a second pass.
+    """Compute mean and variance in two passes.
 
         mean = sum_i x_i / n,  variance = sum_i (x_i - mean)^2 / n
 
     x:  [n]
     -> (mean, variance), float64
 
-    Element i goes to partial sum i mod 64, all in float64: the order is fixed, yet the partial sums
-    are independent, so that they become vector lanes. The sum of deviations, zero but for
+    Element i goes to partial sum i mod 64, all in float64. The order is fixed, yet the partial sums
+    are independent, so that they map to vector lanes. The sum of deviations, which is zero up to
     rounding, corrects the variance.
     Source: Chan, Golub & LeVeque 1983, eq. 1.7, the corrected two-pass algorithm.
     """
@@ -59,16 +59,16 @@ def mean_variance(x):
 
 @kernel(parallel=False, contract=True, reassociate=True)
 def mean_variance32(x):
-    """The same moments of float32 numbers in one pass, around the first of them.
+    """Compute mean and variance of float32 numbers in one pass, relative to the first number.
 
         d_i = x_i - x_0,  mean = x_0 + E[d],  variance = E[d^2] - E[d]^2
 
     x:  [n], float32
     -> (mean, variance), float64
 
-    Each d_i is exact, both sums accumulate in float64, in an order that the CPU's vectors choose: what cancels in
-    the variance costs (x_0 - mean)^2 / variance of 2^-53, which float32 sees from a first number of some 10000
-    standard deviations on.
+    Each d_i is exact. Both sums accumulate in float64, in an order that depends on the CPU's vectors. Cancellation
+    in the variance costs a relative error of 2^-53 (x_0 - mean)^2 / variance, which only matters in float32 if x_0
+    is some 10000 standard deviations from the mean.
     Source: Chan, Golub & LeVeque 1983, eq. 1.5, the shifted data algorithm.
     """
     pivot = np.float64(x[0])

@@ -1,10 +1,10 @@
-"""Borders around a picture: what stands where there was nothing. padding is (top, bottom, left, right)."""
+"""Add borders to a picture. padding is (top, bottom, left, right)."""
 
 import numpy as np
 
 
 def pad_zero(x, padding):
-    """Zeros.
+    """Pad with zeros.
 
     x:    [N, C, H, W]
     -> y: [N, C, top + H + bottom, left + W + right], dtype of x
@@ -16,7 +16,7 @@ def pad_zero(x, padding):
 
 
 def pad_replicate(x, padding):
-    """The nearest pixel: y[h, w] = x[clip(h - top, 0, H - 1), clip(w - left, 0, W - 1)].
+    """Pad with the nearest pixel: y[h, w] = x[clip(h - top, 0, H - 1), clip(w - left, 0, W - 1)].
 
     x:    [N, C, H, W]
     -> y: [N, C, top + H + bottom, left + W + right], dtype of x
@@ -29,7 +29,9 @@ def pad_replicate(x, padding):
 
 
 def pad_reflect(x, padding):
-    """The picture mirrored at its outermost pixel, which is not repeated. The border is narrower than the picture.
+    """Pad with the picture mirrored at its outermost pixel, which is not repeated.
+
+    The border must be narrower than the picture.
 
     x:    [N, C, H, W]
     -> y: [N, C, top + H + bottom, left + W + right], dtype of x
@@ -42,12 +44,12 @@ def pad_reflect(x, padding):
 
 
 def pad_circular(x, padding):
-    """The other side: y[h, w] = x[(h - top) mod H, (w - left) mod W].
+    """Pad with pixels from the opposite side: y[h, w] = x[(h - top) mod H, (w - left) mod W].
 
     x:    [N, C, H, W]
     -> y: [N, C, top + H + bottom, left + W + right], dtype of x
 
-    A convolution without padding then sees a picture without edges: what it draws can be tiled.
+    A convolution of the padded picture treats it as periodic, so that its result can be tiled.
     Source: torch.nn.functional.pad(mode="circular"); ggml_pad_ext_circular.
     """
     H, W = x.shape[2:]
@@ -56,7 +58,7 @@ def pad_circular(x, padding):
 
 
 def roll(x, down, right):
-    """Move the picture; what leaves on one side enters on the other.
+    """Shift the picture cyclically.
 
         y[h, w] = x[(h - down) mod H, (w - right) mod W]
 

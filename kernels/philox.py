@@ -5,7 +5,7 @@ from numba import prange
 
 from refsd.kernels._jit import kernel
 
-# Numba adds a signed and an unsigned integer in float64, hence unsigned constants everywhere.
+# All constants are unsigned, because Numba adds a signed and an unsigned integer in float64.
 _MASK = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _M0 = np.uint64(0xD2511F53)
@@ -16,7 +16,7 @@ _W1 = np.uint64(0xBB67AE85)
 
 @kernel
 def philox4x32_10(counters, key):
-    """Ten Philox rounds on each counter.
+    """Apply ten Philox rounds to each counter.
 
         (c0, c1, c2, c3) <- (hi(M1 c2) ^ c1 ^ k0, lo(M1 c2), hi(M0 c0) ^ c3 ^ k1, lo(M0 c0)), ten times,
         (k0, k1) <- (k0 + W0, k1 + W1) between two rounds;  k = (key low, key high)
@@ -42,7 +42,7 @@ def philox4x32_10(counters, key):
 
 
 def philox_successive(first, count, seed, key):
-    """The same of `count` successive counters c = (index low, index high, seed low, seed high).
+    """Apply philox4x32_10 to `count` successive counters c = (index low, index high, seed low, seed high).
 
     first:    uint64, index of the first counter
     count:    number of counters

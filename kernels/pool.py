@@ -1,4 +1,4 @@
-"""Pooling: one number for each window of an image."""
+"""Pooling: reduce each window of an image to one number."""
 
 import numpy as np
 from numba import prange
@@ -7,7 +7,7 @@ from refsd.kernels._jit import kernel
 
 
 def avg_pool2d(x, kernel_size, stride, padding):
-    """The mean of each window; the zeros of the padding count.
+    """Average each window, including the zeros of the padding.
 
         y[n, c, p, q] = 1/(R S) sum_{r, s} x[n, c, p stride + r - top, q stride + s - left]
 
@@ -24,18 +24,18 @@ def avg_pool2d(x, kernel_size, stride, padding):
 
 
 def avg_pool2d_inside(x, kernel_size, stride, padding):
-    """The mean of what a window sees of the image itself.
+    """Average the part of each window that lies inside the image.
 
-    Shapes and sums as avg_pool2d's.
+    Shapes and sums: as in avg_pool2d.
     Source: torch.nn.functional.avg_pool2d(count_include_pad=False).
     """
     return _pooled(x, kernel_size, stride, padding, _mean_of_seen)
 
 
 def max_pool2d(x, kernel_size, stride, padding):
-    """The largest number of what a window sees of the image; a NaN wins.
+    """Take the maximum of the part of each window that lies inside the image; NaN if it contains a NaN.
 
-    Shapes as avg_pool2d's. Padding is at most half the window, so that each sees something.
+    Shapes: as in avg_pool2d. Padding is at most half the window, so that no window is completely outside.
     Source: torch.nn.functional.max_pool2d.
     """
     return _pooled(x, kernel_size, stride, padding, _largest)
@@ -92,7 +92,7 @@ def _largest(x, kernel_size, stride, padding, y):
 
 @kernel(parallel=False)
 def _sum(x, top, left, R, S):
-    """Over the part of a window that lies inside. -> (sum, count)"""
+    """Sum the part of a window that lies inside the image. -> (sum, count)"""
     H, W = x.shape
     total, count = 0.0, 0
     for h in range(max(top, 0), min(top + R, H)):

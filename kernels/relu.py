@@ -17,7 +17,7 @@ def relu(x):
 
 
 def leaky_relu(x, slope):
-    """y = x where x > 0, slope * x elsewhere. ESRGAN's slope is 0.2.
+    """y = x if x > 0 else slope * x. ESRGAN's slope is 0.2.
 
     x: [...], contiguous  ->  y: [...], dtype of x
 

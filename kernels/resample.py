@@ -1,4 +1,4 @@
-"""Change of image size by taking pixels."""
+"""Resize images by copying pixels."""
 
 import numpy as np
 from numba import prange
@@ -27,15 +27,15 @@ def upsample_nearest(x, factor):
 
 
 def resize_nearest(x, height, width):
-    """Take for each pixel of the new size the one of the old that stands at or before its place.
+    """Copy for each new pixel the old pixel at or before its position.
 
         y[n, c, p, q] = x[n, c, floor(p H / height), floor(q W / width)]
 
     x:    [N, C, H, W]
     -> y: [N, C, height, width], dtype of x
 
-    The fractions are exact: whole numbers are divided. Engines that divide floats may take a neighbour where the
-    quotient is whole (torch: 46 pixels from 14, say).
+    The fractions are exact, because integers are divided. Engines that divide floats may choose a neighbouring
+    pixel if the quotient is an integer (e.g. torch: 46 pixels from 14).
     Source: torch.nn.functional.interpolate(mode="nearest").
     """
     H, W = x.shape[2:]

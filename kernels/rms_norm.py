@@ -7,7 +7,7 @@ from refsd.kernels._jit import kernel
 
 
 def rms_norm(x, weight, eps):
-    """Scale each row to unit mean square; the mean itself stays.
+    """Scale each row to unit mean square, without subtracting the mean.
 
         y = x / sqrt(E[x^2] + eps) * weight
 
@@ -48,7 +48,7 @@ def _rms_norm32(x, weight, eps, y):
 
 @kernel(parallel=False, contract=True, reassociate=True)
 def sum_of_squares32(x):
-    """sum_i x_i^2 of float32 numbers, each square exact, in an order that the CPU's vectors choose. -> float64"""
+    """Compute sum_i x_i^2 of float32 numbers with exact squares; the CPU's vectors set the order. -> float64"""
     total = 0.0
     for i in range(x.size):
         total += np.float64(x[i]) * np.float64(x[i])

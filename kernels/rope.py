@@ -8,7 +8,7 @@ from refsd.kernels.sine import cos_sin64
 
 
 def rope_angles(ids, axes_dim, theta):
-    """The angle by which each pair of a head's channels turns at each position.
+    """Compute the angle by which RoPE rotates each pair of a head's channels at each position.
 
         angle[n, l, pair] = ids[n, l, axis] * theta^(-2 i / axes_dim[axis])
 
@@ -33,13 +33,13 @@ def rope_angles(ids, axes_dim, theta):
 
 
 def rope_angles_float32(ids, axes_dim, theta):
-    """`rope_angles` as an engine makes them that calls powf and never leaves float32.
+    """Compute `rope_angles` as an engine does that uses powf and float32 throughout.
 
         s_i = i * ((dim - 2) / dim / (dim / 2 - 1)),  angle = ids * (1 / theta^s_i)
 
     ids:      [N, L, A]
     axes_dim: channels given to each axis, all even
-    -> angle: [N, L, sum(axes_dim) / 2], float64 that holds float32 numbers
+    -> angle: [N, L, sum(axes_dim) / 2], float32 numbers in float64
 
     Error: measured 8e-5 at 1000 radians, 1e-5 at 127.
     Source: stable-diffusion.cpp rope.hpp (later common/rope.hpp), linspace and rope.
@@ -55,7 +55,7 @@ def rope_angles_float32(ids, axes_dim, theta):
 
 
 def apply_rope(x, angle):
-    """Turn each pair of neighbouring channels (2i, 2i+1) by its angle.
+    """Rotate each pair of neighbouring channels (2i, 2i+1) by its angle.
 
         [y_2i, y_2i+1] = [[cos, -sin], [sin, cos]] [x_2i, x_2i+1]
 
@@ -63,7 +63,7 @@ def apply_rope(x, angle):
     angle: [N or 1, L, D/2], radians, float64
     -> y:  [N, L, H, D], dtype of x
 
-    Cosine and sine are taken in float64 and rounded once to the dtype of x.
+    Cosine and sine are computed in float64 and rounded once to the dtype of x.
     Source: Su et al. 2021, eq. 34; black-forest-labs/flux math.py, apply_rope.
     """
     y = np.empty_like(x)
@@ -72,7 +72,7 @@ def apply_rope(x, angle):
 
 
 def apply_rope_halves(x, angle):
-    """Turn each pair of channels half a head apart, (i, D/2 + i), by its angle.
+    """Rotate each pair of channels half a head apart, (i, D/2 + i), by its angle.
 
         [y_i, y_D/2+i] = [[cos, -sin], [sin, cos]] [x_i, x_D/2+i]
 
@@ -80,7 +80,7 @@ def apply_rope_halves(x, angle):
     angle: [N or 1, L, D/2], radians, float64
     -> y:  [N, L, H, D], dtype of x
 
-    `apply_rope` on other channels: weights of one are weights of the other with the rows of q and k reordered.
+    This is `apply_rope` with other pairs: permuting the rows of q's and k's weights converts one to the other.
     Source: Black et al. 2022 (GPT-NeoX); transformers modeling_qwen3.py, rotate_half.
     """
     y = np.empty_like(x)
@@ -90,7 +90,7 @@ def apply_rope_halves(x, angle):
 
 @kernel(parallel=False)
 def _turns(angle, cos, sin):
-    """Fill cos and sin, in their dtype."""
+    """Fill the arrays cos and sin, in their dtype."""
     for i in range(angle.size):
         cos[i], sin[i] = cos_sin64(angle[i])
 

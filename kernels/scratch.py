@@ -1,7 +1,7 @@
-"""Memory that a kernel writes over at every call.
+"""Buffers that kernels reuse from call to call.
 
-A large array that is made anew costs a page fault for every page, often more time than the
-arithmetic on it. What is kept here is bounded by the largest blocks that the kernels ask for.
+A newly allocated large array costs a page fault for every page, which often takes longer than the
+arithmetic on it. The memory kept here is bounded by the largest blocks that kernels request.
 """
 
 import math
@@ -14,9 +14,9 @@ _LINE = 64  # bytes of a cache line: a vector that lies across two is read twice
 
 
 def scratch(name, shape, dtype):
-    """An uninitialised array, valid until the same thread asks for `name` again.
+    """Return an uninitialised array, valid until the same thread requests `name` again.
 
-    -> [shape], contiguous, its first element at the beginning of a cache line
+    -> [shape], contiguous, aligned to a cache line
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     buffers = _kept.__dict__

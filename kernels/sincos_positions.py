@@ -1,10 +1,10 @@
-"""Positions in a picture as sines and cosines: SD3's table."""
+"""Sinusoidal position embeddings of a picture: SD3's table."""
 
 import numpy as np
 
 
 def sincos_positions(dim, rows, columns):
-    """Spell each pixel's column, then its row, as sines and cosines of geometrically spaced frequencies.
+    """Encode each pixel's column, then its row, as sines and cosines of geometrically spaced frequencies.
 
         f_i = 10000^(-i / (dim / 4)),  i in [0, dim / 4)
         y[h W + w] = [sin(column_w f), cos(column_w f), sin(row_h f), cos(row_h f)]
@@ -14,7 +14,7 @@ def sincos_positions(dim, rows, columns):
     columns: [W]
     -> y:    [H*W, dim], float64
 
-    Column before row is no slip: np.meshgrid gives the fast axis first, and its models were trained with it.
+    The column comes first because np.meshgrid returns the fast axis first, and the models were trained with it.
     Source: He et al. 2022 (MAE) pos_embed.py, get_2d_sincos_pos_embed; Vaswani et al. 2017, section 3.5.
     """
     rows, columns = np.asarray(rows, np.float64), np.asarray(columns, np.float64)
@@ -29,7 +29,7 @@ def sincos_positions(dim, rows, columns):
 
 
 def grid_coordinates(size, base_size, interpolation_scale=1.0):
-    """Coordinates that a larger grid shares with the one a model was trained on.
+    """Compute the coordinates of a grid in units of the grid that a model was trained on.
 
         c_i = i / (size / base_size) / interpolation_scale
 
@@ -41,14 +41,14 @@ def grid_coordinates(size, base_size, interpolation_scale=1.0):
 
 
 def crop_positions(table, height, width):
-    """The centre of a square table: where a smaller picture lies.
+    """Crop the centre of a square table for a smaller picture.
 
         y[h W + w] = table[(top + h) size + left + w],  top = (size - height) // 2,  left = (size - width) // 2
 
     table: [size*size, D]
     -> y:  [height*width, D], dtype of table
 
-    Raises ValueError for a picture that is larger than the table.
+    Raises ValueError if the picture is larger than the table.
     Source: diffusers embeddings.py, PatchEmbed.cropped_pos_embed; Stability-AI/sd3-ref mmdit.py.
     """
     size = round(len(table) ** 0.5)

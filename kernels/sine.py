@@ -1,32 +1,32 @@
-"""Cosine and sine, from additions, multiplications and the bits of a float alone.
+"""Compute cosine and sine from additions, multiplications and the bits of a float alone.
 
-The same bits on every machine, and vector instructions: see exponential.py.
+They give the same bits on every machine, and are vectorised: see exponential.py.
 """
 
 import numpy as np
 
 from refsd.kernels._jit import kernel
 
-# pi / 2 in three parts; the first two have 33 bits, so that a whole number up to 2^20 times one of them is exact.
+# pi / 2 in three parts; the first two have 33 bits, so that their products with integers up to 2^20 are exact.
 _HALF_PI_HI = 1.57079632673412561417e00
 _HALF_PI_MID = 6.07710050630396597660e-11
 _HALF_PI_LO = 2.02226624879595063154e-21
 _LARGEST = 1.5e6
-# Added to a small number, 1.5 * 2^52 leaves it rounded to whole, in the sum's lowest bits.
+# Adding 1.5 * 2^52 to a small number rounds it to an integer, in the sum's lowest bits.
 _ROUND = 1.5 * 2.0**52
 _ROUND_BITS = np.float64(_ROUND).view(np.int64)
 
 
 @kernel(parallel=False)
 def cos_sin64(x):
-    """cos(x) and sin(x) in float64.
+    """Compute cos(x) and sin(x) in float64.
 
         x = k pi/2 + r,  k = round(2 x / pi),  |r| <= pi/4:  (cos x, sin x) is (cos r, sin r) turned k quarters
 
     x: float64, radians, |x| <= 1.5e6; beyond, and for NaN, both are NaN
     -> (cos, sin), float64
 
-    Both series go on until a term is below 2e-18.
+    Both series end when a term is below 2e-18.
     Error: measured <= 1.6e-16.
     Source: Cody & Waite 1980, Software Manual for the Elementary Functions, chapter 8.
     """

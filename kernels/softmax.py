@@ -6,8 +6,8 @@ from numba import prange
 from refsd.kernels._jit import kernel
 from refsd.kernels.exponential import exp_flushed
 
-_LANES = 64  # partial maxima and sums, in a fixed order, yet independent: they become vector lanes
-_ROWS = 16  # rows to a task
+_LANES = 64  # partial maxima and sums, in a fixed order, but independent, so that they map to vector lanes
+_ROWS = 16  # rows in a thread's task
 
 
 @kernel(parallel=False)
@@ -47,7 +47,7 @@ def _rows(x, sinks, y):
                 s = x[m, done + i]
                 lanes[i] = s if s > lanes[i] else lanes[i]
             peak = _highest(lanes)
-            # A row masked throughout has no maximum; any base will do, its sum is zero.
+            # A completely masked row has no maximum; any base will do, as its sum is zero.
             base = peak if peak > nothing else zero
 
             for j in range(L):
@@ -71,10 +71,10 @@ def softmax(x):
         y_j = exp(x_j - max x) / sum_k exp(x_k - max x)
 
     x:    [M, L], contiguous; -inf masks an entry
-    -> y: [M, L], dtype of x; a row that is masked throughout gives zeros
+    -> y: [M, L], dtype of x; a completely masked row gives zeros
 
-    exp and the sum, in 64 partial sums, are taken in the dtype of x.
-    Source: torch.nn.functional.softmax and ggml_soft_max (which give NaN for a row masked throughout).
+    exp and the sum, in 64 partial sums, are computed in the dtype of x.
+    Source: torch.nn.functional.softmax and ggml_soft_max (which give NaN for a completely masked row).
     """
     y = np.empty_like(x)
     _rows(x, np.full(1, -np.inf, x.dtype), y)
@@ -82,15 +82,15 @@ def softmax(x):
 
 
 def softmax_sinks(x, sinks):
-    """A softmax with one more score in each row, the sink, which takes its share and is then left out.
+    """Compute a softmax with one more score in each row, the sink, whose weight is not returned.
 
         y_j = exp(x_j - m) / (exp(sink - m) + sum_k exp(x_k - m)),  m = max(sink, max x)
 
     x:     [M, L], contiguous; -inf masks an entry
-    sinks: [M], or [1] for all rows, dtype of x; -inf is no sink
-    -> y:  [M, L], dtype of x. Its rows sum to less than one; one that is masked throughout gives zeros.
+    sinks: [M], or [1] for all rows, dtype of x; -inf means no sink
+    -> y:  [M, L], dtype of x. Its rows sum to less than one; a completely masked row gives zeros.
 
-    Accumulates as softmax does.
+    Accumulates like softmax.
     Source: Xiao et al. 2023, Efficient Streaming Language Models with Attention Sinks, section 3.3; gpt-oss;
     ggml_soft_max_add_sinks.
     """

@@ -1,16 +1,16 @@
-"""How far two solutions of a step lie apart, as an adaptive solver measures it."""
+"""Measure the difference of two solutions of a step, for an adaptive solver."""
 
 import numpy as np
 
 from refsd.kernels._jit import kernel
 
-# Squares are added in halves of so many: a fixed order, and vector instructions.
+# Squares are added pairwise in blocks of this size: a fixed order that still vectorises.
 _BLOCK = 1024
 
 
 @kernel(parallel=False, inline=False)
 def step_error(low, high, previous, atol, rtol):
-    """The root mean square of a difference, against what is tolerated.
+    """Compute the root mean square of a difference relative to the tolerance.
 
         sqrt(mean(((low - high) / max(atol, rtol max(|low|, |previous|)))^2))
 
@@ -18,7 +18,7 @@ def step_error(low, high, previous, atol, rtol):
     -> float64
 
     Quotients are in the dtype of low; squares are added in float64.
-    Raises ValueError where shapes differ.
+    Raises ValueError if shapes differ.
     Source: Hairer, Norsett & Wanner 1993 (Solving ordinary differential equations I), eq. II.4.11.
     """
     if not low.shape == high.shape == previous.shape:

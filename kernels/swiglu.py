@@ -1,4 +1,4 @@
-"""Gates by SiLU: the feed-forward layers of FLUX.2, Z-Image, Qwen3 and gpt-oss."""
+"""SwiGLU, gating by SiLU: the feed-forward layers of FLUX.2, Z-Image, Qwen3 and gpt-oss."""
 
 import numpy as np
 from numba import prange
@@ -9,7 +9,7 @@ from refsd.kernels.sigmoid import silu32
 
 
 def swiglu(x):
-    """Gate the second half of each row by the SiLU of the first.
+    """Multiply the second half of each row by the SiLU of the first.
 
         y[m, d] = silu(x[m, d]) * x[m, D + d]
 
@@ -23,7 +23,7 @@ def swiglu(x):
 
 
 def swiglu_second_gates(x):
-    """Gate the first half of each row by the SiLU of the second, as GEGLU's halves stand.
+    """Multiply the first half of each row by the SiLU of the second, which is GEGLU's order of halves.
 
         y[m, d] = x[m, d] * silu(x[m, D + d])
 
@@ -37,7 +37,7 @@ def swiglu_second_gates(x):
 
 
 def swiglu_split(gate, value):
-    """silu(gate) * value, the two from a linear layer each.
+    """Compute silu(gate) * value, where gate and value come from separate linear layers.
 
     gate, value: [M, D], contiguous
     -> y:        [M, D], their dtype
@@ -48,7 +48,7 @@ def swiglu_split(gate, value):
 
 
 def swiglu_oai(gate, value, alpha, limit):
-    """gpt-oss's: both are clipped, the gate is steeper, the value is one more.
+    """Compute gpt-oss's SwiGLU: both inputs are clipped, the gate is steeper, and 1 is added to the value.
 
         g = min(gate, limit),  v = min(max(value, -limit), limit)
         y = g * sigmoid(alpha g) * (v + 1)
@@ -65,7 +65,7 @@ def swiglu_oai(gate, value, alpha, limit):
 
 
 def _gate_parts(gates, values, first, second, D):
-    """silu(gates[:, first : first + D]) * values[:, second : second + D]"""
+    """Compute silu(gates[:, first : first + D]) * values[:, second : second + D]."""
     y = np.empty((gates.shape[0], D), gates.dtype)
     (_gate32 if gates.dtype == np.float32 else _gate64)(gates, values, first, second, y)
     return y

@@ -1,4 +1,4 @@
-"""The hyperbolic tangent, without a library: see exponential.py."""
+"""The hyperbolic tangent from arithmetic alone: see exponential.py."""
 
 import numpy as np
 from numba import prange
@@ -9,15 +9,15 @@ from refsd.kernels.exponential import exp64
 
 @kernel(parallel=False)
 def tanh64(x):
-    """tanh(x) in float64.
+    """Compute tanh(x) in float64.
 
         |x| > 0.625:  tanh x = 1 - 2 / (exp(2x) + 1)
-        elsewhere:    tanh x = x + x^3 P(x^2) / Q(x^2)
+        otherwise:    tanh x = x + x^3 P(x^2) / Q(x^2)
 
     x:    float64  ->  y: float64
 
     Error: measured <= 2 ULP.
-    Source: Cody & Waite 1980, chapter 13, whose rational function this is.
+    Source: Cody & Waite 1980, chapter 13 (the rational function).
     """
     a = abs(x)
     far = 1.0 - 2.0 / (exp64(2.0 * a) + 1.0)

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def timestep_embedding(t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0):
-    """Spell a timestep as cosines and sines of geometrically spaced frequencies.
+    """Encode a timestep as cosines and sines of geometrically spaced frequencies.
 
         f_j = max_period^(-j / (half - freq_shift)),  half = dim // 2
         y   = [cos(scale t f_0) ... cos(scale t f_{half-1}), sin(scale t f_0) ..., 0 if dim is odd]
@@ -22,7 +22,7 @@ def timestep_embedding(t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0):
 
 
 def timestep_embedding_sin_first(t, dim, max_period=10000.0, freq_shift=0.0, scale=1.0):
-    """`timestep_embedding`, the sines before the cosines.
+    """Compute `timestep_embedding` with the sines before the cosines.
 
     t:    [N]
     -> y: [N, dim], dtype of t

@@ -1,12 +1,12 @@
-"""Adapters: what a small file adds to the layers of a large one, computed without the merged weight.
+"""Adapters (LoRA and its variants): add a small file's contribution to a layer without merging the weight.
 
-Every adapter is a NamedTuple of its arrays, with
+Every adapter is a NamedTuple of its arrays, with two methods that agree:
 
-    delta(weight, strength)                      what it adds to the weight: the definition
-    forward(x, base, layer, out, strength)       adds to `out`, in place, what that delta makes of x
+    delta(weight, strength)                      the difference that it adds to the weight: the definition
+    forward(x, base, layer, out, strength)       adds the output of that difference for input x to `out`, in place
 
-and the two agree. base is the layer's own output; out may be that array. x, base, out and the factors are of one
-dtype, out C-contiguous. How a strength other than 1 enters, trainers and engines disagree on: strengths.py.
+base is the layer's own output; out may be the same array. x, base, out and the factors have one dtype, and out is
+C-contiguous. Trainers and engines disagree about strengths other than 1: see strengths.py.
 """
 
 from refsd.kernels.adapters.dora import CrossedDoRA, DoRA

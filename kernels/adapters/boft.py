@@ -1,4 +1,4 @@
-"""BOFT: several block-diagonal rotations in a row, channels shuffled between them like the wings of an FFT."""
+"""BOFT: several block-diagonal rotations in sequence, with channels permuted between them as in an FFT."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from refsd.kernels.adapters.rotation import cayley, cayley_inverse, skew
 
 
 def wings(channels, distance):
-    """The order that brings channels `distance` apart side by side: (c, 2, distance) -> (c, distance, 2).
+    """Return the permutation that pairs channels `distance` apart: (c, 2, distance) -> (c, distance, 2).
 
     -> [channels] indices
     """
@@ -15,7 +15,7 @@ def wings(channels, distance):
 
 
 def butterfly(q) -> tuple[Stage, ...]:
-    """LyCORIS's stages, for OutputRotation: stage m brings channels 2^m b/2 apart together.
+    """Return LyCORIS's stages for OutputRotation: stage m mixes channels that are 2^m b/2 apart.
 
     q: [m, n, b, b], skew
 
@@ -23,14 +23,15 @@ def butterfly(q) -> tuple[Stage, ...]:
     """
     r = cayley(q)
     channels, half = q.shape[1] * q.shape[2], q.shape[2] // 2
-    # LyCORIS multiplies columns by the block, a Stage rows.
+    # LyCORIS multiplies a block with columns, a Stage multiplies rows with it.
     return tuple(Stage(np.swapaxes(r[m], -1, -2), wings(channels, 2**m * half)) for m in range(len(r)))
 
 
 def butterfly_inputs(blocks) -> tuple[Stage, ...]:
-    """PEFT's stages, for InputRotation, of x (M_{m-1} ... M_1 M_0), M_m = P_m blocks_m P_m^T.
+    """Return PEFT's stages for InputRotation: x (M_{m-1} ... M_1 M_0), M_m = P_m blocks_m P_m^T.
 
-    P_m sorts each group of 2^m b channels in chunks of b/2: even chunks, then odd ones. One stage: no order.
+    P_m permutes each group of 2^m b channels in chunks of b/2: even chunks first, then odd ones. A single stage has
+    no permutation.
 
     blocks: [m, n, b, b], free parameters
 
@@ -46,6 +47,6 @@ def butterfly_inputs(blocks) -> tuple[Stage, ...]:
 
 
 def _even_then_odd(channels, group, chunk):
-    """In each group: its even chunks, then its odd ones."""
+    """Return the permutation that puts each group's even chunks before its odd ones."""
     order = np.arange(channels).reshape(-1, group // chunk, chunk)
     return np.concatenate([order[:, ::2], order[:, 1::2]], axis=1).ravel()

@@ -1,4 +1,4 @@
-"""DoRA: the merged weight's rows, or columns, rescaled to lengths that were learned."""
+"""DoRA: rescale the merged weight's rows or columns to learned lengths."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,9 +22,9 @@ class DoRA(NamedTuple):
     inner:     LoRA, LoHa or LoKr
     magnitude: [O] or [I]
     eps:       PEFT and A1111 0; LyCORIS and ComfyUI the machine epsilon of the weight's type
-    of_base:   lengths of the weight's rows, without the delta: what ComfyUI divides by on rows, and nobody trains
-    shares:    where a strength enters: a function of strengths.py
-    measured:  the lengths, where `on` has seen the weight already; else they are measured at each forward
+    of_base:   True: use lengths of the weight's rows without the delta, as ComfyUI does on rows, but no trainer
+    shares:    how a strength enters: a function of strengths.py
+    measured:  the lengths, if `on` has computed them; otherwise each forward computes them
 
     Source: Liu et al. 2024, eq. 5; PEFT tuners/lora/dora.py; LyCORIS functional/general.py, weight_decompose.
     """
@@ -38,14 +38,14 @@ class DoRA(NamedTuple):
     measured: np.ndarray | None = None
 
     def on(self, weight, strength=1.0):
-        """The same for this weight and this strength alone, where lengths are measured once."""
+        """Return a copy for this weight and strength only, whose lengths are computed once."""
         return self._replace(measured=self.lengths(weight, self.shares(strength).inner))
 
     def lengths(self, weight, inner=1.0):
-        """|weight + inner delta| without the delta: [O] or [I].
+        """Compute |weight + inner delta| of rows or columns, without storing the delta. -> [O] or [I]
 
-        LoRA's rows from Gram products, K (O I + K I + K O) of them; the others, and columns, a block of rows at a
-        time, for the price of making the delta once and never holding more than 1 MB of it.
+        LoRA's rows use Gram products, K (O I + K I + K O) multiplications. Other adapters, and columns, make the
+        delta once in blocks of rows of at most 1 MB.
         """
         if self.of_base:
             return np.sqrt(np.einsum("oi,oi->o", *(weight.reshape(len(weight), -1),) * 2))
@@ -88,8 +88,8 @@ class CrossedDoRA(NamedTuple):
     """
         merged[o, i] = magnitude[o] / |column i of weight + delta| * (weight + delta)[o, i]
 
-    A1111's answer to a DoRA on rows: it divides by the lengths of the columns, whatever the magnitudes are of. With
-    a strength s: weight + s (merged - weight).
+    A1111's treatment of a DoRA on rows: it divides by the lengths of the columns although the magnitudes are of
+    rows. With a strength s: weight + s (merged - weight).
 
     inner:     LoRA, LoHa or LoKr
     magnitude: [O]
@@ -107,7 +107,7 @@ class CrossedDoRA(NamedTuple):
         return strength * (self.magnitude.reshape(-1, *(1,) * (weight.ndim - 1)) / length * merged - weight)
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
-        """Add delta's output to `out`: the layer and the inner forward on x over the lengths, rows rescaled."""
+        """Add delta's output to `out`: the layer and the inner forward on x / lengths, with rescaled rows."""
         lengths = _lengths(layer.weight, self.inner, 1.0, on_input=True)
         x = x / layer.channels(lengths.astype(x.dtype))
         part = layer.apply(x, layer.weight)
@@ -119,7 +119,7 @@ class CrossedDoRA(NamedTuple):
 
 
 def _lengths(weight, inner, strength, on_input):
-    """Of the rows or columns of weight + delta, a block of rows at a time. -> [O] or [I]"""
+    """Compute the lengths of the rows or columns of weight + delta, in blocks of rows. -> [O] or [I]"""
     square = np.zeros(weight.shape[1] if on_input else weight.shape[0], weight.dtype)
     for which in row_blocks(weight.shape, weight.itemsize):
         merged = weight[which] + strength * inner.rows(weight.shape, which)
@@ -132,7 +132,7 @@ def _lengths(weight, inner, strength, on_input):
 
 
 def _row_lengths(weight, lora: LoRA, strength):
-    """|w + s u D|^2 = |w|^2 + 2 s u (D w) + s^2 u (D D^T) u^T for each row w of the weight and u of up."""
+    """Compute |w + s u D|^2 = |w|^2 + 2 s u (D w) + s^2 u (D D^T) u^T for each row w of the weight and u of up."""
     flat, down = weight.reshape(len(weight), -1), lora.down.reshape(len(lora.down), -1)
     up = strength * lora.scale * lora.up
     square = np.einsum("oi,oi->o", flat, flat) + 2 * np.einsum("ok,ok->o", up, flat @ down.T)

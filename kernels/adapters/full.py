@@ -1,4 +1,4 @@
-"""Full: the file holds the difference of a weight and of a bias; a norm's likewise."""
+"""Full: the file has the full differences of a weight and a bias, also for norms."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Full(NamedTuple):
     """
         delta = diff;  bias <- bias + diff_b
 
-    diff:   [O, I] or [O, I, R, S], a norm's [C]; None: the bias alone
+    diff:   [O, I] or [O, I, R, S], for a norm [C]; None: only the bias changes
     diff_b: [O] or None
 
     Source: LyCORIS full.py ("diff", "diff_b") and norms.py ("w_norm", "b_norm").
@@ -27,13 +27,13 @@ class Full(NamedTuple):
         return strength * self.diff.reshape(weight.shape)
 
     def bias_delta(self, bias, strength=1.0):
-        """What is added to the bias, [O]; None where there is nothing."""
+        """Return the difference of the bias, [O]; None if there is none."""
         return None if self.diff_b is None else strength * self.diff_b
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add the differences' output to `out`. base is not read.
 
-        The delta is what the file holds: there is nothing smaller to compute with.
+        The file holds the full delta, so there are no smaller factors to compute with.
         """
         if self.diff is not None:
             part = layer.apply(x, self.diff.reshape(layer.weight.shape))

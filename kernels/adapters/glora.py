@@ -1,4 +1,4 @@
-"""GLoRA: LoRA on the weight's output and, through the weight, on its input."""
+"""GLoRA: LoRA on the layer's output and, through the weight, on its input."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class GLoRA(NamedTuple):
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`: the layer on a1 a2 x, and b1 b2 x. base is not read.
 
-        Cost: the layer once more, and 4 K channels of products.
+        Cost: one more run of the layer, and products with 4 K channels in total.
         """
         if isinstance(layer, Linear):
             inside = layer.apply(layer.apply(x, self.a2), self.a1)

@@ -1,4 +1,4 @@
-"""IA3: one learned factor for each channel, of the output or of the input."""
+"""IA3: one learned factor for each channel of the output or of the input."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class IA3(NamedTuple):
         on the input:   delta[o, i] = (gain[i] - 1) weight[o, i]
 
     gain:     [O] or [I]; LyCORIS stores gain - 1, PEFT gain
-    on_input: which
-    on_bias:  the output's factor takes the bias along. PEFT: yes; LyCORIS: no, except in its bypass mode
+    on_input: True: factors on the input channels; False: on the output channels
+    on_bias:  True: the output's factor also multiplies the bias. PEFT: yes; LyCORIS: no, except in its bypass mode
 
     With a strength s, gain - 1 becomes s (gain - 1).
     Source: Liu et al. 2022, section 3.3; LyCORIS ia3.py; PEFT tuners/ia3/layer.py.
@@ -31,13 +31,13 @@ class IA3(NamedTuple):
         return weight * more.reshape([-1 if i == axis else 1 for i in range(weight.ndim)])
 
     def bias_delta(self, bias, strength=1.0):
-        """What is added to the bias, [O]; None where there is nothing."""
+        """Return the difference of the bias, [O]; None if there is none."""
         return bias * (strength * (self.gain - 1)) if self.on_bias and bias is not None else None
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`. base: the layer's own output, its bias included.
 
-        On the output: one multiplication an element. On the input: the layer once more.
+        On the output this costs one multiplication an element, on the input one more run of the layer.
         """
         more = (strength * (self.gain - 1)).astype(x.dtype)
         if self.on_input:

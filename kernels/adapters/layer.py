@@ -1,4 +1,4 @@
-"""The layer that an adapter stands on: its weight, its bias, and how a weight is applied."""
+"""The layer that an adapter modifies: its weight, its bias, and the function that applies a weight."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -14,16 +14,17 @@ def as_it_is(x):
 
 
 def convolve(x, weight, stride, padding):
-    """conv2d_im2col without a bias."""
+    """Call conv2d_im2col without a bias."""
     return conv2d_im2col(x, weight, np.zeros(len(weight), x.dtype), stride, padding)
 
 
 class Linear(NamedTuple):
-    """
+    """A linear layer.
+
     weight:     [O, I]
     bias:       [O] or None
-    activation: what the engine makes of an input before it multiplies: a rounding, or nothing
-    settled:    what becomes of a result that it keeps: a rounding, or nothing
+    activation: rounds the input of a product as the engine does; the identity if it does not round
+    settled:    rounds a stored result as the engine does; the identity if it does not round
     """
 
     weight: np.ndarray
@@ -34,7 +35,7 @@ class Linear(NamedTuple):
     axis = -1  # of the channels, in x and in the output
 
     def apply(self, x, weight):
-        """x [..., I'], any weight [O', I'] -> [..., O'], without a bias."""
+        """Apply any weight [O', I'] to x [..., I'], without a bias. -> [..., O']"""
         return linear(self.activation(x), weight)
 
     def channels(self, values):
@@ -43,14 +44,15 @@ class Linear(NamedTuple):
 
 
 class Conv2d(NamedTuple):
-    """
+    """A convolution.
+
     weight:   [O, I, R, S]
     bias:     [O] or None
     stride:   in pixels
     padding:  (top, bottom, left, right), in pixels
     dilation: distance of a filter's taps, in pixels
-    product:  (x [N, I, H, W], weight [O, I, R, S], stride, padding) -> [N, O, P, Q], of what the engine makes of x
-    settled:  what becomes of a result that it keeps: a rounding, or nothing
+    product:  (x [N, I, H, W], weight [O, I, R, S], stride, padding) -> [N, O, P, Q]; rounds x as the engine does
+    settled:  rounds a stored result as the engine does; the identity if it does not round
     """
 
     weight: np.ndarray
@@ -64,11 +66,11 @@ class Conv2d(NamedTuple):
     axis = 1  # of the channels, in x and in the output
 
     def apply(self, x, weight):
-        """What this layer gives with another weight [O', I', R, S] of its geometry, without a bias."""
+        """Apply another weight [O', I', R, S] with this layer's geometry, without a bias."""
         return self.product(x, dilated(weight, self.dilation), self.stride, self.padding)
 
     def pointwise(self, x, weight):
-        """x [N, C, H, W], weight [O, C] -> [N, O, H, W]: a 1x1 convolution."""
+        """Apply a 1x1 convolution. x: [N, C, H, W], weight: [O, C] -> [N, O, H, W]"""
         return self.product(x, weight.reshape(*weight.shape[:2], 1, 1), 1, (0, 0, 0, 0))
 
     def channels(self, values):
@@ -80,7 +82,7 @@ Layer = Linear | Conv2d
 
 
 def dilated(weight, dilation):
-    """The taps `dilation` pixels apart, zeros between them: the filter that a dilated convolution slides.
+    """Insert zeros between a filter's taps, so that an ordinary convolution with it equals a dilated one.
 
     weight: [O, I, R, S] -> [O, I, (R - 1) dilation + 1, (S - 1) dilation + 1]
     """
@@ -93,12 +95,12 @@ def dilated(weight, dilation):
 
 
 def without_bias(base, layer: Layer):
-    """The output of the layer's weight alone. base: [..., O] or [N, O, P, Q]"""
+    """Subtract the layer's bias from its output. base: [..., O] or [N, O, P, Q]"""
     return base if layer.bias is None else base - layer.channels(layer.bias)
 
 
 def row_blocks(shape: tuple[int, ...], itemsize: int, budget: int = 1 << 20) -> Iterator[slice]:
-    """Blocks of a weight's rows that take at most `budget` bytes, or one row."""
+    """Yield slices of a weight's rows, each of at most `budget` bytes or a single row."""
     step = max(1, budget // (int(np.prod(shape[1:])) * itemsize))
     for first in range(0, shape[0], step):
         yield slice(first, min(first + step, shape[0]))

@@ -1,4 +1,4 @@
-"""LoHa: the element-wise product of two low-rank matrices, of rank K^2 from factors of rank K."""
+"""LoHa: the element-wise product of two matrices of rank K, which has a rank of up to K^2."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class LoHa(NamedTuple):
     scale: float = 1.0
 
     def rows(self, shape, which: slice):
-        """The delta's rows `which` alone. shape: of the weight -> [rows, ...]"""
+        """Compute only the rows `which` of the delta. shape: the weight's shape -> [rows, ...]"""
         first = _half(self.w1_a, self.w1_b, self.t1, shape, which)
         first *= _half(self.w2_a, self.w2_b, self.t2, shape, which)
         first *= self.scale
@@ -44,9 +44,9 @@ class LoHa(NamedTuple):
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`. base is not read.
 
-        Without cores it is a LoRA of rank K1 K2, taken so where that is less work:
+        Without cores it equals a LoRA of rank K1 K2, which is used if it takes less work:
             up[o, k l] = w1_a[o, k] w2_a[o, l],  down[k l, i] = w1_b[k, i] w2_b[l, i]
-        Else the delta's rows are made, two blocks of 1 MB at a time.
+        Otherwise the delta is made in blocks of rows, two blocks of 1 MB at a time.
         """
         shape = layer.weight.shape
         rank, inputs = self.w1_a.shape[1] * self.w2_a.shape[1], int(np.prod(shape[1:]))
@@ -60,7 +60,7 @@ class LoHa(NamedTuple):
             channels[which] += np.moveaxis(part, layer.axis, 0)
 
     def as_lora(self, shape) -> LoRA:
-        """The same delta as a LoRA of rank K1 K2; only without cores. shape: of the weight"""
+        """Convert to a LoRA of rank K1 K2 with the same delta; only without cores. shape: the weight's shape"""
         first, second = (b.reshape(len(b), -1) for b in (self.w1_b, self.w2_b))
         down = (first[:, None] * second).reshape(-1, first.shape[1])
         up = (self.w1_a[:, :, None] * self.w2_a[:, None]).reshape(shape[0], -1)

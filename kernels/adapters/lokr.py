@@ -1,4 +1,4 @@
-"""LoKr: a Kronecker product of two small matrices, applied without ever being formed."""
+"""LoKr: a Kronecker product of two small matrices, applied without computing the product."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 from refsd.kernels.adapters.layer import Conv2d, Layer, Linear, as_it_is, row_blocks
 from refsd.kernels.adapters.lokr_conv2d import Sliding, add_conv2d
 
-# All buffers of a block together take at most this share of the delta's bytes (or one token, one output row).
+# Limit of all buffers of a block together, as a share of the delta's bytes; at least one token or output row.
 _SHARE = 1 / 28
 
 
@@ -22,8 +22,8 @@ class LoKr(NamedTuple):
     w1:   [O1, I1], or (w1_a [O1, K], w1_b [K, I1])
     w2:   [O2, I2] (a convolution's: [O2, I2, R, S]), or (w2_a [O2, K], w2_b [K, I2 R S]),
           or (w2_a [K, O2], w2_b [K, I2], t2 [K, K, R, S])
-    scale: see scales.py: every trainer has its rule
-    rank:  K, or None where both factors are in full; forward does not read it
+    scale: see scales.py; every trainer has its own rule
+    rank:  K, or None if neither factor is decomposed; forward does not use it
 
     Sums accumulate in the dtype of x, in BLAS's order.
     Source: Yeh et al. 2023 (LyCORIS), section 3.3; Edalati et al. 2022, section 3.2; LyCORIS lokr.py.
@@ -35,11 +35,11 @@ class LoKr(NamedTuple):
     rank: int | None = None
 
     def full_w1(self):
-        """[O1, I1]"""
+        """The slow factor W1, multiplied out. [O1, I1]"""
         return self.w1 if isinstance(self.w1, np.ndarray) else self.w1[0] @ self.w1[1]
 
     def full_w2(self, kernel=()):
-        """[O2, I2] or [O2, I2, R, S]. kernel: (R, S), where the parts do not tell"""
+        """Multiply out the fast factor W2. -> [O2, I2] or [O2, I2, R, S]. kernel: (R, S), if w2 does not show it"""
         if isinstance(self.w2, np.ndarray):
             return self.w2.reshape(*self.w2.shape[:2], *kernel)
         if len(self.w2) == 3:
@@ -49,7 +49,11 @@ class LoKr(NamedTuple):
         return (a @ b.reshape(len(b), -1)).reshape(len(a), -1, *kernel)
 
     def rows(self, shape, which: slice, settled=as_it_is):
-        """The delta's rows `which` alone. shape: of the weight; settled: of each product's result -> [rows, ...]"""
+        """Compute only the rows `which` of the delta. -> [rows, ...]
+
+        shape:   the weight's shape
+        settled: rounds each product's result
+        """
         w1, w2 = (w if isinstance(of, np.ndarray) else settled(w) for w, of in self._full(shape[2:]))
         o1, o2 = np.divmod(np.arange(shape[0])[which], len(w2))
         ones = (1,) * (w2.ndim - 2)
@@ -58,7 +62,7 @@ class LoKr(NamedTuple):
         return settled(product).reshape(-1, *shape[1:])
 
     def _full(self, kernel):
-        """Each factor in full, and what it is given as."""
+        """Return both factors multiplied out, and as given."""
         return (self.full_w1(), self.w1), (self.full_w2(kernel), self.w2)
 
     def delta(self, weight, strength=1.0):
@@ -70,11 +74,11 @@ class LoKr(NamedTuple):
 
             Y = W1 X W2^T          X [I1, I2] is one token's input, folded; Y [O1, O2] its output
 
-        In the order that multiplies less: (X W2^T) takes I1 I2 O2 products and leaves O1 I1 O2, (W1 X) takes
-        O1 I1 I2 and leaves O1 I2 O2; the delta takes O1 O2 I1 I2. For a convolution W2 slides over I1 images of I2
-        channels, and W1 mixes them. Blocks of tokens, or of output rows, keep what is held below 1/24 of the delta.
+        The cheaper order is chosen: X W2^T first takes I1 I2 O2 + O1 I1 O2 products, W1 X first O1 I1 I2 + O1 I2
+        O2; the delta would take O1 O2 I1 I2. In a convolution W2 is applied to I1 images of I2 channels, and W1
+        mixes them. Tokens or output rows are processed in blocks, so that buffers stay below 1/24 of the delta.
 
-        An engine that rounds what it keeps rounds the delta, formed as PEFT forms it: then so does this.
+        An engine that rounds stored results rounds the delta as PEFT computes it, and then so does this method.
         """
         if layer.settled is not as_it_is:
             self._replace(scale=self.scale * strength)._by_rows(x, layer, out)
@@ -122,7 +126,7 @@ class LoKr(NamedTuple):
 
 
 def _chain(w) -> tuple[np.ndarray, ...]:
-    """A factor as the matrices that it applies, in turn: the parts, or their product where that is cheaper."""
+    """List the matrices that apply a factor: its parts, or their product if that is cheaper."""
     if isinstance(w, np.ndarray):
         return (w.reshape(w.shape[:2]),)
     a, b = w
@@ -134,14 +138,14 @@ def _cost(chain) -> int:
 
 
 def _right(h, chain, layer: Linear):
-    """h [T, A, I2] -> h W2^T [T, A, O2]: one product over all rows."""
+    """Compute h W2^T [T, A, O2] from h [T, A, I2], as one product over all rows."""
     for w in chain:
         h = layer.apply(h, w)
     return h
 
 
 def _left(chain, h, layer: Linear):
-    """h [T, I1, B] -> W1 h [T, O1, B]: a product a token."""
+    """Compute W1 h [T, O1, B] from h [T, I1, B], as one product for each token."""
     for w in chain:
         h = np.matmul(w, layer.activation(h))
     return h

@@ -1,4 +1,4 @@
-"""LoKr's convolution through its factors: W2 slides over small images, W1 mixes them."""
+"""Apply LoKr's convolution through its factors: convolve images of few channels with W2, mix them with W1."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,11 @@ from refsd.kernels.adapters.layer import Conv2d
 
 
 class Sliding(NamedTuple):
-    """W2 as convolutions in a row.
+    """W2 as a sequence of convolutions.
 
-    filters: each [out, in, R, S] or, for a 1x1, [out, in]
-    place:   which of them has the layer's geometry; those before it work on the input, those after on the output
+    filters: each [out, in, R, S], or [out, in] for a 1x1
+    place:   index of the filter with the layer's geometry; earlier filters act on the input, later ones on the
+    output
     """
 
     filters: tuple[np.ndarray, ...]
@@ -24,34 +25,34 @@ class Sliding(NamedTuple):
         return h
 
     def products(self, inputs, outputs):
-        """Multiplications over an image of so many pixels."""
+        """Count multiplications. inputs, outputs: pixels of the input and output image"""
         return sum(f.size * (inputs if i < self.place else outputs) for i, f in enumerate(self.filters))
 
     def held(self, inputs, outputs):
-        """Numbers held meanwhile: the input's copy, the patches, and every filter's result."""
+        """Count the numbers in buffers: the input's copy, the patches, and every filter's result."""
         own = self.filters[self.place][0].size * outputs + self.filters[0].shape[1] * inputs
         return own + sum(len(f) * (inputs if i < self.place else outputs) for i, f in enumerate(self.filters))
 
 
 class Blocks(NamedTuple):
-    """rows: output rows at a time; group: images of one factor at a time"""
+    """Block sizes. rows: output rows in a block; group: images of one factor in a block"""
 
     rows: int
     group: int
 
 
 def add_conv2d(x, w1, w2: Sliding, layer: Conv2d, out, share):
-    """Add to `out` what kron(W1, W2) makes of x.
+    """Add the convolution of x with kron(W1, W2) to `out`.
 
         W2 first:  h[i1] = W2 * x[i1];   out[o1] += sum_i1 W1[o1, i1] h[i1]
         W1 first:  z[o1] = sum_i1 W1[o1, i1] x[i1];   out[o1] += W2 * z[o1]
 
     x:     [N, I1 I2, H, W]
-    w1:    [O1, I1], the scale in it
+    w1:    [O1, I1], multiplied by the scale
     out:   [N, O1 O2, P, Q], C-contiguous
-    share: of the weight's size: what all buffers together may take (or one row of one image)
+    share: limit of all buffers, as a share of the weight's size; at least one row of one image
 
-    In the order that multiplies less: as many convolutions by W2 as W1 has columns, or rows.
+    The cheaper order is chosen: W2 first takes one convolution for each column of W1, W1 first one for each row.
     """
     N, _, H, W = x.shape
     P, Q = out.shape[2:]
@@ -82,14 +83,14 @@ def _w2_first(x, w1, w2, layer, y, group):
 
 def _w1_first(x, w1, w2, layer, y, group):
     for o in range(0, len(y), group):
-        # [group, I1] times the rows of each channel, [I1, W] of them: -> [I2, H, group, W]
+        # [group, I1] times [I1, W] for each channel and row -> [I2, H, group, W]
         z = np.matmul(w1[o : o + group], x.transpose(1, 2, 0, 3))
         for i in range(z.shape[2]):
             y[o + i] += w2(np.ascontiguousarray(z[:, :, i])[None], layer)[0]
 
 
 def _input_rows(layer: Conv2d, H, first, last) -> tuple[slice, Conv2d]:
-    """The input rows that the output rows first..last read, and the layer with what padding is left to them."""
+    """Find the input rows that output rows first..last read. -> these rows, the layer with the remaining padding"""
     top, _, left, right = layer.padding
     above = first * layer.stride - top
     below = (last - 1) * layer.stride - top + (layer.weight.shape[2] - 1) * layer.dilation + 1
@@ -100,7 +101,7 @@ def _input_rows(layer: Conv2d, H, first, last) -> tuple[slice, Conv2d]:
 
 
 def _blocks(w2: Sliding, layer: Conv2d, image, output, allowed, w2_first) -> Blocks:
-    """As many rows as take half of what is allowed, and as many images as take the rest."""
+    """Choose block sizes: rows that fill half of the limit, and images that fill the rest."""
     (H, W), (P, Q) = image, output
     span = (layer.weight.shape[2] - 1) * layer.dilation + 1
 
@@ -111,6 +112,6 @@ def _blocks(w2: Sliding, layer: Conv2d, image, output, allowed, w2_first) -> Blo
     while rows > 1 and w2.held(*pixels(rows)) > allowed // 2:
         rows -= 1
     inputs, outputs = pixels(rows)
-    # W2 first: a group of results, and one of their mixtures. W1 first: a group of mixtures.
+    # Buffers. W2 first: a group of W2's results, and a group of their mixtures. W1 first: a group of mixtures.
     each = 2 * len(w2.filters[-1]) * outputs if w2_first else w2.filters[0].shape[1] * inputs
     return Blocks(rows, max(1, (allowed - w2.held(inputs, outputs)) // each))

@@ -1,4 +1,4 @@
-"""LoRA: a product of two thin matrices beside the weight."""
+"""LoRA: add a product of two thin matrices to the weight."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class LoRA(NamedTuple):
     up:    [O, K]
     mid:   [K, K, R, S] or None
     scale: alpha / rank, see scales.py
-    bias:  [O] or None, times the scale: PEFT's lora_bias
+    bias:  [O] or None, already multiplied by the scale: PEFT's lora_bias
 
     Sums accumulate in the dtype of x, in BLAS's order.
     Source: Hu et al. 2021, section 4.1; LyCORIS locon.py (convolution and core).
@@ -30,7 +30,7 @@ class LoRA(NamedTuple):
     bias: np.ndarray | None = None
 
     def rows(self, shape, which: slice):
-        """The delta's rows `which` alone. shape: of the weight -> [rows, ...]"""
+        """Compute only the rows `which` of the delta. shape: the weight's shape -> [rows, ...]"""
         up = self.scale * self.up[which]
         if self.mid is None:
             return (up @ self.down.reshape(len(self.down), -1)).reshape(-1, *shape[1:])
@@ -42,13 +42,13 @@ class LoRA(NamedTuple):
         return strength * self.rows(weight.shape, slice(None))
 
     def bias_delta(self, bias, strength=1.0):
-        """What is added to the layer's bias, [O]; None where there is nothing."""
+        """Return the difference of the layer's bias, [O]; None if there is none."""
         return None if self.bias is None else strength * self.scale * self.bias
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`: down to K channels, and up again. base is not read.
 
-        Cost: K (I + O) products a token, where the delta takes O I K once and I O a token.
+        Cost: K (I + O) products a token; the delta would cost O I K once, and I O a token.
         """
         if isinstance(layer, Linear):
             wide = layer.apply(layer.apply(x, self.down), self.up)

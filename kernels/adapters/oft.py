@@ -1,4 +1,4 @@
-"""OFT: the weight turned by a block-diagonal rotation, on its output or on its input."""
+"""OFT: rotate the weight by a block-diagonal matrix, on its output or on its input."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from refsd.kernels.adapters.strengths import TurnShares, turn_lycoris
 
 
 class Stage(NamedTuple):
-    """Channels are put in an order, each block of b of them is multiplied as a row vector, and all go back.
+    """Permute channels, multiply each block of b channels (a row vector) with a matrix, and undo the permutation.
 
         v = x[order];  u[k b : (k + 1) b] = v[k b : (k + 1) b] blocks[k];  y[order] = u
 
-    blocks: [n, b, b], n b the number of channels
-    order:  [n b] or None: as they are
+    blocks: [n, b, b], where n b is the number of channels
+    order:  [n b], the permutation; None: no permutation
     """
 
     blocks: np.ndarray
@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 def turn(x, stages):
-    """Each stage in turn, on the last axis. x: [..., D] -> the same. Cost: b products an element and a stage."""
+    """Apply the stages in turn to the last axis. x: [..., D] -> [..., D]. Cost: b products an element and stage."""
     for blocks, order in stages:
         n, b, _ = blocks.shape
         v = (x if order is None else x[..., order]).reshape(-1, n, b)
@@ -38,12 +38,12 @@ def turn(x, stages):
 
 
 def transposed(stages):
-    """The stages of the transposed matrix."""
+    """Return the stages of the transposed matrix."""
     return tuple(Stage(np.swapaxes(s.blocks, -1, -2), s.order) for s in reversed(stages))
 
 
 def weakened(stages, share):
-    """Each block between the identity (share 0) and itself (1)."""
+    """Interpolate each block between the identity (share 0) and itself (share 1)."""
     if share == 1:
         return stages
     return tuple(
@@ -54,13 +54,13 @@ def weakened(stages, share):
 
 class OutputRotation(NamedTuple):
     """
-        weight <- gain * (weight^T stages)^T             the rows of the weight are turned; the bias is not
+        weight <- gain * (weight^T stages)^T             rotates the output channels; the bias is not rotated
 
-    LyCORIS's diag_oft and boft, kohya's OFT, ComfyUI's and A1111's.
+    Used by LyCORIS's diag_oft and boft, and by the OFT of kohya, ComfyUI and A1111.
 
     stages: of O channels
     gain:   [O] or None
-    shares: where a strength enters: a function of strengths.py
+    shares: how a strength enters: a function of strengths.py
     """
 
     stages: tuple[Stage, ...]
@@ -68,7 +68,7 @@ class OutputRotation(NamedTuple):
     shares: Callable[[float], TurnShares] = turn_lycoris
 
     def _turned(self, columns, strength):
-        """columns: [..., O] -> what is added to them"""
+        """Compute the difference that the rotation makes. columns: [..., O] -> [..., O]"""
         whole, share = self.shares(strength)
         y = turn(columns, weakened(self.stages, share))
         if self.gain is not None:
@@ -82,7 +82,7 @@ class OutputRotation(NamedTuple):
         return np.moveaxis(self._turned(np.moveaxis(weight, 0, -1), strength), -1, 0)
 
     def forward(self, x, base, layer: Layer, out, strength=1.0):
-        """Add delta's output to `out`: what turns the rows turns the output. base: the layer's own, with bias.
+        """Add delta's output to `out` by rotating the output itself. base: the layer's own output, with its bias.
 
         Cost: b products an output and a stage. x is not read.
         """
@@ -92,10 +92,10 @@ class OutputRotation(NamedTuple):
 
 class InputRotation(NamedTuple):
     """
-        weight <- gain * (weight stages^T)        the columns are turned: weight (x stages) instead of weight x
+        weight <- gain * (weight stages^T)        rotates the columns: weight (x stages) instead of weight x
 
-    PEFT's OFT and BOFT. A convolution's columns are its I R S taps; one of 1x1 and a linear layer turn their input.
-    PEFT knows no strength but 1; here a strength is a share of the way to the turned weight.
+    Used by PEFT's OFT and BOFT. A convolution's columns are its I R S taps; a 1x1 convolution and a linear layer
+    rotate their input. PEFT has only strength 1; here a strength interpolates to the rotated weight.
 
     stages: of I (I R S) channels
     gain:   [O] or None
@@ -105,7 +105,7 @@ class InputRotation(NamedTuple):
     gain: np.ndarray | None = None
 
     def rows(self, weight):
-        """What is added to some rows of the weight, but for the gain. weight: [rows, ...] -> the same shape"""
+        """Compute the difference of some rows of the weight, without the gain. weight: [rows, ...] -> same shape"""
         flat = weight.reshape(len(weight), -1)
         return (turn(flat, transposed(self.stages)) - flat).reshape(weight.shape)
 
@@ -119,9 +119,9 @@ class InputRotation(NamedTuple):
     def forward(self, x, base, layer: Layer, out, strength=1.0):
         """Add delta's output to `out`. base: the layer's own output, its bias included.
 
-        A linear layer runs once more, on the turned input less the input. A convolution's taps overlap in its
-        input: its turned rows are made, 1 MB at a time. (PEFT's OFT turns the patches, then adds the overlaps up:
-        its forward is not its merged weight where the filter is larger than 1x1.)
+        A linear layer runs once more, on the rotated input minus the input. A convolution's taps overlap in its
+        input, so the rotated rows of its weight are computed, 1 MB at a time. (PEFT's OFT rotates the patches and
+        adds up their overlaps: for filters larger than 1x1 its forward differs from its merged weight.)
         """
         if isinstance(layer, Linear):
             part = layer.apply(turn(x, self.stages) - x, layer.weight)
@@ -137,5 +137,5 @@ class InputRotation(NamedTuple):
 
 
 def diagonal(q) -> tuple[Stage, ...]:
-    """LyCORIS's diag_oft, kohya's OFT: one stage, R by cayley. q: [n, b, b], skew"""
+    """Return the single stage of LyCORIS's diag_oft and kohya's OFT, with R from cayley. q: [n, b, b], skew"""
     return (Stage(cayley(q)),)

@@ -1,15 +1,15 @@
-"""Rotations from free parameters, by Cayley's transform."""
+"""Compute rotations from free parameters by the Cayley transform."""
 
 import numpy as np
 
 
 def skew(blocks):
-    """Q = B - B^T. blocks: [..., b, b]. LyCORIS's and kohya's; PEFT's BOFT takes half of it."""
+    """Compute Q = B - B^T, as LyCORIS and kohya do; PEFT's BOFT uses half of it. blocks: [..., b, b]"""
     return blocks - np.swapaxes(blocks, -1, -2)
 
 
 def skew_from_upper(values, size):
-    """The skew matrix whose upper triangle, row by row, is `values`: PEFT's OFT.
+    """Make the skew matrix whose upper triangle, row by row, is `values`, as PEFT's OFT does.
 
     values: [n, size (size - 1) / 2] -> [n, size, size]
     """
@@ -20,7 +20,7 @@ def skew_from_upper(values, size):
 
 
 def limited(q, limit):
-    """Q shrunk to the Frobenius norm `limit`, all blocks together, if it is longer. limit 0: as it is.
+    """Shrink Q if the Frobenius norm of all blocks together exceeds `limit`; 0 means no limit.
 
     LyCORIS: limit = alpha O; ComfyUI: alpha. The norm has 1e-8 added to it.
     """
@@ -29,13 +29,13 @@ def limited(q, limit):
 
 
 def clamped(q, limit):
-    """The same as kohya and A1111 have it: both norms have 1e-8 added to them."""
+    """Shrink Q like `limited`, but as kohya and A1111 do: 1e-8 is added to both norms."""
     norm = np.sqrt(np.sum(np.square(q)))
     return q * ((min(norm, limit) + 1e-8) / (norm + 1e-8)) if limit != 0 else q
 
 
 def limited_each(q, limit):
-    """Each block shrunk to the Frobenius norm limit / sqrt(n), if it is longer: PEFT's coft, its limit eps.
+    """Shrink each block whose Frobenius norm exceeds limit / sqrt(n): PEFT's coft, whose eps is the limit.
 
     q: [n, b, b] -> the same shape. Source: PEFT tuners/oft/layer.py, _project_batch.
     """
@@ -45,7 +45,7 @@ def limited_each(q, limit):
 
 
 def cayley(q):
-    """R = (I + Q) (I - Q)^-1, a rotation. q: [..., b, b], skew -> the same shape
+    """Compute the rotation R = (I + Q) (I - Q)^-1. q: [..., b, b], skew -> the same shape
 
     Source: Qiu et al. 2023 (OFT), section 3.3; LyCORIS diag_oft.py, get_r.
     """
@@ -55,16 +55,16 @@ def cayley(q):
 
 
 def cayley_inverse(q):
-    """R = (I - Q) (I + Q)^-1, the inverse of cayley(q): PEFT's sign. Source: PEFT tuners/oft/layer.py."""
+    """Compute R = (I - Q) (I + Q)^-1, the inverse of cayley(q), for PEFT. Source: PEFT tuners/oft/layer.py."""
     return cayley(-q)
 
 
 def cayley_neumann(q, terms=5):
-    """PEFT's default for OFT: the inverse as the first terms of its series, so that R is nearly a rotation.
+    """Compute PEFT's default for OFT: the inverse is a truncated series, so that R is only nearly a rotation.
 
         R = I + 2 Q + 2 Q^2 + ... + 2 Q^(n - 2) + Q^(n - 1)       n = terms; 3 counts as 4; for 2: I + 2 Q
 
-    Its sign is cayley's, where the exact transform of the same class has the other one.
+    Its sign is that of cayley, although the exact transform of the same PEFT class has the other sign.
 
     q: [..., b, b] -> the same shape
     Source: Qiu et al. 2025 (OFTv2), section 3.2; PEFT tuners/oft/layer.py, _cayley_batch.

@@ -1,6 +1,6 @@
-"""Where a strength s enters an adapter that is no plain difference: a rule for each trainer and engine.
+"""How a strength s enters DoRA and OFT, by the rule of each trainer and engine.
 
-All rules agree at s = 1. Differences (LoRA, LoHa, LoKr, GLoRA, IA3, full) are multiplied by s in all of them.
+All rules agree at s = 1. Adapters that are differences (LoRA, LoHa, LoKr, GLoRA, IA3, full) are multiplied by s.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ class DoRAShares(NamedTuple):
     """
         weight <- weight + whole ((1 + gain (g - 1)) (weight + inner delta) - weight)
 
-    g: the magnitude over a length; where the length is of weight + delta, it is of weight + inner delta
+    g: magnitude / length; the length of weight + delta becomes that of weight + inner delta
     """
 
     whole: float = 1.0
@@ -19,7 +19,7 @@ class DoRAShares(NamedTuple):
 
 
 def dora_lycoris(strength) -> DoRAShares:
-    """The rescaling is weakened, the difference is not: at 0 the weight still has it.
+    """Weaken the rescaling but not the difference, which stays even at strength 0.
 
     Source: LyCORIS 4.1.3 functional/general.py, weight_decompose, as its modules call it.
     """
@@ -27,7 +27,7 @@ def dora_lycoris(strength) -> DoRAShares:
 
 
 def dora_whole(strength) -> DoRAShares:
-    """ComfyUI and A1111: a share of the way from the weight to the merged weight.
+    """Interpolate between the weight and the merged weight, as ComfyUI and A1111 do.
 
     Source: ComfyUI comfy/weight_adapter/base.py, weight_decompose; A1111 extensions-builtin/Lora/network.py.
     """
@@ -35,7 +35,7 @@ def dora_whole(strength) -> DoRAShares:
 
 
 def dora_peft(strength) -> DoRAShares:
-    """The difference is weakened, and the lengths are measured with it: at 0 the rows still have their magnitudes.
+    """Weaken the difference, also in the lengths: at strength 0 the rows still have the learned magnitudes.
 
     Source: PEFT 0.21.2 tuners/lora/layer.py, scale_layer; tuners/lora/dora.py.
     """
@@ -44,9 +44,9 @@ def dora_peft(strength) -> DoRAShares:
 
 class TurnShares(NamedTuple):
     """
-        weight <- weight + whole (gain turned - weight)         each stage's blocks turn (R - 1) + 1
+        weight <- weight + whole (gain turned - weight)         each stage's blocks become turn (R - 1) + 1
 
-    The gain, of OFT with rescale, is in full.
+    The gain of an OFT with rescale is not weakened.
     """
 
     whole: float = 1.0
@@ -54,7 +54,9 @@ class TurnShares(NamedTuple):
 
 
 def turn_lycoris(strength) -> TurnShares:
-    """LyCORIS and kohya: each block between the identity and itself. With a gain, 0 is not the weight.
+    """Interpolate each block between the identity and itself, as LyCORIS and kohya do.
+
+    With a gain, strength 0 does not give back the weight.
 
     Source: LyCORIS 4.1.3 modules/diag_oft.py, make_weight; functional/boft.py; kohya-ss/sd-scripts networks/oft.py.
     """
@@ -62,7 +64,7 @@ def turn_lycoris(strength) -> TurnShares:
 
 
 def turn_comfyui(strength) -> TurnShares:
-    """Both: of one stage the square of the strength is left.
+    """Interpolate both the blocks and the result, as ComfyUI does: one stage has the square of the strength.
 
     Source: ComfyUI comfy/weight_adapter/oft.py and boft.py, calculate_weight.
     """
@@ -70,7 +72,7 @@ def turn_comfyui(strength) -> TurnShares:
 
 
 def turn_whole(strength) -> TurnShares:
-    """A1111: a share of the way from the weight to the merged weight.
+    """Interpolate between the weight and the merged weight, as A1111 does.
 
     Source: A1111 extensions-builtin/Lora/network_oft.py.
     """

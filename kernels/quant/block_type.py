@@ -1,4 +1,4 @@
-"""What a block format tells its callers, and how every format reads its input."""
+"""Describe a block format to its callers, and read scales and words from blocks."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -40,14 +40,14 @@ class BlockType(NamedTuple):
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """The array as one Numba type whoever calls: contiguous and read-only, as a mapped file is."""
+    """Make an array contiguous and read-only, like a mapped file, so that Numba sees only one type."""
     array = np.ascontiguousarray(array).view()
     array.flags.writeable = False
     return array
 
 
 def room(blocks: np.ndarray, block: int, out: np.ndarray | None) -> np.ndarray:
-    """Where n blocks are expanded to: `out`, or memory of its own. -> float32 [n, block], contiguous"""
+    """Return the array into which n blocks are expanded: `out`, or a new one. -> float32 [n, block], contiguous"""
     if out is None:
         return np.empty((len(blocks), block), np.float32)
     assert out.shape == (len(blocks), block) and out.dtype == np.float32 and out.flags.c_contiguous

@@ -1,4 +1,4 @@
-"""One scale for each group of weights whose magnitudes lie on a grid: the search behind IQ2 and IQ3."""
+"""Fit one scale for each group of weights whose magnitudes lie on a grid: the search behind IQ2 and IQ3."""
 
 from typing import NamedTuple
 
@@ -9,16 +9,16 @@ from refsd.kernels._jit import kernel
 from refsd.kernels.quant.rounding import clipped
 
 AT_ONCE = 16
-# Added to the row of a part whose point is beside the grid.
+# Added to a part's row if the part's point is not on the grid.
 BESIDE = 1 << 20
 
 
 class GridRule(NamedTuple):
-    """How a format searches.
+    """Parameters of a format's search.
 
-    reach, step: which scales are tried: those that take `largest` to 2 top - 1 + step t, t in -reach .. reach
-    every:       at the end all rows are looked for anew, not only those of points beside the grid
-    always:      even where no point is beside the grid
+    reach, step: the trial scales: those that map `largest` to 2 top - 1 + step t, t in -reach .. reach
+    every:       the final search covers all rows, instead of only those whose points are not on the grid
+    always:      do the final search even if all points are on the grid
     """
 
     reach: int
@@ -66,7 +66,10 @@ def _search(x, weights, roots, largest, start, table, rule):
 
 @kernel(parallel=False, inline=False)
 def _search_group(group, largest, scale, table, rule, rows, trial, cost):
-    """Fill in `rows`. trial: int32 [2, size / width] and cost: float32 [width * base] are scratch. -> scale"""
+    """Search one group and write `rows`. -> scale
+
+    trial, cost: scratch, int32 [2, size / width] and float32 [width * base]
+    """
     x, weights, roots = group
     tried, kept = trial[0], trial[1]
     score = np.float32(0)
@@ -97,7 +100,7 @@ def _search_group(group, largest, scale, table, rule, rows, trial, cost):
 
 @kernel(parallel=False)
 def _sums(x, weights, rows, levels):
-    """sum_j w_j x_j v_j and sum_j w_j v_j^2 for the values v of these rows."""
+    """Compute sum_j w_j x_j v_j and sum_j w_j v_j^2 for the values v of these rows."""
     sum_vx, sum_v2 = np.float32(0), np.float32(0)
     width = levels.shape[1]
     for k in range(rows.shape[0]):
@@ -112,7 +115,7 @@ def _sums(x, weights, rows, levels):
 
 @kernel(parallel=False, inline=False)
 def _row(x, roots, k, inverse, scale, table, cost):
-    """The row for part k of a group; plus BESIDE, where the part's point is not on the grid."""
+    """Find the row for part k of a group; add BESIDE if the part's point is not on the grid."""
     width, base = table.levels.shape[1], table.base
     point = 0
     for i in range(width - 1, -1, -1):

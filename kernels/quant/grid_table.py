@@ -1,4 +1,4 @@
-"""Which rows of a grid are near to a point that the grid lacks."""
+"""Tabulate the rows of a grid that are nearest to each point outside the grid."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class GridTable(NamedTuple):
 
 
 def grid_table(grid: np.ndarray, distances: int) -> GridTable:
-    """All rows within the `distances` smallest distances of each point beside the grid.
+    """Find, for each point that is not on the grid, all rows within its `distances` smallest distances.
 
     grid: int8 [rows, width], any ascending values for the levels
 

@@ -1,7 +1,7 @@
-"""What a column's importance makes of a weight's error.
+"""Compute the weights of quantization errors from an importance matrix.
 
 An importance matrix holds a number for each column of a weight matrix: the mean square of the activations that
-met it.
+were multiplied by it.
 """
 
 import numba
@@ -35,7 +35,7 @@ def every_row(importance, x):
 
 
 def error_weights(x, importance, span, factor, divisor=None):
-    """How much an error of each element counts.
+    """Compute the weight of each element's error.
 
         w = importance sqrt(factor sum(x^2) / divisor + x^2),    the sum over each `span` elements
 

@@ -1,4 +1,4 @@
-"""The integers inside a block: what it expands to once its floating-point scales are one.
+"""Extract the integers of a block: the values to which it expands if its floating-point scales are 1.
 
 ggml never expands a weight to multiply it: it multiplies these integers with an activation's codes, exactly, and
 only then applies the scales. A weight is q for the 32-wide types, and q times its group's integer scale for the

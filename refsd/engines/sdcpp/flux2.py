@@ -85,8 +85,7 @@ def _vae_flags(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> lis
 
 
 def _decoder(call: Call) -> dict[str, np.ndarray]:
-    """Decode each item as one picture of a batch. The case's latent is denormalised here, as sd-cli does outside
-    its graph."""
+    """Decode each item as one picture of a batch, denormalised here as sd-cli does outside its graph."""
     z = f32(batch_denorm(call.arrays["z"].astype(np.float64), *_statistics(call), _EPS))
     args = [*call.args, *one_step(1), *size(z, _SCALE), "-b", str(len(z))]
     with scratch() as folder:
@@ -95,7 +94,7 @@ def _decoder(call: Call) -> dict[str, np.ndarray]:
 
 
 def _encoder(call: Call) -> dict[str, np.ndarray]:
-    """Encode each item, then normalise the latent here, as sd-cli does outside its graph."""
+    """Encode each item and normalise the latent, which sd-cli does outside its graph."""
     mean = encoded(call).astype(np.float64)
     return {"mean": batch_norm(mean, *_statistics(call), _EPS)}
 
