@@ -55,8 +55,8 @@ def offered() -> list[str]:
 
 def resolve(checkpoint: Checkpoint, name: str) -> str:
     """Return the component that a name or alias stands for in this checkpoint."""
-    meant = ALIASES.get(name, (name,))
-    return next((one for one in meant if COMPONENTS[one].part in checkpoint.components), meant[0])
+    candidates = ALIASES.get(name, (name,))
+    return next((one for one in candidates if COMPONENTS[one].part in checkpoint.components), candidates[0])
 
 
 class _Beside(Mapping[str, StoredTensor]):

@@ -154,7 +154,7 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
         image_cfg_scale = next(scale for scale in scales if scale is not None)
     if settings.negative_prompt and cfg_scale == 1:
         why = f"{own.title}'s guidance is distilled into its weights; " if own.cfg_scale == 1 else ""
-        notices += (f"--negative-prompt is not read: {why}only a --cfg-scale other than 1 asks for it",)
+        notices += (f"--negative-prompt is not read: {why}it needs a --cfg-scale other than 1",)
     return Plan(
         convention=convention,
         prompt=settings.prompt,

@@ -60,7 +60,7 @@ def negative(clip_skip: int | None, own: int) -> int:
 
 
 def skipped(clip_skip: int | None, own: int) -> int:
-    """Skip so many layers more than the family does. Source: diffusers encode_prompt, clip_skip."""
+    """Skip `clip_skip` layers more than the family does. Source: diffusers encode_prompt, clip_skip."""
     return own + (clip_skip or 0)
 
 

@@ -46,13 +46,13 @@ def by_parts(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
     for part in parts:
         assert part is not None
         group = [(token, part[1]) for token in tokenizer.encode(part[0])]
-        torn = len(group) >= _LONG
+        splittable = len(group) >= _LONG
         while group:
             room = ROOM - len(done[-1])
             if len(group) <= room:
                 done[-1] += group
                 break
-            if torn:
+            if splittable:
                 done[-1] += group[:room]
                 group = group[room:]
             done.append([])

@@ -102,16 +102,16 @@ def _fits(parts: Mapping[str, Shape], target: Target, weight: Shape) -> bool:
     if not weight:
         return True
     rows = target.count or weight[0]
-    told: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for part, axis, size in (("up", 0, rows), ("hada_w1_a", 0, rows), ("diff", 0, rows)):
         if len(parts.get(part, ())) > axis and "hada_t1" not in parts:
-            told.append((parts[part][axis], size))
+            pairs.append((parts[part][axis], size))
     if len(weight) > 1 and len(parts.get("down", ())) > 1:
-        told.append((parts["down"][1], weight[1]))
+        pairs.append((parts["down"][1], weight[1]))
     if len(parts.get("lokr_w1", ())) == 2 and len(parts.get("lokr_w2", ())) > 1:
-        told.append((parts["lokr_w1"][0] * parts["lokr_w2"][0], rows))
-        told.append((parts["lokr_w1"][1] * parts["lokr_w2"][1], weight[1] if len(weight) > 1 else 0))
-    return all(found == expected for found, expected in told)
+        pairs.append((parts["lokr_w1"][0] * parts["lokr_w2"][0], rows))
+        pairs.append((parts["lokr_w1"][1] * parts["lokr_w2"][1], weight[1] if len(weight) > 1 else 0))
+    return all(found == expected for found, expected in pairs)
 
 
 def _kind(parts: Mapping[str, str], shapes: Mapping[str, Shape]) -> str | None:

@@ -113,10 +113,10 @@ def of_component(settings: Mapping[str, dict[str, Any]], component: str) -> tupl
     component: name in a checkpoint, as "unet"
     """
     for name, found in settings.items():
-        meant = _ENCODERS.get(name, DENOISERS)
+        components = _ENCODERS.get(name, DENOISERS)
         if not name:
             return PREFIX, found
-        if component in meant:
+        if component in components:
             return f"{name}.", found
     return "", {}
 
@@ -170,11 +170,12 @@ def _check(where: str, settings: Mapping[str, Any]) -> None:
                 f"{where}: {setting} is {_short(settings[setting])}: refsd does not compute that; merge the "
                 "adapter with PEFT"
             )
-    begun = settings.get("init_lora_weights")
-    if isinstance(begun, str) and begun.lower().startswith(_CHANGES_THE_MODEL):
+    initial = settings.get("init_lora_weights")
+    if isinstance(initial, str) and initial.lower().startswith(_CHANGES_THE_MODEL):
         raise BadInput(
-            f"{where}: init_lora_weights is {_short(begun)}: PEFT takes the beginning out of the model's weights, "
-            "which refsd does not; save it with path_initial_model_for_weight_conversion, as a plain LoRA"
+            f"{where}: init_lora_weights is {_short(initial)}: PEFT takes the beginning out of the "
+            "model's weights, which refsd does not; save it with path_initial_model_for_weight_conversion, "
+            "as a plain LoRA"
         )
     for setting, (low, high) in _NUMBERS.items():
         value = settings.get(setting)

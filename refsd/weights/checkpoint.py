@@ -78,7 +78,7 @@ def open_checkpoint(
     """Open a file or a diffusers folder, and check that no tensor is missing and none is left over.
 
     parts: key of PART_FLAGS -> file whose component replaces the model's
-    path:  may be None where parts are given
+    path:  file or folder; None: only the files in `parts`
     mapped: True reads headers only and maps the files, which must not change while the checkpoint is used (see
             open_weights); False reads all files into memory
 

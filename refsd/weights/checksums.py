@@ -59,14 +59,14 @@ def damage(path: Path) -> str:
         text = ""
     lines = [_LINE.fullmatch(line) for line in text.splitlines()]
     if not lines or None in lines:
-        return f"{beside(path).name} is no list of SHA-256"
+        return f"{beside(path).name} is not a list of SHA-256 checksums"
     expected = {line[2]: line[1] for line in lines if line}
     found = {_name(file, path): file for file in _files(path)}
     if found.keys() != expected.keys():
         return f"it holds other files than {beside(path).name} lists: {sorted(found.keys() ^ expected.keys())[:3]}"
     for name, file in found.items():
         if not _regular(file):
-            return f"{name} is no regular file"
+            return f"{name} is not a regular file"
         digest = _sha256(file)
         if digest != expected[name]:
             return f"{name} has SHA-256 {digest[:16]}..., expected {expected[name][:16]}..."

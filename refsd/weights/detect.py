@@ -105,7 +105,9 @@ def foreign_family(names: Iterable[str]) -> str | None:
 
 
 def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str, FoundComponent], list[str]]:
-    """Find the components, and the names that belong to none. At most one component has names without a prefix.
+    """Find the components, and the names that belong to none.
+
+    At most one component has names without a prefix; it is the first in CANDIDATES that fits.
 
     Raises BadInput if the names fit two denoisers, or one component in two places.
     """

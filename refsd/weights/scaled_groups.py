@@ -80,7 +80,7 @@ def join(at: str, name: str, kind: str, headers: Mapping[str, Header], read: Rea
     if header.type != form.kept or len(header.shape) != 2:
         raise BadInput(f"{at}: {header.type} {list(header.shape)} in the format {kind}; a matrix of {form.kept}")
     if layer + SMOOTHED in headers:
-        raise BadInput(f"{at}: its columns are smoothed ({shown(layer + SMOOTHED)}): refsd does not read that")
+        raise BadInput(f"{at}: its columns are smoothed ({shown(layer + SMOOTHED)}), which refsd does not support")
     rows, columns = header.shape[0], header.shape[1] * form.a_byte
     if not rows or not columns or rows % form.pad or columns % form.pad:
         raise BadInput(f"{at}: {kind} of [{rows}, {columns}]; multiples of {form.pad} expected")

@@ -20,7 +20,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
 
-LARGE = 2**20  # bytes; a smaller tensor's pages are not given back
+LARGE = 2**20  # bytes; only tensors of at least this size give their memory back
 EXPECTED = "a .safetensors, .gguf or torch file (.ckpt, .pt, .pth, .bin)"
 
 # The content of a file: mapped, or read into memory.
