@@ -53,7 +53,7 @@ def _answer(call: Call, scale: int, patch: int, *tables: np.ndarray) -> dict[str
     args = [*call.args, *one_step(N), *size(x, scale)]
     if mask is None:
         args.append("--chroma-disable-dit-mask")
-    return {"out": outputs(call.program, args, items, fed=-len(own))}
+    return {"out": outputs(call, args, items, fed=-len(own))}
 
 
 def _refuses(scale: int):

@@ -13,19 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.components import COMPONENTS
 from refsd.engines.sdcpp import chroma as sdcpp_chroma
 from refsd.engines.sdcpp import families as sdcpp_families
 from refsd.engines.sdcpp import flux2 as sdcpp_flux2
 from refsd.engines.sdcpp import sd1 as sdcpp_sd1
 from refsd.engines.sdcpp import text as sdcpp_text
 from refsd.engines.sdcpp import unets as sdcpp_unets
+from refsd.engines.sdcpp.layers import layer_taps
 from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.reach import Call, Reach, scratch
+from refsd.engines.sdcpp.tap import Graph
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.weights.checkpoint import open_checkpoint
 
 # (family, operation) -> how to run it inside sd-cli
 REACHES: dict[tuple[str, str], Reach] = {
@@ -77,12 +81,30 @@ class SdcppEngine:
         return tuple(DEVIATIONS[name] for name in REACHES[case.model.family, case.op].deviations)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        return self._run(case, inputs, None)
+
+    def run_tapped(
+        self, case: Case, inputs: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The taps are layers with weights; what stands between two of them is judged with the layer after it."""
+        assert case.model is not None and self._model_files is not None
+        graphs: list[Graph] = []
+        outputs = self._run(case, inputs, graphs)
+        part = COMPONENTS[case.op.removeprefix("model/")].part or ""
+        weights = open_checkpoint(self._model_files(case.model, "ldm")).components[part].weights
+        taps = layer_taps(graphs, weights)
+        # sd-cli computes the last layer for a reference's tokens as well, and drops them after it.
+        if "reference" in case.inputs:
+            taps.pop("final_layer.linear", None)
+        return outputs, taps
+
+    def _run(self, case: Case, inputs: Mapping[str, StoredTensor], graphs: list[Graph] | None):
         assert case.model is not None and self._model_files is not None
         arrays = {name: tensor.values() for name, tensor in inputs.items()}
         reach = REACHES[case.model.family, case.op]
         with scratch() as folder:
             args = reach.flags(self._model_files, case.model, folder) + (["--fa"] if self._flash else [])
-            return reach.answer(Call(self._program, args, case, arrays, self._model_files, folder))
+            return reach.answer(Call(self._program, args, case, arrays, self._model_files, folder, graphs))
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[EngineSearch]:

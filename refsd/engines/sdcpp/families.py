@@ -62,7 +62,7 @@ def _flux(call: Call) -> dict[str, np.ndarray]:
         args = [*call.args, *one_step(N), *size(x, LATENT)]
         if "reference" in more:
             args += picture_to_edit(folder, more["reference"], LATENT)
-        return {"out": outputs(call.program, args, items, fed=-1, skip=(CLIP_L_GRAPH,))}
+        return {"out": outputs(call, args, items, fed=-1, skip=(CLIP_L_GRAPH,))}
 
 
 def _refuses_flux(case: Case) -> str | None:
@@ -91,7 +91,7 @@ def _zimage(call: Call) -> dict[str, np.ndarray]:
     t = f32(1000 * call.arrays["timesteps"])
     items = [(t[n : n + 1], context[n], x[n], table) for n in range(len(x))]
     args = [*call.args, *one_step(len(x)), *size(x, LATENT), "-p", " cat" * (J - _TEMPLATE)]
-    return {"out": -outputs(call.program, args, items, fed=-1, skip=(qwen3_graph(J),))}
+    return {"out": -outputs(call, args, items, fed=-1, skip=(qwen3_graph(J),))}
 
 
 def _refuses_zimage(case: Case) -> str | None:
@@ -126,7 +126,7 @@ def _esrgan(call: Call) -> dict[str, np.ndarray]:
             picture = folder / "in.png"
             Image.new("RGB", x.shape[:0:-1]).save(picture)
             args = [*call.args, "-i", str(picture), "-o", str(folder / "out.png")]
-            answers.append(outputs(call.program, args, [(f32(x),)])[0])
+            answers.append(outputs(call, args, [(f32(x),)])[0])
     return {"out": np.stack(answers)}
 
 
@@ -141,7 +141,7 @@ def _mmdit(call: Call) -> dict[str, np.ndarray]:
     rows = zip(*(f32(call.arrays[name]) for name in ("timesteps", "context", "y")), x, strict=True)
     items = [(f32(t).reshape(1), context, y, item) for t, context, y, item in rows]
     args = [*call.args, *one_step(len(x)), *size(x, LATENT)]
-    return {"out": outputs(call.program, args, items, skip=(CLIP_L_GRAPH,))}
+    return {"out": outputs(call, args, items, skip=(CLIP_L_GRAPH,))}
 
 
 def _refuses_mmdit(case: Case) -> str | None:
@@ -161,7 +161,7 @@ def _t5(call: Call) -> dict[str, np.ndarray]:
     table = np.zeros((_CHUNK, _CHUNK), np.int32)
     args = [*call.args, *one_step(1), "-W", "64", "-H", "64"]
     ids = call.arrays["input_ids"].astype(np.int32)
-    rows = [outputs(call.program, args, [(row, table)], fed=1, skip=(CLIP_L_GRAPH,)) for row in ids]
+    rows = [outputs(call, args, [(row, table)], fed=1, skip=(CLIP_L_GRAPH,)) for row in ids]
     return {"last_hidden_state": np.concatenate(rows)}
 
 

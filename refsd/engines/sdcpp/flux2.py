@@ -66,7 +66,7 @@ def _answer(call: Call, encoder: str) -> dict[str, np.ndarray]:
     with scratch() as folder:
         args = [*call.args, *one_step(len(x)), *size(x, _SCALE)]
         args += [flag for part in more.values() for flag in picture_to_edit(folder, part, _SCALE)]
-        return {"out": outputs(call.program, args, items, fed=-1, skip=(encoder,))}
+        return {"out": outputs(call, args, items, fed=-1, skip=(encoder,))}
 
 
 def _refuses(case: Case) -> str | None:
@@ -90,7 +90,7 @@ def _decoder(call: Call) -> dict[str, np.ndarray]:
     args = [*call.args, *one_step(1), *size(z, _SCALE), "-b", str(len(z))]
     with scratch() as folder:
         args += ["-o", str(folder / "out.png")]
-        return {"out": outputs(call.program, args, [(item,) for item in z], skip=(qwen3_graph(_TOKENS),))}
+        return {"out": outputs(call, args, [(item,) for item in z], skip=(qwen3_graph(_TOKENS),))}
 
 
 def _encoder(call: Call) -> dict[str, np.ndarray]:

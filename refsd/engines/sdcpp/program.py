@@ -69,6 +69,7 @@ class Program:
         ops="",
         stop: tuple[int, str] | None = None,
         skip: Iterable[str] = (),
+        weights: bool = False,
     ) -> Finished:
         """Run the program with the tap; refsd.engines.sdcpp.tap.environment explains the arguments.
 
@@ -76,7 +77,7 @@ class Program:
         therefore slower than the program's best.
         """
         with tempfile.TemporaryDirectory(prefix="refsd-tap-") as folder:
-            tapped = {"OMP_WAIT_POLICY": "passive", **tap(Path(folder), feeds, nodes, ops, stop, skip)}
+            tapped = {"OMP_WAIT_POLICY": "passive", **tap(Path(folder), feeds, nodes, ops, stop, skip, weights)}
             log = self._start(["-v", *args], tapped)
             return Finished(log, timings(log), read(Path(folder)))
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from refsd.engines.sdcpp.program import Program
-from refsd.engines.sdcpp.tap import Feed, signature
+from refsd.engines.sdcpp.tap import Feed, Graph, signature
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure, ModelFiles
 
@@ -28,6 +28,7 @@ class Call(NamedTuple):
     arrays:      the case's inputs
     model_files: returns the other checkpoints that sd-cli must load
     folder:      scratch folder
+    graphs:      collects the items' graphs if the layers inside are wanted; None if not
     """
 
     program: Program
@@ -36,6 +37,7 @@ class Call(NamedTuple):
     arrays: Arrays
     model_files: ModelFiles
     folder: Path
+    graphs: list[Graph] | None = None
 
 
 class Reach(NamedTuple):
@@ -62,7 +64,7 @@ def whole_file(model_files: ModelFiles, model: ModelRecipe, folder: Path) -> lis
 
 
 def outputs(
-    program: Program,
+    call: Call,
     args: list[str],
     items: list[tuple[np.ndarray, ...]],
     fed: int | None = None,
@@ -78,11 +80,14 @@ def outputs(
     """
     kind = signature(items[0])
     feeds = [Feed(item, n, array) for n, item in enumerate(items) for array in item[:fed]]
-    finished = program.run_tapped(args, feeds, stop=(len(items), kind), skip=skip)
+    stop = len(items), kind
+    finished = call.program.run_tapped(args, feeds, stop=stop, skip=skip, weights=call.graphs is not None)
     graphs = [graph for graph in finished.graphs if graph.signature == kind]
     if len(graphs) != len(items):
         seen = "; ".join(sorted({graph.signature for graph in finished.graphs})) or "none at all"
         raise EngineFailure(f"expected {len(items)} graphs with inputs {kind}, sd-cli computed {seen}")
+    if call.graphs is not None:
+        call.graphs.extend(graphs)
     return np.stack([graph.output for graph in graphs])
 
 

@@ -26,7 +26,7 @@ def _unet(call: Call) -> dict[str, np.ndarray]:
     rows = zip(*(call.arrays[name] for name in _UNET_INPUTS), strict=True)
     items = [(f32(x), f32(t).reshape(1), f32(c)) for x, t, c in rows]
     args = [*call.args, *size(call.arrays["x"], LATENT), "--steps", str(len(items)), "--sampling-method", "euler"]
-    return {"out": outputs(call.program, [*args, "-p", "a", "--cfg-scale", "1"], items)}
+    return {"out": outputs(call, [*args, "-p", "a", "--cfg-scale", "1"], items)}
 
 
 def _clip(call: Call) -> dict[str, np.ndarray]:
@@ -35,7 +35,7 @@ def _clip(call: Call) -> dict[str, np.ndarray]:
     mask = np.zeros((_TOKENS, _TOKENS), np.float32)
     prompt = " ".join(["cat"] * (75 * (len(ids) - 1) + 1))
     items = [(row, mask) for row in ids]
-    hidden = outputs(call.program, [*call.args, "-p", prompt, "-W", "64", "-H", "64"], items, fed=1)
+    hidden = outputs(call, [*call.args, "-p", prompt, "-W", "64", "-H", "64"], items, fed=1)
     # sd-cli computes no pooled vector for SD 1.x; it is the row of the hidden states at the first EOS token.
     first_eos = np.argmax(ids == call.case.params.get("eos", _EOS), axis=1)
     return {"last_hidden_state": hidden, "pooled": hidden[np.arange(len(ids)), first_eos]}
@@ -47,7 +47,7 @@ def vae_decoder(call: Call) -> dict[str, np.ndarray]:
     args = [*call.args, *size(call.arrays["z"], LATENT), "--steps", "1", "-b", str(len(items))]
     with scratch() as folder:
         args += ["-p", "a", "--cfg-scale", "1", "-o", str(folder / "out.png")]
-        return {"out": outputs(call.program, args, items)}
+        return {"out": outputs(call, args, items)}
 
 
 def _vae_encoder(call: Call) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ def encoded(call: Call) -> np.ndarray:
             picture = folder / "in.png"
             Image.new("RGB", x.shape[:0:-1]).save(picture)
             args = [*call.args, *size(call.arrays["x"], 1), "--steps", "1", "-p", "a", "-i", str(picture)]
-            answers.append(outputs(call.program, args, [(f32(x),)])[0])
+            answers.append(outputs(call, args, [(f32(x),)])[0])
     return np.stack(answers)
 
 

@@ -6,6 +6,7 @@
  *   TAP_DIR    where everything is read and written
  *   TAP_NODES  also write the nodes whose names start so
  *   TAP_OPS    also write these operations' first source and result ("GROUP_NORM,GELU")
+ *   TAP_WEIGHTS  also write the result of each operation that reads a weight, and how that weight begins
  *   TAP_STOP   "<count> <signature>": leave with exit code 0 after so many graphs of that signature
  *   TAP_SKIP   signatures, with ";" between them: their graphs are not computed, their output is anything
  *
@@ -13,6 +14,7 @@
  * the graphs of that signature and both numbers start at 0.
  * TAP_DIR/index.txt, written: "graph <signature>", then a line a tensor, "input|source|node|output
  * <name> <type> <ne0> <ne1> <ne2> <ne3> <file> <op> <op_params[0]> <op_params[1]>". Fields are tab-separated.
+ * Before a node that reads a weight: "weight <type> <ne0> <ne1> <ne2> <ne3> <its first 16 bytes in hexadecimal>".
  *
  * A graph's signature is its inputs, sorted: "f32:1x1x1x1,f32:32x32x4x1,f32:768x77x1x1". Equal ones keep the
  * order in which the graph uses them.
@@ -165,6 +167,29 @@ static bool listed(const char *list, const char *word) {
     return false;
 }
 
+/* The weight that an operation reads, straight or reshaped; NULL where it reads none, or only moves numbers. */
+static struct ggml_tensor *weight_of(struct ggml_tensor *node) {
+    static const char *moves = "RESHAPE,VIEW,PERMUTE,TRANSPOSE,CONT,CPY,DUP,IM2COL,GET_ROWS";
+    if (listed(moves, ggml_op_desc(node)) || strcmp(ggml_type_name(node->type), "f32") || !ggml_is_contiguous(node))
+        return NULL;
+    for (int s = 0; s < 10; s++) {
+        struct ggml_tensor *t = node->src[s];
+        while (t && t->op != 0 && listed(moves, ggml_op_desc(t))) t = t->src[0];
+        if (t && t->op == 0 && t->buffer && ggml_backend_buffer_get_usage(t->buffer) == 1) return t;
+    }
+    return NULL;
+}
+
+static void note_weight(const struct ggml_tensor *t) {
+    unsigned char head[16] = {0};
+    size_t size = ggml_nbytes(t);
+    ggml_backend_tensor_get(t, head, 0, size < sizeof head ? size : sizeof head);
+    fprintf(index_file, "weight\t%s\t%lld\t%lld\t%lld\t%lld\t", ggml_type_name(t->type), (long long)t->ne[0],
+            (long long)t->ne[1], (long long)t->ne[2], (long long)t->ne[3]);
+    for (size_t i = 0; i < sizeof head; i++) fprintf(index_file, "%02x", head[i]);
+    fputc('\n', index_file);
+}
+
 static int compute_nodes(void *backend, void *graph, int from, int to) {
     if (from == to) return 0;
     struct view piece = ggml_graph_view(graph, from, to);
@@ -173,15 +198,18 @@ static int compute_nodes(void *backend, void *graph, int from, int to) {
 
 static int compute_and_save(void *backend, void *graph) {
     const char *names = getenv("TAP_NODES"), *ops = getenv("TAP_OPS");
+    bool weighed = getenv("TAP_WEIGHTS");
     int nodes = ggml_graph_n_nodes(graph), status = 0, start = 0;
-    if (!names && !ops) return compute(backend, graph);
+    if (!names && !ops && !weighed) return compute(backend, graph);
     for (int i = 0; i < nodes && !status; i++) {
         struct ggml_tensor *node = ggml_graph_node(graph, i);
         bool by_op = listed(ops, ggml_op_desc(node)) && node->src[0]->nb[0] == ggml_type_size(node->src[0]->type);
-        if (!by_op && !(names && !strncmp(ggml_get_name(node), names, strlen(names)))) continue;
+        struct ggml_tensor *weight = weighed ? weight_of(node) : NULL;
+        if (!by_op && !weight && !(names && !strncmp(ggml_get_name(node), names, strlen(names)))) continue;
         status = compute_nodes(backend, graph, start, i);
         if (by_op) save("source", i, node->src[0]);
         if (!status) status = compute_nodes(backend, graph, i, i + 1);
+        if (weight) note_weight(weight);
         save("node", i, node);
         start = i + 1;
     }

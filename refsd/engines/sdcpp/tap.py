@@ -43,6 +43,22 @@ class TappedOp(NamedTuple):
     result: np.ndarray
 
 
+class WeightHead(NamedTuple):
+    """What the tap notes of a weight: ggml's type and shape (the fastest axis first), and its first 16 bytes."""
+
+    type: str
+    ne: tuple[int, ...]
+    head: bytes
+
+
+class WeightedOp(NamedTuple):
+    """The result of an operation that reads a weight."""
+
+    op: str
+    weight: WeightHead
+    result: np.ndarray
+
+
 @dataclass
 class Graph:
     """One recorded graph. Shapes are in torch's order, without leading axes of size 1.
@@ -50,6 +66,7 @@ class Graph:
     inputs: in the signature's order
     nodes:  requested nodes, by name
     ops:    requested operations, in the order of computation
+    weighted: operations that read a weight, if requested
     """
 
     signature: str
@@ -57,6 +74,7 @@ class Graph:
     output: np.ndarray = field(default_factory=lambda: np.empty(0))
     nodes: dict[str, np.ndarray] = field(default_factory=dict)
     ops: list[TappedOp] = field(default_factory=list)
+    weighted: list[WeightedOp] = field(default_factory=list)
 
 
 def describe(array: np.ndarray) -> str:
@@ -101,6 +119,7 @@ def environment(
     ops: str = "",
     stop: tuple[int, str] | None = None,
     skip: Iterable[str] = (),
+    weights: bool = False,
 ) -> dict[str, str]:
     """Write the feeds to `folder` and return the environment variables that make a program record its graphs there.
 
@@ -108,6 +127,7 @@ def environment(
     ops:   also record operations of these kinds: ggml's names, separated by commas
     stop:  (count, signature): end the program after so many graphs of that signature
     skip:  signatures of graphs that need not be computed
+    weights: also record the operations that read a weight
     """
     lines = []
     for i, (inputs, nth, array) in enumerate(feeds):
@@ -121,6 +141,8 @@ def environment(
         env["TAP_NODES"] = nodes
     if ops:
         env["TAP_OPS"] = ops
+    if weights:
+        env["TAP_WEIGHTS"] = "1"
     if stop:
         env["TAP_STOP"] = f"{stop[0]} {stop[1]}"
     if skip:
@@ -144,11 +166,14 @@ def read(folder: Path) -> list[Graph]:
 def parse(lines: Iterable[str], folder: Path) -> list[Graph]:
     """Read the graphs that these lines of the tap's index list."""
     graphs: list[Graph] = []
-    source = np.empty(0)
+    source, weight = np.empty(0), None
     for line in lines:
         role, *fields = line.split("\t")
         if role == "graph":
             graphs.append(Graph(fields[0]))
+            continue
+        if role == "weight":
+            weight = WeightHead(fields[0], tuple(map(int, fields[1:5])), bytes.fromhex(fields[5]))
             continue
         name, kind, *ne, file, op, p0, p1 = fields
         array = _array(folder / file, kind, [int(n) for n in ne])
@@ -159,6 +184,9 @@ def parse(lines: Iterable[str], folder: Path) -> list[Graph]:
             graph.output = array
         elif role == "source":
             source = array
+        elif weight is not None:
+            graph.weighted.append(WeightedOp(op, weight, array))
+            weight = None
         elif source.size:
             graph.ops.append(TappedOp(op, (int(p0), int(p1)), source, array))
             source = np.empty(0)

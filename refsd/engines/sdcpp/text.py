@@ -108,7 +108,7 @@ def _llm(askers: dict[tuple[int, ...], _Asker]) -> Reach:
         tae = call.model_files(ModelRecipe(asker.tae, "f32", tiny=True), "ldm")
         args = [*call.args, "--diffusion-model", str(denoiser), "--taesd", str(tae), *_ONE_STEP]
         args += ["-p", "a" if asker.tokens else " cat" * (L - asker.template)]
-        rows = [outputs(call.program, args, [(mask[n], ids[n], ids[n].copy())], fed=2) for n in range(N)]
+        rows = [outputs(call, args, [(mask[n], ids[n], ids[n].copy())], fed=2) for n in range(N)]
         return {"hidden_states": np.concatenate(rows)}
 
     def refuses(case: Case) -> str | None:

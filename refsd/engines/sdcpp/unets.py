@@ -65,7 +65,7 @@ def _unet(call: Call) -> dict[str, np.ndarray]:
     """Run each item as one step without guidance; an item with a hint runs in a separate process."""
     items = _rows(call)
     if "hint" not in call.arrays:
-        return {"out": outputs(call.program, _steps(call, len(items)), items, skip=(CLIP_L_GRAPH,))}
+        return {"out": outputs(call, _steps(call, len(items)), items, skip=(CLIP_L_GRAPH,))}
     # The UNet's graph reads the output of the program's own ControlNet graph.
     controls = _controls(call)
     answers = []
