@@ -41,8 +41,8 @@ class Listener(Program):
     def graph(self) -> Graph:
         return self.graphs[-1]
 
-    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
-        finished = super().run_tapped(args, feeds, nodes, ",".join(self.ops), stop, skip)
+    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=(), weights=False):
+        finished = super().run_tapped(args, feeds, nodes, ",".join(self.ops), stop, skip, weights)
         self.graphs = finished.graphs
         return finished
 

@@ -36,8 +36,8 @@ class Listener(Program):
 
     listed = ""
 
-    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
-        finished = super().run_tapped(args, feeds, nodes, self.listed or ops, stop, skip)
+    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=(), weights=False):
+        finished = super().run_tapped(args, feeds, nodes, self.listed or ops, stop, skip, weights)
         self.graph = finished.graphs[-1]
         return finished
 

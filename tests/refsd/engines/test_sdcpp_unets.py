@@ -24,7 +24,7 @@ class Listener:
     def __init__(self, graphs=None):
         self.graphs = graphs
 
-    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=()):
+    def run_tapped(self, args, feeds=(), nodes="", ops="", stop=None, skip=(), weights=False):
         self.args, self.feeds, self.ops, self.stop, self.skip = args, list(feeds), ops, stop, skip
         count, kind = stop
         number = count if self.graphs is None else self.graphs

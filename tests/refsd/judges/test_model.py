@@ -13,6 +13,7 @@ from refsd.golden.case import Case
 from refsd.golden.judge import Mutant, Standard
 from refsd.golden.mutants import try_all
 from refsd.judges import judges
+from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
 from refsd.judges.model_mutants import MUTANTS, Change
 from refsd.numerics.arithmetic import Arithmetic
@@ -209,3 +210,12 @@ def test_pictures_are_pictures():
                 assert (values.min(), values.max()) == (0, 1) and not (values * 16 % 1).any(), case.name
                 pictures += 1
     assert pictures >= 6
+
+
+def test_taps_of_large_models_are_asked_for_where_they_fit_the_memory(monkeypatch):
+    (unet,), (flux,) = (select(name) for name in ("full/sd15/unet/quiet", "full/flux-dev/256-tokens"))
+    monkeypatch.setattr(model_judge, "memory", lambda: 24 << 30)
+    assert ModelJudge().asks_for_taps(unet)
+    assert not ModelJudge().asks_for_taps(flux)
+    monkeypatch.setattr(model_judge, "memory", lambda: 4 << 30)
+    assert not ModelJudge().asks_for_taps(unet)
