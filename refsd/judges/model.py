@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
 from refsd.judges.observed import Observed
 from refsd.judges.place import Place
 from refsd.judges.scattered import Scattered
+from refsd.judges.taps_in_memory import bytes_of_taps
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -34,7 +34,6 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_TF32, Numerics
 from refsd.weights.checkpoint import Checkpoint, open_checkpoint
-from refsd.weights.recipes import shapes
 
 _PREFIX = "model/"
 # Precisions that an engine may compute in without declaring it.
@@ -52,8 +51,6 @@ _PROJECTED: dict[str, tuple[set[str], type[Arithmetic]]] = {
     "GELU is the other one (erf, tanh)": ({"gelu", "geglu"}, operations.OtherGelu),
     "RoPE's theta 1 % too large": ({"rope"}, operations.SlightlyOtherTheta),
 }
-# Pixels that a decoder makes of one of its latents.
-_ENLARGED = 64
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
@@ -104,7 +101,7 @@ class ModelJudge(Judge):
 
     def asks_for_taps(self, case: Case) -> bool:
         """Whether the taps of one float64 run take no more than an eighth of the memory."""
-        return case.model is None or case.model.tiny or _bytes_of_taps(case.model, case) <= memory() // 8
+        return case.model is None or case.model.tiny or bytes_of_taps(case.model, case) <= memory() // 8
 
     def reference_taps(self, case: Case, inputs: Inputs) -> Answer:
         taps = Taps(ops=True)
@@ -364,18 +361,6 @@ class ModelJudge(Judge):
             if change.of_weights:
                 for block in blocks:
                     yield Mutant(f"{name} in {block}", _within(change, f"{block}."))
-
-
-def _bytes_of_taps(model: ModelRecipe, case: Case) -> int:
-    """At most: each row of each weight has a float64 number for each pixel or token that goes in, or comes out."""
-    part = COMPONENTS[case.op.removeprefix("model/")].part or ""
-    rows = sum(shape[0] for shape in shapes(model)[part].values() if len(shape) > 1)
-    positions = 0
-    for name, recipe in case.inputs.items():
-        pixels = math.prod(recipe.shape) // recipe.shape[1] if len(recipe.shape) == 4 else 0
-        tokens = math.prod(recipe.shape[:2]) if len(recipe.shape) == 3 or name == "input_ids" else 0
-        positions += _ENLARGED * pixels if name == "z" else pixels + tokens
-    return 8 * rows * positions
 
 
 def _comparable(standard: Standard, found: Answer) -> bool:
