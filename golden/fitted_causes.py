@@ -29,9 +29,11 @@ def fitted_causes(
     if not truth.size or not (np.isfinite(truth) & np.isfinite(honest)).all():
         return []
     evidence = Evidence(found, truth, honest)
-    if evidence.rough or not np.isfinite(found).any():
+    if evidence.rough:
         return []
     suspects = {name: np.reshape(y, truth.shape).astype(np.float64) for name, y in suspects.items()}
+    if not np.isfinite(found).any():
+        return _not_finite_alike(evidence, suspects)
     if not evidence.finite:
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
         if same:

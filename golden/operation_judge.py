@@ -92,10 +92,9 @@ class OperationJudge(Judge):
         listed = explaining(of_shape(self._wrong_answers(case, inputs, numerics)), explains, tried)
         if listed:
             return scene.nearest({name: {"y": wrong + error} for name, wrong in listed.items()})
-        suspects = {}
-        if not is_gap(y, truth["y"], honest["y"], op.channel):
-            others = unlisted(op, inputs, op.complete(inputs, case.params), y)
-            suspects = explaining(of_shape(others), explains, tried)
+        gap = is_gap(y, truth["y"], honest["y"], op.channel)
+        others = unlisted(op, inputs, op.complete(inputs, case.params), y, gap)
+        suspects = explaining(of_shape(others), explains, tried)
         if suspects:
             near = scene.nearest({name: {"y": wrong + error} for name, wrong in suspects.items()})
             return [name for name in suspects if name in near]

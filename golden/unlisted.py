@@ -24,19 +24,21 @@ KEPT = 200_000_000
 Named = Iterator[tuple[str, np.ndarray]]
 
 
-def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Named:
+def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False) -> Named:
     """Wrong answers in float32, of the right answer's shape, the likeliest first, until the time is over.
 
-    params: complete; found: the engine's answer, of that shape
+    params: complete
+    found:  the engine's answer, of that shape
+    gap:    it is zeros or no numbers where it is wrong: only blocks that are read otherwise may say why
     """
     end = time.process_time() + BUDGET
-    for make in (
+    computed = (
         lambda: stepwise(op, inputs, params),
         lambda: bordered(op, inputs, params),
-        lambda: _of_blocks(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
-    ):
+    )
+    for make in (lambda: _of_blocks(op, inputs, params), *(() if gap else computed)):
         for name, y in make():
             if time.process_time() > end:
                 return

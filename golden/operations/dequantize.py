@@ -40,6 +40,11 @@ DEQUANTIZE = Operation(
     mutants=(*block_mutants("x"),),
     cases=(
         *(_case(t, 33) for t in (*_USUAL, *_RARE)),
+        # Scales that are subnormal float16 numbers.
+        *(
+            Case(f"dequantize/{t}/tiny-r9-d512", "dequantize", {"x": Recipe((9, 512), t, exponent=-28)})
+            for t in _USUAL
+        ),
         *(_case(t, 9) for t in (*_GRIDS, *_SMALL, *_FLOAT8)),
     ),
 )

@@ -149,6 +149,8 @@ LINEAR = Operation(
         *(_case("awkward", t, (2, 33, 77), 20) for t in _SCALAR),
         *(_case("tokens", t, (77, 320), 33) for t in (*_SCALAR, *_BLOCK32)),
         *(_case("tokens", t, (33, 512), 77) for t in _BLOCK256),
+        # An odd number of blocks, for loops that take two at a time.
+        *(_case("odd", t, (7, 160), 33) for t in _BLOCK32),
         *(_case("row", t, (1, 320), 77, bias=False) for t in (*_SCALAR, *_BLOCK32)),
         *(_case("row", t, (1, 768), 33, bias=False) for t in _BLOCK256),
         *(_case("outliers", t, (9, 256), 20, x_data="outliers") for t in ("f16", "q8_0", "q4_k")),

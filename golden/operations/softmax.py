@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
 from refsd.golden.case import Case
-from refsd.golden.mutations import answer, other_input, to_float16, without
+from refsd.golden.mutations import Wrong, answer, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
@@ -80,6 +80,17 @@ def softmax_over_columns(op, inputs, params):
     return e / e.sum(axis=-2, keepdims=True)
 
 
+def maximum_from(start: float) -> Wrong:
+    """The largest score is sought from a number on which a score may be below: then nothing has a weight, 0 / 0."""
+
+    def wrong(op, inputs, params):
+        s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0.0)
+        top = s.max(axis=-1, keepdims=True)
+        return np.where((top < start) & np.isfinite(top), np.float32(np.nan), answer(op, inputs, params))
+
+    return wrong
+
+
 SOFTMAX = Operation(
     "softmax",
     "Softmax over the last axis of scale * x + mask; -inf masks. A sink is one more score, left out again.",
@@ -89,6 +100,10 @@ SOFTMAX = Operation(
     run=_run,
     bound=_bound,
     mutants=(
+        *(
+            Mutant(f"the maximum is sought from {start:g} on, not from -inf", maximum_from(start))
+            for start in (-1e4, -32752.0)
+        ),
         Mutant("over columns", softmax_over_columns),
         Mutant("mask ignored", without("mask")),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0}) if p["scale"] != 1 else None),
@@ -100,6 +115,8 @@ SOFTMAX = Operation(
     ),
     cases=(
         Case("softmax/f32/plain-x33x77", "softmax", {"x": Recipe((33, 77))}),
+        # Below half the least float16.
+        Case("softmax/f32/low-x20x77", "softmax", {"x": Recipe((20, 77), offset=-40000.0)}),
         Case(
             "softmax/f32/scaled-x2x3x20x77",
             "softmax",

@@ -155,6 +155,10 @@ _ROWS = {
 def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
     """The tensor in this shape; or its thirds and the like, along the last axis, of which each has that size."""
     size = math.prod(shape)
+    if y.ndim == 4 and y.size == size and len(shape) > 2 and shape[1] == math.prod(y.shape[2:]):
+        # A picture's pixels as tokens.
+        tokens = np.asarray(y, np.float32).reshape(*y.shape[:2], -1).swapaxes(1, 2)
+        yield "", np.ascontiguousarray(tokens).reshape(shape)
     if not size or not y.ndim or y.size % size or y.shape[-1] % (y.size // size):
         return
     count = y.size // size

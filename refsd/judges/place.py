@@ -100,11 +100,11 @@ class Place(NamedTuple):
         self.run(Observed(self.numerics, at=last, instead=lambda call: calls.append(call)), Change())
         end = time.process_time() + _ELSEWHERE
         for call in calls:
-            yield from call.unlisted(self.found)
             for name, y in call.from_elsewhere(self.earlier):
                 yield name, y
                 if time.process_time() > end:
-                    return
+                    break
+            yield from call.unlisted(self.found)
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Whether the tap is right if a bug's answer is the truth, by the rule of golden/taps.py.

@@ -26,6 +26,7 @@ class ESRGANSize(NamedTuple):
 
 
 ESRGAN_X4 = ESRGANSize()
+ESRGAN_X2 = ESRGANSize(in_channels=12)  # Real-ESRGAN's: 2 x 2 pixels are channels
 ESRGAN_ANIME_6B = ESRGANSize(blocks=6)
 _UPS = ("conv_up1", "conv_up2")
 
@@ -117,6 +118,9 @@ ESRGAN = Network(
             ("model.1.sub.",),
         ),
     ),
-    recipes={"esrgan": alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan")},
+    recipes={
+        "esrgan": alone("esrgan", ESRGAN_X4, ESRGAN_X4._replace(blocks=1), "esrgan"),
+        "esrgan-x2": alone("esrgan", ESRGAN_X2, ESRGAN_X2._replace(feat=16, grow=8, blocks=3), "esrgan"),
+    },
 )
 NETWORKS = (ESRGAN,)

@@ -227,17 +227,20 @@ _TABLE: dict[str, Injection] = {
         Bug(patched=lambda: patch.object(Module, "count", _one_block)),
         r"body|conv_body",
         "block|left out",
-        "esrgan/*",
+        "esrgan*",
     ),
-    "u-mod-02": _model(Bug(patched=_patch(esrgan, "leaky_relu", leaky_relu)), "leaky_relu", "slope", "esrgan/*"),
+    "u-mod-02": _model(Bug(patched=_patch(esrgan, "leaky_relu", leaky_relu)), "leaky_relu", "slope", "esrgan*"),
     "u-mod-03": _model(
-        Bug(patched=_patch(esrgan, "rrdb", _outer_not_scaled)), r"body\.\d", "0\\.2|scale|fifth|factor", "esrgan/*"
+        Bug(patched=_patch(esrgan, "rrdb", _outer_not_scaled)),
+        r"body\.\d",
+        "0\\.2|scale|fifth|factor|left out",
+        "esrgan*",
     ),
     "u-mod-04": _model(
         Bug(patched=_patch(esrgan, "pixel_unshuffle", pixel_unshuffle)),
         "pixel_unshuffle",
         "order|last|first",
-        "esrgan/*",
+        "esrgan*",
     ),
     "u-mod-05": _model(
         Bug(patched=_patch(mmdit, "qkv", _no_qk_norm)),

@@ -185,7 +185,9 @@ def _e4m3_of_amd(case, inputs, y):
 
 
 _TABLE: dict[str, Injection] = {
-    "u-mm-01": wrong_method("linear", "linear", "last (block|32)|odd|block", "linear/q*", linear=_odd_block),
+    "u-mm-01": wrong_method(
+        "linear", "linear", "last (block|32|columns)|odd|block", "linear/q*", linear=_odd_block
+    ),
     "u-mm-02": wrong_method("linear", "linear", "batch|first item|first matrix", linear=_first_matrix),
     "u-mm-03": wrong_method("linear", "linear", "float16|f16", "linear/f16/*", linear=_sums_in_half),
     "u-mm-04": wrong_method("linear", "linear", "bias.*twice|twice.*bias", linear=_bias_of_each_part),

@@ -1,0 +1,112 @@
+"""Matrix products and RoPE step by step, one step at a time another; see steps.py."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from refsd.golden.operation import Params
+
+Named = Iterator[tuple[str, np.ndarray]]
+
+
+def rounded(dtype) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda t: t.astype(dtype).astype(np.float64)
+
+
+def linear_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    x, weight, bias = values["x"], values["weight"], values.get("bias", np.zeros(1))
+    rows, K = x.reshape(-1, x.shape[-1]), x.shape[-1]
+    if len(rows) * len(weight) * K > 1 << 27:
+        return
+
+    def shaped(y):
+        return y.astype(np.float64).reshape(*x.shape[:-1], -1)
+
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        called = np.dtype(dtype).name
+        one, other = rows.astype(dtype), weight.astype(dtype)
+        yield f"products added up in {called}", shaped(_summed(one, other, dtype, 1)) + bias
+        yield (
+            f"products added up in {called}, the bias too",
+            shaped(_summed(one, other, dtype, 1, bias.astype(dtype))),
+        )
+        yield f"sums of 32 products in {called}", shaped(_summed(one, other, dtype, 32)) + bias
+        yield f"products rounded to {called}", shaped(_summed(rows, weight, dtype, 1, whole=True)) + bias
+        yield f"the sum rounded to {called} before the bias", shaped((rows @ weight.T).astype(dtype)) + bias
+    yield "the bias is subtracted", shaped(rows @ weight.T) - bias
+
+
+def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.ndarray:
+    """x weight^T, `run` products at a time, the sum in `dtype`; whole: each product in it, the sum in float64"""
+    wide = np.float64 if whole else dtype
+    y = np.zeros((len(x), len(weight)), wide) + np.asarray(start).astype(wide)
+    for k in range(0, x.shape[1], run):
+        part = x[:, k : k + run].astype(np.float64) @ weight[:, k : k + run].T.astype(np.float64)
+        y = (y + part.astype(dtype).astype(wide)).astype(wide)
+    return y
+
+
+def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    x, ids, halves = values["x"], values["ids"], params["halves"]
+    parts = [
+        ids[..., axis, None] * params["theta"] ** (-np.arange(0, dim, 2) / dim)
+        for axis, dim in enumerate(params["axes_dim"])
+    ]
+    angle = np.concatenate(parts, axis=-1)[:, :, None]
+    n = 2 * angle.shape[-1]
+    turned, rest = x[..., :n], x[..., n:]
+
+    def by(cos, sin, halves=halves):
+        if halves:
+            one, two = np.split(turned, 2, axis=-1)
+        else:
+            one, two = turned[..., ::2], turned[..., 1::2]
+        y = one * cos - two * sin, one * sin + two * cos
+        y = np.concatenate(y, axis=-1) if halves else np.stack(y, axis=-1).reshape(turned.shape)
+        return np.concatenate([y, rest], axis=-1)
+
+    def full(angle, halves=halves):
+        """Angles of every channel, beside x and its partner."""
+        one, two = np.split(turned, 2, axis=-1)
+        pairs = np.stack([-turned[..., 1::2], turned[..., ::2]], axis=-1).reshape(turned.shape)
+        partner = np.concatenate([-two, one], axis=-1) if halves else pairs
+        return np.concatenate([turned * np.cos(angle) + partner * np.sin(angle), rest], axis=-1)
+
+    cos, sin, half = np.cos(angle), np.sin(angle), angle.shape[-1] // 2
+    yield "turned the other way: the sine has the other sign", by(cos, -sin)
+    yield "sine and cosine swapped", by(sin, cos)
+    yield "angles in pairs (each twice), channels in halves", full(np.repeat(angle, 2, -1), True)
+    yield "angles in halves (all, then all), channels in pairs", full(np.tile(angle, 2), False)
+    yield "the angles of the first half are used for the second half", by(*_of(angle.take(_wrap(half, n // 2), -1)))
+    yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
+    yield "the angles of the first axis are used for every axis", by(*_of(_first_axis(parts)[:, :, None]))
+    yield "angles rounded to float16", by(*_of(rounded(np.float16)(angle)))
+    yield "angles rounded to bfloat16", by(*_of(rounded(ml_dtypes.bfloat16)(angle)))
+    yield "sines and cosines rounded to float16", by(rounded(np.float16)(cos), rounded(np.float16)(sin))
+    yield (
+        "sines and cosines rounded to bfloat16",
+        by(rounded(ml_dtypes.bfloat16)(cos), rounded(ml_dtypes.bfloat16)(sin)),
+    )
+    yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
+
+
+def _of(angle):
+    return np.cos(angle), np.sin(angle)
+
+
+def _wrap(half: int, n: int) -> np.ndarray:
+    return np.arange(n) % max(half, 1)
+
+
+def _first_axis(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([parts[0].take(np.arange(part.shape[-1]) % parts[0].shape[-1], -1) for part in parts], -1)
+
+
+def _one_axis(ids: np.ndarray, params: Params) -> np.ndarray:
+    n, at, parts = sum(params["axes_dim"]), 0, []
+    for axis, dim in enumerate(params["axes_dim"]):
+        parts.append(ids[..., axis, None] * params["theta"] ** (-np.arange(at, at + dim, 2) / n))
+        at += dim
+    return np.concatenate(parts, axis=-1)
