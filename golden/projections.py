@@ -20,7 +20,8 @@ import numpy as np
 
 # A size is wrong beyond this many standard errors, beyond this multiple of the honest run's, and where it changes
 # the tap by more than this multiple of what an honest float32 engine may lose. Measured in torch's float16 and
-# bfloat16 models: at most 3.6. In one channel or tile roundings of nearly equal numbers are alike: at most 9.5.
+# bfloat16 models: at most 3.6. In one channel or tile roundings of nearly equal numbers are alike, and
+# so are those of values that attention spreads over all tokens: at most 16.
 _SIGNIFICANT = 8.0
 _SIGNIFICANT_PART = 20.0
 _HONEST = 4.0
