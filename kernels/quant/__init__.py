@@ -1,4 +1,4 @@
-"""Block types: how GGUF packs weights into blocks, a file each. This table is all that callers need."""
+"""Block types: how GGUF packs weights into blocks, one file for each type. Callers only need the table here."""
 
 from refsd.kernels.quant.block_type import BlockType
 from refsd.kernels.quant.iq1_m import IQ1_M

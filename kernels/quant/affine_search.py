@@ -1,4 +1,4 @@
-"""A scale and a minimum for each group of weights: the search behind Q2_K, Q4_K, Q5_K, Q4_1 and Q5_1."""
+"""Fit a scale and a minimum to each group of weights: the search behind Q2_K, Q4_K, Q5_K, Q4_1 and Q5_1."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from refsd.kernels.quant.rounding import clipped
 
 
 class AffineFit(NamedTuple):
-    """x is about scale q + low. scale, low: float32 [m], low <= 0; codes: uint8 [m, size]"""
+    """A fit x = scale q + low. scale, low: float32 [m], low <= 0; codes q: uint8 [m, size]"""
 
     scale: np.ndarray
     low: np.ndarray
@@ -19,7 +19,7 @@ class AffineFit(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Which scales are tried: those that spread a group over top + first, top + first + step, ... codes."""
+    """The trial scales: they spread a group over top + first, top + first + step, ... codes."""
 
     first: float
     step: float
@@ -36,13 +36,13 @@ def affine_search(x, weights, top, steps, absolute=False):
 
     x, weights: float32 [m, size]
     top:        the largest code
-    steps:      the scales that are tried
+    steps:      the trial scales
     absolute:   minimise sum_j w_j |scale q_j + low - x_j| instead
     -> AffineFit
 
-    A try rounds all x to codes with one trial scale; for fixed codes the best scale and low solve two linear
-    equations (weighted least squares). The low of the best so far is the origin of the tries that follow.
-    All in float32, in ggml's order: bit-exact. A group of equal x <= 0 has scale 0.
+    Each trial rounds all x to codes with its scale; for fixed codes the best scale and low solve two linear
+    equations (weighted least squares). The low of the best trial so far is the origin of the following trials.
+    All arithmetic is in float32, in ggml's order: bit-exact. A group of equal x <= 0 has scale 0.
     Source: ggml-quants.c, make_qkx2_quants and make_qkx3_quants.
     """
     first, step = np.float32(steps.first), np.float32(steps.step)
@@ -102,7 +102,7 @@ def _search_tile(x, weights, top, first, step, count, absolute):
 
 @kernel(parallel=False)
 def _extent_and_sums(x, weights, low, high, sum_w, sum_x):
-    """The smallest and the largest x of each group, the sum of the weights and of the weighted x."""
+    """Compute each group's smallest and largest x, the sum of weights, and the weighted sum of x."""
     for g in range(LANES):
         low[g] = high[g] = x[0, g]
         sum_w[g] = weights[0, g]
@@ -117,7 +117,7 @@ def _extent_and_sums(x, weights, low, high, sum_w, sum_x):
 
 @kernel(parallel=False)
 def _best_line(x, weights, top, inverse, origin, sum_w, sum_x, sums, scale, low):
-    """The weighted least squares line through (code, x), low kept <= 0; NaN where all codes are one."""
+    """Fit the weighted least squares line through (code, x) with low <= 0; NaN if all codes are equal."""
     sum_q, sum_q2, sum_qx = sums[3], sums[4], sums[5]
     for g in range(LANES):
         sum_q[g] = sum_q2[g] = sum_qx[g] = np.float32(0)
@@ -139,7 +139,7 @@ def _best_line(x, weights, top, inverse, origin, sum_w, sum_x, sums, scale, low)
 
 @kernel(parallel=False)
 def _error(x, weights, top, absolute, scale, low, inverse, origin, error):
-    """sum_j w_j (scale q_j + low - x_j)^2, or of the absolute difference, for the codes of (inverse, origin)."""
+    """Compute sum_j w_j (scale q_j + low - x_j)^2, or the absolute error, for the codes of (inverse, origin)."""
     for g in range(LANES):
         error[g] = np.float32(0)
     for j in range(x.shape[0]):
@@ -150,9 +150,9 @@ def _error(x, weights, top, absolute, scale, low, inverse, origin, error):
 
 
 def restate_affine(x, scale, minimum, fit, top):
-    """The codes of each group under its scale and minimum as they will be read back.
+    """Recompute each group's codes for its scale and minimum as stored.
 
-        q = round((x + minimum) / scale), kept within 0 .. top; where scale is 0, the codes of the search
+        q = round((x + minimum) / scale), clipped to 0 .. top; if scale is 0, the codes of the search
 
     x:              float32 [m, size]
     scale, minimum: float32 [m] in any shape

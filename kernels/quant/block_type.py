@@ -11,7 +11,7 @@ from refsd.kernels._jit import kernel
 
 
 class Importance(Enum):
-    """What a quantizer does with an importance matrix: `quantize(x)`, or `quantize(x, importance=None)`."""
+    """Whether `quantize` uses an importance matrix: `quantize(x)`, or `quantize(x, importance=None)`."""
 
     UNUSED = "unused"
     OPTIONAL = "optional"
@@ -19,14 +19,15 @@ class Importance(Enum):
 
 
 class BlockType(NamedTuple):
-    """
+    """A block format.
+
     ggml_id:    the type's number in a GGUF file
     block:      elements in a block
     bytes:      bytes in a block
     dequantize: uint8 [n, bytes], out float32 [n, block] or None -> float32 [n, block]
-    quantize:   float32 [n, block], importance or None -> uint8 [n, bytes], as files are made
-    quantize_activation: the same as ggml's CPU does it to activations; None where it never does
-    importance: whether `quantize` takes an importance, [width of a row], and can do without
+    quantize:   float32 [n, block], importance or None -> uint8 [n, bytes], as in files
+    quantize_activation: quantizes activations as ggml's CPU backend does; None if it never uses the type for them
+    importance: whether `quantize` ignores, accepts or requires an importance, [width of a row]
     """
 
     name: str
@@ -56,21 +57,21 @@ def room(blocks: np.ndarray, block: int, out: np.ndarray | None) -> np.ndarray:
 
 @kernel(parallel=False)
 def word16(blocks, b, at):
-    """The little-endian uint16 at byte `at` of block b. -> uint32"""
+    """Read the little-endian uint16 at byte `at` of block b. -> uint32"""
     return np.uint32(blocks[b, at]) | np.uint32(blocks[b, at + 1]) << np.uint32(8)
 
 
 @kernel(parallel=False)
 def word32(blocks, b, at):
-    """The little-endian uint32 at byte `at` of block b."""
+    """Read the little-endian uint32 at byte `at` of block b."""
     return word16(blocks, b, at) | word16(blocks, b, at + 2) << np.uint32(16)
 
 
 @kernel(parallel=False)
 def half_of(bits):
-    """A float16 from its 16 bits. uint32 -> float32
+    """Convert the 16 bits of a float16. uint32 -> float32
 
-    Moved to float32's place, exponent and mantissa read as 2^-112 times the number, subnormals too.
+    Shifted to float32's position, exponent and mantissa represent 2^-112 times the number, even for subnormals.
     """
     h = np.int32(bits)
     number = np.int32((h & np.int32(0x7FFF)) << np.int32(13)).view(np.float32) * np.float32(2.0**112)
@@ -82,12 +83,12 @@ def half_of(bits):
 
 @kernel(parallel=False)
 def half(blocks, b, at):
-    """The float16 at byte `at` of block b. -> float32"""
+    """Read the float16 at byte `at` of block b. -> float32"""
     return half_of(word16(blocks, b, at))
 
 
 def halves(blocks: np.ndarray, offset: int) -> np.ndarray:
-    """The float16 at a byte offset of each block. uint8 [n, bytes] -> float32 [n]"""
+    """Read the float16 at a byte offset of each block. uint8 [n, bytes] -> float32 [n]"""
     return _look_up(frozen(blocks), offset, _WIDENED)
 
 
@@ -104,12 +105,12 @@ def _look_up(blocks, offset, widened):
 
 
 def half_bytes(d: np.ndarray) -> np.ndarray:
-    """A scale for each block as float16, infinite where it overflows. float32 [n] -> uint8 [n, 2]"""
+    """Store each block's scale as float16, which may overflow to infinity. float32 [n] -> uint8 [n, 2]"""
     with np.errstate(over="ignore"):
         return d.astype("<f2").view(np.uint8).reshape(-1, 2)
 
 
 def read_back(d: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """The scales of groups as dequantizing finds them: float16 d times its codes. [n], [n, k] -> float32 [n, k]"""
+    """Compute the scales of groups as dequantize does: float16(d) times codes. [n], [n, k] -> float32 [n, k]"""
     with np.errstate(over="ignore", invalid="ignore"):
         return d.astype(np.float16).astype(np.float32)[:, None] * codes.astype(np.float32)

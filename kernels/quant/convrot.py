@@ -1,4 +1,4 @@
-"""ConvRot: scaled int8 whose rows are rotated in groups, so that no weight stands out; ComfyUI's "convrot".
+"""ConvRot: scaled int8 with rows rotated in groups, which spreads outliers; ComfyUI's "convrot".
 
 weight        int8 [O, I], of the rotated matrix
 weight_scale  float32 [O, 1]
@@ -8,8 +8,8 @@ The rotation is the regular Hadamard matrix H = H4 x H4 x .. / sqrt(group), x th
 
     H4 = [1 1 1 -1; 1 1 -1 1; 1 -1 1 1; -1 1 1 1]
 
-which is symmetric and its own inverse: rotated twice, a row is itself. A matrix product does not see it, for
-(W H)(H x) = W x: an engine that multiplies in int8 rotates its activations too.
+which is symmetric and its own inverse. A matrix product is unchanged if the activations are rotated too, because
+(W H)(H x) = W x: engines that multiply in int8 do so.
 """
 
 import numba
@@ -23,7 +23,7 @@ GROUP = 256
 
 @kernel(parallel=False)
 def _turn(row, first, group):
-    """One group of a row times sqrt(group) H, in place, a level of H4 at a time, as an FFT goes."""
+    """Multiply one group of a row by sqrt(group) H in place, one level of H4 at a time, as in an FFT."""
     step = 1
     while step < group:
         for start in range(first, first + group, 4 * step):
@@ -46,7 +46,7 @@ def dequantize(codes, scale, group=GROUP):
     scale: float32 [1], or [O]: one for each row
     -> y:  float32 [O, I]
 
-    The codes are rotated as whole numbers, which is exact; the one product is rounded to float32.
+    The rotation of the integer codes is exact; only the product with the scale is rounded to float32.
     Source: comfy_kitchen, dequantize_int8_convrot_weight.
     """
     row_scale = np.broadcast_to(scale, codes.shape[:1]).astype(np.float32) / np.float32(np.sqrt(group))

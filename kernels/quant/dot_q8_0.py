@@ -1,4 +1,4 @@
-"""Weights times Q8_0 activations, as ggml's CPU multiplies: whole blocks of integers, then two scales."""
+"""Multiply weights by Q8_0 activations as ggml's CPU backend does: blocks of integers, then two scales."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Scales = Callable[[np.ndarray], np.ndarray]
 
 
 def _opened(activations, parts):
-    """The scales and the codes of Q8_0 blocks, cut into `parts` equal parts a row.
+    """Unpack the scales and codes of Q8_0 blocks, in `parts` equal parts a row.
 
     activations: uint8 [M, n, 34] -> e float32 [M, parts], p int8 [M, parts, 32 n / parts]
     """
@@ -54,7 +54,7 @@ def _dot_twice_rounded(q, d, e, p):
 
 
 def dot_scaled(name: str, scales: Scales):
-    """The product for a type whose scale meets the activations' before the integers do.
+    """Make the product for a type whose scale is multiplied by the activations' scale first, then by the integers.
 
         y = sum_b s_b (d_b e_b)        s_b = sum_j q_bj p_bj
 
@@ -75,7 +75,7 @@ def dot_scaled(name: str, scales: Scales):
 
 
 def dot_nested(name: str):
-    """The product for Q1_0 and Q2_0, whose block spans several of the activations'.
+    """Make the product for Q1_0 and Q2_0, whose blocks span several activation blocks.
 
         y = sum_b d_b (sum_i e_bi s_bi)        s_bi = sum_j q_bij p_bij
 

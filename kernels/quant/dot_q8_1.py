@@ -1,4 +1,4 @@
-"""Weights with a minimum times Q8_1 activations, as ggml's CPU multiplies."""
+"""Multiply weights that have a minimum by Q8_1 activations as ggml's CPU backend does."""
 
 import numba
 import numpy as np
@@ -9,7 +9,7 @@ from refsd.kernels.quant.integers import integer_dot, integers
 
 
 def minimums(weights):
-    """m of Q4_1 or Q5_1 blocks. uint8 [..., bytes] -> float32 [...]"""
+    """Read the minimum m of Q4_1 or Q5_1 blocks. uint8 [..., bytes] -> float32 [...]"""
     return _half(weights, 2)
 
 
@@ -18,7 +18,7 @@ def _half(blocks, offset):
 
 
 def dot_with_minimum(name: str):
-    """The product for Q4_1 and Q5_1: the minimum meets the sum of the activations, which their block brings along.
+    """Make the product for Q4_1 and Q5_1: the minimum is multiplied by the activation block's stored sum.
 
         y = sum_b ((d_b e_b) s_b + m_b t_b)        s_b = sum_j q_bj p_bj
 

@@ -1,4 +1,4 @@
-"""Weights in blocks of 256 times Q8_K activations, as ggml's CPU multiplies: four shapes of the same sum."""
+"""Multiply weights in blocks of 256 by Q8_K activations as ggml's CPU backend does, by four forms of the sum."""
 
 from collections.abc import Callable
 
@@ -15,19 +15,19 @@ Scales = Callable[[np.ndarray], np.ndarray]
 
 
 def _opened(activations):
-    """Q8_K blocks, uint8 [M, n, 292] -> e float32 [M, n], p int8 [M, n, 256], bsums int16 [M, n, 16]"""
+    """Unpack Q8_K blocks, uint8 [M, n, 292] -> e float32 [M, n], p int8 [M, n, 256], bsums int16 [M, n, 16]"""
     e = np.ascontiguousarray(activations[:, :, :4]).view("<f4")[:, :, 0]
     p = np.ascontiguousarray(activations[:, :, 4:260]).view(np.int8)
     return e, p, np.ascontiguousarray(activations[:, :, 260:]).view("<i2")
 
 
 def _halves(blocks, offset):
-    """The float16 at an offset of each block. uint8 [O, n, bytes] -> float32 [O, n]"""
+    """Read the float16 at an offset of each block. uint8 [O, n, bytes] -> float32 [O, n]"""
     return halves(blocks.reshape(-1, blocks.shape[2]), offset).reshape(blocks.shape[:2])
 
 
 def dot_whole(name: str, scales: Scales):
-    """The product for a type whose block is one sum of integers: IQ2, IQ3, IQ1 and the ternary ones.
+    """Make the product for types with one sum of integers for each block: IQ2, IQ3, IQ1 and the ternary types.
 
         y = f sum_b (d_b e_b) s_b        s_b = sum_j q_bj p_bj
 
@@ -36,8 +36,8 @@ def dot_whole(name: str, scales: Scales):
     activations: uint8 [M, n, 292], of which e and p
     -> y:        float32 [M, O]
 
-    s is exact; each product and the sum over the blocks are rounded to float32. 1 / f is a power of two, of which
-    the fractions in q need one. Bit-exact with ggml's C.
+    s is exact; each product and the sum over the blocks are rounded to float32. 1 / f is the power of two that
+    turns the fractions in q into integers. Bit-exact with ggml's C.
     Source: ggml-cpu/quants.c, ggml_vec_dot_iq2_xxs_q8_K_generic and its like.
     """
     factor = np.float32(UNITS[name].factor)
@@ -67,7 +67,8 @@ def dot_iq4_xs(weights, activations):
 
         y = sum_b sum_g ((d_b e_b) (scale_bg - 32)) s_bg        s_bg = sum_j q_bgj p_bgj
 
-    s is exact; all else is rounded to float32, the groups' scales too, which no other type counts among the floats.
+    s is exact; everything else is rounded to float32, including the products with the groups' scales, which are
+    integers in all other types.
     Bit-exact with ggml's C.
     Source: ggml-cpu/quants.c, ggml_vec_dot_iq4_xs_q8_K_generic.
     """
@@ -125,7 +126,7 @@ def _dot_q2_k(q, minimums, d, dmin, e, p, bsums):
 def dot_in_lanes(
     name: str, offset: int, minimums: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 ):
-    """The product for Q3_K to Q6_K, whose C keeps eight running sums, as a vector unit would.
+    """Make the product for Q3_K to Q6_K, whose C code keeps eight running sums, like vector lanes.
 
         y = sum_l sum_b (d_b e_b) s_bl - sum_b (c_b e_b) t_b
 

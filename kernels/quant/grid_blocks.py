@@ -1,4 +1,4 @@
-"""Super-blocks of 256 weights as rows of a grid, signs apart, and a 4-bit scale a group: IQ2 and IQ3."""
+"""Quantize super-blocks of 256 weights to rows of a grid, separate signs and 4-bit group scales: IQ2 and IQ3."""
 
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ def grid_blocks(x, weights, even, nothing, table, rule):
 
     x:       float32 [n, 256]
     weights: float32 [m, size], of the error of each element of m groups
-    even:    see `split_signs`; the eighth sign, which the others tell, is cleared
-    nothing: a group whose largest magnitude is below has scale 0
+    even:    see `split_signs`; the eighth sign, which follows from the others, is cleared
+    nothing: a group whose largest magnitude is below this has scale 0
     table, rule: see `grid_search`
     """
     magnitudes, signs = split_signs(x.reshape(weights.shape), weights, even)
@@ -35,7 +35,7 @@ def grid_blocks(x, weights, even, nothing, table, rule):
 
 
 def assembled(found, signs, largest, even):
-    """The blocks of what a search found. A negative scale turns all signs of its group instead."""
+    """Assemble blocks from a search's result. A negative scale is made positive by inverting the group's signs."""
     scale, rows = found
     signs = np.where(scale[:, None] < 0, ~signs, signs) & (0x7F if even else 0xFF)
     signs[~(largest > 0)] = 0
@@ -45,12 +45,12 @@ def assembled(found, signs, largest, even):
 
 
 def sign_words(signs, scales):
-    """Four times 7 signs and a 4-bit scale in little-endian words of 32 bits. uint8 [n, 32], [n, 8] -> [n, 32]"""
+    """Pack 4 x 7 signs and a 4-bit scale into little-endian 32-bit words. uint8 [n, 32], [n, 8] -> [n, 32]"""
     quads = signs.reshape(-1, 8, 4).astype("<u4")
     words = quads[:, :, 0] | quads[:, :, 1] << 7 | quads[:, :, 2] << 14 | quads[:, :, 3] << 21
     return (words | scales.astype("<u4") << 28).view(np.uint8)
 
 
 def nibbles(codes):
-    """Pairs of 4-bit codes, the first in the low nibble. uint8 [n, k] -> [n, k / 2]"""
+    """Pack pairs of 4-bit codes, the first in the low nibble. uint8 [n, k] -> [n, k / 2]"""
     return codes[:, ::2] | codes[:, 1::2] << 4

@@ -41,9 +41,9 @@ def grid_search(x, weights, largest, start, table, rule):
     -> scale:       float32 [m]; rarely it is negative
        rows:        int32 [m, size / width]
 
-    A try rounds each few x to a point; beside the grid, the row is taken among the point's neighbours for which
-    sum_j sqrt(w_j) (scale v_j - x_j)^2 is least. For fixed rows the best scale is sum w x v / sum w v^2.
-    All in float32, in ggml's order: bit-exact.
+    Each trial rounds `width` neighbouring x at a time to a point. If the point is not on the grid, the row with the
+    least sum_j sqrt(w_j) (scale v_j - x_j)^2 among the point's neighbours is used. For fixed rows the best scale is
+    sum w x v / sum w v^2. All arithmetic is in float32, in ggml's order: bit-exact.
     Source: ggml-quants.c, quantize_row_iq2_xs_impl and its sisters, iq2_find_best_neighbour.
     """
     rule = rule._replace(step=np.float32(rule.step))

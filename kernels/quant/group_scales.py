@@ -1,4 +1,4 @@
-"""Super-blocks of 256 weights: groups with a scale each, and the scales again as codes under one scale."""
+"""Quantize super-blocks of 256 weights: each group has a scale, and the scales are codes under one scale."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ def affine_blocks(x, weights, top, scale_top, steps, absolute=False):
     scale_top: the largest code of a scale or minimum
     steps, absolute: see `affine_search`
 
-    The largest scale of a super-block gets the code scale_top, the others are rounded; so the minimums.
+    The largest scale of a super-block gets the code scale_top, and the others are rounded; minimums likewise.
     """
     groups = x.reshape(weights.shape)
     fit = affine_search(groups, weights, top, steps, absolute)
@@ -50,7 +50,7 @@ def weighted_affine_blocks(x, importance, size, factor, top, scale_top):
     size:       elements in a group
     factor:     see `error_weights`
 
-    A group's weight in the choice of the super-block's scale is the sum of its elements' weights.
+    In the search for the super-block's scale, a group's weight is the sum of its elements' weights.
     """
     weights = error_weights(x, columns(importance, x), 256, factor).reshape(-1, size)
     groups = x.reshape(weights.shape)
@@ -69,7 +69,7 @@ def _restated(groups, fit, top, blocks):
 
 @kernel
 def _shared_scale(values, top):
-    """d = max / top, and codes round(top / max values); nothing above 0 gives 0. -> float32 [n], uint8 [n, k]"""
+    """Compute d = max / top and codes round(top / max values); all 0 if max <= 0. -> float32 [n], uint8 [n, k]"""
     d = np.empty(values.shape[0], np.float32)
     codes = np.empty(values.shape, np.uint8)
     for b in numba.prange(values.shape[0]):
@@ -85,7 +85,7 @@ def _shared_scale(values, top):
 
 @kernel
 def signed_scale(values, top):
-    """The same for values of both signs: the first of largest magnitude gets the code 0, which means -top.
+    """Compute d and codes for values of both signs: the first of largest magnitude gets the code 0, meaning -top.
 
         d = -largest / top    code = round(value / d) + top, kept within 0 .. 2 top - 1
 
@@ -107,7 +107,7 @@ def signed_scale(values, top):
 
 @kernel
 def odd_scales(values, divisor, top):
-    """d = max / divisor, and the codes l for which d (2 l + 1) is nearest to the values, kept within 0 .. top.
+    """Compute d = max / divisor, and the codes l in 0 .. top for which d (2 l + 1) is nearest to the values.
 
     values: float32 [n, k], >= 0 -> float32 [n], uint8 [n, k]; nothing above 0 gives 0
     """
@@ -127,7 +127,7 @@ def odd_scales(values, divisor, top):
 
 @kernel
 def magnitudes(x, rms):
-    """The weight of an error where no importance is given: |x|, or |x| + the group's root mean square.
+    """Compute error weights without importance: |x|, or |x| + the group's root mean square.
 
     x: float32 [m, size] -> float32 [m, size]
     """

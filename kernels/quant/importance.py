@@ -12,12 +12,12 @@ from refsd.kernels.quant.block_type import frozen
 
 
 def columns(importance, x):
-    """One number for each column of the matrix whose blocks x holds. -> float32 [width]
+    """Check an importance: one number for each column of the matrix whose blocks x holds. -> float32 [width]
 
     importance: [width]
     x:          [n, block]
 
-    Raises ValueError where there is none, where rows of `width` are not whole blocks, or the blocks not whole rows.
+    Raises ValueError if it is None, if `width` is not a multiple of the block, or if the blocks are not whole rows.
     """
     if importance is None:
         raise ValueError("this block type needs an importance, one number for each column of the matrix")
@@ -30,7 +30,7 @@ def columns(importance, x):
 
 
 def every_row(importance, x):
-    """The importance of each element of x. float32 [width], [n, block] -> [n, block]"""
+    """Repeat the importance for each element of x. float32 [width], [n, block] -> [n, block]"""
     return np.broadcast_to(importance, (x.size // importance.size, importance.size)).reshape(x.shape)
 
 
@@ -66,7 +66,7 @@ def _error_weights(x, importance, factor, divisor):
 
 @kernel
 def spread_weights(x):
-    """w = x^2 + mean(x^2) / 2 over each row, where no importance is given. float32 [n, block] -> [n, block]"""
+    """Weigh without importance: w = x^2 + mean(x^2) / 2 over each row. float32 [n, block] -> [n, block]"""
     weights = np.empty(x.shape, np.float32)
     for row in numba.prange(x.shape[0]):
         total = np.float32(0)
@@ -80,7 +80,7 @@ def spread_weights(x):
 
 @kernel
 def row_sums(weights):
-    """The sum of each row, one element after the other. float32 [m, size] -> [m]"""
+    """Sum each row, one element after the other. float32 [m, size] -> [m]"""
     sums = np.empty(weights.shape[0], np.float32)
     for row in numba.prange(weights.shape[0]):
         total = np.float32(0)

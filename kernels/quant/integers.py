@@ -17,10 +17,11 @@ _ONE, _ZERO = b"\x00\x3c", b"\x00\x00"  # float16
 
 
 class Unit(NamedTuple):
-    """
-    scales: byte offset -> the bytes that make this scale one, or this minimum zero
-    factor: what then still turns the expanded values into integers
-    keep:   the bits of those bytes that are no scale's
+    """How to replace a type's scales so that it expands to integers.
+
+    scales: byte offset -> bytes that set this scale to 1, or this minimum to 0
+    factor: factor that then turns the expanded values into integers
+    keep:   the bits of those bytes that do not belong to a scale
     """
 
     scales: dict[int, bytes]
@@ -79,7 +80,7 @@ def integers(name, blocks):
 
 @kernel(parallel=False)
 def integer_dot(q, codes):
-    """sum_j q[j] codes[j], exact. q: float32 [n], from `integers`; codes: int8 or int16 [n] -> int32"""
+    """Compute sum_j q[j] codes[j] exactly. q: float32 [n], from `integers`; codes: int8 or int16 [n] -> int32"""
     total = np.int32(0)
     for j in range(q.shape[0]):
         total = np.int32(total + np.int32(q[j]) * np.int32(codes[j]))

@@ -1,4 +1,4 @@
-"""One scale for each group, the codes standing for uneven values: the search behind IQ4_NL and IQ4_XS."""
+"""Fit a scale to each group for codes with unevenly spaced values: the search behind IQ4_NL and IQ4_XS."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ import numpy as np
 from refsd.kernels._jit import kernel
 from refsd.kernels.quant.groups import LANES, side_by_side, tiles
 
-# What the 16 codes stand for. Source: ggml-common.h, kvalues_iq4nl.
+# The values of the 16 codes. Source: ggml-common.h, kvalues_iq4nl.
 LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _MIDDLES = tuple((a + b) / 2 for a, b in pairwise(LEVELS))
 _STEPS = tuple(b - a for a, b in pairwise(LEVELS))
@@ -17,7 +17,7 @@ _NOTHING = np.float32(1e-15)
 
 @kernel(parallel=False)
 def _nearest_level(x):
-    """The level nearest to x, the upper one of two as near; the last for NaN. -> float32"""
+    """Find the level nearest to x; of two equally near, the upper; for NaN the last. -> float32"""
     level = np.float32(LEVELS[0])
     for k in range(15):
         level += np.float32(0) if x < np.float32(_MIDDLES[k]) else np.float32(_STEPS[k])
@@ -80,7 +80,7 @@ def _search_tile(x, weights):
 
 @kernel(parallel=False)
 def _sums(x, weights, inverse, sum_vx, sum_v2):
-    """sum_j w_j v_j x_j and sum_j w_j v_j^2 for the levels of a scale."""
+    """Compute sum_j w_j v_j x_j and sum_j w_j v_j^2 for the levels of a scale."""
     for g in range(LANES):
         sum_vx[g] = sum_v2[g] = np.float32(0)
     for j in range(x.shape[0]):
@@ -92,7 +92,7 @@ def _sums(x, weights, inverse, sum_vx, sum_v2):
 
 @kernel
 def nonlinear_codes(x, scale):
-    """The codes of the levels nearest to x / scale. float32 [m, size], [m] -> uint8 [m, size]
+    """Find the codes of the levels nearest to x / scale. float32 [m, size], [m] -> uint8 [m, size]
 
     x / scale is x times the float32 reciprocal; where scale is 0, the code is that of 0.
     """

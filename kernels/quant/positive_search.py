@@ -1,4 +1,4 @@
-"""One scale for numbers that are not negative: the search behind the scales of scales."""
+"""Fit a scale to each group of non-negative numbers: the search for the scales of scales."""
 
 import numba
 import numpy as np
@@ -20,10 +20,10 @@ def positive_search(x, weights, top):
     -> scale:   float32 [m]
        codes:   uint8 [m, size]
 
-    Nine scales are tried; then, five times over, each code takes the value that is best while the others stand,
-    where that raises (sum w x q)^2 / sum w q^2. A group whose largest x is below 1e-15 has scale and codes 0.
-    A code below 0, which an x below 0 may get, is kept modulo 256, and counts so from then on.
-    All in float32, in ggml's order: bit-exact.
+    Nine scales are tried. Then, in five passes, each code takes its best value with the others fixed, if that
+    raises (sum w x q)^2 / sum w q^2. A group whose largest x is below 1e-15 has scale and codes 0. A negative code,
+    from a negative x, is stored modulo 256, and its value from then on is the stored one.
+    All arithmetic is in float32, in ggml's order: bit-exact.
     Source: ggml-quants.c, make_qp_quants.
     """
     return _search(x, weights, np.float32(top))
@@ -45,7 +45,7 @@ def _search(x, weights, top):
 
 @kernel(parallel=False, inline=False)
 def _search_tile(x, weights, top):
-    """-> [size + 1, 64]: the codes of each group, and its scale in the last row."""
+    """Search one tile. -> [size + 1, 64]: the codes of each group, and its scale in the last row"""
     found, state = np.empty((x.shape[0] + 1, LANES), np.float32), np.empty((7, LANES), np.float32)
     largest, inverse, least, sum_qx, sum_q2 = state[0], state[1], state[2], state[3], state[4]
     trial, error = state[5], state[6]
@@ -81,7 +81,7 @@ def _search_tile(x, weights, top):
 
 @kernel(parallel=False)
 def _modulo_256(q):
-    """A code as a byte holds it."""
+    """Reduce a code modulo 256, as a byte stores it."""
     return q + np.float32(256) if q < 0 else q
 
 
@@ -101,7 +101,7 @@ def _largest(x, largest):
 
 @kernel(parallel=False)
 def _error(x, weights, top, inverse, error):
-    """sum_j w_j (x_j - q_j / inverse)^2"""
+    """Compute sum_j w_j (x_j - q_j / inverse)^2."""
     for g in range(LANES):
         error[g] = np.float32(0)
     for j in range(x.shape[0]):
@@ -112,7 +112,7 @@ def _error(x, weights, top, inverse, error):
 
 @kernel(parallel=False)
 def _round(x, weights, top, inverse, codes, sum_qx, sum_q2):
-    """The codes of a scale, and the sums that give the best scale for these codes."""
+    """Compute the codes of a scale, and the sums that give the best scale for these codes."""
     for g in range(LANES):
         sum_qx[g] = sum_q2[g] = np.float32(0)
     for j in range(x.shape[0]):
@@ -125,7 +125,7 @@ def _round(x, weights, top, inverse, codes, sum_qx, sum_q2):
 
 @kernel(parallel=False)
 def _reconsider(x, weights, top, codes, sum_qx, sum_q2):
-    """Give each code in turn the best value while the others stand."""
+    """Give each code in turn its best value with the others fixed."""
     for j in range(x.shape[0]):
         for g in range(LANES):
             w, q = weights[j, g], codes[j, g]

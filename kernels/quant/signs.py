@@ -1,4 +1,4 @@
-"""Signs stored apart from magnitudes, as the IQ2 and IQ3 formats do."""
+"""Separate signs from magnitudes, as the IQ2 and IQ3 formats do."""
 
 import numba
 import numpy as np
@@ -8,11 +8,12 @@ from refsd.kernels._jit import kernel
 
 @kernel
 def split_signs(x, weights, even):
-    """The magnitudes of x, and a bit for each x below 0.
+    """Split x into magnitudes, and a bit for each negative x.
 
     x, weights: float32 [m, size]
-    even:       make the number of set bits of each 8 even: where it is odd, the sign of the x with the least w x^2
-                is turned, and its magnitude becomes -|x|
+    even:       make the number of set bits of each 8 even: if it is odd, invert the sign of the x with the least w
+    x^2,
+                whose magnitude becomes -|x|
     -> float32 [m, size], uint8 [m, size / 8]: bit j for element j of 8
     """
     magnitudes = np.empty(x.shape, np.float32)

@@ -1,4 +1,4 @@
-"""One scale, of either sign, for each group of weights: the search behind Q3_K, Q6_K, Q4_0 and Q5_0."""
+"""Fit one scale, of either sign, to each group of weights: the search behind Q3_K, Q6_K, Q4_0 and Q5_0."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ _NOTHING = np.float32(1e-15)
 
 
 class SymmetricFit(NamedTuple):
-    """x is about scale (q - top). scale: float32 [m]; codes q: uint8 [m, size], 0 .. 2 top - 1"""
+    """A fit x = scale (q - top). scale: float32 [m]; codes q: uint8 [m, size], 0 .. 2 top - 1"""
 
     scale: np.ndarray
     codes: np.ndarray
@@ -37,7 +37,7 @@ def symmetric_search(x, weights, top):
 
 
 def symmetric_descent(x, top):
-    """The same with weights x^2, from one scale, by letting each code in turn take its best value, five times over.
+    """Fit with weights x^2 from a single scale: in five passes, each code in turn takes its best value.
 
     x: float32 [m, size]
     -> SymmetricFit
@@ -49,7 +49,7 @@ def symmetric_descent(x, top):
 
 @kernel
 def squares(x):
-    """x^2, the weight of an error where no importance is given. float32 [m, size] -> [m, size]"""
+    """Compute x^2, the error weight without importance. float32 [m, size] -> [m, size]"""
     y = np.empty(x.shape, np.float32)
     for g in numba.prange(x.shape[0]):
         for j in range(x.shape[1]):
@@ -125,7 +125,7 @@ def _descend_tile(x, weights, top):
 
 @kernel(parallel=False)
 def _largest(x, largest):
-    """The first x of largest magnitude in each group."""
+    """Find the first x of largest magnitude in each group."""
     for g in range(LANES):
         largest[g] = np.float32(0)
     for j in range(x.shape[0]):
@@ -135,7 +135,7 @@ def _largest(x, largest):
 
 @kernel(parallel=False)
 def _sums(x, weights, top, inverse, sum_xl, sum_l2):
-    """sum_j w_j x_j l_j and sum_j w_j l_j^2 for the codes of a scale."""
+    """Compute sum_j w_j x_j l_j and sum_j w_j l_j^2 for the codes of a scale."""
     for g in range(LANES):
         sum_xl[g] = sum_l2[g] = np.float32(0)
     for j in range(x.shape[0]):
@@ -147,7 +147,7 @@ def _sums(x, weights, top, inverse, sum_xl, sum_l2):
 
 @kernel(parallel=False)
 def _reconsider(x, weights, top, codes, sum_xl, sum_l2):
-    """Give each code in turn the best value while the others stand."""
+    """Give each code in turn its best value with the others fixed."""
     for j in range(x.shape[0]):
         for g in range(LANES):
             w, old = weights[j, g], codes[j, g]
@@ -163,7 +163,7 @@ def _reconsider(x, weights, top, codes, sum_xl, sum_l2):
 
 @kernel(parallel=False)
 def _finish(found, largest, top):
-    """Codes become q = l + top; where there is nothing, all is 0."""
+    """Convert codes to q = l + top; a group whose magnitudes are negligible gets all 0."""
     last = found.shape[0] - 1
     for j in range(last + 1):
         for g in range(LANES):
@@ -172,9 +172,9 @@ def _finish(found, largest, top):
 
 
 def restate_symmetric(x, scale, fit, top):
-    """The codes of each group under its scale as it will be read back.
+    """Recompute each group's codes for its scale as stored.
 
-        q = round(x / scale) + top, kept within 0 .. 2 top - 1; where scale is 0, the codes of the search
+        q = round(x / scale) + top, clipped to 0 .. 2 top - 1; if scale is 0, the codes of the search
 
     x:     float32 [m, size]
     scale: float32 [m] in any shape

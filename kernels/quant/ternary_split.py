@@ -1,7 +1,8 @@
-"""Groups of weights in three levels on a grid: the search behind IQ1_S and IQ1_M.
+"""Fit groups of weights to three levels on a grid: the search behind IQ1_S and IQ1_M.
 
-The three levels are -1, 0 and 1, all shifted by 1/8 up or down. Sorted, the weights of the lowest level stand first
-and those of the highest last, so that the best levels are two cuts in a sorted list; all pairs of cuts are tried.
+The three levels are -1, 0 and 1, all shifted by 1/8 up or down. In sorted order the weights of the lowest level
+come first and those of the highest last, so the best levels are two cuts of the sorted list; all pairs of cuts are
+tried.
 """
 
 import numba
@@ -20,7 +21,7 @@ def split_together(x, weights, nothing, table):
         minimise sum_j w_j (scale (level_j + shift) - x_j)^2
 
     x, weights: float32 [m, size]
-    nothing:    a group whose largest magnitude is below has scale 0
+    nothing:    a group whose largest magnitude is below this has scale 0
     table:      GridTable of a ternary grid
     -> scale:   float32 [m], >= 0
        up:      bool [m, size / 8], whether a part's shift is +1/8
@@ -35,7 +36,7 @@ def split_together(x, weights, nothing, table):
 
 
 def split_by_halves(x, weights, nothing, table):
-    """The same with a shift for each of two parts, as IQ1_M does.
+    """Fit a scale, a shift for each of two parts and rows of a grid to each group, as IQ1_M does.
 
     x, weights: float32 [m, 16]
 
@@ -74,7 +75,7 @@ def _largest(x):
 
 @kernel(parallel=False)
 def _sort(x, order):
-    """The indices of x in ascending order, equal ones as they stand."""
+    """Sort the indices of x by value, stably."""
     for j in range(x.shape[0]):
         i = j
         while i > 0 and x[j] < x[order[i - 1]]:
@@ -85,13 +86,13 @@ def _sort(x, order):
 
 @kernel(parallel=False)
 def value(level, up):
-    """What level 0, 1 or 2 stands for. -> float32"""
+    """Return the value of level 0, 1 or 2. -> float32"""
     return np.float32(level) - np.float32(1) + (_SHIFT if up else -_SHIFT)
 
 
 @kernel(parallel=False, inline=False)
 def _cut(x, weights, order, sums, up):
-    """The best cuts with one shift for all, which it writes to `up`. -> scale, first cut or -1, second cut"""
+    """Find the best cuts with one shift for all, written to `up`. -> scale, first cut or -1, second cut"""
     size = x.shape[0]
     sum_x, sum_w = sums[0], sums[1]
     for j in range(size):
@@ -141,7 +142,7 @@ def _cut_halves(x, weights, order, sums, up):
 
 @kernel(parallel=False)
 def _half_sums(sum_x, sum_w, cut1, cut2, up):
-    """sum w v x and sum w v^2 of a half."""
+    """Compute sum w v x and sum w v^2 of a half."""
     v0, v1, v2 = value(0, up), value(1, up), value(2, up)
     last = sum_x.shape[0] - 1
     vx = sum_x[last] * v2 - (sum_x[cut1] + sum_x[cut2])
