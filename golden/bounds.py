@@ -62,7 +62,8 @@ class Run(NamedTuple):
         terms.add(unit(storage) * (np.abs(self.truth) + terms.limit))
         terms.add(floor(storage) + floor(self.numerics.compute_dtype) + extra)
         limit = np.where(np.abs(self.truth) + terms.limit > largest(storage), np.inf, terms.limit)
-        return Terms().add(limit, np.sqrt(terms.square)).bound(self.truth.shape)
+        bound = Terms().add(limit, np.sqrt(terms.square)).bound(self.truth.shape)
+        return bound._replace(groups=terms.groups)
 
 
 def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:

@@ -105,7 +105,7 @@ def measure(
     if found is None or found.shape != truth.shape:
         return Metrics(name, truth.shape, None if found is None else found.shape)
     if truth.ndim == 0:
-        bound = bound and Bound(np.atleast_1d(bound.limit), np.atleast_1d(bound.spread))
+        bound = bound and bound._replace(limit=np.atleast_1d(bound.limit), spread=np.atleast_1d(bound.spread))
         each = None if spread is None else spread[None]
         one = measure(name, found[None], truth[None], np.asarray(honest)[None], bound, 0, least, each)
         return msgspec.structs.replace(one, shape=(), found=())
@@ -127,7 +127,7 @@ def measure(
         not_finite=int(odd.sum()),
         not_finite_at=_index(odd) if odd.any() else (),
         bounded=bound is not None,
-        groups=_groups(truth.shape, channel),
+        groups=(bound.groups if bound is not None else 0) or _groups(truth.shape, channel),
         engine=engine,
         honest=_errors(h, truth, channel),
         typical=_errors(typical, truth, channel),

@@ -108,10 +108,12 @@ class Bound(NamedTuple):
     """
     limit:  worst case of |engine - truth|, float64, the output's shape
     spread: its standard deviation if roundings are independent, the same shape
+    groups: independent errors at least; 0: as many as rows or channels, whichever are fewer
     """
 
     limit: np.ndarray
     spread: np.ndarray
+    groups: int = 0
 
 
 class Terms:
@@ -120,6 +122,7 @@ class Terms:
     def __init__(self):
         self.limit: Any = 0.0
         self.square: Any = 0.0
+        self.groups = 0
 
     def add(self, limit, spread=None) -> "Terms":
         spread = limit / math.sqrt(3) if spread is None else spread
@@ -130,4 +133,4 @@ class Terms:
     def bound(self, shape: tuple[int, ...]) -> Bound:
         limit, spread = np.broadcast_to(self.limit, shape), np.sqrt(np.broadcast_to(self.square, shape))
         limit = np.where(np.isnan(limit), np.inf, limit)
-        return Bound(limit, np.where(np.isnan(spread), np.inf, spread))
+        return Bound(limit, np.where(np.isnan(spread), np.inf, spread), self.groups)

@@ -11,7 +11,7 @@ from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, t
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.softmax import softmax_terms, with_sinks
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, moved_by_type, unit, unit_of_type
+from refsd.golden.rounding import Bound, Terms, largest, moved_by_type, unit, unit_of_type
 from refsd.kernels.attention import causal_mask
 from refsd.numerics.profiles import DTYPES
 from refsd.numerics.tensor import stored
@@ -73,6 +73,8 @@ def _bound(run: Run) -> Bound:
     # In float16 the running sum is rounded again whenever a new peak rescales it.
     u_sum, roundings = (unit(DTYPES["float16"]), 2) if half_sum else (u, 1)
     total.add(*products(u_sum, roundings * p.shape[-1], pv, p**2 @ w**2, truth))
+    if half_sum:  # the running sum is of exp(s - peak) v, the peak so far: float16 may not hold it
+        total.add(np.where((p > 0) @ w > largest(DTYPES["float16"]), np.inf, 0.0))
     total.limit, total.square = total.limit.transpose(0, 2, 1, 3), total.square.transpose(0, 2, 1, 3)
     return run.rounded(total)
 

@@ -55,6 +55,7 @@ def _bound_silu(run: Run) -> Bound:
     z = z * run.inputs["weight"][:, None, None] + run.inputs["bias"][:, None, None]
     inner = _bound(run._replace(truth=z))
     terms = Terms().add(1.1 * inner.limit, 1.1 * inner.spread)
+    terms.groups = inner.groups
     noise = run.u * (FUNCTION + 2 + 2 * np.abs(z)) * np.abs(run.truth)
     return run.rounded(terms.add(noise, noise / FUNCTION))
 

@@ -13,6 +13,8 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 
 TOKENS = "[N, L, D]"
+# eps / v above which rows share the reciprocal root.
+_ONE_R = 8.0
 
 
 class Affine(NamedTuple):
@@ -30,6 +32,7 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
     y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
     dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
     dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
+    Where eps is most of v + eps, all rows have one r, and one rounding of it.
 
     one_pass: _one_pass's dv and dr / r; y may be x (r w) + (b - m (r w)), which loses 4u |m| r |w| more
     """
@@ -51,6 +54,7 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
     sv = 2 * np.sqrt(v * mean(dx**2) / 3 / n) + np.sqrt(n / 3) * u * v + 3 * u * v + sm**2
     dr, sr = dv / (2 * (v + eps)), sv / (2 * (v + eps))
     terms = Terms()
+    terms.groups = int(np.median(v) < eps / _ONE_R)
     if one_pass:
         dr, sr = _one_pass(n, u, m, v, eps, (dm, sm), (dv, sv))
         terms.add(4 * u * np.abs(weight * m) * r, 2 * u * np.abs(weight * m) * r)

@@ -22,7 +22,8 @@ def _bound(run: Run) -> Bound:
     ratio = np.log(run.params["max_period"]) * np.arange(half) / max(half - run.params["freq_shift"], 1)
     f = np.exp(-ratio)
     angle = scale * (np.abs(t) * f * run.u * (2 * ratio + FUNCTION + 2) + dt * f)
-    limit = np.minimum(angle, 2.0) + FUNCTION * run.u
+    beyond = np.isinf(run.between(max(scale, 1.0) * np.abs(t)))  # scale t, where it is stored
+    limit = np.where(beyond, np.inf, np.minimum(angle, 2.0) + FUNCTION * run.u)
     zero = np.zeros((t.shape[0], run.params["dim"] % 2))
     limit = np.concatenate([limit, limit, zero], axis=1)
     return run.rounded(Terms().add(limit, limit / FUNCTION))
