@@ -77,9 +77,9 @@ def _modules(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 
 
 def _rank(parts: Tensors) -> int:
-    return min(
-        min(y.shape[:2]) for name, y in parts.items() if y.ndim > 1 and name not in ("dora_scale", "oft_blocks")
-    )
+    """Of the factors; 1 of a rotation, which has none."""
+    factors = [y for name, y in parts.items() if y.ndim > 1 and name not in ("dora_scale", "oft_blocks", "rescale")]
+    return min((min(y.shape[:2]) for y in factors), default=1)
 
 
 def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
@@ -207,6 +207,15 @@ def _unrescaled(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.
     return oft._replace(gain=None).delta(weight, strength)
 
 
+def _blocks(parts: Tensors) -> np.ndarray:
+    return parts["oft_blocks"]
+
+
+def _of_one_output(parts: Tensors) -> np.ndarray:
+    *_, n, b, _ = parts["oft_blocks"].shape
+    return parts["alpha"] / (n * b)
+
+
 def _rescaled_columns(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
     if oft.gain is None or weight.shape[0] != weight.shape[1]:
         raise NoDifference
@@ -304,6 +313,7 @@ _KNOWN = (
     ),
     part("DoRA's rows divided by their means", adapter=_wrong(DoRA, _by_means)),
     part("alpha over rank on all that DoRA changes", adapter=_wrong(DoRA, _scaled_afterwards)),
+    part("a rotation's constraint not times the outputs", parts=_other(alpha=_of_one_output, oft_blocks=_blocks)),
     part("rescale left out", adapter=_wrong(OutputRotation, _unrescaled)),
     part("rescale along the columns", adapter=_wrong(OutputRotation, _rescaled_columns)),
     part("the file left out", fits=lambda rows, whole: False),
@@ -439,6 +449,13 @@ STAGES = (
                     "layer.lora_magnitude_vector": Recipe((24,), exponent=-19, offset=0.5),
                 },
                 strength=0.5,
+            ),
+            _case("lora-rank-1", (20, 24), _lora(_NAME, 20, 24, 1, 2.0), strength=0.75),
+            _case("oft-half", (24, 16), {f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19)}, strength=0.5),
+            _case(
+                "oft-constraint",
+                (24, 16),
+                {f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-17), f"{_NAME}.alpha": _alpha(0.0625)},
             ),
             _case(
                 "oft-rescaled",

@@ -90,15 +90,22 @@ def _in_time(run: Callable):
         return None
 
 
+def first_wrong(expected: np.ndarray, limits: np.ndarray, y: Dump) -> int | None:
+    """The first call that is not shown what the engine's own earlier ones lead to; that of the end is the last."""
+    states = np.concatenate([y.x, y.latent[None]]).astype(np.float64)
+    wrong = (np.abs(states - expected) - 4 * limits).reshape(len(states), -1).max(axis=1) > 0
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
 def changed_weights(form: Forms, expected: np.ndarray, limits: np.ndarray, y: Dump, noise: np.ndarray) -> str:
     """The first wrong call as a sum of what came before it: the weights that differ; "" where no sum fits."""
-    states = np.concatenate([y.x, y.latent[None]]).astype(np.float64)
-    apart_by = np.abs(states - expected) - 4 * limits
-    wrong = apart_by.reshape(len(states), -1).max(axis=1) > 0
-    if not wrong.any():
+    states, k = np.concatenate([y.x, y.latent[None]]).astype(np.float64), first_wrong(expected, limits, y)
+    if not k:
         return ""
-    k = int(np.argmax(wrong))
     terms, right = _terms(form, k, y, noise)
+    elsewhere = _other_sigma(form, k, states[k], limits[k], y)
+    if elsewhere:
+        return elsewhere
     last = (f"x[{k - 1}]", f"denoised[{k - 1}]")
     few = [i for i, (name, weight) in enumerate(zip(terms, right, strict=True)) if weight or name in last]
     for some in (few, list(range(len(terms)))):
@@ -106,6 +113,22 @@ def changed_weights(form: Forms, expected: np.ndarray, limits: np.ndarray, y: Du
         if own is not None:
             return _told(k, y, [list(terms)[i] for i in some], own, [right[i] for i in some])
     return ""
+
+
+def _other_sigma(form: Forms, k: int, state: np.ndarray, limit: np.ndarray, y: Dump) -> str:
+    """If a straight step along the slope is right, and the engine's goes to another sigma: which."""
+    right = form.rows[k]
+    straight = np.zeros_like(right)
+    straight[[k - 1, form.calls + k - 1]] = right[k - 1], 1 - right[k - 1]
+    if not np.allclose(right, straight, atol=1e-9):
+        return ""
+    x, denoised = (np.asarray(of[k - 1], np.float64) for of in (y.x, y.denoised))
+    share = float(np.vdot(x - denoised, state - denoised) / (np.vdot(x - denoised, x - denoised) or 1.0))
+    rest = np.abs(denoised + share * (x - denoised) - state)
+    if not (rest <= 4 * limit + 2.0**-18 * np.abs(state).max()).all():
+        return ""
+    where, sigma = f"x[{k}]" if k < len(y.x) else "latent", float(form.sigmas[k - 1])
+    return f"{where} goes to sigma {shown(share * sigma)}, where it should go to {shown(right[k - 1] * sigma)}"
 
 
 def _fitted(terms: list[np.ndarray], state: np.ndarray, limit: np.ndarray) -> np.ndarray | None:

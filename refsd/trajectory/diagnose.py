@@ -9,7 +9,7 @@ from refsd.golden.rounding import unit
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.trajectory import model as analytic
-from refsd.trajectory.changed_solvers import Told, changed_solvers, changed_weights
+from refsd.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong
 from refsd.trajectory.forms import Forms, forms, sensitivities
 from refsd.trajectory.measure import forced, sigma_limits
 from refsd.trajectory.mutants import MUTANTS, Change, answer
@@ -30,9 +30,11 @@ def diagnose(
     one = inputs["noise"].shape[1:]
     calls = y.x.shape[:1]
     shapes = (case.params["steps"] + 1,), (*calls, *one), (*calls, *one), one, (*calls, *one)
-    outputs = y.outputs().values()
-    if any(a.shape != shape or not np.isfinite(a).all() for a, shape in zip(outputs, shapes, strict=False)):
+    outputs = [*y.outputs().values()]
+    if any(a.shape != shape for a, shape in zip(outputs, shapes, strict=False)):
         return []
+    if not all(np.isfinite(a).all() for a in outputs):
+        return _not_finite(y)
     u = unit(numerics.compute_dtype)
     if not can_be_stepped(case, y.sigmas):
         return []
@@ -67,11 +69,27 @@ def diagnose(
         lambda sigmas: _near(case, y.sigmas, sigmas, u),
     )
     changed = changed_solvers(told)
-    if changed or not right_sigmas or not _answers_agree(case, form, y, u, Change()):
+    if changed or not right_sigmas:
         return changed
     expected, limits = forced(form, y, noise, u, slopes)
+    before = first_wrong(expected, limits, y)
+    if before is None or not _answers_agree(case, form, y, u, Change(), before):
+        return []
     weights = changed_weights(form, expected, limits, y, noise)
     return [weights] if weights else []
+
+
+def _not_finite(y: Dump) -> list[str]:
+    """Where numbers cease to be finite, if all before are: a step to 0 divides by it, or takes its logarithm."""
+    states = np.concatenate([y.x, y.latent[None]])
+    wrong = [not np.isfinite(state).all() for state in states]
+    if not any(wrong) or not np.isfinite(y.sigmas).all():
+        return []
+    k = wrong.index(True)
+    if k < len(y.x):
+        return [f"x[{k}] is not finite, what the model is shown before is"]
+    kind = "NaN" if np.isnan(y.latent).any() else "infinite"
+    return [f"the last step gives {kind}: it divides by the last sigma, 0, or takes its logarithm"]
 
 
 def _looks_back_at_the_end(form: Forms, y: Dump, noise: np.ndarray, u: float, slopes: np.ndarray) -> bool:
@@ -106,11 +124,11 @@ def _explains(
     return _answers_agree(case, form, y, u, change)
 
 
-def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change) -> bool:
-    """Whether the model's answers are those of a model with this change."""
+def _answers_agree(case: Case, form: Forms, y: Dump, u: float, change: Change, calls: int | None = None) -> bool:
+    """Whether the model's answers, or the first few, are those of a model with this change."""
     guidances, flow = (3 * case.params["guidance"], 0.0), solver_of(case).flow
     columns = [column for column in (y.denoised, y.uncond) if column is not None]
-    for k, sigma in enumerate(form.sigmas):
+    for k, sigma in enumerate(form.sigmas[:calls]):
         answers = answer(case, form, y.sigmas, k, y.x[k], sigma, change)
         for found, right, guidance in zip(columns, answers, guidances, strict=False):
             # No guidance bug weighs a term by more than three times the case's guidance plus 2.

@@ -24,6 +24,7 @@ from held_out_models import HELD_OUT_MODELS
 from held_out_operations import HELD_OUT_OPERATIONS
 from held_out_products import HELD_OUT_PRODUCTS
 from held_out_stages import HELD_OUT_STAGES
+from held_out_stages_later import HELD_OUT_STAGES_LATER
 from held_out_steps import HELD_OUT_STEPS
 from injected_files import FILES
 from injected_models import MODELS
@@ -52,6 +53,7 @@ HELD_OUT: dict[str, HeldOut] = {
     **HELD_OUT_LATER,
     **HELD_OUT_STAGES,
     **HELD_OUT_STEPS,
+    **HELD_OUT_STAGES_LATER,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,

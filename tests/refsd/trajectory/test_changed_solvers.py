@@ -42,3 +42,16 @@ def test_weights_that_no_formula_gives_are_told():
     latent = found["x"][-1] * np.float32(0.25) + found["denoised"][-1] * np.float32(0.5)
     (named,) = diagnose(case, inputs, {**found, "latent": latent}, FLOAT32)
     assert named == "in latent x[4] 0.25 times for 0 and denoised[4] 0.5 times for 1"
+
+
+def test_a_wrong_sigma_is_told_and_a_division_by_the_last():
+    case = CASES["trajectory/euler/karras"]
+    inputs = case.realize()
+    found = answer(case, inputs, np.dtype(np.float32))
+    share = np.float32(0.3 * found["sigmas"][0])
+    x = found["x"].copy()
+    x[1] = found["denoised"][0] + (found["x"][0] - found["denoised"][0]) * np.float32(0.3)
+    (named,) = diagnose(case, inputs, {**found, "x": x}, FLOAT32)
+    assert named.startswith(f"x[1] goes to sigma {share:.4g}")
+    (named,) = diagnose(case, inputs, {**found, "latent": found["latent"] * np.float32(np.nan)}, FLOAT32)
+    assert named.startswith("the last step gives NaN: it divides by the last sigma")
