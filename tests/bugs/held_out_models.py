@@ -228,19 +228,24 @@ _TABLE: dict[str, Injection] = {
         r"body|conv_body",
         "block|left out",
         "esrgan*",
+        "lone/esrgan-x2/*",
     ),
-    "u-mod-02": _model(Bug(patched=_patch(esrgan, "leaky_relu", leaky_relu)), "leaky_relu", "slope", "esrgan*"),
+    "u-mod-02": _model(
+        Bug(patched=_patch(esrgan, "leaky_relu", leaky_relu)), "leaky_relu", "slope", "esrgan*", "lone/esrgan-x2/*"
+    ),
     "u-mod-03": _model(
         Bug(patched=_patch(esrgan, "rrdb", _outer_not_scaled)),
         r"body\.\d",
         "0\\.2|scale|fifth|factor|left out",
         "esrgan*",
+        "lone/esrgan-x2/*",
     ),
     "u-mod-04": _model(
         Bug(patched=_patch(esrgan, "pixel_unshuffle", pixel_unshuffle)),
         "pixel_unshuffle",
         "order|last|first",
         "esrgan*",
+        "lone/esrgan-x2/*",
     ),
     "u-mod-05": _model(
         Bug(patched=_patch(mmdit, "qkv", _no_qk_norm)),
