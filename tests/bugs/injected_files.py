@@ -132,7 +132,7 @@ def _without_dora(case, values, y):
 
 def _rescale_of_columns(case, values, y):
     parts = next(iter(modules_of(values).values()))
-    if "oft" not in parts:
+    if not {"oft", "rescale"} <= parts.keys():
         return None
     turned = y["merged"].astype(np.float64) / parts["rescale"].reshape(-1, 1)
     return {"merged": turned * parts["rescale"].reshape(1, -1)}
