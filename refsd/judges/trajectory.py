@@ -12,8 +12,9 @@ from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.measure import measure_trajectory
-from refsd.trajectory.mutants import MUTANTS, Change, simulate
+from refsd.trajectory.mutants import MUTANTS, Change
 from refsd.trajectory.run import answer, sigmas_of
+from refsd.trajectory.simulate import simulate
 
 
 class TrajectoryJudge(Judge):

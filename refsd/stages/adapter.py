@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.adapters import Target
-from refsd.golden.recipe import Recipe
 from refsd.kernels.adapters import Adapter, DoRA, LoHa, LoKr, LoRA, OutputRotation
 from refsd.kernels.adapters.strengths import dora_lycoris, dora_peft, dora_whole
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, case, part
+from refsd.stages.adapter_cases import CASES
+from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, part
 from refsd.weights.adapter_kinds import Misfit, Parts, build
 from refsd.weights.adapter_names import split
 from refsd.weights.adapter_rules import NAMES
@@ -320,25 +320,6 @@ _KNOWN = (
 )
 
 
-def _alpha(value: float) -> Recipe:
-    return Recipe((), data="constant", offset=value)
-
-
-def _factor(*shape: int) -> Recipe:
-    return Recipe(shape, exponent=-18)
-
-
-def _case(label: str, weight: tuple[int, ...], tensors: dict[str, Recipe], **params: Any):
-    return case("adapter", label, {"weight": Recipe(weight, exponent=-17), **tensors}, **params)
-
-
-def _lora(name: str, O: int, I: int, rank: int, alpha: float | None = None) -> dict[str, Recipe]:
-    made = {f"{name}.lora_down.weight": _factor(rank, I), f"{name}.lora_up.weight": _factor(O, rank)}
-    return made | ({} if alpha is None else {f"{name}.alpha": _alpha(alpha)})
-
-
-_NAME = "lora_unet_layer"
-_FUSED = {"to_q": [0, 16], "to_k": [16, 16], "to_v": [32, 16]}
 STAGES = (
     Stage(
         "adapter",
@@ -349,122 +330,6 @@ STAGES = (
         rule=RULE,
         run=_run,
         known=_KNOWN,
-        cases=(
-            _case("lora-kohya", (48, 33), _lora(_NAME, 48, 33, 4, 1.0)),
-            _case("lora-no-alpha", (32, 32), _lora(_NAME, 32, 32, 8), strength=0.5),
-            _case(
-                "lora-peft",
-                (24, 40),
-                {
-                    "base_model.model.layer.lora_A.weight": _factor(4, 40),
-                    "base_model.model.layer.lora_B.weight": _factor(24, 4),
-                    "base_model.model.layer.alpha": _alpha(8.0),
-                },
-                strength=-0.75,
-            ),
-            _case(
-                "lora-conv",
-                (6, 8, 3, 3),
-                {
-                    f"{_NAME}.lora_down.weight": _factor(4, 8, 3, 3),
-                    f"{_NAME}.lora_up.weight": _factor(6, 4, 1, 1),
-                    f"{_NAME}.alpha": _alpha(2.0),
-                },
-            ),
-            _case(
-                "lora-tucker",
-                (6, 8, 3, 3),
-                {
-                    f"{_NAME}.lora_down.weight": _factor(4, 8, 1, 1),
-                    f"{_NAME}.lora_mid.weight": Recipe((4, 4, 3, 3), exponent=-16),
-                    f"{_NAME}.lora_up.weight": _factor(6, 4, 1, 1),
-                    f"{_NAME}.alpha": _alpha(3.0),
-                },
-            ),
-            _case(
-                "lora-fused",
-                (48, 16),
-                _lora("to_q", 16, 16, 2, 1.0) | _lora("to_k", 16, 16, 4, 2.0) | _lora("to_v", 16, 16, 8, 2.0),
-                rows=_FUSED,
-            ),
-            _case("tag-one", (16, 24), _lora(_NAME, 16, 24, 4, 2.0), tag="<lora:style:0.5>"),
-            _case("tag-two-unet", (16, 24), _lora(_NAME, 16, 24, 4, 2.0), tag="<lora:style:0.7:0.4>"),
-            _case("tag-two-text", (16, 24), _lora(_NAME, 16, 24, 4), tag="<lora:s:0.7:0.4>", component="text"),
-            _case(
-                "loha",
-                (24, 20),
-                {
-                    f"{_NAME}.hada_{w}_{x}": Recipe(s, exponent=-17)
-                    for w in ("w1", "w2")
-                    for x, s in (("a", (24, 4)), ("b", (4, 20)))
-                }
-                | {f"{_NAME}.alpha": _alpha(1.0)},
-            ),
-            _case(
-                "loha-tucker",
-                (6, 8, 3, 3),
-                {
-                    f"{_NAME}.hada_{w}_{x}": Recipe(s, exponent=-16)
-                    for w in ("w1", "w2")
-                    for x, s in (("a", (4, 6)), ("b", (4, 8)))
-                }
-                | {f"{_NAME}.hada_{t}": Recipe((4, 4, 3, 3), exponent=-16) for t in ("t1", "t2")}
-                | {f"{_NAME}.alpha": _alpha(2.0)},
-            ),
-            _case(
-                "lokr",
-                (24, 36),
-                {
-                    f"{_NAME}.lokr_w1": _factor(4, 4),
-                    f"{_NAME}.lokr_w2_a": _factor(6, 3),
-                    f"{_NAME}.lokr_w2_b": _factor(3, 9),
-                    f"{_NAME}.alpha": _alpha(1.0),
-                },
-            ),
-            _case(
-                "lokr-full",
-                (24, 36),
-                {f"{_NAME}.lokr_w1": _factor(4, 4), f"{_NAME}.lokr_w2": _factor(6, 9)},
-                strength=0.5,
-            ),
-            _case(
-                "dora",
-                (32, 32),
-                _lora(_NAME, 32, 32, 4, 2.0) | {f"{_NAME}.dora_scale": Recipe((32, 1), exponent=-19, offset=0.5)},
-                strength=0.5,
-            ),
-            _case(
-                "dora-comfyui",
-                (24, 40),
-                _lora(_NAME, 24, 40, 4, 2.0) | {f"{_NAME}.dora_scale": Recipe((24, 1), exponent=-19, offset=0.5)},
-                rule="comfyui",
-                strength=0.7,
-            ),
-            _case(
-                "dora-peft",
-                (24, 40),
-                {
-                    "layer.lora_A.weight": _factor(4, 40),
-                    "layer.lora_B.weight": _factor(24, 4),
-                    "layer.lora_magnitude_vector": Recipe((24,), exponent=-19, offset=0.5),
-                },
-                strength=0.5,
-            ),
-            _case("lora-rank-1", (20, 24), _lora(_NAME, 20, 24, 1, 2.0), strength=0.75),
-            _case("oft-half", (24, 16), {f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19)}, strength=0.5),
-            _case(
-                "oft-constraint",
-                (24, 16),
-                {f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-17), f"{_NAME}.alpha": _alpha(0.0625)},
-            ),
-            _case(
-                "oft-rescaled",
-                (24, 24),
-                {
-                    f"{_NAME}.oft_blocks": Recipe((3, 8, 8), exponent=-19),
-                    f"{_NAME}.rescale": Recipe((24, 1), exponent=-20, offset=1.0),
-                },
-            ),
-        ),
+        cases=CASES,
     ),
 )

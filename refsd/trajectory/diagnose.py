@@ -12,8 +12,9 @@ from refsd.trajectory import model as analytic
 from refsd.trajectory.changed_solvers import Told, changed_solvers, changed_weights, first_wrong
 from refsd.trajectory.forms import Forms, forms, sensitivities
 from refsd.trajectory.measure import forced, sigma_limits
-from refsd.trajectory.mutants import MUTANTS, Change, answer
+from refsd.trajectory.mutants import MUTANTS, Change
 from refsd.trajectory.run import Dump, can_be_stepped, from_one, output_names, sigmas_of, solver_of
+from refsd.trajectory.simulate import answer
 
 
 def diagnose(

@@ -18,7 +18,7 @@ from refsd.samplers.levels import FlowLevels
 from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory import model as analytic
 from refsd.trajectory.forms import Forms, Solver, forms
-from refsd.trajectory.run import FLOW, FLOW_LEVELS, Dump, by_forms, from_one, levels_of, signal_of, solver_of
+from refsd.trajectory.run import FLOW, FLOW_LEVELS, from_one, levels_of, solver_of
 
 # Samplers that use the outputs of earlier steps, with one model call a step.
 _MULTISTEP = (
@@ -271,7 +271,9 @@ def _shifted(case: Case) -> np.ndarray | None:
     return longer[1:] if len(longer) == case.params["steps"] + 2 else None
 
 
-def _guided_by(change: Callable[[float], float]) -> Answers:
+def guided_by(change: Callable[[float], float]) -> Answers:
+    """Return the analytic model's outputs under a changed guidance scale."""
+
     def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
         x, sigma, _, guidance, signal = call
         return analytic.denoised(x, sigma, change(guidance), signal), analytic.uncond(x, sigma, signal)
@@ -293,7 +295,7 @@ def _told_next(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
     """Evaluate the model at the next sigma, and a flow's model with that sigma's signal."""
     sigma = call.sigma_next or call.sigma
     signal = 1.0 if call.signal == 1.0 and call.sigma != 0 else 1 - sigma
-    return _guided_by(lambda guidance: guidance)(call._replace(sigma=sigma, signal=signal))
+    return guided_by(lambda guidance: guidance)(call._replace(sigma=sigma, signal=signal))
 
 
 def _velocity(weight: Callable[[float], float]) -> Answers:
@@ -301,7 +303,7 @@ def _velocity(weight: Callable[[float], float]) -> Answers:
 
     def answers(call: ModelCall) -> tuple[np.ndarray, np.ndarray]:
         ratio = call.x.dtype.type(weight(call.sigma) / call.sigma)
-        right = _guided_by(lambda guidance: guidance)(call)
+        right = guided_by(lambda guidance: guidance)(call)
         first, second = (call.x - ratio * (call.x - y) for y in right)
         return first, second
 
@@ -355,10 +357,10 @@ MUTANTS: tuple[Mutant[Change], ...] = (
         "uncond is not scaled by 1 - sigma",
         Change(_unguided_noise_scaled, of=lambda solver: _flow(solver) and _asks_twice(solver)),
     ),
-    Mutant("guidance has the wrong sign", Change(answers=_guided_by(lambda g: -g))),
+    Mutant("guidance has the wrong sign", Change(answers=guided_by(lambda g: -g))),
     Mutant("cond and uncond are swapped", Change(answers=_swapped)),
-    Mutant("guidance is added to cond", Change(answers=_guided_by(lambda g: 1 + g))),
-    Mutant("there is no guidance", Change(answers=_guided_by(lambda g: 1.0))),
+    Mutant("guidance is added to cond", Change(answers=guided_by(lambda g: 1 + g))),
+    Mutant("there is no guidance", Change(answers=guided_by(lambda g: 1.0))),
     Mutant("the model is told the next sigma", Change(answers=_told_next)),
     Mutant("uncond is what the prompt gives", Change(answers=_with_prompt, of=_asks_twice)),
     Mutant("the velocity has the wrong sign", Change(answers=_velocity(lambda s: -s), of=_flow)),
@@ -367,49 +369,3 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("a flow's levels are shifted by 3", Change(sigmas=_shifted_twice, of=_flow)),
     *(_another_schedule(name) for name in SCHEDULES),
 )
-
-
-def simulate(case: Case, noise: np.ndarray, sigmas: np.ndarray, change: Change | None = None) -> Dump | None:
-    """Compute a trajectory with a bug from its rows, in the dtype of noise; None if the bug makes no difference.
-
-    Wrong sigmas within 1e-3 (relative) of the right ones make no difference.
-
-    change: None gives the trajectory of an honest engine that adds in another order than the sampler.
-    """
-    solver = solver_of(case)
-    if change is not None and not change.of(solver):
-        return None
-    if change is not None and change.sigmas is not None:
-        other = change.sigmas(case)
-        if other is None or np.allclose(other, sigmas, rtol=1e-3, atol=0):
-            return None
-        sigmas = other
-    form = forms(solver, sigmas)
-    if form.draws >= len(noise):
-        return None
-    if change is not None and change.rows is not None:
-        wrong = change.rows(case, form, sigmas)
-        if wrong is None or np.array_equal(wrong, form.rows):
-            return None
-        form = form._replace(rows=wrong)
-    calls = iter(range(form.calls))
-    return by_forms(form, sigmas, lambda x, sigma: answer(case, form, sigmas, next(calls), x, sigma, change), noise)
-
-
-def answer(
-    case: Case, form: Forms, sigmas: np.ndarray, k: int, x: np.ndarray, sigma: float, change: Change | None
-) -> tuple[np.ndarray, ...]:
-    """Compute the model outputs at call k, with the bug if it changes the model or its sigma."""
-    if change is not None and change.steps_on is not None:
-        other = change.steps_on(case)
-        assert other is not None
-        sigma, sigmas = float(forms(solver_of(case), other).sigmas[k]), other
-    call = ModelCall(
-        x,
-        float(sigma),
-        float(sigmas[form.steps[k] + 1]),
-        float(case.params["guidance"]),
-        signal_of(solver_of(case), float(sigma)),
-    )
-    answers = _guided_by(lambda g: g) if change is None or change.answers is None else change.answers
-    return answers(call)[: form.answers]

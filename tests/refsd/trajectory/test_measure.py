@@ -17,8 +17,9 @@ from refsd.samplers import SAMPLERS
 from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.forms import Solver, forms
 from refsd.trajectory.measure import amplification, displaced, measure_trajectory
-from refsd.trajectory.mutants import MUTANTS, simulate
+from refsd.trajectory.mutants import MUTANTS
 from refsd.trajectory.run import answer, trajectory
+from refsd.trajectory.simulate import simulate
 
 CASE = CASES["trajectory/dpmpp2m/karras"]
 SIGMAS = np.array([14.6, 5.0, 1.2, 0.3, 0.1, 0.0])

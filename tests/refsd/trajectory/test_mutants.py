@@ -12,8 +12,9 @@ from refsd.golden import verdict
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.trajectory.diagnose import diagnose
 from refsd.trajectory.measure import measure_trajectory
-from refsd.trajectory.mutants import MUTANTS, Change, simulate
+from refsd.trajectory.mutants import MUTANTS, Change
 from refsd.trajectory.run import answer
+from refsd.trajectory.simulate import simulate
 
 _CASES = {case.name: case for case in trajectories.CASES}
 
