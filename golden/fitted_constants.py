@@ -171,7 +171,7 @@ def _usual(own: float) -> dict[float, str]:
 
 
 def _factors(sizes: dict[str, int]) -> dict[float, str]:
-    return _usual(1.0) | _roots(sizes) | {2.0: "2 (it counts twice)", -1.0: "-1 (its sign is the other)"}
+    return _usual(1.0) | _roots(sizes) | {-1.0: "-1 (its sign is the other)"}
 
 
 def _around(own: float) -> np.ndarray:

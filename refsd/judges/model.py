@@ -41,7 +41,7 @@ _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
 # Of honest runs with random roundings, where a tap would be wrong without them.
 _SCATTERED_RUNS = 8
 # Seconds of CPU that the search for the cause of one answer may take, at its first wrong tap and by its outputs.
-_SEARCH = 18.0
+_SEARCH = 24.0
 # Wrong taps, the first, of which these runs are kept to judge projections by.
 _SCATTERED_TAPS = 20
 # Changes on which every tap's error is projected: operations that they may concern, and the wrong arithmetic.

@@ -14,7 +14,7 @@ from refsd.golden.explanation import Scene
 from refsd.golden.fitted_causes import fitted_causes, is_gap
 from refsd.golden.metrics import channel_axis
 from refsd.golden.taps import measure_taps
-from refsd.golden.unlisted import explaining
+from refsd.golden.unlisted import BUDGET, explaining
 from refsd.golden.verdict import judge
 from refsd.judges.following import Segment
 from refsd.judges.model_mutants import MUTANTS, Change
@@ -65,8 +65,9 @@ class Place(NamedTuple):
         found = self.found.reshape(truth.shape)
         scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
         suspects, tried = {}, {}
+        until = end - BUDGET - _ELSEWHERE
         for candidates in (self._operations(), self._of_the_model()):
-            for name, y in itertools.takewhile(lambda _: time.process_time() < end, candidates):
+            for name, y in itertools.takewhile(lambda _: time.process_time() < until, candidates):
                 if y.size != truth.size:
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
@@ -85,7 +86,8 @@ class Place(NamedTuple):
 
         others = {}
         if not is_gap(found, truth, honest, channel_axis(truth)):
-            of_size = ((name, y) for name, y in self._unlisted() if y.size == truth.size)
+            unlisted = itertools.takewhile(lambda _: time.process_time() < end, self._unlisted())
+            of_size = ((name, y) for name, y in unlisted if y.size == truth.size)
             others = explaining(of_size, explains, tried)
         if others:
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})

@@ -160,7 +160,7 @@ def _others(stage: Stage, name: str, own: Any) -> Iterator[tuple[str, Any]]:
                 isinstance(value, str) and len(value) <= _SHORT
             )
             if short and new(value):
-                yield f"{name} {value} for {own}", value
+                yield f"{name} is {value} for {own}", value
 
 
 def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:

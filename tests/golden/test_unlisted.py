@@ -48,7 +48,7 @@ def times(name, factor):
             other(scale=80**-0.5),
             "scale is 1/sqrt(B D) = 0.1118, not 0.1581",
         ),
-        ("linear/f32/awkward-x2x33x77-o20", times("bias", 2), "bias is multiplied by 2 (it counts twice)"),
+        ("linear/f32/awkward-x2x33x77-o20", times("bias", 2), "bias is multiplied by 2"),
         ("group_norm/f32/plain-n2-c64-h9-w7-g32", other(num_groups=16), "num_groups is 16, not 32"),
         (
             "conv2d/f32/uneven-n1-c7-k20-h14-w17",

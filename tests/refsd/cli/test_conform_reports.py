@@ -64,17 +64,17 @@ def _conform(*more):
 def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypatch):
     code, said = _conform(*_CASES)
     assert code == 1 and said.startswith("does not conform: 2 answers of 1 engine, 1 not conforming\n")
-    assert "wrong, 1 case: silu: unexplained; y = 1.01 truth" in said
+    assert "wrong, 1 case: the result is multiplied by 1.01" in said
     pages = folder / "refsd-report"
     assert {path.name for path in pages.iterdir()} == {
         *("report.html", "report.md", "conform.json", "junit.xml", "failing")
     }
     page = (pages / "report.html").read_text()
-    assert "<!doctype html>" in page and "data:image/png" in page and "y = 1.01 truth" in page
+    assert "<!doctype html>" in page and "data:image/png" in page and "multiplied by 1.01" in page
     first = read(pages / "conform.json")
     bad = next(r for r in first.results if r.status == verdict.FAIL)
     again = CliRunner().invoke(app, ["compare", str(pages / bad.kept / "found.safetensors"), bad.case])
-    assert again.exit_code == 1 and "y = 1.01 truth" in again.output
+    assert again.exit_code == 1 and "multiplied by 1.01" in " ".join(again.output.split())
     known = folder / "known.json"
     (pages / "conform.json").rename(known)
 
@@ -182,5 +182,5 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
 def test_the_json_of_a_report_names_what_it_found(folder):
     _conform("--cases", "silu/f32/wide*")
     (found,) = json.loads((folder / "refsd-report" / "conform.json").read_text())["results"]
-    assert (found["looks"], found["place"]) == (["y = 1.01 truth"], "y")
+    assert (found["causes"], found["place"]) == (["the result is multiplied by 1.01"], "y")
     assert found["kept"].startswith("failing/wrong/")
