@@ -93,10 +93,7 @@ class SdcppEngine:
         part = COMPONENTS[case.op.removeprefix("model/")].part or ""
         weights = open_checkpoint(self._model_files(case.model, "ldm")).components[part].weights
         taps = layer_taps(graphs, weights)
-        # sd-cli computes the last layer for a reference's tokens as well, and drops them after it.
-        if "reference" in case.inputs:
-            taps.pop("final_layer.linear", None)
-        return outputs, taps
+        return outputs, {name: y for name, y in taps.items() if not _otherwise(case, name)}
 
     def _run(self, case: Case, inputs: Mapping[str, StoredTensor], graphs: list[Graph] | None):
         assert case.model is not None and self._model_files is not None
@@ -105,6 +102,15 @@ class SdcppEngine:
         with scratch() as folder:
             args = reach.flags(self._model_files, case.model, folder) + (["--fa"] if self._flash else [])
             return reach.answer(Call(self._program, args, case, arrays, self._model_files, folder, graphs))
+
+
+def _otherwise(case: Case, tap: str) -> bool:
+    """Whether sd-cli computes a layer on other tokens, or gives its channels in another order, as it may."""
+    if case.op == "model/mistral":
+        # Pairs of channels that turn together stand side by side in its queries and keys.
+        return tap.endswith((".q_proj", ".k_proj"))
+    # It computes the last layer for a reference's tokens as well, and drops them after it.
+    return "reference" in case.inputs and tap == "final_layer.linear"
 
 
 def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[EngineSearch]:

@@ -43,6 +43,9 @@ def _of_graph(graph: Graph, known: Mapping[Key, str], weights: Mapping[str, Stor
         # A convolution without a bias ends in a transpose, which reads no weight.
         if not layer or part != last or (part == "weight" and len(weights[f"{layer}.weight"].shape) > 2):
             continue
+        # The reference names an RMSNorm, which has a weight alone, by that weight.
+        if part == "weight" and len(weights[f"{layer}.weight"].shape) == 1:
+            layer = f"{layer}.weight"
         again = calls[layer]
         calls[layer] += 1
         found[f"{layer}.{again}" if again else layer] = op.result

@@ -169,12 +169,12 @@ static bool listed(const char *list, const char *word) {
 
 /* The weight that an operation reads, straight or reshaped; NULL where it reads none, or only moves numbers. */
 static struct ggml_tensor *weight_of(struct ggml_tensor *node) {
-    static const char *moves = "RESHAPE,VIEW,PERMUTE,TRANSPOSE,CONT,CPY,DUP,IM2COL,GET_ROWS";
-    if (listed(moves, ggml_op_desc(node)) || strcmp(ggml_type_name(node->type), "f32") || !ggml_is_contiguous(node))
-        return NULL;
+    static const char *same = "RESHAPE,VIEW,PERMUTE,TRANSPOSE,CONT,CPY,DUP", *parts = "IM2COL,GET_ROWS";
+    if (listed(same, ggml_op_desc(node)) || listed(parts, ggml_op_desc(node))) return NULL;
+    if (strcmp(ggml_type_name(node->type), "f32") || !ggml_is_contiguous(node)) return NULL;
     for (int s = 0; s < 10; s++) {
         struct ggml_tensor *t = node->src[s];
-        while (t && t->op != 0 && listed(moves, ggml_op_desc(t))) t = t->src[0];
+        while (t && t->op != 0 && listed(same, ggml_op_desc(t))) t = t->src[0];
         if (t && t->op == 0 && t->buffer && ggml_backend_buffer_get_usage(t->buffer) == 1) return t;
     }
     return NULL;

@@ -44,9 +44,9 @@ def test_the_bias_ends_a_layer_and_a_weight_without_one_is_the_layer():
         WeightedOp("MUL_MAT", head(WEIGHTS["ff.weight"]), matrix),
     )
     taps = layer_taps([seen, seen], STORED)
-    assert list(taps) == ["conv", "norm", "ff"]
+    assert list(taps) == ["conv", "norm.weight", "ff"]
     np.testing.assert_array_equal(taps["conv"], [sums, sums])
-    np.testing.assert_array_equal(taps["norm"], [scaled, scaled])
+    np.testing.assert_array_equal(taps["norm.weight"], [scaled, scaled])
     np.testing.assert_array_equal(taps["ff"], [matrix, matrix])
 
 
@@ -70,7 +70,7 @@ def test_items_of_different_shapes_are_no_batch():
 def test_weights_that_begin_alike_are_left_out():
     ones = stored(np.ones(6, np.float16))
     seen = graph(WeightedOp("MUL", head(np.ones(6, np.float32)), drawn(6)))
-    assert list(layer_taps([seen], {"a.weight": ones})) == ["a"]
+    assert list(layer_taps([seen], {"a.weight": ones})) == ["a.weight"]
     assert not layer_taps([seen], {"a.weight": ones, "b.weight": ones})
 
 

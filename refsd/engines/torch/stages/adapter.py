@@ -16,6 +16,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
         return "LyCORIS reads no prompts, and knows no fused layers"
     if not all(name == "weight" or name.startswith(f"{_NAME}.") for name in inputs):
         return "LyCORIS does not read PEFT's names"
+    if f"{_NAME}.oft_blocks" in inputs:
+        return "LyCORIS chooses the size of OFT's blocks, whatever the file's is"
     return None if f"{_NAME}.alpha" in inputs else "LyCORIS reads no file without an alpha"
 
 
