@@ -34,6 +34,9 @@ from refsd.reports.markdown import markdown
 from refsd.reports.stored import decode, encode
 from refsd.reports.terminal import print_report, summary, table
 
+# The search for a cause has some seconds of CPU.
+pytestmark = pytest.mark.jitted
+
 _GELU = CASES["gelu/f32/bend-x33x77"]
 _NORM = CASES["group_norm/f32/tiny-n2-c64-h6-w5-g32"]
 _EPS = DEVIATIONS["sdcpp/group-norm-eps"]

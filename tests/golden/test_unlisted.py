@@ -14,6 +14,9 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import stored
 
+# A search has some seconds of CPU.
+pytestmark = pytest.mark.jitted
+
 JUDGE = OperationJudge()
 
 
