@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 from held_out import HeldOut
+from held_out_products import of_blocks
 from injected_models import _model
 from injection import Injection, other_result, wrong_method, wrong_operation
 
@@ -65,17 +66,6 @@ def _backwards(a, right, x, angle):
 def _from_one(a, right, x, angle):
     """Positions counted from 1: the angles of one axis of text."""
     return right(x, np.asarray(angle) + np.asarray(angle)[:, 1:2] - np.asarray(angle)[:, :1])
-
-
-def _blocks(types, unpack):
-    def change(case, inputs, y):
-        tensor = inputs["x"]
-        if tensor.type not in types:
-            return y
-        rows = int(np.prod(tensor.shape[:-1]))
-        return unpack(tensor.data.reshape(rows, -1), y.astype(np.float64).reshape(rows, -1)).reshape(y.shape)
-
-    return lambda case, inputs, y: np.asarray(change(case, inputs, y)).astype(y.dtype)
 
 
 def _first_scale(blocks, right):
@@ -163,17 +153,17 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
     "v-q-01": (
         "op",
         "huggingface/candle, k_quants",
-        other_result("dequantize", "scale", _blocks(("q6_k",), _first_scale)),
+        other_result("dequantize", "scale", of_blocks(("q6_k",), _first_scale)),
     ),
     "v-q-02": (
         "op",
         "ports of Q4_0",
-        other_result("dequantize", "7 taken|offset|7, not 8", _blocks(("q4_0",), _offset_of_seven)),
+        other_result("dequantize", "7 taken|offset|7, not 8", of_blocks(("q4_0",), _offset_of_seven)),
     ),
     "v-q-03": (
         "op",
         "ports of Q5_1",
-        other_result("dequantize", "minimum", _blocks(("q5_1",), _minimum_of_halves)),
+        other_result("dequantize", "minimum", of_blocks(("q5_1",), _minimum_of_halves)),
     ),
     "v-time-01": (
         "op",

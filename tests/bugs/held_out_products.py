@@ -118,7 +118,9 @@ def _one_more(a, right, x, weight, eps=1e-6):
 # --- block types -------------------------------------------------------------------------------------------------
 
 
-def _blocks(types, unpack):
+def of_blocks(types, unpack):
+    """A bug in reading blocks of some types: unpack(blocks [rows, bytes], the right values [rows, K]) -> values."""
+
     def change(case, inputs, y):
         tensor = inputs["x"]
         if tensor.type not in types:
@@ -221,17 +223,17 @@ _TABLE: dict[str, Injection] = {
     "u-norm-12": wrong_method(
         "rms_norm", "rms_norm", r"1 \+|\+ 1|weight.*(one|1)|1 is added to weight", rms_norm=_one_more
     ),
-    "u-q-01": other_result("dequantize", "table|linear|codes|q4_0", _blocks(("iq4_nl",), _linear_codes)),
+    "u-q-01": other_result("dequantize", "table|linear|codes|q4_0", of_blocks(("iq4_nl",), _linear_codes)),
     "u-q-02": other_result(
-        "dequantize", "nibble|order|interleav|neighbour|half|halves", _blocks(("q4_k",), _neighbouring_nibbles)
+        "dequantize", "nibble|order|interleav|neighbour|half|halves", of_blocks(("q4_k",), _neighbouring_nibbles)
     ),
-    "u-q-03": other_result("dequantize", "sign", _blocks(("q6_k",), _unsigned_scales)),
-    "u-q-04": other_result("dequantize", "fifth|high bit|bit", _blocks(("q5_0",), _fifth_bits_of_the_first_half)),
+    "u-q-03": other_result("dequantize", "sign", of_blocks(("q6_k",), _unsigned_scales)),
+    "u-q-04": other_result("dequantize", "fifth|high bit|bit", of_blocks(("q5_0",), _fifth_bits_of_the_first_half)),
     "u-q-05": other_result(
-        "dequantize", "subnormal|denormal|flush|small", _blocks(("q4_0",), _small_scales_flushed)
+        "dequantize", "subnormal|denormal|flush|small", of_blocks(("q4_0",), _small_scales_flushed)
     ),
     "u-q-06": other_result("dequantize", "fnuz|exponent|bias|half of|0.5|times", _e4m3_of_amd),
-    "u-q-07": other_result("dequantize", "minim|subtract|sign", _blocks(("q4_1",), _minimum_subtracted)),
-    "u-q-08": other_result("dequantize", "swap|minim", _blocks(("q2_k",), _scale_for_minimum)),
+    "u-q-07": other_result("dequantize", "minim|subtract|sign", of_blocks(("q4_1",), _minimum_subtracted)),
+    "u-q-08": other_result("dequantize", "swap|minim", of_blocks(("q2_k",), _scale_for_minimum)),
 }
 HELD_OUT_PRODUCTS = sourced("op", _TABLE)
