@@ -99,7 +99,7 @@ def conform(
         note_input(Path(argument.partition(":")[2]))
     store = open_store(golden)
     paths = _outputs(report, json, junit)
-    make_into(store, chosen)
+    make_into(store, [case for case in chosen if any(engine.refuses(case) is None for engine in found)])
     pictures = Pictures()
     with keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept:
 

@@ -1,0 +1,104 @@
+"""What the pages say can be done: commands exist with their options, the cheap ones run, pictures are of real runs."""
+
+import fnmatch
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+from cli_commands import calls, check, code_lines
+from typer.testing import CliRunner
+
+from refsd.cases import CASES
+from refsd.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("kernels", "golden", "notebooks")),
+    ROOT / "refsd" / "engines" / "exec" / "protocol.md",
+]
+OPS = {case.op for case in CASES.values() if "/" not in case.op}
+
+
+def commands(page: Path) -> list[list[str]]:
+    return [arguments for line in code_lines(page) if "refsd " in line for arguments in calls(line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_exists_with_its_options(page):
+    for arguments in commands(page):
+        check(arguments)
+
+
+def test_a_command_that_is_none_is_found():
+    for line in ("refsd nope", "refsd conform --nope", "uv run refsd golden nope", "refsd diff a b c"):
+        (arguments,) = calls(line)
+        with pytest.raises(AssertionError):
+            check(arguments)
+
+
+def test_the_readme_names_every_command():
+    told = {arguments[0] for arguments in commands(ROOT / "README.md")}
+    assert len(told) >= 14
+    globs = [
+        a for arguments in commands(ROOT / "README.md") for a in arguments if "/" in a and a.split("/")[0] in OPS
+    ]
+    assert globs and all(fnmatch.filter(CASES, glob) for glob in globs)
+
+
+# Of the README's commands those that end in seconds; ./engine is the Python example here.
+CHEAP = (
+    "golden show rms_norm --mutants",
+    "sigmas --like comfyui",
+    "noise --like sdcpp --seed 42",
+    "weights make sd15 --tiny -o tiny.safetensors",
+    "info tiny.safetensors",
+)
+
+
+@pytest.mark.jitted
+def test_the_cheap_commands_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = [
+        " ".join(arguments).replace("model.safetensors", "tiny.safetensors")
+        for arguments in commands(ROOT / "README.md")
+    ]
+    for command in CHEAP:
+        assert command in told
+        done = CliRunner().invoke(app, shlex.split(command))
+        assert done.exit_code == 0, f"{command}: {done.output}"
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(there), f"{page}: {target}"
+
+
+@pytest.mark.jitted
+def test_the_picture_is_of_a_real_run(tmp_path):
+    """The picture holds what the commands print now, whatever the widths of the lines."""
+    tool = runpy.run_path(str(ROOT / "website" / "cast.py"))
+    shown = " ".join(re.search(r"<desc[^>]*>(.*?)</desc>", tool["PICTURE"].read_text(), re.S)[1].split())
+    printed = tool["draw"](tool["lines"](tool["run"](tmp_path)))
+    assert " ".join(re.search(r"<desc[^>]*>(.*?)</desc>", printed, re.S)[1].split()) == shown
+    assert "divided by n - 1" in shown
