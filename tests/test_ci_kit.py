@@ -43,7 +43,7 @@ def test_a_workflow_is_whole(path):
     for name, job in told["jobs"].items():
         assert {"runs-on", "steps"} <= job.keys(), name
         assert all(("run" in step) != ("uses" in step) for step in job["steps"]), name
-        assert set([job.get("needs", name)]) <= told["jobs"].keys()
+        assert {job.get("needs", name)} <= told["jobs"].keys()
 
 
 def test_every_command_of_refsd_exists():

@@ -1,4 +1,4 @@
-"""What the pages say can be done: commands exist with their options, the cheap ones run, pictures are of real runs."""
+"""What the pages say can be done: commands exist, the cheap ones run, pictures are of real runs."""
 
 import fnmatch
 import re

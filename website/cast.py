@@ -1,7 +1,7 @@
 """Draw docs/engine-fails.svg: a C++ engine with one wrong line, judged: python website/cast.py
 
-The engine is examples/exec/engine.cpp, whose RMSNorm divides by n - 1. Each line of the picture is what the commands
-printed, but for the time that they took.
+The engine is examples/exec/engine.cpp, whose RMSNorm divides by n - 1. The picture shows what the
+commands printed.
 """
 
 import html
@@ -32,7 +32,8 @@ text { font: 14px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; 
 @media (prefers-reduced-motion: reduce) { .line { animation: none } }
 @media (prefers-color-scheme: dark) {
   .window { fill: #16181d; stroke: #3a3f4b } .dot { fill: #4a5060 } text { fill: #e4e6eb }
-  .prompt { fill: #99a1b3 } .red { fill: #ff8a80 } .green { fill: #7ddc94 } .dim { fill: #a2a8b6 } .yellow { fill: #f0c060 }
+  .prompt { fill: #99a1b3 } .red { fill: #ff8a80 } .green { fill: #7ddc94 } .dim { fill: #a2a8b6 }
+  .yellow { fill: #f0c060 }
 }
 """
 
@@ -90,7 +91,8 @@ def draw(wrapped: list[tuple[Text, str]]) -> str:
         rows.append(f'<text class="line" xml:space="preserve" {place}>{_tspans(line, kind)}</text>')
     dots = "".join(f'<circle class="dot" cx="{22 + 18 * i}" cy="20" r="5.5"/>' for i in range(3))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="t d">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        'aria-labelledby="t d">\n'
         f'<title id="t">refsd judges a C++ engine and names its bug</title>\n<desc id="d">{said}</desc>\n'
         f"<style>{_STYLE}</style>\n"
         f'<rect class="window" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="9"/>{dots}\n'
