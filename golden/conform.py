@@ -168,6 +168,7 @@ class Runner(NamedTuple):
     keep:     called where such an answer does not conform -> the result
     wanted:   engine, case -> whether this answer is asked for
     taps:     a glob: the taps that are judged; models of full size are asked for theirs only where it is not "*"
+    explains: whether the cause of a failure is sought
     """
 
     judges: Judges
@@ -178,6 +179,7 @@ class Runner(NamedTuple):
     keep: Callable[[Result, Answered], Result] = lambda result, answered: result
     wanted: Callable[[str, str], bool] = lambda engine, case: True
     taps: str = "*"
+    explains: bool = True
 
 
 def run(
@@ -291,6 +293,9 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     rest |= {"place": examined.place, "way": _way(examined)}
     rest |= {"taps": [m for m in examined.trace.taps if m.output in wrong]}
     explaining = _explain(standard, found, taps, honest, declared)
+    if not (explaining or runner.explains):
+        reason = "; ".join(filter(None, [judged.reason, examined.way]))
+        return result(verdict.FAIL, reason=reason, **rest)
     if explaining:
         names = tuple(d.name for d in explaining)
         waived, waiver_text = apply(runner.waivers, names, engine.name, case.name, _today(runner))

@@ -29,6 +29,10 @@ def shrink(
 
     Sizes, axes, optional inputs, parameters, storage types and numbers are made
     simpler as long as the verdict, the place and the likeliest cause stay the same.
+    Of a model whose engine shows its taps, the operation at the first wrong tap is
+    asked alone, on the engine's own inputs to it; if it fails too, it is reduced in
+    the model's place. Else the model has smaller pictures, batches and texts, a
+    trajectory fewer steps, a stage a shorter prompt.
     The folder has the inputs, the expected answer and its bound, a Python script and
     (where ggml has the operation) a C++ program that reproduce and judge it, and the
     text of an issue for the engine's tracker. docs/fuzz.md explains it.
@@ -39,6 +43,7 @@ def shrink(
     from refsd.cli.ending import interruptible
     from refsd.cli.engines import one_engine
     from refsd.cli.find_case import find_case
+    from refsd.cli.model_files import model_files
     from refsd.cli.steps import found_so_far
     from refsd.fuzzing.asked import AskedEngine
     from refsd.golden.operations import OPERATIONS
@@ -46,7 +51,7 @@ def shrink(
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
     from refsd.shrinking import folder
-    from refsd.shrinking.failure import ask, failure_of, runner_of
+    from refsd.shrinking.failure import ask, cut, failure_of, runner_of
     from refsd.shrinking.shrink import shrink as reduce
 
     asked, judged = find_case(case), one_engine(engine)
@@ -57,7 +62,7 @@ def shrink(
     refusal = judged.refuses(asked)
     if refusal is not None:
         raise BadInput(f"{judged.name} does not take {asked.name}: {refusal}")
-    runner = runner_of()
+    runner = runner_of(model_files)
     with compile_progress(), interruptible(), found_so_far("shrink") as show:
         result = ask(runner, judged, asked)
         if result is None:
@@ -68,9 +73,15 @@ def shrink(
             _print_conforming(result, json)
             return
         shrunk = reduce(
-            lambda smaller: ask(runner, judged, smaller), asked, result, seconds, lambda c: show(_sizes(c))
+            lambda smaller: ask(runner, judged, smaller),
+            asked,
+            result,
+            seconds,
+            lambda smaller: show(_sizes(smaller)),
+            lambda smaller: ask(runner._replace(explains=False), judged, smaller),
+            lambda smaller: cut(runner, judged, smaller),
         )
-        files = folder.write(out, shrunk, judged, engine)
+        files = folder.write(out, shrunk, judged, engine, model_files)
     _print(shrunk, out, files, json)
     raise typer.Exit(1)
 
@@ -99,6 +110,9 @@ def _print(shrunk, out: Path, files: list[str], json: bool) -> None:
                 "status": result.status,
                 "engine": result.engine,
                 "case": shrunk.original.name,
+                "op": shrunk.case.op,
+                "tap": shrunk.tap,
+                "place": result.place,
                 "shapes": shapes,
                 "types": {name: recipe.type for name, recipe in shrunk.case.inputs.items()},
                 "params": msgspec.to_builtins(shrunk.case.params),
@@ -113,6 +127,8 @@ def _print(shrunk, out: Path, files: list[str], json: bool) -> None:
         )
         return
     typer.echo(f"{result.engine} fails {shrunk.original.name} ({_sizes(shrunk.original)})")
+    if shrunk.tap:
+        typer.echo(f"its first wrong tap is {shrunk.tap}: {shrunk.case.op} alone fails on what goes in there")
     typer.echo(f"smallest: {_sizes(shrunk.case)}" + "".join(f", {k} = {v}" for k, v in shrunk.case.params.items()))
     typer.echo(f"    {result.reason}")
     end = "" if shrunk.whole else ": the time was over before every step was tried (--seconds)"

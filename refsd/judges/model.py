@@ -185,12 +185,13 @@ class ModelJudge(Judge):
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
         end = time.process_time() + _SEARCH
         outputs = {name: found[name] for name in standard.truth if name in found}
-        return self._place(standard, found, tap).explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
+        return self.place(standard, found, tap).explain(lambda: self._known(standard, outputs, MUTANTS, end), end)
 
     def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        return self._place(standard, found, tap).describe()
+        return self.place(standard, found, tap).describe()
 
-    def _place(self, standard: Standard, found: Answer, tap: str) -> Place:
+    def place(self, standard: Standard, found: Answer, tap: str) -> Place:
+        """The surroundings of a tap (or output) of the engine's. found: as for `trace`"""
         case, inputs, numerics = standard.case, standard.inputs, standard.numerics
         until = None if tap in standard.truth else tap
         observed = Observed(numerics)

@@ -133,14 +133,19 @@ class Place(NamedTuple):
             return None
         return (truth, honest) if np.isfinite(truth).all() else None
 
-    def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each known bug of each operation between this tap and the one before it; other weights in the last."""
+    def calls(self) -> Iterator[tuple[int, Call]]:
+        """The operations between this tap and the one before it, the last first, by their number.
+
+        Each has the inputs that it has in the reference, which goes on from the engine's earlier taps.
+        """
         for at in reversed(range(self.segment.first, self.segment.last)):
             calls: list[Call] = []
             self.run(Observed(self.numerics, at=at, instead=lambda call, calls=calls: calls.append(call)), Change())
-            if not calls:
-                continue
-            (call,) = calls
+            yield from ((at, call) for call in calls)
+
+    def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each known bug of each operation between this tap and the one before it; other weights in the last."""
+        for at, call in self.calls():
             wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
             yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
             yield from self._after(at, call.in_precisions(self.numerics))

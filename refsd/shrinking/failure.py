@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,17 +10,30 @@ import numpy as np
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Result, Runner
-from refsd.golden.engine import Engine
-from refsd.golden.judge import Judges
-from refsd.judges import judges
+from refsd.golden.conform import Answered, Result, Runner
+from refsd.golden.engine import Engine, ModelFiles
+from refsd.golden.given_case import GivenCase
+from refsd.golden.judge import Answer
+from refsd.judges.cut import operations_at
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
+from refsd.stages import STAGES
 
 # Of an answer that misses its bound by more than this, the smaller case's must miss it by as much.
 _CLEAR = 4.0
 # What the reference raises for a case that does not fit together.
-NO_CASE = (BadInput, ValueError, IndexError, ZeroDivisionError, OverflowError, MemoryError)
+NO_CASE = (BadInput, ValueError, TypeError, LookupError, ZeroDivisionError, OverflowError, MemoryError)
+
+
+class Cut(NamedTuple):
+    """
+    tap:        the first that is wrong; found: the engine's
+    operations: between it and the engine's tap before it, the last first, on the engine's own inputs
+    """
+
+    tap: str
+    found: np.ndarray
+    operations: Sequence[GivenCase]
 
 
 class Failure(NamedTuple):
@@ -28,7 +41,7 @@ class Failure(NamedTuple):
     status: of verdict.py: fail, deviates or error
     kind:   "numbers", "not finite", "shape", "missing"; of an error its text without numbers
     causes: known bugs that explain it, the likeliest first; or the deviations that do
-    place:  the operation, or the first wrong tap
+    place:  the operation, the first wrong tap, or the first wrong output
     margin: how far the verdict is missed
     """
 
@@ -49,9 +62,16 @@ def failure_of(result: Result) -> Failure | None:
     """How a result fails; None where it conforms, or where nothing can be judged."""
     if result.status not in (verdict.FAIL, verdict.DEVIATES, verdict.ERROR):
         return None
-    causes = result.deviations or result.causes
+    causes = [_without_numbers(result.op, cause) for cause in result.deviations or result.causes]
     place = result.place if result.place not in ("", "y") else result.op
+    # With another number of steps the wrong one is another.
+    place = re.sub(r"\[\d+\]", "", place) if result.op == "trajectory" else place
     return Failure(result.status, _kind(result), tuple(causes), place, result.margin)
+
+
+def _without_numbers(op: str, cause: str) -> str:
+    """A cause; of a stage without the numbers that were solved for, for they are others in another case."""
+    return re.sub(r"-?\d[\d.]*(e[-+]?\d+)?", "#", cause) if op in STAGES else cause
 
 
 def _kind(result: Result) -> str:
@@ -65,12 +85,20 @@ def _kind(result: Result) -> str:
     return "not finite" if wrong.not_finite else "numbers"
 
 
-def runner_of(kinds: Judges | None = None) -> Runner:
-    """Judge cases against answers that are computed as they are asked for; nothing is waived."""
-    truth = Reference(FLOAT64)
-    if kinds is not None:
-        truth.judges = kinds
-    return Runner(kinds or judges(), lambda case: truth.run(case, case.realize()))
+def runner_of(model_files: ModelFiles | None = None) -> Runner:
+    """Judge cases against answers that are computed as they are asked for; nothing is waived.
+
+    model_files: gives the file of a model's recipe weights; without it, nothing of models can be judged
+    """
+    reference = Reference(FLOAT64, model_files=model_files)
+    last: list[tuple[Case, Answer]] = []
+
+    def truth(case: Case) -> Answer:
+        if not last or last[0][0] is not case:
+            last[:] = [(case, reference.run(case, case.realize()))]
+        return last[0][1]
+
+    return Runner(reference.judges, truth)
 
 
 def ask(runner: Runner, engine: Engine, case: Case) -> Result | None:
@@ -89,3 +117,17 @@ def ask(runner: Runner, engine: Engine, case: Case) -> Result | None:
 
 
 Question = Callable[[Case], Result | None]
+# A failing case -> what its first wrong tap was made of, if an engine shows its taps.
+Cutter = Callable[[Case], Cut | None]
+
+
+def cut(runner: Runner, engine: Engine, case: Case) -> Cut | None:
+    """The operations at the first wrong tap of an engine's answer to a model's case; None where no tap is wrong."""
+    kept: list[Answered] = []
+    ask(runner._replace(measured=kept.append, explains=False), engine, case)
+    if not kept or not kept[0].examined.wrong:
+        return None
+    (answered,) = kept
+    tap = answered.examined.wrong[0]
+    found = {**answered.taps, **answered.found}[tap]
+    return Cut(tap, np.asarray(found, np.float64), operations_at(runner.judges.of(case), answered))

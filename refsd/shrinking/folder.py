@@ -2,7 +2,10 @@
 
 case.json              the question, the engine that fails it, and what it was reduced from
 inputs.safetensors     its tensors; blocks as uint8, a row of bytes for each row
-expected.safetensors   truth (float64), limit (what an honest engine may be off), found (the engine's answer)
+expected.safetensors   truth (float64), limit (what an honest engine may be off), found (the engine's answer);
+                       of what is no operation truth.NAME and found.NAME of each output
+place.safetensors      of a model in which no operation fails alone: the operation at the first wrong tap,
+                       its inputs by name, truth (float64), and found (the engine's tap)
 reproduce.py           asks an engine and judges its answer
 reproduce_ggml.cpp     the same by ggml, for operations that ggml has
 issue.md               the text of an issue
@@ -17,12 +20,13 @@ import numpy as np
 import safetensors.numpy
 
 from refsd import __version__
+from refsd.engines.reference import Reference
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.random_case import LAYOUTS
 from refsd.golden import operations
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Result
-from refsd.golden.engine import Engine, EngineFailure
+from refsd.golden.engine import Engine, EngineFailure, ModelFiles
 from refsd.golden.given_case import GivenCase
 from refsd.golden.input_file import read_input
 from refsd.golden.judge import Answer
@@ -30,13 +34,15 @@ from refsd.golden.operations import OPERATIONS
 from refsd.golden.output_file import replaced_folder
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.shrinking import ggml_program, issue
-from refsd.shrinking.failure import ask, runner_of
+from refsd.shrinking.failure import Cut, ask, runner_of
 from refsd.shrinking.shrink import Shrunk
 from refsd.weights.safetensors import open_safetensors
 
 CASE, INPUTS, EXPECTED = "case.json", "inputs.safetensors", "expected.safetensors"
+PLACE = "place.safetensors"
 PYTHON, CPP, ISSUE = "reproduce.py", "reproduce_ggml.cpp", "issue.md"
 _LARGEST = 1 << 20  # bytes of a case.json
 _MOST = 1 << 26  # numbers of one tensor
@@ -73,24 +79,28 @@ import sys
 from pathlib import Path
 
 from refsd.cli.engines import one_engine
+from refsd.cli.model_files import model_files
 from refsd.shrinking.folder import judge, read
 
 case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{engine!r}])
-result = judge(engine, case)
+result = judge(engine, case, model_files)
 print(f"{{engine.name}} {{engine.version}}: {{result.status}}. {{result.reason}}")
 sys.exit(0 if result.conforms else 1)
 '''
 
 
-def write(folder: Path, shrunk: Shrunk, engine: Engine, argument: str) -> list[str]:
+def write(
+    folder: Path, shrunk: Shrunk, engine: Engine, argument: str, model_files: ModelFiles | None = None
+) -> list[str]:
     """Write the folder in place of one that was written so before -> the names of its files.
 
-    argument: the engine, as the command line calls it
+    argument:    the engine, as the command line calls it
+    model_files: gives the file of a model's recipe weights
 
     Raises BadInput where something else is there.
     """
     case = shrunk.case
-    answered = _answered(engine, case)
+    answered = _answered(engine, case, model_files)
     files: dict[str, bytes] = {
         CASE: msgspec.json.format(msgspec.json.encode(_note(shrunk, engine, argument)), indent=1) + b"\n",
         INPUTS: safetensors.numpy.save({name: tensor.storable() for name, tensor in case.tensors.items()}),
@@ -103,6 +113,9 @@ def write(folder: Path, shrunk: Shrunk, engine: Engine, argument: str) -> list[s
         program = ggml_program.source(engine.name, answered.standard) if case.op in OPERATIONS else None
         if program is not None:
             files[CPP] = program.encode()
+    place = _place(shrunk.cut)
+    if place:
+        files[PLACE] = safetensors.numpy.save(place)
     files[ISSUE] = issue.text(shrunk, engine, argument, expected, CPP in files, layout_of(engine)).encode()
     with replaced_folder(folder, CASE) as part:
         for name, content in files.items():
@@ -122,18 +135,33 @@ def layout_of(engine: Engine) -> str:
     return engine.layout if isinstance(engine, AskedEngine) and engine.any_layout else "contiguous"
 
 
-def _answered(engine: Engine, case: Case) -> Answered | None:
+def _place(cut: Cut | None) -> dict[str, np.ndarray]:
+    """The operation at a wrong tap, if it is the only one there."""
+    if cut is None or len(cut.operations) != 1:
+        return {}
+    (case,) = cut.operations
+    inputs = {name: tensor.storable() for name, tensor in case.tensors.items()}
+    truth = Reference(FLOAT64).run(case, case.tensors)["y"]
+    return {**inputs, "truth": np.ascontiguousarray(truth), "found": np.ascontiguousarray(cut.found)}
+
+
+def _answered(engine: Engine, case: Case, model_files: ModelFiles | None) -> Answered | None:
     """The engine's answer beside the truth; None where there is none."""
     kept: list[Answered] = []
-    ask(runner_of()._replace(measured=kept.append), engine, case)
+    ask(runner_of(model_files)._replace(measured=kept.append, explains=False), engine, case)
     return kept[0] if kept else None
 
 
 def _expected(answered: Answered) -> dict[str, np.ndarray]:
-    """truth, limit and found of an operation; of other cases every output under its own name."""
+    """truth, limit and found of an operation; of other cases truth.NAME and found.NAME of every output."""
     standard = answered.standard
     if standard.case.op not in OPERATIONS:
-        return {name: np.asarray(y, np.float64) for name, y in standard.truth.items()}
+        answers = {"truth": standard.truth, "found": answered.found}
+        return {
+            f"{of}.{name}": np.array(y, np.float64, order="C")
+            for of, answer in answers.items()
+            for name, y in answer.items()
+        }
     truth = standard.truth["y"]
     bound = operations.bound(standard.case.op, standard.numerics, standard.inputs, standard.case.params, truth)
     found: Answer = answered.found
@@ -190,13 +218,16 @@ def _tensor(folder: Path, name: str, kind: str, shape: tuple[int, ...], held: St
     return StoredTensor(kind, shape, data.reshape(shape) if kind in SCALAR_TYPES else data.reshape(-1))
 
 
-def judge(engine: Engine, case: Case) -> Result:
-    """The verdict on an engine's answer to a case. Raises EngineFailure where it does not take the case."""
+def judge(engine: Engine, case: Case, model_files: ModelFiles | None = None) -> Result:
+    """The verdict on an engine's answer to a case. Raises EngineFailure where it does not take the case.
+
+    model_files: gives the file of a model's recipe weights
+    """
     refusal = engine.refuses(case)
     if isinstance(case, FolderCase) and case.layout != "contiguous":
         engine = AskedEngine(engine)
         engine.layout = case.layout
-    result = None if refusal else ask(runner_of(), engine, case)
+    result = None if refusal else ask(runner_of(model_files), engine, case)
     if result is None:
         raise EngineFailure(f"{engine.name} does not take the case: {refusal or 'it does not fit together'}")
     return result

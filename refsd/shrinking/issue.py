@@ -6,11 +6,14 @@ import numpy as np
 
 from refsd import __version__
 from refsd.golden import verdict
+from refsd.golden.case import ModelRecipe
 from refsd.golden.conform import Result
 from refsd.golden.engine import Engine
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.wording import counted
+from refsd.shrinking.failure import Cut
 from refsd.shrinking.shrink import Shrunk
+from refsd.weights.recipes import FLOAT_TYPES
 
 # Of longer tensors only the beginning is shown.
 _SHOWN = 16
@@ -37,7 +40,10 @@ def text(
         parts += ["", f"The inputs lie in memory as `{layout}`; contiguous, the answer is right."]
     if case.op in OPERATIONS and "found" in expected:
         parts += ["", *_answers(expected)]
-    parts += ["", "## Place and cause", "", *_place(result), "", "## Figures", "", *_figures(result)]
+    parts += ["", "## Place and cause", "", *_place(shrunk)]
+    if shrunk.cut is not None:
+        parts += ["", "## At the first wrong place", "", *_at_the_tap(shrunk.cut)]
+    parts += ["", "## Figures", "", *_figures(result)]
     parts += ["", "## To reproduce", "", *_reproduce(shrunk, argument, program)]
     return "\n".join(parts) + "\n"
 
@@ -47,7 +53,8 @@ def title(engine: Engine, result: Result) -> str:
     if result.status == verdict.ERROR:
         return f"{result.op}: no answer: {result.reason}"
     why = result.deviations or result.causes or result.looks
-    return f"{result.op}: {why[0] if why else 'wrong answer'}"
+    where = f"{result.op}, {result.place}" if result.op not in OPERATIONS and result.place else result.op
+    return f"{where}: {why[0] if why else 'wrong answer'}"
 
 
 def _symptom(engine: Engine, result: Result) -> str:
@@ -71,8 +78,17 @@ def _case(shrunk: Shrunk) -> list[str]:
     for name, tensor in case.tensors.items():
         shape = " x ".join(map(str, tensor.shape))
         rows.append(f"| {name} | {tensor.type} | {shape} | {_numbers(tensor.values())} |")
+    rows = rows if case.tensors else ["No inputs."]
     params = ", ".join(f"`{name}` = {value}" for name, value in case.params.items())
-    return [*rows, "", f"Parameters: {params}." if params else "No parameters but the defaults."]
+    weights = [] if case.model is None else ["", _weights(case.model)]
+    return [*rows, "", f"Parameters: {params}." if params else "No parameters but the defaults.", *weights]
+
+
+def _weights(model: ModelRecipe) -> str:
+    tiny, ending = " --tiny" if model.tiny else "", "safetensors" if model.type in FLOAT_TYPES else "gguf"
+    made = f"refsd weights make {model.family} --type {model.type}{tiny} -o weights.{ending}"
+    quiet = f", with weights divided by 2^{model.quiet} but for norms and modulations" if model.quiet else ""
+    return f"Weights: `{made}`{quiet}."
 
 
 def _numbers(values: np.ndarray) -> str:
@@ -96,8 +112,29 @@ def _answers(expected: Mapping[str, np.ndarray]) -> list[str]:
     return rows
 
 
-def _place(result: Result) -> list[str]:
+def _at_the_tap(cut: Cut) -> list[str]:
+    """What the first wrong tap of a model was made of."""
+    lines = [f"`{cut.tap}` is made of the engine's tap before it by:", ""]
+    for case in reversed(cut.operations):
+        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in case.tensors.items())
+        params = "".join(f", {name} = {value}" for name, value in case.params.items())
+        lines.append(f"- `{case.op}`: {shapes}{params}")
+    if len(cut.operations) == 1:
+        lines += [
+            "",
+            "Its inputs, the answer in float64 (`truth`) and the engine's (`found`) are in `place.safetensors`.",
+        ]
+    return lines
+
+
+def _place(shrunk: Shrunk) -> list[str]:
+    result = shrunk.result
     lines = [f"- Place: {result.place if result.place not in ('', 'y') else result.op}."]
+    if shrunk.tap:
+        lines.append(
+            f"- In `{shrunk.original.name}` it is `{shrunk.tap}`, the first place that is wrong. The operation "
+            "alone, on the engine's own inputs to it, is wrong, too."
+        )
     for cause in result.causes:
         lines.append(f"- Cause: {cause}. With this bug the reference gives the same answer.")
     for deviation in result.deviations:
@@ -111,7 +148,8 @@ def _place(result: Result) -> list[str]:
 
 def _figures(result: Result) -> list[str]:
     lines = []
-    for m in result.outputs:
+    wrong = [m for m in (*result.taps[:1], *result.outputs) if not verdict.judge_output(m).passed]
+    for m in wrong or result.outputs:
         if m.engine is None or m.honest is None:
             continue
         lines.append(

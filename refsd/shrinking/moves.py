@@ -12,6 +12,7 @@ from refsd.golden.operation import REQUIRED, Operation
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
+from refsd.shrinking.cropping import with_inputs
 
 # Sizes that are tried first: vectors, blocks, and what is one off.
 _LADDER = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 65, 128, 129, 256)
@@ -33,7 +34,7 @@ def with_sizes(case: Case, sizes: Sizes, params: Mapping[str, Any] | None = None
     shapes = dimensions.with_sizes(op, _shapes(case), full, sizes)
     dimensions.check(op, shapes, full)
     inputs = {name: _resized(op, name, case.inputs[name], shape, sizes) for name, shape in shapes.items()}
-    return replace(case, inputs=inputs, params=dict(params))
+    return with_inputs(case, inputs, params)
 
 
 def _resized(op: Operation, name: str, recipe: Recipe, shape: tuple[int, ...], sizes: Sizes) -> Recipe:
@@ -57,14 +58,14 @@ def without_inputs(case: Case) -> Iterator[Case]:
     """An input left out that may be absent."""
     for name in OPERATIONS[case.op].inputs:
         if name.endswith("?") and name[:-1] in case.inputs:
-            yield replace(case, inputs={k: recipe for k, recipe in case.inputs.items() if k != name[:-1]})
+            yield with_inputs(case, {k: recipe for k, recipe in case.inputs.items() if k != name[:-1]})
 
 
 def in_float32(case: Case) -> Iterator[Case]:
     """An input of another floating type, or of blocks, as float32."""
     for name, recipe in case.inputs.items():
         if recipe.type != "f32" and not recipe.type.startswith("i"):
-            yield replace(case, inputs={**case.inputs, name: replace(recipe, type="f32")})
+            yield with_inputs(case, {**case.inputs, name: replace(recipe, type="f32")})
 
 
 def plainer_params(case: Case) -> Iterator[Case]:

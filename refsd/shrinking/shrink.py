@@ -1,7 +1,7 @@
 """Reduce a failing case step by step; every step is asked of the engine, and kept if it fails in the same way."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -11,12 +11,37 @@ from refsd.golden.case import Case
 from refsd.golden.conform import Result
 from refsd.golden.given_case import GivenCase
 from refsd.golden.operations import OPERATIONS
-from refsd.shrinking import moves, numbers
-from refsd.shrinking.failure import Failure, Question, failure_of
+from refsd.shrinking import moves, named_axes, numbers, pipeline_moves
+from refsd.shrinking.failure import Cut, Cutter, Failure, Question, failure_of
+from refsd.stages import STAGES
 
 _SECONDS = 60.0
 # Questions on single elements of the inputs, at most.
 _ELEMENTS = 300
+
+
+class Moves(NamedTuple):
+    """
+    steps:    case -> simpler cases
+    sizes_of: case -> its sizes by name
+    resized:  case, name, size -> cases with that size
+    """
+
+    steps: tuple[Callable[[Case], Iterator[Case]], ...]
+    sizes_of: Callable[[Case], dict[str, int]]
+    resized: tuple[Callable[[Case, str, int], Iterator[Case]], ...]
+
+
+_OPERATION = Moves(
+    (moves.without_inputs, moves.in_float32, moves.plainer_params, moves.fewer_axes),
+    moves.sizes_of,
+    (moves.in_size, moves.in_equal_sizes),
+)
+_PIPELINE = Moves(
+    (pipeline_moves.without_inputs, pipeline_moves.plainer_models, pipeline_moves.plainer_params),
+    named_axes.sizes_of,
+    (pipeline_moves.in_size, pipeline_moves.in_equal_sizes),
+)
 
 
 class Shrunk(NamedTuple):
@@ -27,6 +52,8 @@ class Shrunk(NamedTuple):
     questions: asked of the engine
     seconds:   that it took
     whole:     whether there was time to try every step
+    tap:       of the original, if `case` is the operation behind it, alone
+    cut:       what the first wrong tap of a model was made of, where no operation fails alone
     """
 
     case: GivenCase
@@ -36,6 +63,8 @@ class Shrunk(NamedTuple):
     questions: int
     seconds: float
     whole: bool
+    tap: str = ""
+    cut: Cut | None = None
 
 
 class _Late(Exception):
@@ -79,50 +108,82 @@ def shrink(
     result: Result,
     seconds: float = _SECONDS,
     done: Callable[[Case], None] = lambda case: None,
+    quick: Question | None = None,
+    cut: Cutter = lambda case: None,
 ) -> Shrunk:
-    """Reduce a case of an operation whose `result` does not conform; other cases are left as they are.
+    """Reduce a case whose `result` does not conform.
 
-    ask:  the verdict on a case
-    done: called with every smaller case that is found
+    Of a model, the operation at the first wrong tap takes the model's place if the engine fails it alone too.
+
+    ask:   the verdict on a case
+    done:  called with every smaller case that is found
+    quick: the verdict without causes, for models and trajectories, where looking for causes takes seconds
     """
     failure = failure_of(result)
     assert failure is not None, "a case that conforms is not reduced"
     begun = time.monotonic()
-    search = _Search(ask, case, failure, result, done)
+    operation = case.op in OPERATIONS
+    alone = None if operation else _alone(ask, cut(case), failure)
+    if alone is not None:
+        tap, first, of_it, failure = alone
+        search = _Search(ask, first, failure, of_it, done)
+        search.questions = 1
+    elif operation or case.op in STAGES:
+        tap, search = "", _Search(ask, case, failure, result, done)
+    else:
+        tap, search = "", _Search(quick or ask, case, failure._replace(causes=()), result, done)
     search.until = begun + seconds
-    whole = True
+    whole = _reduce(search)
+    left, smallest = None, search.result
+    if not tap and not operation and search.case is not case:
+        left, smallest = cut(search.case), ask(search.case) or search.result
+    elif not tap and not operation:
+        left = cut(case)
+    given = search.case if isinstance(search.case, GivenCase) else numbers.given(search.case)
+    took = time.monotonic() - begun
+    return Shrunk(given, smallest, case, result, search.questions, took, whole, tap, left)
+
+
+def _alone(ask: Question, cut: Cut | None, failure: Failure) -> tuple[str, Case, Result, Failure] | None:
+    """The operation of a cut that the engine fails alone, in the same way -> tap, case, verdict, failure."""
+    for case in cut.operations if cut is not None else ():
+        result = ask(case)
+        own = failure_of(result) if result is not None else None
+        if result is not None and own is not None and (own.status, own.kind) == (failure.status, failure.kind):
+            assert cut is not None
+            return cut.tap, case, result, own
+    return None
+
+
+def _reduce(search: _Search) -> bool:
+    """Whether there was time to try every step."""
+    operation = search.case.op in OPERATIONS
     try:
-        if case.op in OPERATIONS and not isinstance(case, GivenCase):
-            _reduce_shape(search)
-        if case.op in OPERATIONS:
+        _reduce_shape(search, _OPERATION if operation else _PIPELINE)
+        if operation:
             _reduce_numbers(search)
     except _Late:
-        whole = False
-    smallest = search.case if isinstance(search.case, GivenCase) else numbers.given(search.case)
-    return Shrunk(smallest, search.result, case, result, search.questions, time.monotonic() - begun, whole)
+        return False
+    return True
 
 
-def _reduce_shape(search: _Search) -> None:
+def _reduce_shape(search: _Search, by: Moves) -> None:
     """Inputs, types, parameters, axes and sizes, until no step is left."""
-    steps = (moves.without_inputs, moves.in_float32, moves.plainer_params, moves.fewer_axes)
     before = None
-    while before != search.case:
+    while before is not search.case:
         before = search.case
-        for step in steps:
+        for step in by.steps:
             while search.first(step(search.case)):
                 pass
-        for name in sorted(_sizes(search), key=lambda name: -_sizes(search)[name]):
-            _reduce_size(search, name)
+        sizes = by.sizes_of(search.case)
+        for name in sorted(sizes, key=lambda name: -sizes[name]):
+            _reduce_size(search, by, name)
 
 
-def _sizes(search: _Search) -> dict[str, int]:
-    return moves.sizes_of(search.case)
-
-
-def _reduce_size(search: _Search, name: str) -> None:
+def _reduce_size(search: _Search, by: Moves, name: str) -> None:
     """A size alone, then together with those that are as large."""
-    for change in (moves.in_size, moves.in_equal_sizes):
-        size = _sizes(search).get(name, 1)
+    for change in by.resized:
+        size = by.sizes_of(search.case).get(name, 1)
         rungs = moves.rungs(size)
         if any(search.first(change(search.case, name, rung)) for rung in rungs):
             return

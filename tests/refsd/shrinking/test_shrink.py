@@ -85,13 +85,15 @@ def test_the_smallest_shape_is_found(runner, methods, case, smallest):
 
 
 def test_block_types_stay_where_they_matter(runner):
+    """Two rows, for one row's bias is explained by more than the bias."""
+
     def no_minimum(case, inputs, y):
         kind = inputs["weight"].type
         return y if kind == "f32" else {"y": y["y"] + 1}
 
     found = shrunk(runner, Bug(answer=no_minimum), "linear/q8_0/tokens-x77x320-o33")
     assert found.case.inputs["weight"].type == "q8_0"
-    assert (shapes(found)["x"], shapes(found)["weight"]) == ((1, 32), (1, 32))
+    assert (shapes(found)["x"], shapes(found)["weight"]) == ((1, 32), (2, 32))
 
 
 def test_numbers_become_plain(runner):
@@ -153,7 +155,8 @@ def test_the_command_writes_a_folder(written):
 
 def test_its_script_fails_as_the_engine_does_and_passes_another(written):
     path, _ = written
-    assert len((path / folder.PYTHON).read_text().split('"""')[2].strip().splitlines()) <= 10
+    lines = (path / folder.PYTHON).read_text().split('"""')[2].splitlines()
+    assert sum(bool(line) for line in lines) <= 10
     for engine, code in ((), 1), ((ENGINE,), 0):
         command = [sys.executable, "-P", str(path / folder.PYTHON), *engine]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -1,0 +1,43 @@
+"""What the weights of a recipe model ask of its inputs, told by their shapes alone: no file is made or read."""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.components import COMPONENTS
+from refsd.components.component import Fit
+from refsd.components.unet import CONTROL
+from refsd.golden.case import Case, ModelRecipe
+from refsd.module import Module
+from refsd.networks import NETWORKS
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.weights.recipes import model_of
+
+
+def hollow_module(case: Case) -> Module:
+    """A case's component with weights of which only the shapes are right. Raises BadInput for an unknown family."""
+    assert case.model is not None
+    return Module(_weights(case.model, case.op.removeprefix("model/")))
+
+
+def fits_of(case: Case) -> Mapping[str, Fit]:
+    """What the model of a case asks of sizes, parameters and inputs. Raises BadInput for an unknown family."""
+    return COMPONENTS[case.op.removeprefix("model/")].fits(hollow_module(case))
+
+
+@functools.cache
+def _weights(model: ModelRecipe, name: str) -> Mapping[str, StoredTensor]:
+    component, parts = COMPONENTS[name], model_of(model).parts
+    prefixes = {component.part: "", component.beside: f"{CONTROL}."}
+    return {
+        prefix + weight: StoredTensor("f32", shape, np.broadcast_to(np.zeros((), SCALAR_TYPES["f32"]), shape))
+        for part, prefix in prefixes.items()
+        if part is not None and part in parts
+        for weight, shape in NETWORKS[part].shapes(_size(model, part)).items()
+    }
+
+
+def _size(model: ModelRecipe, part: str):
+    sizes = model_of(model).parts[part]
+    return sizes.tiny if model.tiny else sizes.full
