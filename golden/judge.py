@@ -96,6 +96,12 @@ class Judge(ABC):
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
         """Every output measured, in the order of computation; then those that nobody asked for."""
 
+    def limits(self, standard: Standard) -> Answer:
+        """Output -> how far each element of an honest answer may be from the truth; without those that have no such
+        bound.
+        """
+        return NOTHING
+
     @abstractmethod
     def mutants(self, case: Case) -> Sequence[Mutant]:
         """The known bugs of this kind; some may make no difference to the case."""

@@ -39,15 +39,12 @@ class OperationJudge(Judge):
             return operations.run(case.op, arithmetic, inputs, case.params)
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
-        """A deviation that replaces a parameter moves the bound, too."""
-        case, truth = standard.case, standard.truth["y"]
-        op, params = OPERATIONS[case.op], dict(case.params)
-        for deviation in standard.deviations:
-            if deviation.op == case.op:
-                params |= {name: value for name, value in deviation.sets.items() if name in op.params}
-        limits = op.bound_of(standard.numerics, standard.inputs, params, truth)
-        y = measure("y", found.get("y"), truth, standard.honest["y"], limits, op.channel)
+        channel, limits = OPERATIONS[standard.case.op].channel, _bound(standard)
+        y = measure("y", found.get("y"), standard.truth["y"], standard.honest["y"], limits, channel)
         return [y, *not_asked_for(found, standard.truth)]
+
+    def limits(self, standard: Standard) -> Answer:
+        return {"y": _bound(standard).limit}
 
     def mutants(self, case: Case) -> Sequence[Mutant]:
         return OPERATIONS[case.op].mutants
@@ -130,6 +127,16 @@ class OperationJudge(Judge):
             if answer is not None and answer["y"].shape == y.shape and np.isfinite(answer["y"]).all():
                 suspects[mutant.name] = {"y": answer["y"].astype(np.float64) + error}
         return _scene(standard, found, limits).nearest_cause(suspects)
+
+
+def _bound(standard: Standard) -> Bound:
+    """The bound of "y". A deviation that replaces a parameter moves it, too."""
+    case = standard.case
+    op, params = OPERATIONS[case.op], dict(case.params)
+    for deviation in standard.deviations:
+        if deviation.op == case.op:
+            params |= {name: value for name, value in deviation.sets.items() if name in op.params}
+    return op.bound_of(standard.numerics, standard.inputs, params, standard.truth["y"])
 
 
 def in_precisions(

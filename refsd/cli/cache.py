@@ -3,14 +3,14 @@
 import typer
 
 _JSON = typer.Option(False, "--json", help="Print JSON.")
-_CACHES = typer.Argument(None, metavar="[CACHE]...", help="models, kernels, taps. None: all.")
+_CACHES = typer.Argument(None, metavar="[CACHE]...", help="models, goldens, kernels, taps. None: all.")
 
 
 def register(app: typer.Typer) -> None:
     cache = typer.Typer(
         invoke_without_command=True,
-        help="Show or clear the caches: compiled kernels, recipe weights of large models. $REFSD_CACHE moves the "
-        "weights, $NUMBA_CACHE_DIR the kernels.",
+        help="Show or clear the caches: compiled kernels, recipe weights of large models, answers for the "
+        "Python API. $REFSD_CACHE moves them, but for the kernels, which $NUMBA_CACHE_DIR moves.",
     )
     cache.callback()(show)
     cache.command()(clear)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from refsd.golden.wording import counted, did_you_mean
+from refsd.golden.wording import did_you_mean
 
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
 _WHICH = typer.Argument(help="A case's name, or a file of float64 tensors.")
@@ -18,9 +18,6 @@ _GOLDEN = typer.Option(
     Path("goldens"), "--store", help="With a case: the store of goldens. A missing answer is computed."
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
-# With more taps than this, print only the first wrong ones.
-_LINES = 20
-_WRONG = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +52,7 @@ def compare(
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
     from refsd.progress import compile_progress
+    from refsd.reports.comparison_lines import comparison_lines, headline
 
     if numerics is not None and numerics not in PROFILES:
         meant = did_you_mean(numerics, PROFILES)
@@ -91,7 +89,9 @@ def compare(
         told |= {"taps": examined.trace.taps, "outputs": examined.outputs}
         typer.echo(msgspec.json.encode(told).decode())
     else:
-        _print(compared)
+        typer.echo(headline(compared, f"{dump} against {golden}"))
+        for line in comparison_lines(compared):
+            typer.echo(line)
     if not judged.passed:
         raise typer.Exit(1)
 
@@ -104,44 +104,3 @@ def _golden(case, store: Path):
     place = open_store(store)
     make_into(place, [case])
     return place.get(case.name).outputs, model_files
-
-
-def _print(compared) -> None:
-    examined = compared.examined
-    taps, unseen, wrong = examined.trace.taps, {*examined.unseen}, {*examined.wrong}
-    shown = taps if len(taps) <= _LINES else [m for m in taps if m.output in wrong][:_WRONG]
-    for m in shown:
-        _line(m, "not judged" if m.output in unseen else "FAIL")
-    for m in examined.outputs:
-        _line(m, "FAIL", compared.meant.get(m.output, ""))
-    if taps:
-        typer.echo(f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right")
-    if wrong:
-        typer.echo(f"the first wrong one in the order of computation: {examined.place}")
-    for cause in compared.causes:
-        typer.echo(f"      the reference agrees if {cause}")
-    for phrase in compared.looks:
-        typer.echo(f"      {phrase}")
-    if unseen:
-        typer.echo(
-            f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
-        )
-    if compared.absent:
-        shown = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
-        typer.echo(f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {shown}")
-
-
-def _line(m, otherwise: str, hint: str = "") -> None:
-    """Print one tensor's verdict.
-
-    otherwise: the word for a tensor that does not pass
-    hint:      a phrase with the name that was probably meant
-    """
-    from refsd.golden.verdict import judge_output
-
-    one = judge_output(m)
-    distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
-    said = "pass" if one.passed else otherwise
-    typer.echo(f"{said}  {m.output}  margin {one.margin:.3g} ({one.criterion})  {distance}")
-    if not one.passed:
-        typer.echo(f"      {one.reason}{hint}")

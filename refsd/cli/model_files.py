@@ -30,13 +30,13 @@ def fresh_model_files() -> RecipeFiles:
     return RecipeFiles(cache_folder("models"), _note, fresh=True)
 
 
-def open_store(root: Path) -> Store:
+def open_store(root: str | Path) -> Store:
     """Open a store of goldens, which records a fingerprint of the weights; protect it from this run's outputs.
 
     Raises BadInput if `root` is not a folder.
     """
-    note_input_folder(root)
-    return Store(root, fingerprint)
+    note_input_folder(Path(root))
+    return Store(Path(root), fingerprint)
 
 
 def _files() -> RecipeFiles:

@@ -17,7 +17,7 @@ from refsd.golden.explanation import Scene
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
-from refsd.golden.verdict import judge, judge_output
+from refsd.golden.verdict import criteria, judge, judge_output
 from refsd.judges import wrong_operations as operations
 from refsd.judges.following import Following, Passing, Reached, as_shaped
 from refsd.judges.known_deviations import Noting
@@ -92,6 +92,14 @@ class ModelJudge(Judge):
             y = standard.truth[name]
             metrics.append(measure(name, found.get(name), y, standard.honest[name], None, channel_axis(y)))
         return metrics + not_asked_for(found, standard.truth)
+
+    def limits(self, standard: Standard) -> Answer:
+        """The same for each element of an output: no bound is derived, the honest run's errors give it."""
+        return {
+            m.output: np.full(m.shape, criteria(m)[0].allowed * m.limit)
+            for m in self.measure(standard, standard.honest)
+            if m.engine is not None
+        }
 
     def mutants(self, case: Case) -> Sequence[Mutant[Change]]:
         return MUTANTS

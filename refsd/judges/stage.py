@@ -68,6 +68,14 @@ class StageJudge(Judge):
                 metrics.append(msgspec.structs.replace(m, place=place))
         return metrics + not_asked_for(found, standard.truth)
 
+    def limits(self, standard: Standard) -> Answer:
+        outputs = STAGES[standard.case.op].outputs
+        stage_inputs = self._stage_inputs(standard.case, standard.inputs, FLOAT64)
+        return {
+            name: np.broadcast_to(outputs[name].bound(stage_inputs, y, standard.numerics).limit, y.shape)
+            for name, y in standard.truth.items()
+        }
+
     def mutants(self, case: Case) -> Sequence[Mutant[Change]]:
         return STAGES[case.op].mutants
 

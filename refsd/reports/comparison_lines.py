@@ -1,0 +1,55 @@
+"""The report of `refsd compare` and `refsd.judge` in lines, the verdict first."""
+
+from collections.abc import Iterator
+
+from refsd.comparison import Comparison
+from refsd.golden.metrics import Metrics
+from refsd.golden.verdict import NO_WITNESS, judge_output
+from refsd.golden.wording import counted
+
+# With more taps than this, only the first wrong ones have a line.
+_LINES = 20
+_WRONG = 3
+
+
+def headline(compared: Comparison, what: str) -> str:
+    """The verdict in a line: "FAIL  silu/f32/wide-x2x320 under float32, at y"."""
+    verdict, place = compared.examined.verdict, compared.examined.place
+    word = "pass" if verdict.passed else "not judged" if verdict.criterion == NO_WITNESS else "FAIL"
+    return f"{word}  {what}{f', at {place}' if place else ''}"
+
+
+def comparison_lines(compared: Comparison) -> Iterator[str]:
+    """The lines below: each output and, of taps, the first wrong ones, with what explains the error."""
+    examined = compared.examined
+    taps, unseen, wrong = examined.trace.taps, {*examined.unseen}, {*examined.wrong}
+    shown = taps if len(taps) <= _LINES else [m for m in taps if m.output in wrong][:_WRONG]
+    for m in shown:
+        yield from _tensor(m, "not judged" if m.output in unseen else "FAIL")
+    for m in examined.outputs:
+        yield from _tensor(m, "FAIL", compared.meant.get(m.output, ""))
+    if taps:
+        yield f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right"
+    if wrong:
+        yield f"the first wrong one in the order of computation: {examined.place}"
+    yield from (f"      the reference agrees if {cause}" for cause in compared.causes)
+    yield from (f"      {phrase}" for phrase in compared.looks)
+    if unseen:
+        yield f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
+    if compared.absent:
+        names = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
+        yield f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {names}"
+
+
+def _tensor(m: Metrics, otherwise: str, hint: str = "") -> Iterator[str]:
+    """One tensor's verdict.
+
+    otherwise: the word for a tensor that does not pass
+    hint:      a phrase with the name that was probably meant
+    """
+    one = judge_output(m)
+    distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
+    word = "pass" if one.passed else otherwise
+    yield f"{word}  {m.output}  margin {one.margin:.3g} ({one.criterion})  {distance}"
+    if not one.passed:
+        yield f"      {one.reason}{hint}"
