@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import platformdirs
+
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.scratch import abandoned, remove
-from refsd.kernels._jit import cache_dir
 from refsd.numerics.errors import BadInput
-from refsd.weights.recipe_files import KEPT, MAKING
+
+KEPT = r"[a-z0-9-]+-(full|tiny)-[a-z0-9_]+-[0-9a-f]{16}"  # names of folders of kept models
+MAKING = ".making-"  # prefix of a folder in which a model is being made
 
 
-def _kernels() -> Path | None:
-    here = cache_dir()
-    return here.parent if here else None
+def kernel_folder() -> Path | None:
+    """The folder above kernels/_jit.py's cache_dir, found without Numba, which takes a second to import."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_path("refsd") / "kernels")
+    return folder if folder.is_absolute() or "NUMBA_CACHE_DIR" in os.environ else None
 
 
 class Cache(NamedTuple):
@@ -56,7 +60,7 @@ class Cache(NamedTuple):
 CACHES = {
     "models": Cache("recipe weights of large models", lambda: cache_folder("models"), KEPT, MAKING),
     "goldens": Cache("answers for the Python API", lambda: cache_folder("goldens"), "cases|blobs|tmp"),
-    "kernels": Cache("compiled kernels", _kernels, r"[0-9a-f]{16}"),
+    "kernels": Cache("compiled kernels", kernel_folder, r"[0-9a-f]{16}"),
     "taps": Cache("the compiled tap for sd-cli", lambda: cache_folder("taps"), r"sdcpp-[0-9a-f]{16}\.so", MAKING),
 }
 

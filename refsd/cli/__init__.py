@@ -11,7 +11,6 @@ app = typer.Typer(
     name="refsd",
     help="Reference implementation and test oracle for diffusion image engines.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -35,6 +34,7 @@ _COMMANDS = (
     "noise",
     "bench",
     "cache",
+    "doctor",
 )
 
 for _name in _COMMANDS:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from refsd.caches import MAKING
 from refsd.golden.case import ModelRecipe
 from refsd.golden.scratch import Scratch, locked, remove
 from refsd.numerics.errors import BadInput
@@ -18,9 +19,6 @@ from refsd.weights import checksums, recipes
 SMALL = 1 << 27
 # Bytes of small models that `trim` leaves on disk.
 _BETWEEN = 1 << 28
-
-KEPT = r"[a-z0-9-]+-(full|tiny)-[a-z0-9_]+-[0-9a-f]{16}"  # names of folders of kept models
-MAKING = ".making-"  # prefix of a folder in which a model is being made
 
 
 @functools.cache

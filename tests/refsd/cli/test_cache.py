@@ -149,10 +149,10 @@ def test_what_a_running_process_makes_is_left(tmp_path):
     from refsd.golden.scratch import Scratch
 
     folder = tmp_path / "cache" / "models"
-    with Scratch(folder, recipe_files.MAKING) as making:
+    with Scratch(folder, caches.MAKING) as making:
         _ok("cache", "clear")
         assert making.exists()
-    left = folder / f"{recipe_files.MAKING}x"
+    left = folder / f"{caches.MAKING}x"
     left.mkdir()
     (left / "half").write_bytes(bytes(1_000_000))
     assert "1.0 MB" in _ok("cache").stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from refsd import caches
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.errors import BadInput
 from refsd.weights import checksums, recipe_files, recipes
@@ -239,7 +240,7 @@ def test_killed_while_it_is_made(kept):
         run = _maker(kept)
         assert run.stdout is not None and run.stdout.readline() == "begins\n"
         for _ in range(2000):
-            parts = list(kept.glob(f"{recipe_files.MAKING}*/.refsd-part-*/*"))
+            parts = list(kept.glob(f"{caches.MAKING}*/.refsd-part-*/*"))
             if parts and parts[0].stat().st_size > share * recipes.size(SD15):
                 break
             time.sleep(0.002)
