@@ -25,7 +25,8 @@ _naive.__path__ = [str(Path(__file__).parent / "naive")]
 sys.modules["naive"] = _naive
 
 # Folders whose tests import what a plain installation lacks, and the marker that asks for them.
-ASKED_FOR = {Path(__file__).parent / "peers": "peer", Path(__file__).parent / "notebooks": "notebook"}
+_MARKS = {"peers": "peer", "notebooks": "notebook", "website": "site"}
+ASKED_FOR = {Path(__file__).parent / folder: mark for folder, mark in _MARKS.items()}
 UNJITTED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 
 

@@ -86,7 +86,7 @@ def draw(wrapped: list[tuple[Text, str]]) -> str:
     said = html.escape("\n".join(line.plain.rstrip() for line, _ in wrapped))
     rows, delay = [], 0.0
     for i, (line, kind) in enumerate(wrapped):
-        delay += 0.9 if kind else 0.04
+        delay += 0.5 if kind else 0.02
         place = f'x="{_LEFT}" y="{_TOP + i * _HEIGHT + 12}" style="animation-delay: {delay:.2f}s"'
         rows.append(f'<text class="line" xml:space="preserve" {place}>{_tspans(line, kind)}</text>')
     dots = "".join(f'<circle class="dot" cx="{22 + 18 * i}" cy="20" r="5.5"/>' for i in range(3))

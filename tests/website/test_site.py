@@ -1,0 +1,73 @@
+"""The site builds without a warning, every link of it leads somewhere, and it asks the network for nothing."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import diagrams
+import pytest
+from check_links import wrong_links
+
+pytestmark = pytest.mark.site
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("site") / "html"
+    build = [sys.executable, str(ROOT / "website" / "build.py"), "--check", "-o", str(out)]
+    done = subprocess.run(build, cwd=out.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return out
+
+
+def test_two_clicks_lead_from_the_front_page_to_what_a_student_seeks(site):
+    def pages_from(name: str) -> set[str]:
+        text = (site / name).read_text(encoding="utf-8")
+        found = re.findall(r'href="([^"#:]+\.html)', text)
+        return {((site / name).parent / link).resolve().relative_to(site.resolve()).as_posix() for link in found}
+
+    one = pages_from("index.html")
+    two = one.union(*(pages_from(name) for name in one))
+    for sought in ("notebooks/01_convolution_to_winograd.html", "code/kernels/quant/q4_k.py.html"):
+        assert sought in two
+    for sought in (
+        "code/kernels/adapters/lokr.py.html",
+        "learn/diagrams/flux.html",
+        "code/refsd/models/flux.py.html",
+    ):
+        assert sought in two
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.findall(r'<(?:script|link|img|iframe)[^>]*(?:src|href)="(?:https?:)?//[^"]*"', text), path
+
+
+def test_equations_are_mathml(site):
+    text = (site / "notebooks" / "01_convolution_to_winograd.html").read_text(encoding="utf-8")
+    assert text.count("<math ") >= 10 and "$$" not in text
+
+
+def test_a_diagram_holds_every_operation_that_ran():
+    _, title, case, _ = diagrams.MODELS[3]
+    steps = diagrams.trace(case)
+    drawn = diagrams.draw(title, case, steps)
+    assert [s.op for s in steps].count("attention") == 3, "a double block and two single ones"
+    assert "published: 19" in drawn and "published: 38" in drawn
+    assert drawn.count(">attention<") == 2 * 2, "name and operation, in the panels of two kinds of block"
+
+
+def test_a_wrong_link_an_anchor_and_an_orphan_are_found(tmp_path):
+    (tmp_path / "index.html").write_text('<a href="a.html#there">a</a><a href="b.html">b</a><img src="c.png">')
+    (tmp_path / "a.html").write_text('<p id="here">')
+    (tmp_path / "lost.html").write_text("<p>")
+    assert sorted(wrong_links(tmp_path)) == [
+        "index.html: a.html#there: no such anchor",
+        "index.html: b.html: no such file",
+        "index.html: c.png: no such file",
+        "lost.html: no link leads to it",
+    ]

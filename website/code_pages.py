@@ -1,0 +1,106 @@
+"""Pages of code: each function's prose beside its code."""
+
+import ast
+import os
+import re
+from pathlib import Path
+
+# Folders whose files all have a page, and their headings.
+FOLDERS = {
+    "kernels": "Kernels",
+    "kernels/quant": "Block types and small floats",
+    "kernels/adapters": "Adapters",
+    "refsd/models": "Models",
+    "samplers": "Samplers",
+    "samplers/schedules": "Schedules",
+    "golden/operations": "Operations: bounds, known bugs and cases",
+}
+
+# Equations (indented), shapes and fields ("x: [N, D]", "K, C: channels", "-> y"); "Source: ..." is a sentence.
+_ALIGNED = re.compile(r"\s|->|([a-z_]\w*|\w{1,2})(, \w+)*:\s")
+
+
+def page_of(name: str) -> str:
+    """kernels/linear.py -> code/kernels/linear.py.md"""
+    return f"code/{name}.md"
+
+
+def write(root: Path, source: Path, linked: set[str]) -> list[str]:
+    """Write the code pages and their list. -> the files that have one"""
+    groups = {
+        title: sorted(
+            f"{folder}/{path.name}" for path in (root / folder).glob("*.py") if path.name != "__init__.py"
+        )
+        for folder, title in FOLDERS.items()
+    }
+    others = sorted(linked - {name for names in groups.values() for name in names})
+    groups["Other files that pages name"] = others
+    for names in groups.values():
+        for name in names:
+            there = source / page_of(name)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_text(_page(root, name, there), encoding="utf-8")
+    parts = ["# Code\n\nEach file of what computes, prose beside code. Learn says where to begin.\n"]
+    for title, names in groups.items():
+        entries = "\n".join(f"{Path(name).name} <{name}.md>" for name in names)
+        parts.append(f"\n## {title}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n")
+    (source / "code" / "index.md").write_text("".join(parts), encoding="utf-8")
+    return [name for names in groups.values() for name in names]
+
+
+def _page(root: Path, name: str, there: Path) -> str:
+    path, text = root / name, (root / name).read_text(encoding="utf-8")
+    include = os.path.relpath(path, there.parent)
+    language = {".py": "python", ".cpp": "cpp", ".yml": "yaml", ".toml": "toml"}.get(path.suffix, "text")
+    title = f"# {name}\n\n"
+    if path.suffix != ".py":
+        return f"{title}{_code(include, language, [(1, text.count(chr(10)))])}"
+    tree = ast.parse(text)
+    parts = [title, _prose(ast.get_docstring(tree) or "")]
+    begin = tree.body[0].end_lineno + 1 if _is_docstring(tree.body[0]) else 1
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (said := ast.get_docstring(node)):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            parts += _between(text, begin, first - 1, include)
+            parts.append(_beside(node, said, include, first))
+            begin = node.end_lineno + 1
+    parts += _between(text, begin, len(text.splitlines()), include)
+    return "".join(parts)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _between(text: str, begin: int, end: int, include: str) -> list[str]:
+    """Return the code between two functions, without blank lines around it."""
+    lines = text.splitlines()
+    filled = [i for i in range(begin, end + 1) if lines[i - 1].strip()]
+    return [_code(include, "python", [(filled[0], filled[-1])])] if filled else []
+
+
+def _beside(node: ast.FunctionDef | ast.ClassDef, said: str, include: str, first: int) -> str:
+    quoted = node.body[0]
+    ranges = [(first, quoted.lineno - 1)]
+    if quoted.end_lineno < node.end_lineno:
+        ranges.append((quoted.end_lineno + 1, node.end_lineno))
+    heading = "## " + node.name.replace("_", "\\_") + "\n\n"
+    code = _code(include, "python", ranges)
+    return f"{heading}:::::{{container}} beside\n::::{{container}} said\n{_prose(said)}::::\n{code}:::::\n\n"
+
+
+def _code(include: str, language: str, ranges: list[tuple[int, int]]) -> str:
+    lines = ",".join(f"{begin}-{end}" for begin, end in ranges)
+    return f"```{{literalinclude}} {include}\n:language: {language}\n:lines: {lines}\n```\n\n"
+
+
+def _prose(said: str) -> str:
+    """Set a docstring: sentences as paragraphs; equations, shapes and what else is aligned as it stands."""
+    parts = []
+    for block in re.split(r"\n\s*\n", said):
+        lines = block.splitlines()
+        if any(_ALIGNED.match(line) for line in lines):
+            parts.append("```{code-block} text\n" + block + "\n```\n\n")
+        else:
+            parts.append(re.sub(r"([\\`*_<>\[\]$#{}|~])", r"\\\1", " ".join(lines)) + "\n\n")
+    return "".join(parts)

@@ -1,0 +1,29 @@
+"""Sphinx's settings. The source folder is assembled by assemble.py."""
+
+project = "refsd"
+copyright = "2026 The refsd authors"
+extensions = ["myst_nb", "mathml"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+highlight_language = "none"
+# Prompts and outputs in pages are no language; notebooks bring their own.
+exclude_patterns = ["static"]
+
+html_theme = "pydata_sphinx_theme"
+html_title = "refsd"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "navigation_with_keys": False,  # arrow keys belong to the figures
+    "show_prev_next": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "navbar_align": "left",
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_toc_level": 2,
+}
+# Without a network: MathJax would be fetched from elsewhere.
+html_math_renderer = "mathml"
