@@ -1,7 +1,7 @@
 """Block diagrams of models, drawn from what runs: each box is a tap, in the order of computation, with its shape.
 
-A tiny copy of the model answers one of refsd's own cases. Neighbouring blocks that compute the same are one box; how
-many of them the published model has is counted in the shapes of its tensors.
+A tiny copy of the model answers one of refsd's own cases. Neighbouring blocks that compute the same are one box;
+how many of them the published model has is counted in the shapes of its tensors.
 """
 
 import html
@@ -205,8 +205,8 @@ def pages() -> dict[str, str]:
     for page, title, case_name, code in MODELS:
         steps = trace(case_name)
         made[f"learn/diagrams/{page}.md"] = (
-            f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: the names are those of its "
-            f"weights, the shapes those of this run. In all {len(steps)} operations. The same as text: "
+            f"# {title}\n\nDrawn from a run of `{case_name}` by a tiny copy of the model: the names are those of "
+            f"its weights, the shapes those of this run. In all {len(steps)} operations. The same as text: "
             f"[{code}](../../code/{code}.md).\n\nBlue: products with weights; green: norms; red: attention; "
             "violet: positions and times.\n\n"
             f'```{{raw}} html\n<div class="scroll" tabindex="0">{draw(title, case_name, steps)}</div>\n```\n'
