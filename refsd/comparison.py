@@ -17,6 +17,7 @@ from refsd.judges import judges
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, Numerics
+from refsd.storage_mistakes import storage_mistake
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -29,6 +30,7 @@ class Comparison(NamedTuple):
     causes:   known bugs that make the reference agree with the dump
     meant:    unknown tensor name -> a phrase with the name that was probably meant
     looks:    if no known bug explains the error: phrases that describe the first wrong tap or output
+    stored:   the phrase for outputs that conform once they are read otherwise (NHWC, float16); "" if none does
     """
 
     examined: Examination
@@ -36,6 +38,7 @@ class Comparison(NamedTuple):
     causes: Sequence[str] = ()
     meant: Mapping[str, str] = MappingProxyType({})
     looks: Sequence[str] = ()
+    stored: str = ""
 
 
 def with_case(
@@ -66,6 +69,9 @@ def with_case(
     absent = [name for name in truth if name not in asked]
     if examined.verdict.passed or (absent and not examined.wrong):
         return Comparison(examined, absent, meant=meant)
+    stored = "" if known else storage_mistake(kind, standard, given)
+    if stored:
+        return Comparison(examined, absent, meant=meant, stored=stored)
     causes = explain(kind, standard, given, taps, examined)
     if causes:
         return Comparison(examined, absent, causes, meant)

@@ -40,6 +40,9 @@ def compare(
     wrong if its error exceeds 4 times that of an honest run. refsd names the first wrong
     tap and tries known bugs there.
 
+    A dump that is right but stored otherwise is told so: "agrees after transpose(0, 3, 1, 2): it is NHWC for NCHW",
+    "stored as float16: it conforms under --numerics torch-f16".
+
     For a file of float64 tensors, each tensor is judged as a tap, in the file's order, against the --honest file.
 
     Exit code 0: what the dump has conforms. 1: it does not. 2: bad input.
@@ -84,6 +87,7 @@ def compare(
             "place": examined.place,
             "causes": compared.causes,
             "looks": compared.looks,
+            "stored": compared.stored,
             "absent": compared.absent,
         }
         told |= {"taps": examined.trace.taps, "outputs": examined.outputs}

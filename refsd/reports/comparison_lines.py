@@ -32,6 +32,8 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         yield f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right"
     if wrong:
         yield f"the first wrong one in the order of computation: {examined.place}"
+    if compared.stored:
+        yield f"      {compared.stored}"
     yield from (f"      the reference agrees if {cause}" for cause in compared.causes)
     yield from (f"      {phrase}" for phrase in compared.looks)
     if unseen:
