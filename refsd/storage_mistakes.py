@@ -11,7 +11,10 @@ from refsd.numerics.profiles import TORCH_BF16, TORCH_F16
 
 # dtype of a dump -> the numerics that store so
 _HALF = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
-_NAMED: dict[tuple[int, ...], str] = {(0, 3, 1, 2): "it is NHWC for NCHW", (3, 2, 1, 0): "its axes are reversed, as ggml counts them"}
+_NAMED: dict[tuple[int, ...], str] = {
+    (0, 3, 1, 2): "it is NHWC for NCHW",
+    (3, 2, 1, 0): "its axes are reversed, as ggml counts them",
+}
 # Relative L2 above which an order of the axes is not considered: half precision stays below it.
 _NEAR = 0.05
 _MOST_AXES = 5

@@ -21,6 +21,7 @@ _COMMANDS = (
     "diff",
     "golden",
     "compare",
+    "export",
     "disagree",
     "shrink",
     "fuzz",
