@@ -27,6 +27,7 @@ import threadpoolctl
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import Engine
+from refsd.golden.origins import Origin
 from refsd.golden.scratch import Scratch, abandoned, sweep
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
@@ -92,11 +93,18 @@ class Store:
     """A folder of goldens; it need not exist before something is put in it.
 
     fingerprint: the recipes that a model's weights have today -> their SHA-256
+    origin:      where files that the folder lacks are fetched from, one at a time, when they are read
     """
 
-    def __init__(self, root: Path, fingerprint: Callable[[ModelRecipe], str] = lambda model: ""):
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: Callable[[ModelRecipe], str] = lambda model: "",
+        origin: Origin | None = None,
+    ):
         self.root = Path(root)
         self.fingerprint = fingerprint
+        self.origin = origin
         self._scratch: Scratch | None = None
         self._replaced: set[str] = set()  # blobs of the manifests that `put` has overwritten
         if self.root.exists() and not self.root.is_dir():
@@ -117,13 +125,35 @@ class Store:
         return self.root / "blobs" / f"{sha256}.safetensors"
 
     def names(self) -> list[str]:
-        """The cases that have a manifest."""
+        """The cases that have a manifest, here or in the origin."""
         folder = self.root / "cases"
-        return sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.json"))
+        found = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.json")}
+        for path in self.origin.paths() if self.origin is not None else ():
+            if path.startswith("cases/") and path.endswith(".json"):
+                found.add(path.removeprefix("cases/").removesuffix(".json"))
+        return sorted(found)
+
+    def _fetch(self, path: Path, sha256: str = "") -> None:
+        """Fetch a file that is not here from the origin, if it has it.
+
+        sha256: which it must have
+
+        Raises BadInput for other bytes.
+        """
+        if self.origin is None or path.exists():
+            return
+        name = path.relative_to(self.root).as_posix()
+        data = self.origin.read(name)
+        if data is None:
+            return
+        if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+            raise BadInput(f"{self.origin.what}: {name}: {len(data)} bytes that do not hash to its name")
+        self._write(path, data)
 
     def manifest(self, name: str) -> Manifest:
         """Read one manifest. Raises BadInput if it is missing or not one."""
         path = self.manifest_path(name)
+        self._fetch(path)
         try:
             if path.stat().st_size > _LARGEST_MANIFEST:
                 raise BadInput(f"{path}: {path.stat().st_size} bytes, a manifest has at most {_LARGEST_MANIFEST}")
@@ -150,6 +180,7 @@ class Store:
         """A golden, its hashes checked. Raises BadInput if anything about it is wrong."""
         manifest = self.manifest(name)
         path = self.blob_path(manifest.blob)
+        self._fetch(path, manifest.blob)
         try:
             size = path.stat().st_size
             data = path.read_bytes() if size == manifest.bytes else b""
@@ -168,9 +199,10 @@ class Store:
 
     def has(self, case: Case) -> bool:
         """True if the store holds a whole answer to this very question, with these recipes and inputs."""
-        if not self.manifest_path(case.name).exists():
-            return False
         try:
+            self._fetch(self.manifest_path(case.name))
+            if not self.manifest_path(case.name).exists():
+                return False
             return not self._change(self.get(case.name).manifest, case)
         except BadInput:
             return False

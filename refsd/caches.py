@@ -60,6 +60,7 @@ class Cache(NamedTuple):
 CACHES = {
     "models": Cache("recipe weights of large models", lambda: cache_folder("models"), KEPT, MAKING),
     "goldens": Cache("answers for the Python API", lambda: cache_folder("goldens"), "cases|blobs|tmp"),
+    "fetched": Cache("goldens of URLs and packed files", lambda: cache_folder("fetched"), r"[0-9a-f]{16}(\.tar)?"),
     "kernels": Cache("compiled kernels", kernel_folder, r"[0-9a-f]{16}"),
     "taps": Cache("the compiled tap for sd-cli", lambda: cache_folder("taps"), r"sdcpp-[0-9a-f]{16}\.so", MAKING),
 }

@@ -3,7 +3,7 @@
 import typer
 
 _JSON = typer.Option(False, "--json", help="Print JSON.")
-_CACHES = typer.Argument(None, metavar="[CACHE]...", help="models, goldens, kernels, taps. None: all.")
+_CACHES = typer.Argument(None, metavar="[CACHE]...", help="models, goldens, fetched, kernels, taps. None: all.")
 
 
 def register(app: typer.Typer) -> None:

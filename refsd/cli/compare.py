@@ -15,7 +15,7 @@ _HONEST = typer.Option(
     None, help="With a file: the same tensors from an honest run, e.g. of `refsd forward --numerics torch-f16`."
 )
 _GOLDEN = typer.Option(
-    Path("goldens"), "--store", help="With a case: the store of goldens. A missing answer is computed."
+    "goldens", "--store", help="With a case: the store of goldens. A missing answer is computed."
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -29,7 +29,7 @@ def compare(
     golden: str = _WHICH,
     numerics: str = _NUMERICS,
     honest: Path = _HONEST,
-    store: Path = _GOLDEN,
+    store: str = _GOLDEN,
     json: bool = _JSON,
 ) -> None:
     """Judge a dump against a golden, as `refsd conform` judges an engine.
@@ -100,7 +100,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def _golden(case, store: Path):
+def _golden(case, store: str):
     """Return the case's answer, computed if the store lacks it, and the function that makes model weights."""
     from refsd.cli.golden import make_into
     from refsd.cli.model_files import model_files, open_store

@@ -14,7 +14,7 @@ _ENGINES = typer.Argument(
     help="gguf-py, torch, ggml[:LIBRARY], sdcpp[:SD_CLI], exec:PROGRAM, dump:FOLDER[:PROFILE], "
     "refsd[:PROFILE]. None: all that are there.",
 )
-_GOLDEN = typer.Option(Path("goldens"), help="Store of goldens; what it lacks is made.")
+_GOLDEN = typer.Option("goldens", help="Store of goldens: a folder, a packed file, a URL; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")
 _JUNIT = typer.Option(None, help="Write JUnit XML here too.")
 _REPORT = typer.Option(Path("refsd-report"), help="Folder for report.html, report.md, conform.json and junit.xml.")
@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 def conform(
     engines: list[str] = _ENGINES,
     cases: list[str] = CASES,
-    golden: Path = _GOLDEN,
+    golden: str = _GOLDEN,
     json: Path = _JSON,
     junit: Path = _JUNIT,
     report: Path = _REPORT,

@@ -16,7 +16,7 @@ _A = typer.Argument(
 )
 _B = typer.Argument(metavar="B", help="As A.")
 _CASES = typer.Argument(None, metavar="[CASE]...", help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.")
-_GOLDEN = typer.Option(Path("goldens"), "--store", help="Store of goldens; missing answers are computed.")
+_GOLDEN = typer.Option("goldens", "--store", help="Store of goldens; missing answers are computed.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 # Print at most this many differing cases; --json has all of them.
 _SHOWN = 20
@@ -35,7 +35,7 @@ def disagree(
     a: str = _A,
     b: str = _B,
     cases: list[str] = _CASES,
-    store: Path = _GOLDEN,
+    store: str = _GOLDEN,
     prompt: Annotated[
         str | None, _picture("-p", "--prompt", help="Prompt of a picture to compare, instead of cases.")
     ] = None,
@@ -117,7 +117,7 @@ def _end(outcome, show: Callable, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _by_case(a: str, b: str, cases: list[str] | None, store: Path):
+def _by_case(a: str, b: str, cases: list[str] | None, store: str):
     from refsd import __version__
     from refsd import cases as corpus
     from refsd.cli.engines import one_engine

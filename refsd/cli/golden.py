@@ -1,4 +1,4 @@
-"""refsd golden: make, list, show and verify reference answers."""
+"""refsd golden: make, list, show, verify and pack reference answers."""
 
 from pathlib import Path
 
@@ -7,9 +7,11 @@ import typer
 from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted, did_you_mean
 
-STORE = Path("goldens")
-_STORE = typer.Argument(STORE, help="Folder of the goldens.")
-_STORE_OPTION = typer.Option(STORE, "--store", help="Folder of the goldens.")
+STORE = "goldens"
+STORE_HELP = "Folder of the goldens, a packed file, or a URL of either."
+_STORE = typer.Argument(STORE, help=STORE_HELP)
+_STORE_OPTION = typer.Option(STORE, "--store", help=STORE_HELP)
+_OUT = typer.Option(Path("goldens.tar"), "--out", "-o", help="File to write.")
 CASES = typer.Option(
     ["*"],
     "--cases",
@@ -20,16 +22,17 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    golden = typer.Typer(no_args_is_help=True, help="Make, list, show and verify reference answers.")
+    golden = typer.Typer(no_args_is_help=True, help="Make, list, show, verify and pack reference answers.")
     golden.command()(make)
     golden.command(name="list")(list_)
     golden.command()(show)
     golden.command()(thresholds)
     golden.command()(verify)
+    golden.command()(pack)
     app.add_typer(golden, name="golden")
 
 
-def make(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
+def make(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """Compute the float64 answer of every case and store it.
 
     Answers that are already stored and intact are skipped, so an interrupted run can be resumed.
@@ -40,7 +43,7 @@ def make(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
     chosen = answerable(corpus.select(*cases))
     new = make_into(open_store(store), chosen)
     if json:
-        _print_json({"store": str(store), "cases": len(chosen), "new": new})
+        _print_json({"store": store, "cases": len(chosen), "new": new})
     else:
         typer.echo(f"{store}: {counted(len(chosen), 'golden')}, {new} of them new")
 
@@ -75,7 +78,7 @@ def make_into(store, chosen) -> int:
         return make(store, chosen, Reference(model_files=model_files), done)
 
 
-def list_(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
+def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
     from refsd.cli.model_files import open_store
@@ -92,7 +95,7 @@ def list_(store: Path = _STORE, cases: list[str] = CASES, json: bool = _JSON) ->
 
 def show(
     name: str = typer.Argument(None, help="The name of a case or of an operation."),
-    store: Path = _STORE_OPTION,
+    store: str = _STORE_OPTION,
     mutants: bool = typer.Option(
         False, "--mutants", help="Show which known bugs each case detects, for all operations or one."
     ),
@@ -194,7 +197,7 @@ def _show_mutants(name: str | None, json: bool) -> None:
 
 
 def verify(
-    store: Path = _STORE,
+    store: str = _STORE,
     cases: list[str] = CASES,
     again: bool = typer.Option(False, "--recompute", help="Recompute every answer and compare."),
     json: bool = _JSON,
@@ -218,7 +221,7 @@ def verify(
 
     chosen = {case.name: case for case in corpus.select(*cases)}
     place = open_store(store)
-    if not store.exists():
+    if place.origin is None and not place.root.exists():
         raise BadInput(f"{store}: no such store: run `refsd golden make {store}`")
     # Globs skip the cases of cases.ASKED_FOR (full/, lone/); check those that the store has.
     concerned = [name for name in place.names() if any(fnmatch.fnmatchcase(name, glob) for glob in cases)]
@@ -242,6 +245,42 @@ def verify(
         typer.echo(f"{store}: {whole_of_all}, {counted(len(problems), 'problem')}")
     if problems:
         raise typer.Exit(1)
+
+
+def pack(
+    store: str = _STORE,
+    out: Path = _OUT,
+    cases: list[str] = CASES,
+    force: bool = typer.Option(False, "--force", help="Replace a file that is there."),
+    json: bool = _JSON,
+) -> None:
+    """Pack a store into one file, to be attached to a release or kept by a CI.
+
+    The same goldens give the same bytes, with the SHA-256 of each file inside. Every command reads goldens from
+    such a file, and from a URL of one: --golden https://host/goldens.tar#sha256=DIGEST.
+    """
+    import fnmatch
+
+    from refsd.cli.bar import bar
+    from refsd.cli.model_files import open_store
+    from refsd.golden.output_file import Outputs
+    from refsd.golden.packing import pack as write
+    from refsd.numerics.errors import BadInput
+
+    place = open_store(store)
+    names = [name for name in place.names() if any(fnmatch.fnmatchcase(name, glob) for glob in cases)]
+    if not names:
+        raise BadInput(f"{store}: no golden matches {' or '.join(cases)}: run `refsd golden make {store}`")
+    if out.exists() and not force:
+        raise BadInput(f"{out}: exists; name another file, or pass --force")
+    Outputs().add("--out", out)
+    with bar("pack", sum(place.manifest(name).bytes for name in names)) as advance:
+        digest = write(place, names, out, advance)
+    size = out.stat().st_size
+    if json:
+        _print_json({"out": str(out), "goldens": len(names), "bytes": size, "sha256": digest})
+    else:
+        typer.echo(f"{out}: {counted(len(names), 'golden')}, {size / 1e6:.1f} MB\n{out}#sha256={digest}")
 
 
 def _print_json(what) -> None:

@@ -1,6 +1,7 @@
 """Make the recipe-weight files that commands use, and open stores of goldens for them."""
 
 import functools
+import hashlib
 from pathlib import Path
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.case import ModelRecipe
 from refsd.golden.input_file import note_input_folder
+from refsd.golden.origins import is_remote, open_origin
 from refsd.golden.store import Store
 from refsd.weights.recipe_files import RecipeFiles, fingerprint
 
@@ -30,13 +32,21 @@ def fresh_model_files() -> RecipeFiles:
     return RecipeFiles(cache_folder("models"), _note, fresh=True)
 
 
-def open_store(root: str | Path) -> Store:
+def open_store(store: str | Path) -> Store:
     """Open a store of goldens, which records a fingerprint of the weights; protect it from this run's outputs.
 
-    Raises BadInput if `root` is not a folder.
+    store: a folder, a packed file or a URL (golden/origins.py). What is fetched or made for the last two is kept in
+           refsd's cache
+
+    Raises BadInput for a file that is no folder and no packed store, and for a URL that cannot be read.
     """
-    note_input_folder(Path(root))
-    return Store(Path(root), fingerprint)
+    text = str(store)
+    if not is_remote(text):
+        note_input_folder(Path(store))
+        return Store(Path(store), fingerprint)
+    fetched = cache_folder("fetched")
+    origin = open_origin(text, fetched)
+    return Store(fetched / hashlib.sha256(text.encode()).hexdigest()[:16], fingerprint, origin)
 
 
 def _files() -> RecipeFiles:

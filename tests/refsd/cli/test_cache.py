@@ -113,7 +113,7 @@ def test_the_caches_are_shown(tmp_path):
     assert "models         2.5 MB  recipe weights of large models" in shown
     assert f"2.5 MB    sd15-full-f16-{'0' * 16}" in shown
     rows = {row["name"]: row for row in json.loads(_ok("cache", "--json").stdout)}
-    assert list(rows) == list(caches.CACHES) == ["models", "goldens", "kernels", "taps"]
+    assert list(rows) == list(caches.CACHES) == ["models", "goldens", "fetched", "kernels", "taps"]
     assert rows["models"]["path"] == str(tmp_path / "cache" / "models")
     assert rows["models"]["entries"] == {f"sd15-full-f16-{'0' * 16}": 2_500_000}
     assert rows["taps"]["entries"] == {}
@@ -163,7 +163,7 @@ def test_what_a_running_process_makes_is_left(tmp_path):
 def test_bad_usage_of_cache():
     result = _call("cache", "clear", "everything")
     assert isinstance(result.exception, BadInput)
-    assert "no cache 'everything'; there are models, goldens, kernels, taps" in str(result.exception)
+    assert "no cache 'everything'; there are models, goldens, fetched, kernels, taps" in str(result.exception)
 
 
 def test_a_relative_cache_is_absolute_for_programs_elsewhere(tmp_path, monkeypatch):

@@ -72,6 +72,23 @@ def test_a_golden_that_was_asked_for_by_name_is_nothing_extra(tmp_path):
     assert not [problem for problem in said["problems"] if problem["case"].startswith("full/")]
 
 
+def test_a_packed_store_serves_every_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("REFSD_CACHE", str(tmp_path / "cache"))
+    _ok("golden", "make", "--cases", "silu/*")
+    packed = json.loads(_ok("golden", "pack", "-o", "g.tar", "--json"))
+    assert packed["goldens"] == 2 and "exists" in _bad("golden", "pack", "-o", "g.tar")
+    assert "no golden matches relu/*" in _bad("golden", "pack", "-o", "h.tar", "--cases", "relu/*")
+    assert packed["sha256"] in _ok("golden", "pack", "-o", "g.tar", "--force")
+    url = f"g.tar#sha256={packed['sha256']}"
+    monkeypatch.setattr("refsd.engines.reference.Reference.run", None)  # nothing is computed
+    assert "2 cases, 2 of them in" in _ok("golden", "list", url, "--cases", "silu/*")
+    assert "sha256" in _ok("golden", "show", _CASE, "--store", url)
+    assert "2 of 2 goldens whole, 0 problems" in _ok("golden", "verify", url, "--cases", "silu/*")
+    np.save("y.npy", Store(tmp_path / "goldens").get(_CASE).outputs["y"].astype(np.float32))
+    assert "pass" in _ok("compare", "y.npy", _CASE, "--store", url)
+    assert "0 of them new" in _ok("golden", "make", url, "--cases", "silu/*")
+
+
 def test_json_for_machines():
     assert json.loads(_ok("golden", "make", "--cases", "silu/*", "--json"))["new"] == 2
     assert json.loads(_ok("golden", "list", "--cases", "silu/*", "--json"))[0]["made"]

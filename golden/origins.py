@@ -1,0 +1,166 @@
+"""Where a store fetches goldens that it lacks: a packed file, or a folder at a URL of any kind that fsspec reads.
+
+A packed file is a tar without compression: SHA256SUMS, then the files of a store. It is never unpacked: members are
+read by their exact names.
+"""
+
+import hashlib
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from refsd.golden.input_file import open_input
+from refsd.golden.output_file import whole_file
+from refsd.numerics.errors import BadInput
+
+SUMS = "SHA256SUMS"
+_HASH = "#sha256="
+_EXPECTED = "goldens packed by `refsd golden pack`"
+_CHUNK = 1 << 20
+_LARGEST_SUMS = 1 << 26
+
+
+class Origin(Protocol):
+    """what: the file or URL, for messages"""
+
+    what: str
+
+    def paths(self) -> Iterable[str]:
+        """The paths of all files, relative to the store: "cases/conv2d/f32/a.json"."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file; None if there is none. Raises BadInput if they are not what they should be."""
+        ...
+
+
+class PackedFile:
+    """A packed store. Raises BadInput for a file that is none."""
+
+    def __init__(self, path: Path, what: str = ""):
+        self.what, self._path = what or str(path), path
+        try:
+            with open_input(path, _EXPECTED) as file, tarfile.TarFile(fileobj=file) as tar:
+                self._members = {m.name: (m.offset_data, m.size) for m in tar if m.isreg()}
+            if self._members[SUMS][1] > _LARGEST_SUMS:
+                raise ValueError(f"{SUMS} has {self._members[SUMS][1]} bytes, at most {_LARGEST_SUMS} expected")
+            lines = self._content(SUMS).decode().splitlines()
+            self._sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+        except (tarfile.TarError, KeyError, ValueError, OSError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise BadInput(f"{self.what}: not {_EXPECTED}: {reason}") from None
+
+    def paths(self) -> list[str]:
+        return list(self._sums)
+
+    def read(self, path: str) -> bytes | None:
+        if path not in self._sums:
+            return None
+        try:
+            data = self._content(path)
+        except (KeyError, OSError) as error:
+            raise BadInput(f"{self.what}: {path}: cannot be read: {' '.join(str(error).split())}") from None
+        if hashlib.sha256(data).hexdigest() != self._sums[path]:
+            raise BadInput(f"{self.what}: {path}: {len(data)} bytes that do not have the SHA-256 in {SUMS}")
+        return data
+
+    def _content(self, name: str) -> bytes:
+        at, size = self._members[name]
+        with open_input(self._path, _EXPECTED) as file:
+            file.seek(at)
+            return file.read(size)
+
+
+class UrlFolder:
+    """A store's folder at a URL: fs and root as fsspec gives them."""
+
+    def __init__(self, fs: Any, root: str, what: str):
+        self.what, self._fs, self._root = what, fs, root.rstrip("/")
+
+    def paths(self) -> Iterator[str]:
+        found = _reading(self.what, lambda: self._fs.find(self._root)) or []
+        return (path[len(self._root) :].lstrip("/") for path in found)
+
+    def read(self, path: str) -> bytes | None:
+        return _reading(self.what, lambda: self._fs.cat_file(f"{self._root}/{path}"))
+
+
+def is_remote(store: str) -> bool:
+    """Whether a store is a URL or a packed file, and no folder."""
+    return "://" in store or (store.partition(_HASH)[0].endswith(".tar") and not Path(store).is_dir())
+
+
+def open_origin(store: str, downloads: Path) -> Origin:
+    """Open a packed file, or what is at a URL.
+
+    store:     FILE.tar, URL, URL/FILE.tar; a packed file may end in #sha256=DIGEST, which it must have
+    downloads: folder that keeps packed files that were downloaded
+
+    Raises BadInput for what cannot be read, and for a file with another SHA-256.
+    """
+    address, _, digest = store.partition(_HASH)
+    if "://" not in address:
+        _check_digest(Path(address), digest, store)
+        return PackedFile(Path(address), address)
+    fs, path = _filesystem(address)
+    if not address.endswith(".tar"):
+        return UrlFolder(fs, path, address)
+    kept = downloads / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}.tar"
+    if not digest or not kept.exists() or _digest(kept) != digest:
+        _download(fs, path, address, kept)
+    _check_digest(kept, digest, store)
+    return PackedFile(kept, address)
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise BadInput(f"{url}: fsspec reads URLs: pip install 'refsd[remote]'") from None
+    try:
+        return fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        package = " ".join(str(error).split()) or "a package of fsspec"
+        raise BadInput(f"{url}: {package}; pip install 'refsd[remote]' has what http and https need") from None
+    except ValueError as error:
+        raise BadInput(f"{url}: {' '.join(str(error).split())}") from None
+
+
+def _download(fs: Any, path: str, url: str, place: Path) -> None:
+    def copy() -> None:
+        with fs.open(path, "rb") as source, whole_file(place) as part, open(part, "wb") as file:
+            while chunk := source.read(_CHUNK):
+                file.write(chunk)
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    missing = object()
+    if _reading(url, lambda: copy() or missing) is None:
+        raise BadInput(f"{url}: no such file")
+
+
+def _reading(what: str, read: Callable[[], Any]) -> Any:
+    """What `read` returns; None for a file that does not exist. fsspec's backends raise what they like."""
+    try:
+        return read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"{what}: cannot be read: {' '.join(str(error).split())[:200] or type(error).__name__}"
+        ) from None
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open_input(path, _EXPECTED) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _check_digest(path: Path, digest: str, store: str) -> None:
+    if digest and (found := _digest(path)) != digest:
+        raise BadInput(f"{store}: the file has the SHA-256 {found}: it was replaced, or damaged on its way")
