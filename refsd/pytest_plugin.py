@@ -94,6 +94,9 @@ class CaseUnderTest:
             self._golden = importlib.import_module("refsd.api").golden(self.name, self.numerics)
         return getattr(self._golden, field)
 
+    def __repr__(self) -> str:
+        return f"<refsd case {self.name}, {self.numerics}>"
+
     def judge(self, arrays, taps=None):
         """Return the verdict of refsd.judge."""
         return importlib.import_module("refsd.api").judge(self.name, arrays, self.numerics, taps)
