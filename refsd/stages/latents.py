@@ -1,12 +1,13 @@
 """Between an autoencoder's latents and the denoiser's: scale and shift, the posterior, the range of pixels."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from refsd.families import LATENT_SCALES, LatentScale
 from refsd.golden.recipe import Recipe
+from refsd.models.vae_flux2 import pack
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import Autoencoder
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
@@ -18,6 +19,7 @@ _KINDS = "vae", "tae"
 class LatentsRule(NamedTuple):
     """
     scale:     family, kind -> scale and shift; None: the denoiser's latents are the autoencoder's
+    channels:  scale and shift, mean and spread of each channel -> the scale with them
     split:     moments [N, 2 C, H, W] -> mean, logvar
     deviation: logvar, noise -> what is added to the mean, divided by the deviation of the clipped logvar
     tiny:      kind -> whether pixels are 0..1
@@ -25,6 +27,7 @@ class LatentsRule(NamedTuple):
     """
 
     scale: Callable[[str, str], LatentScale | None]
+    channels: Callable[[LatentScale | None, np.ndarray, np.ndarray], LatentScale | None]
     split: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     deviation: Callable[[np.ndarray, np.ndarray], np.ndarray]
     tiny: Callable[[str], bool]
@@ -32,11 +35,26 @@ class LatentsRule(NamedTuple):
 
 
 def _scale(family: str, kind: str) -> LatentScale | None:
-    return None if kind == "tae" else LATENT_SCALES[family]
+    return None if kind == "tae" else LATENT_SCALES.get(family)
+
+
+# Of FLUX.2's batch norm. Source: black-forest-labs/flux2, autoencoder.py.
+_EPS = 1e-4
+
+
+def _deviations(scale: LatentScale | None, mean: np.ndarray, spread: np.ndarray) -> LatentScale:
+    """(z - mean) / deviation * factor; FLUX.2's spread is a variance, and it has no factor of its own.
+
+    Source: diffusers StableDiffusionXLImg2ImgPipeline.prepare_latents, latents_mean and latents_std.
+    """
+    if scale is None:
+        return LatentScale(1 / np.sqrt(spread + _EPS), mean, "")  # type: ignore[arg-type]
+    return LatentScale(scale.factor / spread, mean, "")  # type: ignore[arg-type]
 
 
 RULE = LatentsRule(
     scale=_scale,
+    channels=_deviations,
     split=lambda moments: tuple(np.split(moments, 2, axis=1)),  # type: ignore[return-value]
     deviation=lambda logvar, noise: noise,
     tiny=lambda kind: kind == "tae",
@@ -60,7 +78,8 @@ class _Half:
 
 def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     t, p = inputs.tensors, inputs.params
-    if p["family"] not in LATENT_SCALES or p["kind"] not in _KINDS:
+    packed = p["family"] == "flux2"
+    if (not packed and p["family"] not in LATENT_SCALES) or p["kind"] not in _KINDS:
         known = f"expected one of {', '.join(LATENT_SCALES)}, and {' or '.join(_KINDS)}"
         raise BadInput(f"stage/latents: family {p['family']!r}, kind {p['kind']!r}: {known}")
     mean, logvar = rule.split(t["moments"])
@@ -68,26 +87,39 @@ def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     posterior = {"mean": mean} if p["kind"] == "tae" else {"mean": mean, "logvar": logvar}
     encoder = _Half("encoder", posterior, inputs.dtype)
     decoder = _Half("tae-decoder" if tiny else "vae-decoder", {"out": t["decoded"]}, inputs.dtype)
+    scale = rule.scale(p["family"], p["kind"])
+    if "channel_mean" in t:
+        scale = rule.channels(scale, *(t[name][None, :, None, None] for name in ("channel_mean", "channel_spread")))
     # LoadedComponent's part of what Autoencoder asks of it.
-    vae = Autoencoder(encoder, decoder, 8, rule.scale(p["family"], p["kind"]))  # type: ignore[arg-type]
+    vae = Autoencoder(encoder, decoder, 8, scale, packed)  # type: ignore[arg-type]
     draw = (lambda shape: rule.deviation(logvar, t["noise"])) if p["draw"] else None
     latent = vae.encode(t["picture"], draw, rule.scaled(p["scaled"]))
     picture = vae.decode(t["latent"])
     return {"shown_picture": encoder.input, "latent": latent, "shown_latent": decoder.input, "picture": picture}
 
 
+def _own_scale(inputs: StageInputs) -> LatentScale | None:
+    t, p = inputs.tensors, inputs.params
+    scale = _scale(p["family"], p["kind"])
+    if "channel_mean" not in t:
+        return scale
+    return _deviations(scale, *(t[name][None, :, None, None] for name in ("channel_mean", "channel_spread")))
+
+
 def _latent_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
     t, p = inputs.tensors, inputs.params
     mean, logvar = np.split(t["moments"], 2, axis=1)
     drawn = np.exp(np.clip(logvar, -30, 20) / 2) * (1 + np.abs(logvar)) * np.abs(t["noise"])
-    scale = _scale(p["family"], p["kind"])
+    scale = _own_scale(inputs)
     inner = np.abs(mean) + drawn * (p["draw"] and p["kind"] == "vae")
+    inner = pack(inner) if p["family"] == "flux2" else inner
     return (inner + abs(scale.shift)) * (scale.factor + 1) if scale and p["scaled"] else inner
 
 
 def _shown_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    scale = _scale(inputs.params["family"], inputs.params["kind"])
-    return np.abs(truth) + (2 * abs(scale.shift) if scale else 0)
+    scale = _own_scale(inputs)
+    shift = np.max(np.abs(scale.shift)) if scale else 0.0
+    return np.abs(truth) + 2 * shift
 
 
 def _pixel_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
@@ -99,7 +131,7 @@ def _pixel_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 def _changed(change: Callable[[LatentScale], LatentScale | None]):
     def scale(family: str, kind: str) -> LatentScale | None:
-        if kind == "tae":
+        if kind == "tae" or family not in LATENT_SCALES:
             raise NoDifference
         return change(LATENT_SCALES[family])
 
@@ -138,6 +170,65 @@ class _EachChannel(LatentScale):
         return np.concatenate([super().to_denoiser(z[:, :1]), z[:, 1:]], axis=1)
 
 
+def _statistics(change: Callable[..., Any]):
+    """change: scale, means, spreads -> scale; None where there is no difference, but where no scale was"""
+
+    def channels(scale: LatentScale | None, mean: np.ndarray, spread: np.ndarray) -> LatentScale | None:
+        found = change(scale, mean, spread)
+        if found is None and scale is not None:
+            raise NoDifference
+        return found
+
+    return channels
+
+
+def _of_the_first_channel(scale, mean, spread):
+    return _deviations(scale, *(np.broadcast_to(y[:, :1], y.shape) for y in (mean, spread)))
+
+
+def _other_spread(scale, mean, spread):
+    return LatentScale(scale.factor / np.sqrt(spread) if scale else 1 / (spread + _EPS), mean, "")
+
+
+def _without_factor(scale, mean, spread):
+    return LatentScale(1 / spread, mean, "") if scale else _deviations(scale, mean, spread)
+
+
+def _scaled_first(scale, mean, spread):
+    return (
+        LatentScale(scale.factor / spread, mean / scale.factor, "") if scale else _deviations(scale, mean, spread)
+    )
+
+
+def _other_order(scale, mean, spread):
+    """Of packed latents: (row, column, channel) for (channel, row, column)."""
+    if mean.shape[1] % 4 or scale is not None:
+        raise NoDifference
+    order = np.arange(mean.shape[1]).reshape(-1, 4).T.ravel()
+    return _deviations(scale, mean[:, order], spread[:, order])
+
+
+class _OneWay:
+    """The channels' statistics are left out one way."""
+
+    def __init__(self, right: LatentScale, plain: LatentScale | None, without: str):
+        self._right, self._plain, self._without = right, plain, without
+
+    def _way(self, name: str, z: np.ndarray) -> np.ndarray:
+        scale = self._plain if name == self._without else self._right
+        return z if scale is None else getattr(scale, name)(z)
+
+    def to_denoiser(self, z):
+        return self._way("to_denoiser", z)
+
+    def to_vae(self, x):
+        return self._way("to_vae", x)
+
+
+def _one_way(without: str):
+    return lambda scale, mean, spread: _OneWay(_deviations(scale, mean, spread), scale, without)
+
+
 def _interleaved(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return moments[:, ::2], moments[:, 1::2]
 
@@ -164,7 +255,24 @@ _KNOWN = (
         for family, other in LATENT_SCALES.items()
         if family in ("sd1", "sdxl", "sd3", "flux")
     ),
-    part("a tiny autoencoder's latents scaled", scale=lambda family, kind: LATENT_SCALES[family]),
+    part("a tiny autoencoder's latents scaled", scale=lambda family, kind: LATENT_SCALES.get(family)),
+    *(
+        part(name, channels=_statistics(change))
+        for name, change in (
+            ("statistics of channels left out", lambda s, mean, spread: s),
+            ("means of channels left out", lambda s, m, d: _deviations(s, 0 * m, d)),
+            ("spreads of channels left out", lambda s, m, d: LatentScale(s.factor if s else 1.0, m, "")),
+            ("means and spreads of the first channel for all", _of_the_first_channel),
+            ("a channel's deviation taken for its variance, or the variance for the deviation", _other_spread),
+            ("multiplied by the deviation", lambda s, m, d: _deviations(s, m, 1 / d) if s else None),
+            ("scale left out beside the channels' statistics", _without_factor),
+            ("scaled before the means are subtracted", _scaled_first),
+            ("eps left out of the variance", lambda s, m, d: None if s else _deviations(s, m, d - _EPS)),
+            ("statistics of channels on the way from the encoder alone", _one_way("to_vae")),
+            ("statistics of channels on the way to the decoder alone", _one_way("to_denoiser")),
+            ("statistics in the order of rows, columns, channels", _other_order),
+        )
+    ),
     part("mean and logvar swapped", split=lambda moments: tuple(np.split(moments, 2, axis=1))[::-1]),
     part("mean and logvar in turn", split=_interleaved),
     part("logvar not clipped", deviation=lambda logvar, n: _by_clipped(logvar, np.exp(logvar / 2) * n)),
@@ -196,6 +304,27 @@ def _case(label: str, family: str, channels: int, **params):
     return case("latents", label, _sizes(channels), family=family, **params)
 
 
+def _by_channel(label: str, family: str, **params):
+    """Means and spreads of each channel; FLUX.2's latents are packed two by two, and some variances are small."""
+    if family == "sdxl":
+        statistics = {"channel_spread": Recipe((4,), data="positive", exponent=-17, offset=0.25)}
+        return case("latents", label, _sizes(4) | _means(4) | statistics, family=family, **params)
+    picture, latent, packed = (2, 3, 32, 48), (2, 3, 4, 6), (2, 12, 2, 3)
+    inputs = {
+        "picture": Recipe(picture, exponent=-17),
+        "moments": Recipe((2, 6, 4, 6), exponent=-14, offset=0.5),
+        "noise": Recipe(latent),
+        "latent": Recipe(packed, offset=0.125),
+        "decoded": Recipe(picture, exponent=-17, offset=0.25),
+        "channel_spread": Recipe((12,), data="positive", exponent=-23, offset=2.0**-10),
+    }
+    return case("latents", label, inputs | _means(12), family=family, **params)
+
+
+def _means(channels: int) -> dict[str, Recipe]:
+    return {"channel_mean": Recipe((channels,), exponent=-17)}
+
+
 _IMAGE = ("item", "channel", "row", "column")
 STAGES = (
     Stage(
@@ -207,6 +336,8 @@ STAGES = (
             "noise": "[N, C, H, W]: standard normals of the posterior",
             "latent": "[N, C, H, W]: the denoiser's",
             "decoded": "[N, 3, 8 H, 8 W]: the decoder's answer",
+            "channel_mean?": "[C]: of the autoencoder's latents; FLUX.2's are packed first",
+            "channel_spread?": "[C]: deviations; of FLUX.2's batch norm variances, whose eps is 1e-4",
         },
         params={"family": REQUIRED, "kind": "vae", "draw": True, "scaled": True},
         outputs={
@@ -226,6 +357,8 @@ STAGES = (
             _case("pix2pix", "sd1", 4, draw=False, scaled=False),
             _case("taesd", "sd1", 4, kind="tae"),
             _case("taef1", "flux", 16, kind="tae"),
+            _by_channel("sdxl-by-channel", "sdxl"),
+            _by_channel("flux2", "flux2", draw=False),
         ),
     ),
 )

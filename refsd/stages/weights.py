@@ -30,6 +30,13 @@ class WeightsRule(NamedTuple):
     table: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+def spread(scale: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A scale of everything, of rows, of columns, or of blocks: each for as many neighbours as it stands for."""
+    for axis in range(scale.ndim):
+        scale = np.repeat(scale, shape[axis] // scale.shape[axis], axis=axis)
+    return scale
+
+
 def _join(how: str) -> Callable[[list[np.ndarray]], np.ndarray]:
     return lambda parts: _JOINS[how].join([stored(np.ascontiguousarray(y)) for y in parts]).values()
 
@@ -41,7 +48,7 @@ def _fits(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 RULE = WeightsRule(
-    scaled=lambda values, scale: values * scale,
+    scaled=lambda values, scale: values * spread(scale, values.shape),
     join=_join,
     fits=_fits,
     table=lambda table, rows: np.concatenate([table, rows]),
@@ -61,6 +68,29 @@ def _run(rule: WeightsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _other_scale(change: Callable[[np.ndarray], np.ndarray]):
+    """The same scales in other places: of one alone there is no difference."""
+
+    def scaled(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        if scale.size == 1:
+            raise NoDifference
+        return values * spread(change(scale), values.shape)
+
+    return scaled
+
+
+def _along_the_other(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    if 1 not in scale.shape or values.shape[0] != values.shape[1]:
+        raise NoDifference
+    return values * spread(scale.T, values.shape)
+
+
+def _in_turn(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    if scale.size == 1:
+        raise NoDifference
+    return values * np.tile(scale, [n // m for n, m in zip(values.shape, scale.shape, strict=True)])
 
 
 def _column_major(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -137,8 +167,23 @@ _KNOWN = (
     part("halves of a block of 32 taken in turn", fits=_blocks(lambda y: y.reshape(-1, 2, 16).swapaxes(1, 2))),
     part("pairs of a block of 32 taken apart", fits=_blocks(lambda y: y.reshape(-1, 16, 2).swapaxes(1, 2))),
     part("scale left out", scaled=lambda values, scale: values),
-    part("divided by the scale", scaled=lambda values, scale: values / scale),
-    part("scaled twice", scaled=lambda values, scale: values * scale * scale),
+    part("divided by the scale", scaled=lambda values, scale: values / spread(scale, values.shape)),
+    part("scaled twice", scaled=lambda values, scale: values * spread(scale, values.shape) ** 2),
+    *(
+        part(name, scaled=_other_scale(change))
+        for name, change in (
+            ("the first scale for all", lambda s: np.full_like(s, s.flat[0])),
+            ("the largest scale for all", lambda s: np.full_like(s, s.max())),
+            ("the mean scale for all", lambda s: np.full_like(s, s.mean())),
+            ("scales transposed", lambda s: s.T.reshape(s.shape)),
+            ("scales in reverse order", lambda s: np.flip(s)),
+            ("each scale for the block after", lambda s: np.roll(s.ravel(), 1).reshape(s.shape)),
+            ("the first scale of each row for the row", lambda s: np.repeat(s[:, :1], s.shape[1], axis=1)),
+            ("the first row's scales for all rows", lambda s: np.repeat(s[:1], s.shape[0], axis=0)),
+        )
+    ),
+    part("rows' scales along the inputs, or the other way round", scaled=_along_the_other),
+    part("scales in turn, not for neighbours", scaled=_in_turn),
     part("joined in reverse order", join=_joined(lambda parts: parts[::-1])),
     part(
         "queries and keys swapped",
@@ -163,8 +208,11 @@ def _case(label: str, kind: str, ne: list[int], layer: list[int], parts: int = 1
     recipe = Recipe((size,), kind, exponent=-8 if blocks else -17)
     inputs: dict[str, Recipe] = {}
     inputs |= dict.fromkeys(_PARTS[:parts], recipe)
-    if more.pop("scale", False):
+    scales = more.pop("scales", None)
+    if scales == ():
         inputs["scale"] = Recipe((), data="constant", offset=0.375)
+    elif scales:
+        inputs["scale"] = Recipe(scales, data="positive", exponent=-18, offset=0.125)
     added = more.pop("added", 0)
     if added:
         inputs["added"] = Recipe((added, layer[1]))
@@ -179,7 +227,7 @@ STAGES = (
             "data": "flat, in the file's order",
             "second?": "flat: what is joined to it",
             "third?": "flat",
-            "scale?": "[]: of scaled numbers",
+            "scale?": "[] of all, [O, 1] of rows, [1, I] of columns, or [O / P, I / Q] of blocks",
             "added?": "[N, E]: rows of added tokens",
         },
         # ne: dimensions as a GGUF lists them, the innermost first; layer: the shape that the layer has.
@@ -200,8 +248,12 @@ STAGES = (
             _case("fused-qkv", "bf16", [16, 16], [48, 16], 3, join="rows"),
             _case("fused-qkv-q8_0", "q8_0", [32, 16], [48, 32], 3, join="rows"),
             _case("shift-and-scale", "f32", [12, 20], [20, 12], join="shift and scale"),
-            _case("fp8-scaled", "f8_e4m3", [24, 16], [16, 24], scale=True),
-            _case("fp8-e5m2-scaled", "f8_e5m2", [24, 16], [16, 24], scale=True),
+            _case("fp8-scaled", "f8_e4m3", [24, 16], [16, 24], scales=()),
+            _case("fp8-e5m2-scaled", "f8_e5m2", [24, 16], [16, 24], scales=()),
+            _case("fp8-scaled-rows", "f8_e4m3", [24, 24], [24, 24], scales=(24, 1)),
+            _case("fp8-scaled-inputs", "f8_e4m3", [24, 24], [24, 24], scales=(1, 24)),
+            _case("fp8-scaled-blocks", "f8_e4m3", [48, 48], [48, 48], scales=(3, 3)),
+            _case("fp8-scaled-blocks-of-rows", "f8_e5m2", [64, 24], [24, 64], scales=(24, 4)),
             _case("table-with-added", "f16", [32, 40], [40, 32], added=3),
             _case("table-q8_0-with-added", "q8_0", [32, 40], [40, 32], added=2),
         ),

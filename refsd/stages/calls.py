@@ -1,0 +1,224 @@
+"""The calls of a solver that begins on the way from a given picture: levels, timesteps, order of each step."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.numerics.errors import BadInput
+from refsd.samplers.conventions import (
+    Truncation,
+    fewer,
+    fewer_rounded_up,
+    from_the_end,
+    from_the_end_sdcpp,
+    stretched,
+)
+from refsd.samplers.levels import SD_LEVELS
+from refsd.samplers.schedules import SCHEDULES
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
+
+_SOLVERS = "heun", "dpm2", "dpm++2m"
+_SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_multistep", "discrete", "karras"
+
+
+class CallsRule(NamedTuple):
+    """
+    share:   engine -> the share of a schedule that a given picture is drawn over
+    calls:   solver -> sigmas of the steps -> those of its calls
+    first:   calls -> those that are made
+    begin:   all sigmas, those that are left -> the level to which the picture is noised
+    lowered: step, steps -> whether the multistep solver's step is of first order
+    """
+
+    share: Callable[[str], Truncation]
+    calls: Callable[[str], Callable[[np.ndarray], np.ndarray]]
+    first: Callable[[np.ndarray], np.ndarray]
+    begin: Callable[[np.ndarray, np.ndarray], float]
+    lowered: Callable[[int, int], bool]
+
+
+def _calls(solver: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Heun's second call is at the step's end, DPM2's in its middle; the last step, to 0, has one."""
+
+    def of(sigmas: np.ndarray) -> np.ndarray:
+        levels = sigmas[:-1]
+        if solver == "dpm++2m":
+            return levels
+        second = levels[1:] if solver == "heun" else np.sqrt(levels[:-1] * levels[1:])
+        both = np.empty(2 * len(levels) - 1)
+        both[::2], both[1::2] = levels, second
+        return both
+
+    return of
+
+
+def _lowered(i: int, steps: int) -> bool:
+    """The first has no step before it, and the last goes to 0."""
+    return i in (0, steps - 1)
+
+
+ENGINES: dict[str, Truncation] = {
+    "diffusers": fewer,
+    "sdcpp": from_the_end_sdcpp,
+    "a1111": from_the_end,
+    "comfyui": stretched,
+}
+RULE = CallsRule(
+    share=lambda engine: ENGINES[engine],
+    calls=_calls,
+    first=lambda calls: calls,
+    begin=lambda whole, left: float(left[0]),
+    lowered=_lowered,
+)
+
+
+def _run(rule: CallsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    p = inputs.params
+    for name, known in (("engine", ENGINES), ("solver", _SOLVERS), ("spacing", _SPACINGS)):
+        if p[name] not in known:
+            raise BadInput(f"stage/calls: {name} {p[name]!r}: expected one of {', '.join(known)}")
+
+    def schedule(n: int) -> np.ndarray:
+        return SCHEDULES[p["spacing"]](n, SD_LEVELS)
+
+    whole = schedule(p["steps"])
+    left = rule.share(p["engine"])(p["steps"], p["strength"], schedule)
+    if len(left) < 2:
+        raise BadInput(f"stage/calls: strength {p['strength']}: no step is left of {p['steps']}")
+    calls = rule.first(rule.calls(p["solver"])(left))
+    found = {
+        "sigmas": calls,
+        "timesteps": np.array([SD_LEVELS.to_t(float(sigma)) for sigma in calls]),
+        "begin": np.array([rule.begin(whole, left)]),
+    }
+    if p["solver"] == "dpm++2m":
+        steps = len(left) - 1
+        found["order"] = np.array([1 if rule.lowered(i, steps) else 2 for i in range(steps)])
+    return found
+
+
+def _timestep_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    """ln sigma rises by 1/300 a timestep where it rises least."""
+    return np.maximum(np.abs(truth), 300)
+
+
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    return np.abs(truth)
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _of_share(change: Callable[[int, float], int]):
+    """change: steps, strength -> steps that are left"""
+    return lambda engine: lambda steps, strength, of: of(steps)[steps - min(change(steps, strength), steps) :]
+
+
+def _begin_beside(by: int) -> Callable[[np.ndarray, np.ndarray], float]:
+    def begin(whole: np.ndarray, left: np.ndarray) -> float:
+        at = int(np.argmin(np.abs(whole - left[0]))) + by
+        if not 0 <= at < len(whole) or not np.isclose(whole, left[0]).any():
+            raise NoDifference
+        return float(whole[at])
+
+    return begin
+
+
+def _second_of(other: str):
+    def calls(solver: str):
+        if solver == "dpm++2m":
+            raise NoDifference
+        return _calls(other)
+
+    return calls
+
+
+def _middles(solver: str):
+    if solver != "dpm2":
+        raise NoDifference
+
+    def of(sigmas: np.ndarray) -> np.ndarray:
+        calls = _calls(solver)(sigmas)
+        calls[1::2] = (calls[:-1:2] + calls[2::2]) / 2
+        return calls
+
+    return of
+
+
+_KNOWN = (
+    *(
+        part(f"a given picture's share as {name}", share=lambda engine, rule=rule: rule)
+        for name, rule in (
+            ("A1111's", from_the_end),
+            ("stable-diffusion.cpp's", from_the_end_sdcpp),
+            ("ComfyUI's", stretched),
+            ("diffusers'", fewer),
+            ("diffusers' of flows", fewer_rounded_up),
+        )
+    ),
+    part("all steps whatever the strength", share=lambda engine: lambda steps, strength, of: of(steps)),
+    part("1 - strength of the steps", share=_of_share(lambda n, s: max(int(n * (1 - s)), 1))),
+    part("the share rounded to the nearest step", share=_of_share(lambda n, s: max(round(n * s), 1))),
+    part("one step more", share=_of_share(lambda n, s: int(n * s) + 1)),
+    part("one step less", share=_of_share(lambda n, s: max(int(n * s) - 1, 1))),
+    part(
+        "steps left out are counted in calls",
+        share=lambda engine: lambda n, s, of: of(n)[(n - min(int(n * s), n)) // 2 :],
+    ),
+    part("the first call left out", first=lambda calls: calls[1:]),
+    part("the first call twice", first=lambda calls: np.append(calls[0], calls)),
+    part("the last step has two calls, too", first=lambda calls: np.append(calls, calls[-1])),
+    part("the second call where Heun's is", calls=_second_of("heun")),
+    part("the second call where DPM2's is", calls=_second_of("dpm2")),
+    part("one call a step", calls=lambda solver: _calls("dpm++2m")),
+    part("two calls in a step's arithmetic middle", calls=_middles),
+    part("the picture noised to the level before", begin=_begin_beside(-1)),
+    part("the picture noised to the level after", begin=_begin_beside(1)),
+    part("the picture noised to the highest level", begin=lambda whole, left: float(whole[0])),
+    part("the picture noised by the strength", begin=lambda whole, left: float(whole[0]) * len(left) / len(whole)),
+    part("the first step of second order", lowered=lambda i, n: i == n - 1),
+    part("the last step of second order", lowered=lambda i, n: i == 0),
+    part("all steps of first order", lowered=lambda i, n: True),
+    param("a step less in the whole", steps=lambda steps: steps - 1),
+)
+
+
+def _case(label: str, engine: str, solver: str, spacing: str, steps: int, strength: float):
+    return case("calls", label, engine=engine, solver=solver, spacing=spacing, steps=steps, strength=strength)
+
+
+STAGES = (
+    Stage(
+        "calls",
+        "The network's calls of a solver that goes on from a given picture: their levels, the level to which the "
+        "picture is noised, and the order of each step of a multistep solver.",
+        inputs={},
+        params={
+            "engine": REQUIRED,
+            "solver": REQUIRED,
+            "spacing": REQUIRED,
+            "steps": REQUIRED,
+            "strength": REQUIRED,
+        },
+        outputs={
+            "sigmas": Output(("call",), _size, 1200),
+            "timesteps": Output(("call",), _timestep_size, 1200),
+            "begin": Output(("picture",), _size, 1200),
+            "order": Output(("step",)),
+        },
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("heun-diffusers-n7", "diffusers", "heun", "linspace", 7, 0.6),
+            _case("heun-diffusers-n10", "diffusers", "heun", "trailing", 10, 0.55),
+            _case("heun-a1111-n9", "a1111", "heun", "karras", 9, 0.5),
+            _case("dpm2-sdcpp-n8", "sdcpp", "dpm2", "discrete", 8, 0.7),
+            _case("dpm2-comfyui-n5", "comfyui", "dpm2", "karras", 5, 0.45),
+            _case("dpmpp2m-diffusers-n12", "diffusers", "dpm++2m", "linspace_multistep", 12, 0.45),
+            _case("dpmpp2m-diffusers-n30", "diffusers", "dpm++2m", "leading_multistep", 30, 0.65),
+            _case("dpmpp2m-sdcpp-n9", "sdcpp", "dpm++2m", "discrete", 9, 0.75),
+        ),
+    ),
+)

@@ -1,0 +1,271 @@
+"""One step of a batch around masks: the mask on latents, and what of the given pictures is put back, and when."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from refsd.golden.recipe import Recipe
+from refsd.numerics.errors import BadInput
+from refsd.pipelines.conventions import first_of_square, largest_of_square
+from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, part
+
+Pooled = Callable[[np.ndarray, int], np.ndarray]
+
+
+def middle_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
+    """The mean of the two by two pixels in the middle: bilinear, at an even factor, without a filter."""
+    N, C, H, W = mask.shape
+    first = pixels // 2 - 1
+    squares = mask.reshape(N, C, H // pixels, pixels, W // pixels, pixels)
+    return squares[:, :, :, first : first + 2, :, first : first + 2].mean(axis=(3, 5), dtype=mask.dtype)
+
+
+def binary(mask: np.ndarray) -> np.ndarray:
+    return (mask >= 0.5).astype(mask.dtype)
+
+
+class Convention(NamedTuple):
+    """
+    grey:   pixels of a mask -> the same
+    pooled: mask of pixels, pixels per latent -> mask of latents
+    before: the network is shown the given picture, noised, around the mask
+    at_x0:  the network's picture is the given one around the mask
+    after:  the step's end is the given picture, noised, around the mask
+    """
+
+    grey: Callable[[np.ndarray], np.ndarray]
+    pooled: Pooled
+    before: bool
+    at_x0: bool
+    after: bool
+
+
+# Sources: stable-diffusion.cpp prepare_image_generation_latents, denoise_mask; diffusers
+# StableDiffusionInpaintPipeline, its image processor with do_binarize; ComfyUI comfy/samplers.py,
+# KSamplerX0Inpaint, and comfy/sampler_helpers.py, prepare_mask.
+ENGINES = {
+    "sdcpp": Convention(binary, lambda m, n: _each(largest_of_square, m, n), before=False, at_x0=True, after=False),
+    "diffusers": Convention(
+        binary, lambda m, n: _each(first_of_square, m, n), before=False, at_x0=False, after=True
+    ),
+    "comfyui": Convention(lambda mask: mask, middle_of_square, before=True, at_x0=True, after=False),
+}
+
+
+def _each(pool: Pooled, mask: np.ndarray, pixels: int) -> np.ndarray:
+    return np.concatenate([pool(one[None], pixels) for one in mask])
+
+
+def in_turn(y: np.ndarray, count: int) -> np.ndarray:
+    """The given ones in turn, until the batch is full: a, b, a, b. As torch.Tensor.repeat in diffusers, ComfyUI."""
+    return y[np.arange(count) % len(y)]
+
+
+class MaskedRule(NamedTuple):
+    """
+    convention: engine -> its convention
+    masks:      masks, N -> that of each picture of the batch
+    pictures:   given latents, N -> that of each picture of the batch
+    noised:     latent, noise, sigma, space -> the latent at that level
+    level:      sigma, sigma_next -> that of the picture put back after the step
+    mixed:      what is drawn anew, what is given, mask -> both
+    """
+
+    convention: Callable[[str], Convention]
+    masks: Callable[[np.ndarray, int], np.ndarray]
+    pictures: Callable[[np.ndarray, int], np.ndarray]
+    noised: Callable[[np.ndarray, np.ndarray, float, str], np.ndarray]
+    level: Callable[[float, float], float]
+    mixed: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def _noised(latent: np.ndarray, noise: np.ndarray, sigma: float, space: str) -> np.ndarray:
+    return (1 - sigma if space == "flow" else 1.0) * latent + sigma * noise
+
+
+def _mixed(new: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return new * mask + given * (1 - mask)
+
+
+RULE = MaskedRule(
+    convention=lambda engine: ENGINES[engine],
+    masks=in_turn,
+    pictures=in_turn,
+    noised=_noised,
+    level=lambda sigma, sigma_next: sigma_next,
+    mixed=_mixed,
+)
+
+
+def _run(rule: MaskedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
+    t, p = inputs.tensors, inputs.params
+    if p["engine"] not in ENGINES or p["space"] not in ("ve", "flow"):
+        raise BadInput(
+            f"stage/masked_step: engine {p['engine']!r}, space {p['space']!r}: expected one of "
+            f"{', '.join(ENGINES)}, and ve or flow"
+        )
+    x, N, (sigma, sigma_next) = t["x"], len(t["x"]), (p["sigma"], p["sigma_next"])
+    own = rule.convention(p["engine"])
+    pixels = t["mask"].shape[2] // x.shape[2]
+    mask = rule.masks(own.pooled(own.grey(t["mask"]), pixels), N)
+    given = rule.pictures(t["latent"], N)
+    shown, denoised = x, t["denoised"]
+    if own.before:
+        shown = rule.mixed(x, rule.noised(given, t["noise"], sigma, p["space"]), mask)
+    if own.at_x0:
+        denoised = rule.mixed(denoised, given, mask)
+    left = x + (x - denoised) / sigma * (sigma_next - sigma)
+    if own.after:
+        level = rule.level(sigma, sigma_next)
+        left = rule.mixed(left, rule.noised(given, t["noise"], level, p["space"]), mask)
+    return {"latent_mask": mask, "shown": shown, "denoised": denoised, "left": left}
+
+
+def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    """Of every term on absolute values; steps subtract x from what is near it."""
+    t, p = inputs.tensors, inputs.params
+    given = in_turn(np.abs(t["latent"]), len(truth)) + max(p["sigma"], 1.0) * np.abs(t["noise"])
+    step = (np.abs(t["x"]) + np.abs(t["denoised"]) + given) * max(1.0, p["sigma_next"] / p["sigma"])
+    return np.abs(truth) + given + 2 * step
+
+
+def _mask_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
+    return np.ones(truth.shape)
+
+
+# --- what engines got wrong --------------------------------------------------------------------------------------
+
+
+def _with(**changes) -> Callable[[str], Convention]:
+    """Fields of the convention for others; a function is given the engine's own."""
+
+    def convention(engine: str) -> Convention:
+        right = ENGINES[engine]
+        own = {k: v(getattr(right, k)) if k == "pooled" else v for k, v in changes.items()}
+        if all(getattr(right, k) == v for k, v in own.items()):
+            raise NoDifference
+        return right._replace(**own)
+
+    return convention
+
+
+def _mean(mask: np.ndarray, pixels: int) -> np.ndarray:
+    N, C, H, W = mask.shape
+    return mask.reshape(N, C, H // pixels, pixels, W // pixels, pixels).mean(axis=(3, 5), dtype=mask.dtype)
+
+
+def _in_rows(y: np.ndarray, count: int) -> np.ndarray:
+    """a, a, b, b"""
+    return np.repeat(y, -(-count // len(y)), axis=0)[:count]
+
+
+def _only_the_first(right: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]):
+    return lambda new, given, mask: np.concatenate([right(new[:1], given[:1], mask[:1]), new[1:]])
+
+
+_KNOWN = (
+    part("grey is not made black or white", convention=_with(grey=lambda mask: mask)),
+    part("grey is made black or white at a half", convention=_with(grey=binary)),
+    part("all but black is white", convention=_with(grey=lambda mask: (mask > 0).astype(mask.dtype))),
+    part("all but white is black", convention=_with(grey=lambda mask: (mask == 1).astype(mask.dtype))),
+    *(
+        part(f"mask by its {name} pixel", convention=_with(pooled=lambda own, pool=pool: pool))
+        for name, pool in (
+            ("first", lambda m, n: m[:, :, ::n, ::n]),
+            ("largest", lambda m, n: _each(largest_of_square, m, n)),
+            ("middle", lambda m, n: m[:, :, n // 2 :: n, n // 2 :: n]),
+            ("smallest", lambda m, n: 1 - _each(largest_of_square, 1 - m, n)),
+        )
+    ),
+    part("mask by its mean", convention=_with(pooled=lambda own: _mean)),
+    part("mask by the mean of its middle", convention=_with(pooled=lambda own: middle_of_square)),
+    part(
+        "mask made black or white after it is made small",
+        convention=_with(pooled=lambda own: lambda m, n: binary(own(m, n))),
+    ),
+    part("mask turned round", convention=_with(pooled=lambda own: lambda m, n: 1 - own(m, n))),
+    part("each mask for its share of the batch in a row", masks=_in_rows),
+    part("the first mask for all", masks=lambda y, n: in_turn(y[:1], n)),
+    part("masks of all pictures together", masks=lambda y, n: in_turn(y.max(axis=0, keepdims=True), n)),
+    part("each picture for its share of the batch in a row", pictures=_in_rows),
+    part("the first picture for all", pictures=lambda y, n: in_turn(y[:1], n)),
+    part("only the first of the batch is masked", mixed=_only_the_first(_mixed)),
+    part("nothing put back in the step, but at the end or never", mixed=lambda new, given, mask: new),
+    part("all kept", mixed=lambda new, given, mask: given + 0 * new),
+    part("what is given is added whole", mixed=lambda new, given, mask: new * mask + given),
+    part("what is new is added whole", mixed=lambda new, given, mask: new + given * (1 - mask)),
+    part("mask squared", mixed=lambda new, given, mask: _mixed(new, given, mask * mask)),
+    part("mask's root", mixed=lambda new, given, mask: _mixed(new, given, np.sqrt(mask))),
+    part("what is given is multiplied by the mask first", mixed=lambda n, g, m: _mixed(n, g * (1 - m), m)),
+    part("x is shown without the picture around the mask", convention=_with(before=False)),
+    part("the picture is shown around the mask before the step", convention=_with(before=True)),
+    part("the picture is not kept in what the network answers", convention=_with(at_x0=False)),
+    part("the picture is kept in what the network answers", convention=_with(at_x0=True)),
+    part("the picture is put back after the step", convention=_with(after=True)),
+    part("put back at the step's own level", level=lambda sigma, sigma_next: sigma),
+    part("put back without noise", level=lambda sigma, sigma_next: 0.0),
+    part("put back as of a flow", noised=lambda z, n, sigma, space: _noised(z, n, sigma, "flow")),
+    part("put back as of a variance-exploding model", noised=lambda z, n, s, space: _noised(z, n, s, "ve")),
+    part("noise of the variance", noised=lambda z, n, sigma, space: _noised(z, n, sigma**2, space)),
+    part("one noise for the batch", noised=lambda z, n, s, space: _noised(z, in_turn(n[:1], len(n)), s, space)),
+)
+
+_IMAGE = ("item", "channel", "row", "column")
+_H, _W, _PIXELS = 24, 40, 4
+
+
+# Grey: black, 1/8 ... white; or 0, 1/64 ... 1/2, of which a square has rarely any.
+_GREY, _DARK = (
+    Recipe((1, 1, _H, _W), data="token_ids", exponent=exponent, n=n) for exponent, n in ((-3, 9), (-6, 33))
+)
+
+
+def _case(label: str, engine: str, masks: int, batch: int, space: str = "ve", sigmas=(4.3, 2.9), pictures=None):
+    small = (_H // _PIXELS, _W // _PIXELS)
+    batched = Recipe((batch, 3, *small))
+    inputs = {
+        "mask": msgspec.structs.replace(_DARK if engine == "sdcpp" else _GREY, shape=(masks, 1, _H, _W)),
+        "latent": Recipe((pictures or masks, 3, *small), offset=0.25),
+        "noise": batched,
+        "x": Recipe((batch, 3, *small), exponent=-14, offset=-0.5),
+        "denoised": Recipe((batch, 3, *small), offset=0.125),
+    }
+    return case("masked_step", label, inputs, engine=engine, space=space, sigma=sigmas[0], sigma_next=sigmas[1])
+
+
+STAGES = (
+    Stage(
+        "masked_step",
+        "One of Euler's steps of a batch with grey masks: what the network is shown, answers, and what is left. "
+        "Masks and pictures that are fewer than the batch are taken in turn.",
+        inputs={
+            "mask": "[M, 1, P H, P W]: 0..1; something new is drawn at 1",
+            "latent": "[M or 1, C, H, W]: of the given pictures",
+            "noise": "[N, C, H, W]: that of the batch's start",
+            "x": "[N, C, H, W]: before the step",
+            "denoised": "[N, C, H, W]: what the network answers",
+        },
+        params={"engine": REQUIRED, "space": "ve", "sigma": REQUIRED, "sigma_next": REQUIRED},
+        outputs={
+            "latent_mask": Output(_IMAGE, _mask_size, 6),
+            "shown": Output(_IMAGE, _size, 16),
+            "denoised": Output(_IMAGE, _size, 16),
+            "left": Output(_IMAGE, _size, 32),
+        },
+        rule=RULE,
+        run=_run,
+        known=_KNOWN,
+        cases=(
+            _case("diffusers-batch", "diffusers", 2, 4),
+            _case("diffusers-one-mask", "diffusers", 1, 2),
+            _case("diffusers-flow", "diffusers", 2, 2, "flow", (0.8, 0.55)),
+            _case("comfyui-batch", "comfyui", 2, 4),
+            _case("comfyui-odd-batch", "comfyui", 2, 3, pictures=1),
+            _case("comfyui-flow", "comfyui", 3, 3, "flow", (0.7, 0.4)),
+            _case("sdcpp-batch", "sdcpp", 2, 2),
+            _case("sdcpp-flow", "sdcpp", 1, 1, "flow", (0.9, 0.6)),
+        ),
+    ),
+)
