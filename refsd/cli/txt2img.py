@@ -226,6 +226,14 @@ def txt2img(
         typer.Option(help="FILE[:STRENGTH]: an adapter to apply at run time. May be repeated."),
     ] = None,
     lora_rule: LoraRule = "trainer",
+    embd_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--embd-dir",
+            help="A folder of learned embeddings (textual inversion): .pt, .bin, .safetensors. In a prompt the "
+            "file's name stands for its vectors; with --like diffusers the token in the file. -v lists them.",
+        ),
+    ] = None,
     taps: Annotated[
         Path | None,
         typer.Option(
@@ -293,5 +301,6 @@ def txt2img(
         tokenizer=tokenizer,
         json=json,
         lora_rule=lora_rule,
+        embeddings=embd_dir,
     )
     draw(files, settings)

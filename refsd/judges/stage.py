@@ -126,19 +126,20 @@ class StageJudge(Judge):
 
 
 def _other_normals(found: Answer, truth: Answer) -> list[str]:
-    """A phrase where all wrong outputs are standard normals, as the truth's are, and uncorrelated with these."""
-    wrong = [name for name, y in truth.items() if not np.allclose(found[name], y, rtol=1e-3, atol=1e-3)]
-    for name in wrong:
-        y, t = (np.ravel(of[name]).astype(np.float64) for of in (found, truth))
-        sure = 4 / np.sqrt(max(y.size, 1))
-        standard = all(abs(z.mean()) < sure and abs(z.std() - 1) < sure for z in (y, t))
-        if y.size < 64 or not standard or abs(np.corrcoef(y, t)[0, 1]) > sure:
-            return []
-    return (
-        [f"{', '.join(wrong)}: other numbers of the same kind: drawn with another seed, or without one"]
-        if wrong
-        else []
-    )
+    """A phrase where the first wrong output has other standard normals than the truth, uncorrelated with these."""
+    wrong = {name: ~np.isclose(found[name], y, rtol=1e-3, atol=1e-3) for name, y in truth.items()}
+    wrong = {name: where for name, where in wrong.items() if where.any()}
+    if not wrong:
+        return []
+    first, where = next(iter(wrong.items()))
+    y, t = (np.asarray(of[first], np.float64)[where] for of in (found, truth))
+    sure = 4 / np.sqrt(max(y.size, 1))
+    standard = all(abs(z.mean()) < sure and abs(z.std() - 1) < sure for z in (y, t))
+    if y.size < 64 or not standard or abs(np.corrcoef(y, t)[0, 1]) > sure:
+        return []
+    items = np.flatnonzero(where.reshape(len(where), -1).any(axis=1))
+    part = f" at {', '.join(map(str, items))} of {len(where)}" if len(items) < len(where) else ""
+    return [f"{', '.join(wrong)}{part}: other numbers of the same kind: drawn with another seed, or without one"]
 
 
 def _place(output: Output, found: np.ndarray | None, truth: np.ndarray, limits: Bound) -> str:

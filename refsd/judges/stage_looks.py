@@ -181,6 +181,25 @@ def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) 
         yield f"{name} has {count}: some stand there twice"
 
 
+def _reshaped(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The truth's numbers in their order, in another shape."""
+    if found.shape == truth.shape or found.size != truth.size:
+        return
+    limit = np.broadcast_to(scene.limits[name].limit, truth.shape).ravel()
+    if (np.abs(found.ravel() - truth.ravel()) <= limit + 2.0**-20 * np.abs(truth.ravel())).all():
+        shapes = f"{list(found.shape)} for {list(truth.shape)}"
+        yield f"{name} has the right numbers, as {shapes}{_joined(scene, name, found)}"
+
+
+def _joined(scene: Scene, name: str, found: np.ndarray) -> str:
+    """ ": item and channel joined", if two axes of the truth are one."""
+    axes, right = scene.stage.outputs[name].axes, scene.truth[name].shape
+    for i in range(len(right) - 1):
+        if found.shape == (*right[:i], right[i] * right[i + 1], *right[i + 2 :]):
+            return f": {axes[i]} and {axes[i + 1]} joined"
+    return ""
+
+
 def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A multiple of the truth where a mask is 0, or where it is not, or at some other elements."""
     if scene.stage.outputs[name].size is None or found.shape != truth.shape:
@@ -214,5 +233,5 @@ def _masked(scene: Scene, name: str, wrong: np.ndarray, truth: np.ndarray) -> st
     return ""
 
 
-WHOLE = (_linear, _of_inputs, _reordered, _more_slices)
+WHOLE = (_linear, _of_inputs, _reordered, _more_slices, _reshaped)
 PARTS = (_multiple_in_part,)

@@ -15,6 +15,8 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
+from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
+from refsd.pipelines.embeddings import with_embeddings
 from refsd.pipelines.initial_latent import initial_latent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import Plan, check_ranges, resolve
@@ -30,6 +32,7 @@ from refsd.weights.tensor_files import check_name, write_arrays
 class Files(NamedTuple):
     """Files and numerics of `refsd txt2img`.
 
+    embeddings: folder
     parts:  key of PART_FLAGS -> file
     images: key of IMAGE_FLAGS -> file
     """
@@ -47,6 +50,7 @@ class Files(NamedTuple):
     tokenizer: Path | None = None
     json: bool = False
     lora_rule: str = "trainer"
+    embeddings: Path | None = None
 
 
 def draw(files: Files, settings: Settings) -> list[Path]:
@@ -61,6 +65,10 @@ def draw(files: Files, settings: Settings) -> list[Path]:
     loras = open_loras(files.loras, checkpoint, files.lora_rule)
     tokenizers = Tokenizers(files.vocab, files.tokenizer, files.model)
     pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
+    if files.embeddings is not None:
+        pipe, lines = with_embeddings(pipe, files.embeddings, CONVENTIONS.get(settings.like, DEFAULT))
+        for line in lines:
+            report.detail(line)
     vocabularies = tokenizers.sources(pipe.encoders.values())
     plan = resolve(pipe, settings, images)
     for notice in plan.notices:

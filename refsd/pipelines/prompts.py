@@ -5,7 +5,7 @@ weights in brackets and clip skip. Weights are applied to each chunk's hidden st
 SDXL's two encoders are weighted as one. stable-diffusion.cpp weights T5, Qwen3 and Mistral too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
 from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, in_chunks, token_rows
 from refsd.tokenizers.text_tokenizer import TextTokenizer
+from refsd.tokenizers.textual_inversion import Embedding, Find, WithEmbeddings
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 
 CLIP = "clip", "clip_g"
@@ -42,6 +43,10 @@ class Tokenizers:
         if "clip" not in self._open:
             self._open["clip"] = find_tokenizer(self.vocab, self.model)
         return self._open["clip"]
+
+    def add(self, embeddings: Sequence[Embedding], find: Find) -> None:
+        """Have CLIP's tokenizer find the names of embeddings."""
+        self._open["clip"] = WithEmbeddings(self.clip(), embeddings, find)
 
     def of(self, encoder: LoadedComponent) -> TextTokenizer:
         """Return an encoder's tokenizer: as given, from the model's folder, or from the encoder's GGUF file.

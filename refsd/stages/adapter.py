@@ -8,6 +8,7 @@ import numpy as np
 
 from refsd.adapters import Target
 from refsd.kernels.adapters import Adapter, DoRA, LoHa, LoKr, LoRA, OutputRotation
+from refsd.kernels.adapters.oft import transposed
 from refsd.kernels.adapters.strengths import dora_lycoris, dora_peft, dora_whole
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
@@ -223,6 +224,32 @@ def _rescaled_columns(oft: OutputRotation, weight: np.ndarray, strength: float) 
     return strength * (turned * oft.gain - weight)
 
 
+def _of_inputs(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
+    if weight.ndim != 2 or weight.shape[0] != weight.shape[1]:
+        raise NoDifference
+    return oft.delta(weight.T, strength).T
+
+
+def _other_way(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
+    return oft._replace(stages=transposed(oft.stages)).delta(weight, strength)
+
+
+def _unordered(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
+    return oft._replace(stages=tuple(stage._replace(order=None) for stage in oft.stages)).delta(weight, strength)
+
+
+def _stages_in_reverse(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
+    return oft._replace(stages=oft.stages[::-1]).delta(weight, strength)
+
+
+def _no_halves(params: Params, module: str) -> tuple[int, int] | None:
+    """Rows that go round the end begin at the first."""
+    first, count = params["rows"].get(module) or (0, 0)
+    if not first or 2 * first != count:
+        raise NoDifference
+    return 0, count
+
+
 def _by_means(dora: DoRA, weight: np.ndarray, strength: float) -> np.ndarray:
     whole, gain, inner = dora.shares(strength)
     merged = weight + dora.inner.delta(weight, inner)
@@ -286,6 +313,10 @@ _KNOWN = (
     part("strength of the other sign", strength=lambda p: -_strength(p)),
     part("Tucker's core left out", parts=_other(mid=_no_core)),
     part("Tucker's core transposed", parts=_other(mid=lambda p: p["mid"].swapaxes(0, 1))),
+    part("halves of the rows not exchanged", rows=_no_halves),
+    part(
+        "down's rank in halves exchanged", parts=_other(down=lambda p: np.roll(p["down"], len(p["down"]) // 2, 0))
+    ),
     part("down turned over", parts=_other(down=lambda p: p["down"][::-1])),
     part("rows and columns of the filter swapped", parts=_other(down=lambda p: _taps_swapped(p["down"]))),
     part("the first factor's a in the second", parts=_other(hada_w2_a=lambda p: p["hada_w1_a"])),
@@ -315,6 +346,16 @@ _KNOWN = (
     part("alpha over rank on all that DoRA changes", adapter=_wrong(DoRA, _scaled_afterwards)),
     part("a rotation's constraint not times the outputs", parts=_other(alpha=_of_one_output, oft_blocks=_blocks)),
     part("rescale left out", adapter=_wrong(OutputRotation, _unrescaled)),
+    *(
+        part(f"a rotation {name}", adapter=_wrong(OutputRotation, change))
+        for name, change in (
+            ("of the inputs, not of the outputs", _of_inputs),
+            ("the other way", _other_way),
+            ("without the blocks' order", _unordered),
+            ("whose stages are in reverse", _stages_in_reverse),
+            ("of its first stage alone", lambda oft, w, m: oft._replace(stages=oft.stages[:1]).delta(w, m)),
+        )
+    ),
     part("rescale along the columns", adapter=_wrong(OutputRotation, _rescaled_columns)),
     part("the file left out", fits=lambda rows, whole: False),
 )

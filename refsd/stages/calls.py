@@ -26,15 +26,17 @@ class CallsRule(NamedTuple):
     """
     share:   engine -> the share of a schedule that a given picture is drawn over
     calls:   solver -> sigmas of the steps -> those of its calls
-    first:   calls -> those that are made
-    begin:   all sigmas, those that are left -> the level to which the picture is noised
+    index:   steps left out, calls of a step -> the first call, of those of the whole schedule
+    made:    calls -> those that are made
+    begin:   calls of the whole schedule, the first -> the level to which the picture is noised
     lowered: step, steps -> whether the multistep solver's step is of first order
     """
 
     share: Callable[[str], Truncation]
     calls: Callable[[str], Callable[[np.ndarray], np.ndarray]]
-    first: Callable[[np.ndarray], np.ndarray]
-    begin: Callable[[np.ndarray, np.ndarray], float]
+    index: Callable[[int, int], int]
+    made: Callable[[np.ndarray], np.ndarray]
+    begin: Callable[[np.ndarray, int], float]
     lowered: Callable[[int, int], bool]
 
 
@@ -67,8 +69,9 @@ ENGINES: dict[str, Truncation] = {
 RULE = CallsRule(
     share=lambda engine: ENGINES[engine],
     calls=_calls,
-    first=lambda calls: calls,
-    begin=lambda whole, left: float(left[0]),
+    index=lambda steps, each: steps * each,
+    made=lambda calls: calls,
+    begin=lambda calls, first: float(calls[first]),
     lowered=_lowered,
 )
 
@@ -79,18 +82,25 @@ def _run(rule: CallsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         if p[name] not in known:
             raise BadInput(f"stage/calls: {name} {p[name]!r}: expected one of {', '.join(known)}")
 
-    def schedule(n: int) -> np.ndarray:
-        return SCHEDULES[p["spacing"]](n, SD_LEVELS)
+    whole = np.empty(0)
 
-    whole = schedule(p["steps"])
+    def schedule(n: int) -> np.ndarray:
+        nonlocal whole
+        whole = SCHEDULES[p["spacing"]](n, SD_LEVELS)
+        return whole
+
     left = rule.share(p["engine"])(p["steps"], p["strength"], schedule)
     if len(left) < 2:
         raise BadInput(f"stage/calls: strength {p['strength']}: no step is left of {p['steps']}")
-    calls = rule.first(rule.calls(p["solver"])(left))
+    every = rule.calls(p["solver"])(whole)
+    first = rule.index(len(whole) - len(left), 1 if len(every) < len(whole) else 2)
+    if not 0 <= first < len(every):
+        raise NoDifference
+    calls = rule.made(every[first:])
     found = {
         "sigmas": calls,
         "timesteps": np.array([SD_LEVELS.to_t(float(sigma)) for sigma in calls]),
-        "begin": np.array([rule.begin(whole, left)]),
+        "begin": np.array([rule.begin(every, first)]),
     }
     if p["solver"] == "dpm++2m":
         steps = len(left) - 1
@@ -115,12 +125,15 @@ def _of_share(change: Callable[[int, float], int]):
     return lambda engine: lambda steps, strength, of: of(steps)[steps - min(change(steps, strength), steps) :]
 
 
-def _begin_beside(by: int) -> Callable[[np.ndarray, np.ndarray], float]:
-    def begin(whole: np.ndarray, left: np.ndarray) -> float:
-        at = int(np.argmin(np.abs(whole - left[0]))) + by
-        if not 0 <= at < len(whole) or not np.isclose(whole, left[0]).any():
+def _begin_beside(by: int) -> Callable[[np.ndarray, int], float]:
+    """At the level that many levels on."""
+
+    def begin(calls: np.ndarray, first: int) -> float:
+        levels = np.unique(calls)[::-1]
+        at = int(np.flatnonzero(levels == calls[first])[0]) + by
+        if not 0 <= at < len(levels):
             raise NoDifference
-        return float(whole[at])
+        return float(levels[at])
 
     return begin
 
@@ -162,21 +175,18 @@ _KNOWN = (
     part("the share rounded to the nearest step", share=_of_share(lambda n, s: max(round(n * s), 1))),
     part("one step more", share=_of_share(lambda n, s: int(n * s) + 1)),
     part("one step less", share=_of_share(lambda n, s: max(int(n * s) - 1, 1))),
-    part(
-        "steps left out are counted in calls",
-        share=lambda engine: lambda n, s, of: of(n)[(n - min(int(n * s), n)) // 2 :],
-    ),
-    part("the first call left out", first=lambda calls: calls[1:]),
-    part("the first call twice", first=lambda calls: np.append(calls[0], calls)),
-    part("the last step has two calls, too", first=lambda calls: np.append(calls, calls[-1])),
+    part("steps left out are counted in calls", index=lambda steps, each: steps),
+    part("begins a call late", index=lambda steps, each: steps * each + 1),
+    part("begins a call early", index=lambda steps, each: steps * each - 1),
+    part("the first call twice", made=lambda calls: np.append(calls[0], calls)),
+    part("the last step has two calls, too", made=lambda calls: np.append(calls, calls[-1])),
     part("the second call where Heun's is", calls=_second_of("heun")),
     part("the second call where DPM2's is", calls=_second_of("dpm2")),
     part("one call a step", calls=lambda solver: _calls("dpm++2m")),
     part("two calls in a step's arithmetic middle", calls=_middles),
     part("the picture noised to the level before", begin=_begin_beside(-1)),
     part("the picture noised to the level after", begin=_begin_beside(1)),
-    part("the picture noised to the highest level", begin=lambda whole, left: float(whole[0])),
-    part("the picture noised by the strength", begin=lambda whole, left: float(whole[0]) * len(left) / len(whole)),
+    part("the picture noised to the highest level", begin=lambda calls, first: float(calls[0])),
     part("the first step of second order", lowered=lambda i, n: i == n - 1),
     part("the last step of second order", lowered=lambda i, n: i == 0),
     part("all steps of first order", lowered=lambda i, n: True),

@@ -21,6 +21,8 @@ class ControlRule(NamedTuple):
     layers:  mode, number of layers, scale -> factor of each layer
     unasked: what is added without the prompt where the network was run with the prompt alone
     halves:  [2 N, ...], mode -> those entries that the network is run on: without the prompt, with it
+    told:    texts of both halves, mode -> those that it is told there
+    shown:   pictures of both halves, mode -> those that it is shown there
     scale:   the strength -> the factor
     """
 
@@ -30,6 +32,8 @@ class ControlRule(NamedTuple):
     layers: Callable[[str, int, float], np.ndarray]
     unasked: Callable[[np.ndarray], np.ndarray]
     halves: Callable[[np.ndarray, str], np.ndarray]
+    told: Callable[[np.ndarray, str], np.ndarray]
+    shown: Callable[[np.ndarray, str], np.ndarray]
     scale: Callable[[float], float]
 
 
@@ -87,6 +91,8 @@ RULE = ControlRule(
     layers=_layers,
     unasked=np.zeros_like,
     halves=_halves,
+    told=_halves,
+    shown=_halves,
     scale=lambda strength: strength,
 )
 
@@ -111,8 +117,8 @@ def _run(rule: ControlRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         added = np.concatenate([rule.unasked(added), added], axis=1)
     return {
         "keep": keep,
-        "hint": rule.halves(both, p["mode"]),
-        "text": rule.halves(text, p["mode"]),
+        "hint": rule.shown(both, p["mode"]),
+        "text": rule.told(text, p["mode"]),
         "added": added,
     }
 
@@ -132,6 +138,12 @@ def _first_half(y: np.ndarray, mode: str) -> np.ndarray:
     if mode != "guess":
         raise NoDifference
     return y[: len(y) // 2]
+
+
+def _both(y: np.ndarray, mode: str) -> np.ndarray:
+    if mode != "guess":
+        raise NoDifference
+    return y
 
 
 def _edge(change: Callable[[int, int, float, float], bool]):
@@ -165,8 +177,12 @@ _KNOWN = (
     part("strength 1", scale=lambda strength: 1.0),
     part("strength squared", scale=lambda strength: strength**2),
     part("the same added without the prompt", unasked=lambda added: added),
-    part("run on the half without the prompt", halves=_first_half),
-    part("halves with the prompt and without swapped", halves=_swapped),
+    part("run on both halves where one is asked for", halves=_both, told=_both, shown=_both),
+    part("told the texts of both halves where it is run on one", told=_both),
+    part("shown the pictures of both halves where it is run on one", shown=_both),
+    part("run on the half without the prompt", halves=_first_half, told=_first_half, shown=_first_half),
+    part("told the texts without the prompt", told=_first_half),
+    part("halves with the prompt and without swapped", halves=_swapped, told=_swapped, shown=_swapped),
     param("one step less", steps=lambda steps: steps - 1),
 )
 

@@ -161,6 +161,14 @@ def _in_rows(y: np.ndarray, count: int) -> np.ndarray:
     return np.repeat(y, -(-count // len(y)), axis=0)[:count]
 
 
+def _first_picture(y: np.ndarray, count: int) -> np.ndarray:
+    return in_turn(y[:1], count)
+
+
+def _by_the_first(new: np.ndarray, given: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return _mixed(new, given, mask[:1])
+
+
 def _only_the_first(right: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]):
     return lambda new, given, mask: np.concatenate([right(new[:1], given[:1], mask[:1]), new[1:]])
 
@@ -190,7 +198,9 @@ _KNOWN = (
     part("the first mask for all", masks=lambda y, n: in_turn(y[:1], n)),
     part("masks of all pictures together", masks=lambda y, n: in_turn(y.max(axis=0, keepdims=True), n)),
     part("each picture for its share of the batch in a row", pictures=_in_rows),
-    part("the first picture for all", pictures=lambda y, n: in_turn(y[:1], n)),
+    part("the first picture for all", pictures=_first_picture),
+    part("mixed by the first mask", mixed=_by_the_first),
+    part("mixed with the first picture by the first mask", pictures=_first_picture, mixed=_by_the_first),
     part("only the first of the batch is masked", mixed=_only_the_first(_mixed)),
     part("nothing put back in the step, but at the end or never", mixed=lambda new, given, mask: new),
     part("all kept", mixed=lambda new, given, mask: given + 0 * new),

@@ -37,6 +37,7 @@ class RequestsRule(NamedTuple):
     stream:   seed, a new generator of it, that of the request before -> the generator
     prompt:   the request, the one before -> the one whose prompt it has; size: whose size
     step:     step of the request, steps of all before it -> where the schedule stands
+    draws:    steps of all before it -> draws thrown away before the noise of the first step
     """
 
     adapters: Callable[[Mapping[str, float], Merged | None], Mapping[str, float]]
@@ -46,6 +47,7 @@ class RequestsRule(NamedTuple):
     prompt: Callable[[Request, Request | None], Request]
     size: Callable[[Request, Request | None], Request]
     step: Callable[[int, int], int]
+    draws: Callable[[int], int]
 
 
 RULE = RequestsRule(
@@ -56,6 +58,7 @@ RULE = RequestsRule(
     prompt=lambda request, before: request,
     size=lambda request, before: request,
     step=lambda step, earlier: step,
+    draws=lambda earlier: 0,
 )
 
 
@@ -83,7 +86,10 @@ def _run(rule: RequestsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         prompt, sized = rule.prompt(request, before), rule.size(request, before)
         height, width = request["size"]
         stream = rule.stream(request["seed"], rng(request["seed"]), stream)
-        noise, later = (stream.randn((1, 4, height // 8, width // 8)).astype(inputs.dtype) for _ in range(2))
+        count = 2 + rule.draws(earlier)
+        noise, *_, later = (
+            stream.randn((1, 4, height // 8, width // 8)).astype(inputs.dtype) for _ in range(count)
+        )
         mask = (np.arange(_LENGTH) < prompt["tokens"]).astype(np.int64)[None]
         found |= {
             f"weight_{i}": merged.weight,
@@ -193,6 +199,8 @@ _KNOWN = (
     part("the generator goes on", stream=_goes_on),
     part("the generator goes on if the seed is the same", stream=_goes_on_with_the_seed),
     part("steps are counted on", step=lambda step, earlier: step + earlier),
+    part("the steps' noise is counted on", draws=lambda earlier: earlier),
+    part("steps and their noise are counted on", step=lambda step, n: step + n, draws=lambda earlier: earlier),
 )
 
 

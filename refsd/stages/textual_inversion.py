@@ -146,17 +146,30 @@ def _skips(count: Callable[[list[int], int], int]):
     return lambda engine: find
 
 
-def _first_as_text(names: Names, encode: Encode, text: str) -> list[int]:
-    """The second vector and later ones are looked for by names that run into one another: NAMENAME_1."""
-    ids: list[int] = []
-    for piece in re.split("(" + "|".join(re.escape(n) for n, _ in names) + ")", text):
-        own = next((i for i, (name, _) in enumerate(names) if name == piece), None)
-        if own is None:
-            ids += encode(piece)
-        else:
-            ids += ids_of(names, own)[:1]
-            ids += [t for j in range(1, names[own][1]) for t in encode(f"{piece}_{j}")]
-    return ids
+def _at_names(put: Callable[[Names, int, Encode], list[int]]) -> Find:
+    """put: names, index of the one that is found, encode -> ids"""
+
+    def find(names: Names, encode: Encode, text: str) -> list[int]:
+        ids: list[int] = []
+        for piece in re.split("(" + "|".join(re.escape(n) for n, _ in names) + ")", text):
+            own = next((i for i, (name, _) in enumerate(names) if name == piece), None)
+            ids += encode(piece) if own is None else put(names, own, encode)
+        return ids
+
+    return find
+
+
+def _later_as_text(names: Names, own: int, encode: Encode) -> list[int]:
+    name, count = names[own]
+    return ids_of(names, own)[:1] + [t for j in range(1, count) for t in encode(f"{name}_{j}")]
+
+
+def _run_together(names: Names, own: int, encode: Encode) -> list[int]:
+    """NAMENAME_1NAME_2"""
+    name, count = names[own]
+    if count == 1:
+        return ids_of(names, own)
+    return encode(name + "".join(f"{name}_{j}" for j in range(1, count)))
 
 
 def _between_blanks(names: Names, encode: Encode, text: str) -> list[int]:
@@ -212,7 +225,8 @@ _KNOWN = (
     part("names are found wherever they stand, the longer first", find=lambda engine: longest),
     part("names are found by their tokens", find=lambda engine: by_tokens),
     part("names are found without their prefix", find=lambda engine: _without_prefix),
-    part("later vectors are looked for as text", find=lambda engine: _first_as_text),
+    part("later vectors are looked for as text", find=lambda engine: _at_names(_later_as_text)),
+    part("names of several vectors run together, and are text", find=lambda engine: _at_names(_run_together)),
     part("vectors of both encoders one after the other", find=lambda engine: _twice),
     part("one token for all vectors", find=_of(_one_token)),
     part("only the first vector, repeated", read=_other_vectors(lambda y: np.repeat(y[:1], len(y), axis=0))),
@@ -238,7 +252,7 @@ def _case(
 
 _ONE = {"style.pt": {"string_to_param.*": (3, 8)}}
 _TWO = {**_ONE, "style-2.safetensors": {"emb_params": (2, 8)}}
-_XL = {"bad hands.safetensors": {"clip_l": (2, 8), "clip_g": (2, 12)}}
+_XL = {"bad hands.safetensors": {"clip_l": (3, 8), "clip_g": (3, 12)}}
 _TOKEN = {"learned.bin": {"<cat-toy>": (8,)}, "more.bin": {"zorb": (2, 8)}}
 
 STAGES = (

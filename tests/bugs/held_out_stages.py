@@ -231,14 +231,6 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
         "lllyasviel/stable-diffusion-webui-forge@d32b5e54",
         wrong_answer("inpaint/*", "kept", "latent.*(times|scaled|divided|multiplied)|1\\.74", _known_divided),
     ),
-    "us-inp-05": HeldOut(
-        "pipeline",
-        "huggingface/diffusers@6886e28fd8 (#5033)",
-        wrong_answer(
-            "inpaint/*", "cond|kept|latent_mask", "first|item 0", _first_item("latent_mask", "kept", "cond")
-        ),
-    ),
-    "us-inp-06": HeldOut("pipeline", "leejet/stable-diffusion.cpp@69c73789 (#589)", None),
     "us-vae-01": HeldOut(
         "vae",
         "AUTOMATIC1111/stable-diffusion-webui@5e80d9ee",
@@ -256,7 +248,6 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
         "kohya-ss/sd-scripts@c0c36a4e",
         wrong_answer("latents/*", "shown_latent", "twice", _unscaled_twice),
     ),
-    "us-vae-03": HeldOut("vae", "huggingface/diffusers@d71ecad8cd (#7111)", None),
     "us-lora-01": HeldOut(
         "loader",
         "AUTOMATIC1111/stable-diffusion-webui@3b8515d2",
@@ -282,7 +273,6 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
             _oft(lambda w, blocks, alpha, m, r: _turned(w, blocks, m, r)),
         ),
     ),
-    "us-lora-04": HeldOut("loader", "KohakuBlueleaf/LyCORIS@85ab749", None),
     "us-lora-05": HeldOut(
         "loader",
         "KohakuBlueleaf/LyCORIS@e73f905",
@@ -324,9 +314,6 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
         "leejet/stable-diffusion.cpp@39591092 (#1239)",
         wrong_answer("adapter/*", "merged", "core left out", _core(_ones)),
     ),
-    "us-lora-13": HeldOut("loader", "leejet/stable-diffusion.cpp@810ef0cf (#1307)", None),
-    "us-lora-14": HeldOut("loader", "huggingface/diffusers@2d0110f818 (#14001)", None),
-    "us-q-01": HeldOut("loader", "kohya-ss/sd-scripts@806d535e", None),
     "us-te-01": HeldOut(
         "conditioning",
         "kohya-ss/sd-scripts@2d8fa338",
@@ -367,8 +354,6 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
         "leejet/stable-diffusion.cpp@c9cd4970 (#1288)",
         wrong_parts("language_tokens/*", "ids", "lines?\\b|white|split", encode=_lines_apart),
     ),
-    "us-te-09": HeldOut("tokens", "AUTOMATIC1111/stable-diffusion-webui@90401d96", None),
-    "us-te-10": HeldOut("tokens", "AUTOMATIC1111/stable-diffusion-webui@88ec0cf5", None),
     "us-te-11": HeldOut(
         "conditioning",
         "AUTOMATIC1111/stable-diffusion-webui@594c8e7b",
@@ -379,7 +364,6 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
         "lllyasviel/stable-diffusion-webui-forge@463cff0d",
         wrong_answer("language_tokens/*", "ids", "padding with EOS|pad", _padded_with_end),
     ),
-    "us-te-14": HeldOut("tokens", "huggingface/diffusers@0d196f9f45 (#3188)", None),
     "us-ip-01": HeldOut(
         "pipeline",
         "huggingface/diffusers#9813",
@@ -387,10 +371,4 @@ HELD_OUT_STAGES: dict[str, HeldOut] = {
             ("stage/conditioning/sd1*",), Bug(answer=_tokens_of_all), "context", "all items|every item|items"
         ),
     ),
-    "us-cn-01": HeldOut(
-        "pipeline",
-        "huggingface/diffusers@1040dfd9cc (#6334)",
-        wrong_answer("inpaint/control*", "cond|shown", "first|item", _first_item("cond", "shown")),
-    ),
-    "us-cn-02": HeldOut("pipeline", "huggingface/diffusers@934d439a42 (#4799)", None),
 }

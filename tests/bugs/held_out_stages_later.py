@@ -79,7 +79,6 @@ HELD_OUT_STAGES_LATER: dict[str, HeldOut] = {
         "huggingface/diffusers@36538e1135 (#11305)",
         other_question("tiles/sdcpp-*", "tiles", "size|swapped|8 for 12", size=lambda size: [size[0], size[0]]),
     ),
-    "uf-04": HeldOut("vae", "huggingface/diffusers@33c5d125cb (#7627)", None),
     "uf-05": HeldOut(
         "vae",
         "huggingface/diffusers@e27142ac64 (#11639)",
@@ -100,8 +99,6 @@ HELD_OUT_STAGES_LATER: dict[str, HeldOut] = {
         "vladmandic/sdnext@870cca30f",
         sampled(("euler/karras",), "latent", "NaN|zero|not finite", _divided_by_zero),
     ),
-    "uf-09": HeldOut("pipeline", "vladmandic/sdnext@e7d7e699e", None),
-    "uf-10": HeldOut("pipeline", "AUTOMATIC1111/stable-diffusion-webui@6fc12428", None),
     "uf-11": HeldOut(
         "loader",
         "kohya-ss/sd-scripts@0af4edd8",

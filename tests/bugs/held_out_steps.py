@@ -229,13 +229,11 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
         "comfyanonymous/ComfyUI#8030",
         sampled(("res_multistep_a/*",), "x|latent", "in place of down_last", _res_of_the_schedule),
     ),
-    "us-smp-12": HeldOut("noise", "vladmandic/sdnext@ace616d28", None),
     "us-smp-13": HeldOut(
         "schedule",
         "vladmandic/sdnext@28c66c981",
         other_question("sigmas/flow-*", "sigmas", "no shift|shift (is )?1\\b|shift left out", shift=lambda a: 1.0),
     ),
-    "us-smp-14": HeldOut("pipeline", "huggingface/diffusers@ca783a0f1f (#3128)", None),
     "us-smp-15": HeldOut(
         "pipeline",
         "huggingface/diffusers@c803a8f8c0 (#5698)",
@@ -243,7 +241,6 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
             "noising/*", "start", "(next|another|other|wrong) level|sigma (is|of|times|[0-9])", _start(_other_level)
         ),
     ),
-    "us-smp-16": HeldOut("sampler", "AUTOMATIC1111/stable-diffusion-webui@f18a0321", None),
     "us-inp-01": HeldOut(
         "pipeline",
         "huggingface/diffusers@38adcd21bd (#3749)",
@@ -309,6 +306,4 @@ HELD_OUT_STEPS: dict[str, HeldOut] = {
         "leejet/stable-diffusion.cpp@45842865",
         wrong_parts("noising/*", "noise", "bits", seed=lambda seed, b: (seed + b) & 0xFFFFFFFF),
     ),
-    "us-rng-02": HeldOut("noise", "AUTOMATIC1111/stable-diffusion-webui@2430fc20", None),
-    "us-rng-03": HeldOut("noise", "vladmandic/sdnext@26a58b46f", None),
 }

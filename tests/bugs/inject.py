@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from held_out import HeldOut, injections, levels
+from held_out_batches import HELD_OUT_BATCHES
 from held_out_later import HELD_OUT_LATER
 from held_out_models import HELD_OUT_MODELS
 from held_out_operations import HELD_OUT_OPERATIONS
@@ -54,6 +55,7 @@ HELD_OUT: dict[str, HeldOut] = {
     **HELD_OUT_STAGES,
     **HELD_OUT_STEPS,
     **HELD_OUT_STAGES_LATER,
+    **HELD_OUT_BATCHES,
 }
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,

@@ -188,6 +188,60 @@ def test_scales_of_rows_columns_and_blocks(label, rows, columns):
         assert found["weight"][i, j] == stored[i, j] * t["scale"][i // rows, j // columns]
 
 
+def test_noise_of_a_step():
+    for label in ("ancestral", "ancestral-eta-2"):
+        _, p, found = _truth(f"step_noise/{label}")
+        levels = [*naive_schedules.karras(p["steps"], _LEVELS[0], _LEVELS[-1])]
+        for i, (sigma, to) in enumerate(itertools.pairwise(levels)):
+            up = min(to, p["eta"] * math.sqrt(to**2 * (sigma**2 - to**2)) / sigma)
+            assert found["start"][i] == pytest.approx(sigma)
+            assert found["deviation"][i] == pytest.approx(up * p["s_noise"], abs=1e-12)
+            assert found["end"][i] == pytest.approx(math.sqrt(to**2 - up**2), abs=1e-7)
+    _, _, found = _truth("step_noise/churn")
+    levels = naive_schedules.karras(9, _LEVELS[0], _LEVELS[-1])
+    some = 0
+    for i, sigma in enumerate(levels[:-1]):
+        gamma = 2.5 / 9 if 0.3 <= sigma <= 8 else 0
+        some += gamma > 0
+        assert found["start"][i] == pytest.approx(sigma * (1 + gamma))
+        deviation = 1.007 * sigma * math.sqrt((1 + gamma) ** 2 - 1)
+        assert found["deviation"][i] == pytest.approx(deviation, abs=1e-12)
+    assert 2 < some < 8
+    _, _, found = _truth("step_noise/churn-limited")
+    assert found["start"][0] == pytest.approx(_LEVELS[-1] * math.sqrt(2))
+
+
+# --- learned embeddings -------------------------------------------------------------------------------------------
+
+
+def test_learned_embeddings_in_a_prompt():
+    t, _, found = _truth("textual_inversion/sdcpp")
+    ids = found["ids"][0].tolist()
+    # style, a cat (in Style:1.3) on a mat
+    assert ids[:5] == [49406, -1, -1, -1, 267] and ids[5:8] == [320, 2368, 530]
+    assert ids[8:11] == [-1, -1, -1] and ids[11] == 525
+    np.testing.assert_array_equal(found["clip"][0, 1:4], t["style.pt:string_to_param.*"])
+    np.testing.assert_array_equal(found["clip"][0, 8:11], t["style.pt:string_to_param.*"])
+    assert not found["clip"][0, [0, 4, 5, 11, 76]].any()
+    np.testing.assert_allclose(found["weights"][0, 7:12], [1.3, 1.3, 1.3, 1.3, 1], rtol=1e-6)
+    _, _, found = _truth("textual_inversion/a1111")
+    # style-2 a cat, (style:1.2), lifestyle [style-2]: "lifestyle" is a token of its own
+    marks = "".join("x" if i == -1 else "." for i in found["ids"][0][:20])
+    assert marks == ".xx...xxx..xx......."
+    t, _, found = _truth("textual_inversion/sdcpp-sdxl")
+    for encoder, width in (("clip", 8), ("clip_g", 12)):
+        assert found[encoder].shape == (1, 77, width)
+        name = f"bad hands.safetensors:clip_{'l' if encoder == 'clip' else 'g'}"
+        where = np.flatnonzero(found["ids"][0] == -1)
+        np.testing.assert_array_equal(found[encoder][0, where], np.concatenate([t[name], t[name]]))
+    t, _, found = _truth("textual_inversion/diffusers")
+    where = np.flatnonzero(found["ids"][0] == -1)
+    learned = [t["learned.bin:<cat-toy>"], *t["more.bin:zorb"]]
+    np.testing.assert_array_equal(found["clip"][0, where], learned)
+    t, _, found = _truth("textual_inversion/comfyui")
+    assert (found["ids"] == -1).sum() == 5 and 1844 in found["ids"]  # the last "style" is a word
+
+
 # --- requests ----------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from refsd.engines.torch.stages import (
     prediction,
     requests,
     sigmas,
+    textual_inversion,
     tiles,
 )
 from refsd.engines.torch.stages.torch_stage import TorchStage
@@ -31,5 +32,6 @@ STAGES: dict[str, TorchStage] = {
     "stage/prediction": prediction.STAGE,
     "stage/requests": requests.STAGE,
     "stage/sigmas": sigmas.STAGE,
+    "stage/textual_inversion": textual_inversion.STAGE,
     "stage/tiles": tiles.STAGE,
 }

@@ -17,8 +17,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
     return None if open_clip_file() else "CLIP's vocabulary is not installed: pip install open_clip_torch"
 
 
-@functools.cache
-def _tokenizer(pad: str):
+def new_tokenizer(pad: str):
+    """A tokenizer of its own, to which tokens may be added."""
     from transformers import CLIPTokenizer
 
     file = open_clip_file()
@@ -26,6 +26,9 @@ def _tokenizer(pad: str):
     merges = read_merges(file)
     ids = {token: i for i, token in enumerate(vocabulary(merges))}
     return CLIPTokenizer(vocab=ids, merges=list(merges), pad_token=pad)
+
+
+_tokenizer = functools.cache(new_tokenizer)
 
 
 def _run(torch, t, p: Params) -> dict[str, Any]:

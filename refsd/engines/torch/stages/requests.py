@@ -1,5 +1,6 @@
 """Requests in turn to one model: adapters merged and taken out by PEFT, noise by torch's generators."""
 
+import importlib
 from collections.abc import Set
 from typing import Any
 
@@ -11,9 +12,10 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
 
 
 def _run(torch, t, p: Params) -> dict[str, Any]:
-    import peft
     from diffusers import FluxPipeline
     from diffusers.utils.torch_utils import randn_tensor
+
+    peft = importlib.import_module("peft")
 
     class Network(torch.nn.Module):
         def __init__(self):
