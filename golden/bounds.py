@@ -10,6 +10,7 @@ The bounds stand on the operations' pages (operations/); here is what they are g
 that several of them add up.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -74,6 +75,28 @@ def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
             order; the sum over k of u^2/3 E[s_k^2] is u^2 n/3 (sum t^2 / 2 + result^2 / 3)
     """
     return gamma(n + 1, u) * absolute, u * np.sqrt((n + 1) / 3 * (squares / 2 + result**2 / 3) + squares / 3)
+
+
+def sums(run: Run, op: str, n: int, absolute, squares, result, input_type: str | None = None) -> tuple[Any, Any]:
+    """Limit and spread of a sum of n products as the numerics accumulate it. op: as in Numerics.sums
+
+    In float16, runs of r products are rounded R = r / step times each, then added in `compute`:
+
+    limit:  gamma(R) sum |w x|, half a subnormal for each rounding; inf where a sum may leave float16's range
+    spread: as in `products`, for n / r runs: u^2/3 R (sum t^2 / 2 + result^2 (r/n) / 3)
+    """
+    limit, spread = products(run.u, n, absolute, squares, result)
+    how = run.numerics.sums_of(op, input_type)
+    if how is None:
+        return limit, spread
+    half = np.dtype(np.float16)
+    u, subnormal = unit(half), float(ml_dtypes.finfo(half).smallest_subnormal) / 2
+    r = min(how.run or n, n)
+    R, runs = math.ceil(r / how.step), math.ceil(n / r)
+    limit = limit + gamma(R, u) * absolute + R * runs * subnormal
+    limit = np.where(absolute > largest(half), np.inf, limit)
+    square = u**2 * R / 3 * (squares / 2 + result**2 * (r / n) / 3) + R * runs * subnormal**2 / 3
+    return limit, np.sqrt(spread**2 + square)
 
 
 def bias_of(run: Run) -> tuple[Any, Any]:

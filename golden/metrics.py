@@ -50,6 +50,7 @@ class Metrics(msgspec.Struct, frozen=True):
     shape:       of the truth; found: of the engine's, None if the engine gave no such output
     unwanted:    the engine gave an output that nobody asked for
     not_finite:  elements that are NaN or infinite where the truth is not (or the reverse), and where the first is
+    overflowed:  elements that are finite in the truth and not in the honest run; 0 with a bound, which tells
     bounded:     z is in units of a derived bound; if not, of the honest run's RMS
     groups:      independent errors at least: rows or channels, whichever are fewer
     engine, honest: errors of the engine, and of the reference under the engine's numerics
@@ -66,6 +67,7 @@ class Metrics(msgspec.Struct, frozen=True):
     unwanted: bool = False
     not_finite: int = 0
     not_finite_at: tuple[int, ...] = ()
+    overflowed: int = 0
     bounded: bool = True
     groups: int = 1
     engine: Errors | None = None
@@ -126,6 +128,7 @@ def measure(
         found.shape,
         not_finite=int(odd.sum()),
         not_finite_at=_index(odd) if odd.any() else (),
+        overflowed=0 if bound is not None else int((np.isfinite(truth) & ~np.isfinite(honest)).sum()),
         bounded=bound is not None,
         groups=(bound.groups if bound is not None else 0) or _groups(truth.shape, channel),
         engine=engine,

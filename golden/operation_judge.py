@@ -1,6 +1,7 @@
 """Operations as a kind of case: answered by their pages, judged within a derived bound."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,12 @@ from refsd.golden.unlisted import explaining, unlisted
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
-from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, Numerics
+from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, Float16Sums, Numerics
 
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
+_OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
+# A loop of float16 instructions, and tensor cores.
+_SUMS = (Float16Sums(), Float16Sums(step=16))
 
 
 class OperationJudge(Judge):
@@ -142,11 +146,19 @@ def _bound(standard: Standard) -> Bound:
 def in_precisions(
     op: Operation, inputs: Inputs, params: Params, declared: Numerics
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The operation in lower precisions than the declared."""
+    """The operation in lower precisions than the declared, and with sums in a lower one."""
     for name, numerics in _PRECISIONS.items():
         if numerics.storage != declared.storage:
             with np.errstate(all="ignore"):
                 yield f"computed in {name}, not as {declared.name}", op.answer(Arithmetic(numerics), inputs, params)
+    if op.name in _OF_PRODUCTS and not declared.sums:
+        for sums in _SUMS:
+            numerics = replace(
+                declared, products="f16", conv="f16", sums=dict.fromkeys(("linear", "conv", "attention"), sums)
+            )
+            with np.errstate(all="ignore"):
+                answer = op.answer(Arithmetic(numerics), inputs, params)
+            yield f"products added up in float16, not in {declared.compute}", answer
 
 
 def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:

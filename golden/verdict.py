@@ -97,6 +97,12 @@ def judge_output(m: Metrics) -> Judgement:
         reason = f"output {m.output!r} has shape {list(m.found)}, expected {list(m.shape)}"
         reason += f"; {m.place}" if m.place else ""
         return Judgement(False, INFINITE, "output", reason)
+    if m.overflowed:
+        reason = (
+            f"{m.output}: {m.overflowed} elements overflow in the honest run too, so nothing can be judged: these "
+            "numerics are too narrow for the case"
+        )
+        return Judgement(False, INFINITE, NO_WITNESS, reason)
     if m.not_finite:
         place = list(m.not_finite_at)
         reason = f"{m.output}: {m.not_finite} elements are not finite where the truth is, first at {place}"

@@ -7,7 +7,7 @@ from refsd.kernels.softmax import softmax_sinks
 _SCORES = 1 << 24  # greatest number of scores in memory
 
 
-def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None):
+def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None, matmul=np.matmul):
     """Mix the values by how well their keys match each query.
 
         y[l] = sum_j softmax_j(scale q[l] . k[j] + mask[l, j]) v[j]
@@ -21,6 +21,7 @@ def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None):
               (top-left: torch's is_causal), J - L the last with the last (bottom-right: torch's
               causal_lower_right, flash attention 2.1, a cache of keys). None is not causal.
     sinks:    [H], an additional score for each head, which takes its share of the softmax but has no value vector
+    matmul:   np.matmul or another with its arguments: then products accumulate as it does them
     -> y:     [B, L, H, E], dtype of q
 
     A query that sees no key gives zeros, as in torch's scaled_dot_product_attention and ggml_flash_attn_ext; a
@@ -41,14 +42,14 @@ def attention(q, k, v, scale, mask=None, diagonal=None, sinks=None):
         g = h // (H // G)
         for first in range(0, L, step):
             block = slice(first, min(L, first + step))
-            scores = np.matmul(q[b, block, h], k[b, :, g].T)
+            scores = matmul(q[b, block, h], k[b, :, g].T)
             scores *= scale
             if mask is not None:
                 scores += mask[b, h, block]
             if diagonal is not None:
                 scores[~_seen(block, J, diagonal)] = -np.inf
             weights = softmax_sinks(scores, np.full(1, sinks[h], q.dtype))
-            y[b, block, h] = np.matmul(weights, v[b, :, g])
+            y[b, block, h] = matmul(weights, v[b, :, g])
     return y
 
 

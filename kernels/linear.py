@@ -14,7 +14,7 @@ def _add_bias(y, bias):
             y[m, o] += bias[o]
 
 
-def linear(x, weight, bias=None):
+def linear(x, weight, bias=None, matmul=np.matmul):
     """Multiply by a matrix, add a bias.
 
         y[m, o] = sum_k x[m, k] weight[o, k] + bias[o]
@@ -22,12 +22,12 @@ def linear(x, weight, bias=None):
     x:      [..., K]
     weight: [O, K]
     bias:   [O] or None
+    matmul: np.matmul, whose sums accumulate in the dtype of x, in BLAS's order; or another with its arguments
     -> y:   [..., O], dtype of x
 
-    The sum accumulates in the dtype of x, in BLAS's order.
     Source: torch.nn.Linear.
     """
-    y = np.matmul(x.reshape(-1, x.shape[-1]), weight.T)
+    y = matmul(x.reshape(-1, x.shape[-1]), weight.T)
     if bias is not None:
         _add_bias(y, bias)
     return y.reshape(*x.shape[:-1], weight.shape[0])

@@ -6,6 +6,7 @@ x * (1 + scale) + shift, is rounded after each of them.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from refsd.kernels import activations as act
 from refsd.kernels import modulate as modulation
 from refsd.kernels import resample, rope, swiglu
 from refsd.kernels import timestep_embedding as timesteps
-from refsd.kernels.adapters.layer import as_it_is
+from refsd.kernels.adapters.layer import Linear, as_it_is
 from refsd.kernels.attention import attention, causal_mask
 from refsd.kernels.attention_online import attention_online
 from refsd.kernels.attention_online_f16 import attention_online_f16
@@ -32,6 +33,7 @@ from refsd.kernels.interpolate import resize_bilinear
 from refsd.kernels.l2_norm import l2_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
+from refsd.kernels.products_f16 import products_f16
 from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
 from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.scratch import scratch
@@ -153,10 +155,22 @@ class Arithmetic:
             return as_it_is
         return lambda x: self.round_as(self.settled(x), through)
 
+    def adapted(self, weight, bias, weight_type: str) -> Linear:
+        """Return the linear layer that an adapter modifies, with this arithmetic's roundings and sums."""
+        matmul = self.matmul("linear", self.numerics.input_of(weight_type))
+        return Linear(weight, bias, self.activation(weight_type), self.settled, matmul)
+
+    def matmul(self, op: str, input_type: str | None = None) -> Callable[..., np.ndarray]:
+        """Return np.matmul, or a product with an operation's own sums. op: as in Numerics.sums"""
+        sums = self.numerics.sums_of(op, input_type)
+        return np.matmul if sums is None else partial(products_f16, step=sums.step, run=sums.run)
+
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
         """x [..., K], weight [O, K], bias [O] -> [..., O]"""
-        x = self.round_as(self._widen(x), self.numerics.input_of(weight_type))
-        return self._round(linear(x, self.round_as(weight, self.numerics.products), bias))
+        through = self.numerics.input_of(weight_type)
+        x = self.round_as(self._widen(x), through)
+        matmul = self.matmul("linear", through)
+        return self._round(linear(x, self.round_as(weight, self.numerics.products), bias, matmul))
 
     def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
         """x [N, C, H, W], weight [K, C/groups, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]
@@ -169,7 +183,13 @@ class Arithmetic:
         if n.convolution == "winograd-f16" and applies(weight.shape, stride, padding, dilation, groups):
             return self._round(conv2d_winograd_f16(self._widen(x), self.round_as(weight, n.conv), bias, padding))
         x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
-        return self._round(_CONVOLUTIONS[n.convolution](x, weight, bias, stride, padding, dilation, groups))
+        return self._round(self._convolve(x, weight, bias, stride, padding, dilation, groups))
+
+    @property
+    def _convolve(self) -> Callable[..., np.ndarray]:
+        if "conv" in self.numerics.sums:
+            return partial(conv2d_im2col, matmul=self.matmul("conv"))
+        return _CONVOLUTIONS[self.numerics.convolution]
 
     def choose(self, x_shape, weight_shape, stride=1, padding=(0, 0, 0, 0)) -> Choice:
         """Return the algorithm that conv2d uses if transformed filters can be cached."""
@@ -190,8 +210,7 @@ class Arithmetic:
         x, weight = self.round_as(self._widen(x), n.conv), self.round_as(weight, n.conv)
         if n.convolution == "direct":
             return self._round(conv3d(x, weight, bias, stride, padding, dilation, groups))
-        convolve = _CONVOLUTIONS[n.convolution]
-        return self._round(conv3d_frames(x, weight, bias, stride, padding, dilation, groups, convolve))
+        return self._round(conv3d_frames(x, weight, bias, stride, padding, dilation, groups, self._convolve))
 
     def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
         """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
@@ -309,6 +328,8 @@ class Arithmetic:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         if self.numerics.flash is None:
             attend = _ATTENTIONS[self.numerics.attention]
+            if "attention" in self.numerics.sums:
+                attend = partial(attention, matmul=self.matmul("attention"))
             q, k, v = (self.round_as(self._widen(t), self.numerics.products) for t in (q, k, v))
             return self._round(attend(q, k, v, scale, mask, diagonal, sinks))
         mask = np.zeros(1) if mask is None else np.asarray(mask)

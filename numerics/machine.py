@@ -1,19 +1,27 @@
 """Control the threads and find the memory of this machine."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from refsd.numerics.profiles import Numerics
 
 
-def one_answer(numerics: Numerics):
+@contextlib.contextmanager
+def one_answer(numerics: Numerics) -> Iterator[None]:
     """Make float64 results independent of the number of threads, which changes OpenBLAS's order of sums.
 
-    Returns a context manager.
+    What overflows in narrower numerics does so without a warning.
     """
-    return threadpool_limits(1 if numerics.compute == "float64" else None, "blas")
+    with (
+        threadpool_limits(1 if numerics.compute == "float64" else None, "blas"),
+        np.errstate(over="ignore", invalid="ignore"),
+    ):
+        yield
 
 
 def memory() -> int:

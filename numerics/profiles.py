@@ -16,6 +16,18 @@ from refsd.kernels.linear_quantized import DOTS
 
 
 @dataclass(frozen=True)
+class Float16Sums:
+    """Sums of products in float16: kernels/products_f16.py.
+
+    step: products that are added up exactly, or in float32, before each rounding
+    run:  products after which the sum is added to one in `compute` and begins again; 0: never
+    """
+
+    step: int = 1
+    run: int = 0
+
+
+@dataclass(frozen=True)
 class Numerics:
     """The rounding of an engine.
 
@@ -31,6 +43,7 @@ class Numerics:
     convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd where it is
                  faster), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers to which it applies)
     attention:   "three-pass" or "online" (float32, without storing a row of scores)
+    sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
     one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
 
@@ -46,6 +59,17 @@ class Numerics:
     convolution: str = "im2col"
     attention: str = "three-pass"
     one_pass: tuple[str, ...] = ()
+    sums: Mapping[str, Float16Sums] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for op in self.sums:
+            field = "conv" if op == "conv" else "products"
+            if getattr(self, field) != "f16" and (self.storage != "float16" or getattr(self, field) is not None):
+                raise ValueError(f'sums of {op} in float16 have float16 factors: expected {field} "f16"')
+
+    def sums_of(self, op: str, input_type: str | None = None) -> Float16Sums | None:
+        """Return how products accumulate; None: in `compute`, as where a linear layer's input is in integers."""
+        return self.sums.get(op) if input_type in (None, "f16") else None
 
     def input_of(self, weight_type: str) -> str | None:
         """Return the type to which a linear layer with a weight of this type rounds its input."""
@@ -75,6 +99,10 @@ TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")
 # torch.set_float32_matmul_precision("high") on a GPU with tensor cores; "medium" rounds factors to bfloat16.
 TORCH_TF32 = Numerics("torch-tf32", "float32", "float32", products="tf32", conv="tf32")
 TORCH_BF16_PRODUCTS = Numerics("torch-bf16-products", "float32", "float32", products="bf16", conv="bf16")
+# torch.backends.cuda.matmul.allow_fp16_accumulation (ComfyUI: --fast fp16_accumulation): tensor cores add up 16
+# products and the sum before them, and round. Fused attention and cuDNN's convolutions keep float32 sums.
+_TENSOR_CORES = MappingProxyType({"linear": Float16Sums(step=16)})
+TORCH_F16_SUMS = replace(TORCH_F16, name="torch-f16-sums", sums=_TENSOR_CORES)
 # A model in torch.channels_last on a CPU: aten/src/ATen/native/cpu/group_norm_kernel.cpp, ColumnwiseMoments.
 _CHANNELS_LAST = ("group_norm",)
 TORCH_F32_CHANNELS_LAST = replace(TORCH_F32, name="torch-f32-channels-last", one_pass=_CHANNELS_LAST)
@@ -104,7 +132,7 @@ WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16"
 PROFILES: dict[str, Numerics] = {
     n.name: n
     for n in (
-        *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS),
+        *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS, TORCH_F16_SUMS),
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
         *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
     )

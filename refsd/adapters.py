@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.kernels.adapters import Adapter, Conv2d, DoRA, Full, Layer, Linear
+from refsd.kernels.adapters import Adapter, Conv2d, DoRA, Full, Layer
 from refsd.kernels.adapters.layer import convolve
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -72,7 +72,7 @@ class Adapters:
 
         def layer(kind, weight, rows):
             some = None if bias is None else bias[rows]
-            return Linear(weight[rows], some, self.arithmetic.activation(kind), self.arithmetic.settled)
+            return self.arithmetic.adapted(weight[rows], some, kind)
 
         return self._add(key, x, y, weight, layer)
 
@@ -82,7 +82,8 @@ class Adapters:
         def product(x, weight, stride, padding):
             conv = self.arithmetic.numerics.conv
             x = self.arithmetic.round_as(self.arithmetic.settled(x), conv)
-            return convolve(x, self.arithmetic.round_as(weight, conv), stride, padding)
+            weight = self.arithmetic.round_as(weight, conv)
+            return convolve(x, weight, stride, padding, self.arithmetic.matmul("conv"))
 
         def layer(kind, weight, rows):
             return Conv2d(weight, bias, stride, padding, dilation, product, self.arithmetic.settled)

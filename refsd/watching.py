@@ -247,8 +247,13 @@ class _Watcher:
         margin = max(
             (judge_output(m).margin for m in trace.taps if m.output not in examined.unseen), default=INFINITE
         )
-        if verdict.passed:
+        overflow = next((m for m in trace.taps if m.overflowed), None)
+        if verdict.passed and overflow is None:
             return Judged(what, len(trace.taps), margin=margin, seconds=seconds)
+        if verdict.passed and overflow is not None:
+            own = self._modules(overflow.output)
+            reason = judge_output(overflow).reason
+            return Judged(what, len(trace.taps), overflow.output, own, margin, reason=reason, seconds=seconds)
         place = examined.place
         reasons = [verdict.reason, examined.way]
         causes: list[str] = []
@@ -258,8 +263,12 @@ class _Watcher:
             )
             causes = judge.explain_tap(standard, found, place)
             reasons += [] if causes else judge.describe_tap(standard, found, place)[:2]
-        modules = modules_of_taps(self._module, weights.weights.sources)
-        own = ", ".join(modules.get(place) or modules.get(_REPEATED.sub("", place), ()))
+        own = self._modules(place)
         seconds = time.perf_counter() - begun
         reason = "; ".join(filter(None, reasons))
         return Judged(what, len(trace.taps), place, own, verdict.margin, tuple(causes), reason, "", seconds)
+
+    def _modules(self, tap: str) -> str:
+        """The module's own names of what a tap comes from."""
+        modules = modules_of_taps(self._module, self._component.weights.sources)
+        return ", ".join(modules.get(tap) or modules.get(_REPEATED.sub("", tap), ()))

@@ -7,11 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from refsd.golden.bounds import Run, products
+from refsd.golden.bounds import Run, sums
 from refsd.golden.mutations import Wrong, answer, other_input
 from refsd.golden.operation import Mutant, values
 from refsd.golden.rounding import Bound, Terms, largest, unit, unit_of_type
-from refsd.kernels.adapters import Conv2d, Linear
+from refsd.kernels.adapters import Conv2d
 from refsd.kernels.adapters.layer import convolve
 from refsd.kernels.adapters.scales import lokr_rank
 from refsd.kernels.conv2d_im2col import conv2d_im2col
@@ -45,7 +45,7 @@ def on_linear(adapter_of, part):
             a,
             adapter,
             x,
-            Linear(weight, None, a.activation(inputs[part(inputs)].type), a.settled),
+            a.adapted(weight, None, inputs[part(inputs)].type),
             (*x.shape[:-1], O),
         )
 
@@ -61,7 +61,7 @@ def on_conv2d(adapter_of):
 
         def product(x, weight, stride, padding):
             x, weight = (a.round_as(t, a.numerics.conv) for t in (a.settled(x), weight))
-            return convolve(x, weight, stride, padding)
+            return convolve(x, weight, stride, padding, a.matmul("conv"))
 
         weight = np.broadcast_to(np.zeros((), x.dtype), (O, x.shape[1], *kernel))
         layer = Conv2d(weight, None, stride, (top, bottom, left, right), 1, product, a.settled)
@@ -122,7 +122,7 @@ def delta_bound(delta: Callable[[Factors], np.ndarray], scale: Callable[[Run], f
         terms = Terms().add(np.maximum(absolute - apply(exact, x), 0) if dx.any() or _any(moved) else 0 * absolute)
         ranks = sum(len(f) for name, f in factors.items() if name in ("down", "w1_b", "w2_b"))
         n = upper[0].size + ranks + len(factors) + 1
-        terms.add(*products(run.u, n, absolute, squares, run.truth))
+        terms.add(*sums(run, "conv" if conv else "linear", n, absolute, squares, run.truth, through))
         kept = unit(run.numerics.storage_dtype)
         between = max(kept, _unit_of(through))
         if between > run.u:

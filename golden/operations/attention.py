@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
-from refsd.golden.bounds import Run, products
+from refsd.golden.bounds import Run, products, sums
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
@@ -54,7 +54,7 @@ def _bound(run: Run) -> Bound:
         scale * (dot(dq, np.abs(k)) + dot(np.abs(q) + dq, dk)),
         scale * np.sqrt((dot(dq**2, k**2) + dot(q**2, dk**2)) / 3),
     )
-    limit, spread = products(u, q.shape[-1], absolute, squares, dot(q, k))
+    limit, spread = sums(run, "attention", q.shape[-1], absolute, squares, dot(q, k))
     terms.add(abs(scale) * limit, abs(scale) * spread).add(dmask).add(3 * u * finite)
     if u_store > u:
         terms.add(u_store * finite)
@@ -70,11 +70,13 @@ def _bound(run: Run) -> Bound:
         u_p = max(u_p, unit_of_type(run.numerics.products))
     total.add(u_p * pv)
     truth = run.truth.transpose(0, 2, 1, 3)
-    # In float16 the running sum is rounded again whenever a new peak rescales it.
-    u_sum, roundings = (unit(DTYPES["float16"]), 2) if half_sum else (u, 1)
-    total.add(*products(u_sum, roundings * p.shape[-1], pv, p**2 @ w**2, truth))
-    if half_sum:  # the running sum is of exp(s - peak) v, the peak so far: float16 may not hold it
+    if half_sum:
+        # The running sum is rounded again whenever a new peak rescales it. It is of exp(s - peak) v, the peak so
+        # far, and may leave float16's range.
+        total.add(*products(unit(DTYPES["float16"]), 2 * J, pv, p**2 @ w**2, truth))
         total.add(np.where((p > 0) @ w > largest(DTYPES["float16"]), np.inf, 0.0))
+    else:
+        total.add(*sums(run, "attention", J, pv, p**2 @ w**2, truth))
     total.limit, total.square = total.limit.transpose(0, 2, 1, 3), total.square.transpose(0, 2, 1, 3)
     return run.rounded(total)
 
@@ -254,12 +256,23 @@ _LATE = Recipe((), "f16", "late", n=8)
 
 
 def _case(
-    label: str, B: int, L: int, J: int, H: int, D: int, G=0, E=0, mask: Recipe | None = None, sinks=False, **params
+    label: str,
+    B: int,
+    L: int,
+    J: int,
+    H: int,
+    D: int,
+    G=0,
+    E=0,
+    mask: Recipe | None = None,
+    sinks=False,
+    exponent=-15,
+    **params,
 ) -> Case:
     """G heads of keys (0: H), values of width E (0: D); the mask's recipe takes its shape here."""
     inputs = {
-        "q": Recipe((B, L, H, D)),
-        "k": Recipe((B, J, G or H, D)),
+        "q": Recipe((B, L, H, D), exponent=exponent),
+        "k": Recipe((B, J, G or H, D), exponent=exponent),
         "v": Recipe((B, J, G or H, E or D)),
     }
     if mask is not None:
@@ -340,6 +353,8 @@ ATTENTION = Operation(
         _case("sinks-unseen", 1, 20, 33, 4, 32, G=2, mask=_UNSEEN, sinks=True),
         _case("scaled", 1, 33, 20, 2, 80, scale=0.2),
         _case("wide", 1, 16, 132, 1, 128),
+        # Queries and keys that float16 holds, products beyond 65504, scores of the usual size.
+        _case("loud", 2, 20, 33, 2, 64, exponent=-8, scale=5e-6),
         _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
         # The first 64 keys or more are hidden from the later queries.
         _case("late-keys", 1, 20, 160, 2, 32, mask=_LATE),

@@ -85,6 +85,17 @@ CONV2D = Operation(
             },
             {"padding": (1, 1, 1, 1)},
         ),
+        # Pixels that float16 holds, outputs beyond 65504.
+        Case(
+            "conv2d/f16/loud-n1-c64-k20-h9-w8",
+            "conv2d",
+            {
+                "x": Recipe((1, 64, 9, 8), exponent=-1),
+                "weight": Recipe((20, 64, 3, 3), "f16", exponent=-19),
+                "bias": Recipe((20,)),
+            },
+            {"padding": (1, 1, 1, 1)},
+        ),
         Case(
             "conv2d/f32/constant-n1-c6-k5-h7-w5",
             "conv2d",

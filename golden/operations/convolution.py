@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.golden.bounds import Run, bias_per_channel, products
+from refsd.golden.bounds import Run, bias_per_channel, sums
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
 from refsd.golden.operation import Mutant
@@ -70,7 +70,7 @@ def convolution_bound(run: Run) -> Bound:
     terms.add(sum_of(x + dx, dW), np.sqrt(sum_of((x + dx) ** 2, dW**2) / 3)).add(db)
     absolute = sum_of(x + dx, W + dW) + b + db
     squares = sum_of((x + dx) ** 2, (W + dW) ** 2) + b**2
-    terms.add(*products(run.u, weight[0].size, absolute, squares, run.truth))
+    terms.add(*sums(run, "conv", weight[0].size, absolute, squares, run.truth))
     # Frame by frame, or all of it, an engine may take Winograd.
     if weight.shape[-2:] == (3, 3) and np.all(np.equal(how[0], 1)) and np.all(np.equal(how[2], 1)):
         pixels = tuple(range(2, weight.ndim))

@@ -127,9 +127,13 @@ def activated_by(activation: Operation) -> Wrong:
     return wrong
 
 
-def _case(label: str, x: tuple[int, int, int, int], num_groups=32, eps=1e-5, data="bell") -> Case:
+def _case(label: str, x: tuple[int, int, int, int], num_groups=32, eps=1e-5, data="bell", exponent=-15) -> Case:
     N, C, H, W = x
-    inputs = {"x": Recipe(x, data=data), "weight": Recipe((C,), offset=1.0), "bias": Recipe((C,))}
+    inputs = {
+        "x": Recipe(x, data=data, exponent=exponent),
+        "weight": Recipe((C,), offset=1.0),
+        "bias": Recipe((C,)),
+    }
     name = f"group_norm/f32/{label}-n{N}-c{C}-h{H}-w{W}-g{num_groups}"
     return Case(name, "group_norm", inputs, {"num_groups": num_groups, "eps": eps})
 
@@ -175,6 +179,7 @@ GROUP_NORM = Operation(
         _case("vae", (1, 96, 6, 11), eps=1e-6),
         _case("tiny", (2, 64, 6, 5), data="tiny"),
         _case("mean", (2, 64, 6, 5), data="shifted"),
+        _case("loud", (2, 64, 5, 6), exponent=-6),
         _case("groups", (3, 33, 4, 5), num_groups=11),
         _case("outliers", (1, 64, 8, 6), data="outliers"),
         # What an engine may keep as [N, C].

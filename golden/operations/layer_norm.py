@@ -12,8 +12,8 @@ def _run(a, inputs, params):
     return a.layer_norm(values(a, inputs["x"]), weight, bias, params["eps"])
 
 
-def _case(label: str, x: tuple[int, ...], affine=True, eps=1e-5, data="bell") -> Case:
-    inputs = {"x": Recipe(x, data=data)}
+def _case(label: str, x: tuple[int, ...], affine=True, eps=1e-5, data="bell", exponent=-15) -> Case:
+    inputs = {"x": Recipe(x, data=data, exponent=exponent)}
     if affine:
         inputs |= {"weight": Recipe(x[-1:], offset=1.0), "bias": Recipe(x[-1:])}
     return Case(f"layer_norm/f32/{label}-x{'x'.join(map(str, x))}", "layer_norm", inputs, {"eps": eps})
@@ -33,6 +33,7 @@ LAYER_NORM = Operation(
         _case("awkward", (33, 77)),
         _case("bare", (2, 33, 320), affine=False, eps=1e-6),
         _case("tiny", (33, 320), data="tiny"),
+        _case("loud", (5, 260), exponent=-6),
         _case("mean", (20, 132), data="shifted"),
     ),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from refsd.golden.block_mutants import block_mutants
-from refsd.golden.bounds import Run, bias_of, products
+from refsd.golden.bounds import Run, bias_of, sums
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
 from refsd.golden.operation import Mutant, Operation, optional, values
@@ -41,7 +41,7 @@ def _bound(run: Run) -> Bound:
     terms.add((x + dx) @ dW.T, np.sqrt((x + dx) ** 2 @ (dW**2).T / 3)).add(db)
     absolute = (x + dx) @ (W + dW).T + b + db
     squares = (x + dx) ** 2 @ ((W + dW) ** 2).T + b**2
-    terms.add(*products(run.u, W.shape[1], absolute, squares, run.truth))
+    terms.add(*sums(run, "linear", W.shape[1], absolute, squares, run.truth, through))
     return run.rounded(terms)
 
 
@@ -164,6 +164,8 @@ LINEAR = Operation(
         _case("small", "f32", (7, 132), 33, bias=False, exponent=-45),
         _case("wide", "f32", (7, 132), 33, x_data="wide"),
         _case("positive", "f32", (7, 320), 33, x_data="positive"),
+        # Inputs that float16 holds, outputs beyond 65504.
+        _case("loud", "f16", (7, 640), 77, exponent=-1),
         *(_case("tokens", t, (20, 256), 33) for t in _RARE),
         *(_case("tokens", t, (9, 256), 20) for t in (*_FEW_BITS, *_FLOAT8)),
         *(_case("mean", t, (20, 256), 33, offset=8.0) for t in ("q4_1", "q5_1", "q4_k")),

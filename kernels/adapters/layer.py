@@ -13,9 +13,9 @@ def as_it_is(x):
     return x
 
 
-def convolve(x, weight, stride, padding):
+def convolve(x, weight, stride, padding, matmul=np.matmul):
     """Call conv2d_im2col without a bias."""
-    return conv2d_im2col(x, weight, np.zeros(len(weight), x.dtype), stride, padding)
+    return conv2d_im2col(x, weight, np.zeros(len(weight), x.dtype), stride, padding, matmul=matmul)
 
 
 class Linear(NamedTuple):
@@ -25,18 +25,20 @@ class Linear(NamedTuple):
     bias:       [O] or None
     activation: rounds the input of a product as the engine does; the identity if it does not round
     settled:    rounds a stored result as the engine does; the identity if it does not round
+    matmul:     np.matmul, or another with its arguments whose sums accumulate as the engine's do
     """
 
     weight: np.ndarray
     bias: np.ndarray | None = None
     activation: Callable[[np.ndarray], np.ndarray] = as_it_is
     settled: Callable[[np.ndarray], np.ndarray] = as_it_is
+    matmul: Callable[..., np.ndarray] = np.matmul
 
     axis = -1  # of the channels, in x and in the output
 
     def apply(self, x, weight):
         """Apply any weight [O', I'] to x [..., I'], without a bias. -> [..., O']"""
-        return linear(self.activation(x), weight)
+        return linear(self.activation(x), weight, matmul=self.matmul)
 
     def channels(self, values):
         """[O] as it is broadcast over an output."""

@@ -147,5 +147,5 @@ def _right(h, chain, layer: Linear):
 def _left(chain, h, layer: Linear):
     """Compute W1 h [T, O1, B] from h [T, I1, B], as one product for each token."""
     for w in chain:
-        h = np.matmul(w, layer.activation(h))
+        h = layer.matmul(w, layer.activation(h))
     return h

@@ -12,6 +12,7 @@ PROFILES = (
     "torch-bf16",
     "torch-tf32",
     "torch-bf16-products",
+    "torch-f16-sums",
     "torch-f32-channels-last",
     "torch-f16-channels-last",
     "torch-bf16-channels-last",

@@ -170,6 +170,8 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
 
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
+# Method -> Numerics.sums' name of its products.
+_SUMS = {"linear": "linear", "text_projection": "linear", "conv2d": "conv", "attention": "attention"}
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 
@@ -219,7 +221,10 @@ class Observed(Arithmetic):
         self._inside = False
         self._measures = instead is None
         # An engine with nothing rounded between operations, which sums as the declared one.
-        self.float32 = replace(FLOAT32, one_pass=numerics.one_pass)
+        factors = {"conv" if op == "conv" else "products": "f16" for op in numerics.sums}
+        self.float32 = replace(FLOAT32, one_pass=numerics.one_pass, sums=numerics.sums, **factors)
+        # Float16's half unit, where sums accumulate in it; their roundings are fewer by their steps.
+        self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
         self._angles: list[tuple[np.ndarray, dict[str, Any]]] = []
 
     def rope_angles(self, ids, axes_dim, theta):
@@ -248,7 +253,8 @@ class Observed(Arithmetic):
         if self._inside:
             return right()
         self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
-        self.losses.append(_UNIT * math.sqrt(_ROWS[method].terms(arguments) / 2))
+        unit = self._summed.get(_SUMS.get(method, ""), _UNIT)
+        self.losses.append(unit * math.sqrt(_ROWS[method].terms(arguments) / 2))
         shown = len(self.ops) - 1 == self._at and self._instead is not None
         if shown and _ROWS[method].op == "rope":
             arguments = self._with_ids(method, arguments)

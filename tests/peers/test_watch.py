@@ -60,6 +60,16 @@ def test_an_honest_module_is_right(engines, name, variant):
     assert f"{type(model).__name__}: " in said[0] and "1 further call not judged" in said[0]
 
 
+def test_numbers_that_float16_does_not_hold_are_placed(engines):
+    model, call = living(engines["torch-f16"], "flux-vae/vae-decoder/loud")
+    with refsd.watch(model, show=None) as report:
+        call()
+    first = report.first
+    assert first is not None and first.place == "decoder.up.0.block.0.nin_shortcut", str(report)
+    assert first.module == "decoder.up_blocks.3.resnets.0.conv_shortcut"
+    assert "overflow in the honest run too" in first.reason
+
+
 def _eps(model):
     model.encoder.layers[1].layer_norm1.eps = 1e-6
 

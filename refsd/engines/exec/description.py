@@ -12,7 +12,7 @@ from refsd.golden.wording import did_you_mean
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.deviations import DEVIATIONS, EPS, SETTABLE, Deviation
 from refsd.numerics.printable import printable
-from refsd.numerics.profiles import DTYPES, PROFILES, Numerics
+from refsd.numerics.profiles import DTYPES, PROFILES, Float16Sums, Numerics
 from refsd.numerics.tensor import SCALAR_TYPES
 
 # Names are printed in reports and JUnit files. (\Z, because "$" also matches before a final newline.)
@@ -27,6 +27,13 @@ class DeviationText(msgspec.Struct, forbid_unknown_fields=True):
     sets: dict[str, Any]
     what: str
     source: str = ""
+
+
+class _Sums(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields of profiles.Float16Sums."""
+
+    step: int = 1
+    run: int = 0
 
 
 class Offer(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,12 +120,13 @@ _ALLOWED = {
     "convolution": ("im2col", "direct", "winograd-f16"),
 }
 _ONE_PASS = ("group_norm", "layer_norm")
+_SUMMED = ("linear", "conv", "attention")
 
 
 def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
     changes: dict[str, Any] = {"like": said} if isinstance(said, str) else dict(said)
     like = PROFILES[_one_of("numerics", changes.pop("like", "float32"), tuple(PROFILES))]
-    rounded, one_pass = changes.pop("activations", None), changes.pop("one_pass", None)
+    rounded, one_pass, sums = (changes.pop(field, None) for field in ("activations", "one_pass", "sums"))
     for field, value in changes.items():
         _one_of(f"numerics {field}", value, _ALLOWED[_one_of("numerics field", field, tuple(_ALLOWED))])
     if rounded is not None:
@@ -132,7 +140,25 @@ def _numerics(said: str | dict[str, Any], program: str) -> Numerics:
         if not isinstance(one_pass, list):
             raise EngineFailure("description.json: numerics one_pass: expected a list of norms")
         changes["one_pass"] = tuple(_one_of("numerics one_pass", norm, _ONE_PASS) for norm in one_pass)
-    return replace(like, name=program, **changes) if changes else like
+    if sums is not None:
+        changes["sums"] = _sums(sums)
+    try:
+        return replace(like, name=program, **changes) if changes else like
+    except ValueError as error:
+        raise EngineFailure(f"description.json: numerics: {error}") from None
+
+
+def _sums(said: Any) -> dict[str, Float16Sums]:
+    """{"linear": {"step": 16, "run": 0}, ...}"""
+    try:
+        sums = msgspec.convert(said, dict[str, _Sums])
+    except msgspec.ValidationError as error:
+        raise EngineFailure(f"description.json: numerics sums: {error}") from None
+    for op, how in sums.items():
+        _one_of("numerics sums of", op, _SUMMED)
+        if how.step < 1 or how.run < 0:
+            raise EngineFailure(f"description.json: numerics sums of {op}: expected step >= 1 and run >= 0")
+    return {op: Float16Sums(how.step, how.run) for op, how in sums.items()}
 
 
 def _one_of(what: str, value, allowed: tuple):

@@ -17,7 +17,7 @@ from refsd.golden.engine import EngineFailure
 from refsd.golden.recipe import Recipe
 from refsd.golden.store import Store
 from refsd.judges import judges
-from refsd.numerics.profiles import FLOAT64, GGML_CPU
+from refsd.numerics.profiles import FLOAT64, GGML_CPU, Float16Sums
 from refsd.numerics.tensor import stored
 from refsd.weights import recipes
 
@@ -317,6 +317,7 @@ def test_declarations(program):
         "silu": {"types": ["f16"], "numerics": "ggml-cpu", "deviations": ["sdcpp/gelu-tanh", own]},
         "linear": {"numerics": {"like": "ggml-cpu", "activations": {"q8_0": "q8_0"}, "conv": None}},
         "group_norm": {"numerics": {"like": "torch-f32", "one_pass": ["group_norm"]}},
+        "attention": {"numerics": {"like": "torch-f16", "sums": {"attention": {"step": 16, "run": 64}}}},
     }
     engine = program(description=repr({"ops": ops, "numerics": "torch-f16"}))
     assert engine.refuses(SILU) == "test takes no f32 in silu"
@@ -324,6 +325,7 @@ def test_declarations(program):
     assert engine.numerics(SILU) is GGML_CPU
     assert [d.name for d in engine.deviations(SILU)] == ["sdcpp/gelu-tanh", "mine/eps"]
     assert engine.numerics(Case("group_norm", "group_norm", {})).one_pass == ("group_norm",)
+    assert engine.numerics(Case("attention", "attention", {})).sums == {"attention": Float16Sums(16, 64)}
     linear = engine.numerics(Case("linear", "linear", {}))
     assert (linear.name, linear.conv, linear.gelu, dict(linear.activations)) == (
         "test",
@@ -360,6 +362,10 @@ def own(op, **sets):
             "numerics one_pass ['silu'] is not known: expected one of group_norm",
         ),
         ({"numerics": {"activations": 3}}, "expected weight type -> type"),
+        ({"numerics": {"like": "torch-f16", "sums": {"silu": {}}}}, "numerics sums of 'silu' is not known"),
+        ({"numerics": {"like": "torch-f16", "sums": {"linear": {"step": 0}}}}, "expected step >= 1 and run >= 0"),
+        ({"numerics": {"like": "torch-f16", "sums": {"linear": {"steps": 1}}}}, "numerics sums"),
+        ({"numerics": {"sums": {"linear": {}}}}, 'have float16 factors: expected products "f16"'),
         ({"ops": {"silu": {"deviations": ["none"]}}}, "deviation 'none'"),
         (own("silu", eps=1e-6), "mine/own sets silu eps, expected one of group_norm eps"),
         (own("gelu", approximate=[]), "sets gelu approximate to [], expected one of none, tanh"),

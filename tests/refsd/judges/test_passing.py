@@ -8,14 +8,12 @@ import pytest
 from refsd.cases import CASES
 from refsd.golden.judge import Standard
 from refsd.judges import model as page
-from refsd.judges.model import ModelJudge
 from refsd.judges.model_mutants import MUTANTS
 from refsd.judges.observed import Observed
 from refsd.judges.scattered import Scattered
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
-from refsd.weights import recipes
 
 pytestmark = pytest.mark.jitted  # whole models
 
@@ -24,17 +22,6 @@ PLACES = {
     "clip-l/clip/ended": "text_model.encoder.layers.1.mlp.fc1",
     "flux-dev/flux/quiet": "single_blocks.0.linear2",
 }
-
-
-@pytest.fixture(scope="module")
-def kind(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-
-    def give(model, layout):
-        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
-        return path if path.exists() else recipes.make(model, path, layout)
-
-    return ModelJudge(give)
 
 
 def layers(kind, name, numerics):

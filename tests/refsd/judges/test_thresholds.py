@@ -11,25 +11,12 @@ from refsd.cli import app
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import judge_output
 from refsd.judges import thresholds as page
-from refsd.judges.model import ModelJudge
 from refsd.judges.thresholds import KINDS, _bench, _smallest, thresholds
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, GGML_CPU, TORCH_F16
-from refsd.weights import recipes
 
 pytestmark = pytest.mark.jitted  # whole models
 NAME = "clip-l/clip/ended"
-
-
-@pytest.fixture(scope="module")
-def kind(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-
-    def give(model, layout):
-        path = folder / f"{model.family}-{model.type}-{model.quiet}.safetensors"
-        return path if path.exists() else recipes.make(model, path, layout)
-
-    return ModelJudge(give)
 
 
 def seen(kind, name, numerics, change, size):
