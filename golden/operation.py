@@ -71,8 +71,10 @@ class Operation(NamedTuple):
         return full
 
     def answer(self, arithmetic: Arithmetic, inputs: Inputs, params: Params) -> np.ndarray:
-        """y under the arithmetic's numerics. Raises BadInput, see `complete`."""
-        return self.run(arithmetic, inputs, self.complete(inputs, params))
+        """y under the arithmetic's numerics, in which it may overflow. Raises BadInput, see `complete`."""
+        full = self.complete(inputs, params)
+        with np.errstate(over="ignore"):
+            return self.run(arithmetic, inputs, full)
 
     def bound_of(self, numerics: Numerics, inputs: Inputs, params: Params, truth: np.ndarray) -> Bound:
         """Error bound of "y" under the numerics. truth: the float64 answer. Raises BadInput, see `complete`."""

@@ -43,7 +43,8 @@ def complete(op: str, inputs: Inputs, params: Params) -> dict[str, Any]:
 
 def run(op: str, arithmetic: Arithmetic, inputs: Inputs, params: Params) -> dict[str, np.ndarray]:
     """Answer one operation under the arithmetic's numerics. Raises BadInput, see `complete`."""
-    return {"y": OPERATIONS[op].run(arithmetic, inputs, complete(op, inputs, params))}
+    full = complete(op, inputs, params)
+    return {"y": OPERATIONS[op].answer(arithmetic, inputs, full)}
 
 
 def bound(op: str, numerics: Numerics, inputs: Inputs, params: Params, truth: np.ndarray) -> Bound:
