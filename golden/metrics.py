@@ -111,16 +111,18 @@ def measure(
         each = None if spread is None else spread[None]
         one = measure(name, found[None], truth[None], np.asarray(honest)[None], bound, 0, least, each)
         return msgspec.structs.replace(one, shape=(), found=())
-    found, honest = found.astype(np.float64), honest.astype(np.float64)
+    found, honest = np.asarray(found, np.float64), np.asarray(honest, np.float64)
     limit, spread = _scale(truth, honest, bound, least, spread)
-    free = np.isinf(limit)
-    odd = ~free & ~np.isfinite(found) & (found != truth) & ~(np.isnan(found) & np.isnan(truth))
-    odd |= ~free & ~np.isfinite(truth) & np.isfinite(found)
-    skip = free | ~np.isfinite(truth)
-    z, h = _units(found, truth, limit, skip | odd), _units(honest, truth, limit, skip | ~np.isfinite(honest))
-    engine = _errors(z, truth, channel)
-    typical = np.divide(spread, limit, out=np.zeros_like(limit), where=(limit > 0) & ~free)
-    typical[skip] = 0.0
+    free, finite, known = np.isinf(limit), np.isfinite(found), np.isfinite(truth)
+    odd = np.zeros(truth.shape, bool)
+    if not (finite.all() and known.all()):
+        odd = ~free & ~finite & (found != truth) & ~(np.isnan(found) & np.isnan(truth))
+        odd |= ~free & ~known & finite
+    skip = free | ~known
+    e, relative = _difference(found, truth, skip | odd)
+    near, honest_relative = _difference(honest, truth, skip | ~np.isfinite(honest))
+    signs = np.nan_to_num(np.sign(np.atleast_1d(truth)))
+    engine = _errors(_units(e, limit), signs, channel)
     at = engine.at
     return Metrics(
         name,
@@ -132,14 +134,14 @@ def measure(
         bounded=bound is not None,
         groups=(bound.groups if bound is not None else 0) or _groups(truth.shape, channel),
         engine=engine,
-        honest=_errors(h, truth, channel),
-        typical=_errors(typical, truth, channel),
+        honest=_errors(_units(near, limit), signs, channel),
+        typical=_typical(spread, limit, skip, signs, channel),
         error=_finite(found[at]) - _finite(truth[at]) if truth.size else 0.0,
         truth=_finite(truth[at]) if truth.size else 0.0,
         found_value=_finite(found[at]) if truth.size else 0.0,
         limit=_finite(limit[at]) if truth.size else 0.0,
-        relative_l2=_relative(found, truth, skip | odd),
-        honest_relative_l2=_relative(honest, truth, skip | ~np.isfinite(honest)),
+        relative_l2=relative,
+        honest_relative_l2=honest_relative,
     )
 
 
@@ -159,34 +161,65 @@ def _scale(
 ) -> tuple[np.ndarray, np.ndarray]:
     if bound is not None:
         return bound.limit, bound.spread
-    error = np.where(np.isfinite(honest) & np.isfinite(truth), honest - truth, 0.0)
-    size = math.sqrt(float(np.mean(np.where(np.isfinite(truth), truth, 0.0) ** 2))) if truth.size else 0.0
-    usual = error**2
+    error = _where(np.isfinite(honest) & np.isfinite(truth), honest - truth)
+    size = math.sqrt(float(np.mean(np.square(_where(np.isfinite(truth), truth))))) if truth.size else 0.0
+    usual = np.square(error)
     if spread is not None and spread.size:
         usual = np.maximum(usual, spread**2)[spread <= _LARGE * np.median(spread)]
     # An honest run may have no error at all, as one in float64.
     unit = max(math.sqrt(float(np.mean(usual))) if usual.size else 0.0, size * least)
-    limit = np.full(truth.shape, unit)
-    limit = limit if spread is None else np.maximum(limit, spread)
+    limit = np.broadcast_to(unit, truth.shape) if spread is None else np.maximum(unit, spread)
     return limit, limit
 
 
-def _units(y, truth, limit, skip) -> np.ndarray:
+def _where(use: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """y, with 0 where it is not used."""
+    return y if use.all() else np.where(use, y, 0.0)
+
+
+def _difference(y: np.ndarray, truth: np.ndarray, skip: np.ndarray) -> tuple[np.ndarray, float]:
+    """y - truth, with 0 at what is skipped; and its L2 norm as a share of the truth's."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        e = _where(~skip, y - truth)
+        size = _norm(_where(~skip, truth))
+        return e, _finite(_norm(e) / size) if size else 0.0
+
+
+def _norm(y: np.ndarray) -> float:
+    """L2; summed in one thread: its bits do not depend on their number, and nothing waits for a second one."""
+    return math.sqrt(float(np.einsum("i,i->", y.ravel(), y.ravel())))
+
+
+def _units(e: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """e in units of the limit, within what stands for infinity; no error is none in any unit."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        e = np.where(skip, 0.0, y - truth)
-        z = np.where(e == 0, 0.0, e / limit)
+        z = e / limit
+        if (np.abs(z) <= INFINITE).all():
+            return z
+        z = np.where(e == 0, 0.0, z)
     return np.clip(np.nan_to_num(z, nan=INFINITE, posinf=INFINITE, neginf=-INFINITE), -INFINITE, INFINITE)
 
 
-def _errors(z: np.ndarray, truth: np.ndarray, channel: int) -> Errors:
+def _typical(spread: np.ndarray, limit: np.ndarray, skip: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
+    """The errors of independent roundings."""
+    if spread is limit and limit.size and (limit > 0).all() and not skip.any():
+        # 1 everywhere.
+        at = (0,) * limit.ndim
+        return Errors(1.0, at, 1.0, 1.0, float(signs.mean()), 1.0, 0, 1.0, at[1:])
+    typical = np.divide(spread, limit, out=np.zeros_like(limit), where=(limit > 0) & ~np.isinf(limit))
+    return _errors(np.where(skip, 0.0, typical), signs, channel)
+
+
+def _errors(z: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
+    """Statistics of z. signs: of the truth"""
     if z.size == 0:
         return Errors(0.0, (), 0.0, 0.0, 0.0, 0.0, 0, 0.0, ())
     z = np.atleast_1d(z)
     channel %= z.ndim
-    at = _index(np.abs(z))
-    square = np.moveaxis(z**2, channel, 0)
-    channels = np.sqrt(square.reshape(square.shape[0], -1).mean(axis=1))
-    tiles = square.mean(axis=0)
+    square = np.square(z)
+    at = _index(square)
+    channels = np.sqrt(square.mean(axis=tuple(axis for axis in range(z.ndim) if axis != channel)))
+    tiles = square.mean(axis=channel)
     # The two last axes that are left are cut into tiles; every step of the others is one of its own.
     for axis in range(max(tiles.ndim - 2, 0), tiles.ndim):
         starts = np.arange(0, tiles.shape[axis], _TILE)
@@ -196,11 +229,11 @@ def _errors(z: np.ndarray, truth: np.ndarray, channel: int) -> Errors:
     first = max(tiles.ndim - 2, 0)
     tile_at = tuple(i * _TILE if a >= first else i for a, i in enumerate(_index(tiles)))
     return Errors(
-        worst=float(np.abs(z).max()),
+        worst=abs(float(z[at])),
         at=at,
-        rms=math.sqrt(float(np.mean(z**2))),
+        rms=math.sqrt(float(np.mean(square))),
         bias=float(z.mean()),
-        gain=float((z * np.nan_to_num(np.sign(np.atleast_1d(truth)))).mean()),
+        gain=float((z * signs).mean()),
         channel=float(channels.max()),
         channel_at=int(channels.argmax()),
         tile=math.sqrt(float(tiles.max())),
@@ -221,10 +254,3 @@ def _index(x: np.ndarray) -> tuple[int, ...]:
 
 def _finite(x) -> float:
     return float(np.clip(np.nan_to_num(x, nan=INFINITE), -INFINITE, INFINITE))
-
-
-def _relative(y, truth, skip) -> float:
-    y, truth = np.where(skip, 0.0, y), np.where(skip, 0.0, truth)
-    size = float(np.linalg.norm(truth))
-    with np.errstate(over="ignore"):
-        return _finite(np.linalg.norm(y - truth) / size) if size else 0.0

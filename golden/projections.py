@@ -12,7 +12,7 @@ counts where it is larger. Where random roundings are at hand, so does the RMS o
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -124,25 +124,50 @@ def _along(tap: _Tap, name: str, effect: np.ndarray, least: float, runs) -> Proj
     if not size or not np.isfinite(size):
         return None
     d = tap.laid_out(effect)
-    square = d * d
-    total = float(square.sum())
-    if min(_many(_block_sums(square, axis)) for axis in (0, 1)) < _FEWEST:
+    squares = _sums(d, d)
+    total = float(squares.channels.sum())
+    if min(_many(_blocks(of)) for of in squares) < _FEWEST:
         return None
-    s, h = (float((e * d).sum()) / total for e in (tap.error, tap.honest))
-    error = max(_error((e - at * d) * d) / total for e, at in ((tap.error, s), (tap.honest, h)))
-    error = max(error, _of_runs([float((run * d).sum()) / total for run in runs]))
+    products = [_sums(e, d) for e in (tap.error, tap.honest)]
+    s, h = (float(of.channels.sum()) / total for of in products)
+    error = max(
+        _error(_scores(e, d, at), of, squares, at) / total
+        for e, of, at in zip((tap.error, tap.honest), products, (s, h), strict=True)
+    )
+    error = max(error, _of_runs([float(_sums(run, d).channels.sum()) / total for run in runs]))
     return Projection(name, s, error, h, _LOST * least * tap.rms / size)
 
 
-def _error(scores: np.ndarray) -> float:
-    """The standard deviation of the sum of scores [channels, positions], whose blocks hang together."""
-    sums = [_block_sums(scores, axis) for axis in (0, 1)]
+class _Sums(NamedTuple):
+    """Sums of a product [channels, positions]: over the positions of each channel, over the channels of each."""
+
+    channels: np.ndarray
+    positions: np.ndarray
+
+
+def _sums(x: np.ndarray, y: np.ndarray) -> _Sums:
+    return _Sums(np.einsum("cp,cp->c", x, y), np.einsum("cp,cp->p", x, y))
+
+
+def _scores(e: np.ndarray, d: np.ndarray, size: float) -> float:
+    """The sum of squares of (e - size d) d."""
+    scores = np.multiply(d, -size)
+    scores += e
+    scores *= d
+    return float(np.einsum("cp,cp->", scores, scores))
+
+
+def _error(squared: float, products: _Sums, squares: _Sums, size: float) -> float:
+    """The standard deviation of the sum of scores (e - size d) d [channels, positions], whose blocks hang together.
+
+    squared: the sum of squared scores; products: sums of e d; squares: sums of d d
+    """
+    sums = [_blocks(of - size * square) for of, square in zip(products, squares, strict=True)]
     apart = [float((of * of).sum()) * len(of) / (len(of) - 1) for of in sums]
-    return math.sqrt(max(*apart, sum(apart) - float((scores * scores).sum())))
+    return math.sqrt(max(*apart, sum(apart) - squared))
 
 
-def _block_sums(of: np.ndarray, axis: int) -> np.ndarray:
-    sums = of.sum(axis=1 - axis)
+def _blocks(sums: np.ndarray) -> np.ndarray:
     return np.add.reduceat(sums, np.linspace(0, len(sums), min(len(sums), _BLOCKS), endpoint=False).astype(int))
 
 
@@ -159,37 +184,59 @@ def _of_runs(sizes: Sequence[float]) -> float:
 def _parts(tap: _Tap, least: float, runs) -> Iterator[Projection]:
     """The gain of the channel, and of the tile, that is wrong most clearly. A tile has all channels."""
     channels, positions = tap.truth.shape
-    if positions >= _ELEMENTS and channels > 1:
-        yield _worst(tap, least, lambda y: y.sum(axis=1), lambda c: f"gain of channel {c}", runs)
     high, wide = tap.grid[-2:] if len(tap.grid) > 1 else (1, *tap.grid)
     rows, columns = np.arange(0, high, _TILE), np.arange(0, wide, _TILE)
 
-    def tiles(y):
-        over = np.add.reduceat(y.sum(axis=0).reshape(-1, high, wide), rows, axis=1)
+    def tiles(sums: _Sums) -> np.ndarray:
+        over = np.add.reduceat(sums.positions.reshape(-1, high, wide), rows, axis=1)
         return np.add.reduceat(over, columns, axis=2).ravel()
 
     def name(i):
         row, column = divmod(i % (len(rows) * len(columns)), len(columns))
         return f"gain of the tile at [{rows[row]}, {columns[column]}]"
 
+    parts = []
+    if positions >= _ELEMENTS and channels > 1:
+        parts.append((lambda sums: sums.channels, lambda c: f"gain of channel {c}"))
     if channels >= _ELEMENTS and positions > _TILE:
-        yield _worst(tap, least, tiles, name, runs)
+        parts.append((tiles, name))
+    if not parts:
+        return
+    d = tap.truth
+    squares = _sums(d, d)
+    errors = [(_sums(e, d), _sums(e, e)) for e in (tap.error, tap.honest)]
+    scattered = [_sums(run, d) for run in runs]
+    counts = _Sums(np.full(channels, float(positions)), np.full(positions, float(channels)))
+    for summed, name_of in parts:
+        of_errors = [(summed(products), summed(own)) for products, own in errors]
+        yield _worst(least, summed(squares), summed(counts), of_errors, [summed(run) for run in scattered], name_of)
 
 
-def _worst(tap: _Tap, least: float, summed, name, runs) -> Projection:
-    """summed: [channels, positions] -> a sum for each part; name: a part's number -> its name"""
-    d, counts = tap.truth, summed(np.ones_like(tap.truth))
-    total = summed(d * d)
+def _worst(
+    least: float,
+    total: np.ndarray,
+    counts: np.ndarray,
+    errors: Sequence[tuple[np.ndarray, np.ndarray]],
+    scattered: Sequence[np.ndarray],
+    name: Callable[[int], str],
+) -> Projection:
+    """The gain of the worst part. Of each part d = truth; e = the engine's error, then the honest run's.
+
+    total:     sums of d d; counts: of 1
+    errors:    sums of e d, and of e e
+    scattered: sums of r d, r being the errors of the runs with random roundings
+    name:      a part's number -> its name
+    """
     known = np.where(total > 0, total, np.inf)
     noise, sizes = np.zeros_like(known), []
-    for e in (tap.error, tap.honest):
-        sizes.append(summed(e * d) / known)
-        rest = (summed(e * e) - sizes[-1] ** 2 * total) / counts
+    for products, squares in errors:
+        sizes.append(products / known)
+        rest = (squares - sizes[-1] ** 2 * total) / counts
         noise = np.maximum(noise, np.maximum(rest, np.median(rest)))
     s, h = sizes
     error = np.sqrt(noise / known)
     least = _LOST * least
     allowed = np.maximum(np.maximum(_SIGNIFICANT_PART * error, _HONEST * np.abs(h)), least)
     i = int(np.argmax(np.abs(s) / allowed))
-    scattered = _of_runs([float(summed(run * d)[i] / known[i]) for run in runs])
-    return Projection(name(i), float(s[i]), max(float(error[i]), scattered), float(h[i]), least, _SIGNIFICANT_PART)
+    own = max(float(error[i]), _of_runs([float(run[i] / known[i]) for run in scattered]))
+    return Projection(name(i), float(s[i]), own, float(h[i]), least, _SIGNIFICANT_PART)

@@ -9,9 +9,12 @@ from naive import combine as naive
 
 from refsd.kernels.combine import combine
 
+# Each number of axes is a compilation of its own.
+SHAPES = st.sampled_from([0, 1, 4]).flatmap(lambda n: array_shapes(min_dims=n, max_dims=n, max_side=4))
+
 
 @given(
-    shape=array_shapes(min_dims=0, max_dims=5, max_side=4),
+    shape=SHAPES,
     k=st.integers(1, 9),
     seed=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from([np.float32, np.float64]),
@@ -62,7 +65,8 @@ def test_the_arrays_are_left_alone():
 @pytest.mark.parametrize("other", [(4, 3), (12,), (3, 1), (3, 4, 1), ()])
 def test_shapes_must_be_equal(other):
     """Not of equal size alone, and nothing is broadcast: the loop would read beyond the smaller array."""
-    for place in range(2, 7):
+    # Each mix of numbers of axes is a compilation of its own.
+    for place in range(2, 7) if len(other) == 2 else (2, 6):
         arrays = [np.ones((3, 4))] * (place - 1) + [np.ones(other)]
         with pytest.raises(ValueError, match="differ in shape"):
             combine([1.0] * place, arrays)

@@ -85,7 +85,8 @@ def test_any_eta_is_numbers_or_a_refusal(name, eta):
     """A flow's step with an eta above 1 may go below 0."""
     flow = name.startswith("flow ")
     x = np.linspace(-2, 3, 6).reshape(1, 1, 2, 3)
-    for n in (2, 3, 9):
+    # dpm_adaptive reads the first and the last sigma alone.
+    for n in (9,) if name.endswith("dpm_adaptive") else (2, 3, 9):
         sigmas = np.linspace(0.98, 0.02, n) if flow else np.geomspace(14.6146, 0.0291675, n)
         run = lambda: EVERY[name](denoiser(name), x, sigmas, independent(Philox(1), x.shape), eta=eta)  # noqa: B023
         if eta > 1 and flow and name.removeprefix("flow ") in NOT_BELOW_0:

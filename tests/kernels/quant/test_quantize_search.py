@@ -24,6 +24,10 @@ ON_GRID = {
 }
 
 
+# Without the JIT a block takes a tenth of a second: there the recorded bits of test_quantize_ggml.py are enough.
+searches = pytest.mark.jitted
+
+
 def bell(name, n, seed=0):
     return np.random.default_rng(seed).standard_normal((n, BLOCK_TYPES[name].block)).astype(np.float32)
 
@@ -34,6 +38,7 @@ def pack(name, x):
     return kind.quantize(x, np.ones(kind.block)) if name in NEEDS else kind.quantize(x)
 
 
+@searches
 @pytest.mark.parametrize("name", [*naive.SIMPLE, *ON_GRID])
 def test_beats_plain_rounding(name):
     """Each in the measure that it minimises, or nearly: with importance, and without."""
@@ -63,6 +68,7 @@ def test_without_a_search(name, plain):
     assert np.allclose(BLOCK_TYPES[name].dequantize(BLOCK_TYPES[name].quantize(x)), plain(x), rtol=1e-3, atol=0)
 
 
+@searches
 @pytest.mark.parametrize("name", SEARCHED)
 def test_a_heavy_column_is_kept_better(name):
     kind, x = BLOCK_TYPES[name], bell(name, 6)
@@ -72,6 +78,7 @@ def test_a_heavy_column_is_kept_better(name):
     assert heavy(kind.quantize(x, importance)) < 0.9 * heavy(kind.quantize(x, np.ones(kind.block)))
 
 
+@searches
 @pytest.mark.parametrize("name", BLOCK_TYPES)
 def test_blocks_are_packed_alone(name):
     """In any order and number, whatever stands beside them."""
@@ -82,6 +89,7 @@ def test_blocks_are_packed_alone(name):
     assert pack(name, x[:0]).shape == (0, BLOCK_TYPES[name].bytes)
 
 
+@searches
 @pytest.mark.parametrize("name", sorted(set(BLOCK_TYPES) - {"nvfp4"}))
 def test_a_power_of_two_moves_only_the_scale(name):
     """Every product, sum and quotient scales exactly: the codes stay. The sizes keep float16 scales normal."""
@@ -89,6 +97,7 @@ def test_a_power_of_two_moves_only_the_scale(name):
     assert (expand(pack(name, 32 * x)) == 32 * expand(pack(name, x))).all()
 
 
+@searches
 @pytest.mark.parametrize("name", SEARCHED)
 def test_importance_repeats_row_after_row(name):
     kind, x = BLOCK_TYPES[name], bell(name, 4)
