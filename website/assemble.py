@@ -10,6 +10,7 @@ from pathlib import Path
 import code_pages
 import diagrams
 import lookup
+import tolerance
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
@@ -25,7 +26,6 @@ _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 def assemble(source: Path) -> None:
     shutil.copytree(HERE / "pages", source)
-    shutil.copytree(HERE / "static", source / "static")
     shutil.copy(ROOT / "docs" / "engine-fails.svg", source / "engine-fails.svg")
     linked: set[str] = set()
     for name in PAGES:
@@ -40,8 +40,9 @@ def assemble(source: Path) -> None:
         _write(source / name, json.dumps(notebook))
     code = code_pages.write(ROOT, source, linked)
     _name_files(source / "kernels" / "README.md", code)
-    for name, text in {**lookup.pages(), **diagrams.pages()}.items():
+    for name, text in {**lookup.pages(), **diagrams.pages(), **tolerance.pages()}.items():
         _write(source / name, text)
+    _place_others(source)
 
 
 def _write(path: Path, text: str) -> None:
@@ -74,6 +75,15 @@ def _led(text: str, name: str, source: Path, linked: set[str]) -> str:
         return shown.strip("[]")
 
     return _LINK.sub(led, text)
+
+
+def _place_others(source: Path) -> None:
+    """Put pages of docs/ that no page of the site names at the end of Look up."""
+    named = "\n".join(path.read_text(encoding="utf-8") for path in (HERE / "pages").glob("*.md"))
+    others = [page.removesuffix(".md") for page in PAGES if page.removesuffix(".md") not in named]
+    if others:
+        with (source / "lookup.md").open("a", encoding="utf-8") as page:
+            page.write("\n## More\n\n```{toctree}\n:maxdepth: 1\n\n" + "\n".join(others) + "\n```\n")
 
 
 def _from(name: str, target: str) -> str:

@@ -11,8 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import assemble
 import check_links
 import sphinx.cmd.build

@@ -7,8 +7,6 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"
 highlight_language = "none"
-# Prompts and outputs in pages are no language; notebooks bring their own.
-exclude_patterns = ["static"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "refsd"

@@ -100,7 +100,8 @@ def models() -> str:
 
 def types() -> str:
     parts = [
-        "# Block types\n\nThe formats of GGUF's blocks. Each name leads to the code that reads and writes it.\n\n"
+        "# Block types\n\nThe formats of GGUF's blocks. Each name leads to the code that reads and writes it; "
+        "[three of them](../learn/block.md) can be taken apart byte by byte.\n\n"
         "| type | number in a file | weights | bytes | bits a weight | importance matrix |\n"
         "|---|---|---|---|---|---|\n"
     ]
