@@ -26,9 +26,9 @@ def pages() -> dict[str, str]:
     return {
         "learn/tolerance.md": f"""# One tolerance, or a bound for each element
 
-Two engines compute SiLU of numbers over 24 octaves (`{CASE}`). The blue one computes in float32, as it says. The
-red one does too, but rounds results below {SMALL} to float16. Dots are errors, grey marks what float32 may lose there.
-Move the tolerance: at which does the wrong engine fail and the honest one pass?
+Two engines compute SiLU of numbers over 24 octaves (`{CASE}`). The teal one computes in float32, as it says. The
+red one does too, but rounds results below {SMALL} to float16. Dots are errors, grey marks what float32 may lose
+there. Move the tolerance: at which does the wrong engine fail and the honest one pass?
 
 ```{{raw}} html
 <div id="tolerance" class="living">

@@ -81,3 +81,23 @@ def test_no_tolerance_parts_the_two_engines_and_the_bound_does():
     )
     assert (data["honest"] <= data["bound"]).all()
     assert (data["wrong"] > data["bound"]).sum() > 50
+
+
+@needs_node
+def test_what_the_page_says_of_heun_and_euler():
+    script = """const S = require("./sampler.js");
+    const rms = (name, n) => {
+      const s = S.karras(n), fine = S.karras(400);
+      let sum = 0;
+      for (let seed = 1; seed <= 60; seed++) {
+        const normal = S.normals(seed), start = [normal() * s[0], normal() * s[0]];
+        const a = S.SOLVERS[name](start, s, normal).pop(), b = S.SOLVERS.heun(start, fine).pop();
+        sum += (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2;
+      }
+      return Math.sqrt(sum / 60);
+    };
+    const rows = [5, 8, 20].map(n => [rms("heun", n), rms("euler", 2 * n - 1), rms("dpmpp_2m", 2 * n - 1)]);
+    console.log(JSON.stringify(rows))"""
+    (h9, e9, m9), (h15, e15, m15), (h39, e39, m39) = node(script)
+    assert [f"{x:.2g}" for x in (h9, e9, h15, e15, e39 / h39)] == ["0.36", "0.2", "0.085", "0.11", "4.6"]
+    assert m9 < e9 and m15 < h15 and m39 < h39
