@@ -121,7 +121,7 @@ def _check_gguf(what: str, name: str, spec: Spec) -> None:
     elif len(name.encode()) > _GGUF_NAME:
         fault = f"has a name of {len(name.encode())} bytes, ggml reads {_GGUF_NAME}"
     elif spec.type in ("bool", "u8", "f8_e4m3", "f8_e5m2", "q2_0"):
-        fault = f"is {spec.type}, which GGUF has not"
+        fault = f"is {spec.type}, which refsd cannot write to GGUF"
     if fault:
         raise BadInput(f"{what}: {name} {fault}; write --format safetensors")
 
