@@ -14,6 +14,7 @@ PICKLE = "a Python pickle"
 SAFETENSORS = "a safetensors file"
 ZEROS = "zeros from its beginning on: was the download cut short?"
 JSON = "a JSON file"
+ERROR = "a server's error message in JSON, not the file: download it again, and log in if it asks for that"
 TEXT = "a text file"
 # Nothing that refsd reads is one of these.
 NEVER = LFS, PAGE
@@ -51,6 +52,7 @@ _MARKS = (
 )
 _MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|body|\?xml|!--|error|script)", re.IGNORECASE)
 _JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*("|\})|\[\s*["\[{\d\]-])')
+_ERROR = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"(error|message|detail|errors|statusCode)"\s*:', re.IGNORECASE)
 
 
 def kind(start: bytes) -> str:
@@ -67,6 +69,8 @@ def kind(start: bytes) -> str:
             return mark.kind
     if _MARKUP.match(start):
         return PAGE
+    if _ERROR.match(start):
+        return ERROR
     if _JSON.match(start):
         return JSON
     if not start.strip(b"\x00"):

@@ -1,4 +1,4 @@
-"""refsd diff: what changed from one conformance report to another."""
+"""refsd diff: what changed from one conformance report, or one weight file, to another."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import typer
 
 from refsd.golden.wording import counted
 
-_OLD = typer.Argument(help="conform.json of an earlier `refsd conform`.")
-_NEW = typer.Argument(help="conform.json of a later one.")
+_OLD = typer.Argument(help="conform.json of an earlier `refsd conform`; or a file or folder of weights.")
+_NEW = typer.Argument(help="conform.json of a later one; or a file or folder of weights, of any layout and type.")
 _FACTOR = typer.Option(
     2.0, min=1.01, help="A margin that grew so many times got worse. Margins below 0.1 count as 0.1."
 )
@@ -20,7 +20,13 @@ def register(app: typer.Typer) -> None:
 
 
 def diff(old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool = _JSON) -> None:
-    """Show what changed from one conformance report to another.
+    """Show what changed from one conformance report, or one weight file, to another.
+
+    Of weights, each tensor is the same, cast or requantised (with its relative
+    error), scaled, transposed, permuted, swapped with another, changed, or in
+    one file alone. The layouts and types of the files may differ: diffusers'
+    folder against a single file against GGUF. Exit code 1 if more than the
+    storage type differs.
 
     Worse is a case that fails and did not fail before, one that is no longer
     judged, a margin that grew by --factor, and an engine that is missing. Cases
@@ -36,6 +42,10 @@ def diff(old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool
     Exit code 0: nothing got worse. 1: something did. 2: bad input.
     """
     import msgspec
+
+    if _is_weights(old) or _is_weights(new):
+        _diff_weights(old, new, json)
+        return
 
     from refsd.reports.changes import compare
     from refsd.reports.stored import read
@@ -80,3 +90,45 @@ def _line(kind: str, change) -> None:
     )
     if kind == "worse" and change.reason:
         typer.echo(printable(f"        {change.reason}"))
+
+
+def _is_weights(path: Path) -> bool:
+    """Tell weights from a report, which is a JSON file."""
+    from refsd.golden.file_kinds import JSON, START, kind
+    from refsd.golden.input_file import open_input
+
+    if path.is_dir() or ".index." in path.name:
+        return True
+    with open_input(path, "a report of `refsd conform`, or weights") as file:
+        return kind(file.read(START)) != JSON and path.suffix != ".json"
+
+
+def _diff_weights(old: Path, new: Path, json: bool) -> None:
+    import msgspec
+
+    from refsd.cli.bar import bar
+    from refsd.diagnosis.difference import STORAGE, compare, elements
+    from refsd.numerics.printable import printable
+
+    with bar(f"comparing {new}", elements(old)) as advance:
+        rows = compare(old, new, advance)
+    if json:
+        typer.echo(msgspec.json.encode([row._asdict() for row in rows]).decode())
+    else:
+        groups: dict[tuple[str, str], list] = {}
+        for row in rows:
+            kinds = " -> ".join(dict.fromkeys(row.types)) if row.verdict in STORAGE else ""
+            groups.setdefault((row.verdict, kinds), []).append(row)
+        others = [(key, of) for key, of in groups.items() if key[0] not in STORAGE]
+        for (verdict, _), of in others:
+            for row in of[:_LINES]:
+                error = f"  error {row.error:.3g}" if row.error else ""
+                typer.echo(printable(f"{verdict:11} {row.name}  {row.detail}{error}".rstrip()))
+            if len(of) > _LINES:
+                typer.echo(f"{verdict:11} ... and {len(of) - _LINES} more")
+        for (verdict, kinds), of in sorted(groups.items()):
+            errors = [row.error for row in of if row.error]
+            spread = f", relative error {min(errors):.3g} to {max(errors):.3g}" if errors else ""
+            typer.echo(f"{len(of):6} {verdict} {kinds}{spread}".rstrip())
+    if any(row.verdict not in STORAGE for row in rows):
+        raise typer.Exit(1)

@@ -16,45 +16,46 @@ def info(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
-    check_values: Annotated[
-        bool, typer.Option("--check-values", help="Read every value and report NaN and infinity.")
+    values: Annotated[
+        bool, typer.Option("--values", help="Read every value, not only a sample of each tensor.")
     ] = False,
 ) -> None:
-    """Identify a checkpoint: family, components, types and sizes; list missing and unknown tensors.
+    """Identify a file and say whether it is healthy; the culprit comes in the first line.
 
-    Reads headers only. Exit code 0: complete. 1: tensors are missing, unused, of a wrong shape or not finite.
-    2: the file cannot be read.
+    Family, components, types and sizes. Tensors that are transposed, swapped, renamed, missing or foreign, by what
+    the others say. NaN, zeros, lost scales, copied and exchanged layers, by a sample of each tensor's values. Of an
+    adapter: kind, ranks, alpha over rank, trainer, layers.
+
+    Exit code 0: nothing wrong. 1: something odd that somebody may have meant so. 2: the file cannot be right, or
+    cannot be read.
     """
     import json
 
+    from refsd.cli.bar import bar
+    from refsd.diagnosis.health import examine
     from refsd.weights.checkpoint import survey
     from refsd.weights.describe import describe, list_tensors
 
     checkpoint = survey(file)
     found = describe(checkpoint)
+    with bar("reading values", found["bytes"]) as advance:
+        health = examine(checkpoint, values, advance)
+    found["verdict"] = health.verdict
+    found["findings"] = [finding._asdict() for finding in health.findings]
+    found["values"] = "all" if values else "a sample of each tensor"
+    if health.card is not None:
+        of = health.card
+        found["adapter"] |= {"trainer": of.trainer, "ranks": of.ranks, "scales": of.scales}
     if tensors:
         found["tensor_list"] = list_tensors(checkpoint)
-    if check_values:
-        found["bad_values"] = _check(checkpoint, found["bytes"])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
         _print(found)
-    raise typer.Exit(1 if _is_wrong(found) else 0)
+    raise typer.Exit(_CODES[health.verdict])
 
 
-def _check(checkpoint, total: int) -> list[dict[str, Any]]:
-    from refsd.cli.bar import bar
-    from refsd.weights.describe import bad_values
-
-    with bar("reading values", total) as advance:
-        return bad_values(checkpoint, advance)
-
-
-def _is_wrong(found: dict[str, Any]) -> bool:
-    lists = [part[kind] for part in found["components"].values() for kind in ("missing", "unused", "misshapen")]
-    unknown = found["unknown"] if found["runs"] else []
-    return any(lists) or bool(unknown) or bool(found.get("bad_values"))
+_CODES = {"healthy": 0, "odd": 1, "broken": 2}
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -66,6 +67,8 @@ def _print(found: dict[str, Any]) -> None:
     from refsd.numerics.printable import printable
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for finding in found["findings"]:
+        console.print(Text(printable(finding["text"]), "bold red" if finding["sure"] else "bold yellow"))
     console.print(Text(printable(found["path"]), "bold"))
     console.print(printable(f"  {_headline(found)}"))
     table = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=True)
@@ -120,6 +123,12 @@ def _remarks(found: dict[str, Any]):
         yield name, ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in size.items())
     if found["latents"]:
         yield "latents", found["latents"]
+    if found["adapter"]:
+        of = found["adapter"]
+        yield "trainer", of["trainer"] or "unknown: neither the metadata nor the names tell"
+        for word, numbers in (("rank", of["ranks"]), ("alpha/rank", of["scales"])):
+            if numbers:
+                yield word, _few([f"{n:g} x{layers}" for n, layers in numbers.items()], 6).partition(": ")[2]
     if found["adapter"] and found["adapter"]["models"]:
         yield "layers", f"{found['adapter']['layers']}, by their names and shapes"
         if found["adapter"]["unknown"]:
@@ -142,12 +151,9 @@ def _remarks(found: dict[str, Any]):
         )
     for key, value in list(found["metadata"].items())[:8]:
         yield "says", f"{_quoted(key)}: {_quoted(value)}"
-    if "bad_values" in found:
-        bad = [
-            f"{_quoted(of['name'])} ({of['not_finite'] or 'unreadable ' + of['type']})"
-            for of in found["bad_values"]
-        ]
-        yield "values", f"NaN or infinite: {_few(bad)}" if bad else "all finite"
+    if found["verdict"] == "healthy":
+        more = "" if found["values"] == "all" else "; --values reads all"
+        yield "values", f"nothing wrong in {found['values']}{more}"
 
 
 def _few(names: list[str], most: int = 10) -> str:

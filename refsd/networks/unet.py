@@ -90,26 +90,31 @@ def unet_config(size: UNetSize) -> dict:
     if size.label:
         more |= {"addition_embed_type": "text_time", "addition_time_embed_dim": 256}
         more["projection_class_embeddings_input_dim"] = size.label
-    return {
-        "_class_name": "UNet2DConditionModel",
-        "act_fn": "silu",
-        "attention_head_dim": 8,
-        "block_out_channels": list(size.widths),
-        "center_input_sample": False,
-        "cross_attention_dim": size.context_dim,
-        "down_block_types": down,
-        "downsample_padding": 1,
-        "flip_sin_to_cos": True,
-        "freq_shift": 0,
-        "in_channels": size.in_channels,
-        "layers_per_block": size.res_blocks,
-        "mid_block_scale_factor": 1,
-        "norm_eps": 1e-05,
-        "norm_num_groups": 32,
-        "out_channels": size.out_channels,
-        "sample_size": 64,
-        "up_block_types": up,
-    } | more
+    crossing = {"only_cross_attention": [level in size.cross_only for level in levels]} if size.cross_only else {}
+    return (
+        {
+            "_class_name": "UNet2DConditionModel",
+            "act_fn": "silu",
+            "attention_head_dim": 8,
+            "block_out_channels": list(size.widths),
+            "center_input_sample": False,
+            "cross_attention_dim": size.context_dim,
+            "down_block_types": down,
+            "downsample_padding": 1,
+            "flip_sin_to_cos": True,
+            "freq_shift": 0,
+            "in_channels": size.in_channels,
+            "layers_per_block": size.res_blocks,
+            "mid_block_scale_factor": 1,
+            "norm_eps": 1e-05,
+            "norm_num_groups": 32,
+            "out_channels": size.out_channels,
+            "sample_size": 64,
+            "up_block_types": up,
+        }
+        | more
+        | crossing
+    )
 
 
 UNET_TRUNK = {

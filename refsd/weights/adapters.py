@@ -14,9 +14,9 @@ from refsd.weights.adapter_names import ADAPTED, Target, aliases, split
 from refsd.weights.adapter_rules import TRAINER
 from refsd.weights.adapter_settings import of_component, of_module, read_settings
 from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.culprits import NO_WEIGHTS
 from refsd.weights.files import open_weights
 from refsd.weights.finite import not_finite
-from refsd.weights.problems import NO_WEIGHTS
 from refsd.weights.stored import Weights, shown
 
 _INTEGERS = ("on_input", "alpha")

@@ -11,9 +11,11 @@ from refsd.numerics.errors import BadInput
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
 from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
+from refsd.weights.culprits import Finding, culprits
 from refsd.weights.detect import FoundComponent, find_components, foreign_family, is_known_extra
 from refsd.weights.files import open_weights, read_json
 from refsd.weights.problems import Problems, check_order, problems, raise_problems
+from refsd.weights.size_vote import believed_shapes, voted_size
 from refsd.weights.stored import Weights, shown
 
 FOLDERS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet")
@@ -101,8 +103,15 @@ def open_checkpoint(
         )
     lists = [problems(component) for component in checkpoint.components.values()]
     unknown = Problems([], [shown(name) for name in checkpoint.unknown], [])
-    raise_problems(checkpoint.path, checkpoint.family.title, [*lists, unknown])
+    raise_problems(checkpoint.path, checkpoint.family.title, [*lists, unknown], structure(checkpoint))
     return checkpoint
+
+
+def structure(checkpoint: Checkpoint) -> list[Finding]:
+    """Find what names, shapes and types show to be wrong; the most telling finding comes first."""
+    unknown = set(checkpoint.unknown)
+    shapes = {n: header.shape for file in checkpoint.files for n, header in file.headers.items() if n in unknown}
+    return culprits(checkpoint.components.values(), shapes)
 
 
 def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None, mapped: bool = True) -> Checkpoint:
@@ -145,7 +154,7 @@ def _checkpoint(
     path: Path, foreign: str | None, components: dict[str, Component], files: list[Weights], rest: list[str]
 ) -> Checkpoint:
     layouts = {component.layout for component in components.values()}
-    shapes = {name: component.weights.shapes for name, component in components.items()}
+    shapes = {name: believed_shapes(name, component.weights.shapes) for name, component in components.items()}
     family = identify(shapes) if components else None
     if family is not None and "vae" in components:
         components = {**components, "vae": _scaled(components["vae"], family)}
@@ -208,8 +217,10 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
         raise BadInput(f"{weights.path}: its tensors make {what}; expected one that refsd knows")
     ((name, where),) = found.items()
     component = _component(name, weights, where, weights.path, config)
-    unknown = Problems([], [shown(name) for name in rest if not is_known_extra(name)], [])
-    raise_problems(weights.path, NETWORKS[name].title, [problems(component), unknown])
+    strays = {name: shapes[name] for name in rest if not is_known_extra(name)}
+    unknown = Problems([], [shown(name) for name in strays], [])
+    findings = culprits([component], strays)
+    raise_problems(weights.path, NETWORKS[name].title, [problems(component), unknown], findings)
     return component
 
 
@@ -222,14 +233,14 @@ def _component(
         for ours, source in sources.items()
     }
     check_order(name, weights, in_file)
-    expected = NETWORKS[name].shapes(NETWORKS[name].size(ComponentWeights(weights, in_file).shapes))
+    expected = NETWORKS[name].shapes(voted_size(name, ComponentWeights(weights, in_file).shapes))
     idle = {ours for ours in in_file if ours not in expected and _is_unread(name, ours)}
     extras = [part for part in rest if _is_unread(name, part)]
     mapped = ComponentWeights(weights, {ours: source for ours, source in in_file.items() if ours not in idle})
     return Component(
         name,
         mapped,
-        component_config(name, path, mapped.shapes, config),
+        component_config(name, path, believed_shapes(name, mapped.shapes), config),
         found.place.layout.name,
         [found.names[part] for part in rest if part not in extras],
         [found.names[part] for part in extras] + [in_file[ours].names[0] for ours in in_file if ours in idle],

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from refsd.networks import NETWORKS
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
 from refsd.weights.finite import not_finite
+from refsd.weights.size_vote import voted_size
 from refsd.weights.stored import Weights, shown
 
 
@@ -67,5 +67,5 @@ class Component(NamedTuple):
 
     @property
     def size(self) -> Any:
-        """The network's dimensions, a NamedTuple, inferred from the tensor shapes."""
-        return NETWORKS[self.name].size(self.weights.shapes)
+        """The network's dimensions, a NamedTuple, that most of the tensor shapes agree on."""
+        return voted_size(self.name, self.weights.shapes)

@@ -2,7 +2,7 @@
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from refsd.tokenizers import vocabulary
 from refsd.weights.adapter_models import AdapterSurvey
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.component import Component
-from refsd.weights.finite import not_finite
 from refsd.weights.problems import Problems, problems
-from refsd.weights.stored import Header, Weights, enough_memory
+from refsd.weights.stored import Header, Weights
 
 # Packages that contain CLIP's vocabulary or can download it -> where refsd then reads it.
 PACKAGES = {
@@ -71,26 +70,6 @@ def list_tensors(checkpoint: Checkpoint) -> list[dict[str, Any]]:
         for weights in checkpoint.files
         for name, header in weights.headers.items()
     ]
-
-
-def bad_values(checkpoint: Checkpoint, progress: Callable[[int], None] = lambda _: None) -> list[dict[str, Any]]:
-    """Read every tensor; list those that hold NaN or infinity, and those whose type refsd cannot read.
-
-    progress: called with the number of bytes of each tensor after it was read
-
-    Raises BadInput for a tensor that is damaged or does not fit into memory.
-    """
-    found: list[dict[str, Any]] = []
-    for weights in checkpoint.files:
-        for name, header in weights.headers.items():
-            bad = None
-            if weights.is_readable(name):
-                with enough_memory(weights.path, name):
-                    bad = not_finite(weights[name])
-            if bad != 0:
-                found.append({"name": name, "not_finite": bad, "type": header.type})
-            progress(header.nbytes)
-    return found
 
 
 def tokenizer(path: Path) -> str | None:

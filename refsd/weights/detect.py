@@ -1,6 +1,6 @@
 """Identify a set of tensor names: find the components and their layouts, and what refsd cannot run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -120,7 +120,7 @@ def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str
         left = [name for name in shapes if name not in taken]
         if not place.prefix:
             left = [name for name in left if not name.startswith(prefixes)]
-        if _witnessed(place, left):
+        if _witnessed(place, left) and not _outnumbered(place, left, shapes):
             inside = [name for name in left if name.startswith(place.prefix)]
             here = FoundComponent(place, {name[len(place.prefix) :]: name for name in inside})
             component = _bigg_or(place.component, here, shapes)
@@ -130,9 +130,44 @@ def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str
             taken.update(inside)
     denoisers = [component for component in DENOISERS if component in found]
     if len(denoisers) > 1:
+        largest = max(denoisers, key=lambda component: len(found[component].names))
+        for component in denoisers:
+            if component != largest and _is_scrap(found[component], found[largest]):
+                taken -= set(found.pop(component).names.values())
+    denoisers = [component for component in denoisers if component in found]
+    if len(denoisers) > 1:
         first, second = denoisers[:2]
         _ambiguous(path, first, found[first], second, found[second])
     return found, [name for name in shapes if name not in taken]
+
+
+def _is_scrap(found: FoundComponent, largest: FoundComponent) -> bool:
+    """True for tensors that are too few for a second denoiser: foreign layers in a file."""
+    return len(found.names) * 2 < len(largest.names)
+
+
+def _outnumbered(place: Candidate, names: Collection[str], shapes: Mapping[str, Shape]) -> bool:
+    """True if another denoiser under the same prefix explains over twice as many of the names."""
+    if place.component not in DENOISERS:
+        return False
+    rivals = [
+        other
+        for other in CANDIDATES
+        if other.prefix == place.prefix and other.component in DENOISERS and other.component != place.component
+        if _witnessed(other, names)
+    ]
+    own = _explained(place, names, shapes) if rivals else 0
+    return any(_explained(rival, names, shapes) > 2 * own for rival in rivals)
+
+
+def _explained(place: Candidate, names: Collection[str], shapes: Mapping[str, Shape]) -> int:
+    """Count the tensors under a place's prefix that its network has."""
+    inside = {name[len(place.prefix) :]: name for name in names if name.startswith(place.prefix)}
+    sources, _ = place.layout.of_names(inside).sources(inside)
+    network = NETWORKS[place.component]
+    in_file = {name: shapes[full] for name, full in inside.items()}
+    ours = {name: source.shape(in_file) for name, source in sources.items()}
+    return len(network.shapes(network.size(ours)).keys() & ours.keys())
 
 
 def is_known_extra(name: str) -> bool:

@@ -1,17 +1,17 @@
 """List what does not fit between a component's tensors and those of its network."""
 
-import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.networks import NETWORKS
-from refsd.networks.dimensions import Shape, Shapes
+from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput
 from refsd.weights.component import Component
+from refsd.weights.culprits import NO_WEIGHTS, Finding, culprits
+from refsd.weights.size_vote import same_shape
 from refsd.weights.stored import Weights, shown
-
-NO_WEIGHTS = {"i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool", "c64"}
 
 
 class Problems(NamedTuple):
@@ -24,7 +24,8 @@ class Problems(NamedTuple):
 
 def check(component: Component) -> None:
     """Raise one BadInput that lists the component's missing, unused and misshapen tensors."""
-    raise_problems(component.weights.file.path, NETWORKS[component.name].title, [problems(component)])
+    title = NETWORKS[component.name].title
+    raise_problems(component.weights.file.path, title, [problems(component)], culprits([component], {}))
 
 
 def problems(component: Component) -> Problems:
@@ -40,7 +41,7 @@ def problems(component: Component) -> Problems:
     for name, shape in weights.shapes.items():
         parts = [part for part in weights.sources[name].names if part not in weights.file.scalings]
         kinds = {weights.file.headers[part].type for part in parts}
-        if name in expected and not _same_shape(shape, expected[name]):
+        if name in expected and not same_shape(shape, expected[name]):
             misshapen.append(f"{component.name} {shown(name)} {list(shape)} for {list(expected[name])}")
         elif name in expected and kinds & NO_WEIGHTS:
             misshapen.append(f"{component.name} {shown(name)} of type {', '.join(kinds)} for a float type")
@@ -68,25 +69,24 @@ def _fits(component: str, shapes: Shapes) -> bool:
     """Check that all tensors of the network, at the size inferred from `shapes`, are present in their shapes."""
     table = NETWORKS[component]
     expected = table.shapes(table.size(shapes))
-    return all(name in shapes and _same_shape(shapes[name], shape) for name, shape in expected.items())
+    return all(name in shapes and same_shape(shapes[name], shape) for name, shape in expected.items())
 
 
-def _same_shape(found: Shape, expected: Shape) -> bool:
-    """Compare two shapes, except for an outermost dimension of 1, which GGUF drops."""
-    return found == expected or (math.prod(found) == math.prod(expected) and _trimmed(found) == _trimmed(expected))
+def raise_problems(path: object, title: str, lists: Sequence[Problems], findings: Sequence[Finding]) -> None:
+    """Raise one BadInput that names the culprits and lists all problems, if there are any.
 
-
-def _trimmed(shape: Shape) -> Shape:
-    return shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
-
-
-def raise_problems(path: object, title: str, lists: Sequence[Problems]) -> None:
-    """Raise one BadInput that lists all problems, if there are any."""
+    Findings that may be somebody's intention alone become a warning.
+    """
     found = []
     for word, of_all in zip(Problems._fields, zip(*lists, strict=True), strict=True):
         entries = [entry for of_one in of_all for entry in of_one]
         if entries:
             more = ", ..." if len(entries) > 10 else ""
             found.append(f"{len(entries)} {word}: {', '.join(entries[:10])}{more}")
+    named = "; ".join(finding.text for finding in findings)
     if found:
-        raise BadInput(f"{path}: the tensors do not fit {title}: {'; '.join(found)}")
+        raise BadInput(f"{path}: {named}: the tensors do not fit {title}: {'; '.join(found)}")
+    if any(finding.sure for finding in findings):
+        raise BadInput(f"{path}: {named}; `refsd info` tells more")
+    if findings:
+        warnings.warn(f"{path}: {named}", stacklevel=2)

@@ -23,9 +23,9 @@ from isolation import CANARY, try_all
 from judgement import REFUSALS, Outcome, command_fault
 from torch_files import legacy, named, number, numbers, state, storage, tensor, text, zipped
 
+from refsd.diagnosis.health import examine
 from refsd.weights import open_weights
 from refsd.weights.checkpoint import survey
-from refsd.weights.describe import bad_values
 
 SHORT = 200
 MOST_TO_PROVE = 100  # that are tried with Python's own pickle, a process each
@@ -273,7 +273,7 @@ def once(seed: str, index: int, folder: Path) -> Outcome:
     path.write_bytes(made.content)
     try:
         weights = open_weights(path)
-        bad_values(survey(path))
+        examine(survey(path), whole=True)
         for name in weights:
             assert weights[name].shape == weights.headers[name].shape
     except REFUSALS as refusal:
@@ -291,7 +291,7 @@ def once(seed: str, index: int, folder: Path) -> Outcome:
             return Outcome("failure", f"{made.what}: silently accepted")
         outcome = Outcome("opened", made.what)
     if index % 10 == 0:
-        fault = command_fault(["info", str(path), "--check-values"])
+        fault = command_fault(["info", str(path), "--values"])
         if fault:
             return Outcome("failure", f"{made.what}: {fault}")
     return outcome

@@ -235,7 +235,7 @@ def second(folder: Path):
 def commands(folder: Path) -> list[list[str]]:
     path = str(folder / FILE)
     made = str(folder / "out.safetensors")
-    return [["info", path, "--tensors", "--check-values"], ["info", path, "--json"], ["dequant", path, "-o", made]]
+    return [["info", path, "--tensors", "--values"], ["info", path, "--json"], ["dequant", path, "-o", made]]
 
 
 GGUF = Kind("gguf", examples, mutate, read, second, commands)

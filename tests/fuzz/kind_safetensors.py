@@ -145,7 +145,7 @@ def _theirs(ours, name: str, entry) -> list:
 
 def commands(folder: Path) -> list[list[str]]:
     path = str(folder / FILE)
-    return [["info", path, "--tensors", "--check-values"], ["info", path, "--json"], ["compare", path, path]]
+    return [["info", path, "--tensors", "--values"], ["info", path, "--json"], ["compare", path, path]]
 
 
 SAFETENSORS = Kind("safetensors", examples, mutate, read, second, commands)

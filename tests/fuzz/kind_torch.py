@@ -168,7 +168,7 @@ def read(folder: Path):
 
 def commands(folder: Path) -> list[list[str]]:
     path, made = str(folder / FILE), str(folder / "out.safetensors")
-    return [["info", path, "--tensors", "--check-values"], ["info", path, "--json"], ["dequant", path, "-o", made]]
+    return [["info", path, "--tensors", "--values"], ["info", path, "--json"], ["dequant", path, "-o", made]]
 
 
 TORCH_ZIP = Kind("torch-zip", _zip_examples, _mutate_zip, read, lambda folder: read_zip(folder / FILE), commands)

@@ -11,7 +11,21 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save
 
-from refsd.golden.file_kinds import GGUF, JSON, LFS, NPY, PAGE, PICKLE, SAFETENSORS, START, TEXT, ZEROS, ZIP, kind
+from refsd.golden.file_kinds import (
+    ERROR,
+    GGUF,
+    JSON,
+    LFS,
+    NPY,
+    PAGE,
+    PICKLE,
+    SAFETENSORS,
+    START,
+    TEXT,
+    ZEROS,
+    ZIP,
+    kind,
+)
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4265380512\n"
 
@@ -45,7 +59,8 @@ KINDS = {
     "jpeg": (picture("JPEG"), "a JPEG picture"),
     "gif": (picture("GIF"), "a GIF picture"),
     "webp": (picture("WEBP"), "a WebP picture"),
-    "json": (json.dumps({"error": "Invalid username or password."}).encode(), JSON),
+    "json": (json.dumps({"name": "error"}).encode(), JSON),
+    "a server's error": (json.dumps({"error": "Invalid username or password."}).encode(), ERROR),
     "json list": (b"[1, 2]", JSON),
     "an empty object": (b" {} ", JSON),
     "npy": (npy(), NPY),

@@ -76,7 +76,7 @@ WEIGHTS = ("a.safetensors", "a.gguf", "a.ckpt")
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (b'{"error": "Invalid username or password."}', "a JSON file"),
+        (b'{"error": "Invalid username or password."}', "a server's error message in JSON"),
         (PNG, "a PNG picture"),
         (b"", "the file is empty|an empty file"),
         (bytes(4096), "zeros from its beginning on"),

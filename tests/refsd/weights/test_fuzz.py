@@ -12,9 +12,10 @@ from gguf import GGUFWriter
 from hypothesis import given
 from safetensors.numpy import save
 
+from refsd.diagnosis.health import examine
 from refsd.numerics.errors import BadInput
 from refsd.weights.checkpoint import open_checkpoint, problems, survey
-from refsd.weights.describe import bad_values, describe, list_tensors
+from refsd.weights.describe import describe, list_tensors
 from refsd.weights.finite import not_finite
 
 ARRAYS = {
@@ -82,7 +83,9 @@ def opens_or_is_refused(path):
     tracemalloc.start()
     try:
         checkpoint = survey(path)
-        json.dumps([describe(checkpoint), list_tensors(checkpoint), bad_values(checkpoint)]).encode()
+        json.dumps(
+            [describe(checkpoint), list_tensors(checkpoint), examine(checkpoint, whole=True).findings]
+        ).encode()
         for component in checkpoint.components.values():
             problems(component)
             for name in component.weights:

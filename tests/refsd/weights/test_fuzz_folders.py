@@ -11,12 +11,13 @@ import small_families as small
 from hypothesis import given
 from safetensors.numpy import save_file
 
+from refsd.diagnosis.health import examine
 from refsd.kernels.quant import grouped
 from refsd.networks import NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES
 from refsd.weights import open_checkpoint, open_weights
-from refsd.weights.describe import bad_values, describe
+from refsd.weights.describe import describe
 
 PARTS = {name: network.folder for name, network in NETWORKS.items() if network.folder is not None}
 
@@ -165,7 +166,7 @@ def test_the_undamaged_open(folders):
         (folder / "config.json").write_text(json.dumps(config))
         checkpoint = open_checkpoint(folder.parent if folder.name != "controlnet" else folder)
         assert checkpoint.family is not None, family
-        json.dumps([describe(checkpoint), bad_values(checkpoint)])
+        json.dumps([describe(checkpoint), examine(checkpoint, whole=True).findings])
 
 
 def test_a_pipe_is_not_waited_for(place):

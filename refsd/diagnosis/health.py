@@ -1,0 +1,81 @@
+"""The health of a file: everything that names, shapes, types and values show to be wrong."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from refsd.diagnosis.lora_card import Card, card
+from refsd.diagnosis.values import judge, read_values
+from refsd.golden.wording import counted
+from refsd.numerics.printable import printable
+from refsd.weights.checkpoint import Checkpoint, structure
+from refsd.weights.culprits import Finding
+from refsd.weights.detect import find_components
+from refsd.weights.name_groups import few
+
+_SHARED = 0.9  # share of all names that a prefix must begin to count as added
+
+
+class Health(NamedTuple):
+    """What is wrong with a file.
+
+    findings: the most telling first; empty for a healthy file
+    card:     of an adapter file; None for other files
+    """
+
+    findings: list[Finding]
+    card: Card | None
+
+    @property
+    def verdict(self) -> str:
+        """Return "healthy", "odd" if somebody may have made it so on purpose, or "broken"."""
+        if not self.findings:
+            return "healthy"
+        return "broken" if any(finding.sure for finding in self.findings) else "odd"
+
+
+def examine(
+    checkpoint: Checkpoint, whole: bool = False, progress: Callable[[int], None] = lambda _: None
+) -> Health:
+    """Examine a file; its values by a sample of each tensor, or all of them if `whole`.
+
+    progress: called with the number of bytes of each tensor after it was read
+    """
+    adapter = card(checkpoint) if checkpoint.adapter is not None else None
+    findings: list[Finding] = []
+    if adapter is not None:
+        findings = list(adapter.findings)
+    elif checkpoint.foreign is None and checkpoint.family is not None:
+        findings = structure(checkpoint)
+    elif checkpoint.foreign is None:
+        findings = _prefixed(checkpoint)
+    read = read_values(checkpoint, not whole, progress)
+    findings += judge(read, adapter is not None)
+    if whole:
+        findings += _unreadable(checkpoint)
+    return Health(sorted(findings, key=lambda finding: not finding.sure), adapter)
+
+
+def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
+    """Find a prefix without which the names are those of a model."""
+    shapes = {name: header.shape for file in checkpoint.files for name, header in file.headers.items()}
+    starts = Counter(".".join(name.split(".")[:n]) + "." for name in shapes for n in (1, 2) if name.count(".") >= n)
+    for prefix, n in starts.most_common(4):
+        if n < _SHARED * len(shapes) or n < 2:
+            continue
+        bare = {name.removeprefix(prefix): shape for name, shape in shapes.items()}
+        found, rest = find_components(checkpoint.path, bare)
+        if found and 2 * len(rest) < len(bare):
+            text = f'{counted(n, "tensor")} renamed: their names begin with "{printable(prefix, 120)}"; without it '
+            text += f"they are those of {', '.join(found)}"
+            return [Finding("renamed", text, tuple(shapes))]
+    return []
+
+
+def _unreadable(checkpoint: Checkpoint) -> list[Finding]:
+    names = {n: h.type for file in checkpoint.files for n, h in file.headers.items() if not file.is_readable(n)}
+    if not names:
+        return []
+    listed = few([f"{printable(name, 120)} ({type})" for name, type in names.items()])
+    text = f"{counted(len(names), 'tensor')} of types that refsd cannot read: {listed}"
+    return [Finding("unreadable", text, tuple(names), sure=False)]

@@ -1,0 +1,39 @@
+"""The vote on a size: no single tensor misleads it."""
+
+import pytest
+
+from refsd.networks import NETWORKS
+from refsd.weights.recipes import MODELS
+from refsd.weights.size_vote import block, published, tail, voted_size
+
+DENOISERS = {"zimage": "zimage", "flux-dev": "flux", "sd35-medium": "mmdit", "clip-l": "clip", "sd15": "unet"}
+
+
+@pytest.mark.parametrize("family", DENOISERS)
+def test_no_turned_or_odd_tensor_changes_the_size(family):
+    component = DENOISERS[family]
+    size = MODELS[family].parts[component].full
+    shapes = NETWORKS[component].shapes(size)
+    read = [name for name, shape in shapes.items() if len(shape) == 2 and shape[0] != shape[1]]
+    for name in read[:: max(1, len(read) // 12)]:
+        for shape in (shapes[name][::-1], (7, 9)):
+            assert voted_size(component, shapes | {name: shape}) == size, (name, shape)
+
+
+def test_a_foreign_block_makes_no_deeper_network():
+    size = MODELS["zimage"].parts["zimage"].full
+    shapes = NETWORKS["zimage"].shapes(size) | {"layers.47.attention.out.weight": (3840, 3840)}
+    assert voted_size("zimage", shapes) == size
+
+
+def test_every_recipe_is_published():
+    for name, model in MODELS.items():
+        for component, part in model.parts.items():
+            assert part.full in [known.size for known in published(component)], name
+
+
+def test_blocks():
+    assert block("layers.3.a.1.weight") == ("layers", 3)
+    assert block("x_embedder.weight") == ("x_embedder.weight", -1)
+    assert tail("layers.3.a.1.weight") == "a.1.weight"
+    assert tail("x_embedder.weight") == ""
