@@ -151,7 +151,8 @@ def judge(case: str, arrays: Any, numerics: str = "float32", taps: Mapping[str, 
     """Judge an engine's answer to a case.
 
     case:     its exact name
-    arrays:   output -> array; one array where the case has one output. NumPy arrays or torch tensors of any dtype
+    arrays:   output -> array; one array where the case has one output. NumPy arrays or torch tensors of any dtype.
+              None: only the taps are judged
     numerics: the rounding that the engine declares: "float32", "torch-f16", "ggml-cpu", ...
     taps:     names of the reference's intermediate results -> the engine's
 

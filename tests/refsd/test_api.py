@@ -115,6 +115,7 @@ def test_taps_are_judged_where_the_error_arises():
     y.taps[place] = y.taps[place] * 1.5
     wrong = refsd.judge(TAE, y, taps=y.taps)
     assert wrong.place == place and not wrong.passed
+    assert refsd.judge(TAE, None, taps=y.taps).place == place
 
 
 def test_forward_of_a_recipe_is_forward_of_its_file(tmp_path):
