@@ -15,6 +15,7 @@ from refsd.cases import CASES
 from refsd.cli.model_files import model_files
 from refsd.components import COMPONENTS, forward, load
 from refsd.families import FAMILIES
+from refsd.golden.wording import counted
 from refsd.module import Module, Taps
 from refsd.networks import NETWORKS
 from refsd.numerics.arithmetic import Arithmetic
@@ -35,7 +36,7 @@ _KINDS = {
     "attention": ("attention",),
     "position": ("rope", "rope_halves", "timestep_embedding"),
 }
-_ROW, _GAP, _WIDTH, _PANEL = 22, 18, 250, 400
+_ROW, _GAP, _WIDTH, _PANEL = 22, 18, 260, 420
 
 
 class Step(NamedTuple):
@@ -107,14 +108,16 @@ def units(steps: Iterable[Step]) -> list[Unit]:
         return first[1] if "." in step.name.removeprefix("decoder.") else "about"
 
     gathered = [(name, tuple(group)) for name, group in groupby(steps, block)]
-    together = lambda group: ", ".join(dict.fromkeys(re.sub(r"\.\d+$", "", step.name) for step in group))
-    return [Unit(together(group) if name == "about" else name, group) for name, group in gathered]
+    together = lambda group: ", ".join(step.name for step in group)
+    return [
+        Unit(together(group) if name == "about" or len(group) == 1 else name, group) for name, group in gathered
+    ]
 
 
-def runs(found: list[Unit]) -> list[tuple[Unit, int]]:
-    """Count neighbours of one kind that compute the same. -> (the first, how many)"""
+def runs(found: list[Unit]) -> list[tuple[Unit, Unit]]:
+    """Join neighbours of one kind that compute the same. -> (the first, the last)"""
     kind = lambda unit: (re.sub(r"\.\d+", "", unit.name), unit.signature)
-    return [(group[0], len(group)) for group in (list(same) for _, same in groupby(found, kind))]
+    return [(group[0], group[-1]) for group in (list(same) for _, same in groupby(found, kind))]
 
 
 def published(case_name: str, unit: str) -> int:
@@ -139,9 +142,12 @@ def draw(title: str, case_name: str, steps: list[Step]) -> str:
         if len(unit.steps) > 3:
             panels.setdefault(unit.signature, unit)
     boxes, y = [], 34
-    for unit, count in overview:
-        label, last = _label(unit, count, published(case_name, unit.name)), unit.steps[-1]
-        boxes.append(_box(10, y, _WIDTH, 40, "block", label, f"{len(unit.steps)} operations, {_shape(last.shape)}"))
+    bases = [unit.name.rpartition(".")[0] for unit, _ in overview]
+    for unit, last in overview:
+        alike = len(unit.steps) > 3 and bases.count(unit.name.rpartition(".")[0]) == 1
+        label = _label(unit, last, published(case_name, unit.name) if alike else 0)
+        below = f"{counted(len(unit.steps), 'operation')}, {_shape(unit.steps[-1].shape)}"
+        boxes.append(_box(10, y, _WIDTH, 40, "block", label, below))
         boxes.append(f'<path class="flow" d="M{10 + _WIDTH / 2} {y + 40}v{_GAP}"/>')
         y += 40 + _GAP
     boxes.pop()
@@ -151,7 +157,9 @@ def draw(title: str, case_name: str, steps: list[Step]) -> str:
         columns += _panel(unit, 10 + _WIDTH + 40, top)
         top += 46 + len(unit.steps) * _ROW + 20
     width, height = 10 + _WIDTH + 40 + _PANEL + 10, max(height, top)
-    words = html.escape(f"{title}, from top to bottom: {', '.join(_label(u, n, 0) for u, n in overview)}")
+    words = html.escape(
+        f"{title}, from top to bottom: {', '.join(_label(first, last, 0) for first, last in overview)}"
+    )
     return (
         f'<svg class="diagram" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{words}">'
         f'<text class="head" x="10" y="20">the model</text>'
@@ -160,11 +168,10 @@ def draw(title: str, case_name: str, steps: list[Step]) -> str:
     )
 
 
-def _label(unit: Unit, count: int, full: int) -> str:
-    if count > 1:
-        base, _, first = unit.name.rpartition(".")
-        return f"{base}.{first}..{int(first) + count - 1}" + (f" (published: {full})" if full else "")
-    return f"{unit.name} (published: {full})" if full and full != count and unit.name.endswith(".0") else unit.name
+def _label(first: Unit, last: Unit, full: int) -> str:
+    """full: how many the published model has; 0: not told"""
+    name = first.name if first is last else f"{first.name}..{last.name.rpartition('.')[2]}"
+    return f"{name} (published: {full})" if full else name
 
 
 def _shape(shape: tuple[int, ...]) -> str:
