@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from refsd.golden.metrics import INFINITE, Errors, Metrics
+from refsd.golden.wording import counted
 
 # How much worse than an honest run the statistics may be. Engines differ in the order of their sums, an
 # order of magnitude in RMS only if they differ in precision.
@@ -99,13 +100,14 @@ def judge_output(m: Metrics) -> Judgement:
         return Judgement(False, INFINITE, "output", reason)
     if m.overflowed:
         reason = (
-            f"{m.output}: {m.overflowed} elements overflow in the honest run too, so nothing can be judged: these "
-            "numerics are too narrow for the case"
+            f"{m.output}: {counted(m.overflowed, 'element')} beyond the range of these numerics in the honest run "
+            "too: nothing can be judged, for they are too narrow for the case"
         )
         return Judgement(False, INFINITE, NO_WITNESS, reason)
     if m.not_finite:
         place = list(m.not_finite_at)
-        reason = f"{m.output}: {m.not_finite} elements are not finite where the truth is, first at {place}"
+        count = counted(m.not_finite, "element")
+        reason = f"{m.output}: {count} not finite where the truth is, first at {place}"
         return Judgement(False, INFINITE, "output", reason)
     if not m.bounded and m.honest_relative_l2 > _FOREIGN:
         reason = (

@@ -69,4 +69,4 @@ def test_shapes_and_numbers_that_are_none():
     assert "has shape [1, 8, 6, 10]" in judge(_measured(found)).reason
     found = _engine(third=1.0)
     found["a.second"][0, 0, 0, 0] = np.nan
-    assert judge(_measured(found)).reason.startswith("a.second: 1 elements are not finite")
+    assert judge(_measured(found)).reason.startswith("a.second: 1 element not finite")
