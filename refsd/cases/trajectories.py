@@ -55,7 +55,10 @@ _FLOW: dict[str, tuple[int, float | None]] = {
     **dict.fromkeys(("euler_a_cfg_pp", "dpm++2s_a_cfg_pp"), (4, 1.0)),
 }
 # At eta 1 some formulas agree that differ elsewhere: sigma_next is the root of sigma times sigma_down.
-_PARTIAL_ETA = ("euler_a", "dpm2_a", "dpm++2s_a", "res_multistep_a", "dpm++2m_sde", "dpm++3m_sde")
+_PARTIAL_ETA = (
+    *("euler_a", "dpm2_a", "dpm++2s_a", "res_multistep_a", "dpm++2m_sde", "dpm++3m_sde"),
+    *("dpm++2m_sde_heun", "dpm++sde", "seeds_2", "exp_heun_2_x0_sde", "euler_ge_a"),
+)
 # Schedules other than karras, for the cases with 7 steps; no two of them are equal at 7 steps.
 _SCHEDULES = ("discrete", "exponential", "sgm_uniform", "simple", "smoothstep", "kl_optimal", "lcm", "beta", "ays")
 
@@ -74,7 +77,7 @@ def _case(sampler: str, schedule: str, steps: int, draws: int, eta: float | None
 
 CASES = [
     *(_case(sampler, "karras", 5, draws, eta) for sampler, (draws, eta) in (_SOLVERS | _CFG_PP).items()),
-    *(_case(sampler, "karras", 5, 4, 0.6, "-eta-0.6") for sampler in _PARTIAL_ETA),
+    *(_case(sampler, "karras", 5, _SOLVERS[sampler][0], 0.6, "-eta-0.6") for sampler in _PARTIAL_ETA),
     # With 6 steps, this solver of two steps at a time ends with an unpaired one.
     _case("dpm++2s", "discrete", 6, 0, None),
     *(_case("dpm++2m", schedule, 7, 0, None) for schedule in _SCHEDULES[::2]),

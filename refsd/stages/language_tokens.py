@@ -5,6 +5,7 @@ No vocabulary of theirs is installed: a case carries a small one, which an engin
 
 import functools
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple
@@ -146,6 +147,11 @@ def _each_with_eos(tokenizer: TextTokenizer, text: str) -> list[int]:
     return [*tokenizer.encode(text), *([] if eos is None else [eos])]
 
 
+def _lines_apart(tokenizer: TextTokenizer, text: str) -> list[int]:
+    """Each run of line ends, and what is between, for itself."""
+    return [i for piece in re.split(r"(\n+)", text) if piece for i in tokenizer.encode(piece)]
+
+
 def _plain_specials(tokenizer: TextTokenizer, text: str) -> list[int]:
     if "<|" not in text:
         return tokenizer.encode(text)
@@ -197,6 +203,7 @@ _KNOWN = (
     part("empty texts encoded", whole=lambda parts: parts, encode=_empty_too),
     part("EOS after each text", encode=_each_with_eos),
     part("special tokens are text", encode=_plain_specials),
+    part("lines apart", encode=_lines_apart),
     part("a blank before each text", encode=_blank_first),
     part("weights one token late", weigh=lambda w: np.append(1.0, w[:-1])),
     part("no mask", mask=lambda seen, rule: np.ones_like(seen)),
@@ -212,8 +219,16 @@ def vocabularies() -> Mapping[str, Any]:
     return json.loads(resources.files("refsd.stages").joinpath("vocabularies.json").read_text())
 
 
-def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24):
-    vocabulary = vocabularies()["pieces" if encoder == "t5" else "bytes"]
+def _with_line_ends() -> dict[str, Any]:
+    """The vocabulary of bytes, and tokens of line ends: two of them, and two behind a full stop."""
+    told = vocabularies()["bytes"]
+    end = "\u010a"  # the character of the byte 10
+    tokens = [*told["tokens"], 2 * end, f".{2 * end}"]
+    return {**told, "tokens": tokens, "merges": [*told["merges"], f"{end} {end}", f". {2 * end}"]}
+
+
+def _case(label: str, variant: str, encoder: str, engine: str, prompt: str, length: int | None = 24, ends=False):
+    vocabulary = _with_line_ends() if ends else vocabularies()["pieces" if encoder == "t5" else "bytes"]
     params = {"variant": variant, "encoder": encoder, "engine": engine, "prompt": prompt, "length": length}
     return case("language_tokens", label, **params, vocabulary=vocabulary)
 
@@ -258,6 +273,7 @@ STAGES = (
             _case("zimage-empty", "zimage", "qwen3", "diffusers", "", 40),
             _case("zimage-sdcpp-weights", "zimage", "qwen3", "sdcpp", _WEIGHTS),
             _case("zimage-sdcpp-empty", "zimage", "qwen3", "sdcpp", ""),
+            _case("zimage-lines", "zimage", "qwen3", "diffusers", "a cat.\n\nthe hat", 40, ends=True),
             _case("zimage-foreign", "zimage", "qwen3", "diffusers", _FOREIGN, 60),
         ),
     ),

@@ -218,7 +218,7 @@ def _known_divided(case, values, y):
 def _unscaled_twice(case, values, y):
     from refsd.families import LATENT_SCALES
 
-    if case.params.get("kind") == "tae":
+    if case.params.get("kind") == "tae" or "channel_mean" in values:
         return None
     scale = LATENT_SCALES[case.params["family"]]
     once = values["latent"] / scale.factor + scale.shift

@@ -51,7 +51,12 @@ def _not_unscaled(case, values, y):
 
 
 def _the_mean(case, values, y):
-    if case.params.get("kind") == "tae" or not case.params.get("draw", True) or not case.params.get("scaled", True):
+    if (
+        case.params.get("kind") == "tae"
+        or "channel_mean" in values
+        or not case.params.get("draw", True)
+        or not case.params.get("scaled", True)
+    ):
         return None
     mean = np.split(values["moments"], 2, axis=1)[0]
     scale = LATENT_SCALES[case.params["family"]]

@@ -70,7 +70,8 @@ def _with_ends(tokenizer, text):
 def _unshifted(family, kind):
     from refsd.families import LATENT_SCALES
 
-    return None if kind == "tae" else LatentScale(LATENT_SCALES[family].factor, 0.0, "")
+    scale = None if kind == "tae" else LATENT_SCALES.get(family)
+    return scale and LatentScale(scale.factor, 0.0, "")
 
 
 def _of_sd3(family, kind):
@@ -78,13 +79,13 @@ def _of_sd3(family, kind):
 
     if kind == "tae":
         return None
-    return LatentScale(1.5305, 0.0609, "") if family == "flux" else LATENT_SCALES[family]
+    return LatentScale(1.5305, 0.0609, "") if family == "flux" else LATENT_SCALES.get(family)
 
 
 def _tiny_too(family, kind):
     from refsd.families import LATENT_SCALES
 
-    return LATENT_SCALES[family]
+    return LATENT_SCALES.get(family)
 
 
 def _tiles(case, values, run):

@@ -25,6 +25,13 @@ def _start(kept, factor):
     return lambda case, values, y: {"start": kept * values["latent"] + factor * y["noise"]}
 
 
+def _drawn_anew(y, item):
+    """One picture's noise is another's, and is in its start."""
+    noise = np.array(y["noise"])
+    noise[item] = np.random.default_rng(5).standard_normal(noise[item].shape)
+    return {"noise": noise, "start": y["start"] + 0.6 * (noise - y["noise"])}
+
+
 @pytest.mark.parametrize(
     ("case", "change", "cause"),
     [
@@ -41,6 +48,12 @@ def _start(kept, factor):
             "stage/clip_tokens/diffusers-long",
             lambda c, v, y: {"ids": np.roll(y["ids"], -1, 1)},
             "one before|next|first token",
+        ),
+        ("stage/noising/flow-seed-0", lambda c, v, y: _drawn_anew(y, 1), "noise, start at 1 of 3: other numbers"),
+        (
+            "stage/latents/sd3",
+            lambda c, v, y: {"latent": y["latent"].reshape(-1, *y["latent"].shape[2:])},
+            "as [32, 3, 5] for [2, 16, 3, 5]: item and channel joined",
         ),
     ],
 )
