@@ -8,11 +8,11 @@ import numpy as np
 
 from refsd.adapters import Target
 from refsd.kernels.adapters import Adapter, DoRA, LoHa, LoKr, LoRA, OutputRotation
-from refsd.kernels.adapters.oft import transposed
 from refsd.kernels.adapters.strengths import dora_lycoris, dora_peft, dora_whole
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.stages.adapter_cases import CASES
+from refsd.stages.adapter_rotations import ROTATIONS, Change
 from refsd.stages.stage import NoDifference, Output, Params, Stage, StageInputs, part
 from refsd.weights.adapter_kinds import Misfit, Parts, build
 from refsd.weights.adapter_names import split
@@ -28,7 +28,7 @@ class AdapterRule(NamedTuple):
     fits:     a module's rows, the weight's -> whether it is applied
     modules:  module -> parts, in the file's order -> the same
     parts:    a module's parts -> the same
-    adapter:  what they make, its rank -> the same
+    adapter:  what they make, the parts -> the same
     """
 
     strength: Callable[[Params], float]
@@ -36,7 +36,7 @@ class AdapterRule(NamedTuple):
     fits: Callable[[int, int], bool]
     modules: Callable[[dict[str, Tensors]], dict[str, Tensors]]
     parts: Callable[[Tensors], Tensors]
-    adapter: Callable[[Adapter, int], Adapter]
+    adapter: Callable[[Adapter, Tensors], Adapter]
 
 
 _TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
@@ -62,7 +62,7 @@ RULE = AdapterRule(
     fits=lambda rows, whole: True,
     modules=lambda modules: modules,
     parts=lambda parts: parts,
-    adapter=lambda adapter, rank: adapter,
+    adapter=lambda adapter, parts: adapter,
 )
 
 
@@ -100,7 +100,7 @@ def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             )
         except Misfit as misfit:
             raise BadInput(f"stage/adapter: {module}: {misfit}") from None
-        adapter = rule.adapter(adapter, _rank(tensors) if len(tensors) > 1 else 1)
+        adapter = rule.adapter(adapter, tensors)
         merged[which] += adapter.delta(weight[which], strength)
     return {"merged": merged}
 
@@ -164,8 +164,8 @@ def _first_for_all(right: dict[str, Tensors]) -> dict[str, Tensors]:
     return dict.fromkeys(right, next(iter(right.values())))
 
 
-def _made(kind: type, change: Callable[[Any], Any]) -> Callable[[Adapter, int], Adapter]:
-    def adapter(right: Adapter, rank: int) -> Adapter:
+def _made(kind: type, change: Callable[[Any], Any]) -> Callable[[Adapter, Tensors], Adapter]:
+    def adapter(right: Adapter, parts: Tensors) -> Adapter:
         if not isinstance(right, kind):
             raise NoDifference
         return change(right)
@@ -187,6 +187,31 @@ def _wrong(kind: type, change: Callable[[Any, np.ndarray, float], np.ndarray]):
     return _made(kind, lambda right: _Delta(right, change))
 
 
+def _turned(change: Change) -> Callable[[Adapter, Tensors], Any]:
+    """A rotation made or applied in another way."""
+
+    def adapter(right: Adapter, parts: Tensors) -> _Delta:
+        if not isinstance(right, OutputRotation):
+            raise NoDifference
+        return _Delta(right, lambda oft, weight, strength: change(oft, parts, weight, strength))
+
+    return adapter
+
+
+def _a_share(right: dict[str, Tensors]) -> dict[str, Tensors]:
+    if len(right) < 2:
+        raise NoDifference
+    return {name: {**parts, "up": parts["up"][: len(parts["up"]) // len(right)]} for name, parts in right.items()}
+
+
+def _a_share_of_rows(params: Params, module: str) -> tuple[int, int] | None:
+    rows = params["rows"]
+    if len(rows) < 2:
+        raise NoDifference
+    count = rows[module][1] // len(rows)
+    return [*rows].index(module) * count, count
+
+
 def _sum(loha: LoHa, weight: np.ndarray, strength: float) -> np.ndarray:
     if loha.t1 is not None:
         raise NoDifference
@@ -204,10 +229,6 @@ def _factors_swapped(lokr: LoKr, weight: np.ndarray, strength: float) -> np.ndar
     return strength * lokr.scale * np.kron(_whole(lokr.w2), _whole(lokr.w1))
 
 
-def _unrescaled(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
-    return oft._replace(gain=None).delta(weight, strength)
-
-
 def _blocks(parts: Tensors) -> np.ndarray:
     return parts["oft_blocks"]
 
@@ -215,31 +236,6 @@ def _blocks(parts: Tensors) -> np.ndarray:
 def _of_one_output(parts: Tensors) -> np.ndarray:
     *_, n, b, _ = parts["oft_blocks"].shape
     return parts["alpha"] / (n * b)
-
-
-def _rescaled_columns(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
-    if oft.gain is None or weight.shape[0] != weight.shape[1]:
-        raise NoDifference
-    turned = weight + oft._replace(gain=None).delta(weight, 1.0)
-    return strength * (turned * oft.gain - weight)
-
-
-def _of_inputs(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
-    if weight.ndim != 2 or weight.shape[0] != weight.shape[1]:
-        raise NoDifference
-    return oft.delta(weight.T, strength).T
-
-
-def _other_way(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
-    return oft._replace(stages=transposed(oft.stages)).delta(weight, strength)
-
-
-def _unordered(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
-    return oft._replace(stages=tuple(stage._replace(order=None) for stage in oft.stages)).delta(weight, strength)
-
-
-def _stages_in_reverse(oft: OutputRotation, weight: np.ndarray, strength: float) -> np.ndarray:
-    return oft._replace(stages=oft.stages[::-1]).delta(weight, strength)
 
 
 def _no_halves(params: Params, module: str) -> tuple[int, int] | None:
@@ -345,18 +341,8 @@ _KNOWN = (
     part("DoRA's rows divided by their means", adapter=_wrong(DoRA, _by_means)),
     part("alpha over rank on all that DoRA changes", adapter=_wrong(DoRA, _scaled_afterwards)),
     part("a rotation's constraint not times the outputs", parts=_other(alpha=_of_one_output, oft_blocks=_blocks)),
-    part("rescale left out", adapter=_wrong(OutputRotation, _unrescaled)),
-    *(
-        part(f"a rotation {name}", adapter=_wrong(OutputRotation, change))
-        for name, change in (
-            ("of the inputs, not of the outputs", _of_inputs),
-            ("the other way", _other_way),
-            ("without the blocks' order", _unordered),
-            ("whose stages are in reverse", _stages_in_reverse),
-            ("of its first stage alone", lambda oft, w, m: oft._replace(stages=oft.stages[:1]).delta(w, m)),
-        )
-    ),
-    part("rescale along the columns", adapter=_wrong(OutputRotation, _rescaled_columns)),
+    *(part(name, adapter=_turned(change)) for name, change in ROTATIONS.items()),
+    part("rows of a part divided among all parts again", rows=_a_share_of_rows, modules=_a_share),
     part("the file left out", fits=lambda rows, whole: False),
 )
 

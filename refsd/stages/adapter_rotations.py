@@ -1,0 +1,80 @@
+"""What engines get wrong of rotations (OFT, BOFT): how one is made from a file's blocks, and what it turns.
+
+Each function: rotation, its parts in the file, weight, strength -> what is added to the weight.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from refsd.kernels.adapters import OutputRotation
+from refsd.kernels.adapters.oft import transposed
+from refsd.kernels.adapters.rotation import skew
+from refsd.stages.stage import NoDifference
+
+Parts = Mapping[str, np.ndarray]
+Change = Callable[[OutputRotation, Parts, np.ndarray, float], np.ndarray]
+
+
+def _of_inputs(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
+    if weight.ndim != 2 or weight.shape[0] != weight.shape[1]:
+        raise NoDifference
+    return oft.delta(weight.T, strength).T
+
+
+def _unrescaled(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
+    return oft._replace(gain=None).delta(weight, strength)
+
+
+def _rescaled_columns(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
+    if oft.gain is None or weight.shape[0] != weight.shape[1]:
+        raise NoDifference
+    turned = weight + oft._replace(gain=None).delta(weight, 1.0)
+    return strength * (turned * oft.gain - weight)
+
+
+def _staged(change: Callable[[tuple], tuple]) -> Change:
+    return lambda oft, parts, weight, strength: oft._replace(stages=change(oft.stages)).delta(weight, strength)
+
+
+def _made(change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """change: a file's blocks [n, b, b] -> what multiplies columns in the place of the rotation"""
+
+    def wrong(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
+        blocks = parts["oft_blocks"]
+        if blocks.ndim != 3:
+            raise NoDifference
+        (stage,) = oft.stages
+        return oft._replace(stages=(stage._replace(blocks=change(blocks)),)).delta(weight, strength)
+
+    return wrong
+
+
+def _cayley(q: np.ndarray) -> np.ndarray:
+    """Of any matrix, also one that is not skew."""
+    one = np.eye(q.shape[-1], dtype=q.dtype)
+    return (one + q) @ np.linalg.inv(one - q)
+
+
+def _scaled_by_alpha(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
+    """alpha over the block's size is a strength, as a LoRA's is, and no limit."""
+    if "alpha" not in parts:
+        raise NoDifference
+    share = strength * float(parts["alpha"]) / parts["oft_blocks"].shape[-1]
+    return _made(lambda blocks: _cayley(skew(blocks)))(oft, parts, weight, share)
+
+
+# What an engine does -> how.
+ROTATIONS: Mapping[str, Change] = {
+    "rescale left out": _unrescaled,
+    "rescale along the columns": _rescaled_columns,
+    "a rotation of the inputs, not of the outputs": _of_inputs,
+    "a rotation the other way": _staged(transposed),
+    "a rotation without the blocks' order": _staged(lambda all_: tuple(s._replace(order=None) for s in all_)),
+    "a rotation whose stages are in reverse": _staged(lambda stages: stages[::-1]),
+    "a rotation of its first stage alone": _staged(lambda stages: stages[:1]),
+    "a rotation's blocks are not made skew": _made(_cayley),
+    "a rotation's blocks are made skew by half": _made(lambda blocks: _cayley(skew(blocks) / 2)),
+    "a rotation to first order, I + 2 Q": _made(lambda blocks: np.eye(blocks.shape[-1]) + 2 * skew(blocks)),
+    "a rotation's alpha is a scale, not a limit": _scaled_by_alpha,
+}
