@@ -57,7 +57,8 @@ def _plain_lora(scale, rows=None, strength=strength_of, skip=lambda own, whole: 
             if skip(count, len(weight)):
                 continue
             factor = strength(case.params) * scale(parts, modules)
-            weight[first : first + count] += factor * product_of(parts).reshape(count, *weight.shape[1:])
+            which = (first + np.arange(count)) % len(weight)
+            weight[which] += factor * product_of(parts).reshape(count, *weight.shape[1:])
         return {"merged": weight}
 
     return change
