@@ -10,8 +10,10 @@ import pytest
 from cli_commands import calls, check, code_lines
 from typer.testing import CliRunner
 
+import refsd
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.numerics.profiles import PROFILES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -48,6 +50,15 @@ def test_the_readme_names_every_command():
         a for arguments in commands(ROOT / "README.md") for a in arguments if "/" in a and a.split("/")[0] in OPS
     ]
     assert globs and all(fnmatch.filter(CASES, glob) for glob in globs)
+
+
+def test_the_readmes_python_names_what_exists():
+    python = "\n".join(line for line in code_lines(ROOT / "README.md") if "refsd." in line)
+    named = re.findall(r"refsd\.(\w+)\(", python)
+    assert {"golden", "judge", "assert_conforms", "forward", "watch"} <= set(named)
+    assert all(callable(getattr(refsd, name)) for name in named)
+    assert all(name in CASES for name in re.findall(r'refsd\.golden\("([^"]+)"', python))
+    assert all(name in PROFILES for name in re.findall(r'numerics="([^"]+)"', python))
 
 
 # Of the README's commands those that end in seconds; ./engine is the Python example here.
