@@ -91,9 +91,9 @@ _GELU_TANH_ERROR = (
 )
 
 
-# In float32 a sigmoid below the smallest normal number, 2^-126, may be flushed to 0 before x meets it, and is 0
-# where exp(-x) overflows: |x| 2^-126 at most, in units of u.
-_FLUSHED = 2.0**-102
+# In float32 an exp below -87.3, where it nears the smallest normal number, may be flushed to 0 before x meets it,
+# and 1 / exp(-x) is 0 where that overflows: |x| exp(-87.3) at most, in units of u.
+_FLUSHED = math.exp(-87.3) * 2.0**24
 
 
 # exp(-a x): the product's rounding moves the exponent by u |a x|, felt where the sigmoid is not yet 1.

@@ -8,7 +8,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, F16_INPUT, F16_WEIGHT, NO_BIAS, Wrong, answer, other_input
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms
+from refsd.golden.rounding import Bound, Terms, largest
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.dot_q8_1 import minimums
 from refsd.numerics.tensor import StoredTensor, stored
@@ -27,7 +27,8 @@ def _bound(run: Run) -> Bound:
     """y = W x + b: |W| dx + dW (|x| + dx), the sum of K products and b, the rounding of y.
 
     Q8_1 activations bring their sum in float16, which W's minimums meet apart from the codes: its 32 half steps,
-    and half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values.
+    and half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values. A sum beyond
+    65504 is infinite there, and with it the row.
     """
     through = run.numerics.input_of(run.types["weight"])
     W, dW = np.abs(run.inputs["weight"]), run.moved("weight", run.numerics.products)
@@ -39,10 +40,18 @@ def _bound(run: Run) -> Bound:
     b, db = bias_of(run)
     terms = Terms().add(dx @ W.T, np.sqrt(dx**2 @ (W**2).T / 3))
     terms.add((x + dx) @ dW.T, np.sqrt((x + dx) ** 2 @ (dW**2).T / 3)).add(db)
+    if through == "q8_1":
+        terms.add(np.where(_sums_overflow(run.inputs["x"], dx), np.inf, 0.0))
     absolute = (x + dx) @ (W + dW).T + b + db
     squares = (x + dx) ** 2 @ ((W + dW) ** 2).T + b**2
     terms.add(*sums(run, "linear", W.shape[1], absolute, squares, run.truth, through))
     return run.rounded(terms)
+
+
+def _sums_overflow(x: np.ndarray, dx: np.ndarray) -> np.ndarray:
+    """Whether the sum of a block of 32 may be beyond float16. x, dx: [..., K] -> [..., 1]"""
+    sums = [np.abs(t.reshape(*t.shape[:-1], -1, 32).sum(axis=-1)) for t in (x, dx)]
+    return (sums[0] + sums[1] > largest(np.dtype(np.float16))).any(axis=-1, keepdims=True)
 
 
 def read_as_transposed(w: np.ndarray) -> np.ndarray | None:

@@ -67,7 +67,10 @@ def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Call
         x, dx = np.abs(run.inputs["x"]), run.moved("x")
         rows, columns = make(x.shape[2], run.params["height"]), make(x.shape[3], run.params["width"])
         heavy = [taps.Taps(t.index, np.abs(t.weight)) for t in (rows, columns)]
-        lost = [_lost(t, run.u, slope, size) for t, size in zip((rows, columns), x.shape[2:], strict=True)]
+        filtered = run.params["antialias"]
+        lost = [
+            _lost(t, run.u, slope, size, filtered) for t, size in zip((rows, columns), x.shape[2:], strict=True)
+        ]
         terms = Terms().add(weighted(np.ascontiguousarray(dx), *heavy))
         terms.add(weighted(x, lost[0], heavy[1])).add(weighted(x, heavy[0], lost[1]))
         T = rows.index.shape[1] * columns.index.shape[1]
@@ -76,9 +79,21 @@ def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Call
     return bound
 
 
-def _lost(t: taps.Taps, u: float, slope: float, size: int) -> taps.Taps:
-    """What each weight may lose; twice where weights are divided by their sum."""
-    return taps.Taps(t.index, 2 * slope * 4 * u * (size + 1) * np.ones_like(t.weight))
+def _lost(t: taps.Taps, u: float, slope: float, size: int, filtered: bool) -> taps.Taps:
+    """What each weight may lose; twice where weights are divided by their sum.
+
+    A place that is nearly that of a pixel may be rounded to its other side: then the window begins one pixel
+    earlier, or ends one later, and the pixel there has as much weight as the outermost on the far side may lose.
+    """
+    most = 2 * slope * 4 * u * (size + 1)
+    lost = np.full(t.weight.shape, most)
+    if filtered:
+        return taps.Taps(t.index, lost)
+    first, last = t.index[:, :1], t.index[:, -1:]
+    earlier = (np.abs(t.weight[:, -1:]) <= most) & (first > 0)
+    later = (np.abs(t.weight[:, :1]) <= most) & (last < size - 1)
+    index = [np.maximum(first - 1, 0), t.index, np.minimum(last + 1, size - 1)]
+    return taps.Taps(np.concatenate(index, axis=1), np.concatenate([most * earlier, lost, most * later], axis=1))
 
 
 def weighted_by(rows, columns) -> Wrong:

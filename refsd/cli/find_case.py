@@ -8,7 +8,7 @@ from refsd.golden.wording import did_you_mean
 def find_case(text: str):
     """A case of the corpus or a random one by its name, or that of a folder of `refsd shrink`. Raises BadInput."""
     from refsd import cases as corpus
-    from refsd.fuzzing.draw import draw
+    from refsd.fuzzing.fuzz import drawn_case
     from refsd.fuzzing.random_case import parse
     from refsd.numerics.errors import BadInput
     from refsd.shrinking import folder
@@ -17,7 +17,7 @@ def find_case(text: str):
         return corpus.CASES[text]
     random = parse(text)
     if random is not None:
-        return draw(*random)
+        return drawn_case(*random)
     path = Path(text)
     if path.name == folder.CASE:
         path = path.parent

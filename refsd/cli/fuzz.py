@@ -1,4 +1,4 @@
-"""refsd fuzz: random cases of every operation that an engine has."""
+"""refsd fuzz: random cases of every operation, and of the models, that an engine has."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,11 @@ _ENGINE = typer.Argument(
 _MINUTES = typer.Option(10.0, "--minutes", min=0.0, help="Time for the cases.")
 _COUNT = typer.Option(None, "--count", min=1, help="So many cases, whatever time they take.")
 _SEED = typer.Option(1, "--seed", min=0, max=2**63 - 1, help="Another seed gives other cases.")
-_OPS = typer.Option(["*"], "--ops", help="Only operations that match this glob: '*norm*'. May be repeated.")
+_OPS = typer.Option(
+    ["*"],
+    "--ops",
+    help="Only operations that match this glob: '*norm*'; with 'model/*' tiny models. May be repeated.",
+)
 _ONLY = typer.Option(None, "--only", help="One case, by its name: fuzz/7/rope/0.")
 _OUT = typer.Option(Path("refsd-fuzz"), "-o", "--out", help="Folder for the finds; one written before is replaced.")
 _TIMEOUT = typer.Option(60.0, "--timeout", min=1.0, help="Seconds for one answer: longer is a hang.")
@@ -40,7 +44,9 @@ def fuzz(
     Sizes at the limits of vectors and blocks, quiet, loud, cancelling and constant
     data, other parameters; torch also gets other memory layouts. Each case has a name
     from which it can be made again: --only NAME, `refsd shrink ENGINE NAME`. What the
-    engine fails is reduced as `refsd shrink` does it, one find of each cause. A case that
+    engine fails is reduced as `refsd shrink` does it, one find of each cause.
+    --ops 'model/*' asks for models: every family's tiny one with other sides, batches,
+    texts, storage types and data, judged tap by tap where the engine shows taps. A case that
     the engine refuses is no failure; a crash, and no answer in time, are finds. After
     Ctrl-C or SIGTERM the finds until then are written. docs/fuzz.md explains it.
 
@@ -48,6 +54,7 @@ def fuzz(
     """
     from refsd.cli.ending import INTERRUPTED, interruptible
     from refsd.cli.engines import one_engine
+    from refsd.cli.model_files import model_files, trim_model_files
     from refsd.cli.steps import found_so_far
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.fuzzing.asked import AskedEngine
@@ -64,17 +71,18 @@ def fuzz(
     with replaced_folder(out, OUTCOME) as part:
 
         def keep(shrunk, number: int) -> str:
-            name = f"{number + 1:02}-{shrunk.case.op}"
-            folder.write(part / name, shrunk, asked, engine)
+            name = f"{number + 1:02}-{shrunk.case.op.replace('/', '-')}"
+            folder.write(part / name, shrunk, asked, engine, model_files)
             return str(out / name)
 
-        fuzzer = fuzzing.Fuzzer(asked, runner_of(), keep)
+        fuzzer = fuzzing.Fuzzer(asked, runner_of(model_files), keep)
         try:
             with compile_progress(), interruptible(), found_so_far("fuzz") as show:
                 for case in cases:
                     find = fuzzer.try_case(case)
                     if find is not None and not json:
                         _print_find(find)
+                    trim_model_files()
                     show(f"{sum(fuzzer.asked.values())} cases, {len(fuzzer.finds)} finds, {case.name}")
         except KeyboardInterrupt:
             partial = "interrupted"
@@ -96,7 +104,7 @@ def _cases(asked, seed: int, ops: list[str], only: str | None, count: int | None
     import fnmatch
 
     from refsd.fuzzing import fuzz as fuzzing
-    from refsd.fuzzing.draw import draw
+    from refsd.fuzzing.draw_models import MODEL, components
     from refsd.fuzzing.random_case import parse
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.wording import did_you_mean
@@ -106,13 +114,17 @@ def _cases(asked, seed: int, ops: list[str], only: str | None, count: int | None
         found = parse(only)
         if found is None:
             raise BadInput(f"--only {only}: no name of a random case; expected fuzz/SEED/OPERATION/NUMBER")
-        return [draw(*found)]
+        return [fuzzing.drawn_case(*found)]
+    wanted: set[str] = set()
     for glob in ops:
-        if not fnmatch.filter(OPERATIONS, glob):
-            raise BadInput(f"--ops {glob}: no operation matches{did_you_mean(glob, OPERATIONS)}")
-    chosen = [op for op in fuzzing.operations_of(asked) if any(fnmatch.fnmatchcase(op, glob) for glob in ops)]
+        # Models are asked only by a glob with their prefix.
+        known = components() if glob.startswith(MODEL) else [*OPERATIONS]
+        if not fnmatch.filter(known, glob):
+            raise BadInput(f"--ops {glob}: no operation matches{did_you_mean(glob, known)}")
+        wanted |= {*fnmatch.filter(known, glob)}
+    chosen = [op for op in fuzzing.operations_of(asked) if op in wanted]
     if not chosen:
-        raise BadInput(f"{asked.name} takes no case of these operations; `refsd fuzz` asks operations alone")
+        raise BadInput(f"{asked.name} takes no case of these operations; `refsd fuzz` asks operations and models")
     return fuzzing.cases(seed, chosen, count, seconds)
 
 

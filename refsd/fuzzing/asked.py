@@ -8,10 +8,12 @@ import numpy as np
 from refsd.engines.worker import Worker
 from refsd.fuzzing.random_case import lay_out
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineDied, EngineFailure
+from refsd.golden.engine import Engine, EngineDied, EngineFailure, TappedEngine
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
+
+Answer = dict[str, np.ndarray]
 
 
 class AskedEngine:
@@ -45,14 +47,26 @@ class AskedEngine:
         return self.engine.deviations(case)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        return self._answer(case, inputs, False)[0]
+
+    def run_tapped(self, case: Case, inputs: Mapping[str, StoredTensor]) -> tuple[Answer, Answer]:
+        """Outputs, and the taps of an engine that has some."""
+        return self._answer(case, inputs, isinstance(self.engine, TappedEngine))
+
+    def _answer(self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool) -> tuple[Answer, Answer]:
         self.refused = ""
         try:
             if self._worker is None:
-                return self.engine.run(case, laid_out(inputs, self.layout) if self.any_layout else inputs)
-            plain = Case(case.name, case.op, case.inputs, case.params)
-            header = {"case": msgspec.to_builtins(plain), "layout": self.layout}
-            _, outputs = self._worker.ask(header, inputs)
-            return {name: tensor.data for name, tensor in outputs.items()}
+                inputs = laid_out(inputs, self.layout) if self.any_layout else inputs
+                if tapped and isinstance(self.engine, TappedEngine):
+                    return self.engine.run_tapped(case, inputs)
+                return self.engine.run(case, inputs), {}
+            plain = Case(case.name, case.op, case.inputs, case.params, case.model)
+            header = {"case": msgspec.to_builtins(plain), "layout": self.layout, "tapped": tapped}
+            told, tensors = self._worker.ask(header, inputs)
+            outputs = {name: tensors[f"{i}"].data for i, name in enumerate(told["outputs"])}
+            first = len(outputs)
+            return outputs, {name: tensors[f"{first + i}"].data for i, name in enumerate(told["taps"])}
         except EngineFailure as error:
             self.refused = "" if isinstance(error, EngineDied) else str(error)
             raise

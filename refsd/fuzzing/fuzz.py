@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from refsd import __version__
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw import draw, rounds
+from refsd.fuzzing.draw_models import MODEL, bases, components, draw_model
 from refsd.fuzzing.random_case import RandomCase
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Result, Runner
 from refsd.golden.operations import OPERATIONS
-from refsd.shrinking.failure import Failure, ask, failure_of
+from refsd.shrinking.failure import Failure, ask, cut, failure_of
 from refsd.shrinking.shrink import Shrunk, shrink
 
-# For the reduction of one find.
-_SECONDS = 20.0
+# For the reduction of one find: of an operation, of a model.
+_SECONDS, _SECONDS_OF_A_MODEL = 20.0, 60.0
 
 
 class Find(msgspec.Struct):
@@ -145,10 +146,20 @@ class Fuzzer:
         plain = self._in_order(case, failure)
         if plain is not None:
             case, result = plain
-        shrunk = shrink(self._ask, case, result, _SECONDS)
+        seconds = _SECONDS if case.model is None else _SECONDS_OF_A_MODEL
+        quick = self.runner._replace(explains=False)
+        shrunk = shrink(
+            self._ask,
+            case,
+            result,
+            seconds,
+            quick=lambda smaller: ask(quick, self.engine, smaller),
+            cut=lambda smaller: cut(self.runner, self.engine, smaller),
+        )
         smallest = failure_of(shrunk.result) or failure
         shapes = {name: list(tensor.shape) for name, tensor in shrunk.case.tensors.items()}
-        title = (*smallest.causes, *shrunk.result.looks, smallest.kind)[0]
+        what = (*smallest.causes, *shrunk.result.looks, smallest.kind)[0]
+        title = f"{failure.place}: {what}" if case.model is not None else what
         find = Find(case.name, case.layout, case.op, _kind(failure), title, [*failure.causes], "", shapes, {})
         find.reason, find.params = shrunk.result.reason, dict(shrunk.case.params)
         find.folder = self._keep(shrunk, len(self._known))
@@ -175,12 +186,18 @@ def cases(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> I
     for drawn, (op, number) in enumerate(rounds(seed, ops)):
         if drawn == count or (count is None and time.monotonic() > until):
             return
-        yield draw(seed, op, number)
+        yield drawn_case(seed, op, number)
+
+
+def drawn_case(seed: int, op: str, number: int) -> RandomCase:
+    """The random case of an operation, or of a model's component ("model/unet")."""
+    return draw_model(seed, op, number) if op.startswith(MODEL) else draw(seed, op, number)
 
 
 def operations_of(engine: AskedEngine) -> list[str]:
-    """The operations of which the engine takes some case."""
-    return [op for op, page in OPERATIONS.items() if any(engine.refuses(case) is None for case in page.cases)]
+    """The operations, then the components of models, of which the engine takes some case."""
+    of = {op: page.cases for op, page in OPERATIONS.items()} | {op: bases(op) for op in components()}
+    return [op for op, cases in of.items() if any(engine.refuses(case) is None for case in cases)]
 
 
 def outcome(fuzzer: Fuzzer, seed: int, partial: str = "") -> Outcome:

@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 
+from refsd.components import COMPONENTS
 from refsd.golden.case import Case
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
-_NAME = re.compile(r"fuzz/(\d{1,19})/([a-z0-9_]+)/(\d{1,9})")
+_NAME = re.compile(r"fuzz/(\d{1,19})/((?:model/)?[a-z0-9_-]+)/(\d{1,9})")
 
 
 class RandomCase(Case, frozen=True):
@@ -30,8 +31,9 @@ def parse(name: str) -> tuple[int, str, int] | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    if match[2] not in OPERATIONS:
-        raise BadInput(f"{name}: no operation {match[2]}{did_you_mean(match[2], OPERATIONS)}")
+    known = [*OPERATIONS, *(f"model/{component}" for component in COMPONENTS)]
+    if match[2] not in known:
+        raise BadInput(f"{name}: no operation {match[2]}{did_you_mean(match[2], known)}")
     return int(match[1]), match[2], int(match[3])
 
 

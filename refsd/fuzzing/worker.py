@@ -7,25 +7,33 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from refsd.cli.model_files import model_files, trim_model_files
 from refsd.engines import registry
 from refsd.engines.worker import serve
 from refsd.fuzzing.asked import laid_out
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure
+from refsd.golden.engine import EngineFailure, TappedEngine
 from refsd.numerics.tensor import StoredTensor, stored
 
 
 def main(kind: str, name: str) -> None:
-    """Answer {"case": ..., "layout": ...} until stdin closes."""
-    engine = next(one.engine for one in registry.find(kind) if one.engine is not None and one.engine.name == name)
+    """Answer {"case": ..., "layout": ..., "tapped": ...} until stdin closes."""
+    found = registry.find(kind, model_files=model_files)
+    engine = next(one.engine for one in found if one.engine is not None and one.engine.name == name)
 
     def answer(header: Mapping[str, Any], inputs: Mapping[str, StoredTensor]):
         case = msgspec.convert(header["case"], Case)
+        inputs, taps = laid_out(inputs, header["layout"]), {}
         try:
-            outputs = engine.run(case, laid_out(inputs, header["layout"]))
+            if header["tapped"] and isinstance(engine, TappedEngine):
+                outputs, taps = engine.run_tapped(case, inputs)
+            else:
+                outputs = engine.run(case, inputs)
         except EngineFailure as error:
             return {"error": str(error)}, {}
-        return {}, {name: stored(np.ascontiguousarray(y)) for name, y in outputs.items()}
+        trim_model_files()
+        tensors = [stored(np.ascontiguousarray(y)) for y in (*outputs.values(), *taps.values())]
+        return {"outputs": [*outputs], "taps": [*taps]}, {f"{i}": y for i, y in enumerate(tensors)}
 
     serve(answer)
 

@@ -14,7 +14,7 @@ from refsd.golden.explanation import Scene
 from refsd.golden.fitted_causes import fitted_causes, is_gap
 from refsd.golden.metrics import channel_axis
 from refsd.golden.taps import measure_taps
-from refsd.golden.unlisted import BUDGET, explaining
+from refsd.golden.unlisted import BUDGET, KEPT, explaining
 from refsd.golden.verdict import judge
 from refsd.judges.following import Segment
 from refsd.judges.model_mutants import MUTANTS, Change
@@ -65,13 +65,16 @@ class Place(NamedTuple):
         found = self.found.reshape(truth.shape)
         scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
         suspects, tried = {}, {}
+        room = KEPT
         until = end - BUDGET - _ELSEWHERE
         for candidates in (self._operations(), self._of_the_model()):
             for name, y in itertools.takewhile(lambda _: time.process_time() < until, candidates):
                 if y.size != truth.size:
                     continue
                 near = {"y": np.reshape(y, truth.shape).astype(np.float64)}
-                tried.setdefault(name, near["y"])
+                if room > near["y"].nbytes and name not in tried:
+                    room -= near["y"].nbytes
+                    tried[name] = near["y"]
                 noisy = near["y"] + (honest - truth)
                 if scene.explained_by(near) and self._agrees(near["y"], noisy):
                     suspects.setdefault(name, near)

@@ -9,9 +9,10 @@ import pytest
 from refsd.cases import CASES
 from refsd.golden.bounds import products
 from refsd.golden.operations import OPERATIONS, bound, complete, run
+from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_F16
-from refsd.numerics.tensor import stored
+from refsd.numerics.tensor import StoredTensor, stored
 
 _RNG = np.random.default_rng(7)
 
@@ -136,3 +137,37 @@ def test_the_spread_of_a_sum_is_that_of_random_orders():
     limit, spread = products(1e-7, 300, np.abs(terms).sum(), squares, result)
     np.testing.assert_allclose(spread, 1e-7 * np.sqrt(rounded / 3), rtol=0.03)
     np.testing.assert_allclose(limit, 301e-7 * np.abs(terms).sum(), rtol=1e-4)
+
+
+def limit_of(op, numerics, params=None, **arrays):
+    inputs = {
+        name: y if isinstance(y, StoredTensor) else stored(np.asarray(y, np.float32)) for name, y in arrays.items()
+    }
+    truth = _truth(op, inputs, params or {})
+    return truth, bound(op, numerics, inputs, params or {}, truth).limit
+
+
+def test_an_exp_may_be_flushed_before_it_is_subnormal():
+    """At x = -87.31 the sigmoid is 2 % above the smallest normal number; refsd's own float32 kernel gives 0."""
+    truth, limit = limit_of("silu", FLOAT32, x=[-87.3125, -80.0])
+    assert abs(truth[0]) < limit[0] < 1.05 * abs(truth[0]) and limit[1] < 1e-3 * abs(truth[1])
+
+
+def test_a_place_at_a_pixel_may_be_rounded_to_its_other_side():
+    """1 / (1 / 3) is below 3 in float32: the window begins one pixel earlier, and that one has a little weight."""
+    x = np.zeros((1, 1, 4, 1), np.float32)
+    x[0, 0, 2] = 8
+    params = {"height": 2, "width": 1, "align_corners": True}
+    truth, limit = limit_of("resize_bilinear", FLOAT32, params, x=x)
+    assert truth[0, 0, 1, 0] == 0 and 8 * 2.0**-24 < limit[0, 0, 1, 0] < 1e-4
+    x[0, 0, 2], x[0, 0, 1] = 0, 8
+    assert limit_of("resize_bilinear", FLOAT32, params, x=x)[1][0, 0, 1, 0] < 1e-30
+
+
+def test_a_block_whose_sum_overflows_float16_may_be_anything():
+    """Q8_1 keeps the sum of 32 values in float16: 32 times 2048 is beyond it, 32 times 2000 is not."""
+    weight = realize(Recipe((3, 64), type="q5_1", exponent=-19), "weight")
+    x = np.stack([np.full(64, 2000.0), np.r_[np.full(32, 2048.0), np.zeros(32)]])
+    _, limit = limit_of("linear", GGML_CPU, x=x, weight=weight)
+    assert np.isfinite(limit[0]).all() and np.isinf(limit[1]).all()
+    assert np.isfinite(limit_of("linear", FLOAT32, x=x, weight=weight)[1]).all()
