@@ -27,7 +27,7 @@ from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights
 from refsd.judges.observed import Observed
 from refsd.judges.place import Place
 from refsd.judges.scattered import Scattered
-from refsd.judges.taps_in_memory import bytes_of_taps
+from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, within_bytes
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -39,8 +39,6 @@ from refsd.weights.checkpoint import Checkpoint, open_checkpoint
 _PREFIX = "model/"
 # Precisions that an engine may compute in without declaring it.
 _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
-# Outputs of no more numbers are measured beside several honest runs, if they fail beside one.
-_FEW = 256
 # Of honest runs with random roundings, where a tap would be wrong without them.
 _SCATTERED_RUNS = 8
 # Seconds of CPU that the search for the cause of one answer may take, at its first wrong tap and by its outputs.
@@ -67,7 +65,6 @@ class ModelJudge(Judge):
     def __init__(self, model_files: ModelFiles | None = None):
         self.model_files = model_files
         self._opened: tuple[ModelRecipe, Checkpoint] | None = None
-        self._spread: tuple[tuple, Answer] | None = None
 
     def takes(self, op: str) -> bool:
         return op.startswith(_PREFIX) and op.removeprefix(_PREFIX) in COMPONENTS
@@ -92,20 +89,11 @@ class ModelJudge(Judge):
             return forward(_component(case), m, values, params, case.name)
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
-        """A stored truth is in the order of names, the honest run in that of computation.
-
-        The errors of one honest run in a few numbers may happen to be small: where such an output fails, it is
-        measured again beside what runs with random roundings are off.
-        """
-        names = sorted(standard.truth, key=list(standard.honest).index)
-        metrics = [self._measured(standard, found, name) for name in names]
-        few = [m.output for m in metrics if standard.truth[m.output].size <= _FEW and not judge_output(m).passed]
-        if few and standard.numerics.compute != "float64":
-            spreads = self._output_spreads(standard)
-            metrics = [
-                self._measured(standard, found, m.output, spreads.get(m.output)) if m.output in few else m
-                for m in metrics
-            ]
+        """A stored truth is in the order of names, the honest run in that of computation."""
+        metrics = []
+        for name in sorted(standard.truth, key=list(standard.honest).index):
+            y = standard.truth[name]
+            metrics.append(measure(name, found.get(name), y, standard.honest[name], None, channel_axis(y)))
         return metrics + not_asked_for(found, standard.truth)
 
     def limits(self, standard: Standard) -> Answer:
@@ -115,25 +103,6 @@ class ModelJudge(Judge):
             for m in self.measure(standard, standard.honest)
             if m.engine is not None
         }
-
-    def _measured(self, standard: Standard, found: Answer, name: str, spread: np.ndarray | None = None) -> Metrics:
-        y, near = standard.truth[name], standard.honest[name]
-        return measure(name, found.get(name), y, near, None, channel_axis(y), spread=spread)
-
-    def _output_spreads(self, standard: Standard) -> Answer:
-        """The standard deviation of each element of the small outputs over runs with random roundings."""
-        key = standard.case.name, standard.numerics, standard.deviations
-        if self._spread is None or self._spread[0] != key:
-            runs: list[Answer] = []
-            of_calls: list[np.ndarray] = []
-            for seed in range(_SCATTERED_RUNS):
-                rng = np.random.default_rng(seed)
-                scattered = Scattered(standard.numerics, rng, of_calls, standard.deviations)
-                y = self.tapped(standard.case, standard.inputs, scattered, None)
-                runs.append({name: np.asarray(of, np.float64) for name, of in y.items() if of.size <= _FEW})
-            spreads = {name: np.std([y[name] for y in runs], axis=0, ddof=1) for name in runs[0]}
-            self._spread = key, {name: np.where(np.isfinite(of), of, 0.0) for name, of in spreads.items()}
-        return self._spread[1]
 
     def mutants(self, case: Case) -> Sequence[Mutant[Change]]:
         return MUTANTS
@@ -176,7 +145,12 @@ class ModelJudge(Judge):
         wrong = {m.output: truths[m.output] for m in taps if not judge_output(m).passed}
         if wrong and numerics.compute != "float64":
             given = {name: y for name, y in right.shaped.items() if name not in wrong}
-            kept = {name: [] for name in _within_bytes(wrong, max(_SCATTERED_BYTES, _bytes(truths)))}
+            kept = {
+                name: []
+                for name in within_bytes(
+                    wrong, _SCATTERED_RUNS, max(_SCATTERED_BYTES, bytes_of(truths)), _SCATTERED_TAPS
+                )
+            }
             spreads = self._spreads(case, inputs, followed, wrong, numerics, deviations, given, kept)
             again = measure_taps(shaped, wrong, {**honest, **near}, numerics, losses, spreads, effects, kept)
             judged_again = {m.output: m for m in again}
@@ -418,19 +392,6 @@ def _scene(standard: Standard, found: Answer) -> Scene:
     truth = standard.truth
     size = {name: float(np.sqrt(np.mean(y**2))) or 1.0 for name, y in truth.items()}
     return Scene(found, truth, standard.honest, size)
-
-
-def _bytes(taps: Answer) -> int:
-    return sum(8 * y.size for y in taps.values())
-
-
-def _within_bytes(taps: Answer, room: int) -> Iterator[str]:
-    """The first taps of which the errors of the runs with random roundings fit in so many bytes."""
-    for i, (name, y) in enumerate(itertools.islice(taps.items(), _SCATTERED_TAPS)):
-        room -= 8 * y.size * _SCATTERED_RUNS
-        if i and room < 0:
-            return
-        yield name
 
 
 def _component(case: Case) -> str:

@@ -8,6 +8,7 @@ from injection import Injected, wrong_operation
 
 from refsd.cases import CASES
 from refsd.judges import model, place
+from refsd.judges.taps_in_memory import bytes_of, within_bytes
 from refsd.numerics.profiles import FLOAT32, TORCH_BF16
 from refsd.shrinking.failure import ask, runner_of
 from refsd.weights.recipe_files import RecipeFiles
@@ -61,7 +62,6 @@ def test_the_peak_is_a_multiple_of_the_taps(name, numerics, model_files, monkeyp
 
 def test_scattered_runs_are_kept_of_as_many_taps_as_fit():
     taps = {f"{i}": np.zeros(10) for i in range(30)}
-    each = 8 * 10 * model._SCATTERED_RUNS
-    assert list(model._within_bytes(taps, 3 * each)) == ["0", "1", "2"]
-    assert list(model._within_bytes(taps, 0)) == ["0"]
-    assert len(list(model._within_bytes(taps, 100 * each))) == model._SCATTERED_TAPS
+    each = 8 * 10 * 5
+    assert bytes_of(taps) == 30 * 80 and list(within_bytes(taps, 5, 3 * each, 20)) == ["0", "1", "2"]
+    assert list(within_bytes(taps, 5, 0, 20)) == ["0"] and len(list(within_bytes(taps, 5, 100 * each, 20))) == 20
