@@ -110,6 +110,20 @@ def test_an_issue_form_is_whole(path):
             check(arguments)
 
 
+def test_the_caches_key_changes_with_what_is_installed(tmp_path):
+    (script,) = [step["run"] for step in ACTION["runs"]["steps"] if step.get("id") == "install"]
+    install, key = script.split("\n", 1)
+    assert install == 'python -m pip install --quiet "$PACKAGE"'
+    keys = []
+    for installed in ("numba==1", "numba==2"):
+        (tmp_path / "out").write_text("")
+        freeze = key.replace("python -m pip freeze", f"echo {installed}")
+        env = {**os.environ, "GITHUB_OUTPUT": str(tmp_path / "out")}
+        subprocess.run(["bash", "-eo", "pipefail", "-c", freeze], env=env, check=True)
+        keys.append((tmp_path / "out").read_text())
+    assert all(re.fullmatch(r"version=[0-9a-f]{16}\n", key) for key in keys) and keys[0] != keys[1]
+
+
 def judge_step(folder: Path, **settings: str) -> tuple[int, str, str]:
     """Run the action's step `Judge` in a folder. -> (exit code, what it printed, the job's summary)"""
     (script,) = [step["run"] for step in ACTION["runs"]["steps"] if step.get("name") == "Judge"]

@@ -7,6 +7,8 @@ from pathlib import Path
 import yaml
 from cli_commands import calls, check
 
+import refsd
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RECIPE = yaml.safe_load((ROOT / "distribution" / "conda-forge" / "recipe.yaml").read_text())
@@ -34,6 +36,10 @@ def test_the_conda_recipe_is_of_this_version():
     for line in RECIPE["tests"][1]["script"]:
         for arguments in calls(line):
             check(arguments)
+
+
+def test_the_package_tells_its_version():
+    assert PROJECT["version"] == refsd.__version__
 
 
 def test_the_image_runs_refsd_and_copies_no_build():
