@@ -50,8 +50,12 @@ class Following(ShownTaps):
     arithmetic: the reference's
     until:      the tap with which the run ends, by Reached; None: the model's end
     given:      the engine's taps that nobody asks for, as an earlier run shaped them, for `Passing`
+    right:      the run without a change, which kept its inputs: `Passing` takes its products of equal inputs
+    keeps:      whether the inputs of products are kept
 
     shaped: the engine's taps that the reference went on with
+    inputs: of products, by their taps
+    taken:  the taps that are the right run's
     """
 
     def __init__(
@@ -61,18 +65,36 @@ class Following(ShownTaps):
         arithmetic: Observed | None = None,
         until: str | None = None,
         given: Answer = MappingProxyType({}),
+        right: "Following | None" = None,
+        keeps: bool = False,
     ):
         super().__init__(label, ops=True, names=found.keys() - given.keys() if until is None else (until,))
         self.segments: dict[str, Segment] = {}
         self.shaped: dict[str, np.ndarray] = {}
+        self.inputs: dict[str, np.ndarray] = {}
+        self.taken: set[str] = set()
+        self._right, self._keeps = right, keeps
         self._found, self._arithmetic, self._until, self._given = found, arithmetic, until, given
         self._first = 0
 
     def next_given(self, name: str) -> np.ndarray | None:
         """What stands in `given` for the tap that is recorded next under this name."""
-        again = self._seen[name]
-        name = f"{name}.{again}" if again else name
+        name = self._next(name)
         return None if name == self._until else self._given.get(name)
+
+    def product_of(self, name: str, x: np.ndarray) -> np.ndarray | None:
+        """The product of x that is recorded next under this name, if the right run has it."""
+        name = self._next(name)
+        if self._keeps:
+            self.inputs[name] = x
+        if self._right is None or name not in self._right or not np.array_equal(self._right.inputs[name], x):
+            return None
+        self.taken.add(name)
+        return self._right[name]
+
+    def _next(self, name: str) -> str:
+        again = self._seen[name]
+        return f"{name}.{again}" if again else name
 
     def record(self, name: str, value: np.ndarray) -> np.ndarray:
         value = super().record(name, value)
@@ -99,7 +121,7 @@ class Following(ShownTaps):
 
 
 class Passing(Module):
-    """A module that does not compute a layer in whose place a Following puts the engine's tap."""
+    """A module that computes neither a layer in whose place a Following puts a tap, nor a product twice."""
 
 
 def _passing(method: str) -> Callable[..., Any]:
@@ -110,7 +132,10 @@ def _passing(method: str) -> Callable[..., Any]:
         follows = isinstance(self.taps, Following) and name is not None
         given = self.taps.next_given(self.prefix + name) if follows else None
         if given is None:
-            return computed(self, name, *arguments, **named)
+            product = (
+                self.taps.product_of(self.prefix + name, arguments[0]) if follows and method in _PRODUCTS else None
+            )
+            return computed(self, name, *arguments, **named) if product is None else self._tap(name, product)
         if isinstance(self.arithmetic, Observed):
             self.arithmetic.pass_over(method)
         return self._tap(name, np.asarray(given, self.arithmetic.numerics.storage_dtype))
@@ -118,6 +143,8 @@ def _passing(method: str) -> Callable[..., Any]:
     return answer
 
 
+# Layers that no change to another operation changes.
+_PRODUCTS = ("linear", "text_projection", "conv2d")
 _LAYERS = (
     "linear",
     "text_projection",

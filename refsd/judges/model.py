@@ -129,14 +129,15 @@ class ModelJudge(Judge):
         forced: Answer = NOTHING,
     ) -> Trace:
         followed = {**found, **forced}
-        right, truth = self._follow(case, inputs, followed, Observed(FLOAT64, deviations))
+        right, truth = self._follow(case, inputs, followed, Observed(FLOAT64, deviations), keeps=True)
         near, honest = self._follow(case, inputs, followed, Observed(numerics, deviations))
         losses = {name: segment.loss for name, segment in near.segments.items()}
         ops = {name: segment.ops for name, segment in near.segments.items()}
         outputs = {name: y for name, y in truth.items() if name in found and name not in right}
         shaped = {name: as_shaped(y, right[name].shape) if name in right else y for name, y in found.items()}
         truths = {**right, **outputs}
-        changed = self._changed_taps(case, inputs, followed, deviations, {op for of in ops.values() for op in of})
+        concerned = {op for of in ops.values() for op in of}
+        changed = self._changed_taps(case, inputs, followed, deviations, concerned, right)
 
         def effects(tap: str) -> dict[str, np.ndarray]:
             return {change: y[tap] - truths[tap] for change, y in changed.items() if tap in y}
@@ -158,14 +159,23 @@ class ModelJudge(Judge):
         return Trace(taps, right.recorded, ops)
 
     def _changed_taps(
-        self, case: Case, inputs: Inputs, found: Answer, deviations: tuple[Deviation, ...], ops: set[str]
+        self,
+        case: Case,
+        inputs: Inputs,
+        found: Answer,
+        deviations: tuple[Deviation, ...],
+        ops: set[str],
+        right: Following,
     ) -> dict[str, Answer]:
-        """What small changes make of the engine's taps, in float64; of those that may concern these operations."""
+        """What small changes make of the engine's taps, in float64: of those that may concern these operations.
+
+        Without the taps that no change moves, because their inputs are those of the right run.
+        """
         concerned = {name: change for name, (of, change) in _PROJECTED.items() if not of.isdisjoint(ops)}
         return {
-            name: {**y, **taps}
+            name: {**y, **{tap: value for tap, value in taps.items() if tap not in taps.taken}}
             for name, change in concerned.items()
-            for taps, y in [self._follow(case, inputs, found, change(FLOAT64, deviations))]
+            for taps, y in [self._follow(case, inputs, found, change(FLOAT64, deviations), right=right)]
         }
 
     def _spreads(
@@ -240,16 +250,19 @@ class ModelJudge(Judge):
         until: str | None = None,
         change: Change | None = None,
         given: Answer = NOTHING,
+        right: Following | None = None,
+        keeps: bool = False,
     ) -> tuple[Following, Answer]:
         """What the reference, or the reference with a bug, makes of an engine's taps; and its outputs.
 
         until:  the only tap that is kept, with which the run ends: then without outputs
         change: a bug; where it makes no difference nothing is returned
         given:  taps that nobody asks for, as the reference shapes the engine's: their layers are not computed
+        right:  an earlier run that kept its inputs (`keeps`): its products of equal inputs are not computed again
         """
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
-        with one_answer(arithmetic.numerics), Following(label, found, observed, until, given) as taps:
+        with one_answer(arithmetic.numerics), Following(label, found, observed, until, given, right, keeps) as taps:
             m, values, params = self._module(case, inputs, arithmetic)
             weights = m.weights
             if change is not None:

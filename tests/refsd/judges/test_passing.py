@@ -11,6 +11,7 @@ from refsd.judges import model as page
 from refsd.judges.model_mutants import MUTANTS
 from refsd.judges.observed import Observed
 from refsd.judges.scattered import Scattered
+from refsd.judges.wrong_operations import LargeEps, OtherGelu, QuickGelu
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_F16
@@ -46,6 +47,23 @@ def test_what_is_passed_over_makes_no_difference(kind, name, numerics):
     np.testing.assert_array_equal(passed[tap], taps[tap])
     assert passed.segments.keys() < taps.segments.keys() and short.ops == whole.ops[: len(short.ops)]
     assert sum(loss == 0 for loss in short.losses) >= 3
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_change_moves_what_it_moves_though_products_are_taken_from_the_right_run(kind, name):
+    case, _, found = layers(kind, name, FLOAT32)
+    inputs = case.realize()
+    right, _ = kind._follow(case, inputs, found, Observed(FLOAT64), keeps=True)
+    for change in (LargeEps, OtherGelu, QuickGelu):
+        whole, outputs = kind._follow(case, inputs, found, change(FLOAT64))
+        taps, y = kind._follow(case, inputs, found, change(FLOAT64), right=right)
+        assert taps.recorded == whole.recorded and taps.keys() == whole.keys() and len(taps.taken) >= 10
+        for tap in whole:
+            np.testing.assert_array_equal(taps[tap], whole[tap], tap)
+        for output in outputs:
+            np.testing.assert_array_equal(y[output], outputs[output], output)
+    assert any((taps[tap] != right[tap]).any() for tap in taps)
+    assert not any((taps[tap] != right[tap]).any() for tap in taps.taken)
 
 
 def test_a_bug_shows_at_its_place_alone(kind):
