@@ -107,7 +107,7 @@ def features(case: Case, numerics: str = "") -> Features:
     counts = {k: v for k, v in params.items() if isinstance(v, int) and not isinstance(v, bool)}
     for name, value in params.items():
         if isinstance(value, list | tuple):
-            sides[f"unequal {name}"] = len(set(value)) > 1
+            sides[f"unequal {name}"] = any(one != value[0] for one in value)
         labels[name] = tuple(value) if isinstance(value, list) else value
     pairs = [(a, b) for b in counts for a in _COUNTS.get(b, "") if a in dims]
     pairs += _opposite(letters)

@@ -7,7 +7,7 @@ from refsd.golden import verdict
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.conform import Result
 from refsd.golden.recipe import Recipe
-from refsd.golden.shared_traits import shared_traits
+from refsd.golden.shared_traits import features, shared_traits
 
 
 def _results(op, fails, status=verdict.FAIL):
@@ -112,3 +112,7 @@ def test_each_engine_and_operation_has_its_own_line():
     other = [Result("f", r.case, r.op, verdict.PASS) for r in one]
     lines = shared_traits([*one, *two, *other], cases | more)
     assert [line.split(":")[0] for line in lines] == ["e attention", "e conv2d"]
+
+
+def test_parameters_may_be_lists_of_tables():
+    assert features(CASES["stage/requests/and-back"]).sides["unequal requests"]
