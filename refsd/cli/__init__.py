@@ -29,6 +29,7 @@ _COMMANDS = (
     "tokenize",
     "forward",
     "info",
+    "range",
     "weights",
     "dequant",
     "sigmas",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from refsd.networks import NETWORKS
 from refsd.networks.dimensions import Shapes
 from refsd.weights.component import Component
-from refsd.weights.size_vote import block, published, same_shape
+from refsd.weights.size_vote import block, published, same_shape, tail
 
 
 class Lacking(NamedTuple):
@@ -41,7 +41,7 @@ def nearest(component: Component) -> Lacking | None:
             continue
         if all(same_shape(shape, whole[name]) for name, shape in shapes.items()):
             names = [name for name in whole if name not in shapes]
-            if _is_half(names, shapes):
+            if _is_half(names, shapes) or _is_uniform(names, shapes):
                 return None
             if best is None or len(names) < len(best.names):
                 best = Lacking(known.name, names, list(whole), not _ends(names, shapes))
@@ -52,6 +52,12 @@ def _is_half(names: Iterable[str], there: Iterable[str]) -> bool:
     """True if an autoencoder's encoder or decoder is not there, and nothing else: files of one half exist."""
     halves = {name.partition(".")[0] for name in names}
     return halves in ({"encoder"}, {"decoder"}) and not any(name.startswith(f"{max(halves)}.") for name in there)
+
+
+def _is_uniform(names: Iterable[str], there: Iterable[str]) -> bool:
+    """True if no block has what is missing: another architecture, such as one with fewer layers in every level."""
+    held = {(block(name)[0], tail(name)) for name in there}
+    return not any((block(name)[0], tail(name)) in held for name in names)
 
 
 def _ends(names: Iterable[str], there: Shapes) -> bool:
