@@ -30,6 +30,7 @@ _COMMANDS = (
     "forward",
     "info",
     "range",
+    "quality",
     "weights",
     "dequant",
     "sigmas",
