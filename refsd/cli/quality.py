@@ -57,7 +57,8 @@ def quality(
             if not as_json:
                 worst = ", ".join(f"{name} {error:.2g}" for name, error in list(row.layers.items())[:lines])
                 matrix = "yes" if row.importance else "no"
-                numbers = f"{len(row.layers):6} {row.bits:6.3g} {row.error:9.3g} {decibels(row.error):6.1f} {row.largest:9.3g}"
-                typer.echo(f"{row.type:8} {matrix:>6} {numbers}  {worst}")
+                start = f"{row.type:8} {matrix:>6} {len(row.layers):6} {row.bits:6.3g}"
+                errors = f"{row.error:9.3g} {decibels(row.error):6.1f} {row.largest:9.3g}"
+                typer.echo(f"{start} {errors}  {worst}")
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
