@@ -48,9 +48,8 @@ def quality(
     given = {name: np.asarray(t.values()) for name, t in open_weights(inputs).items()} if inputs else None
     rows = []
     if not as_json:
-        typer.echo(
-            f"{'type':8} {'matrix':>6} {'layers':>6} {'bits':>6} {'error':>9} {'dB':>6} {'largest':>9}  costliest layers"
-        )
+        start = f"{'type':8} {'matrix':>6} {'layers':>6} {'bits':>6}"
+        typer.echo(f"{start} {'error':>9} {'dB':>6} {'largest':>9}  costliest layers")
     with compile_progress():
         for row in measure(part, m, given or drawn_inputs(part, m), params, types.split(",")):
             rows.append(row._asdict())

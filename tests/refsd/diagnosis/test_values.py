@@ -1,0 +1,56 @@
+"""What values show: exchanged layers where the siblings tell, nothing where they do not."""
+
+import numpy as np
+import pytest
+from damaged_files import save
+
+from refsd.diagnosis.values import judge, read_values
+from refsd.golden.case import ModelRecipe
+from refsd.numerics.tensor import stored
+from refsd.weights import open_weights, recipes
+from refsd.weights.checkpoint import survey
+
+BLOCKS = ("layers.0", "layers.1", "noise_refiner.0", "noise_refiner.1", "context_refiner.0", "context_refiner.1")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = recipes.make(ModelRecipe("zimage", "f32", True), tmp_path_factory.mktemp("m") / "a.safetensors")
+    return dict(open_weights(path, mapped=False).items())
+
+
+def findings(path, tensors):
+    return judge(read_values(survey(save(path / "a.safetensors", tensors)), sampled=True))
+
+
+def scaled(tensor, factor):
+    return stored(tensor.values() * np.float32(factor))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_gate_and_a_value_are_swapped(model, tmp_path, factor):
+    """Told if the gates are wider in all other blocks; not if both are alike."""
+    tensors = dict(model)
+    for block in BLOCKS:
+        tensors[f"{block}.feed_forward.w1.weight"] = scaled(tensors[f"{block}.feed_forward.w1.weight"], factor)
+    assert findings(tmp_path, tensors) == []
+    one, other = (f"layers.1.feed_forward.{w}.weight" for w in ("w1", "w3"))
+    tensors[one], tensors[other] = tensors[other], tensors[one]
+    found = findings(tmp_path, tensors)
+    assert [finding.kind for finding in found] == (["exchanged"] if factor > 1 else [])
+    for finding in found:
+        assert finding.tensors == (one, other)
+        assert not finding.sure
+        assert "probably swapped" in finding.text
+        assert "in 5 siblings as 1.50" in finding.text
+
+
+def test_queries_and_keys_of_a_fused_layer(model, tmp_path):
+    tensors = dict(model)
+    for block in BLOCKS:
+        name = f"{block}.attention.qkv.weight"
+        q, k, v = np.split(np.array(tensors[name].values()), 3)
+        rows = (k, 2 * q, v) if block == "layers.0" else (2 * q, k, v)
+        tensors[name] = stored(np.concatenate(rows))
+    (finding,) = findings(tmp_path, tensors)
+    assert finding.text.startswith("probably swapped: q and k in layers.0.attention.qkv.weight: ")
