@@ -20,6 +20,14 @@ def test_no_turned_or_odd_tensor_changes_the_size(family):
             assert voted_size(component, shapes | {name: shape}) == size, (name, shape)
 
 
+def test_the_others_decide_where_no_published_size_helps():
+    size = MODELS["zimage"].parts["zimage"].tiny._replace(hidden=640, mlp=1536, layers=5)
+    shapes = NETWORKS["zimage"].shapes(size)
+    for name in ("layers.0.feed_forward.w1.weight", "x_embedder.weight", "layers.0.attention.q_norm.weight"):
+        for shape in (shapes[name][::-1], (7, 9)):
+            assert voted_size("zimage", shapes | {name: shape}) == size, (name, shape)
+
+
 def test_a_foreign_block_makes_no_deeper_network():
     size = MODELS["zimage"].parts["zimage"].full
     shapes = NETWORKS["zimage"].shapes(size) | {"layers.47.attention.out.weight": (3840, 3840)}
