@@ -1,6 +1,7 @@
 """An engine as it is asked random cases: in any memory layout, and so that a crash or a hang is only its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -10,10 +11,11 @@ from refsd.fuzzing.random_case import lay_out
 from refsd.golden.case import Case
 from refsd.golden.engine import Engine, EngineDied, EngineFailure, TappedEngine
 from refsd.numerics.deviations import Deviation
-from refsd.numerics.profiles import Numerics
+from refsd.numerics.profiles import TORCH_F32_CHANNELS_LAST, Numerics
 from refsd.numerics.tensor import StoredTensor
 
 Answer = dict[str, np.ndarray]
+_ONE_PASS = "channels_last"
 
 
 class AskedEngine:
@@ -41,7 +43,13 @@ class AskedEngine:
         return self.engine.refuses(case)
 
     def numerics(self, case: Case) -> Numerics:
-        return self.engine.numerics(case)
+        """What the engine declares; torch's norms take a variance in one pass where the channels come last."""
+        numerics = self.engine.numerics(case)
+        return (
+            replace(numerics, one_pass=TORCH_F32_CHANNELS_LAST.one_pass)
+            if self.any_layout and self.layout == _ONE_PASS
+            else numerics
+        )
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         return self.engine.deviations(case)

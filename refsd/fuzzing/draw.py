@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from refsd.fuzzing.random_case import LAYOUTS, RandomCase, name_of
@@ -159,7 +160,8 @@ def _other_value(random: Random, value: Any, seen: list[Any]) -> Any:
     if isinstance(value, int):
         return random.choice((1, 2, 3, value - 1, value + 1, 2 * value))
     if isinstance(value, float):
-        return value * random.choice((0.1, 0.5, 2.0, 10.0)) if value else random.choice((0.5, 1.0))
+        other = value * random.choice((0.1, 0.5, 2.0, 10.0)) if value else random.choice((0.5, 1.0))
+        return float(np.float32(other))  # engines take it as such
     if isinstance(value, (tuple, list)):
         return tuple(max(0, one + random.choice((-1, 0, 0, 1, 2))) for one in value)
     return value
