@@ -53,6 +53,26 @@ def test_standard_errors_are_what_sizes_scatter_by(noise):
         assert 0.3 < np.sqrt(np.mean(np.square(scores[name]))) < 1.5
 
 
+def test_the_standard_error_is_that_of_blocks_of_channels_and_of_positions():
+    """Errors of weights and of inputs together: neither kind of block says all."""
+    truth, weights, _ = tap(7, "weights")
+    _, _, inputs = tap(7, "inputs")
+    off = weights + inputs
+    gain = next(p for p in project(truth + off, truth, truth + off, 1, UNIT, LEAST, {}) if p.change == "gain")
+    e, d = off.reshape(C, P), truth.reshape(C, P)
+    scale = np.sqrt(np.mean(e**2) + (UNIT * d) ** 2)
+    e, d = e / scale, d / scale
+    size = (e * d).sum() / (d * d).sum()
+    scores = (e - size * d) * d
+    blocks = [np.array_split(scores, np.linspace(0, n, 32, endpoint=False).astype(int)[1:], axis)
+              for axis, n in enumerate(scores.shape)]  # fmt: skip
+    apart = [32 / 31 * sum(block.sum() ** 2 for block in of) for of in blocks]
+    both = sum(apart) - (scores**2).sum()
+    assert both > 1.02 * max(apart)
+    assert gain.size == pytest.approx(size, rel=1e-9)
+    assert gain.error == pytest.approx(np.sqrt(both) / (d * d).sum(), rel=1e-9)
+
+
 def test_a_small_gain_and_a_small_bias_are_found():
     gain = judged(1, "rounding", lambda y: 2e-4 * y)["gain"]
     assert abs(gain.size - 2e-4) < 3 * gain.error and abs(gain.size) > gain.allowed
