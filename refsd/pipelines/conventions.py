@@ -18,6 +18,7 @@ from refsd.samplers.conventions import (
     unit_data,
 )
 from refsd.tokenizers.cards import PROMPT_CARDS, PromptCard
+from refsd.tokenizers.textual_inversion import FINDS, Find
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class Convention:
     family_rows:       key of its rows in the families' tables: text rules, default schedule, flow shift
 
     prompt:            how it parses, chunks and weighs a prompt; how it counts clip skip, and for which prompts
+    find_embedding:    how the name of a learned embedding is found in a prompt
+    named_by_token:    True if an embedding's name is the token that its file stores; False: the file's name
     projects_clip_l:   True if SD 3's CLIP-L multiplies its pooled text by text_projection
     zeros_pooled:      True if SDXL's empty negative prompt zeroes the pooled text as well as the hidden states
     zeros_refiner:     True if the refiner's empty negative prompt zeroes its hidden states
@@ -83,6 +86,8 @@ class Convention:
     family_rows: str
 
     prompt: PromptCard
+    find_embedding: Find
+    named_by_token: bool
     projects_clip_l: bool
     zeros_pooled: bool
     zeros_refiner: bool
@@ -117,6 +122,8 @@ SDCPP = Convention(
     name="sdcpp",
     family_rows="sdcpp",
     prompt=PROMPT_CARDS["sdcpp"],
+    find_embedding=FINDS["sdcpp"],
+    named_by_token=False,
     projects_clip_l=False,
     zeros_pooled=False,
     zeros_refiner=True,
@@ -143,6 +150,8 @@ DIFFUSERS = Convention(
     name="diffusers",
     family_rows="diffusers",
     prompt=PROMPT_CARDS["diffusers"],
+    find_embedding=FINDS["diffusers"],
+    named_by_token=True,
     projects_clip_l=True,
     zeros_pooled=True,
     zeros_refiner=False,

@@ -12,7 +12,7 @@ from refsd.pipelines.conventions import Convention
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prompts import CLIP
-from refsd.tokenizers.textual_inversion import FINDS, FIRST, SUFFIXES, Embedding, read_embedding, rows
+from refsd.tokenizers.textual_inversion import FIRST, SUFFIXES, Embedding, read_embedding, rows
 from refsd.weights import open_weights
 
 TABLE = "text_model.embeddings.token_embedding.weight"
@@ -54,11 +54,11 @@ def with_embeddings(pipe: Pipeline, folder: Path, convention: Convention) -> tup
         if count != FIRST:
             raise BadInput(f"--embd-dir: {encoder.path}: {encoder.name} knows {count} tokens, CLIP {FIRST}")
     widths = {name: encoder.module.weights[TABLE].shape[1] for name, encoder in pipe.encoders.items()}
-    embeddings, lines = _read(folder, widths, by_token=convention.name == "diffusers")
+    embeddings, lines = _read(folder, widths, convention.named_by_token)
     if not embeddings:
         why = lines[0] if lines else f"no {', '.join(SUFFIXES)} in it"
         raise BadInput(f"--embd-dir {folder}: no embedding for this model: {why}")
-    pipe.tokenizers.add(embeddings, FINDS[convention.name])
+    pipe.tokenizers.add(embeddings, convention.find_embedding)
     encoders = {name: _longer(encoder, rows(embeddings, name)) for name, encoder in pipe.encoders.items()}
     return pipe._replace(encoders=encoders), lines
 
