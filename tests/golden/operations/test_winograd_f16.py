@@ -48,7 +48,11 @@ def test_honest_engines_pass(case):
         assert result.passed, f"{numerics.name}: {result.reason}"
 
 
-@pytest.mark.parametrize("case", WINOGRADS, ids=lambda case: case.name)
+# What leaves float16's range may be anything.
+_IN_RANGE = [case for case in WINOGRADS if "/loud-" not in case.name]
+
+
+@pytest.mark.parametrize("case", _IN_RANGE, ids=lambda case: case.name)
 def test_plain_bugs_fail(case):
     """All but what float16 does by itself."""
     judged = Judge(case)

@@ -85,7 +85,7 @@ def test_the_smallest_shape_is_found(runner, methods, case, smallest):
 
 
 def test_block_types_stay_where_they_matter(runner):
-    """Two rows, for one row's bias is explained by more than the bias."""
+    """Down to one block; of how many rows the bias must be to be named, the BLAS's order of sums decides."""
 
     def no_minimum(case, inputs, y):
         kind = inputs["weight"].type
@@ -93,7 +93,8 @@ def test_block_types_stay_where_they_matter(runner):
 
     found = shrunk(runner, Bug(answer=no_minimum), "linear/q8_0/tokens-x77x320-o33")
     assert found.case.inputs["weight"].type == "q8_0"
-    assert (shapes(found)["x"], shapes(found)["weight"]) == ((1, 32), (2, 32))
+    rows, width = shapes(found)["weight"]
+    assert shapes(found)["x"] == (1, width) and rows <= 2 and width == 32
 
 
 def test_numbers_become_plain(runner):
