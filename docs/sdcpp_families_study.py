@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from refsd.cases import select
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
 from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
 from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.tap import Graph
+from refsd.model_files import model_files
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic

@@ -14,7 +14,6 @@ import numpy as np
 from refsd.arrays import as_array, as_arrays
 from refsd.cases import CASES
 from refsd.cli.golden import make_into
-from refsd.cli.model_files import model_files, open_store
 from refsd.comparison import with_case
 from refsd.components import COMPONENTS, load, offered, resolve
 from refsd.components import forward as run_component
@@ -24,6 +23,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.verdict import NO_WITNESS
 from refsd.golden.wording import did_you_mean
 from refsd.judges import judges
+from refsd.model_files import model_files, open_store
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput

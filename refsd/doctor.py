@@ -274,8 +274,8 @@ def _missing(environment: Mapping[str, str]) -> Iterator[Problem]:
 
 def try_engines() -> Iterator[Fact]:
     """Load every engine that is found, as `refsd conform` does: its version, or why it cannot be judged."""
-    from refsd.cli.model_files import model_files
     from refsd.engines import registry
+    from refsd.model_files import model_files
 
     for argument in registry.DEFAULT:
         for one in registry.find(argument, model_files=model_files):

@@ -19,8 +19,8 @@ from injection import Injected
 from matplotlib import pyplot
 
 from refsd.cases import CASES
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
+from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64, PROFILES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from refsd.cases import CASES
-from refsd.cli.model_files import model_files
 from refsd.components import COMPONENTS, forward, load
 from refsd.families import FAMILIES
 from refsd.golden.wording import counted
+from refsd.model_files import model_files
 from refsd.module import Module, Taps
 from refsd.networks import NETWORKS
 from refsd.numerics.arithmetic import Arithmetic

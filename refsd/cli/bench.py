@@ -128,7 +128,7 @@ def bench(
             raise BadInput("bench diffusion: no model: name one with --model or --diffusion-model")
         with progress.status("recipe weights") as status:
             if model is None and what in ("unet", "vae"):
-                from refsd.cli.model_files import model_files
+                from refsd.model_files import model_files
 
                 model = model_files(ModelRecipe("sd15", "f16"), "ldm")
             entries = measure(BenchRequest(what, model, sd_cli, runs, parts, side, tokens), status.update)

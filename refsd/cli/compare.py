@@ -103,7 +103,7 @@ def compare(
 def _golden(case, store: str):
     """Return the case's answer, computed if the store lacks it, and the function that makes model weights."""
     from refsd.cli.golden import make_into
-    from refsd.cli.model_files import model_files, open_store
+    from refsd.model_files import model_files, open_store
 
     place = open_store(store)
     make_into(place, [case])

@@ -67,7 +67,6 @@ def conform(
     from refsd import cases as corpus
     from refsd.cli.ending import INTERRUPTED
     from refsd.cli.golden import answerable, make_into
-    from refsd.cli.model_files import model_files, open_store
     from refsd.golden import waivers as waiving
     from refsd.golden.conform import Report, Runner
     from refsd.golden.input_file import note_input
@@ -75,6 +74,7 @@ def conform(
     from refsd.golden.shared_traits import shared_traits
     from refsd.golden.shortages import shortages
     from refsd.judges import judges
+    from refsd.model_files import model_files, open_store
     from refsd.reports import changes, files
     from refsd.reports.kept import keeper
     from refsd.reports.last_failed import LastFailed
@@ -137,9 +137,9 @@ def _find(arguments: list[str] | None, taps: str):
     Raises BadInput if an engine that the user named is missing, or if two engines have the same name.
     """
     from refsd.cli.engines import reference_engine
-    from refsd.cli.model_files import model_files
     from refsd.engines import registry
     from refsd.golden.conform import Missing
+    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
 
     groups, missing = {}, []
@@ -177,9 +177,9 @@ def _outputs(report: Path, json: Path | None, junit: Path | None) -> dict[str, l
 def _judge(runner, found, chosen, again, total: int):
     """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
     from refsd.cli.ending import interruptible
-    from refsd.cli.model_files import trim_model_files
     from refsd.cli.steps import steps
     from refsd.golden import conform as conformance
+    from refsd.model_files import trim_model_files
     from refsd.progress import compile_progress
 
     results = []

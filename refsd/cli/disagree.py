@@ -122,11 +122,11 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str):
     from refsd import cases as corpus
     from refsd.cli.engines import one_engine
     from refsd.cli.golden import answerable, make_into
-    from refsd.cli.model_files import model_files, open_store, trim_model_files
     from refsd.cli.steps import steps
     from refsd.disagreement import cases as by_case
     from refsd.golden.conform import Runner
     from refsd.judges import judges
+    from refsd.model_files import model_files, open_store, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
 

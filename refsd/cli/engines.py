@@ -7,8 +7,8 @@ from refsd.golden.wording import did_you_mean
 
 def reference_engine(profile: str):
     """Make the reference under a numerics profile an engine, to be judged against float64. Raises BadInput."""
-    from refsd.cli.model_files import model_files
     from refsd.engines.reference import Reference
+    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
 
@@ -27,9 +27,9 @@ def one_engine(argument: str, **options):
 
     Raises BadInput if it is missing.
     """
-    from refsd.cli.model_files import model_files
     from refsd.engines import registry
     from refsd.golden.input_file import note_input
+    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
 
     name, colon, path = argument.partition(":")

@@ -50,10 +50,10 @@ def export(
     from refsd import cases as corpus
     from refsd.cli.bar import bar
     from refsd.cli.golden import answerable, make_into
-    from refsd.cli.model_files import model_files, open_store
     from refsd.export import INDEX, Export, bytes_to_write, check_inputs
     from refsd.golden.output_file import check_replaceable, replaced_folder
     from refsd.golden.wording import counted
+    from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
     from refsd.progress import compile_progress

@@ -54,11 +54,11 @@ def fuzz(
     """
     from refsd.cli.ending import INTERRUPTED, interruptible
     from refsd.cli.engines import one_engine
-    from refsd.cli.model_files import model_files, trim_model_files
     from refsd.cli.steps import found_so_far
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.fuzzing.asked import AskedEngine
     from refsd.golden.output_file import check_replaceable, replaced_folder
+    from refsd.model_files import model_files, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
     from refsd.shrinking import folder

@@ -38,7 +38,7 @@ def make(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> N
     Answers that are already stored and intact are skipped, so an interrupted run can be resumed.
     """
     from refsd import cases as corpus
-    from refsd.cli.model_files import open_store
+    from refsd.model_files import open_store
 
     chosen = answerable(corpus.select(*cases))
     new = make_into(open_store(store), chosen)
@@ -50,8 +50,8 @@ def make(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> N
 
 def answerable(chosen: list) -> list:
     """Return the cases that the reference can answer on this machine; print how many it leaves out, and why."""
-    from refsd.cli.model_files import model_files
     from refsd.engines.reference import Reference
+    from refsd.model_files import model_files
 
     reference = Reference(model_files=model_files)
     refused = {case.name: reference.refuses(case) for case in chosen}
@@ -63,10 +63,10 @@ def answerable(chosen: list) -> list:
 
 def make_into(store, chosen) -> int:
     """Compute the answers that a store lacks, with a progress bar. -> number of new answers"""
-    from refsd.cli.model_files import model_files, trim_model_files
     from refsd.cli.steps import steps
     from refsd.engines.reference import Reference
     from refsd.golden.store import make
+    from refsd.model_files import model_files, trim_model_files
     from refsd.progress import compile_progress
 
     with compile_progress(), steps("goldens", len(chosen)) as advance:
@@ -81,7 +81,7 @@ def make_into(store, chosen) -> int:
 def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
-    from refsd.cli.model_files import open_store
+    from refsd.model_files import open_store
 
     place = open_store(store)
     rows = [(case, place.has(case)) for case in corpus.select(*cases)]
@@ -105,9 +105,9 @@ def show(
     import msgspec
 
     from refsd import cases as corpus
-    from refsd.cli.model_files import open_store
     from refsd.golden.operations import OPERATIONS
     from refsd.judges import judges
+    from refsd.model_files import open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
     from refsd.stages import STAGES
@@ -173,10 +173,10 @@ def _show_operation(name: str, json: bool) -> None:
 
 def _show_mutants(name: str | None, json: bool) -> None:
     from refsd import cases as corpus
-    from refsd.cli.model_files import model_files
     from refsd.cli.steps import steps
     from refsd.golden.mutants import kill_table, try_all
     from refsd.judges import judges
+    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
 
@@ -211,10 +211,10 @@ def verify(
     import fnmatch
 
     from refsd import cases as corpus
-    from refsd.cli.model_files import fresh_model_files, open_store
     from refsd.cli.steps import steps
     from refsd.engines.reference import Reference
     from refsd.golden.store import recompute
+    from refsd.model_files import fresh_model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
     from refsd.progress import compile_progress
@@ -262,9 +262,9 @@ def pack(
     import fnmatch
 
     from refsd.cli.bar import bar
-    from refsd.cli.model_files import open_store
     from refsd.golden.output_file import Outputs
     from refsd.golden.packing import pack as write
+    from refsd.model_files import open_store
     from refsd.numerics.errors import BadInput
 
     place = open_store(store)

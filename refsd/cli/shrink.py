@@ -43,11 +43,11 @@ def shrink(
     from refsd.cli.ending import interruptible
     from refsd.cli.engines import one_engine
     from refsd.cli.find_case import find_case
-    from refsd.cli.model_files import model_files
     from refsd.cli.steps import found_so_far
     from refsd.fuzzing.asked import AskedEngine
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.output_file import check_replaceable
+    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
     from refsd.shrinking import folder

@@ -21,11 +21,11 @@ def thresholds(name: str = _CASE, numerics: list[str] = _PROFILES, json: bool = 
     import json as json_text
 
     from refsd import cases as corpus
-    from refsd.cli.model_files import model_files
     from refsd.cli.steps import steps
     from refsd.golden.wording import did_you_mean
     from refsd.judges.model import ModelJudge
     from refsd.judges.thresholds import thresholds as measured
+    from refsd.model_files import model_files
     from refsd.numerics import profiles
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress

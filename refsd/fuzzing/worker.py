@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from refsd.cli.model_files import model_files, trim_model_files
 from refsd.engines import registry
 from refsd.engines.worker import serve
 from refsd.fuzzing.asked import laid_out
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, TappedEngine
+from refsd.model_files import model_files, trim_model_files
 from refsd.numerics.tensor import StoredTensor, stored
 
 

@@ -37,13 +37,13 @@ from injection import Injected, Injection
 from mechanisms import Named, splits
 
 from refsd.cases import CASES, select
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Result, Runner, run
 from refsd.golden.engine import ModelFiles
 from refsd.judges import judges
+from refsd.model_files import model_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
 

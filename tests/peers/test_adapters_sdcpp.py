@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tiny_adapters
 
-from refsd.cli.model_files import model_files
 from refsd.components import forward, load
 from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.loras import open_loras
+from refsd.model_files import model_files
 from refsd.module import WeightCache
 from refsd.networks.unet import unet_keymap
 from refsd.numerics.arithmetic import Arithmetic

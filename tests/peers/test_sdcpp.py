@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from refsd.cases import CASES, select
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
 from refsd.engines.sdcpp.engine import find
 from refsd.engines.sdcpp.program import Program
@@ -20,6 +19,7 @@ from refsd.golden import conform
 from refsd.golden.case import ModelRecipe
 from refsd.judges import judges
 from refsd.kernels.activations import gelu, gelu_tanh
+from refsd.model_files import model_files
 from refsd.numerics.deviations import DEVIATIONS
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES, families
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
 from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
 from refsd.engines.sdcpp.program import Program
@@ -19,6 +18,7 @@ from refsd.golden import conform
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.judges import judges
+from refsd.model_files import model_files
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic

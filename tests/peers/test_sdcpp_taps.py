@@ -7,12 +7,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from refsd.cases import select
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
 from refsd.engines.sdcpp.engine import find
 from refsd.golden import verdict
 from refsd.golden.conform import Runner, run
 from refsd.judges import judges
+from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64
 
 pytestmark = pytest.mark.peer

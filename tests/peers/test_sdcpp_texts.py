@@ -12,13 +12,13 @@ from diffusers.utils.remote_utils import remote_decode
 from test_sdcpp_families import judged
 
 from refsd.cases import CASES, texts
-from refsd.cli.model_files import model_files
 from refsd.engines.sdcpp.engine import SdcppEngine
 from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.stand_ins import clip_g, clip_l, mmdit
 from refsd.engines.sdcpp.tap import signature
 from refsd.families import LATENT_SCALES
 from refsd.golden.case import ModelRecipe
+from refsd.model_files import model_files
 
 pytestmark = pytest.mark.peer
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from refsd.circular import CircularAxes
-from refsd.cli.model_files import model_files
 from refsd.components import forward, load
 from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
+from refsd.model_files import model_files
 from refsd.models.vae_tiling import ENCODE_FACTOR, Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS

@@ -11,7 +11,6 @@ import pytest
 from test_sdcpp_families import Listener
 
 from refsd.cases import CASES, unets
-from refsd.cli.model_files import model_files
 from refsd.engines.reference import Reference
 from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
 from refsd.engines.sdcpp.reach import Call, whole_file
@@ -23,6 +22,7 @@ from refsd.golden.case import Case
 from refsd.golden.metrics import measure
 from refsd.golden.verdict import judge_output
 from refsd.judges import judges
+from refsd.model_files import model_files
 from refsd.models.unet import size_condition
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic

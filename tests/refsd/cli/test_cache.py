@@ -36,7 +36,7 @@ def kept(tmp_path, monkeypatch):
 def _call(*arguments: str):
     result = CliRunner().invoke(app, list(arguments))
     # What a run has read is forgotten with it.
-    from refsd.cli import model_files
+    from refsd import model_files
 
     model_files._files_in.cache_clear()
     return result

@@ -124,7 +124,7 @@ def _interrupt(monkeypatch, goldens, answers):
         if len(done) == goldens + answers:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("refsd.cli.model_files.trim_model_files", count)
+    monkeypatch.setattr("refsd.model_files.trim_model_files", count)
 
 
 def test_after_an_interrupt_what_was_judged_is_written(folder, monkeypatch):

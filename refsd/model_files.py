@@ -2,9 +2,8 @@
 
 import functools
 import hashlib
+import sys
 from pathlib import Path
-
-import typer
 
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.case import ModelRecipe
@@ -59,4 +58,4 @@ def _files_in(kept: Path) -> RecipeFiles:
 
 
 def _note(line: str) -> None:
-    typer.echo(f"refsd: {line}", err=True)
+    print(f"refsd: {line}", file=sys.stderr, flush=True)
