@@ -4,6 +4,7 @@ The network's size is what most tensors agree on (size_vote.py), so that what co
 """
 
 import difflib
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -312,6 +313,7 @@ def _not_ours(strays: Mapping[str, Shape]) -> list[Finding]:
     return found
 
 
+@functools.cache
 def _owners() -> dict[str, list[str]]:
     """Return the titles of the networks that have a tensor of each name, in any layout."""
     found: dict[str, list[str]] = {}
