@@ -39,10 +39,10 @@ from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.scratch import scratch
 from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.softmax import softmax, softmax_sinks
-from refsd.numerics.deviations import DEVIATIONS, Deviation
+from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
-from refsd.numerics.profiles import PROFILES, Numerics
+from refsd.numerics.profiles import Numerics
 from refsd.numerics.running_angles import rope_angles_running
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.numerics.tf32 import to_tf32
@@ -397,13 +397,3 @@ class Arithmetic:
     def rope_halves(self, x, angle):
         """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: rotate channels i and D/2 + i"""
         return self._round(rope.apply_rope_halves(self._widen(x), angle))
-
-
-def named(numerics: str, deviations: Iterable[str] = ()) -> Arithmetic:
-    """Return the arithmetic for names from the command line. Raises BadInput for an unknown name."""
-    if numerics not in PROFILES:
-        raise BadInput(f"--numerics {numerics}: expected one of {', '.join(PROFILES)}")
-    for name in deviations:
-        if name not in DEVIATIONS:
-            raise BadInput(f"--deviation {name}: expected one of {', '.join(DEVIATIONS)}")
-    return Arithmetic(PROFILES[numerics], [DEVIATIONS[name] for name in deviations])

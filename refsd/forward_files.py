@@ -13,9 +13,9 @@ from refsd.components import COMPONENTS, check, forward, load, offered, resolve
 from refsd.golden.output_file import Outputs
 from refsd.loras import open_loras
 from refsd.module import Module, Taps
-from refsd.numerics.arithmetic import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
+from refsd.numerics.named import named
 from refsd.numerics.tensor import SCALAR_TYPES, stored
 from refsd.progress import compile_progress
 from refsd.tap_progress import ShownTaps

@@ -35,9 +35,9 @@ def run(a: str, b: str, model: Model, settings):
     from refsd.engines.sdcpp.program import Program
     from refsd.golden.engine import EngineFailure
     from refsd.golden.input_file import note_input
-    from refsd.numerics.arithmetic import named
     from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
+    from refsd.numerics.named import named
     from refsd.pipelines.pipeline import open_pipeline
     from refsd.pipelines.plan import check_ranges, resolve
     from refsd.pipelines.prompts import Tokenizers

@@ -38,7 +38,7 @@ def quality(
     from refsd.diagnosis.quality import decibels, measure
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.loras import open_loras
-    from refsd.numerics.arithmetic import named
+    from refsd.numerics.named import named
     from refsd.progress import compile_progress
     from refsd.weights import open_checkpoint, open_weights
 

@@ -36,7 +36,7 @@ def range_(
     from refsd.components import forward, load, resolve
     from refsd.diagnosis.ranges import FLOAT16, Ranges, drawn_inputs, in_order
     from refsd.golden.wording import counted
-    from refsd.numerics.arithmetic import named
+    from refsd.numerics.named import named
     from refsd.progress import compile_progress
     from refsd.weights import open_checkpoint, open_weights
 

@@ -13,13 +13,13 @@ import numpy as np
 from refsd.components import COMPONENTS, forward, load
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
-from refsd.golden.explanation import Scene
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
 from refsd.golden.unlisted import KEPT
 from refsd.golden.verdict import criteria, judge, judge_output
 from refsd.judges import wrong_operations as operations
+from refsd.judges.answers import comparable, factor, scene_of
 from refsd.judges.following import Following, Passing, Reached, as_shaped
 from refsd.judges.known_deviations import Noting
 from refsd.judges.known_deviations import explaining as explaining_deviations
@@ -293,9 +293,9 @@ class ModelJudge(Judge):
         """
         end = time.process_time() + _SEARCH
         case, inputs, truth, honest, numerics, _ = standard
-        if not _comparable(standard, found):
+        if not comparable(standard, found):
             return []
-        scene = _scene(standard, found)
+        scene = scene_of(standard, found)
 
         def agrees(y: Answer, right: Answer, near: Answer) -> bool:
             return judge(self.measure(standard._replace(truth=right, honest=near), y)).passed
@@ -313,7 +313,7 @@ class ModelJudge(Judge):
 
         if case.model is not None and not case.model.tiny:
             return known_deviations()
-        size = _size(found, truth)
+        size = factor(found, truth)
         if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
             {name: found[name] / size for name in truth}, truth, honest
         ):
@@ -332,9 +332,9 @@ class ModelJudge(Judge):
         """
         case, inputs, _, _, numerics, _ = standard
         small = case.model is not None and case.model.tiny
-        if not small or not _comparable(standard, found) or judge(self.measure(standard, found)).passed:
+        if not small or not comparable(standard, found) or judge(self.measure(standard, found)).passed:
             return []
-        scene, suspects = _scene(standard, found), {}
+        scene, suspects = scene_of(standard, found), {}
         for name, change in itertools.takewhile(lambda mutant: time.process_time() < end, mutants):
             near = self._changed(case, inputs, change, numerics)
             if near is None or not scene.explained_by(near):
@@ -390,37 +390,8 @@ class ModelJudge(Judge):
         for name, change in MUTANTS:
             if change.of_weights:
                 for block in blocks:
-                    yield Mutant(f"{name} in {block}", _within(change, f"{block}."))
-
-
-def _comparable(standard: Standard, found: Answer) -> bool:
-    """Whether a model's outputs can be diagnosed: all are there, of one shape and finite, as the honest are."""
-    case, truth = standard.case, standard.truth
-    same = all(name in found and found[name].shape == y.shape for name, y in truth.items())
-    same = same and truth.keys() <= standard.honest.keys()
-    return case.model is not None and same and all(np.isfinite(found[name]).all() for name in truth)
-
-
-def _scene(standard: Standard, found: Answer) -> Scene:
-    truth = standard.truth
-    size = {name: float(np.sqrt(np.mean(y**2))) or 1.0 for name, y in truth.items()}
-    return Scene(found, truth, standard.honest, size)
+                    yield Mutant(f"{name} in {block}", change.within(f"{block}."))
 
 
 def _component(case: Case) -> str:
     return case.op.removeprefix(_PREFIX)
-
-
-def _size(found: Answer, truth: Answer) -> float:
-    """The factor that brings the truth nearest to what was found; 1 where there is none."""
-    y, t = (np.concatenate([np.ravel(of[name]).astype(np.float64) for name in truth]) for of in (found, truth))
-    return float(y @ t / (t @ t)) if t.any() and y @ t else 1.0
-
-
-def _within(change: Change, prefix: str) -> Change:
-    """The change to those weights alone whose names begin so."""
-    rename, revalue = change.rename, change.revalue
-    return change._replace(
-        rename=rename and (lambda name: rename(name) if name.startswith(prefix) else None),
-        revalue=revalue and (lambda name, values: revalue(name, values) if name.startswith(prefix) else None),
-    )

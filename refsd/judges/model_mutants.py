@@ -52,6 +52,14 @@ class Change(NamedTuple):
             for page, name, function in right:
                 setattr(page, name, function)
 
+    def within(self, prefix: str) -> "Change":
+        """The change to those weights alone whose names begin so."""
+        rename, revalue = self.rename, self.revalue
+        return self._replace(
+            rename=rename and (lambda name: rename(name) if name.startswith(prefix) else None),
+            revalue=revalue and (lambda name, values: revalue(name, values) if name.startswith(prefix) else None),
+        )
+
     @property
     def of_weights(self) -> bool:
         return self.rename is not None or self.revalue is not None

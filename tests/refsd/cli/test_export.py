@@ -135,7 +135,7 @@ def test_the_lines_of_the_page_are_the_example_s_and_run(tmp_path):
     assert "\n".join(function) in source.read_text() and len(function) <= 10
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        pytest.skip("no C++ compiler")
+        pytest.skip("no C++ compiler")  # the files themselves are read back by the tests above
     _export(SILU, "-o", "out", "--format", "bin")
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([compiler, *flags, "-o", "silu", str(source)], check=True)

@@ -11,8 +11,8 @@ from refsd.diagnosis.quality import Quantized, decibels, measure
 from refsd.diagnosis.ranges import drawn_inputs
 from refsd.golden.case import ModelRecipe
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.numerics.arithmetic import named
 from refsd.numerics.errors import BadInput
+from refsd.numerics.named import named
 from refsd.weights import open_checkpoint, recipes
 
 
