@@ -124,6 +124,9 @@ class Report(msgspec.Struct):
     partial:  how much was judged of a run that was interrupted; empty for a whole one
     baseline: the report that this one is held against
     notes:    what is left out of the report, a line each
+    date:     the day of the run, as 2026-11-23
+    devices:  engine -> what it computed on
+    profile:  of the corpus, to which the engines are held: "2026.11/sd15"; "" for none
     """
 
     refsd: str
@@ -135,6 +138,9 @@ class Report(msgspec.Struct):
     partial: str = ""
     baseline: Baseline | None = None
     notes: list[str] = []
+    date: str = ""
+    devices: dict[str, str] = {}
+    profile: str = ""
 
     @property
     def conforms(self) -> bool:

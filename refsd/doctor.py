@@ -19,6 +19,7 @@ import msgspec
 
 from refsd import __version__
 from refsd.caches import CACHES, size
+from refsd.processor import cpuinfo, processor
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "safetensors", "gguf", "torch", "diffusers", "transformers")
 # Sets of kernels that OpenBLAS has for processors without AVX-512.
@@ -91,23 +92,15 @@ def quota() -> float | None:
     return int(parts[0]) / int(parts[1]) if len(parts) == 2 and parts[0].isdigit() else None
 
 
-def _cpuinfo() -> dict[str, str]:
-    """The first processor's lines of /proc/cpuinfo; empty elsewhere."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().partition("\n\n")[0].splitlines() if path.exists() else []
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
 def _processor() -> list[Fact]:
-    info = _cpuinfo()
+    info = cpuinfo()
     flags = {*info.get("flags", info.get("Features", "")).split()}
     known = [
         flag
         for flag in ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
         if flag in flags
     ]
-    model = info.get("model name") or platform.processor() or platform.machine()
-    facts = [Fact("model", f"{model}, {platform.machine()}, {platform.system()}")]
+    facts = [Fact("model", f"{processor()}, {platform.machine()}, {platform.system()}")]
     facts += [Fact("instructions", ", ".join(known))] if known else []
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         total, free = (
@@ -218,7 +211,7 @@ def _slow(pools: list[dict], environment: Mapping[str, str]) -> Iterator[Problem
         yield Problem("slow", "NUMBA_DISABLE_JIT=1: kernels run as Python, a thousand times slower", "unset it")
     if environment.get("NUMBA_BOUNDSCHECK") == "1":
         yield Problem("slow", "NUMBA_BOUNDSCHECK=1: every index is checked", "unset it")
-    kernels, flags = environment.get("OPENBLAS_CORETYPE", ""), _cpuinfo().get("flags", "").split()
+    kernels, flags = environment.get("OPENBLAS_CORETYPE", ""), cpuinfo().get("flags", "").split()
     if kernels.lower() in _WITHOUT_AVX512 and "avx512f" in flags:
         what = f"OPENBLAS_CORETYPE={kernels}: OpenBLAS leaves this processor's AVX-512 unused"
         yield Problem("slow", what, "unset it; `refsd doctor --full` measures the difference")

@@ -18,6 +18,8 @@ app = typer.Typer(
 # Each module defines `register(app)`. --help lists the commands in this order.
 _COMMANDS = (
     "conform",
+    "corpus",
+    "badge",
     "diff",
     "golden",
     "compare",

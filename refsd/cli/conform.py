@@ -33,6 +33,10 @@ _TAPS = typer.Option(
     "for theirs only with it.",
     show_default="all taps",
 )
+_PROFILE = typer.Option(
+    None,
+    help="Judge the cases of a profile, as 2026.11/sd15, and say whether it is met: `refsd corpus` lists them.",
+)
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -53,6 +57,7 @@ def conform(
     last_failed: bool = _LAST_FAILED,
     min_cases: int = _MIN_CASES,
     taps: str = _TAPS,
+    profile: str = _PROFILE,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -63,10 +68,13 @@ def conform(
 
     Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input. 130: interrupted.
     """
+    import datetime
+
     from refsd import __version__
-    from refsd import cases as corpus
     from refsd.cli.ending import INTERRUPTED
     from refsd.cli.golden import answerable, make_into
+    from refsd.corpus.met import unmet, verdict_of
+    from refsd.engines.devices import device_of
     from refsd.golden import waivers as waiving
     from refsd.golden.conform import Report, Runner
     from refsd.golden.input_file import note_input
@@ -83,7 +91,8 @@ def conform(
     from refsd.reports.terminal import print_report
 
     again = LastFailed.read(report / files.JSON, cases) if last_failed else None
-    chosen = answerable(again.cases(corpus.CASES) if again is not None else corpus.select(*cases))
+    asked = _cases(cases, profile, again)
+    chosen = answerable(asked)
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
@@ -114,10 +123,14 @@ def conform(
     names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
-    short = [] if partial else shortages(names, results, min_cases, "*" in cases and again is None)
+    short = [] if partial else shortages(names, results, min_cases, _whole(cases, profile, again))
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
     outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=kept.notes)
+    outcome.date, outcome.profile = datetime.date.today().isoformat(), profile or ""
+    outcome.devices = {engine.name: device_of(engine) for engine in found}
+    if profile and not partial:
+        outcome.shortage += unmet(outcome, [case.name for case in asked])
     if known is not None:
         outcome.baseline = changes.against(known, outcome, str(baseline))
     for name, form in files.FORMS.items():
@@ -125,10 +138,31 @@ def conform(
         for path in paths[name]:
             write_file(path, content)
     print_report(outcome, report)
+    if profile and not partial:
+        for engine in outcome.engines:
+            typer.echo(f"{engine} {verdict_of(outcome.of(engine), profile, [case.name for case in asked])}")
     if partial:
         raise typer.Exit(INTERRUPTED)
     if not outcome.conforms or not found:
         raise typer.Exit(1)
+
+
+def _cases(globs: list[str], profile: str | None, again) -> list:
+    """Return the cases that are asked for. Raises BadInput for a profile beside --cases or --last-failed."""
+    from refsd import cases as known
+    from refsd.corpus.versions import profile_cases
+    from refsd.numerics.errors import BadInput
+
+    if profile is None:
+        return again.cases(known.CASES) if again is not None else known.select(*globs)
+    if globs != ["*"] or again is not None:
+        raise BadInput("--profile names its cases itself: leave out --cases and --last-failed")
+    return profile_cases(profile)
+
+
+def _whole(globs: list[str], profile: str | None, again) -> bool:
+    """True if the whole corpus is judged, so that each engine must run as many cases as it did before."""
+    return "*" in globs and profile is None and again is None
 
 
 def _find(arguments: list[str] | None, taps: str):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from refsd.cli import app
 from refsd.cli.ending import INTERRUPTED, interruptible
 from refsd.cli.steps import steps
+from refsd.corpus import versions
 from refsd.golden import verdict
 from refsd.numerics.errors import BadInput
 from refsd.reports.stored import read
@@ -184,3 +186,16 @@ def test_the_json_of_a_report_names_what_it_found(folder):
     (found,) = json.loads((folder / "refsd-report" / "conform.json").read_text())["results"]
     assert (found["causes"], found["place"]) == (["the result is multiplied by 1.01"], "y")
     assert found["kept"].startswith("failing/wrong/")
+
+
+def test_a_profile_is_met_or_not(monkeypatch):
+    monkeypatch.setattr(versions, "profile_names", lambda text: ["silu/f32/wide-x2x320", "gelu/f32/wide-x2x320"])
+    monkeypatch.setenv("WRONG", "none")
+    code, said = _conform("--profile", "2026.11/core")
+    assert code == 1 and "wrong does not meet 2026.11/core: 1 of 2 cases is refused: gelu/f32/wide-x2x320" in said
+    assert read(Path("refsd-report/conform.json")).profile == "2026.11/core"
+    monkeypatch.setattr(versions, "profile_names", lambda text: ["silu/f32/wide-x2x320"])
+    code, said = _conform("--profile", "2026.11/core")
+    assert code == 0 and "wrong meets 2026.11/core: all of 1 case pass" in said
+    code, said = _conform("--profile", "2026.11/core", *_CASES)
+    assert code == 2 and "leave out --cases" in said
