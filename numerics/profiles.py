@@ -109,6 +109,10 @@ TORCH_F32_CHANNELS_LAST = replace(TORCH_F32, name="torch-f32-channels-last", one
 TORCH_F16_CHANNELS_LAST = replace(TORCH_F16, name="torch-f16-channels-last", one_pass=_CHANNELS_LAST)
 TORCH_BF16_CHANNELS_LAST = replace(TORCH_BF16, name="torch-bf16-channels-last", one_pass=_CHANNELS_LAST)
 
+# What reads ONNX in float32. The standard's own bodies of GroupNormalization and LayerNormalization take the
+# variance as E[x^2] - E[x]^2 (onnx/defs/nn/defs.cc); onnxruntime's CPU kernel of the latter does likewise.
+ONNX_F32 = replace(TORCH_F32, name="onnx-f32", one_pass=("group_norm", "layer_norm"))
+
 # ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
 GGML_CPU = Numerics(
     "ggml-cpu",
@@ -134,6 +138,7 @@ PROFILES: dict[str, Numerics] = {
     for n in (
         *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS, TORCH_F16_SUMS),
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
+        ONNX_F32,
         *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
     )
 }

@@ -41,7 +41,8 @@ def imported() -> set[str]:
 def test_every_dependency_is_imported_and_every_import_is_a_dependency():
     asked = {MODULES.get(name, name) for name in map(package, PYPROJECT["project"]["dependencies"])}
     assert asked <= imported(), f"declared, never imported: {sorted(asked - imported())}"
-    optional = {package(requirement) for extra in ("torch", "hub", "remote") for requirement in EXTRAS[extra]}
+    extras = ("torch", "hub", "remote", "onnx")
+    optional = {package(requirement) for extra in extras for requirement in EXTRAS[extra]}
     undeclared = imported() - asked - optional - OF_NUMBA
     assert not undeclared, f"imported, never declared: {sorted(undeclared)}"
 

@@ -16,6 +16,7 @@ PROFILES = (
     "torch-f32-channels-last",
     "torch-f16-channels-last",
     "torch-bf16-channels-last",
+    "onnx-f32",
     "ggml-cpu",
     "ggml-cpu-flash",
     "winograd-f16",

@@ -1,0 +1,96 @@
+"""Engines that read ONNX: a case goes to them as a model, in a process of their own.
+
+Such an engine is a folder whose engine.py has, beside find():
+
+    execute(model, feeds, settings) -> outputs by name
+        model: serialized; feeds: arrays by name. Called in the engine's own process; an exception is its last word.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from refsd.engines.worker import Worker, serve
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineSearch
+from refsd.numerics.deviations import Deviation
+from refsd.numerics.profiles import Numerics
+from refsd.numerics.tensor import StoredTensor, stored
+
+Settings = Mapping[str, Any]
+Refusal = Callable[[Case], str | None]
+
+
+class OnnxEngine:
+    """Answer cases of operations through their ONNX models.
+
+    name:     of the engine
+    folder:   of refsd/engines, whose engine.py executes
+    version:  of the package that computes
+    numerics: how it says that it computes a case
+    settings: what `execute` is given
+    refusal:  why it does not take a case that ONNX can say
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        version: str,
+        numerics: Callable[[Case], Numerics],
+        settings: Settings,
+        refusal: Refusal = lambda case: None,
+        timeout: float = 300.0,
+    ):
+        self.name, self.version = name, version
+        self._numerics, self._refusal = numerics, refusal
+        self._worker = Worker(["-m", "refsd.engines.by_onnx", folder, json.dumps(dict(settings))], timeout)
+
+    def refuses(self, case: Case) -> str | None:
+        from refsd.onnx import case_model
+
+        return case_model.refuses(case) or self._refusal(case)
+
+    def numerics(self, case: Case) -> Numerics:
+        return self._numerics(case)
+
+    def deviations(self, case: Case) -> tuple[Deviation, ...]:
+        return ()
+
+    def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        from refsd.onnx.case_model import case_model
+
+        model, feeds = case_model(case, inputs)
+        sent = {f"feed:{name}": stored(array) for name, array in feeds.items()}
+        sent["model"] = stored(np.frombuffer(model.SerializeToString(), np.uint8))
+        _, results = self._worker.ask({}, sent)
+        return {name: tensor.data for name, tensor in results.items()}
+
+
+def missing(name: str, *packages: str) -> list[EngineSearch]:
+    """The search's answer if one of the packages is not installed; otherwise nothing."""
+    absent = [package for package in ("onnx", *packages) if find_spec(package) is None]
+    if not absent:
+        return []
+    return [EngineSearch(name, None, f"{absent[0]} is not installed: pip install 'refsd[{name}]'")]
+
+
+def _main(folder: str, settings: str) -> None:
+    execute = importlib.import_module(f"refsd.engines.{folder}.engine").execute
+    how = json.loads(settings)
+
+    def answer(header, tensors):
+        feeds = {name.removeprefix("feed:"): t.data for name, t in tensors.items() if name.startswith("feed:")}
+        outputs = execute(tensors["model"].data.tobytes(), feeds, how)
+        return {}, {name: stored(np.ascontiguousarray(y)) for name, y in outputs.items()}
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""ONNX's own reference, onnx.reference.ReferenceEvaluator, as an engine."""

@@ -1,0 +1,1 @@
+"""Say an operation, a block or a model of refsd as an ONNX graph. Needs the extra `onnx`."""

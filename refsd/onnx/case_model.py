@@ -1,0 +1,54 @@
+"""A case of an operation as an ONNX model with what it is fed."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+from refsd.golden import operations
+from refsd.golden.case import Case
+from refsd.numerics.tensor import StoredTensor
+from refsd.onnx.builder import Builder, Value
+from refsd.onnx.operations import FUNCTIONS
+from refsd.onnx.weights import is_said, weight
+
+# Arguments that a model has from its file: initializers of the graph. Every other is an input of it.
+WEIGHTS = frozenset(
+    ("weight", "bias", "mean", "var", "sinks", "up", "down", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b")
+)
+
+
+class CaseModel(NamedTuple):
+    """
+    model: its inputs are the case's that are no weights; its output is "y", float32
+    feeds: input -> array
+    """
+
+    model: onnx.ModelProto
+    feeds: dict[str, np.ndarray]
+
+
+def refuses(case: Case) -> str | None:
+    """Why ONNX cannot say a case; None if it can."""
+    if case.op not in FUNCTIONS:
+        return f"refsd says no {case.op} in ONNX"
+    if case.op == "dequantize" and not is_said(case.inputs["x"].type):
+        return f"ONNX has no {case.inputs['x'].type}"
+    return None
+
+
+def case_model(case: Case, inputs: Mapping[str, StoredTensor]) -> CaseModel:
+    """Build the model of a case that ONNX can say. inputs: realised"""
+    b = Builder(case.name)
+    feeds: dict[str, np.ndarray] = {}
+    values: dict[str, Value] = {}
+    for name, tensor in inputs.items():
+        if name in WEIGHTS or case.op == "dequantize":
+            values[name] = weight(b, name, tensor)
+            continue
+        feeds[name] = np.ascontiguousarray(tensor.values())
+        given = b.input(name, feeds[name].dtype, tensor.shape)
+        values[name] = b.cast(given, np.float32) if feeds[name].dtype.kind == "f" else given
+    b.output(FUNCTIONS[case.op](b, values, operations.complete(case.op, inputs, case.params)), "y")
+    return CaseModel(b.model({"refsd.case": case.name}), feeds)
