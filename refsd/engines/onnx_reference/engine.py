@@ -16,7 +16,8 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its exponentials overflow
         evaluator = ReferenceEvaluator(model)
-        return dict(zip(evaluator.output_names, evaluator.run(None, feeds), strict=True))
+        answers = evaluator.run(None, feeds)
+    return {str(name): np.asarray(y) for name, y in zip(evaluator.output_names, answers, strict=True)}
 
 
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
