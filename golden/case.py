@@ -26,10 +26,10 @@ class ModelRecipe(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True):
     """
     name:   unique, with slashes: "conv2d/f16/n2-c33-k64-h17-w20"
-    op:     an operation of operations/ ("conv2d"), "model/<component>" ("model/unet"), or "trajectory"
+    op:     an operation of operations/ ("conv2d"), "model/<component>" ("model/unet"), "trajectory", or "picture"
     inputs: argument name -> recipe; realised under the key "<case name>/<argument name>"
     params: what is not a tensor (stride, eps, ...)
-    model:  for "model/...": the weights
+    model:  for "model/..." and "picture": the weights
     """
 
     name: str

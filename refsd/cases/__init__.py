@@ -21,6 +21,7 @@ _MODULES = (
     "texts",
     "models",
     "unets",
+    "pictures",
 )
 
 

@@ -12,6 +12,7 @@ _ENGINES = typer.Argument(
     None,
     metavar="[ENGINE]...",
     help="gguf-py, torch, ggml[:LIBRARY], sdcpp[:SD_CLI], exec:PROGRAM, dump:FOLDER[:PROFILE], "
+    "a1111:URL, comfyui:URL, "
     "refsd[:PROFILE]. None: all that are there.",
 )
 _GOLDEN = typer.Option("goldens", help="Store of goldens: a folder, a packed file, a URL; what it lacks is made.")

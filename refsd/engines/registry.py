@@ -12,12 +12,13 @@ FOLDERS = {
     page.parent.name.replace("_", "-"): page.parent.name
     for page in sorted(Path(__file__).parent.glob("*/engine.py"))
 }
-# Engines to look for if the user names none; "exec" and "dump" need a path.
-DEFAULT = tuple(name for name in FOLDERS if name not in ("exec", "dump"))
+# Engines that need a path or an address; the others are looked for if the user names none.
+_ADDRESSED = ("exec", "dump", "a1111", "comfyui")
+DEFAULT = tuple(name for name in FOLDERS if name not in _ADDRESSED)
 
 
 def find(argument: str, **options) -> list[EngineSearch]:
-    """Look for an engine: "torch", "ggml:/path/to/libggml.so", "exec:./program".
+    """Look for an engine: "torch", "ggml:/path/to/libggml.so", "exec:./program", "comfyui:http://127.0.0.1:8188".
 
     An engine that is not installed comes back as an EngineSearch with the reason. Raises BadInput for an unknown
     name.

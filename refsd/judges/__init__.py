@@ -4,6 +4,7 @@ from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Judges
 from refsd.golden.operation_judge import OperationJudge
 from refsd.judges.model import ModelJudge
+from refsd.judges.picture import PictureJudge
 from refsd.judges.stage import StageJudge
 from refsd.judges.trajectory import TrajectoryJudge
 
@@ -13,4 +14,6 @@ def judges(model_files: ModelFiles | None = None) -> Judges:
 
     model_files: gives the file of a model's recipe weights; without it, cases that need one are refused
     """
-    return Judges(OperationJudge(), TrajectoryJudge(), StageJudge(), ModelJudge(model_files))
+    return Judges(
+        OperationJudge(), TrajectoryJudge(), StageJudge(), ModelJudge(model_files), PictureJudge(model_files)
+    )

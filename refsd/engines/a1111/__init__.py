@@ -1,0 +1,1 @@
+"""A1111 and the servers that speak as it does: Forge, SD.Next, sdkit, sd-server."""

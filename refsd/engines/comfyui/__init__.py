@@ -1,0 +1,1 @@
+"""ComfyUI behind its own API."""
