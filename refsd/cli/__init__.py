@@ -30,6 +30,7 @@ _COMMANDS = (
     "txt2img",
     "tokenize",
     "forward",
+    "run_onnx",
     "info",
     "range",
     "quality",
