@@ -24,6 +24,8 @@ import numpy as np
 # so are those of values that attention spreads over all tokens: at most 16.
 _SIGNIFICANT = 8.0
 _SIGNIFICANT_PART = 20.0
+# All that a projection may have.
+TIMES = (_SIGNIFICANT, _SIGNIFICANT_PART)
 _HONEST = 4.0
 _LOST = 4.0
 # Blocks of channels, and of positions, whose sums are taken to be independent; of fewer the errors say too little.

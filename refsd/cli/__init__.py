@@ -20,6 +20,7 @@ _COMMANDS = (
     "conform",
     "corpus",
     "badge",
+    "verify_submission",
     "diff",
     "golden",
     "compare",

@@ -38,6 +38,10 @@ _PROFILE = typer.Option(
     None,
     help="Judge the cases of a profile, as 2026.11/sd15, and say whether it is met: `refsd corpus` lists them.",
 )
+_SUBMISSION = typer.Option(None, help="Write the run as one file that others verify: `refsd verify-submission`.")
+_STATEMENT = typer.Option("", help="Your words in the submission: who, which build, how it was run.")
+_DEVICE = typer.Option("", help="What the engines compute on, if they do not say so: 'RTX 4090'.")
+_DRIVER = typer.Option("", help="Its driver, for the submission.")
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -59,6 +63,10 @@ def conform(
     min_cases: int = _MIN_CASES,
     taps: str = _TAPS,
     profile: str = _PROFILE,
+    submission: Path = _SUBMISSION,
+    statement: str = _STATEMENT,
+    device: str = _DEVICE,
+    driver: str = _DRIVER,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
@@ -90,6 +98,8 @@ def conform(
     from refsd.reports.pictures import Pictures
     from refsd.reports.stored import read
     from refsd.reports.terminal import print_report
+    from refsd.submissions.collect import Collector
+    from refsd.submissions.packing import pack
 
     again = LastFailed.read(report / files.JSON, cases) if last_failed else None
     asked = _cases(cases, profile, again)
@@ -108,7 +118,7 @@ def conform(
     for argument in engines or ():
         note_input(Path(argument.partition(":")[2]))
     store = open_store(golden)
-    paths = _outputs(report, json, junit)
+    paths = _outputs(report, json, junit, submission)
     make_into(store, [case for case in chosen if any(engine.refuses(case) is None for engine in found)])
     pictures = Pictures()
     with keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept:
@@ -118,6 +128,9 @@ def conform(
             return kept.keep(result, answered)
 
         runner = Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted, taps=taps)
+        collector = Collector(runner.judges, found)
+        if submission is not None:
+            runner = runner._replace(measured=collector.add)
         runner = runner._replace(keep=keep_tensors, **({"wanted": again.wants} if again is not None else {}))
         total = len(again.pairs) if again is not None else len(found) * len(chosen)
         results, partial = _judge(runner, found, chosen, again, total)
@@ -129,7 +142,7 @@ def conform(
     shared = shared_traits(results, {case.name: case for case in chosen})
     outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=kept.notes)
     outcome.date, outcome.profile = datetime.date.today().isoformat(), profile or ""
-    outcome.devices = {engine.name: device_of(engine) for engine in found}
+    outcome.devices = {engine.name: device or device_of(engine) for engine in found}
     if profile and not partial:
         outcome.shortage += unmet(outcome, [case.name for case in asked])
     if known is not None:
@@ -138,6 +151,8 @@ def conform(
         content = form(outcome, pictures.of)
         for path in paths[name]:
             write_file(path, content)
+    if submission is not None and not partial:
+        pack(submission, outcome, collector, accepted, statement, dict.fromkeys(versions, driver) if driver else {})
     print_report(outcome, report)
     if profile and not partial:
         for engine in outcome.engines:
@@ -194,7 +209,7 @@ def _find(arguments: list[str] | None, taps: str):
     return groups, missing
 
 
-def _outputs(report: Path, json: Path | None, junit: Path | None) -> dict[str, list[Path]]:
+def _outputs(report: Path, json: Path | None, junit: Path | None, submission: Path | None) -> dict[str, list[Path]]:
     """List the files to write. -> report form -> paths. Raises BadInput if a path cannot be written."""
     from refsd.golden.output_file import Outputs
     from refsd.reports import files
@@ -206,6 +221,8 @@ def _outputs(report: Path, json: Path | None, junit: Path | None) -> dict[str, l
     for name, places in paths.items():
         for path in places:
             outputs.add(flags[name], path)
+    if submission is not None:
+        outputs.add("--submission", submission)
     return paths
 
 

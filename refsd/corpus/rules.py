@@ -5,6 +5,7 @@ verdict on the same numbers.
 """
 
 import ast
+import functools
 import hashlib
 import importlib
 import inspect
@@ -22,6 +23,7 @@ _MODULES = (
 )
 
 
+@functools.cache
 def digest() -> str:
     """Return a SHA-256 in hexadecimal digits."""
     key = hashlib.sha256()

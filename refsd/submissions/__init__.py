@@ -1,0 +1,1 @@
+"""Submissions: a conformance run in one file, from which somebody else can give every verdict again."""
