@@ -107,13 +107,11 @@ def waive(
     causes: that were found; a waiver for a cause covers nothing where none is
     """
     found = tuple(causes)
-    covering = [
-        w
-        for w in waivers
-        if not w.name
-        and w.covers(engine, case)
-        and (w.cause == "*" or any(fnmatch.fnmatchcase(cause, w.cause) for cause in found))
-    ]
+    of_case = [w for w in waivers if not w.name and w.covers(engine, case)]
+    covering = [w for w in of_case if w.cause == "*" or any(fnmatch.fnmatchcase(one, w.cause) for one in found)]
+    if of_case and not covering:
+        causes = ", ".join(f'"{one}"' for one in found[:3]) or "none"
+        return False, f'the waiver of cause "{of_case[0].cause}" does not hold: the causes found are {causes}'
     return _first(covering, "the case", today)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from refsd.arrays import as_array, as_arrays
 from refsd.cases import CASES
-from refsd.cli.golden import make_into
 from refsd.comparison import with_case
 from refsd.components import COMPONENTS, load, offered, resolve
 from refsd.components import forward as run_component
@@ -22,6 +21,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import NO_WITNESS
 from refsd.golden.wording import did_you_mean
+from refsd.goldens import make_into
 from refsd.judges import judges
 from refsd.model_files import model_files, open_store
 from refsd.module import Taps

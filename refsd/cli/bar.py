@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PATIENCE = 2.0  # seconds
+from refsd.step_progress import PATIENCE
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import typer
 
+from refsd.cli.find_case import complete_case
 from refsd.golden.wording import did_you_mean
 
 _DUMP = typer.Argument(help="safetensors, gguf, npz, npy, stable-diffusion.cpp's .bin, or a folder of npy.")
-_WHICH = typer.Argument(help="A case's name, or a file of float64 tensors.")
+_WHICH = typer.Argument(help="A case's name, or a file of float64 tensors.", autocompletion=complete_case)
 _NUMERICS = typer.Option(
     None, help="With a case: the numerics profile that the engine declares.", show_default="float32"
 )
@@ -102,7 +103,7 @@ def compare(
 
 def _golden(case, store: str):
     """Return the case's answer, computed if the store lacks it, and the function that makes model weights."""
-    from refsd.cli.golden import make_into
+    from refsd.goldens import make_into
     from refsd.model_files import model_files, open_store
 
     place = open_store(store)

@@ -81,7 +81,7 @@ def conform(
 
     from refsd import __version__
     from refsd.cli.ending import INTERRUPTED
-    from refsd.cli.golden import answerable, make_into
+    from refsd.cli.golden import answerable
     from refsd.corpus.met import unmet, verdict_of
     from refsd.engines.devices import device_of
     from refsd.golden import waivers as waiving
@@ -90,6 +90,7 @@ def conform(
     from refsd.golden.output_file import write_file
     from refsd.golden.shared_traits import shared_traits
     from refsd.golden.shortages import shortages
+    from refsd.goldens import make_into
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store
     from refsd.reports import changes, files
@@ -229,10 +230,10 @@ def _outputs(report: Path, json: Path | None, junit: Path | None, submission: Pa
 def _judge(runner, found, chosen, again, total: int):
     """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
     from refsd.cli.ending import interruptible
-    from refsd.cli.steps import steps
     from refsd.golden import conform as conformance
     from refsd.model_files import trim_model_files
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
 
     results = []
     try:

@@ -12,6 +12,7 @@ _FACTOR = typer.Option(
     2.0, min=1.01, help="A margin that grew so many times got worse. Margins below 0.1 count as 0.1."
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
+_HTML = typer.Option(None, "--html", help="Of weights: write a page with plots to this file too.")
 _LINES = 50
 
 
@@ -19,7 +20,9 @@ def register(app: typer.Typer) -> None:
     app.command()(diff)
 
 
-def diff(old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool = _JSON) -> None:
+def diff(
+    old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool = _JSON, html: Path | None = _HTML
+) -> None:
     """Show what changed from one conformance report, or one weight file, to another.
 
     Of weights, each tensor is the same, cast or requantised (with its relative
@@ -43,9 +46,13 @@ def diff(old: Path = _OLD, new: Path = _NEW, factor: float = _FACTOR, json: bool
     """
     import msgspec
 
+    from refsd.numerics.errors import BadInput
+
     if _is_weights(old) or _is_weights(new):
-        _diff_weights(old, new, json)
+        _diff_weights(old, new, json, html)
         return
+    if html is not None:
+        raise BadInput("--html: `refsd conform --report` writes the page of a report; leave it out")
 
     from refsd.reports.changes import compare
     from refsd.reports.stored import read
@@ -103,7 +110,7 @@ def _is_weights(path: Path) -> bool:
         return kind(file.read(START)) != JSON and path.suffix != ".json"
 
 
-def _diff_weights(old: Path, new: Path, json: bool) -> None:
+def _diff_weights(old: Path, new: Path, json: bool, html: Path | None) -> None:
     import msgspec
 
     from refsd.cli.bar import bar
@@ -112,6 +119,10 @@ def _diff_weights(old: Path, new: Path, json: bool) -> None:
 
     with bar(f"comparing {new}", elements(old)) as advance:
         rows = compare(old, new, advance)
+    if html is not None:
+        from refsd.diagnosis.html_pages import diff_page, save
+
+        save(html, diff_page(rows, old, new))
     if json:
         typer.echo(msgspec.json.encode([row._asdict() for row in rows]).decode())
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from refsd.cli.find_case import complete_case
 from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Taesd, Tokenizer, Vae, Vocab, part_files
 from refsd.golden.wording import counted
 
@@ -15,7 +16,12 @@ _A = typer.Argument(
     "dump:FILE[:PROFILE] or dump:FOLDER[:PROFILE] (FOLDER/CASE.safetensors).",
 )
 _B = typer.Argument(metavar="B", help="As A.")
-_CASES = typer.Argument(None, metavar="[CASE]...", help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.")
+_CASES = typer.Argument(
+    None,
+    metavar="[CASE]...",
+    help="Globs: 'layer_norm/*' 'clip-l/clip/*'. None: every case.",
+    autocompletion=complete_case,
+)
 _GOLDEN = typer.Option("goldens", "--store", help="Store of goldens; missing answers are computed.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 # Print at most this many differing cases; --json has all of them.
@@ -121,14 +127,15 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str):
     from refsd import __version__
     from refsd import cases as corpus
     from refsd.cli.engines import one_engine
-    from refsd.cli.golden import answerable, make_into
-    from refsd.cli.steps import steps
+    from refsd.cli.golden import answerable
     from refsd.disagreement import cases as by_case
     from refsd.golden.conform import Runner
+    from refsd.goldens import make_into
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
 
     chosen = answerable(corpus.select(*(cases or ("*",))))
     engines = [one_engine(a), one_engine(b)]

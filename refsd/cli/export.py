@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from refsd.cli.find_case import complete_case
 from refsd.cli.numerics import Profile
 
 
@@ -25,7 +26,10 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    cases: Annotated[list[str], typer.Argument(help="Globs of cases: 'conv2d/*', 'sd15/unet/between'.")],
+    cases: Annotated[
+        list[str],
+        typer.Argument(help="Globs of cases: 'conv2d/*', 'sd15/*'.", autocompletion=complete_case),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     format: Annotated[
         Form, typer.Option(help="npy, bin: a file for each tensor; safetensors, gguf: one for all.")
@@ -49,10 +53,11 @@ def export(
 
     from refsd import cases as corpus
     from refsd.cli.bar import bar
-    from refsd.cli.golden import answerable, make_into
+    from refsd.cli.golden import answerable
     from refsd.export import INDEX, Export, bytes_to_write, check_inputs
     from refsd.golden.output_file import check_replaceable, replaced_folder
     from refsd.golden.wording import counted
+    from refsd.goldens import make_into
     from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES

@@ -1,8 +1,15 @@
-"""The case that a name or a path means."""
+"""The case that a name or a path means, and the names that a shell completes."""
 
 from pathlib import Path
 
 from refsd.golden.wording import did_you_mean
+
+
+def complete_case(incomplete: str) -> list[str]:
+    """Return the names of cases that begin so, for the shell."""
+    from refsd import cases as corpus
+
+    return [name for name in corpus.CASES if name.startswith(incomplete)]
 
 
 def find_case(text: str):

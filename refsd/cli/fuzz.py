@@ -54,7 +54,6 @@ def fuzz(
     """
     from refsd.cli.ending import INTERRUPTED, interruptible
     from refsd.cli.engines import one_engine
-    from refsd.cli.steps import found_so_far
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.fuzzing.asked import AskedEngine
     from refsd.golden.output_file import check_replaceable, replaced_folder
@@ -63,6 +62,7 @@ def fuzz(
     from refsd.progress import compile_progress
     from refsd.shrinking import folder
     from refsd.shrinking.failure import runner_of
+    from refsd.step_progress import found_so_far
 
     asked = AskedEngine(one_engine(engine, timeout=timeout), engine, timeout)
     cases = _cases(asked, seed, ops, only, count, 60 * minutes)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import typer
 
+from refsd.cli.find_case import complete_case
 from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted, did_you_mean
 
@@ -17,6 +18,7 @@ CASES = typer.Option(
     "--cases",
     help="Only the cases whose name matches this glob: 'conv2d/*', '*q4_k*'. May be repeated.",
     show_default="all cases",
+    autocompletion=complete_case,
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -38,6 +40,7 @@ def make(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> N
     Answers that are already stored and intact are skipped, so an interrupted run can be resumed.
     """
     from refsd import cases as corpus
+    from refsd.goldens import make_into
     from refsd.model_files import open_store
 
     chosen = answerable(corpus.select(*cases))
@@ -61,23 +64,6 @@ def answerable(chosen: list) -> list:
     return [case for case in chosen if refused[case.name] is None]
 
 
-def make_into(store, chosen) -> int:
-    """Compute the answers that a store lacks, with a progress bar. -> number of new answers"""
-    from refsd.cli.steps import steps
-    from refsd.engines.reference import Reference
-    from refsd.golden.store import make
-    from refsd.model_files import model_files, trim_model_files
-    from refsd.progress import compile_progress
-
-    with compile_progress(), steps("goldens", len(chosen)) as advance:
-
-        def done(case, new: bool) -> None:
-            advance(case.name)
-            trim_model_files()
-
-        return make(store, chosen, Reference(model_files=model_files), done)
-
-
 def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
@@ -94,7 +80,7 @@ def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
 
 
 def show(
-    name: str = typer.Argument(None, help="The name of a case or of an operation."),
+    name: str = typer.Argument(None, help="The name of a case or of an operation.", autocompletion=complete_case),
     store: str = _STORE_OPTION,
     mutants: bool = typer.Option(
         False, "--mutants", help="Show which known bugs each case detects, for all operations or one."
@@ -173,12 +159,12 @@ def _show_operation(name: str, json: bool) -> None:
 
 def _show_mutants(name: str | None, json: bool) -> None:
     from refsd import cases as corpus
-    from refsd.cli.steps import steps
     from refsd.golden.mutants import kill_table, try_all
     from refsd.judges import judges
     from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
 
     # Whole models take minutes, so they run only if a case or component is named.
     chosen = [case for case in corpus.select() if case.op == name or (name is None and case.model is None)]
@@ -211,13 +197,13 @@ def verify(
     import fnmatch
 
     from refsd import cases as corpus
-    from refsd.cli.steps import steps
     from refsd.engines.reference import Reference
     from refsd.golden.store import recompute
     from refsd.model_files import fresh_model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
 
     chosen = {case.name: case for case in corpus.select(*cases)}
     place = open_store(store)

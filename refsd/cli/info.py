@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from refsd.cli.parts import Html
+
 
 def register(app: typer.Typer) -> None:
     app.command()(info)
@@ -19,6 +21,7 @@ def info(
     values: Annotated[
         bool, typer.Option("--values", help="Read every value, not only a sample of each tensor.")
     ] = False,
+    html: Html = None,
 ) -> None:
     """Identify a file and say whether it is healthy; the culprit comes in the first line.
 
@@ -48,6 +51,10 @@ def info(
         found["adapter"] |= {"trainer": of.trainer, "ranks": of.ranks, "scales": of.scales}
     if tensors:
         found["tensor_list"] = list_tensors(checkpoint)
+    if html is not None:
+        from refsd.diagnosis.html_pages import info_page, save
+
+        save(html, info_page(found, health))
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:

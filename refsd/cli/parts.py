@@ -1,4 +1,4 @@
-"""Options that several commands share: files for a model's parts, under sd-cli's flag names, and --lora-rule."""
+"""Options that several commands share: files for a model's parts, under sd-cli's names, --lora-rule, --html."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,6 +40,7 @@ LoraRule = Annotated[
         "(LyCORIS's or PEFT's, as the file says), lycoris, peft (diffusers), comfyui, a1111 or sdcpp.",
     ),
 ]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file too.")]
 
 FLAGS = ("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net")
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from refsd.cli.parts import Html
+
 
 def register(app: typer.Typer) -> None:
     app.command()(quality)
@@ -19,45 +21,64 @@ def quality(
         typer.Option("--inputs", "-i", help="Arguments by name, as for `refsd forward`; without it, drawn ones."),
     ] = None,
     lora: Annotated[
-        list[str] | None, typer.Option(help="FILE[:STRENGTH]: an adapter to apply beside the weights.")
+        list[str] | None,
+        typer.Option(help="FILE[:STRENGTH]: an adapter; a row for it merged and quantized, one for it beside."),
     ] = None,
+    steps: Annotated[
+        int, typer.Option(min=0, max=1000, help="Steps of the sampling run that measures drift; 0: no run.")
+    ] = 4,
     lines: Annotated[int, typer.Option(min=0, help="Layers to list for each type, the costliest first.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print every layer as JSON.")] = False,
+    html: Html = None,
 ) -> None:
-    """Show what each storage type costs: the error of the output, and the layers whose products suffer most.
+    """Show what each storage type costs: error of the output, drift of a sampling run, the costliest layers.
 
     The file's matrices are quantized as ggml does, without an importance matrix and with one collected from the
     same inputs, and the component runs in float32. Drawn inputs have deviation 1; for those of a real prompt give
     --inputs. Layers whose rows are no whole blocks stay as they are: the table counts those that were quantized.
+    Drift is the relative distance of the last latent from that of the exact weights, after --steps of Euler from
+    the same noise under the same conditions. Memory: one layer at a time, and quantized matrices up to a quarter
+    of the machine's.
     """
     import json
 
     import numpy as np
 
-    from refsd.components import load, resolve
+    from refsd.components import resolve
+    from refsd.diagnosis.html_pages import quality_page, save
     from refsd.diagnosis.quality import decibels, measure
     from refsd.diagnosis.ranges import drawn_inputs
+    from refsd.diagnosis.sampling_run import drawn_run
     from refsd.loras import open_loras
+    from refsd.networks import DENOISERS
+    from refsd.numerics.machine import memory
     from refsd.numerics.named import named
+    from refsd.pipelines.loaded_component import load_component
     from refsd.progress import compile_progress
     from refsd.weights import open_checkpoint, open_weights
 
     checkpoint = open_checkpoint(model)
     part = resolve(checkpoint, component)
-    m, params = load(checkpoint, part, named("float32", []), loras=open_loras(lora or [], checkpoint))
-    given = {name: np.asarray(t.values()) for name, t in open_weights(inputs).items()} if inputs else None
+    loaded = load_component(checkpoint, part, named("float32", []), open_loras(lora or [], checkpoint))
+    m = loaded.module
+    arrays = {name: np.asarray(t.values()) for name, t in open_weights(inputs).items()} if inputs else None
+    given = arrays or drawn_inputs(part, m)
+    run = drawn_run(checkpoint, loaded, given, steps) if steps and part in DENOISERS else None
     rows = []
     if not as_json:
-        start = f"{'type':8} {'matrix':>6} {'layers':>6} {'bits':>6}"
-        typer.echo(f"{start} {'error':>9} {'dB':>6} {'largest':>9}  costliest layers")
+        start = f"{'type':8} {'matrix':>6} {'lora':>6} {'layers':>6} {'bits':>6}"
+        typer.echo(f"{start} {'error':>9} {'dB':>6} {'largest':>9} {'drift':>9}  costliest layers")
     with compile_progress():
-        for row in measure(part, m, given or drawn_inputs(part, m), params, types.split(",")):
-            rows.append(row._asdict())
+        for row in measure(part, m, given, loaded.params, types.split(","), run, memory() // 4):
+            rows.append(row)
             if not as_json:
                 worst = ", ".join(f"{name} {error:.2g}" for name, error in list(row.layers.items())[:lines])
                 matrix = "yes" if row.importance else "no"
-                start = f"{row.type:8} {matrix:>6} {len(row.layers):6} {row.bits:6.3g}"
+                start = f"{row.type:8} {matrix:>6} {row.adapter:>6} {len(row.layers):6} {row.bits:6.3g}"
                 errors = f"{row.error:9.3g} {decibels(row.error):6.1f} {row.largest:9.3g}"
-                typer.echo(f"{start} {errors}  {worst}")
+                drift = f"{row.drift[-1]:.3g}" if row.drift else ""
+                typer.echo(f"{start} {errors} {drift:>9}  {worst}")
+    if html is not None:
+        save(html, quality_page(rows, model))
     if as_json:
-        typer.echo(json.dumps(rows, indent=1))
+        typer.echo(json.dumps([row._asdict() for row in rows], indent=1))

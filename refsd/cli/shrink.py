@@ -4,12 +4,15 @@ from pathlib import Path
 
 import typer
 
+from refsd.cli.find_case import complete_case
+
 _ENGINE = typer.Argument(
     metavar="ENGINE", help="torch, torch-bf16, ggml[:LIBRARY], exec:PROGRAM, gguf-py, refsd[:PROFILE], ..."
 )
 _CASE = typer.Argument(
     metavar="CASE",
     help="A case (`refsd golden list`), a random one (fuzz/7/rope/0), or a folder of `refsd shrink`.",
+    autocompletion=complete_case,
 )
 _OUT = typer.Option(Path("refsd-shrunk"), "-o", "--out", help="Folder to write; one written before is replaced.")
 _SECONDS = typer.Option(
@@ -43,7 +46,6 @@ def shrink(
     from refsd.cli.ending import interruptible
     from refsd.cli.engines import one_engine
     from refsd.cli.find_case import find_case
-    from refsd.cli.steps import found_so_far
     from refsd.fuzzing.asked import AskedEngine
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.output_file import check_replaceable
@@ -53,6 +55,7 @@ def shrink(
     from refsd.shrinking import folder
     from refsd.shrinking.failure import ask, cut, failure_of, runner_of
     from refsd.shrinking.shrink import shrink as reduce
+    from refsd.step_progress import found_so_far
 
     asked, judged = find_case(case), one_engine(engine)
     if asked.op in OPERATIONS:

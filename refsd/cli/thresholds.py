@@ -2,10 +2,13 @@
 
 import typer
 
+from refsd.cli.find_case import complete_case
 from refsd.cli.numerics import PROFILES
 
 _NUMERICS = ("float32", "ggml-cpu", "torch-f16", "torch-bf16")
-_CASE = typer.Argument(help="The name of a model's case: `refsd golden list` shows them.")
+_CASE = typer.Argument(
+    help="The name of a model's case: `refsd golden list` shows them.", autocompletion=complete_case
+)
 _PROFILES = typer.Option(
     list(_NUMERICS), "--numerics", help=f"How the engine computes: {', '.join(PROFILES)}. May be repeated."
 )
@@ -21,7 +24,6 @@ def thresholds(name: str = _CASE, numerics: list[str] = _PROFILES, json: bool = 
     import json as json_text
 
     from refsd import cases as corpus
-    from refsd.cli.steps import steps
     from refsd.golden.wording import did_you_mean
     from refsd.judges.model import ModelJudge
     from refsd.judges.thresholds import thresholds as measured
@@ -29,6 +31,7 @@ def thresholds(name: str = _CASE, numerics: list[str] = _PROFILES, json: bool = 
     from refsd.numerics import profiles
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
 
     if name not in corpus.CASES:
         raise BadInput(f"no case {name!r}{did_you_mean(name, corpus.CASES)}: `refsd golden list` shows the cases")

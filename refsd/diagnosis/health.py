@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from refsd.diagnosis.lora_card import Card, card
-from refsd.diagnosis.values import judge, read_values
+from refsd.diagnosis.values import Read, judge, read_values
 from refsd.golden.wording import counted
 from refsd.numerics.printable import printable
 from refsd.weights.checkpoint import Checkpoint, structure
@@ -21,10 +21,12 @@ class Health(NamedTuple):
 
     findings: the most telling first; empty for a healthy file
     card:     of an adapter file; None for other files
+    read:     the tensors whose values were read
     """
 
     findings: list[Finding]
     card: Card | None
+    read: list[Read]
 
     @property
     def verdict(self) -> str:
@@ -53,7 +55,7 @@ def examine(
     findings += judge(read, adapter is not None)
     if whole:
         findings += _unreadable(checkpoint)
-    return Health(sorted(findings, key=lambda finding: not finding.sure), adapter)
+    return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read)
 
 
 def _prefixed(checkpoint: Checkpoint) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What a storage type costs: the error of a component's output when its matrices are quantized, layer by layer."""
+"""What a storage type costs: the error of a component's output and the drift of a sampling run, layer by layer."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.adapters import Adapters, Merged
 from refsd.components import forward
+from refsd.diagnosis.sampling_run import Run
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.kernels.quant.block_type import BlockType, Importance
 from refsd.module import Module
@@ -22,30 +24,38 @@ class Quality(NamedTuple):
     """The error of one type.
 
     importance: whether the blocks were chosen with an importance matrix
+    adapter:    "merged" into the weights before they were quantized, "beside" them, or "" if there is none
     error:      relative L2 error of the output
     largest:    largest absolute error of the output
     bits:       bits per element of the quantized matrices
     layers:     layer -> relative L2 error of its own product, on the model's own inputs; the largest first
+    drift:      relative L2 distance of the latent from the exact run's, after each step; empty without a run
     """
 
     type: str
     importance: bool
+    adapter: str
     error: float
     largest: float
     bits: float
     layers: dict[str, float]
+    drift: tuple[float, ...] = ()
 
 
 class Quantized(Mapping[str, StoredTensor]):
-    """Weights whose matrices are quantized on access; embeddings, first and last layers stay as they are.
+    """Weights whose matrices are quantized on first access; embeddings, first and last layers stay as they are.
 
     The choice of matrices is that of recipe weights, which is stable-diffusion.cpp's.
+    budget: bytes of quantized matrices to keep; the others are quantized again at each access
     """
 
-    def __init__(self, weights: Mapping[str, StoredTensor], type: BlockType, importance: Matrix):
-        self.weights, self.type, self.importance = weights, type, importance
+    def __init__(self, weights: Mapping[str, StoredTensor], type: BlockType, importance: Matrix, budget: int = 0):
+        self.weights, self.type, self.importance, self.budget = weights, type, importance, budget
+        self._kept: dict[str, StoredTensor] = {}
 
     def __getitem__(self, name: str) -> StoredTensor:
+        if name in self._kept:
+            return self._kept[name]
         tensor = self.weights[name]
         if storage_type(name, tensor.shape, self.type.name) != self.type.name:
             return tensor
@@ -57,7 +67,11 @@ class Quantized(Mapping[str, StoredTensor]):
             if columns is None and self.type.importance is Importance.REQUIRED:
                 columns = np.ones(tensor.shape[-1], np.float32)
             data = self.type.quantize(blocks, columns)
-        return StoredTensor(self.type.name, tensor.shape, data.reshape(-1))
+        quantized = StoredTensor(self.type.name, tensor.shape, data.reshape(-1))
+        if data.nbytes <= self.budget:
+            self.budget -= data.nbytes
+            self._kept[name] = quantized
+        return quantized
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.weights)
@@ -70,33 +84,71 @@ class Quantized(Mapping[str, StoredTensor]):
 
 
 def measure(
-    part: str, m: Module, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], types: list[str]
+    part: str,
+    m: Module,
+    inputs: Mapping[str, np.ndarray],
+    params: Mapping[str, Any],
+    types: list[str],
+    run: Run | None = None,
+    budget: int = 0,
 ) -> Iterator[Quality]:
     """Yield the quality of each type, without and then with an importance matrix where the type takes one.
 
-    The matrix is collected from the same inputs. Raises BadInput for a type that is no block type.
+    A module with adapters gives two rows for each: the adapters merged before quantizing, and left beside.
+    The truth is the module as it is; the matrix is collected from the same inputs.
+
+    run:    a sampling run to repeat with each type
+    budget: bytes of quantized matrices to keep in memory
+
+    Raises BadInput for a type that is no block type.
     """
     unknown = [type for type in types if type not in BLOCK_TYPES]
     if unknown:
         raise BadInput(f"--types {', '.join(unknown)}: expected some of {', '.join(BLOCK_TYPES)}")
     seen: dict[str, list[np.ndarray]] = {}
-    (truth,) = _outputs(part, _watched(m, seen), inputs, params)
+    truth = _output(part, _watched(m, seen), inputs, params)
+    path = run.latents(m) if run is not None else []
     importance = {name: squares / rows for name, (squares, rows) in seen.items()}
     for name in types:
         block = BLOCK_TYPES[name]
         for matrix in [{}] if block.importance is Importance.UNUSED else [{}, importance]:
-            weights = Quantized(m.weights, block, matrix)
-            layers: dict[str, float] = {}
-            (y,) = _outputs(part, _compared(m, weights, layers), inputs, params)
-            worst = dict(sorted(layers.items(), key=lambda item: -item[1]))
-            difference = y - truth
-            error = float(np.linalg.norm(difference.ravel()) / np.linalg.norm(truth.ravel()))
-            bits = 8 * block.bytes / block.block
-            yield Quality(name, bool(matrix), error, float(np.abs(difference).max()), bits, worst)
+            for adapter, exact, adapters in _ways(m):
+                weights = Quantized(exact, block, matrix, budget)
+                layers: dict[str, float] = {}
+                y = _output(part, _compared(m, weights, adapters, layers), inputs, params)
+                drift: tuple[float, ...] = ()
+                if run is not None:
+                    ours = run.latents(Module(weights, m.arithmetic, m.prefix, adapters=adapters))
+                    drift = tuple(_relative(x, exact) for x, exact in zip(ours, path, strict=True))
+                yield Quality(
+                    name,
+                    bool(matrix),
+                    adapter,
+                    _relative(y, truth),
+                    float(np.abs(y - truth).max()),
+                    8 * block.bytes / block.block,
+                    dict(sorted(layers.items(), key=lambda item: -item[1])),
+                    drift,
+                )
 
 
-def _outputs(part: str, m: Module, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any]) -> list[np.ndarray]:
-    return [np.asarray(y, np.float64) for y in list(forward(part, m, inputs, params).values())[:1]]
+def _ways(m: Module) -> Iterator[tuple[str, Mapping[str, StoredTensor], Adapters]]:
+    """Yield where the adapters go: (Quality.adapter, the weights to quantize, the adapters that stay beside)."""
+    if not m.adapters.layers:
+        yield "", m.weights, m.adapters
+        return
+    yield "merged", Merged(m.weights, m.adapters), Adapters({}, m.arithmetic)
+    yield "beside", m.weights, m.adapters
+
+
+def _relative(y: np.ndarray, truth: np.ndarray) -> float:
+    """Return the relative L2 error."""
+    exact = np.asarray(truth, np.float64)
+    return float(np.linalg.norm((y - exact).ravel()) / (np.linalg.norm(exact.ravel()) or 1.0))
+
+
+def _output(part: str, m: Module, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any]) -> np.ndarray:
+    return np.asarray(next(iter(forward(part, m, inputs, params).values())), np.float64)
 
 
 def _watched(m: Module, seen: dict[str, list[np.ndarray]]) -> Module:
@@ -113,7 +165,7 @@ def _watched(m: Module, seen: dict[str, list[np.ndarray]]) -> Module:
     return Watched(m.weights, m.arithmetic, m.prefix, adapters=m.adapters)
 
 
-def _compared(m: Module, weights: Quantized, layers: dict[str, float]) -> Module:
+def _compared(m: Module, weights: Quantized, adapters: Adapters, layers: dict[str, float]) -> Module:
     """Return the module with quantized weights, which notes each quantized layer's own error."""
 
     class Compared(Module):
@@ -129,7 +181,7 @@ def _compared(m: Module, weights: Quantized, layers: dict[str, float]) -> Module
                 layers[key.removesuffix(".weight")] = max(error, layers.get(key.removesuffix(".weight"), 0.0))
             return y
 
-    return Compared(weights, m.arithmetic, m.prefix, adapters=m.adapters)
+    return Compared(weights, m.arithmetic, m.prefix, adapters=adapters)
 
 
 def decibels(error: float) -> float:

@@ -24,11 +24,13 @@ class Range(NamedTuple):
 
     largest: of its output
     product: of its matrix product or convolution before the bias is added; None for an operation without weights
+    step:    sampling step of the call, from 1; 0 outside of a sampling run
     """
 
     name: str
     largest: float
     product: float | None
+    step: int = 0
 
     @property
     def worst(self) -> float:
@@ -36,16 +38,20 @@ class Range(NamedTuple):
 
 
 class Ranges(Taps):
-    """Taps that keep the largest absolute value of every output, and no output."""
+    """Taps that keep the largest absolute value of every output, and no output.
 
-    def __init__(self, m: Module):
+    start: begins the names
+    step:  sampling step of the next values
+    """
+
+    def __init__(self, m: Module, start: str = ""):
         super().__init__(ops=True)
-        self.module = m
+        self.module, self.start, self.step = m, start, 0
         self.found: list[Range] = []
 
     def record(self, name: str, value: np.ndarray) -> np.ndarray:
         largest = float(np.abs(value).max(initial=0.0))
-        self.found.append(Range(name, largest, self._product(name, value)))
+        self.found.append(Range(self.start + name, largest, self._product(name, value), self.step))
         return value
 
     def _product(self, name: str, y: np.ndarray) -> float | None:

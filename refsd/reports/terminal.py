@@ -43,6 +43,7 @@ def print_report(report: Report, pages: Path) -> None:
         say(f"... and {len(found) - _GROUPS} more, in {pages / 'report.html'}")
     for line in report.shared:
         say(line)
+    say(f"cases by outcome ({SCALE})", style="dim")
     console.print(table(report) if len(report.engines) <= _COLUMNS else summary(report))
     for name, version in report.engines.items():
         say(f"{name} {version}", style="dim")
@@ -83,7 +84,7 @@ def table(report: Report) -> Table:
 
 
 def _table(first: str, others: Sequence[str]) -> Table:
-    rows = Table(title=f"cases by outcome ({SCALE})", title_style="dim")
+    rows = Table()
     rows.add_column(first, no_wrap=True)
     for name in others:
         rows.add_column(name, overflow="fold")

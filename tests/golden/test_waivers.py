@@ -48,6 +48,8 @@ def test_a_waiver_without_a_name_covers_whatever_is_wrong_with_its_cases():
 def test_a_waiver_of_a_cause_covers_no_other():
     assert _waive(cause="eps *")[0]
     assert _waive(cause="eps *", causes=("axis", "eps is missing"))[0]
+    said = 'the waiver of cause "eps *" does not hold: the causes found are "tanh for erf"'
+    assert _waive(cause="eps *", causes=("tanh for erf",)) == (False, said)
     assert not _waive(cause="eps *", causes=())[0] and not _waive(cause="eps *", causes=("tanh for erf",))[0]
 
 

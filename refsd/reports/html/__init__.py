@@ -1,9 +1,6 @@
 """Write a report as one HTML page that needs no network, no other file and no mouse."""
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from refsd.golden.conform import Pair, Report
@@ -11,12 +8,12 @@ from refsd.golden.wording import counted
 from refsd.reports.cells import SCALE, outcomes, refusals, verdict_line
 from refsd.reports.groups import ERROR, WAIVED, Group, groups
 from refsd.reports.html.answers import Answers
-from refsd.reports.html.elements import Child, element, listed, raw, written
+from refsd.reports.html.elements import Child, element, listed
+from refsd.reports.html.frame import page
 from refsd.reports.html.margins import histogram
 from refsd.reports.html.matrix import matrix
 from refsd.reports.pictures import Picture
 
-_HERE = Path(__file__).parent
 _GROUPS = 100
 _CASES = 6
 _LINES = 100
@@ -25,34 +22,13 @@ _LONGEST = 600
 
 def html(report: Report, pictures: Mapping[Pair, Sequence[Picture]]) -> str:
     """Format the page. pictures: (engine, case) -> pictures of the answer"""
-    style, script = ((_HERE / name).read_text("utf-8") for name in ("page.css", "page.js"))
     found = groups(report)
     answers = Answers(report, found, pictures)
     line = verdict_line(report)
-    head = element("head", element("meta", charset="utf-8"))
-    head.append(element("meta", name="viewport", content="width=device-width, initial-scale=1"))
-    # Load nothing and run no script but the one below, even if text from an engine should escape the escaping.
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
-    head.append(element("meta", http_equiv="Content-Security-Policy", content=policy))
-    head.append(element("title", f"refsd: {line}"))
-    raw(head, "style", style)
     ran = report.engines and not report.partial
-    status = "fine" if report.conforms and ran else "bad"
-    header = element("header", element("h1", line[0].upper() + line[1:], class_=status))
-    header.append(_navigation(bool(found)))
-    main = element("main", _causes(report, found, answers), id="main")
-    if found:
-        main.append(answers.section)
-    main.append(_margins(report))
-    main.append(_cases(report, answers))
-    main.append(_engines(report, answers.notes))
-    body = element("body", element("a", "Skip to the report", href="#main", class_="skip"), header, main)
-    raw(body, "script", script)
-    return written(element("html", head, body, lang="en"))
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    parts = [_causes(report, found, answers), *([answers.section] if found else []), _margins(report)]
+    parts += [_cases(report, answers), _engines(report, answers.notes)]
+    return page(line, bool(report.conforms and ran), [_navigation(bool(found))], parts, "page.js")
 
 
 def _navigation(found: bool) -> Element:

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.cli.ending import INTERRUPTED, interruptible
-from refsd.cli.steps import steps
 from refsd.corpus import versions
 from refsd.golden import verdict
 from refsd.numerics.errors import BadInput
 from refsd.reports.stored import read
+from refsd.step_progress import steps
 
 # Softplus for SiLU in one case, right in the other; SLEEP makes it slow.
 _ENGINE = """
@@ -174,7 +174,7 @@ def test_sigterm_interrupts_a_block():
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr("refsd.cli.steps.EVERY", 0.0)
+    monkeypatch.setattr("refsd.step_progress.EVERY", 0.0)
     with steps("conform", 2) as advance:
         advance("silu\x1b[2J")
         advance("gelu")

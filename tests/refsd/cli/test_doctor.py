@@ -125,6 +125,9 @@ def test_a_shell_completes_commands(tmp_path):
     asked = {"_REFSD_COMPLETE": "complete_bash", "COMP_WORDS": "refsd gol", "COMP_CWORD": "1"}
     done = subprocess.run(command, env=environment | asked, capture_output=True, text=True)
     assert done.stdout.split() == ["golden"], done.stdout + done.stderr
+    words = {"COMP_WORDS": "refsd conform --cases silu/f32/b", "COMP_CWORD": "3"}
+    done = subprocess.run(command, env=environment | asked | words, capture_output=True, text=True)
+    assert done.stdout.split() == ["silu/f32/bend-x33x77"], done.stdout + done.stderr
     done = subprocess.run(
         [*command, "--install-completion", "bash"], env=environment, capture_output=True, text=True
     )

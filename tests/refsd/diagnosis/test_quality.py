@@ -4,15 +4,21 @@ import json
 
 import numpy as np
 import pytest
+from damaged_files import save
 
+from refsd.adapters import Merged
 from refsd.cli import main
-from refsd.components import load
+from refsd.components import forward, load
 from refsd.diagnosis.quality import Quantized, decibels, measure
 from refsd.diagnosis.ranges import drawn_inputs
+from refsd.diagnosis.sampling_run import drawn_run
 from refsd.golden.case import ModelRecipe
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.loras import open_loras
 from refsd.numerics.errors import BadInput
 from refsd.numerics.named import named
+from refsd.numerics.tensor import stored
+from refsd.pipelines.loaded_component import load_component
 from refsd.weights import open_checkpoint, recipes
 
 
@@ -72,8 +78,67 @@ def test_the_table(path, monkeypatch, capsys):
         if options:
             (row,) = json.loads(out)
             assert row["type"] == "q8_0"
+            assert len(row["drift"]) == 4
         else:
-            assert out.splitlines()[1].startswith("q8_0         no     35    8.5")
+            assert out.splitlines()[1].startswith("q8_0         no            35    8.5")
+
+
+class Sampling:
+    """A run of one step: the latent is the output of the network."""
+
+    def __init__(self, inputs, params):
+        self.inputs, self.params = inputs, params
+
+    def latents(self, m):
+        return [forward("zimage", m, self.inputs, self.params)["out"]]
+
+
+def test_the_drift_is_that_of_the_run_with_the_same_weights(loaded):
+    m, inputs, params = loaded
+    (row,) = measure("zimage", m, inputs, params, ["q8_0"], Sampling(inputs, params))  # type: ignore[arg-type]
+    assert row.drift == (row.error,)
+
+
+def test_a_run_drifts_on_as_its_steps_go(path):
+    checkpoint = open_checkpoint(path)
+    loaded = load_component(checkpoint, "zimage", named("float32", []))
+    inputs = drawn_inputs("zimage", loaded.module)
+    run = drawn_run(checkpoint, loaded, inputs, 3)
+    exact = run.latents(loaded.module)
+    assert [x.shape for x in exact] == [inputs["x"].shape] * 3
+    assert all(np.array_equal(x, y) for x, y in zip(exact, run.latents(loaded.module), strict=True))
+    x, sigmas = exact[1], run.plan.sigmas
+    one = {**inputs, "x": x, "timesteps": np.array([run.plan.levels.to_t(sigmas[2])])}
+    velocity = -forward("zimage", loaded.module, one, loaded.params)["out"]  # Z-Image predicts data - noise
+    np.testing.assert_allclose(exact[2], x + (sigmas[3] - sigmas[2]) * velocity, rtol=1e-4, atol=1e-5)
+    row = next(measure("zimage", loaded.module, inputs, loaded.params, ["q4_0"], run))
+    assert 0 < row.drift[0] < row.drift[-1] < 1
+
+
+def test_a_lora_is_merged_and_requantized_or_stays_beside(tmp_path):
+    model = recipes.make(ModelRecipe("sd15", "f16", True), tmp_path / "m.safetensors")
+    checkpoint = open_checkpoint(model)
+    key = "input_blocks.1.1.transformer_blocks.0.attn1.to_q"
+    O, K = checkpoint.components["unet"].weights.shapes[f"{key}.weight"]
+    rng = np.random.default_rng(3)
+    factors = {
+        "lora_down.weight": rng.standard_normal((4, K)).astype(np.float32),
+        "lora_up.weight": rng.standard_normal((O, 4)).astype(np.float32),
+        "alpha": np.array(4.0, np.float32),
+    }
+    at = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+    lora = save(tmp_path / "l.safetensors", {f"{at}.{name}": stored(x) for name, x in factors.items()})
+    loaded = load_component(checkpoint, "unet", named("float32", []), open_loras([str(lora)], checkpoint))
+    inputs = drawn_inputs("unet", loaded.module)
+    merged, beside = measure("unet", loaded.module, inputs, loaded.params, ["q8_0"])
+    assert (merged.adapter, beside.adapter) == ("merged", "beside")
+    # A rank of 4 times values of 1 is far larger than the weights: merged, its rounding is the layer's.
+    assert merged.layers[key] > 0 and merged.error != beside.error
+    weights = Quantized(Merged(loaded.module.weights, loaded.module.adapters), BLOCK_TYPES["q8_0"], {})
+    exact = (
+        loaded.module.weights[f"{key}.weight"].values() + factors["lora_up.weight"] @ factors["lora_down.weight"]
+    )
+    assert np.linalg.norm(weights[f"{key}.weight"].values() - exact) < 0.01 * np.linalg.norm(exact)
 
 
 def test_decibels():

@@ -88,3 +88,32 @@ def test_inputs_of_a_file(run, tmp_path):
     code, _, err = run(path, "--inputs", inputs)
     assert code == 2
     assert "zimage takes x" in err
+
+
+def test_a_prompt_goes_through_encoders_steps_and_decoder(run, tmp_path, monkeypatch):
+    path = recipes.make(ModelRecipe("sd15", "f16", True), tmp_path / "a.safetensors")
+    code, out, _ = run(path, "-p", "a cat", "--side", 64, "--steps", 2, "--json")
+    assert code == 0
+    rows = json.loads(out)
+    parts = [row["name"].partition(":")[0] for row in rows]
+    assert set(parts) == {"clip", "unet", "vae-decoder"}
+    assert {row["step"] for row in rows if row["name"].startswith("unet")} == {1, 2}
+    assert {row["step"] for row in rows if not row["name"].startswith("unet")} == {0}
+
+    taps = tmp_path / "taps.safetensors"
+    settings = "-W", "64", "-H", "64", "--steps", "2", "-s", "42", "-o", str(tmp_path / "a.png")
+    monkeypatch.setattr(
+        "sys.argv", ["refsd", "txt2img", "-m", str(path), "-p", "a cat", *settings, "--taps", str(taps)]
+    )
+    with pytest.raises(SystemExit):
+        main()
+    image = open_weights(taps)["0.image"].values()
+    largest = {row["name"]: row["largest"] for row in rows}
+    assert largest["vae-decoder: decoder.conv_out"] == pytest.approx(np.abs(image).max(), rel=1e-4)
+
+
+def test_a_prompt_with_inputs_is_refused(run, tmp_path):
+    path = recipes.make(ModelRecipe("zimage", "f16", True), tmp_path / "a.safetensors")
+    assert run(path, "-p", "a cat", "-i", path)[0] == 2
+    code, _, err = run(path, "-p", "a cat")
+    assert code == 2 and "--llm" in err

@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsd.cli.steps import steps
+from refsd.step_progress import steps
 
 
 def test_quick_work_prints_nothing(capsys):

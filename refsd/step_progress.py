@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from refsd.cli.bar import PATIENCE
 from refsd.numerics.printable import printable
 
-EVERY = 10.0  # seconds
+PATIENCE = 2.0  # seconds before a bar appears
+EVERY = 10.0  # seconds between lines
 
 
 @contextmanager
