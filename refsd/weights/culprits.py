@@ -299,10 +299,12 @@ def _not_ours(strays: Mapping[str, Shape]) -> list[Finding]:
     owners: dict[str, list[str]] = {}
     while left:
         votes = Counter(title for titles in left.values() for title in titles)
-        most = [title for title, n in votes.items() if n == max(votes.values())][:2]
+        top = max(votes.values(), default=0)
+        most = [title for title, n in votes.items() if n == top][:2]
         names = [name for name, titles in left.items() if not most or most[0] in titles]
         owners[" or ".join(most)] = names
-        left = {name: titles for name, titles in left.items() if name not in set(names)}
+        explained = set(names)
+        left = {name: titles for name, titles in left.items() if name not in explained}
     found = []
     for owner, names in owners.items():
         patterns = few([_said(pattern) for pattern in grouped(names, names)])

@@ -54,7 +54,13 @@ def voted_size(component: str, shapes: Mapping[str, Shape]) -> Any:
 
     shapes: tensor name, as in the original -> shape
     """
-    network = NETWORKS[component]
+    return _voted_size(component, tuple(shapes.items()))
+
+
+# A file is asked for its size by each of its checks.
+@functools.lru_cache(16)
+def _voted_size(component: str, named: tuple[tuple[str, Shape], ...]) -> Any:
+    network, shapes = NETWORKS[component], dict(named)
     size = network.size(shapes)
     least = disagreement(network, size, shapes)
     if not least:
@@ -172,6 +178,7 @@ def _sparse_blocks(shapes: Iterable[str]) -> list[str]:
         stack, number = block(name)
         if number >= 0:
             stacks.setdefault(stack, Counter())[number] += 1
+    fullest = {stack: max(of.values()) for stack, of in stacks.items()}
     return [
-        f"{stack}.{number}." for stack, of in stacks.items() for number, n in of.items() if 2 * n < max(of.values())
+        f"{stack}.{number}." for stack, of in stacks.items() for number, n in of.items() if 2 * n < fullest[stack]
     ]

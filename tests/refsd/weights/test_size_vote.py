@@ -1,8 +1,15 @@
 """The vote on a size: no single tensor misleads it."""
 
-import pytest
+import time
 
+import numpy as np
+import pytest
+from damaged_files import save
+
+from refsd.diagnosis.health import examine
 from refsd.networks import NETWORKS
+from refsd.numerics.tensor import stored
+from refsd.weights.checkpoint import survey
 from refsd.weights.recipes import MODELS
 from refsd.weights.size_vote import block, published, tail, voted_size
 
@@ -45,3 +52,13 @@ def test_blocks():
     assert block("x_embedder.weight") == ("x_embedder.weight", -1)
     assert tail("layers.3.a.1.weight") == "a.1.weight"
     assert tail("x_embedder.weight") == ""
+
+
+def test_a_file_of_many_blocks_is_looked_at_in_linear_time(tmp_path):
+    """Minutes, where each block is compared with every other. Two seconds of CPU here."""
+    shapes = {f"layers.{i}.attention.qkv.weight": (1,) for i in range(9000)}
+    arrays = {name: stored(np.zeros(shape, np.float32)) for name, shape in shapes.items()}
+    path = save(tmp_path / "a.safetensors", arrays)
+    begun = time.process_time()
+    assert examine(survey(path)).verdict == "broken"
+    assert time.process_time() - begun < 10
