@@ -126,7 +126,8 @@ def _interrupt(monkeypatch, goldens, answers):
         if len(done) == goldens + answers:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("refsd.model_files.trim_model_files", count)
+    for module in ("refsd.model_files", "refsd.goldens"):
+        monkeypatch.setattr(f"{module}.trim_model_files", count)
 
 
 def test_after_an_interrupt_what_was_judged_is_written(folder, monkeypatch):
