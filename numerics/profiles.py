@@ -130,6 +130,14 @@ GGML_CPU = Numerics(
 )
 # ggml-cpu with ggml_flash_attn_ext instead of mul_mat, soft_max, mul_mat.
 GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
+# ggml-vulkan on a device with float16 (ggml 0.25.3). mul_mm.comp holds both factors in float16 where more than 8
+# rows are multiplied; ggml_vk_get_mul_mat_mat_f16acc adds up in float16 too unless the weight is float32 or
+# bfloat16; flash_attn.comp likewise. Without float16 (GGML_VK_DISABLE_F16) only im2col's patches are in float16.
+_SERIAL = MappingProxyType({"linear": Float16Sums(), "conv": Float16Sums()})
+GGML_VULKAN = Numerics("ggml-vulkan", "float32", "float32", products="f16", conv="f16", sums=_SERIAL)
+GGML_VULKAN_FLASH = replace(GGML_VULKAN, name="ggml-vulkan-flash", flash="f16")
+GGML_VULKAN_F32 = Numerics("ggml-vulkan-f32", "float32", "float32", conv="f16")
+GGML_VULKAN_F32_FLASH = replace(GGML_VULKAN_F32, name="ggml-vulkan-f32-flash", flash="f16", flash_sum=None)
 # The fork of stable-diffusion.cpp that uses F(2x2, 3x3) where possible, with the filter, U, V and M in float16.
 WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")
 
@@ -140,5 +148,6 @@ PROFILES: dict[str, Numerics] = {
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
         ONNX_F32,
         *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
+        *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
     )
 }

@@ -266,19 +266,13 @@ def _missing(environment: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def try_engines() -> Iterator[Fact]:
-    """Load every engine that is found, as `refsd conform` does: its version, or why it cannot be judged."""
-    from refsd.engines import registry
+    """Load every engine as `refsd engines` does: its version and device, or why it cannot be judged."""
+    from refsd.engines.inventory import inventory
     from refsd.model_files import model_files
 
-    for argument in registry.DEFAULT:
-        for one in registry.find(argument, model_files=model_files):
-            yield Fact(one.name, one.engine.version if one.engine is not None else f"not judged: {one.why_not}")
-    if importlib.util.find_spec("torch") is not None:
-        torch = importlib.import_module("torch")
-        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        yield Fact(
-            "torch's devices", ", ".join(["cpu", *names, *(["mps"] if torch.backends.mps.is_available() else [])])
-        )
+    for one in inventory(model_files):
+        there = ", ".join(filter(None, (one.version, one.device)))
+        yield Fact(one.argument, f"not judged: {one.missing}" if one.missing else there)
 
 
 _PRODUCTS = """

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from refsd.bench.row import Absent, Ready
+from refsd.engines.ggml.devices import Backend
 from refsd.engines.ggml.graph import Graph
 from refsd.engines.ggml.library import Library
 from refsd.engines.ggml.ops import BUILDERS, FLASH_BUILDERS
@@ -24,7 +25,7 @@ class GgmlTools:
     def __init__(self, place: Path, threads: int):
         self.libggml = Library(place)
         self.threads = threads
-        self._backend = self.libggml.cpu_backend(threads)
+        self._backend = Backend(self.libggml, threads=threads)
         self._graph: Graph | None = None
 
     def ready(self, op: str, inputs: Mapping[str, np.ndarray], params: Mapping[str, Any], flash=False) -> Ready:
@@ -35,7 +36,7 @@ class GgmlTools:
             raise Absent(f"this libggml has no {', '.join(missing)}")
         if self._graph:
             self._graph.__exit__(None, None, None)
-        self._graph = graph = Graph(self.libggml, self._backend)
+        self._graph = graph = Graph(self._backend)
         tensors = {name: stored(a) for name, a in inputs.items()}
         result = builder.build(graph, tensors, complete(op, tensors, params))
         return Ready(graph.ready(result), lambda: graph.fetch(result))

@@ -41,6 +41,7 @@ _COMMANDS = (
     "noise",
     "bench",
     "cache",
+    "engines",
     "doctor",
 )
 

@@ -11,9 +11,9 @@ _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
     None,
     metavar="[ENGINE]...",
-    help="gguf-py, torch, ggml[:LIBRARY], sdcpp[:SD_CLI], exec:PROGRAM, dump:FOLDER[:PROFILE], "
+    help="gguf-py, torch[@DEVICE], ggml[:LIBRARY][@DEVICE], sdcpp[:SD_CLI], exec:PROGRAM, dump:FOLDER[:PROFILE], "
     "a1111:URL, comfyui:URL, "
-    "refsd[:PROFILE]. None: all that are there.",
+    "refsd[:PROFILE]. None: all that are there. `refsd engines` lists devices.",
 )
 _GOLDEN = typer.Option("goldens", help="Store of goldens: a folder, a packed file, a URL; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")
@@ -83,6 +83,7 @@ def conform(
     from refsd.cli.ending import INTERRUPTED
     from refsd.cli.golden import answerable
     from refsd.corpus.met import unmet, verdict_of
+    from refsd.engines import registry
     from refsd.engines.devices import device_of
     from refsd.golden import waivers as waiving
     from refsd.golden.conform import Report, Runner
@@ -117,7 +118,7 @@ def conform(
         groups = again.engines(groups)
     found = [engine for group in groups.values() for engine in group]
     for argument in engines or ():
-        note_input(Path(argument.partition(":")[2]))
+        note_input(Path(registry.Argument.of(argument).path))
     store = open_store(golden)
     paths = _outputs(report, json, junit, submission)
     make_into(store, [case for case in chosen if any(engine.refuses(case) is None for engine in found)])

@@ -1,8 +1,40 @@
-"""Find engines by their names on the command line."""
+"""refsd engines: list the engines. Also: find engines by their names on the command line."""
 
 from pathlib import Path
 
+import typer
+
 from refsd.golden.wording import did_you_mean
+
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(engines)
+
+
+def engines(json: bool = _JSON) -> None:
+    """List the engines: their versions and devices, and how to get those that are missing.
+
+    The first column is what `refsd conform` takes. ENGINE@DEVICE computes every node on that device, or fails: ggml
+    calls its devices Vulkan0, CUDA0, Metal or BLAS, torch calls them cuda, cuda:1, mps or xpu.
+    """
+    import msgspec
+
+    from refsd.cli.steps import steps
+    from refsd.engines import registry
+    from refsd.engines.inventory import inventory
+    from refsd.model_files import model_files
+
+    with steps("engines", len(registry.FOLDERS)) as advance:
+        found = inventory(model_files, advance)
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        return
+    width = max(len(one.argument) for one in found)
+    for one in found:
+        there = ", ".join(filter(None, (one.version, f"on {one.device}")))
+        typer.echo(f"{one.argument:{width}}  {f'missing: {one.missing}' if one.missing else there}")
 
 
 def reference_engine(profile: str):
@@ -32,18 +64,13 @@ def one_engine(argument: str, **options):
     from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
 
-    name, colon, path = argument.partition(":")
-    if name == "refsd":
-        return reference_engine(path or "float32")
-    kind = next((known for known in registry.FOLDERS if name.startswith(f"{known}-")), name)
-    kind = name if name in registry.FOLDERS else kind
-    if path:
-        note_input(Path(path))
-    looked = registry.find(f"{kind}{colon}{path}", model_files=model_files, **options)
+    given = registry.Argument.of(argument)
+    if given.name == "refsd":
+        return reference_engine(given.path or "float32")
+    if given.path:
+        note_input(Path(given.path))
+    looked = registry.find(argument, model_files=model_files, **options)
     found = [one.engine for one in looked if one.engine is not None]
     if not found:
         raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why_not for one in looked)}")
-    chosen = [engine for engine in found if engine.name == name] if kind != name else found
-    if not chosen:
-        raise BadInput(f"{argument}: {kind} gives {', '.join(engine.name for engine in found)}")
-    return chosen[0]
+    return found[0]

@@ -20,6 +20,10 @@ PROFILES = (
     "ggml-cpu",
     "ggml-cpu-flash",
     "winograd-f16",
+    "ggml-vulkan",
+    "ggml-vulkan-flash",
+    "ggml-vulkan-f32",
+    "ggml-vulkan-f32-flash",
 )
 
 Profile = Annotated[str, typer.Option("--numerics", help=f"{', '.join(PROFILES)}.")]

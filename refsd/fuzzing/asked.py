@@ -35,9 +35,7 @@ class AskedEngine:
         # What runs in this process takes refsd with it when it crashes: it gets a process of its own.
         self._worker = None
         if argument is not None and self.any_layout:
-            name, colon, path = argument.partition(":")
-            kind = f"{name.split('-')[0]}{colon}{path}"
-            self._worker = Worker(["-m", "refsd.fuzzing.worker", kind, engine.name], timeout)
+            self._worker = Worker(["-m", "refsd.fuzzing.worker", argument, engine.name], timeout)
 
     def refuses(self, case: Case) -> str | None:
         return self.engine.refuses(case)

@@ -1,4 +1,4 @@
-"""The process in which an engine answers that would run in refsd's: `python -m refsd.fuzzing.worker KIND NAME`."""
+"""The process in which an engine answers that would run in refsd's: `... refsd.fuzzing.worker ARGUMENT NAME`."""
 
 import sys
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from refsd.model_files import model_files, trim_model_files
 from refsd.numerics.tensor import StoredTensor, stored
 
 
-def main(kind: str, name: str) -> None:
+def main(argument: str, name: str) -> None:
     """Answer {"case": ..., "layout": ..., "tapped": ...} until stdin closes."""
-    found = registry.find(kind, model_files=model_files)
+    found = registry.find(argument, model_files=model_files)
     engine = next(one.engine for one in found if one.engine is not None and one.engine.name == name)
 
     def answer(header: Mapping[str, Any], inputs: Mapping[str, StoredTensor]):

@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 
 from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
+from refsd.engines.torch.devices import check_device
 from refsd.engines.torch.engine import find
 from refsd.golden import conform
 from refsd.golden.engine import EngineFailure
@@ -202,3 +203,11 @@ def test_torchs_own_words_reach_the_report(engines, monkeypatch):
 def test_no_such_device():
     (found,) = find("tpu")
     assert found.engine is None and "torch:channels_last" in found.why_not
+    (found,) = find(device="tpu")
+    assert found.engine is None and found.why_not.startswith("this torch sees no device tpu, only cpu (")
+
+
+def test_an_answer_of_another_device():
+    check_device(torch.zeros(1), "cpu")
+    with pytest.raises(EngineFailure, match="torch was asked on cuda:0, and the answer is on cpu"):
+        check_device(torch.zeros(1), "cuda:0")

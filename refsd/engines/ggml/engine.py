@@ -1,14 +1,16 @@
-"""The engine ggml: the CPU backend of any shared libggml, called through ctypes in a separate process."""
+"""The engine ggml: a device of any shared libggml, called through ctypes in a separate process."""
 
 import functools
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from refsd.engines.ggml.declared import DECLARED, groups
+from refsd.engines.ggml.devices import CPU, Device, Ran
 from refsd.engines.ggml.graph import SCALAR_IDS
 from refsd.engines.ggml.library import library_files
 from refsd.engines.ggml.ops import REFUSALS
@@ -19,40 +21,69 @@ from refsd.golden.engine import EngineFailure, EngineSearch
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
+from refsd.numerics.profiles import GGML_CPU, Numerics
 from refsd.numerics.tensor import StoredTensor, stored
-
-# Profiles for builds, versions or CPUs that omit one of GGML_CPU's roundings.
-_EXACT_GELU = replace(GGML_CPU, name="ggml-cpu, gelu in f32", gelu=None)
-_EXACT_CONV = replace(GGML_CPU, name="ggml-cpu, conv in f32", conv=None)
-_FLASH_F32 = replace(GGML_CPU_FLASH, name="ggml-cpu-flash, sum in f32", flash_sum=None)
 
 # Python package that contains a shared libggml -> the library's folder inside it
 _PACKAGES = {"ggml": "lib", "llama_cpp": "lib"}
+
+HOW_TO_GET = "give ggml:PATH, set REFSD_GGML, or install ggml-python"
 
 # Between 1 and the next float16, 1 + 2^-10, and nearer to 1: exact in float32, rounded to 1 in float16.
 _UNSEEN_BY_F16 = np.float32(1 + 2**-12)
 
 
 class GgmlLibrary:
-    """One libggml in its worker process: the operations it has, and the roundings measured in it."""
+    """One libggml in its worker process: its operations on one device, and the roundings measured there.
 
-    def __init__(self, place: Path, n_threads: int, timeout: float):
+    device: the device's name; without one, the CPU
+
+    Raises BadInput if the library has no such device.
+    """
+
+    def __init__(self, place: Path, n_threads: int, timeout: float, device: str = ""):
         self.place = place
-        self._worker = Worker(["-m", "refsd.engines.ggml.worker", str(place), str(n_threads)], timeout)
+        self._worker = Worker(["-m", "refsd.engines.ggml.worker", str(place), str(n_threads), device], timeout)
         described, _ = self._worker.ask({"describe": True}, {})
+        if "unfit" in described:
+            raise BadInput(described["unfit"])
         self.version: str = described["version"]
         self.ops: dict[str, list[str]] = described["ops"]
         self.lacks: list[str] = described["lacks"]
+        self.device = Device(*described["device"])
+        self._buffer: str = described["buffer"]
         self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
+        self._unsupported: dict[tuple[str, bytes], str] = {}
 
     def compute(
         self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False, direct=False
     ) -> np.ndarray:
-        """Compute an operation. flash, direct: use the graph of the engine "ggml-flash" or "ggml-direct"."""
+        """Compute an operation. flash, direct: use the graph of the engine "ggml-flash" or "ggml-direct".
+
+        Raises EngineFailure if anything but the device computed it, or if its tensors were in other memory.
+        """
         engine = "ggml-flash" if flash else "ggml-direct" if direct else "ggml"
-        _, results = self._worker.ask({"op": op, "params": dict(params), "engine": engine}, inputs)
+        answer, results = self._worker.ask({"op": op, "params": dict(params), "engine": engine}, inputs)
+        ran = Ran(**answer["ran"])
+        if (ran.device, ran.buffer) != (self.device.name, self._buffer) or not ran.nodes:
+            raise EngineFailure(
+                f"{self.device.name} was asked and {ran.device} computed {ran.nodes} nodes, in memory of "
+                f"{ran.buffer}: expected {self.device.name} with memory of {self._buffer}"
+            )
         return results["y"].data
+
+    def unsupported(self, engine: str, case: Case) -> str:
+        """Say which node of a case the device does not support; "" if it supports all, or dies when it is asked."""
+        key = engine, msgspec.json.encode(case)
+        if key not in self._unsupported:
+            inputs = {name: [recipe.type, recipe.shape] for name, recipe in case.inputs.items()}
+            params = operations.OPERATIONS[case.op].complete(case.inputs, case.params)
+            asked = {"supports": case.op, "inputs": inputs, "params": params, "engine": engine}
+            try:
+                self._unsupported[key] = self._worker.ask(asked, {})[0]["lacks"]
+            except EngineFailure:
+                self._unsupported[key] = ""
+        return self._unsupported[key]
 
     @functools.cached_property
     def gelu_tables(self) -> dict[str, bool]:
@@ -77,6 +108,13 @@ class GgmlLibrary:
         return self._flash_sums[L, J, D, E]
 
     @functools.cached_property
+    def multiplies_in_f16(self) -> bool:
+        """True if a product of float32 matrices, of more rows than a vector's kernel takes, rounds to float16."""
+        x, weight = np.full((64, 32), _UNSEEN_BY_F16), np.eye(32, dtype=np.float32)
+        y = self.compute("linear", {}, {"x": stored(x), "weight": stored(weight)})
+        return bool((y == 1).all())
+
+    @functools.cached_property
     def rounds_f32_patches(self) -> dict[str, bool]:
         """op -> True if ggml_conv_2d or ggml_conv_3d rounds float32 patches to float16. Versions differ."""
         rounds = {}
@@ -97,8 +135,10 @@ class GgmlEngine:
     """
 
     def __init__(self, name: str, library: GgmlLibrary):
-        self.name = name
+        self._set = name
+        self.name = name if library.device.name == CPU else f"{name}@{library.device.name}"
         self.version = library.version
+        self.device = library.device.title
         self._library = library
         self._flash = name == "ggml-flash"
         self._direct = name == "ggml-direct"
@@ -106,33 +146,24 @@ class GgmlEngine:
     def refuses(self, case: Case) -> str | None:
         if case.model is not None:
             return "ggml holds no models"
-        if case.op not in self._library.ops[self.name]:
-            return f"no {case.op} in this {self.name}"
+        backend = self._library.device.backend
+        if backend not in DECLARED:
+            return f"how ggml's {backend} rounds is not declared: {', '.join(DECLARED)} are"
+        if case.op not in self._library.ops[self._set]:
+            return f"no {case.op} in this {self._set}"
         if case.op == "attention" and not self._flash and _hides_rows(case):
             return "ggml_soft_max makes NaN of a query that sees no key"
-        if self._direct and _groups(case) > 1:
+        if self._direct and groups(case) > 1:
             return "a direct convolution of ggml knows no groups"
         unknown = [recipe.type for recipe in case.inputs.values() if recipe.type in self._library.lacks]
         if unknown:
             return f"this libggml has no {unknown[0]}"
-        return (_REFUSALS.get(case.op) or REFUSALS.get(case.op, _never))(case)
+        refusal = (_REFUSALS.get(case.op) or REFUSALS.get(case.op, _never))(case)
+        return refusal or self._library.unsupported(self._set, case) or None
 
     def numerics(self, case: Case) -> Numerics:
-        """Return GGML_CPU without the roundings that this build omits for this operation."""
-        library = self._library
-        if self._flash:
-            _, L, _, D = case.inputs["q"].shape
-            _, J, _, E = case.inputs["v"].shape
-            return GGML_CPU_FLASH if library.sums_flash_in_f16(L, J, D, E) else _FLASH_F32
-        if case.op in ("gelu", "gelu_tanh", "quick_gelu"):
-            return GGML_CPU if library.gelu_tables[case.op] else _EXACT_GELU
-        if case.op == "geglu":
-            return _EXACT_GELU
-        if case.op in ("conv2d", "conv3d") and case.inputs["weight"].type == "f32":
-            # Direct convolutions round patches to the filter's type; a float32 filter leaves them unrounded.
-            direct = self._direct or _groups(case) > 1
-            return _EXACT_CONV if direct or not library.rounds_f32_patches[case.op] else GGML_CPU
-        return GGML_CPU
+        """Return what the device's backend declares for this case, without roundings that this build omits."""
+        return DECLARED[self._library.device.backend](self._library, self._set, case)
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         return ()
@@ -163,16 +194,12 @@ def _no_matrix(case: Case) -> str | None:
     return None if known else f"what ggml rounds activations to for {kind} weights is not declared"
 
 
-def _groups(case: Case) -> int:
-    return case.params.get("groups", 1)
-
-
 def _no_filter(case: Case) -> str | None:
     weight = case.inputs["weight"]
     if weight.type not in ("f32", "f16"):
         return f"ggml_conv_2d takes no {weight.type} filter"
-    if _groups(case) > 1 and (
-        case.op == "conv3d" or not weight.shape[0] == _groups(case) == case.inputs["x"].shape[1]
+    if groups(case) > 1 and (
+        case.op == "conv3d" or not weight.shape[0] == groups(case) == case.inputs["x"].shape[1]
     ):
         return "ggml's convolutions know no groups but a channel each"
     return None
@@ -193,17 +220,33 @@ _REFUSALS = {
 }
 
 
-def find(path: str | None = None, threads: int = 2, timeout: float = 300.0, **_) -> list[EngineSearch]:
-    """Look for libggml at `path` (a file or a folder), in $REFSD_GGML, then in installed Python packages."""
+def find(
+    path: str | None = None, device: str = "", threads: int = 2, timeout: float = 300.0, **_
+) -> list[EngineSearch]:
+    """Look for libggml at `path` (a file or a folder), in $REFSD_GGML, then in installed Python packages.
+
+    device: as ggml calls it: "Vulkan0", "CUDA0", "BLAS"; without one, the CPU
+    """
     try:
         place = _place(path)
         if place is None:
-            return [EngineSearch("ggml", None, "give ggml:PATH, set REFSD_GGML, or install ggml-python")]
+            return [EngineSearch("ggml", None, HOW_TO_GET)]
         library_files(place)
-        library = GgmlLibrary(place, threads, timeout)
+        library = GgmlLibrary(place, threads, timeout, device)
     except (BadInput, EngineFailure) as error:
         return [EngineSearch("ggml", None, str(error))]
-    return [EngineSearch(name, GgmlEngine(name, library)) for name in ("ggml", "ggml-flash", "ggml-direct")]
+    engines = [GgmlEngine(name, library) for name in ("ggml", "ggml-flash", "ggml-direct")]
+    return [EngineSearch(engine.name, engine) for engine in engines]
+
+
+def devices(path: str | None = None, timeout: float = 60.0) -> list[Device]:
+    """List the devices that the libggml has, with those of its plug-ins. Raises EngineFailure or BadInput."""
+    place = _place(path)
+    if place is None:
+        return []
+    library_files(place)
+    worker = Worker(["-m", "refsd.engines.ggml.worker", str(place), "1"], timeout)
+    return [Device(*one) for one in worker.ask({"devices": True}, {})[0]["devices"]]
 
 
 def _place(path: str | None) -> Path | None:

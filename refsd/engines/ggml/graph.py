@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.engines.ggml.library import InitParams, Library
+from refsd.engines.ggml.devices import Backend, Ran
+from refsd.engines.ggml.library import InitParams
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
@@ -40,15 +41,16 @@ def type_id(type_name: str) -> int:
 
 
 class Graph:
-    """A graph under construction: `put` an input, chain ggml's functions, `compute`."""
+    """A graph under construction: `put` an input, chain ggml's functions, `compute` on the backend alone."""
 
-    def __init__(self, library: Library, backend: int):
-        self.ggml = library
+    def __init__(self, backend: Backend):
         self.backend = backend
+        self.ggml = library = backend.library
         size = library.ggml_tensor_overhead() * _MAX_TENSORS + library.ggml_graph_overhead()
         self.context = library.ggml_init(InitParams(size, None, True))
         self._inputs: list[tuple[int, np.ndarray]] = []
-        self._buffer: int | None = None
+        self._buffer = 0
+        self._graph = 0
 
     def __enter__(self) -> "Graph":
         return self
@@ -88,29 +90,51 @@ class Graph:
                 f"{type_name}: this libggml has {theirs} elements and bytes in a block, not {ours[2:4]}"
             )
 
-    def compute(self, result: Result) -> np.ndarray:
-        """Allocate the graph, poison its memory, fill the inputs, run once, and return the result as an array."""
-        self.ready(result)()
-        return self.fetch(result)
+    def compute(self, result: Result) -> tuple[np.ndarray, Ran]:
+        """Allocate the graph, poison its memory, fill the inputs, run once. -> the result, where it was computed"""
+        run = self.ready(result)
+        run()
+        return self.fetch(result), self.backend.ran(self._graph, self._buffer)
+
+    def check(self, result: Result) -> None:
+        """Raise UnsupportedNode if the device does not support a node of the graph."""
+        self._graph = self.ggml.ggml_new_graph(self.context)
+        self.ggml.ggml_build_forward_expand(self._graph, result.tensor)
+        self.backend.check(self._graph)
 
     def ready(self, result: Result) -> Callable[[], None]:
-        """Allocate the graph, poison its memory, fill the inputs. -> a function that runs the graph once"""
+        """Allocate the graph, poison its memory, fill the inputs. -> a function that runs the graph once
+
+        Raises UnsupportedNode if the device does not support a node of the graph.
+        """
         ggml = self.ggml
-        graph = ggml.ggml_new_graph(self.context)
-        ggml.ggml_build_forward_expand(graph, result.tensor)
-        self._buffer = ggml.ggml_backend_alloc_ctx_tensors(self.context, self.backend)
+        self.check(result)
+        self._buffer = ggml.ggml_backend_alloc_ctx_tensors(self.context, self.backend.handle)
         if not self._buffer:
             raise MemoryError("ggml could not allocate the graph's tensors")
-        ggml.ggml_backend_buffer_clear(self._buffer, _POISON)
+        self._poison()
         for pointer, data in self._inputs:
             ggml.ggml_backend_tensor_set(pointer, data.ctypes.data, 0, data.nbytes)
 
         def run() -> None:
-            status = ggml.ggml_backend_graph_compute(self.backend, graph)
+            status = ggml.ggml_backend_graph_compute(self.backend.handle, self._graph)
             if status != 0:
                 raise RuntimeError(f"ggml_backend_graph_compute returned {status}")
 
         return run
+
+    def _poison(self) -> None:
+        """Fill every node, and what lies between them.
+
+        ggml-vulkan's buffer_clear writes words of 0x000000FF where the CPU's writes bytes of 0xFF, so the nodes get
+        theirs by tensor_set.
+        """
+        ggml = self.ggml
+        ggml.ggml_backend_buffer_clear(self._buffer, _POISON)
+        for n in range(ggml.ggml_graph_n_nodes(self._graph)):
+            node = ggml.ggml_graph_node(self._graph, n)
+            poison = np.full(ggml.ggml_nbytes(node), _POISON, np.uint8)
+            ggml.ggml_backend_tensor_set(node, poison.ctypes.data, 0, poison.nbytes)
 
     def fetch(self, result: Result) -> np.ndarray:
         y = np.empty(result.shape, result.dtype)

@@ -11,7 +11,7 @@ from pathlib import Path
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
-# Load order: each file needs those before it.
+# Load order: each file needs those before it. A build with plug-ins has a libggml-cpu-* for each kind of CPU.
 _PARTS = ("ggml-base", "ggml-cpu", "ggml")
 
 
@@ -37,10 +37,23 @@ _SIGNATURES: dict[str, tuple] = {
     "ggml_blck_size": (c_int64, (c_int,)),
     "ggml_type_size": (c_size_t, (c_int,)),
     # backends
-    "ggml_backend_cpu_init": (c_void_p, ()),
-    "ggml_backend_cpu_set_n_threads": (None, (c_void_p, c_int)),
     "ggml_backend_load_all_from_path": (None, (c_char_p,)),
-    "ggml_backend_init_by_type": (c_void_p, (c_int, c_char_p)),
+    "ggml_backend_dev_count": (c_size_t, ()),
+    "ggml_backend_dev_get": (c_void_p, (c_size_t,)),
+    "ggml_backend_dev_name": (c_char_p, (c_void_p,)),
+    "ggml_backend_dev_description": (c_char_p, (c_void_p,)),
+    "ggml_backend_dev_backend_reg": (c_void_p, (c_void_p,)),
+    "ggml_backend_dev_buffer_type": (c_void_p, (c_void_p,)),
+    "ggml_backend_dev_init": (c_void_p, (c_void_p, c_char_p)),
+    "ggml_backend_reg_name": (c_char_p, (c_void_p,)),
+    "ggml_backend_reg_get_proc_address": (c_void_p, (c_void_p, c_char_p)),
+    "ggml_backend_get_device": (c_void_p, (c_void_p,)),
+    "ggml_backend_supports_op": (c_bool, (c_void_p, _T)),
+    "ggml_backend_buft_name": (c_char_p, (c_void_p,)),
+    "ggml_backend_buffer_get_type": (c_void_p, (c_void_p,)),
+    "ggml_graph_n_nodes": (c_int, (c_void_p,)),
+    "ggml_graph_node": (_T, (c_void_p, c_int)),
+    "ggml_op_desc": (c_char_p, (_T,)),
     "ggml_backend_alloc_ctx_tensors": (c_void_p, (_C, c_void_p)),
     "ggml_backend_buffer_clear": (None, (c_void_p, c_uint8)),
     "ggml_backend_buffer_free": (None, (c_void_p,)),
@@ -140,22 +153,12 @@ class Library:
         young = ("mxfp4", "nvfp4", "q1_0", "q2_0")
         return [t for t in young if not any(hasattr(h, f"dequantize_row_{t}") for h in self._handles)]
 
-    def cpu_backend(self, n_threads: int) -> int:
-        """Start the CPU backend, from the library itself or from a plug-in next to it."""
-        if "ggml_backend_cpu_init" in self:
-            backend = self.ggml_backend_cpu_init()
-            self.ggml_backend_cpu_set_n_threads(backend, n_threads)
-            return backend
-        self.ggml_backend_load_all_from_path(str(self.files[0].parent).encode())
-        backend = self.ggml_backend_init_by_type(0, None)
-        if not backend:
-            raise BadInput(f"{self.files[0].parent}: libggml finds no CPU backend: libggml-cpu is missing")
-        return backend
-
-    def version(self) -> str:
-        """Return ggml's version string and the hash of the file with the CPU kernels."""
+    def version(self, backend: str) -> str:
+        """Return ggml's version string and the hash of the file with a backend's kernels. backend: as in Device"""
         version = self.ggml_version().decode(errors="replace") if "ggml_version" in self else "unknown"
-        file = next((f for f in self.files if "ggml-cpu" in f.name), self.files[-1])
+        folder, part = self.files[0].parent, f"ggml-{backend.lower()}"
+        loaded = (file for file in self.files if part in file.name)
+        file = next(loaded, None) or _part(folder, part) or self.files[-1]
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         return printable(f"{version} ({file.name} sha256:{digest})", 120)
 
@@ -177,7 +180,7 @@ def library_files(place: Path) -> list[Path]:
 
 
 def _part(folder: Path, name: str) -> Path | None:
-    for pattern in (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll", f"lib{name}.so.*"):
+    for pattern in (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll", f"lib{name}.so.*", f"lib{name}.*.so"):
         found = sorted(folder.glob(pattern))
         if found:
             return found[0].resolve()

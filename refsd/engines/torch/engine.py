@@ -13,6 +13,7 @@ import numpy as np
 
 from refsd.components import COMPONENTS
 from refsd.engines.torch import trajectories as torch_trajectories
+from refsd.engines.torch.devices import check_device, devices
 from refsd.engines.torch.models import MODELS
 from refsd.engines.torch.ops import FUNCTIONS
 from refsd.engines.torch.stages import STAGES
@@ -47,9 +48,8 @@ _CHANNELS_LAST: dict[str, tuple[str, Numerics]] = {
     "-f16": ("float16", TORCH_F16_CHANNELS_LAST),
     "-bf16": ("bfloat16", TORCH_BF16_CHANNELS_LAST),
 }
-# What follows "torch:" on a command line -> the engines' name.
-_NAMES = {"cpu": "torch", "cuda": "torch-cuda", "channels_last": "torch-channels-last"}
-
+_LAID_OUT = "channels_last"
+HOW_TO_GET = "pip install 'refsd[torch]'"
 
 # Pipelines keep these in float32, whatever the dtype of the model.
 _POSITIONS = ("timesteps", "guidance")
@@ -58,22 +58,30 @@ _POSITIONS = ("timesteps", "guidance")
 class TorchEngine:
     """
     any_layout:  an operation's tensors may lie in memory as they like, and reach torch so
-    name:        "torch", "torch-f16", "torch-bf16"; on a GPU "torch-cuda", "torch-cuda-f16", ...
-    dtype:       of every parameter and activation
-    where:       "cpu", "cuda", or "channels_last": on a CPU, pictures and filters with the channels last in memory
-    model_files: gives the diffusers folder of a case's model
+    name:          "torch", "torch-f16", "torch-bf16"; elsewhere than on the CPU "torch@cuda", "torch-f16@cuda", ...
+    dtype:         of every parameter and activation
+    device:        a name of devices.py
+    channels_last: pictures and filters have the channels last in memory
+    model_files:   gives the diffusers folder of a case's model
     """
 
     any_layout = True
 
-    def __init__(self, name: str, dtype: str, where: str, numerics: Numerics, model_files: ModelFiles | None):
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        device: str,
+        channels_last: bool,
+        numerics: Numerics,
+        model_files: ModelFiles | None,
+    ):
         import torch
 
-        device = "cuda" if where == "cuda" else "cpu"
-        self._channels_last = where == "channels_last"
-
-        self.name = name
-        self.version = torch.__version__ + ("" if device == "cpu" else f" {torch.cuda.get_device_name()}")
+        self._channels_last = channels_last
+        self.name = name if device == "cpu" else f"{name}@{device}"
+        self.device = next(one.title for one in devices() if one.name == device)
+        self.version = torch.__version__
         self._dtype, self._device, self._numerics = getattr(torch, dtype), device, numerics
         # Without AVX-512 oneDNN's float32 convolution sums term by term, which no profile declares: on data with a
         # large mean 7 times the error of sums in blocks. torch's own convolution is asked instead.
@@ -136,7 +144,7 @@ class TorchEngine:
             try:
                 if case.op in FUNCTIONS:
                     params = operations.complete(case.op, inputs, case.params)
-                    return {"y": _array(FUNCTIONS[case.op](torch, tensors, params))}, {}
+                    return {"y": self._answer(FUNCTIONS[case.op](torch, tensors, params))}, {}
                 if case.op == "trajectory":
                     outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
                     return {name: _array(y) for name, y in outputs.items()}, {}
@@ -150,7 +158,12 @@ class TorchEngine:
                 taps = MODELS[case.op].laid_out(taps, tensors) if tapped else {}
             except (RuntimeError, NotImplementedError) as error:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
-            return {name: _array(y) for name, y in outputs.items()}, {name: _array(y) for name, y in taps.items()}
+            taken = {name: _array(y) for name, y in taps.items()}
+            return {name: self._answer(y) for name, y in outputs.items()}, taken
+
+    def _answer(self, y) -> np.ndarray:
+        check_device(y, self._device)
+        return _array(y)
 
     def _sources(self, case: Case) -> Mapping[str, Source]:
         """Our weights' names -> those in the folder that the model was loaded from."""
@@ -219,24 +232,30 @@ def _array(y) -> np.ndarray:
     return y.numpy()
 
 
-def find(path: str | None = None, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
-    """The installed torch. path: "cpu" (None means it), "cuda", where TF32 is switched off, or "channels_last"."""
-    where = path or "cpu"
+def find(
+    path: str | None = None, device: str = "cpu", model_files: ModelFiles | None = None, **_
+) -> list[EngineSearch]:
+    """The installed torch, with TF32 switched off. path: "channels_last", on the CPU; device: one of `devices`"""
     if importlib.util.find_spec("torch") is None:
-        return [EngineSearch("torch", None, "pip install 'refsd[torch]'")]
-    if where not in _NAMES:
-        return [
-            EngineSearch("torch", None, f"no {where!r}: expected one of {', '.join(f'torch:{w}' for w in _NAMES)}")
-        ]
+        return [EngineSearch("torch", None, HOW_TO_GET)]
+    if path not in (None, _LAID_OUT) or (path and device != "cpu"):
+        expected = f"torch, torch@DEVICE or torch:{_LAID_OUT}"
+        return [EngineSearch("torch", None, f"no {path!r} on {device}: expected {expected}")]
+    there = devices()
+    if device == "mps" and os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK") == "1":
+        return [EngineSearch("torch", None, "PYTORCH_ENABLE_MPS_FALLBACK=1 lets the CPU compute: unset it")]
+    if device not in [one.name for one in there]:
+        listed = ", ".join(one.title for one in there)
+        return [EngineSearch("torch", None, f"this torch sees no device {device}, only {listed}")]
     import torch
 
-    if where == "cuda":
-        if not torch.cuda.is_available():
-            return [EngineSearch("torch-cuda", None, "this torch sees no CUDA device")]
+    if device.startswith("cuda"):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-    variants = _CHANNELS_LAST if where == "channels_last" else _VARIANTS
-    return [
-        EngineSearch(_NAMES[where] + end, TorchEngine(_NAMES[where] + end, dtype, where, numerics, model_files))
+    name = "torch-channels-last" if path else "torch"
+    variants = _CHANNELS_LAST if path else _VARIANTS
+    engines = [
+        TorchEngine(name + end, dtype, device, bool(path), numerics, model_files)
         for end, (dtype, numerics) in variants.items()
     ]
+    return [EngineSearch(engine.name, engine) for engine in engines]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from refsd.engines.ggml import engine as ggml
+from refsd.engines.ggml.devices import Device
 from refsd.engines.ggml.graph import type_id
 from refsd.engines.ggml.library import Library, library_files
 from refsd.golden.case import Case
@@ -17,6 +18,7 @@ class Stub:
 
     version = "0"
     lacks = ()
+    device = Device("CPU", "a processor", "CPU")
 
     def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=(), ops=()):
         self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize", *ops]}
@@ -24,6 +26,9 @@ class Stub:
         self.gelu_tables = {op: op in tables for op in ("gelu", "gelu_tanh", "quick_gelu")}
         self.rounds_f32_patches = {"conv2d": rounds_f32_patches}
         self.f16_sums = f16_sums
+
+    def unsupported(self, graphs, case):
+        return ""
 
     def sums_flash_in_f16(self, L, J, D, E):
         return (L, J, D, E) in self.f16_sums

@@ -1,0 +1,102 @@
+"""What each of ggml's backends declares for a case: a profile, without roundings that this build or shape omits.
+
+library: what was measured on the library at hand; graphs: "ggml", "ggml-flash" or "ggml-direct"
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from refsd.golden.case import Case
+from refsd.numerics.profiles import (
+    GGML_CPU,
+    GGML_CPU_FLASH,
+    GGML_VULKAN,
+    GGML_VULKAN_F32,
+    GGML_VULKAN_F32_FLASH,
+    GGML_VULKAN_FLASH,
+    Numerics,
+)
+
+
+class Measured(Protocol):
+    """What a library has been measured for; see engine.py."""
+
+    @property
+    def gelu_tables(self) -> dict[str, bool]: ...
+    @property
+    def multiplies_in_f16(self) -> bool: ...
+    @property
+    def rounds_f32_patches(self) -> dict[str, bool]: ...
+    def sums_flash_in_f16(self, L: int, J: int, D: int, E: int) -> bool: ...
+
+
+_EXACT_GELU = replace(GGML_CPU, name="ggml-cpu, gelu in f32", gelu=None)
+_EXACT_CONV = replace(GGML_CPU, name="ggml-cpu, conv in f32", conv=None)
+_FLASH_F32 = replace(GGML_CPU_FLASH, name="ggml-cpu-flash, sum in f32", flash_sum=None)
+
+
+def _cpu(library: Measured, graphs: str, case: Case) -> Numerics:
+    if graphs == "ggml-flash":
+        return GGML_CPU_FLASH if _half_sum(library, case) else _FLASH_F32
+    if case.op in ("gelu", "gelu_tanh", "quick_gelu"):
+        return GGML_CPU if library.gelu_tables[case.op] else _EXACT_GELU
+    if case.op == "geglu":
+        return _EXACT_GELU
+    if case.op in ("conv2d", "conv3d") and case.inputs["weight"].type == "f32":
+        # Direct convolutions round patches to the filter's type; a float32 filter leaves them unrounded.
+        direct = graphs == "ggml-direct" or groups(case) > 1
+        return _EXACT_CONV if direct or not library.rounds_f32_patches[case.op] else GGML_CPU
+    return GGML_CPU
+
+
+# ggml-vulkan.cpp, mul_mat_vec_max_cols: for so many rows each product is a vector's, in float32.
+_VECTORS = 8
+_VULKAN_F32_SUMS = replace(GGML_VULKAN, name="ggml-vulkan, sums in f32", sums={})
+_VULKAN_BF16 = replace(_VULKAN_F32_SUMS, name="ggml-vulkan, bf16 weights", products="bf16")
+_VULKAN_EXACT = replace(GGML_VULKAN_F32, name="ggml-vulkan, all in f32", conv=None)
+
+
+def _vulkan(library: Measured, graphs: str, case: Case) -> Numerics:
+    if graphs == "ggml-flash":
+        return GGML_VULKAN_FLASH if library.multiplies_in_f16 else GGML_VULKAN_F32_FLASH
+    if case.op in ("conv2d", "conv3d"):
+        return _vulkan_conv(library, graphs, case)
+    if not library.multiplies_in_f16:
+        return GGML_VULKAN_F32
+    if case.op == "attention":
+        B, L, H, _ = case.inputs["q"].shape
+        return _VULKAN_EXACT if L == 1 or (L <= _VECTORS and B * H == 1) else _VULKAN_F32_SUMS
+    if case.op == "linear":
+        weight, rows = case.inputs["weight"].type, math.prod(case.inputs["x"].shape[:-1])
+        if rows <= _VECTORS:
+            return _VULKAN_EXACT
+        return {"f32": _VULKAN_F32_SUMS, "f64": _VULKAN_F32_SUMS, "bf16": _VULKAN_BF16}.get(weight, GGML_VULKAN)
+    return GGML_VULKAN
+
+
+def _vulkan_conv(library: Measured, graphs: str, case: Case) -> Numerics:
+    """A convolution is im2col, whose patches are the first factor of mul_mat, or one shader in float32."""
+    weight = case.inputs["weight"]
+    exact = weight.type == "f32" and not library.rounds_f32_patches.get(case.op)
+    if graphs == "ggml-direct" or groups(case) > 1:
+        return _VULKAN_EXACT
+    if not library.multiplies_in_f16:
+        return _VULKAN_EXACT if exact else GGML_VULKAN_F32
+    return _VULKAN_F32_SUMS if exact else GGML_VULKAN
+
+
+# backend, as ggml names it -> what it declares
+DECLARED: dict[str, Callable[[Measured, str, Case], Numerics]] = {"CPU": _cpu, "BLAS": _cpu, "Vulkan": _vulkan}
+
+
+def _half_sum(library: Measured, case: Case) -> bool:
+    _, L, _, D = case.inputs["q"].shape
+    _, J, _, E = case.inputs["v"].shape
+    return library.sums_flash_in_f16(L, J, D, E)
+
+
+def groups(case: Case) -> int:
+    """The groups of a convolution."""
+    return case.params.get("groups", 1)
