@@ -43,6 +43,7 @@ from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
 from refsd.numerics.profiles import Numerics
+from refsd.numerics.rational_logistic import rational_logistic
 from refsd.numerics.running_angles import rope_angles_running
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.numerics.tf32 import to_tf32
@@ -220,7 +221,7 @@ class Arithmetic:
 
     def group_norm_silu(self, x, weight, bias, num_groups=32, eps=1e-5):
         """x [N, C, H, W], weight and bias [C] -> [N, C, H, W]"""
-        if not self._fuses or "group_norm" in self.numerics.one_pass:
+        if not self._fuses or self.numerics.logistic or "group_norm" in self.numerics.one_pass:
             return self.silu(self.group_norm(x, weight, bias, num_groups, eps))
         eps = self.parameter("group_norm", "eps", eps)
         return group_norm_silu(self._widen(x), weight, bias, num_groups, eps)
@@ -260,7 +261,12 @@ class Arithmetic:
         length = self._round(np.linalg.norm(self._widen(x), axis=-1, keepdims=True))
         return self.apply(np.divide, x, self.apply(np.maximum, length, eps))
 
+    def sigmoid(self, x):
+        return self.apply(rational_logistic if self.numerics.logistic else sigmoid, x)
+
     def silu(self, x):
+        if self.numerics.logistic:
+            return self.multiply(x, self.sigmoid(x))
         return self._round(act.silu(self._widen(x)))
 
     def gelu(self, x, approximate="none"):
@@ -269,9 +275,9 @@ class Arithmetic:
         return self._gelu({"none": act.gelu, "tanh": act.gelu_tanh}[approximate], x)
 
     def quick_gelu(self, x):
-        if self._fuses or self.numerics.gelu is not None:
+        if self.numerics.gelu is not None or (self._fuses and not self.numerics.logistic):
             return self._gelu(act.quick_gelu, x)
-        return self.multiply(x, self.apply(sigmoid, self.multiply(1.702, x)))
+        return self.multiply(x, self.sigmoid(self.multiply(1.702, x)))
 
     def _gelu(self, function, x):
         y = function(self.round_as(self._widen(x), self.numerics.gelu))
@@ -288,7 +294,7 @@ class Arithmetic:
 
     def swiglu(self, x, second_gates=False):
         """x [..., 2D] -> [..., D]: SiLU(first half) * second half; second_gates: first half * SiLU(second half)"""
-        if self._fuses:
+        if self._fuses and not self.numerics.logistic:
             gate = swiglu.swiglu_second_gates if second_gates else swiglu.swiglu
             return gate(self._widen(x).reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
         first, second = np.split(x, 2, axis=-1)
@@ -297,10 +303,10 @@ class Arithmetic:
 
     def swiglu_oai(self, gate, value, alpha, limit):
         """gate, value [..., D] -> [..., D]: gpt-oss's SwiGLU, see kernels/swiglu.py"""
-        if self._fuses:
+        if self._fuses and not self.numerics.logistic:
             return swiglu.swiglu_oai(self._widen(gate), self._widen(value), alpha, limit)
         gate, value = self.apply(np.minimum, gate, limit), self.apply(np.clip, value, -limit, limit)
-        gate = self.multiply(gate, self.apply(sigmoid, self.multiply(alpha, gate)))
+        gate = self.multiply(gate, self.sigmoid(self.multiply(alpha, gate)))
         return self.multiply(gate, self.add(value, 1))
 
     def softmax(self, x, scale=1.0, mask=None, sinks=None):

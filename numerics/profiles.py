@@ -44,6 +44,7 @@ class Numerics:
                  faster), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers to which it applies)
     attention:   "three-pass" or "online" (float32, without storing a row of scores)
     sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
+    logistic:    "rational": sigmoid, and SiLU and its like with it, by numerics/rational_logistic.py; None: by exp
     one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
 
@@ -58,6 +59,7 @@ class Numerics:
     flash_sum: str | None = "f16"
     convolution: str = "im2col"
     attention: str = "three-pass"
+    logistic: str | None = None
     one_pass: tuple[str, ...] = ()
     sums: Mapping[str, Float16Sums] = field(default_factory=dict)
 
@@ -112,6 +114,10 @@ TORCH_BF16_CHANNELS_LAST = replace(TORCH_BF16, name="torch-bf16-channels-last", 
 # What reads ONNX in float32. The standard's own bodies of GroupNormalization and LayerNormalization take the
 # variance as E[x^2] - E[x]^2 (onnx/defs/nn/defs.cc); onnxruntime's CPU kernel of the latter does likewise.
 ONNX_F32 = replace(TORCH_F32, name="onnx-f32", one_pass=("group_norm", "layer_norm"))
+# onnxruntime's CPU provider: mlas/lib/logistic.cpp.
+ONNXRUNTIME_CPU = replace(ONNX_F32, name="onnxruntime-cpu", logistic="rational")
+# OpenVINO's CPU plugin where INFERENCE_PRECISION_HINT is bf16, its default on processors with AVX512-BF16 or AMX.
+OPENVINO_BF16 = replace(ONNX_F32, name="openvino-bf16", storage="bfloat16")
 
 # ggml-cpu.c, type_traits_cpu[].vec_dot_type; ggml_conv_2d (im2col to F16); vec.h, ggml_table_gelu_f16.
 GGML_CPU = Numerics(
@@ -146,7 +152,7 @@ PROFILES: dict[str, Numerics] = {
     for n in (
         *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS, TORCH_F16_SUMS),
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
-        ONNX_F32,
+        *(ONNX_F32, ONNXRUNTIME_CPU, OPENVINO_BF16),
         *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
     )

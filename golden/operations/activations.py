@@ -13,9 +13,9 @@ from refsd.golden.operation import Mutant, Operation, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, floor, moved, moved_by_type, unit
 from refsd.kernels.relu import leaky_relu, relu
-from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.tanh import tanh
 from refsd.numerics.profiles import DTYPES
+from refsd.numerics.rational_logistic import RATIONAL_ERROR
 
 
 def _silu(a, inputs, params):
@@ -32,6 +32,10 @@ def _gelu_tanh(a, inputs, params):
 
 def _quick_gelu(a, inputs, params):
     return a.quick_gelu(values(a, inputs["x"]))
+
+
+def _sigmoid(a, inputs, params):
+    return a.sigmoid(values(a, inputs["x"]))
 
 
 def _kernel(kernel):
@@ -111,16 +115,28 @@ _QUICK_GELU_ERROR = (
 )
 
 
+def rational_sigmoid(run: Run, x):
+    """What a sigmoid by polynomials, whose error is absolute, does to x s."""
+    return RATIONAL_ERROR * run.u * np.abs(x) if run.numerics.logistic else np.zeros_like(x)
+
+
 def stored_sigmoid(run: Run, x, alpha: float):
     """What storing a = alpha x, and the sigmoid s of it, does to x s where torch computes them one after the other.
 
-    |ln s(a + da) - ln s(a)| <= da / (1 + exp(a - da))
+    |ln s(a + da) - ln s(a)| <= da / (1 + exp(a - da)); and rational_sigmoid
     """
     a = alpha * x
     da = run.between(np.abs(a))
     s = 1 / (1 + np.exp(np.clip(-a, -700, 700)))
     s_moved = s * np.expm1(da / (1 + np.exp(np.clip(a - da, -700, 700))))
-    return np.abs(x) * (s_moved + run.between(s + s_moved))
+    return np.abs(x) * (s_moved + run.between(s + s_moved)) + rational_sigmoid(run, x)
+
+
+def _silu_bound(run: Run) -> Bound:
+    """activation_terms, and rational_sigmoid"""
+    x = run.inputs["x"]
+    terms = activation_terms(run, x, run.moved("x"), run.truth, *SILU_ERROR)
+    return run.rounded(terms.add(rational_sigmoid(run, x)))
 
 
 def _quick_gelu_bound(run: Run) -> Bound:
@@ -131,9 +147,10 @@ def _quick_gelu_bound(run: Run) -> Bound:
 
 
 def _sigmoid_bound(run: Run) -> Bound:
-    """|y'| = y (1 - y) <= 1/4; exp(-x) and the quotient 4 u + 2 u"""
+    """|y'| = y (1 - y) <= 1/4; exp(-x) and the quotient 4 u + 2 u; rational_sigmoid"""
     noise = run.u * (FUNCTION + 2) * np.abs(run.truth)
-    return run.rounded(Terms().add(run.moved("x") / 4).add(noise, noise / FUNCTION))
+    terms = Terms().add(run.moved("x") / 4).add(noise, noise / FUNCTION)
+    return run.rounded(terms.add(rational_sigmoid(run, np.ones_like(run.truth))))
 
 
 def _tanh_bound(run: Run) -> Bound:
@@ -183,7 +200,7 @@ SILU = Operation(
     inputs={"x": "[...]"},
     output="[...]",
     run=_silu,
-    bound=activation_bound(*SILU_ERROR),
+    bound=_silu_bound,
     mutants=(Mutant("x sigmoid(1.702 x)", other_run(_quick_gelu)), Mutant("gelu", other_run(_gelu))),
     cases=_cases("silu"),
 )
@@ -242,7 +259,7 @@ SIGMOID = Operation(
     "1 / (1 + exp(-x))",
     inputs={"x": "[...]"},
     output="[...]",
-    run=_kernel(sigmoid),
+    run=_sigmoid,
     bound=_sigmoid_bound,
     mutants=(
         Mutant("of 2x", function_of_x(lambda x: 1 / (1 + np.exp(-2 * x)))),

@@ -6,7 +6,7 @@ from refsd.golden.bounds import FUNCTION, Run
 from refsd.golden.case import Case
 from refsd.golden.mutations import BATCH, EPS, NO_WEIGHT, ZERO_BIAS, Wrong, answer, other_params
 from refsd.golden.operation import IMAGE, Mutant, Operation, values
-from refsd.golden.operations.activations import QUICK_GELU, SILU
+from refsd.golden.operations.activations import QUICK_GELU, SILU, rational_sigmoid
 from refsd.golden.operations.normalisation import ONE_PASS, UNBIASED, Affine, norm_axis
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms
@@ -57,7 +57,7 @@ def _bound_silu(run: Run) -> Bound:
     terms = Terms().add(1.1 * inner.limit, 1.1 * inner.spread)
     terms.groups = inner.groups
     noise = run.u * (FUNCTION + 2 + 2 * np.abs(z)) * np.abs(run.truth)
-    return run.rounded(terms.add(noise, noise / FUNCTION))
+    return run.rounded(terms.add(noise, noise / FUNCTION).add(rational_sigmoid(run, z)))
 
 
 def reads_on(block: int) -> Wrong:

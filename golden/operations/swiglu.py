@@ -6,7 +6,7 @@ from refsd.golden.bounds import Run
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, other_input
 from refsd.golden.operation import ROWS, Mutant, Operation, values
-from refsd.golden.operations.activations import GELU, QUICK_GELU, SIGMOID, SILU_ERROR, gated_bound
+from refsd.golden.operations.activations import GELU, QUICK_GELU, SIGMOID, SILU_ERROR, gated_bound, rational_sigmoid
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound
 from refsd.numerics.tensor import stored
@@ -20,7 +20,7 @@ def _bound(run: Run) -> Bound:
     (g, v), (dg, dv) = (np.split(t, 2, axis=-1) for t in (run.inputs["x"], run.moved("x")))
     if run.params["second_gates"]:
         g, v, dg, dv = v, g, dv, dg
-    return gated_bound(run, g, dg, v, dv, g / (1 + np.exp(-g)), SILU_ERROR)
+    return gated_bound(run, g, dg, v, dv, g / (1 + np.exp(-g)), SILU_ERROR, rational_sigmoid(run, g))
 
 
 def exchanged_halves(x: np.ndarray) -> np.ndarray:

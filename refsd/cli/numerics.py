@@ -17,6 +17,8 @@ PROFILES = (
     "torch-f16-channels-last",
     "torch-bf16-channels-last",
     "onnx-f32",
+    "onnxruntime-cpu",
+    "openvino-bf16",
     "ggml-cpu",
     "ggml-cpu-flash",
     "winograd-f16",

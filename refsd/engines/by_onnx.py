@@ -72,12 +72,12 @@ class OnnxEngine:
         return {name: tensor.data for name, tensor in results.items()}
 
 
-def missing(name: str, *packages: str) -> list[EngineSearch]:
-    """The search's answer if one of the packages is not installed; otherwise nothing."""
+def missing(name: str, extra: str, *packages: str) -> list[EngineSearch]:
+    """The search's answer if a package is not installed; otherwise nothing. extra: of refsd, which has them"""
     absent = [package for package in ("onnx", *packages) if find_spec(package) is None]
     if not absent:
         return []
-    return [EngineSearch(name, None, f"{absent[0]} is not installed: pip install 'refsd[{name}]'")]
+    return [EngineSearch(name, None, f"{absent[0]} is not installed: pip install 'refsd[{extra}]'")]
 
 
 def _main(folder: str, settings: str) -> None:

@@ -222,7 +222,9 @@ class Observed(Arithmetic):
         self._measures = instead is None
         # An engine with nothing rounded between operations, which sums as the declared one.
         factors = {"conv" if op == "conv" else "products": "f16" for op in numerics.sums}
-        self.float32 = replace(FLOAT32, one_pass=numerics.one_pass, sums=numerics.sums, **factors)
+        self.float32 = replace(
+            FLOAT32, one_pass=numerics.one_pass, logistic=numerics.logistic, sums=numerics.sums, **factors
+        )
         # Float16's half unit, where sums accumulate in it; their roundings are fewer by their steps.
         self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
         self._angles: list[tuple[np.ndarray, dict[str, Any]]] = []

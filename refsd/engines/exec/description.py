@@ -116,6 +116,7 @@ _ALLOWED = {
     "products": _MULTIPLIED,
     "conv": (*_ROUNDING, "tf32"),
     "gelu": _ROUNDING,
+    "logistic": (None, "rational"),
     "flash": (None, "f16"),
     "convolution": ("im2col", "direct", "winograd-f16"),
 }

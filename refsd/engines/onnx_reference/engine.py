@@ -23,7 +23,7 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     """The installed onnx."""
     name = "onnx-reference"
-    if absent := missing(name):
+    if absent := missing(name, "onnx"):
         return absent
     engine = OnnxEngine(name, "onnx_reference", version("onnx"), lambda case: ONNX_F32, {}, timeout=timeout)
     return [EngineSearch(name, engine)]

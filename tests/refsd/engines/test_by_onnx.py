@@ -11,7 +11,7 @@ from refsd.judges import judges
 from refsd.onnx.case_model import refuses
 from refsd.onnx.operations import FUNCTIONS
 
-ENGINES = ("onnx-reference",)
+ENGINES = ("onnx-reference", "onnxruntime")
 # Of each operation one case that compiles little: of weights in float32, if it has such.
 SMALL = {
     op: min(operation.cases, key=lambda case: sum(recipe.type != "f32" for recipe in case.inputs.values()))
@@ -54,6 +54,6 @@ def test_models_are_refused(engines):
 
 
 def test_a_package_that_is_missing_is_named():
-    (found,) = missing("onnxruntime", "no_such_package")
+    (found,) = missing("onnxruntime", "onnx", "no_such_package")
     assert found.engine is None
-    assert found.why_not == "no_such_package is not installed: pip install 'refsd[onnxruntime]'"
+    assert found.why_not == "no_such_package is not installed: pip install 'refsd[onnx]'"

@@ -1,0 +1,1 @@
+"""IREE as an engine."""

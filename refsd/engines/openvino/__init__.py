@@ -1,0 +1,1 @@
+"""OpenVINO as an engine."""

@@ -1,0 +1,52 @@
+"""OpenVINO's CPU plugin: as it comes, which is bfloat16 on processors that have it, and with the hint f32."""
+
+from importlib.metadata import version
+
+import numpy as np
+
+from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.golden.case import Case
+from refsd.golden.engine import EngineSearch
+from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16
+
+_HINT = "INFERENCE_PRECISION_HINT"
+# name -> the plugin's properties. Whatever the hint, activations that meet compressed weights are rounded to 8 bits in
+# groups of 32, unless the second property is 0.
+_VARIANTS = {"openvino": {}, "openvino-f32": {_HINT: "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}}
+# What the plugin says of itself -> how it computes
+_NUMERICS = {"float32": ONNX_F32, "bfloat16": OPENVINO_BF16}
+
+
+def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
+    import openvino
+
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU", settings["properties"])
+    return {"y": compiled(feeds)[compiled.output("y")]}
+
+
+def _refusal(case: Case) -> str | None:
+    wraps = case.op == "pad" and case.params["mode"] == "circular"
+    return "OpenVINO reads no Pad of mode wrap" if wraps else None
+
+
+def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+    """The installed OpenVINO."""
+    if absent := missing("openvino", "openvino", "openvino"):
+        return absent
+    import openvino
+
+    unasked = openvino.Core().get_property("CPU", _HINT).to_string()
+    found = []
+    for name, properties in _VARIANTS.items():
+        hint = "float32" if properties else {"f32": "float32", "bf16": "bfloat16"}.get(unasked, unasked)
+        if hint not in _NUMERICS:
+            found.append(EngineSearch(name, None, f"it computes in {hint} here, which refsd has no profile of"))
+            continue
+        how = {"properties": properties}
+        numerics = _NUMERICS[hint]
+        engine = OnnxEngine(
+            name, "openvino", version("openvino"), lambda case, n=numerics: n, how, _refusal, timeout
+        )
+        found.append(EngineSearch(name, engine))
+    return found

@@ -1,0 +1,1 @@
+"""tinygrad as an engine."""

@@ -1,0 +1,39 @@
+"""tinygrad: its ONNX front end, on the CPU; it calls clang, or what $CC names."""
+
+import os
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.golden.engine import EngineSearch
+from refsd.numerics.profiles import ONNX_F32
+
+
+def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
+    os.environ.update(DEV="CPU", CC=settings["compiler"])
+    from tinygrad import Tensor
+    from tinygrad.nn.onnx import OnnxRunner
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model)
+        answers = OnnxRunner(path)({name: Tensor(x) for name, x in feeds.items()})
+        return {"y": answers["y"].numpy()}
+
+
+def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+    """The installed tinygrad, if there is a clang."""
+    if absent := missing("tinygrad", "tinygrad", "tinygrad"):
+        return absent
+    named = os.environ.get("CC", "")
+    candidates = (named if "clang" in named else "", "clang", *(f"clang-{n}" for n in range(22, 13, -1)))
+    compiler = next((found for name in candidates if name and (found := shutil.which(name))), None)
+    if compiler is None:
+        return [EngineSearch("tinygrad", None, "its CPU needs clang: install it, or name it in $CC")]
+    how = {"compiler": compiler}
+    engine = OnnxEngine("tinygrad", "tinygrad", version("tinygrad"), lambda case: ONNX_F32, how, timeout=timeout)
+    return [EngineSearch("tinygrad", engine)]

@@ -1,0 +1,1 @@
+"""Apache TVM as an engine."""

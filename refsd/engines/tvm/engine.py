@@ -1,0 +1,29 @@
+"""Apache TVM: a case's ONNX model through Relax, compiled for LLVM."""
+
+from importlib.metadata import version
+
+import numpy as np
+
+from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.golden.engine import EngineSearch
+from refsd.numerics.profiles import ONNX_F32
+
+
+def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
+    import onnx
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    module = from_onnx(onnx.load_from_string(model), keep_params_in_input=False)
+    program = tvm.compile(relax.transform.DecomposeOpsForInference()(module), "llvm")
+    machine = relax.VirtualMachine(program, tvm.cpu())
+    return {"y": machine["main"](*(tvm.runtime.tensor(x) for x in feeds.values())).numpy()}
+
+
+def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+    """The installed apache-tvm."""
+    if absent := missing("tvm", "tvm", "tvm"):
+        return absent
+    engine = OnnxEngine("tvm", "tvm", version("apache-tvm"), lambda case: ONNX_F32, {}, timeout=timeout)
+    return [EngineSearch("tvm", engine)]
