@@ -10,8 +10,8 @@ from refsd.golden.engine import EngineSearch
 from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16
 
 _HINT = "INFERENCE_PRECISION_HINT"
-# name -> the plugin's properties. Whatever the hint, activations that meet compressed weights are rounded to 8 bits in
-# groups of 32, unless the second property is 0.
+# name -> the plugin's properties. Whatever the hint, activations that meet compressed weights are rounded to 8 bits
+# in groups of 32, unless the second property is 0.
 _VARIANTS = {"openvino": {}, "openvino-f32": {_HINT: "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}}
 # What the plugin says of itself -> how it computes
 _NUMERICS = {"float32": ONNX_F32, "bfloat16": OPENVINO_BF16}
