@@ -4,7 +4,8 @@ What is wrong with weights, inputs or operations is tried on the reference as it
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ Inputs = Mapping[str, np.ndarray]
 # The name of a weight -> the one that is taken for it; its values -> what they are taken for. None: it is right.
 Renamed = Callable[[str], str | None]
 Revalued = Callable[[str, np.ndarray], np.ndarray | None]
+
+# A weight within a numbered block; the block.
+_NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
 class Change(NamedTuple):
@@ -327,3 +331,12 @@ class ChangedWeights(Mapping[str, StoredTensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._weights
+
+
+def in_each_block(names: Iterable[str]) -> Iterator[Mutant[Change]]:
+    """Each bug of weights, in each numbered block alone. names: of the weights"""
+    blocks = dict.fromkeys(match[1] for match in map(_NUMBERED.match, names) if match)
+    for name, change in MUTANTS:
+        if change.of_weights:
+            for block in blocks:
+                yield Mutant(f"{name} in {block}", change.within(f"{block}."))

@@ -113,3 +113,12 @@ class PadsTheOtherSide(Arithmetic):
     def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
         top, bottom, left, right = padding
         return super().conv2d(x, weight, bias, stride, (bottom, top, right, left), dilation, groups)
+
+
+# Changes on which every tap's error is projected: operations that they may concern, and the wrong arithmetic.
+_NORMS = {"group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm"}
+PROJECTED: dict[str, tuple[set[str], type[Arithmetic]]] = {
+    "eps ten times too large": (_NORMS, LargeEps),
+    "GELU is the other one (erf, tanh)": ({"gelu", "geglu"}, OtherGelu),
+    "RoPE's theta 1 % too large": ({"rope"}, SlightlyOtherTheta),
+}

@@ -1,0 +1,51 @@
+"""The component that a case of a model asks for, with its weights."""
+
+from typing import Any
+
+import numpy as np
+
+from refsd.components import COMPONENTS, load
+from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.engine import ModelFiles
+from refsd.golden.judge import Inputs
+from refsd.module import Module, WeightCache
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
+from refsd.weights.checkpoint import Checkpoint, open_checkpoint
+
+PREFIX = "model/"
+
+
+def component_of(case: Case) -> str:
+    return case.op.removeprefix(PREFIX)
+
+
+class Components:
+    """Load the component of one case after the other; the last model's file stays open.
+
+    model_files: gives the file of a model's recipe weights
+    """
+
+    def __init__(self, model_files: ModelFiles | None):
+        self._model_files = model_files
+        self._opened: tuple[ModelRecipe, Checkpoint] | None = None
+
+    def __call__(
+        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
+    ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
+        """Return the case's component, its inputs' values, and its parameters. Raises BadInput without a model."""
+        values = {name: tensor.values() for name, tensor in inputs.items()}
+        name = component_of(case)
+        if COMPONENTS[name].part is None:
+            # A block's case brings its weights among its inputs, under their key names.
+            weights = {key: tensor for key, tensor in inputs.items() if "." in key}
+            return Module(weights, arithmetic), {k: v for k, v in values.items() if "." not in k}, case.params
+        if case.model is None or self._model_files is None:
+            raise BadInput(
+                f"{case.name}: the case needs a model: name its recipe, and give the reference model_files"
+            )
+        if self._opened is None or self._opened[0] != case.model:
+            self._opened = None
+            self._opened = case.model, open_checkpoint(self._model_files(case.model, "ldm"))
+        m, params = load(self._opened[1], name, arithmetic, cache)
+        return m, values, {**params, **case.params}
