@@ -11,7 +11,7 @@ from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, t
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.operations.softmax import softmax_terms, with_sinks
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, largest, moved_by_type, unit, unit_of_type
+from refsd.golden.rounding import Bound, Terms, largest, unit, unit_of_type
 from refsd.kernels.attention import causal_mask
 from refsd.numerics.profiles import DTYPES
 from refsd.numerics.tensor import stored
@@ -19,7 +19,7 @@ from refsd.numerics.tensor import stored
 
 def _run(a, inputs, params):
     q, k, v = (values(a, inputs[name]) for name in ("q", "k", "v"))
-    mask = inputs["mask"].values().astype(a.numerics.compute_dtype) if "mask" in inputs else None
+    mask = values(a, inputs["mask"]).astype(a.numerics.compute_dtype) if "mask" in inputs else None
     diagonal = params["diagonal"] if params["causal"] else None
     return a.attention(q, k, v, params["scale"], mask, diagonal, optional(a, inputs, "sinks"))
 
@@ -40,7 +40,7 @@ def _bound(run: Run) -> Bound:
     u, u_store = run.u, unit(run.numerics.storage_dtype)
     mask, dmask = 0.0, 0.0
     if "mask" in run.inputs:
-        mask, dmask = run.inputs["mask"], moved_by_type(run.inputs["mask"], flash)
+        mask, dmask = run.inputs["mask"], run.moved("mask", flash)
     if run.params["causal"]:
         mask = mask + causal_mask(q.shape[2], np.float64, k.shape[2], run.params["diagonal"])
 

@@ -21,6 +21,7 @@ _COMMANDS = (
     "corpus",
     "badge",
     "verify_submission",
+    "profile",
     "diff",
     "golden",
     "compare",

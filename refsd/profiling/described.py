@@ -1,0 +1,145 @@
+"""Write findings as Numerics: the fields in which an engine differs from a profile."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from refsd.kernels.linear_quantized import DOTS
+from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics.profiles import DTYPES, Float16Sums, Numerics
+from refsd.profiling.profile import Answers, Key
+from refsd.profiling.stored_weights import BLOCKS
+from refsd.profiling.sums import float16_sums
+from refsd.profiling.types import FLOAT16, FLOAT32, FLOAT64, SHORT
+
+Found = Mapping[Key, str]
+
+# Where the storage type shows, the first that was asked; a product's may be that of a narrower sum.
+_STORAGE = (("silu", "result"), ("layer_norm", "result"), ("linear", "result"), ("conv2d", "result"))
+
+
+def described(answers: Answers, like: Numerics) -> tuple[Numerics, dict[str, Any]]:
+    """Change a profile until it says what was found. -> Numerics, the fields that differ, as JSON has them
+
+    What was not asked, or is not of a kind that a field can say, stays as the profile has it.
+    """
+    found = {key: finding.value for key, finding in answers.declared().items()}
+    said: dict[str, Any] = {}
+    for field, read in _FIELDS.items():
+        value = read(found, like)
+        if value is not None and value[0] != getattr(like, field):
+            said[field] = value[0]
+    try:
+        numerics = replace(like, name=f"{like.name}, changed" if said else like.name, **said)
+    except ValueError:  # sums in float16 of factors that are not: no field says that
+        said.pop("sums")
+        numerics = replace(like, name=f"{like.name}, changed" if said else like.name, **said)
+    return numerics, {"like": like.name, **{field: _plain(value) for field, value in said.items()}}
+
+
+def _plain(value):
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, Float16Sums):
+        return {"step": value.step, "run": value.run}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _storage_of(found: Found) -> str | None:
+    return next((found[key] for key in _STORAGE if found.get(key) in DTYPES), None)
+
+
+def _compute(found: Found, like: Numerics):
+    kinds = {found[key] for key in (("linear", "sum"), ("conv2d", "sum")) if key in found}
+    return (FLOAT64 if kinds == {FLOAT64} else FLOAT32,) if kinds else None
+
+
+def _storage(found: Found, like: Numerics):
+    kind = _storage_of(found)
+    return (kind,) if kind else None
+
+
+def _rounded(key: Key) -> Callable[[Found, Numerics], tuple | None]:
+    """A field that rounds an input to a type narrower than that in which everything is stored."""
+
+    def read(found: Found, like: Numerics):
+        if key not in found or found[key] not in (*SHORT, FLOAT32):
+            return None
+        return (None if found[key] == _storage_of(found) else SHORT.get(found[key]),)
+
+    return read
+
+
+def _activations(found: Found, like: Numerics):
+    plain = found.get(("linear", "activations"))
+    asked = {
+        aspect.removeprefix("activations, ").removesuffix(" weights"): value
+        for (op, aspect), value in found.items()
+        if op == "linear" and aspect.startswith("activations, ")
+    }
+    if plain is None or not asked:
+        return None
+    kept = {weight: kind for weight, kind in like.activations.items() if weight not in asked}
+    blocks = {name: length for length, name in BLOCKS.items()}
+    for weight, kind in asked.items():
+        if kind in blocks:
+            own = DOTS[weight].activation if weight in DOTS else ""
+            fits = own in BLOCK_TYPES and BLOCK_TYPES[own].block == blocks[kind]
+            kept[weight] = own if fits else {32: "q8_0", 256: "q8_k"}.get(blocks[kind], "q8_0")
+        elif kind != plain and kind in SHORT:
+            kept[weight] = SHORT[kind]
+    return (kept,)
+
+
+def _flash(found: Found, like: Numerics):
+    if ("attention", "mask") not in found or _storage_of(found) != FLOAT32:
+        return None
+    return ("f16" if found["attention", "mask"] == FLOAT16 else None,)
+
+
+def _flash_sum(found: Found, like: Numerics):
+    if not (_flash(found, like) or (None,))[0] or ("attention", "sum of values") not in found:
+        return None
+    return ("f16" if found["attention", "sum of values"] == FLOAT16 else None,)
+
+
+def _convolution(found: Found, like: Numerics):
+    """Winograd in float32 needs no word: bounds leave room for it."""
+    if ("conv2d", "algorithm") not in found:
+        return None
+    if found["conv2d", "algorithm"] == "Winograd F(2x2) in 16 bits":
+        return ("winograd-f16",)
+    return ("im2col",) if like.convolution == "winograd-f16" else None
+
+
+def _one_pass(found: Found, like: Numerics):
+    norms = [op for op in ("group_norm", "layer_norm") if (op, "variance") in found]
+    kept = [op for op in like.one_pass if op not in norms]
+    return ((*kept, *(op for op in norms if found[op, "variance"].startswith("E["))),) if norms else None
+
+
+def _sums(found: Found, like: Numerics):
+    asked = {"linear": ("linear", "sum"), "conv": ("conv2d", "sum"), "attention": ("attention", "sum of scores")}
+    asked = {op: found[key] for op, key in asked.items() if key in found}
+    kept = {op: sums for op, sums in like.sums.items() if op not in asked}
+    if ("attention", "mask") in found and (_flash(found, like) or (None,))[0]:
+        asked.pop("attention")  # fused attention has its own field
+    return (
+        ({**kept, **{op: sums for op, value in asked.items() if (sums := float16_sums(value))}},) if asked else None
+    )
+
+
+# Field of Numerics -> its value as a tuple of one, or None if the findings do not tell.
+_FIELDS: dict[str, Callable[[Found, Numerics], tuple | None]] = {
+    "compute": _compute,
+    "storage": _storage,
+    "activations": _activations,
+    "products": _rounded(("linear", "activations")),
+    "conv": _rounded(("conv2d", "activations")),
+    "gelu": _rounded(("gelu_tanh", "input")),
+    "flash": _flash,
+    "flash_sum": _flash_sum,
+    "convolution": _convolution,
+    "one_pass": _one_pass,
+    "sums": _sums,
+}

@@ -1,0 +1,96 @@
+"""Ask what a linear layer does to its input, and to its weight, for each storage type of the weight.
+
+The weight is a dense one of that type, whose values are known. A single term of x is read back by dividing by them.
+"""
+
+import itertools
+
+import numpy as np
+
+from refsd.golden.recipe import Recipe, realize
+from refsd.profiling.products import Ask
+from refsd.profiling.question import Finding, Questioner
+from refsd.profiling.types import FLOAT32, significand, type_of
+
+TYPES = (
+    "f16",
+    "bf16",
+    "q8_0",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_nl",
+    "mxfp4",
+)
+_O, _K = 16, 768
+_POWERS = np.arange(1, 23)
+# How far from 0.4 the 127 stands that drowns it -> what that says of the input.
+BLOCKS = {32: "8 bits in blocks of 32", 256: "8 bits in blocks of 256", _K: "8 bits in rows"}
+_ALONE = np.concatenate([1 + 2.0**-_POWERS, [1, 2.0**17]])
+# The largest error of weights that are rounded to so many bits, and 127 times the rounded once more.
+_ERRORS = {FLOAT32: 2.0**-17, "11 bits": 2.0**-9.5, "8 bits": 2.0**-6.5}
+_READ = np.arange(5, _K, 12)  # terms of which every weight is read back
+
+
+def beside(weight_type: str) -> Ask:
+    """Return the question for one storage type."""
+
+    def ask(asked: Questioner) -> list[Finding]:
+        weight = realize(Recipe((_O, _K), weight_type, exponent=-15), f"profile/{weight_type}")
+        w = np.asarray(weight.values(), np.float64)
+        row, term, faint = _terms(w)
+        x = np.zeros((len(BLOCKS) + len(_ALONE) + len(_READ), _K), np.float32)
+        pairs, alone, single = np.split(x, [len(BLOCKS), len(BLOCKS) + len(_ALONE)])
+        pairs[:, term] = 0.4
+        pairs[range(len(faint)), faint] = 127
+        alone[:, term] = _ALONE
+        single[range(len(_READ)), _READ] = 127  # a whole number of steps of 8 bits
+
+        y = asked.ask("linear", (len(x), _O), x=x, weight=weight)
+        y_pairs, y_alone, y_single = np.split(y, [len(BLOCKS), len(BLOCKS) + len(_ALONE)])
+        small = (y_pairs[:, row] - 127 * w[row, faint]) / w[row, term]
+        value, evidence = _activation(small, y_alone[:, row] / w[row, term])
+        kind, worst = _weight(y_single.T / 127, w[:, _READ])
+        return [
+            Finding("linear", f"activations, {weight_type} weights", value, evidence),
+            Finding("linear", f"{weight_type} weights", kind, worst),
+        ]
+
+    return ask
+
+
+def _terms(w: np.ndarray) -> tuple[int, int, list[int]]:
+    """Choose a large weight of the first block, and beside it, in its block of 256 and beyond small ones but not 0.
+
+    -> its row, its term, the others' terms
+    """
+    row, term = np.unravel_index(np.abs(w[:, :32]).argmax(), (len(w), 32))
+    size = np.where(w[row] == 0, np.inf, np.abs(w[row]))
+    size[term] = np.inf
+    bounds = (0, *BLOCKS)
+    return int(row), int(term), [int(size[a:b].argmin()) + a for a, b in itertools.pairwise(bounds)]
+
+
+def _activation(small: np.ndarray, alone: np.ndarray) -> tuple[str, str]:
+    """Name the type of the input. small: 0.4 as it came back; alone: _ALONE as it came back"""
+    lost = [length for length, seen in zip(BLOCKS, small, strict=True) if abs(seen) < 0.2]
+    if lost:
+        return BLOCKS[lost[-1]], f"0.4 came back as 0 beside 127, up to {lost[-1]} terms apart"
+    bits = significand(alone[:-2] != alone[-2])
+    wide = bool(np.isclose(alone[-1], 2.0**17, rtol=1e-2))
+    if bits > len(_POWERS):
+        return type_of(bits), f"1 + 2^-{len(_POWERS)} came back as another number than 1"
+    return type_of(bits, wide), f"1 + 2^-{bits} came back as the same as 1"
+
+
+def _weight(found: np.ndarray, w: np.ndarray) -> tuple[str, str]:
+    """Name the type of the weights by their largest error, relative to the largest weight."""
+    error = float(np.abs(found - w).max() / np.abs(w).max())
+    kind = next((name for name, most in _ERRORS.items() if error < most), "other values")
+    return kind, f"weights came back within {error:.2g} of the largest"

@@ -1,0 +1,246 @@
+"""Every profile is told apart from outside, written down as Numerics, and a wrong declaration is found."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from refsd.cli import app
+from refsd.engines.reference import Reference
+from refsd.golden.engine import EngineFailure
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, Float16Sums
+from refsd.profiling.described import described
+from refsd.profiling.pages import OPS, PROBES
+from refsd.profiling.profile import against, ask_all, expected_of, matches
+from refsd.profiling.report import as_lines, conclude
+
+# One storage type of each kind is enough here.
+_FEW = ("f16 weights", "q8_0 weights", "q4_1 weights", "q4_k weights")
+FEW = tuple(p for p in PROBES if p.op != "linear" or not p.name.endswith(" weights") or p.name.endswith(_FEW))
+SAID = ("compute", "storage", "products", "conv", "gelu", "flash", "one_pass", "sums")
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """profile -> what the reference answers under it"""
+    return {name: expected_of(numerics, FEW) for name, numerics in PROFILES.items()}
+
+
+def values(answered) -> dict:
+    return {(finding.op, finding.aspect): finding.value for finding in answered.findings}
+
+
+def probes_of(op: str):
+    return [probe for probe in FEW if probe.op == op and not probe.name.startswith(("order", "subnormal"))]
+
+
+def test_every_question_is_answered(answers):
+    for answered in answers.values():
+        assert not answered.refused and not answered.failed
+    assert {finding.op for finding in answers["float32"].findings} == set(OPS)
+
+
+def test_each_profile_is_told_from_every_other(answers):
+    seen = {
+        name: frozenset((f.op, f.aspect, f.value) for f in answered.findings if f.declared)
+        for name, answered in answers.items()
+    }
+    assert len(set(seen.values())) == len(PROFILES)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_is_written_down_as_it_is(answers, name):
+    """From a profile that says otherwise: nothing but the answers leads back."""
+    for like in (FLOAT32, GGML_CPU):
+        numerics, fragment = described(answers[name], like)
+        assert fragment["like"] == like.name
+        assert {field: getattr(numerics, field) for field in SAID} == {
+            field: getattr(PROFILES[name], field) for field in SAID
+        }
+        asked = ("f16", "q8_0", "q4_1", "q4_k")
+        assert all(numerics.activations.get(kind) == PROFILES[name].activations.get(kind) for kind in asked)
+        assert (numerics.convolution == "winograd-f16") == (name == "winograd-f16")
+
+
+KNOWN = {
+    "float64": {("linear", "sum"): "float64", ("silu", "result"): "float64"},
+    "float32": {("conv2d", "algorithm"): "Winograd F(4x4) in float32", ("linear", "activations"): "float32"},
+    "torch-f16": {("linear", "result"): "float16", ("linear", "sum"): "float32", ("attention", "mask"): "float16"},
+    "torch-bf16": {("linear", "weights"): "bfloat16", ("conv2d", "sum"): "float32", ("gelu", "result"): "bfloat16"},
+    "torch-tf32": {("linear", "activations"): "tf32", ("linear", "result"): "float32", ("attention", "v"): "tf32"},
+    "torch-f16-sums": {("linear", "sum"): "float16, 16 products at once", ("conv2d", "sum"): "float32"},
+    "torch-bf16-channels-last": {("group_norm", "variance"): "E[x^2] - E[x]^2"},
+    "ggml-cpu": {
+        ("linear", "activations"): "float32",
+        ("linear", "activations, f16 weights"): "float16",
+        ("linear", "activations, q8_0 weights"): "8 bits in blocks of 32",
+        ("linear", "activations, q4_k weights"): "8 bits in blocks of 256",
+        ("conv2d", "activations"): "float16",
+        ("gelu_tanh", "input"): "float16",
+        ("silu", "input"): "float32",
+    },
+    "ggml-cpu-flash": {("attention", "mask"): "float16", ("attention", "sum of values"): "float16"},
+    "winograd-f16": {("conv2d", "algorithm"): "Winograd F(2x2) in 16 bits"},
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_is_found_is_what_the_profile_declares(answers, name):
+    found = values(answers[name])
+    assert {key: found[key] for key in KNOWN[name]} == KNOWN[name]
+
+
+@pytest.mark.parametrize(("step", "run"), [(1, 0), (2, 0), (8, 32), (16, 0), (1, 16)])
+def test_sums_in_float16_are_counted(step, run):
+    sums = {"linear": Float16Sums(step, run)}
+    probes = [probe for probe in probes_of("linear") if probe.name == "sum"]
+    answered = expected_of(replace(TORCH_F16, name="mine", sums=sums), probes)
+    assert described(answered, TORCH_F16)[0].sums == sums
+
+
+def test_the_nearest_profile_is_named(answers):
+    odd = replace(TORCH_BF16, name="odd", sums={}, one_pass=("layer_norm",))
+    probes = [probe for probe in FEW if probe.op in ("linear", "layer_norm", "group_norm")]
+    answered = expected_of(odd, probes)
+    held = matches(answered, probes)
+    assert held[0].profile == "torch-bf16"
+    assert [(one.op, one.aspect) for one in held[0].disagreements] == [("layer_norm", "variance")]
+    numerics, fragment = described(answered, TORCH_BF16)
+    assert fragment == {"like": "torch-bf16", "one_pass": ["layer_norm"]}
+    assert against(answered, numerics, probes) == []
+
+
+class Pretender(Reference):
+    """Computes as `numerics`, declares `says`."""
+
+    name = "pretender"
+
+    def __init__(self, numerics, says):
+        super().__init__(numerics)
+        self.says = says
+
+    def numerics(self, case):
+        return self.says
+
+
+@pytest.mark.parametrize(
+    ("numerics", "says", "op", "wrong"),
+    [
+        (TORCH_F16, FLOAT32, "linear", ("linear", "activations", "float16", "float32")),
+        (FLOAT32, TORCH_F16, "linear", ("linear", "activations", "float32", "float16")),
+        (GGML_CPU, FLOAT32, "gelu_tanh", ("gelu_tanh", "input", "float16", "float32")),
+        (PROFILES["ggml-cpu-flash"], GGML_CPU, "attention", ("attention", "sum of values", "float16", "float32")),
+        (PROFILES["torch-tf32"], FLOAT32, "conv2d", ("conv2d", "activations", "tf32", "float32")),
+    ],
+)
+def test_a_wrong_declaration_is_found(numerics, says, op, wrong):
+    engine = Pretender(numerics, says)
+    report = conclude(engine, ask_all(engine, probes_of(op)), probes_of(op))
+    found = [(one.op, one.aspect, one.found, one.expected) for one in report.declaration.disagreements]
+    assert wrong in found and not report.agrees
+    assert any("which is wrong" in line for line in as_lines(report))
+
+
+def test_winograd_in_float32_is_the_engines_choice():
+    engine = Pretender(FLOAT32, PROFILES["torch-f32"])
+    assert conclude(engine, ask_all(engine, probes_of("conv2d")), probes_of("conv2d")).agrees
+
+
+class Broken(Reference):
+    """Refuses blocks, dies at bfloat16 weights, answers softmax in another shape."""
+
+    name = "broken"
+
+    def refuses(self, case):
+        return "no blocks" if any(r.type.startswith("q") for r in case.inputs.values()) else None
+
+    def run(self, case, inputs):
+        if any(tensor.type == "f16" for tensor in inputs.values()):
+            raise EngineFailure("ended by SIGSEGV")
+        y = super().run(case, inputs)
+        return {"y": y["y"][:1]} if case.op == "softmax" else y
+
+
+def test_refusals_and_crashes_are_named_and_the_rest_is_asked():
+    engine = Broken(FLOAT64)
+    probes = [*probes_of("linear"), *probes_of("softmax")]
+    answered = ask_all(engine, probes)
+    assert {one.why for one in answered.refused} == {"no blocks"}
+    assert {(one.op, one.why.partition(":")[0]) for one in answered.failed} == {
+        ("linear", "ended by SIGSEGV"),
+        ("softmax", "softmax"),
+    }
+    assert values(answered)["linear", "sum"] == "float64"
+    report = conclude(engine, answered, probes)
+    assert not report.agrees and not report.declaration.disagreements
+    assert any("SIGSEGV" in line for line in as_lines(report))
+
+
+class Noise(Reference):
+    """Answers NaN, or random numbers: no question may fall over them."""
+
+    def __init__(self, fill):
+        super().__init__(FLOAT64)
+        self.fill = fill
+
+    def run(self, case, inputs):
+        return {"y": self.fill(super().run(case, inputs)["y"].shape)}
+
+
+@pytest.mark.parametrize("fill", [lambda s: np.full(s, np.nan), np.zeros, np.random.default_rng(1).standard_normal])
+def test_nonsense_is_reported_not_raised(fill):
+    answered = ask_all(Noise(fill), FEW)
+    assert not answered.failed and not answered.refused
+    assert sum(finding.value == "float32" for finding in answered.findings) < len(answered.findings) / 2
+
+
+# --- the command
+
+PROGRAM = """
+import json, sys
+import numpy as np
+from safetensors.numpy import load_file, save_file
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["request"] == "describe":
+        ops = {"linear": {"types": ["f32"]}}
+        json.dump({"protocol": 1, "name": "mine", "version": "1", "serve": True, "ops": ops,
+                   "numerics": NUMERICS}, open(request["output"], "w"))
+        continue
+    t = load_file(request["inputs"])
+    x, w = (t[name].astype(np.float16).astype(np.float32) for name in ("x", "weight"))
+    save_file({"y": x @ w.T}, request["output"])
+    print(json.dumps({"done": request["case"]}), flush=True)
+"""
+
+
+def profile(*arguments: str):
+    return CliRunner().invoke(app, ["profile", *arguments])
+
+
+@pytest.mark.parametrize(("says", "code"), [("float32", 1), ({"like": "float32", "products": "f16"}, 0)])
+def test_an_exec_engine_is_held_to_its_description(tmp_path, says, code):
+    path = tmp_path / "engine.py"
+    path.write_text(PROGRAM.replace("NUMERICS", repr(says)))
+    done = profile(f"exec:{sys.executable} {path}", "--ops", "linear", "--json")
+    assert done.exit_code == code, done.output
+    report = json.loads(done.stdout)
+    wrong = {(one["aspect"], one["found"]) for one in report["declaration"]["disagreements"]}
+    assert wrong == ({("activations", "float16"), ("weights", "float16")} if code else set())
+    # What it should declare can be put into the description as it is printed.
+    assert report["numerics"].get("products") == "f16" and report["unsaid"] == []
+
+
+def test_the_command_names_a_profile():
+    done = profile("refsd:torch-tf32", "--ops", "conv2d")
+    assert done.exit_code == 0
+    assert "agrees with torch-tf32\n" in done.stdout and "1 + 2^-11 came back as 1" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("refsd:torch-f31",), ("refsd:float32", "--ops", "linaer")])
+def test_bad_usage(arguments):
+    done = profile(*arguments)
+    assert (done.exit_code != 0 and "torch-f32" in str(done.exception)) or "linear" in str(done.exception)
