@@ -21,10 +21,10 @@ def engines(json: bool = _JSON) -> None:
     """
     import msgspec
 
-    from refsd.cli.steps import steps
     from refsd.engines import registry
     from refsd.engines.inventory import inventory
     from refsd.model_files import model_files
+    from refsd.step_progress import steps
 
     with steps("engines", len(registry.FOLDERS)) as advance:
         found = inventory(model_files, advance)

@@ -29,7 +29,6 @@ def profile(
     question. 2: bad usage or bad input.
     """
     from refsd.cli.engines import one_engine
-    from refsd.cli.steps import steps
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
@@ -37,6 +36,7 @@ def profile(
     from refsd.profiling.profile import ask_all
     from refsd.profiling.report import as_lines, conclude
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
 
     chosen = [op for op in ops.split(",") if op]
     for op in chosen:

@@ -30,7 +30,7 @@ def algorithm(asked: Questioner) -> list[Finding]:
     weight = np.zeros((_CHANNELS, _CHANNELS, 3, 3), np.float32)
     weight[np.arange(_CHANNELS), np.arange(_CHANNELS), 1, 1] = 1
     y = asked.ask("conv2d", x.shape, {"padding": (1, 1, 1, 1)}, x=x, weight=weight)
-    wrong = np.logical_not(np.abs(y - x) <= _LOST * x).any(axis=1)
+    wrong: np.ndarray = np.any(~np.less_equal(np.abs(y - x), _LOST * x), axis=1)
     for p, q in _PLACES:
         wrong[:, p, q] = False
     side = max(_side(wrong[-1], p, q) for p, q in _PLACES)
