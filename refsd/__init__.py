@@ -9,11 +9,6 @@ import sys
 
 __version__ = "0.1.0"
 
-# After a product OpenBLAS's threads spin for 2^26 cycles by default, on the cores that the next Numba kernel
-# needs: a fifth of a UNet step. It reads this when NumPy is imported; a program that imports NumPy before refsd
-# sets it by itself.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
-
 # Name -> the module that defines it; it is imported when the name is first used.
 _DEFINED_IN = {
     "judge": "refsd.api",
@@ -23,7 +18,28 @@ _DEFINED_IN = {
 }
 
 
+# After a product OpenBLAS's threads spin for 2^26 cycles by default, on the cores that the next Numba kernel
+# needs: a fifth of a UNet step. OpenBLAS reads this when NumPy is imported.
+_SPINS, _SHORT = "OPENBLAS_THREAD_TIMEOUT", "20"
+
+
+def _import_numpy() -> None:
+    """Import NumPy so that its threads spin briefly; leave the environment as it is.
+
+    A program that has imported NumPy before sets the variable by itself.
+    """
+    if "numpy" in sys.modules or _SPINS in os.environ:
+        return
+    os.environ[_SPINS] = _SHORT
+    try:
+        importlib.import_module("numpy")
+    finally:
+        del os.environ[_SPINS]
+
+
 def __getattr__(name: str):
+    if name == "golden" or name in _DEFINED_IN:
+        _import_numpy()
     if name == "golden":
         return importlib.import_module("refsd.golden")
     if name not in _DEFINED_IN:

@@ -225,7 +225,7 @@ def _slow(pools: list[dict], environment: Mapping[str, str]) -> Iterator[Problem
         environment.get("OPENBLAS_THREAD_TIMEOUT", "") != "20"
     ):
         what = "OpenBLAS's threads spin after a product, on the cores that kernels need"
-        yield Problem("slow", what, "set OPENBLAS_THREAD_TIMEOUT=20, or import refsd before NumPy")
+        yield Problem("slow", what, "set OPENBLAS_THREAD_TIMEOUT=20 before NumPy is imported")
     allowed = min(cores(), quota() or cores())
     for pool in pools:
         if pool["num_threads"] < int(allowed):

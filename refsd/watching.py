@@ -137,6 +137,11 @@ def watch(
     all layers in one call. The reference uses the module's own weights, so wrongly loaded weights are not detected.
 
     Raises BadInput for a module that refsd does not run.
+
+    >>> with watch(3.0):  # doctest: +ELLIPSIS
+    ...     pass
+    Traceback (most recent call last):
+    refsd.numerics.errors.BadInput: refsd.watch knows no float; it knows ...
     """
     title = type(module).__name__
     if title not in READERS:

@@ -14,6 +14,9 @@ hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, deran
 hypothesis.settings.register_profile("deep", max_examples=2000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
+# As the command line does. Before NumPy is imported.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+
 # A worker for each core: threads of BLAS and of torch would only fight over the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

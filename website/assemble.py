@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import api_pages
 import code_pages
 import diagrams
 import lookup
@@ -40,7 +41,7 @@ def assemble(source: Path) -> None:
         _write(source / name, json.dumps(notebook))
     code = code_pages.write(ROOT, source, linked)
     _name_files(source / "kernels" / "README.md", code)
-    for name, text in {**lookup.pages(), **diagrams.pages(), **tolerance.pages()}.items():
+    for name, text in {**lookup.pages(), **api_pages.pages(), **diagrams.pages(), **tolerance.pages()}.items():
         _write(source / name, text)
     _place_others(source)
 

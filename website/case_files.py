@@ -9,9 +9,11 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+import injected_files
 import injected_models
 import injected_operations
 import injected_products
+import injected_stages
 import injected_steps
 import numpy as np
 from inject import INJECTIONS, Bench
@@ -99,6 +101,55 @@ FILES = {
         "alpha is their rank hide it.",
         None,
     ),
+    "norm-overflow": CaseFile(
+        "norm-08",
+        "Squares that leave float16",
+        "A model that runs in bfloat16 draws grey or black in float16, and only some prompts show it.",
+        "A norm adds up the squares of a row. In float16 a value above 256 has a square above 65504, the sum is "
+        "infinite, and the row divided by it is zero. The row above has no such value: what one sees is the "
+        "rounding of the sum, long before it overflows. The accumulator, not the storage, must be float32.",
+        injected_products._squares_in_float16,
+    ),
+    "flux-shift": CaseFile(
+        "smp-07",
+        "The shift of a flow without its exponential",
+        "Pictures of Flux are soft or unfinished, more so at large sizes; no layer of the network is wrong.",
+        "Flux gives mu, the logarithm of the shift: sigma = e^mu / (e^mu + 1 / t - 1). Families with a constant "
+        "shift have the number itself in the same place, so that one formula serves both until they are confused.",
+        injected_steps._static_shift,
+    ),
+    "vae-shift": CaseFile(
+        "vae-01",
+        "A latent scaled, and not shifted",
+        "Colours and contrast of Flux and SD 3 are off, most in img2img; SD 1.5 is right.",
+        "The denoiser has (z - shift) * factor. Stable Diffusion 1 and XL have no shift, so that code written for "
+        "them runs on: 0.1159 of Flux and 0.0609 of SD 3 are left out both ways, or one way only.",
+        injected_stages._unshifted,
+    ),
+    "gguf-order": CaseFile(
+        "gen-14",
+        "A GGUF's dimensions read in torch's order",
+        "A converted model draws noise; a tensor that is not square is refused, a square one is not.",
+        "GGUF writes the fastest dimension first, torch the slowest. A reader that does not reverse them turns "
+        "each matrix, and where rows and columns are equally many nothing can notice but the values.",
+        injected_files._square_transposed,
+    ),
+    "lora-fused": CaseFile(
+        "lora-04",
+        "A LoRA of q, k and v that finds no layer",
+        "An adapter has no effect, or half of one; no message, no error.",
+        "One trainer names to_q, to_k and to_v, the checkpoint has one fused qkv of three times the rows. An "
+        "engine that compares the shapes of the two, finds them different and goes on drops these keys.",
+        None,
+    ),
+    "tile-seams": CaseFile(
+        "vae-10",
+        "Tiles blended along one axis",
+        "Large pictures have horizontal seams where the decoder's tiles meet.",
+        "Each tile is mixed with its left neighbour and with the one above. Here the rows are left alone: between "
+        "two tiles of a row there is a ramp, between two rows a step.",
+        injected_stages._left_alone,
+    ),
 }
 
 
@@ -129,7 +180,7 @@ def page(name: str, case_file: CaseFile, outcome, relative: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.2g} times" if share > 10 else f"{100 * share:.2g} %"
+    return f"{share:.2g} times" if share > 10 else f"{100 * share:.3g} %"
 
 
 def _source(case_file: CaseFile) -> str:

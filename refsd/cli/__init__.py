@@ -1,11 +1,15 @@
 """The command line, one file for each command. Heavy modules are imported only when a command needs them."""
 
 import importlib
+import os
 import sys
 
 import typer
 
-from refsd import __version__
+from refsd import _SHORT, _SPINS, __version__
+
+# Before any command imports NumPy, and for the processes that it starts.
+os.environ.setdefault(_SPINS, _SHORT)
 
 app = typer.Typer(
     name="refsd",

@@ -11,6 +11,7 @@ import pytest
 
 import refsd
 import refsd.api
+import refsd.watching
 from refsd.cases import CASES
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.errors import BadInput
@@ -34,6 +35,8 @@ def silu(x):
 def test_the_examples_of_the_page_and_of_the_docstrings():
     page = doctest.testfile(str(ROOT / "docs/python.md"), module_relative=False, verbose=False)
     module = doctest.testmod(refsd.api)
+    watching = doctest.testmod(refsd.watching)
+    assert watching.attempted == 1 and not watching.failed
     assert (page.failed, module.failed) == (0, 0) and page.attempted > 8 and module.attempted > 8
 
 

@@ -1,5 +1,6 @@
 """The pytest plugin in an engine's own suite, as pytester runs it."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -114,3 +115,13 @@ def test_the_entry_point_is_named_as_the_module(pytester):
     pytester.makeconftest("pytest_plugins = ['refsd.pytest_plugin']")
     pytester.makepyfile("def test(): pass")
     pytester.runpytest_subprocess("-p", "refsd.pytest_plugin").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "found"), [("refsd.pytest_plugin", "None"), ("refsd.cli", "20"), ("refsd; refsd.judge", "None")]
+)
+def test_only_the_command_line_sets_a_variable(module, found):
+    script = f"import os, {module}; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'))"
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    done = subprocess.run([sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == found, done.stderr
