@@ -42,6 +42,9 @@ _SUBMISSION = typer.Option(None, help="Write the run as one file that others ver
 _STATEMENT = typer.Option("", help="Your words in the submission: who, which build, how it was run.")
 _DEVICE = typer.Option("", help="What the engines compute on, if they do not say so: 'RTX 4090'.")
 _DRIVER = typer.Option("", help="Its driver, for the submission.")
+_SHARD = typer.Option(
+    None, metavar="K/N", help="Judge part K of N: for the jobs of a CI."
+)
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
@@ -63,6 +66,7 @@ def conform(
     min_cases: int = _MIN_CASES,
     taps: str = _TAPS,
     profile: str = _PROFILE,
+    shard: str = _SHARD,
     submission: Path = _SUBMISSION,
     statement: str = _STATEMENT,
     device: str = _DEVICE,
@@ -94,6 +98,7 @@ def conform(
     from refsd.goldens import make_into
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store
+    from refsd.numerics.errors import BadInput
     from refsd.reports import changes, files
     from refsd.reports.kept import keeper
     from refsd.reports.last_failed import LastFailed
@@ -104,7 +109,9 @@ def conform(
     from refsd.submissions.packing import pack
 
     again = LastFailed.read(report / files.JSON, cases) if last_failed else None
-    asked = _cases(cases, profile, again)
+    if profile and shard:
+        raise BadInput("--shard beside --profile: a part of the cases does not meet a profile")
+    asked = _part(_cases(cases, profile, again), shard)
     chosen = answerable(asked)
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
@@ -139,7 +146,7 @@ def conform(
     names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
-    short = [] if partial else shortages(names, results, min_cases, _whole(cases, profile, again))
+    short = [] if partial else shortages(names, results, min_cases, _whole(cases, profile, again, shard))
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
     outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=kept.notes)
@@ -178,9 +185,21 @@ def _cases(globs: list[str], profile: str | None, again) -> list:
     return profile_cases(profile)
 
 
-def _whole(globs: list[str], profile: str | None, again) -> bool:
+def _part(cases: list, shard: str | None) -> list:
+    """The part "K/N" of the cases: every Nth, from the Kth on. Raises BadInput for another text."""
+    from refsd.numerics.errors import BadInput
+
+    if shard is None:
+        return cases
+    which, _, of = shard.partition("/")
+    if not (which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
+        raise BadInput(f"--shard {shard}: expected K/N with K from 1 to N, as 2/3")
+    return cases[int(which) - 1 :: int(of)]
+
+
+def _whole(globs: list[str], profile: str | None, again, shard: str | None) -> bool:
     """True if the whole corpus is judged, so that each engine must run as many cases as it did before."""
-    return "*" in globs and profile is None and again is None
+    return "*" in globs and profile is None and again is None and shard is None
 
 
 def _find(arguments: list[str] | None, taps: str):

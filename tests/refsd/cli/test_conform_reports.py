@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from refsd.cases import CASES
 from refsd.cli import app
 from refsd.cli.ending import INTERRUPTED, interruptible
 from refsd.corpus import versions
@@ -41,7 +42,7 @@ if request["op"] in os.environ.get("WRONG", "silu"):
     y = y * np.float32(1.01)
 save_file({"y": y.astype(np.float32)}, request["output"])
 """
-_CASES = ["--cases", "silu/f32/wide*", "--cases", "quick_gelu/f32/wide*"]
+_GLOBS = ["--cases", "silu/f32/wide*", "--cases", "quick_gelu/f32/wide*"]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def _conform(*more):
 
 
 def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypatch):
-    code, said = _conform(*_CASES)
+    code, said = _conform(*_GLOBS)
     assert code == 1 and said.startswith("does not conform: 2 answers of 1 engine, 1 not conforming\n")
     assert "wrong, 1 case: the result is multiplied by 1.01" in said
     pages = folder / "refsd-report"
@@ -80,7 +81,7 @@ def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypa
     known = folder / "known.json"
     (pages / "conform.json").rename(known)
 
-    code, said = _conform(*_CASES, "--baseline", str(known))
+    code, said = _conform(*_GLOBS, "--baseline", str(known))
     assert code == 0 and said.startswith("conforms: 2 answers of 1 engine, 1 not conforming: 0 new, 1 known from ")
     assert CliRunner().invoke(app, ["diff", str(known), str(pages / "conform.json")]).exit_code == 0
 
@@ -91,7 +92,7 @@ def test_a_wrong_engine_is_reported_kept_judged_again_and_known(folder, monkeypa
     assert code == 0 and not (pages / "failing").exists()
     assert _conform("--last-failed") == (0, "nothing failed in refsd-report/conform.json, so nothing is judged\n")
 
-    code, said = _conform(*_CASES, "--baseline", str(known), "--keep", "tensors")
+    code, said = _conform(*_GLOBS, "--baseline", str(known), "--keep", "tensors")
     assert code == 1 and "1 new, 0 known" in said and "fixed: wrong  silu/f32/" in said
     assert len(list((folder / "tensors").glob("wrong/*/found.safetensors"))) == 1
     assert CliRunner().invoke(app, ["diff", str(known), str(pages / "conform.json")]).exit_code == 1
@@ -112,9 +113,9 @@ def test_bad_usage_says_what_is_wrong(folder):
     assert "leave out --cases" in _conform("--last-failed", "--cases", "silu/*")[1]
     (folder / "mine").mkdir()
     (folder / "mine" / "file").write_text("x")
-    assert "not written by refsd" in _conform(*_CASES, "--keep", "mine")[1]
+    assert "not written by refsd" in _conform(*_GLOBS, "--keep", "mine")[1]
     (folder / "b.json").write_text("{}")
-    assert "b.json: not a conformance report" in _conform(*_CASES, "--baseline", "b.json")[1]
+    assert "b.json: not a conformance report" in _conform(*_GLOBS, "--baseline", "b.json")[1]
 
 
 def _interrupt(monkeypatch, goldens, answers):
@@ -131,7 +132,7 @@ def _interrupt(monkeypatch, goldens, answers):
 
 
 def test_after_an_interrupt_what_was_judged_is_written(folder, monkeypatch):
-    three = [*_CASES, "--cases", "silu/f32/bend*"]
+    three = [*_GLOBS, "--cases", "silu/f32/bend*"]
     assert CliRunner().invoke(app, ["golden", "make", *three]).exit_code == 0
     _interrupt(monkeypatch, goldens=3, answers=2)
     code, said = _conform(*three)
@@ -142,7 +143,7 @@ def test_after_an_interrupt_what_was_judged_is_written(folder, monkeypatch):
 
 
 def test_what_failed_and_was_not_judged_again_is_not_forgotten(folder, monkeypatch):
-    _conform(*_CASES, "--cases", "silu/f32/bend*")
+    _conform(*_GLOBS, "--cases", "silu/f32/bend*")
     _interrupt(monkeypatch, goldens=2, answers=1)
     monkeypatch.setenv("WRONG", "nothing")
     assert _conform("--last-failed")[0] == INTERRUPTED
@@ -151,9 +152,9 @@ def test_what_failed_and_was_not_judged_again_is_not_forgotten(folder, monkeypat
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(folder):
-    CliRunner().invoke(app, ["golden", "make", *_CASES])
+    CliRunner().invoke(app, ["golden", "make", *_GLOBS])
     environment = {**os.environ, "SLEEP": "2", "ASKED": str(folder / "asked")}
-    command = [sys.executable, "-P", "-m", "refsd", *_arguments(*_CASES)]
+    command = [sys.executable, "-P", "-m", "refsd", *_arguments(*_GLOBS)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not (folder / "asked").exists():
         time.sleep(0.01)
@@ -198,5 +199,16 @@ def test_a_profile_is_met_or_not(monkeypatch):
     monkeypatch.setattr(versions, "profile_names", lambda text: ["silu/f32/wide-x2x320"])
     code, said = _conform("--profile", "2026.11/core")
     assert code == 0 and "wrong meets 2026.11/core: all of 1 case pass" in said
-    code, said = _conform("--profile", "2026.11/core", *_CASES)
+    code, said = _conform("--profile", "2026.11/core", *_GLOBS)
     assert code == 2 and "leave out --cases" in said
+
+
+def test_the_parts_of_a_run_are_the_whole():
+    judged = []
+    for k in ("1/3", "2/3", "3/3"):
+        _conform("--cases", "silu/*", "--shard", k)
+        judged += [result.case for result in read(Path("refsd-report/conform.json")).results]
+    assert sorted(judged) == sorted(name for name in CASES if name.startswith("silu/"))
+    for wrong in (["0/3"], ["4/3"], ["3"], ["a/b"], ["1/2", "--profile", "2026.11/ops"]):
+        code, said = _conform("--shard", *wrong)
+        assert code == 2 and "--shard" in said
