@@ -57,7 +57,7 @@ class Index(msgspec.Struct):
 
     format:     of the index: 1
     refsd:      version
-    written:    "npy", "safetensors", "bin" or "gguf"
+    written:    "npy", "safetensors", "bin", "gguf" or "onnx"
     byte_order: "little"
     numerics:   of the bounds
     cases:      name -> case
@@ -103,7 +103,7 @@ class Export:
         self._index.cases[case.name] = CaseEntry(
             case.op,
             judge.complete(case, inputs),
-            self._write(f"{case.name}/inputs", inputs, advance),
+            self._asked(case, inputs, truth, advance),
             self._write(f"{case.name}/truth", _stored(truth), advance),
             self._write(f"{case.name}/bound", _stored(bound), advance),
             model if self._with_weights else "",
@@ -112,6 +112,12 @@ class Export:
         if case.model is not None and self._with_weights and model not in self._index.weights:
             weights = open_weights(self._model_files(case.model, "ldm"))
             self._index.weights[model] = self._write(f"weights/{model}", weights, advance)
+
+    def _asked(
+        self, case: Case, inputs: Mapping[str, StoredTensor], truth: Mapping[str, np.ndarray], advance: Advance
+    ) -> dict[str, Entry]:
+        """Write what the program is asked. truth: for a format that holds the answer beside it"""
+        return self._write(f"{case.name}/inputs", inputs, advance)
 
     def close(self) -> Index:
         """Hash every file and write the index."""

@@ -1,4 +1,4 @@
-"""The formats of `refsd export`: npy and bin (a file for each tensor), safetensors and gguf (one for all)."""
+"""The formats of `refsd export`: npy and bin (a file for each tensor), safetensors and gguf (one for all), onnx."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -135,4 +135,6 @@ FORMATS: dict[str, Format] = {
     "safetensors": Format(_safetensors, _check_nothing),
     "bin": Format(_write_each(".{type}.bin", _save_bin), _check_nothing),
     "gguf": Format(_gguf, _check_gguf),
+    # What stands beside the models of refsd/onnx/export.py.
+    "onnx": Format(_write_each(".npy", _save_npy), _check_nothing),
 }

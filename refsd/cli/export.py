@@ -1,5 +1,6 @@
 """refsd export: write cases as files that any program can read."""
 
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ class Form(StrEnum):
     safetensors = "safetensors"
     bin = "bin"
     gguf = "gguf"
+    onnx = "onnx"
 
 
 # Bytes above which the size is told before anything is written.
@@ -32,7 +34,8 @@ def export(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
     format: Annotated[
-        Form, typer.Option(help="npy, bin: a file for each tensor; safetensors, gguf: one for all.")
+        Form,
+        typer.Option(help="npy, bin: a file for each tensor; safetensors, gguf: one for all; onnx: a model."),
     ] = (Form.safetensors),
     numerics: Profile = "float32",
     weights: Annotated[
@@ -48,13 +51,14 @@ def export(
 
     For a program that cannot draw recipes. index.json says which files there are, with types, shapes and SHA-256;
     docs/export.md shows ten lines of C++ that read them. Judge what the program leaves with `refsd compare`.
+    --format onnx writes ONNX's backend tests: model.onnx and test_data_set_0 (docs/onnx.md).
     """
     import shutil
 
     from refsd import cases as corpus
     from refsd.cli.bar import bar
     from refsd.cli.golden import answerable
-    from refsd.export import INDEX, Export, bytes_to_write, check_inputs
+    from refsd.export import INDEX, bytes_to_write, check_inputs
     from refsd.golden.output_file import check_replaceable, replaced_folder
     from refsd.golden.wording import counted
     from refsd.goldens import make_into
@@ -69,7 +73,7 @@ def export(
     if not force and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out}: exists; name another folder, or pass --force to replace what refsd export wrote")
     check_replaceable(out, INDEX)
-    chosen = answerable(corpus.select(*cases))
+    chosen, writer, refused = _writer(format, answerable(corpus.select(*cases)))
     check_inputs(chosen, format.value, weights)
     make_into(place, chosen)
     size = bytes_to_write(chosen, place, weights, taps)
@@ -81,12 +85,31 @@ def export(
     if size > _MUCH:
         typer.echo(f"writing {size / 1e9:.1f} GB to {out}", err=True)
     with replaced_folder(out, INDEX) as folder:
-        written = Export(folder, format.value, PROFILES[numerics], model_files, weights, taps)
+        written = writer(folder, format.value, PROFILES[numerics], model_files, weights, taps)
         with compile_progress(), bar("export", size) as advance:
             for case in chosen:
                 written.add(case, place, advance)
         index = written.close()
+    for reason, count in Counter(refused.values()).items():
+        typer.echo(f"left out {counted(count, 'case')}: {reason}", err=True)
     total = sum(note.bytes for note in index.files.values())
     typer.echo(
         f"{out}: {counted(len(index.cases), 'case')}, {counted(len(index.files), 'file')}, {total / 1e6:.1f} MB"
     )
+
+
+def _writer(form: Form, cases):
+    """-> the cases that the format can say, the class that writes, why others are left out. Raises BadInput."""
+    from importlib.util import find_spec
+
+    from refsd.export import Export
+    from refsd.numerics.errors import BadInput
+
+    if form is not Form.onnx:
+        return cases, Export, {}
+    if find_spec("onnx") is None:
+        raise BadInput("--format onnx needs onnx: pip install 'refsd[onnx]'")
+    from refsd.onnx.export import OnnxExport, sayable
+
+    cases, refused = sayable(cases)
+    return cases, OnnxExport, refused

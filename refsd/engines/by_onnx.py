@@ -17,12 +17,18 @@ import numpy as np
 
 from refsd.engines.worker import Worker, serve
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineSearch
+from refsd.golden.engine import EngineFailure, EngineSearch
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 
 Settings = Mapping[str, Any]
+
+
+class Elsewhere(RuntimeError):
+    """`execute` raises it if a node ran on another device than the one that was asked for."""
+
+
 Refusal = Callable[[Case], str | None]
 
 
@@ -35,6 +41,8 @@ class OnnxEngine:
     numerics: how it says that it computes a case
     settings: what `execute` is given
     refusal:  why it does not take a case that ONNX can say
+    device:   what computes, if it is not the processor: a case is then tried before it is taken, and refused if a
+              node of it ran elsewhere
     """
 
     def __init__(
@@ -46,15 +54,26 @@ class OnnxEngine:
         settings: Settings,
         refusal: Refusal = lambda case: None,
         timeout: float = 300.0,
+        device: str = "",
     ):
-        self.name, self.version = name, version
+        self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal = numerics, refusal
         self._worker = Worker(["-m", "refsd.engines.by_onnx", folder, json.dumps(dict(settings))], timeout)
 
     def refuses(self, case: Case) -> str | None:
         from refsd.onnx import case_model
 
-        return case_model.refuses(case) or self._refusal(case)
+        return case_model.refuses(case) or self._refusal(case) or self._went_elsewhere(case)
+
+    def _went_elsewhere(self, case: Case) -> str | None:
+        if not self.device:
+            return None
+        try:
+            self.run(case, case.realize())
+        except EngineFailure as error:
+            kind, _, what = str(error).partition(": ")
+            return what if kind == Elsewhere.__name__ else None
+        return None
 
     def numerics(self, case: Case) -> Numerics:
         return self._numerics(case)

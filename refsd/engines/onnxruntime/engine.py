@@ -1,33 +1,102 @@
-"""onnxruntime: its CPU provider."""
+"""onnxruntime: its CPU provider, or the one of a device; a node that another provider ran is never taken for it."""
 
-from importlib.metadata import version
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.engines.by_onnx import Elsewhere, OnnxEngine, Settings, missing
 from refsd.golden.engine import EngineSearch
-from refsd.numerics.profiles import ONNXRUNTIME_CPU
+from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU
 
 _QUIET = 3  # errors only: onnxruntime warns of initializers that its own optimizer has made superfluous
+_SUFFIX = "ExecutionProvider"
+
+
+class Device(NamedTuple):
+    """A provider. name: "CUDA"; title: as onnxruntime calls it, "CUDAExecutionProvider" """
+
+    name: str
+    title: str
 
 
 def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
+    """Raises Elsewhere if a node ran on another provider than the one that was asked for."""
     import onnxruntime
 
+    provider = settings["provider"]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = settings["threads"]
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds), strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        if provider != "CPUExecutionProvider":
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "nodes")
+        try:
+            session = onnxruntime.InferenceSession(model, options, providers=[provider])
+        except Exception as error:
+            if "fallback to CPU EP" in str(error):
+                raise Elsewhere(f"{provider} leaves nodes to the CPU") from error
+            raise
+        if session.get_providers()[0] != provider:
+            raise Elsewhere(f"{provider} was asked for, {session.get_providers()[0]} came")
+        names = [output.name for output in session.get_outputs()]
+        answers = [np.asarray(y) for y in session.run(names, feeds)]
+        if options.enable_profiling:
+            ran_elsewhere(json.loads(Path(session.end_profiling()).read_text()), provider)
+    return dict(zip(names, answers, strict=True))
 
 
-def find(threads: int = 2, timeout: float = 300.0, **_) -> list[EngineSearch]:
-    """The installed onnxruntime."""
+def ran_elsewhere(events: Iterable[dict], provider: str) -> None:
+    """Raise Elsewhere if, by onnxruntime's profile, a node ran on another provider, or none ran at all."""
+    nodes = [event["args"] for event in events if event.get("cat") == "Node"]
+    ran = [node for node in nodes if node.get("provider")]
+    if not ran:
+        raise Elsewhere(f"no node of {provider} is in onnxruntime's profile")
+    for node in ran:
+        if node["provider"] != provider:
+            raise Elsewhere(f"a node {node['op_name']} ran on {node['provider']}, not on {provider}")
+
+
+def devices(path: str | None = None) -> list[Device]:
+    """The providers of the installed onnxruntime, without "ExecutionProvider": "CPU", "CUDA", "WebGPU"."""
+    if missing("onnxruntime", "onnx", "onnxruntime"):
+        return []
+    import onnxruntime
+
+    return [Device(name.removesuffix(_SUFFIX), name) for name in onnxruntime.get_available_providers()]
+
+
+def find(device: str = "cpu", threads: int = 2, timeout: float = 300.0, **_) -> list[EngineSearch]:
+    """The installed onnxruntime. device: one of its providers, in any case"""
     name = "onnxruntime"
-    if absent := missing(name, "onnx", "onnxruntime"):
+    if absent := missing(name, "onnx", name):
         return absent
+    there = {one.name.lower(): one for one in devices()}
+    if device.lower() not in there:
+        listed = ", ".join(one.name for one in there.values())
+        return [EngineSearch(f"{name}@{device}", None, f"this onnxruntime has no {device}, only {listed}")]
+    provider = there[device.lower()]
+    on_cpu = provider.name == "CPU"
+    numerics = ONNXRUNTIME_CPU if on_cpu else ONNX_F32
     engine = OnnxEngine(
-        name, name, version(name), lambda case: ONNXRUNTIME_CPU, {"threads": threads}, timeout=timeout
+        name if on_cpu else f"{name}@{provider.name}",
+        name,
+        onnxruntime_version(),
+        lambda case: numerics,
+        {"threads": threads, "provider": provider.title},
+        timeout=timeout,
+        device="" if on_cpu else provider.title,
     )
-    return [EngineSearch(name, engine)]
+    return [EngineSearch(engine.name, engine)]
+
+
+def onnxruntime_version() -> str:
+    """Of whichever distribution brought the module: onnxruntime, onnxruntime-gpu, onnxruntime-webgpu, ..."""
+    import onnxruntime
+
+    return onnxruntime.__version__

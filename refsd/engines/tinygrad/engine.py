@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch
 from refsd.numerics.profiles import ONNX_F32
 
@@ -25,6 +26,16 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
         return {"y": answers["y"].numpy()}
 
 
+_UNREAD = ("f8_e4m3", "f8_e5m2", "q4_0", "q8_0")
+
+
+def _refusal(case: Case) -> str | None:
+    unread = next((recipe.type for recipe in case.inputs.values() if recipe.type in _UNREAD), None)
+    if unread:
+        return f"tinygrad's ONNX front end reads no {unread}"
+    return "tinygrad has no Resize with antialias" if case.params.get("antialias") else None
+
+
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     """The installed tinygrad, if there is a clang."""
     if absent := missing("tinygrad", "tinygrad", "tinygrad"):
@@ -35,5 +46,5 @@ def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     if compiler is None:
         return [EngineSearch("tinygrad", None, "its CPU needs clang: install it, or name it in $CC")]
     how = {"compiler": compiler}
-    engine = OnnxEngine("tinygrad", "tinygrad", version("tinygrad"), lambda case: ONNX_F32, how, timeout=timeout)
+    engine = OnnxEngine("tinygrad", "tinygrad", version("tinygrad"), lambda case: ONNX_F32, how, _refusal, timeout)
     return [EngineSearch("tinygrad", engine)]

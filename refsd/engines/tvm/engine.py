@@ -5,6 +5,7 @@ from importlib.metadata import version
 import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch
 from refsd.numerics.profiles import ONNX_F32
 
@@ -21,9 +22,14 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     return {"y": machine["main"](*(tvm.runtime.tensor(x) for x in feeds.values())).numpy()}
 
 
+def _refusal(case: Case) -> str | None:
+    blocks = next((recipe.type for recipe in case.inputs.values() if recipe.type in ("q8_0", "q4_0")), None)
+    return f"TVM reads no DequantizeLinear of blocks: {blocks}" if blocks else None
+
+
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     """The installed apache-tvm."""
     if absent := missing("tvm", "tvm", "tvm"):
         return absent
-    engine = OnnxEngine("tvm", "tvm", version("apache-tvm"), lambda case: ONNX_F32, {}, timeout=timeout)
+    engine = OnnxEngine("tvm", "tvm", version("apache-tvm"), lambda case: ONNX_F32, {}, _refusal, timeout)
     return [EngineSearch("tvm", engine)]

@@ -3,11 +3,13 @@
 import pytest
 
 from refsd.engines import registry
-from refsd.engines.by_onnx import missing
+from refsd.engines.by_onnx import Elsewhere, OnnxEngine, missing
+from refsd.engines.onnxruntime.engine import ran_elsewhere
 from refsd.engines.reference import Reference
 from refsd.golden import conform
 from refsd.golden.operations import OPERATIONS
 from refsd.judges import judges
+from refsd.numerics.profiles import ONNX_F32
 from refsd.onnx.case_model import refuses
 from refsd.onnx.operations import FUNCTIONS
 
@@ -57,3 +59,30 @@ def test_a_package_that_is_missing_is_named():
     (found,) = missing("onnxruntime", "onnx", "no_such_package")
     assert found.engine is None
     assert found.why_not == "no_such_package is not installed: pip install 'refsd[onnx]'"
+
+
+def node(provider: str) -> dict:
+    return {"cat": "Node", "args": {"op_name": "Conv", "provider": provider}}
+
+
+def test_a_node_that_ran_elsewhere_is_told():
+    asked = "WebGpuExecutionProvider"
+    ran_elsewhere([node(asked), {"cat": "Session"}], asked)
+    with pytest.raises(Elsewhere, match="a node Conv ran on CPUExecutionProvider, not on WebGpuExecutionProvider"):
+        ran_elsewhere([node(asked), node("CPUExecutionProvider")], asked)
+    with pytest.raises(Elsewhere, match="no node"):
+        ran_elsewhere([], asked)
+
+
+def test_a_provider_that_another_stands_in_for_is_refused():
+    """onnxruntime warns and goes on with the CPU where a provider is not there."""
+    how = {"threads": 1, "provider": "WebGpuExecutionProvider"}
+    engine = OnnxEngine("onnxruntime@WebGPU", "onnxruntime", "0", lambda case: ONNX_F32, how, device="WebGPU")
+    why = engine.refuses(SMALL["silu"])
+    assert why == "WebGpuExecutionProvider leaves nodes to the CPU"
+
+
+def test_devices_of_onnxruntime():
+    assert [found.engine.name for found in registry.find("onnxruntime@cpu")] == ["onnxruntime"]
+    (found,) = registry.find("onnxruntime@WebGPU")
+    assert found.why_not.startswith("this onnxruntime has no WebGPU, only ")
