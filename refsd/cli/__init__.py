@@ -25,6 +25,7 @@ _COMMANDS = (
     "corpus",
     "badge",
     "verify_submission",
+    "scoreboard",
     "profile",
     "diff",
     "golden",

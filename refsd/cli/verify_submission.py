@@ -28,14 +28,14 @@ def verify_submission(file: Path = _FILE, golden: str = _GOLDEN, json: bool = _J
     import msgspec
 
     from refsd import cases
-    from refsd.cli.golden import make_into
-    from refsd.cli.steps import steps
     from refsd.golden.wording import counted
+    from refsd.goldens import make_into
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
     from refsd.progress import compile_progress
+    from refsd.step_progress import steps
     from refsd.submissions.packing import read
     from refsd.submissions.verify import Bench, verify
 

@@ -63,9 +63,7 @@ class Bench(NamedTuple):
 
 def verify(parts: Parts, bench: Bench) -> Verified:
     """Verify a submission. Nothing in it is believed before it is checked."""
-    problems = list(_questions(parts))
-    if not problems:
-        problems = list(_verdicts(parts))
+    problems = contradicted(parts)
     if not problems:
         problems = list(_measurements(parts, bench))
     names = versions.profile_names(parts.report.profile) if parts.report.profile and not problems else []
@@ -73,6 +71,11 @@ def verify(parts: Parts, bench: Bench) -> Verified:
     ran = any(r.status != verdict.REFUSED for r in parts.report.results)
     conforms = not problems and ran and not lacking and all(r.conforms for r in parts.report.results)
     return Verified([printable(line, 500) for line in problems], conforms, lacking)
+
+
+def contradicted(parts: Parts) -> list[str]:
+    """List what in a submission contradicts itself, or the corpus; nothing is computed for it."""
+    return list(_questions(parts)) or list(_verdicts(parts))
 
 
 def _questions(parts: Parts) -> Iterator[str]:

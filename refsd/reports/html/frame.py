@@ -21,18 +21,26 @@ def page(title: str, fine: bool, header: Sequence[Element], parts: Sequence[Elem
     """
     style = (_HERE / "page.css").read_text("utf-8")
     code = (_HERE / script).read_text("utf-8") if script else ""
+    heading = element("h1", title[0].upper() + title[1:], class_="fine" if fine else "bad")
+    main = element("main", *parts, id="main")
+    return document(f"refsd: {title}", style, code, element("header", heading, *header), main)
+
+
+def document(title: str, style: str, code: str, *parts: Element) -> str:
+    """Write a document, which loads nothing and runs no script but its own.
+
+    style, code: CSS and JavaScript
+    parts:       of the body; one has the id "main"
+    """
     head = element("head", element("meta", charset="utf-8"))
     head.append(element("meta", name="viewport", content="width=device-width, initial-scale=1"))
-    # Load nothing and run no script but the one below, even if text from an engine should escape the escaping.
+    # The policy holds even if text from an engine should escape the escaping.
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}"
     policy += f"; script-src {_hash(code)}" if code else ""
     head.append(element("meta", http_equiv="Content-Security-Policy", content=policy))
-    head.append(element("title", f"refsd: {title}"))
+    head.append(element("title", title))
     raw(head, "style", style)
-    heading = element("h1", title[0].upper() + title[1:], class_="fine" if fine else "bad")
-    main = element("main", *parts, id="main")
-    skip = element("a", "Skip to the report", href="#main", class_="skip")
-    body = element("body", skip, element("header", heading, *header), main)
+    body = element("body", element("a", "Skip to the report", href="#main", class_="skip"), *parts)
     if code:
         raw(body, "script", code)
     return written(element("html", head, body, lang="en"))

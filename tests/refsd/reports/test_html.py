@@ -1,10 +1,10 @@
 """The page: whole in itself, harmless whatever engines say, bounded, and told in the right order."""
 
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from html_pages import HOSTILE, Page
 from sample_reports import EPS, NEAR, fails, report, result
 
 from refsd.golden import verdict
@@ -14,7 +14,6 @@ from refsd.reports.html import html
 from refsd.reports.html.model_map import model_map
 from refsd.reports.pictures import draw
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>&lt;\x1b[2J\u202e\ud800]]>-->"
 WAY = [
     Step("embed", RIGHT, 0.1),
     Step("layers.0.norm", WRONG, 12.0),
@@ -22,31 +21,6 @@ WAY = [
     Step("layers.1.norm", WRONG, 3.0),
     Step("layers.1.mlp", UNSEEN, 0.0),
 ]
-
-
-class Page(HTMLParser):
-    """Every tag with its attributes, and the text of the page."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside not in ("script", "style"):
-            self.words += data
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
 
 
 def _sample(**fields):

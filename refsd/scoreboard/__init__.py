@@ -1,0 +1,1 @@
+"""The scoreboard: what engines, versions and devices pass, as a static site that needs no network."""

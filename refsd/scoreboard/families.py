@@ -1,0 +1,45 @@
+"""Columns of the board: families of operations, and the operations of each."""
+
+_TABLE = {
+    "convolution": ("conv2d", "conv3d", "im2col"),
+    "linear": ("linear", "embedding"),
+    "block types": ("dequantize",),
+    "attention": ("attention", "softmax"),
+    "norms": (
+        "group_norm",
+        "group_norm_silu",
+        "layer_norm",
+        "adaptive_layer_norm",
+        "rms_norm",
+        "l2_norm",
+        "batch_norm",
+    ),
+    "activations": ("silu", "gelu", "gelu_tanh", "quick_gelu", "sigmoid", "tanh", "relu", "leaky_relu"),
+    "gates": ("add", "mul", "gated_add", "geglu", "swiglu", "swiglu_oai", "modulate"),
+    "positions": ("rope", "sincos_positions", "timestep_embedding"),
+    "adapters": ("lora", "lora_conv2d", "lokr", "lokr_conv2d", "stage/adapter"),
+    "text encoders": ("model/clip", "model/clip_g", "model/t5", "model/qwen3", "model/mistral"),
+    "UNets": ("model/unet", "model/controlnet"),
+    "transformers": (
+        "model/mmdit",
+        "model/flux",
+        "model/flux2",
+        "model/zimage",
+        "model/chroma",
+        "model/chroma-radiance",
+    ),
+    "autoencoders": (
+        *("model/vae-encoder", "model/vae-decoder", "model/tae-encoder", "model/tae-decoder"),
+        *("model/flux2-vae-encoder", "model/flux2-vae-decoder", "model/esrgan"),
+    ),
+    "samplers": ("trajectory", "stage/sigmas", "stage/step_noise", "stage/noising", "stage/steps", "stage/calls"),
+}
+# What is in no family: operations that move or resample numbers, and stages of a pipeline.
+_SHAPES, _STAGES = "shapes", "stages"
+FAMILIES = (*_TABLE, _SHAPES, _STAGES)
+_FAMILY = {op: family for family, ops in _TABLE.items() for op in ops}
+
+
+def family(op: str) -> str:
+    """Return the family of an operation, one of FAMILIES."""
+    return _FAMILY.get(op) or (_STAGES if "/" in op else _SHAPES)
