@@ -45,6 +45,7 @@ from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pa
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.rational_logistic import rational_logistic
 from refsd.numerics.running_angles import rope_angles_running
+from refsd.numerics.shader_functions import in_a_shader
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.numerics.tf32 import to_tf32
 
@@ -142,7 +143,8 @@ class Arithmetic:
 
     def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
         """Call a kernel that only needs its arrays widened and its result rounded."""
-        return self._round(kernel(*(self._widen(a) for a in arrays), **params))
+        function = in_a_shader(kernel) if self.numerics.shader else kernel
+        return self._round(function(*map(self._widen, arrays), **params))
 
     @property
     def settled(self) -> Callable[[np.ndarray], np.ndarray]:
@@ -267,7 +269,7 @@ class Arithmetic:
     def silu(self, x):
         if self.numerics.logistic:
             return self.multiply(x, self.sigmoid(x))
-        return self._round(act.silu(self._widen(x)))
+        return self.apply(act.silu, x)
 
     def gelu(self, x, approximate="none"):
         """approximate: "none" (erf) or "tanh" """
@@ -358,13 +360,12 @@ class Arithmetic:
 
     def halve(self, x):
         """x [N, C, H, W], H and W even -> [N, C, H/2, W/2]: every other pixel"""
-        shrink = _SHRINKS[self.parameter("halve", "method", "nearest")]
-        return self._round(shrink(self._widen(x), x.shape[2] // 2, x.shape[3] // 2))
+        method = self.parameter("halve", "method", "nearest")
+        return self._round(_SHRINKS[method](self._widen(x), x.shape[2] // 2, x.shape[3] // 2))
 
     def text_projection(self, x, weight, kind):
         """Linear without a bias. x [N, K], weight [O, K] -> [N, O]"""
-        square = weight.shape[0] == weight.shape[1]
-        if square and self.parameter("text_projection", "transposed", False):
+        if weight.shape[0] == weight.shape[1] and self.parameter("text_projection", "transposed", False):
             weight = np.ascontiguousarray(weight.T)
         return self.linear(x, weight, None, kind)
 

@@ -45,6 +45,7 @@ class Numerics:
     attention:   "three-pass" or "online" (float32, without storing a row of scores)
     sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
     logistic:    "rational": sigmoid, and SiLU and its like with it, by numerics/rational_logistic.py; None: by exp
+    shader:      exp, and what is made of it, as in numerics/shader_functions.py; False: a math library's
     one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
 
@@ -61,6 +62,7 @@ class Numerics:
     attention: str = "three-pass"
     logistic: str | None = None
     one_pass: tuple[str, ...] = ()
+    shader: bool = False
     sums: Mapping[str, Float16Sums] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -139,10 +141,12 @@ GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
 # ggml-vulkan on a device with float16 (ggml 0.25.3). mul_mm.comp holds both factors in float16 where more than 8
 # rows are multiplied; ggml_vk_get_mul_mat_mat_f16acc adds up in float16 too unless the weight is float32 or
 # bfloat16; flash_attn.comp likewise. Without float16 (GGML_VK_DISABLE_F16) only im2col's patches are in float16.
+# norm.comp takes the variance in one pass; rms_norm.comp and group_norm.comp need not.
 _SERIAL = MappingProxyType({"linear": Float16Sums(), "conv": Float16Sums()})
-GGML_VULKAN = Numerics("ggml-vulkan", "float32", "float32", products="f16", conv="f16", sums=_SERIAL)
+_SHADERS = Numerics("shaders", "float32", "float32", conv="f16", one_pass=("layer_norm",), shader=True)
+GGML_VULKAN = replace(_SHADERS, name="ggml-vulkan", products="f16", sums=_SERIAL)
 GGML_VULKAN_FLASH = replace(GGML_VULKAN, name="ggml-vulkan-flash", flash="f16")
-GGML_VULKAN_F32 = Numerics("ggml-vulkan-f32", "float32", "float32", conv="f16")
+GGML_VULKAN_F32 = replace(_SHADERS, name="ggml-vulkan-f32")
 GGML_VULKAN_F32_FLASH = replace(GGML_VULKAN_F32, name="ggml-vulkan-f32-flash", flash="f16", flash_sum=None)
 # The fork of stable-diffusion.cpp that uses F(2x2, 3x3) where possible, with the filter, U, V and M in float16.
 WINOGRAD_F16 = replace(GGML_CPU, name="winograd-f16", convolution="winograd-f16")

@@ -16,6 +16,7 @@ from refsd.kernels.relu import leaky_relu, relu
 from refsd.kernels.tanh import tanh
 from refsd.numerics.profiles import DTYPES
 from refsd.numerics.rational_logistic import RATIONAL_ERROR
+from refsd.numerics.shader_functions import QUOTIENT, exp_error
 
 
 def _silu(a, inputs, params):
@@ -69,6 +70,8 @@ def activation_terms(run: Run, x, dx, y, slope, relative, near) -> Terms:
     dx = dx + moved_by_type(x, table)
     terms = Terms().add(slope * dx)
     noise = run.u * (FUNCTION * np.abs(y) + relative(x) * np.abs(y) + near(x))
+    if run.numerics.shader and slope == _SILU_SLOPE:
+        noise = noise + of_shader(run.u, x, y)
     terms.add(noise, noise / FUNCTION)
     if table is not None:
         f16 = DTYPES["float16"]
@@ -149,13 +152,21 @@ def _quick_gelu_bound(run: Run) -> Bound:
 def _sigmoid_bound(run: Run) -> Bound:
     """|y'| = y (1 - y) <= 1/4; exp(-x) and the quotient 4 u + 2 u; rational_sigmoid"""
     noise = run.u * (FUNCTION + 2) * np.abs(run.truth)
+    if run.numerics.shader:
+        noise = noise + of_shader(run.u, run.inputs["x"], run.truth)
     terms = Terms().add(run.moved("x") / 4).add(noise, noise / FUNCTION)
     return run.rounded(terms.add(rational_sigmoid(run, np.ones_like(run.truth))))
 
 
 def _tanh_bound(run: Run) -> Bound:
-    """|y'| <= 1; from an exp near 0, where 1 cancels, a library's tanh keeps its digits all the same"""
+    """|y'| <= 1; from an exp near 0, where 1 cancels, a library's tanh keeps its digits all the same.
+
+    A shader's y = 1 - q, q = 2 / (e + 1), does not: q's quotient and sum, and e's error times (1 - y^2) / 2.
+    """
     noise = run.u * 2 * FUNCTION * np.abs(run.truth)
+    if run.numerics.shader:
+        x, y = run.inputs["x"], run.truth
+        noise = noise + run.u * ((QUOTIENT + 1) * (1 - y) + exp_error(2 * x) * (1 - y**2) / 2)
     return run.rounded(Terms().add(run.moved("x")).add(noise, noise / FUNCTION))
 
 
@@ -164,6 +175,12 @@ def _leaky_relu_bound(run: Run) -> Bound:
     below = run.inputs["x"] < 0
     terms = Terms().add(run.moved("x") * np.where(below, abs(run.params["slope"]), 1.0))
     return run.rounded(terms.add(2 * run.u * np.abs(run.truth) * below))
+
+
+def of_shader(u: float, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What a shader's e = exp(-x) and its quotient bring to y = f / (1 + e): e / (1 + e) of e's relative error."""
+    e = np.exp(np.clip(-x, -700, 700))
+    return u * (QUOTIENT + exp_error(x) * e / (1 + e)) * np.abs(y)
 
 
 def gated_bound(run: Run, gate, dgate, value, dvalue, activated, kind, stored=0.0) -> Bound:

@@ -119,6 +119,7 @@ _ALLOWED = {
     "logistic": (None, "rational"),
     "flash": (None, "f16"),
     "convolution": ("im2col", "direct", "winograd-f16"),
+    "shader": (False, True),
 }
 _ONE_PASS = ("group_norm", "layer_norm")
 _SUMMED = ("linear", "conv", "attention")
