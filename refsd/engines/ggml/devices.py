@@ -13,6 +13,10 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
 CPU = "CPU"
+# Mesa 22.3.6's lavapipe corrupts its heap when a descriptor set that names a freed buffer is written again. There
+# buffers are kept until so many bytes have come together.
+_USES_FREED_BUFFERS = "llvmpipe"
+_KEPT = 1 << 30
 _SET_THREADS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
 
 
@@ -71,6 +75,7 @@ class Backend:
         if not self.handle:
             raise BadInput(f"ggml could not start its device {self.device.name} ({self.device.description})")
         self._set_threads(device, threads)
+        self._kept: list[int] = []
         self.buffer: str = library.ggml_backend_buft_name(library.ggml_backend_dev_buffer_type(device)).decode()
 
     def _set_threads(self, device: int, threads: int) -> None:
@@ -88,6 +93,16 @@ class Backend:
                 raise UnsupportedNode(
                     f"{self.device.name} does not support this {ggml.ggml_op_desc(node).decode()}"
                 )
+
+    def release(self, buffer: int) -> None:
+        """Free the memory of a graph."""
+        ggml = self.library
+        self._kept.append(buffer)
+        most = _KEPT if _USES_FREED_BUFFERS in self.device.description else 0
+        if sum(map(ggml.ggml_backend_buffer_get_size, self._kept)) > most:
+            for one in self._kept:
+                ggml.ggml_backend_buffer_free(one)
+            self._kept.clear()
 
     def ran(self, graph: int, buffer: int) -> Ran:
         """Ask ggml which device this backend is, and which memory the graph's tensors were in."""

@@ -57,7 +57,7 @@ class Graph:
 
     def __exit__(self, *error) -> None:
         if self._buffer:
-            self.ggml.ggml_backend_buffer_free(self._buffer)
+            self.backend.release(self._buffer)
         self.ggml.ggml_free(self.context)
 
     def put(self, tensor: StoredTensor, shape: tuple[int, ...] | None = None) -> int:

@@ -57,6 +57,7 @@ _SIGNATURES: dict[str, tuple] = {
     "ggml_backend_alloc_ctx_tensors": (c_void_p, (_C, c_void_p)),
     "ggml_backend_buffer_clear": (None, (c_void_p, c_uint8)),
     "ggml_backend_buffer_free": (None, (c_void_p,)),
+    "ggml_backend_buffer_get_size": (c_size_t, (c_void_p,)),
     "ggml_backend_tensor_set": (None, (_T, c_void_p, c_size_t, c_size_t)),
     "ggml_backend_tensor_get": (None, (_T, c_void_p, c_size_t, c_size_t)),
     "ggml_backend_graph_compute": (c_int, (c_void_p, c_void_p)),

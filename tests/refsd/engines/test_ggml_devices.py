@@ -105,6 +105,8 @@ class Fake:
         self.files = [Path("/lib/libggml.so")]
         self.loaded = []
         self.devices = ["CPU"]
+        self.card = b"a card"
+        self.freed = []
 
     def __contains__(self, name):
         return hasattr(self, name)
@@ -123,7 +125,7 @@ class Fake:
         return device.encode()
 
     def ggml_backend_dev_description(self, device):
-        return b"a card"
+        return self.card
 
     def ggml_backend_dev_backend_reg(self, device):
         return device.rstrip("0")
@@ -149,6 +151,12 @@ class Fake:
     def ggml_backend_buffer_get_type(self, buffer):
         return buffer
 
+    def ggml_backend_buffer_get_size(self, buffer):
+        return 400 << 20
+
+    def ggml_backend_buffer_free(self, buffer):
+        self.freed.append(buffer)
+
     def ggml_graph_n_nodes(self, graph):
         return len(graph)
 
@@ -172,6 +180,19 @@ def test_a_backend_is_the_device_that_was_named():
     backend.check(["ADD", "MUL"])
     with pytest.raises(UnsupportedNode, match=r"^Vulkan0 does not support this FLASH_ATTN_EXT$"):
         backend.check(["ADD", "FLASH_ATTN_EXT"])
+
+
+def test_buffers_are_freed_at_once_but_on_lavapipe():
+    library = Fake()
+    Backend(library, "Vulkan0").release(1)
+    assert library.freed == [1]
+    library.card = b"llvmpipe (LLVM 15.0.6, 256 bits)"
+    backend = Backend(library, "Vulkan0")
+    backend.release(2)
+    backend.release(3)
+    assert library.freed == [1]
+    backend.release(4)
+    assert library.freed == [1, 2, 3, 4]
 
 
 def test_plug_ins_are_loaded_only_where_the_device_is_not_there():
