@@ -42,9 +42,7 @@ _SUBMISSION = typer.Option(None, help="Write the run as one file that others ver
 _STATEMENT = typer.Option("", help="Your words in the submission: who, which build, how it was run.")
 _DEVICE = typer.Option("", help="What the engines compute on, if they do not say so: 'RTX 4090'.")
 _DRIVER = typer.Option("", help="Its driver, for the submission.")
-_SHARD = typer.Option(
-    None, metavar="K/N", help="Judge part K of N: for the jobs of a CI."
-)
+_SHARD = typer.Option(None, metavar="K/N", help="Judge part K of N: for the jobs of a CI.")
 _MIN_CASES = typer.Option(None, min=0, help="Fail if an engine runs fewer cases than this.")
 
 
