@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from refsd.golden.case import Case
+from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.profiles import (
     GGML_CPU,
     GGML_CPU_FLASH,
@@ -16,6 +17,7 @@ from refsd.numerics.profiles import (
     GGML_VULKAN_F32,
     GGML_VULKAN_F32_FLASH,
     GGML_VULKAN_FLASH,
+    Float16Sums,
     Numerics,
 )
 
@@ -87,8 +89,53 @@ def _vulkan_conv(library: Measured, graphs: str, case: Case) -> Numerics:
     return _VULKAN_F32_SUMS if exact else GGML_VULKAN
 
 
+# From source only (ggml 0.25.3), judged on no such device yet. ggml-cuda: common.cuh sets CUBLAS_TF32_TENSOR_OP_MATH
+# for float32 weights; batched_mul_mat_traits in ggml-cuda.cu has CUBLAS_COMPUTE_16F for float16 ones; norm.cu takes
+# the variance in one pass.
+_CUDA = Numerics("ggml-cuda", "float32", "float32", products="tf32", conv="f16", one_pass=("layer_norm",))
+_CUDA_F16 = replace(_CUDA, name="ggml-cuda, f16 weights", products="f16", sums={"linear": Float16Sums(step=16)})
+_CUDA_BF16 = replace(_CUDA, name="ggml-cuda, bf16 weights", products="bf16")
+_CUDA_FLASH = replace(_CUDA, name="ggml-cuda-flash", flash="f16")
+# ggml-metal.metal, kernel_mul_mm: both factors in half (bfloat for bfloat16 weights), sums in float32.
+_METAL = Numerics("ggml-metal", "float32", "float32", products="f16", conv="f16", shader=True)
+_METAL_BF16 = replace(_METAL, name="ggml-metal, bf16 weights", products="bf16")
+_METAL_FLASH = replace(_METAL, name="ggml-metal-flash", flash="f16", flash_sum=None)
+
+
+def _cuda(library: Measured, graphs: str, case: Case) -> Numerics:
+    if graphs == "ggml-flash":
+        return _CUDA_FLASH
+    return {"f16": _CUDA_F16, "bf16": _CUDA_BF16}.get(_weight(case), _CUDA)
+
+
+def _metal(library: Measured, graphs: str, case: Case) -> Numerics:
+    if graphs == "ggml-flash":
+        return _METAL_FLASH
+    return _METAL_BF16 if _weight(case) == "bf16" else _METAL
+
+
+def _weight(case: Case) -> str:
+    return case.inputs["weight"].type if case.op == "linear" else ""
+
+
 # backend, as ggml names it -> what it declares
-DECLARED: dict[str, Callable[[Measured, str, Case], Numerics]] = {"CPU": _cpu, "BLAS": _cpu, "Vulkan": _vulkan}
+DECLARED: dict[str, Callable[[Measured, str, Case], Numerics]] = {
+    "CPU": _cpu,
+    "BLAS": _cpu,
+    "Vulkan": _vulkan,
+    "CUDA": _cuda,
+    "MTL": _metal,
+    "Metal": _metal,
+}
+
+
+def undeclared(backend: str, case: Case) -> str | None:
+    """Say why nobody declares how a backend rounds in a case; None if it is declared."""
+    if backend not in DECLARED:
+        return f"how ggml's {backend} rounds is not declared: {', '.join(DECLARED)} are"
+    if backend == "CUDA" and _weight(case) in BLOCK_TYPES:
+        return f"to what ggml's CUDA rounds activations for {_weight(case)} weights is not declared"
+    return None
 
 
 def _half_sum(library: Measured, case: Case) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from refsd.engines.ggml.declared import DECLARED, groups
+from refsd.engines.ggml.declared import DECLARED, groups, undeclared
 from refsd.engines.ggml.devices import CPU, Device, Ran
 from refsd.engines.ggml.graph import SCALAR_IDS
 from refsd.engines.ggml.library import library_files
@@ -146,9 +146,8 @@ class GgmlEngine:
     def refuses(self, case: Case) -> str | None:
         if case.model is not None:
             return "ggml holds no models"
-        backend = self._library.device.backend
-        if backend not in DECLARED:
-            return f"how ggml's {backend} rounds is not declared: {', '.join(DECLARED)} are"
+        if (reason := undeclared(self._library.device.backend, case)) is not None:
+            return reason
         if case.op not in self._library.ops[self._set]:
             return f"no {case.op} in this {self._set}"
         if case.op == "attention" and not self._flash and _hides_rows(case):

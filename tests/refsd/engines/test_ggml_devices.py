@@ -2,12 +2,14 @@
 
 import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from refsd.engines.ggml import devices
 from refsd.engines.ggml import engine as ggml
+from refsd.engines.ggml.declared import DECLARED, undeclared
 from refsd.engines.ggml.devices import Backend, Device, UnsupportedNode
 from refsd.engines.reference import Reference
 from refsd.engines.worker import Worker
@@ -95,7 +97,37 @@ def test_a_device_that_is_not_there(stub):
 def test_undeclared_backends_are_refused(stub):
     engine = stub("fine")
     engine._library.device = Device("CANN0", "Ascend", "CANN")
-    assert engine.refuses(SILU) == "how ggml's CANN rounds is not declared: CPU, BLAS, Vulkan are"
+    assert engine.refuses(SILU).startswith("how ggml's CANN rounds is not declared: CPU, BLAS, Vulkan, ")
+
+
+@pytest.mark.parametrize(
+    ("backend", "weight", "rows", "products", "in_float16"),
+    [
+        ("Vulkan", "f32", 77, "f16", False),
+        ("Vulkan", "f16", 77, "f16", True),
+        ("Vulkan", "q8_0", 77, "f16", True),
+        ("Vulkan", "bf16", 77, "bf16", False),
+        ("Vulkan", "f16", 8, None, False),
+        ("CUDA", "f32", 77, "tf32", False),
+        ("CUDA", "f16", 77, "f16", True),
+        ("MTL", "q8_0", 77, "f16", False),
+        ("MTL", "bf16", 77, "bf16", False),
+    ],
+)
+def test_what_a_backend_declares_for_a_matrix(backend, weight, rows, products, in_float16):
+    library = SimpleNamespace(multiplies_in_f16=True)
+    case = Case("linear", "linear", {"x": Recipe((rows, 32)), "weight": Recipe((4, 32), weight)})
+    numerics = DECLARED[backend](library, "ggml", case)
+    assert numerics.products == products and ("linear" in numerics.sums) == in_float16
+    library.multiplies_in_f16 = False
+    if backend == "Vulkan":
+        assert DECLARED[backend](library, "ggml", case).products is None
+
+
+def test_what_cuda_does_to_activations_of_blocks_is_not_declared():
+    case = Case("linear", "linear", {"x": Recipe((9, 32)), "weight": Recipe((4, 32), "q8_0")})
+    assert "q8_0 weights is not declared" in undeclared("CUDA", case)
+    assert undeclared("MTL", case) is None
 
 
 class Fake:
