@@ -82,16 +82,16 @@ def _vulkan_conv(library: Measured, graphs: str, case: Case) -> Numerics:
     """A convolution is im2col, whose patches are the first factor of mul_mat, or one shader in float32."""
     weight = case.inputs["weight"]
     exact = weight.type == "f32" and not library.rounds_f32_patches.get(case.op)
-    if graphs == "ggml-direct" or groups(case) > 1:
+    if graphs == "ggml-direct" or (groups(case) > 1 and weight.type == "f32"):
         return _VULKAN_EXACT
     if not library.multiplies_in_f16:
         return _VULKAN_EXACT if exact else GGML_VULKAN_F32
     return _VULKAN_F32_SUMS if exact else GGML_VULKAN
 
 
-# From source only (ggml 0.25.3), judged on no such device yet. ggml-cuda: common.cuh sets CUBLAS_TF32_TENSOR_OP_MATH
-# for float32 weights; batched_mul_mat_traits in ggml-cuda.cu has CUBLAS_COMPUTE_16F for float16 ones; norm.cu takes
-# the variance in one pass.
+# From source only (ggml 0.25.3), judged on no such device yet. ggml-cuda: common.cuh sets
+# CUBLAS_TF32_TENSOR_OP_MATH for float32 weights; batched_mul_mat_traits in ggml-cuda.cu has CUBLAS_COMPUTE_16F for
+# float16 ones; norm.cu takes the variance in one pass.
 _CUDA = Numerics("ggml-cuda", "float32", "float32", products="tf32", conv="f16", one_pass=("layer_norm",))
 _CUDA_F16 = replace(_CUDA, name="ggml-cuda, f16 weights", products="f16", sums={"linear": Float16Sums(step=16)})
 _CUDA_BF16 = replace(_CUDA, name="ggml-cuda, bf16 weights", products="bf16")
