@@ -98,9 +98,10 @@ _GELU_TANH_ERROR = (
 )
 
 
-# In float32 an exp below -87.3, where it nears the smallest normal number, may be flushed to 0 before x meets it,
-# and 1 / exp(-x) is 0 where that overflows: |x| exp(-87.3) at most, in units of u.
-_FLUSHED = math.exp(-87.3) * 2.0**24
+# In float32 an exp near the smallest normal number may be flushed to 0 before x meets it, and 1 / exp(-x) is 0
+# where that overflows. A library that makes 2^k as 2 2^(k-1), k = x / ln 2 rounded, as OpenVINO's, flushes all
+# below 2^-125.5: |x| 2^-125.5 at most, in units of u.
+_FLUSHED = 2.0**-125.5 * 2.0**24
 
 
 # exp(-a x): the product's rounding moves the exponent by u |a x|, felt where the sigmoid is not yet 1.

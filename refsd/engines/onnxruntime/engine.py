@@ -39,8 +39,9 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
         try:
             session = onnxruntime.InferenceSession(model, options, providers=[provider])
         except Exception as error:
-            if "fallback to CPU EP" in str(error):
-                raise Elsewhere(f"{provider} leaves nodes to the CPU") from error
+            # Where a provider cannot start, as WebGPU without an adapter, onnxruntime's Python tries the CPU's.
+            if "fallback to CPU EP" in str(error) or "fallback to the CPU EP" in str(error):
+                raise Elsewhere(f"{provider} cannot start or leaves nodes to the CPU") from error
             raise
         if session.get_providers()[0] != provider:
             raise Elsewhere(f"{provider} was asked for, {session.get_providers()[0]} came")

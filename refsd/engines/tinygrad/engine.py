@@ -26,7 +26,7 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
         return {"y": answers["y"].numpy()}
 
 
-_UNREAD = ("f8_e4m3", "f8_e5m2", "q4_0", "q8_0")
+_UNREAD = ("f8_e4m3", "f8_e5m2", "q4_0")
 
 
 def _refusal(case: Case) -> str | None:

@@ -79,7 +79,7 @@ def test_a_provider_that_another_stands_in_for_is_refused():
     how = {"threads": 1, "provider": "WebGpuExecutionProvider"}
     engine = OnnxEngine("onnxruntime@WebGPU", "onnxruntime", "0", lambda case: ONNX_F32, how, device="WebGPU")
     why = engine.refuses(SMALL["silu"])
-    assert why == "WebGpuExecutionProvider leaves nodes to the CPU"
+    assert why == "WebGpuExecutionProvider cannot start or leaves nodes to the CPU"
 
 
 def test_devices_of_onnxruntime():
