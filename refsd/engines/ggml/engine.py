@@ -14,6 +14,7 @@ from refsd.engines.ggml.devices import CPU, Device, Ran
 from refsd.engines.ggml.graph import SCALAR_IDS
 from refsd.engines.ggml.library import library_files
 from refsd.engines.ggml.ops import REFUSALS
+from refsd.engines.hidden_rows import hides_rows
 from refsd.engines.worker import Worker
 from refsd.golden import operations
 from refsd.golden.case import Case
@@ -150,7 +151,7 @@ class GgmlEngine:
             return reason
         if case.op not in self._library.ops[self._set]:
             return f"no {case.op} in this {self._set}"
-        if case.op == "attention" and not self._flash and _hides_rows(case):
+        if case.op == "attention" and not self._flash and hides_rows(case):
             return "ggml_soft_max makes NaN of a query that sees no key"
         if self._direct and groups(case) > 1:
             return "a direct convolution of ggml knows no groups"
@@ -170,17 +171,6 @@ class GgmlEngine:
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
         params = operations.complete(case.op, inputs, case.params)
         return {"y": self._library.compute(case.op, params, inputs, self._flash, self._direct)}
-
-
-def _hides_rows(case: Case) -> bool:
-    """True if the mask, or a causal diagonal, may hide every key from some query and the case has no sinks."""
-    mask = case.inputs.get("mask")
-    if "sinks" in case.inputs:
-        return False
-    hiding = mask is not None and mask.data in ("masked", "late")
-    if case.params.get("causal"):
-        return hiding or case.params.get("diagonal", 0) < 0
-    return mask is not None and mask.data == "masked" and mask.n > 0
 
 
 def _never(case: Case) -> str | None:

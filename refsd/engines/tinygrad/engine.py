@@ -1,7 +1,6 @@
 """tinygrad: its ONNX front end, on the CPU; it calls clang, or what $CC names."""
 
 import os
-import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
+from refsd.engines.tinygrad.compiler import MISSING, find_clang
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch
 from refsd.numerics.profiles import ONNX_F32
@@ -40,11 +40,9 @@ def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     """The installed tinygrad, if there is a clang."""
     if absent := missing("tinygrad", "tinygrad", "tinygrad"):
         return absent
-    named = os.environ.get("CC", "")
-    candidates = (named if "clang" in named else "", "clang", *(f"clang-{n}" for n in range(22, 13, -1)))
-    compiler = next((found for name in candidates if name and (found := shutil.which(name))), None)
+    compiler = find_clang()
     if compiler is None:
-        return [EngineSearch("tinygrad", None, "its CPU needs clang: install it, or name it in $CC")]
+        return [EngineSearch("tinygrad", None, MISSING)]
     how = {"compiler": compiler}
     engine = OnnxEngine("tinygrad", "tinygrad", version("tinygrad"), lambda case: ONNX_F32, how, _refusal, timeout)
     return [EngineSearch("tinygrad", engine)]

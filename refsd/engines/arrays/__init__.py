@@ -1,0 +1,1 @@
+"""What the engines of array libraries (jax, mlx, tinygrad) share: the worker, and what operators alone say."""

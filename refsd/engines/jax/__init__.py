@@ -1,0 +1,1 @@
+"""The engine jax: JAX and XLA, every operation as users jit it."""

@@ -1,0 +1,1 @@
+"""The engine mlx: Apple's MLX, on Metal or, on Linux, on the CPU."""
