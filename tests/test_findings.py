@@ -17,7 +17,7 @@ def test_a_finding_has_every_part(page):
     head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
     assert re.match(r"# \S.{10,110}\n\n- Version: .*\d[^\n]*\n- Date: [^\n]*\b20\d\d\b", head), page.name
     assert [part.partition("\n")[0] for part in parts] == PARTS
-    contents = [part.partition("\n")[2].strip() for part in parts]
+    contents = [part.partition("\n")[2].strip("\n") for part in parts]
     assert all(contents) and "@" not in head
     # A reproducer has code or commands of its own, or is another page's program.
     assert re.search(r"^    \S", contents[0], re.MULTILINE) or re.search(r"\]\([\w-]+\.md\)", contents[0])

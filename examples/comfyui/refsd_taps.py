@@ -1,8 +1,8 @@
 """ComfyUI node: write what every layer of the diffusion model gives in one call, for `refsd compare`.
 
-Put this file into custom_nodes, and the node "refsd taps" between the model and the sampler. It writes to ComfyUI's
-output folder: NAME.safetensors, the taps by the names of the modules, and NAME-inputs.safetensors, what the model was
-called with. How to judge them: docs/servers.md.
+Put this file into custom_nodes, and the node "refsd taps" between the model and the sampler. It writes to
+ComfyUI's output folder: NAME.safetensors, the taps by the names of the modules; and NAME-inputs.safetensors, what the
+call was given. How to judge them: docs/servers.md.
 """
 
 import os

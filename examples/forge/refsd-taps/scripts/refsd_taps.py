@@ -1,15 +1,15 @@
 """Forge extension: write what every layer of the diffusion model gives in one call, for `refsd compare`.
 
-Copy the folder refsd-taps into Forge's extensions. With the box "refsd taps" ticked, a picture also writes beside the
-pictures: refsd-taps.safetensors, the taps by the names of the modules, and refsd-taps-inputs.safetensors, what the
-model was called with. How to judge them: docs/servers.md.
+Copy the folder refsd-taps into Forge's extensions. With the box "refsd taps" ticked, a picture also writes, beside
+the pictures, refsd-taps.safetensors: the taps by the names of the modules; and refsd-taps-inputs.safetensors: what
+the model was called with. How to judge them: docs/servers.md.
 """
 
 import os
 
 import gradio as gr
-from safetensors.numpy import save_file
 from modules import scripts
+from safetensors.numpy import save_file
 
 
 class RefsdTaps(scripts.Script):
