@@ -1,7 +1,7 @@
 """ComfyUI node: write what every layer of the diffusion model gives in one call, for `refsd compare`.
 
 Put this file into custom_nodes, and the node "refsd taps" between the model and the sampler. It writes to
-ComfyUI's output folder: NAME.safetensors, the taps by the names of the modules; and NAME-inputs.safetensors, what the
+ComfyUI's output folder: NAME.safetensors, the taps by the names of the modules; NAME-inputs.safetensors, what the
 call was given. How to judge them: docs/servers.md.
 """
 
