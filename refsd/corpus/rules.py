@@ -10,12 +10,13 @@ import hashlib
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable
 from types import FunctionType
 
 from refsd.golden.operations import OPERATIONS
 from refsd.stages import STAGES
 
+_VERDICTS = "verdicts"
 # Modules whose whole code decides how large an error may be.
 _MODULES = (
     *("refsd.golden.verdict", "refsd.golden.metrics", "refsd.golden.bounds", "refsd.golden.rounding"),
@@ -23,24 +24,39 @@ _MODULES = (
 )
 
 
-@functools.cache
 def digest() -> str:
-    """Return a SHA-256 in hexadecimal digits."""
-    key = hashlib.sha256()
-    for source in _sources():
-        key.update(_bare(source).encode())
-    return key.hexdigest()
+    """Return one digest of all rules, in hexadecimal digits."""
+    told = "".join(f"{name} {of}\n" for name, of in digests([*OPERATIONS, *STAGES]).items())
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
-def _sources() -> Iterator[str]:
-    for module in _MODULES:
-        yield inspect.getsource(importlib.import_module(module))
-    bounds = {name: op.bound for name, op in OPERATIONS.items()}
-    bounds |= {f"{name}/{key}": output.bound for name, of in STAGES.items() for key, output in of.outputs.items()}
-    for name in sorted(bounds):
-        yield f"{name!r}"
-        if isinstance(bounds[name], FunctionType):
-            yield textwrap.dedent(inspect.getsource(bounds[name]))
+def digests(ops: Iterable[str]) -> dict[str, str]:
+    """Return the digests of the rules that judge these operations: of every verdict, and each one's bounds."""
+    bounds = {op: of for op in sorted({*ops}) if (of := _bounds(op))}
+    return {_VERDICTS: _verdicts(), **bounds}
+
+
+@functools.cache
+def _verdicts() -> str:
+    sources = (inspect.getsource(importlib.import_module(module)) for module in _MODULES)
+    return _short("".join(_bare(source) for source in sources))
+
+
+@functools.cache
+def _bounds(op: str) -> str:
+    """Return a digest of the functions that bound an operation's outputs; "" without one, as a model."""
+    if op in OPERATIONS:
+        functions = [OPERATIONS[op].bound]
+    elif op in STAGES:
+        functions = [output.bound for output in STAGES[op].outputs.values()]
+    else:
+        return ""
+    sources = [inspect.getsource(one) for one in functions if isinstance(one, FunctionType)]
+    return _short("".join(_bare(textwrap.dedent(source)) for source in sources))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _bare(source: str) -> str:

@@ -11,7 +11,7 @@ from refsd.golden.engine import Engine
 from refsd.golden.judge import Answer, Judges, Standard
 from refsd.golden.metrics import Metrics
 from refsd.numerics.profiles import Float16Sums, Numerics
-from refsd.submissions.form import WHOLE, WHOLE_TRAJECTORY, Evidence
+from refsd.submissions.form import WHOLE, WHOLE_OWN, Evidence
 from refsd.submissions.sketch import sketch, weights
 
 
@@ -39,7 +39,7 @@ class Collector:
         declared = [d.name for d in self._engines[answered.engine].deviations(standard.case)]
         known = self.deviations.setdefault(answered.engine, [])
         known += [name for name in declared if name not in known]
-        number, whole = len(self.evidence), travels_whole(standard)
+        number, whole = len(self.evidence), travels_whole(standard, examined.outputs)
         if whole:
             self.outputs |= {
                 f"{number}/{name}": stored(y) for name, y in answered.found.items() if name in standard.truth
@@ -59,10 +59,13 @@ class Collector:
         )
 
 
-def travels_whole(standard: Standard) -> bool:
-    """Whether an answer's outputs are small enough; a trajectory's steps are judged from its own latents."""
-    most = WHOLE_TRAJECTORY if standard.case.op == "trajectory" else WHOLE
-    return sum(y.size for y in standard.truth.values()) <= most
+def travels_whole(standard: Standard, metrics: Sequence[Metrics]) -> bool:
+    """Whether an answer's outputs are small enough.
+
+    A trajectory's steps are judged from its own latents, and a model's outputs in units that depend on them.
+    """
+    own = standard.case.op == "trajectory" or not all(m.bounded for m in metrics)
+    return sum(y.size for y in standard.truth.values()) <= (WHOLE_OWN if own else WHOLE)
 
 
 def stored(y: np.ndarray) -> np.ndarray:

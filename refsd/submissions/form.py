@@ -20,8 +20,8 @@ OUTPUTS, SKETCHES = "outputs.safetensors", "sketches.safetensors"
 # Member -> the most bytes that it may have, unpacked. The smaller ones are read first.
 MEMBERS = {SUBMISSION: 2**22, REPORT: 2**25, SKETCHES: 2**25, EVIDENCE: 2**27, OUTPUTS: 2**26}
 LARGEST = 2**27  # bytes of the file
-# Elements of an answer that travels whole; of a trajectory, whose steps are judged from its own latents.
-WHOLE, WHOLE_TRAJECTORY = 2**11, 2**18
+# Elements of an answer that travels whole; of a trajectory or model, whose units depend on the answer.
+WHOLE, WHOLE_OWN = 2**11, 2**18
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +45,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     statement: the submitter's words
     date:      the day of the run, on which its waivers are held to hold
-    corpus:    version; corpus_sha256: of its manifest; rules: digest of the rules of verdicts
+    corpus:    version; corpus_sha256: of its manifest
+    rules:     digests of the rules of verdicts, and of each operation's bounds
     cases:     name -> digest of the question that was put
     drivers:   engine -> driver, in the submitter's words
     system:    operating system and processor
@@ -60,7 +61,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     date: str
     corpus: str
     corpus_sha256: str
-    rules: str
+    rules: dict[str, str]
     cases: dict[str, str]
     drivers: dict[str, str]
     system: str

@@ -76,7 +76,7 @@ def pack(
         report.date,
         version,
         versions.published(version).digest,
-        rules.digest(),
+        rules.digests(r.op for r in report.results),
         {name: versions.digest(CASES[name]) for name in sorted({r.case for r in report.results})},
         dict(drivers),
         f"{platform.system()} {platform.machine()}, {processor()}",

@@ -95,8 +95,10 @@ def _questions(parts: Parts) -> Iterator[str]:
     if submission.corpus_sha256 != corpus.digest:
         theirs = submission.corpus_sha256[:16]
         yield f"another corpus: {submission.corpus} has sha256 {corpus.digest[:16]}, not {theirs}"
-    if submission.rules != rules.digest():
-        yield f"judged by other rules, those of refsd {submission.refsd}: verify it with that one, or judge again"
+    for name, known in rules.digests(r.op for r in report.results).items():
+        if submission.rules.get(name) != known:
+            yield f"judged by other rules ({name}), those of refsd {submission.refsd}: judge again with this one"
+            break
     if (submission.date, submission.refsd) != (report.date, report.refsd):
         yield "the report is of another day or another refsd than the submission says"
     asked = {r.case for r in report.results}

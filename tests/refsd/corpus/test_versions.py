@@ -57,6 +57,7 @@ def test_comments_and_layout_change_no_rule():
     assert rules._bare(source) == rules._bare("def f( x ):\n    return x <= 1\n")
     assert rules._bare(source) != rules._bare("def f(x):\n    return x <= 2\n")
     assert len(rules.digest()) == 64
+    assert rules.digests(["silu", "model/unet"]).keys() == {"verdicts", "silu"}
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ TAMPERED: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
     "another corpus": (_said(corpus_sha256="0" * 64), "another corpus: 2026.11 has"),
     "another question": (_said(cases={BIG: "0" * 16}), "asks for something else here"),
     "a case that is none": (_text(REPORT, BIG.encode(), b"silu/f32/none"), "this refsd has no such case"),
-    "other rules": (_said(rules="0" * 64), "judged by other rules"),
+    "other rules": (_said(rules={"verdicts": "0" * 16}), "judged by other rules"),
     "too few cases": (_report(profile="2026.11/sd15"), "too few cases: 0 of the 13"),
     "a profile of nobody": (_report(profile="2026.11/sd99"), "no profile 'sd99'"),
     "a result twice": (_edit(REPORT, lambda said: said["results"].append(said["results"][0])), "two results"),
