@@ -1,8 +1,9 @@
 """Build the site, offline: python website/build.py [--check]
 
 Pages are those of the repository (docs/, the READMEs, the notebooks with their stored outputs) and website/pages/;
-code pages, tables and diagrams are made from the code. The result is build/site/html/index.html. With --check every
-link and anchor of the result is followed, and every page must be reached from the front page.
+code pages, tables and diagrams are made from the code, the scoreboard from board.json. The result is
+build/site/html/index.html. With --check every link and anchor of the result is followed, and every page must be
+reached from the front page.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from pathlib import Path
 import assemble
 import check_links
 import sphinx.cmd.build
+
+from refsd.scoreboard import runs, site
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "site"
@@ -31,6 +34,8 @@ def main() -> int:
     # -W: a warning (a page in no table of contents, a reference to nothing) is an error.
     flags = ["-q", "-W", "-n", "--keep-going", "-d", str(BUILD / "doctrees"), "-c", str(Path(__file__).parent)]
     status = sphinx.cmd.build.main([*flags, "-b", "html", str(source), str(asked.out)])
+    if status == 0:
+        site.write(asked.out / "board", site.gathered(runs.read(Path(__file__).parent / "board.json")))
     if status == 0 and asked.check:
         wrong = check_links.wrong_links(asked.out)
         print(*wrong, sep="\n")

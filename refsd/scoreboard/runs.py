@@ -74,8 +74,10 @@ class Run(msgspec.Struct, frozen=True):
         return f"{plain}-{hashlib.sha256(repr(told).encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
 
     @property
-    def order(self) -> tuple[str, str, str, str]:
-        return self.engine.lower(), self.device, self.date, self.version
+    def order(self) -> tuple[str, str, str, list[int], str]:
+        """What runs are sorted by: the oldest first, 0.9 before 0.25."""
+        numbers = [int(number) for number in re.findall(r"\d{1,9}", self.version.partition(" (")[0])]
+        return self.engine.lower(), self.device, self.date, numbers, self.version
 
 
 class _Result(msgspec.Struct):

@@ -17,7 +17,9 @@ from refsd.numerics.errors import BadInput
 from refsd.reports.stored import encode
 from refsd.scoreboard.cells import bad, judged
 from refsd.scoreboard.families import FAMILIES, family
+from refsd.scoreboard.pages import newest
 from refsd.scoreboard.runs import read
+from refsd.scoreboard.site import gathered
 from refsd.scoreboard.trend import share
 
 
@@ -124,6 +126,15 @@ def test_counts_and_shares(tmp_path):
     (run,) = read(tmp_path / "r.json")
     assert run.counts["conv2d"] == {"fail": 1, "pass": 1} and run.margins["conv2d"] == 9.0
     assert (judged(run.counts["silu"]), bad(run.counts["conv2d"]), share(run)) == (1, 1, 0.75)
+
+
+def test_versions_are_sorted_by_number(tmp_path):
+    for i, version in enumerate(("0.25.3 (b)", "0.9.8 (a)")):
+        one = report(result("silu/a"))
+        one.engines["ggml"] = version
+        (tmp_path / f"{i}.json").write_bytes(encode(one))
+    runs = gathered([run for i in range(2) for run in read(tmp_path / f"{i}.json")])
+    assert [run.version for run in runs] == ["0.9.8 (a)", "0.25.3 (b)"] and newest(runs) == runs[1:]
 
 
 def test_many_large_reports_take_little_time_and_memory(tmp_path):
