@@ -20,7 +20,7 @@ _DEFINED_IN = {
 
 # After a product OpenBLAS's threads spin for 2^26 cycles by default, on the cores that the next Numba kernel
 # needs: a fifth of a UNet step. OpenBLAS reads this when NumPy is imported.
-_SPINS, _SHORT = "OPENBLAS_THREAD_TIMEOUT", "20"
+SPINS, SHORT = "OPENBLAS_THREAD_TIMEOUT", "20"
 
 
 def _import_numpy() -> None:
@@ -28,13 +28,13 @@ def _import_numpy() -> None:
 
     A program that has imported NumPy before sets the variable by itself.
     """
-    if "numpy" in sys.modules or _SPINS in os.environ:
+    if "numpy" in sys.modules or SPINS in os.environ:
         return
-    os.environ[_SPINS] = _SHORT
+    os.environ[SPINS] = SHORT
     try:
         importlib.import_module("numpy")
     finally:
-        del os.environ[_SPINS]
+        del os.environ[SPINS]
 
 
 def __getattr__(name: str):

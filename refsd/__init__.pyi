@@ -5,3 +5,5 @@ from refsd.api import judge as judge
 from refsd.watching import watch as watch
 
 __version__: str
+SPINS: str
+SHORT: str

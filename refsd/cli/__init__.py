@@ -6,10 +6,10 @@ import sys
 
 import typer
 
-from refsd import _SHORT, _SPINS, __version__
+from refsd import SHORT, SPINS, __version__
 
 # Before any command imports NumPy, and for the processes that it starts.
-os.environ.setdefault(_SPINS, _SHORT)
+os.environ.setdefault(SPINS, SHORT)
 
 app = typer.Typer(
     name="refsd",
