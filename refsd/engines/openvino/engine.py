@@ -26,8 +26,16 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
 
 
 def _refusal(case: Case) -> str | None:
-    wraps = case.op == "pad" and case.params["mode"] == "circular"
-    return "OpenVINO reads no Pad of mode wrap" if wraps else None
+    if case.op == "pad" and case.params["mode"] == "circular":
+        return "OpenVINO reads no Pad of mode wrap"
+    smooth = case.params.get("antialias") and not _as_without_antialias(case)
+    return "OpenVINO drops antialias of Resize without a word" if smooth else None
+
+
+def _as_without_antialias(case: Case) -> bool:
+    """Whether antialias changes nothing: a bilinear picture that grows."""
+    H, W = case.inputs["x"].shape[2:]
+    return case.op == "resize_bilinear" and case.params["height"] >= H and case.params["width"] >= W
 
 
 def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
