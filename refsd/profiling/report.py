@@ -142,7 +142,7 @@ def _declared(declaration: Declaration) -> Iterator[str]:
     if not declaration.disagreements:
         yield f"declares {names}: nothing contradicts it"
         return
-    yield f"declares {names}, which is wrong:"
+    yield f"declares {names}, which these contradict:"
     for one in declaration.disagreements:
         yield printable(f"  {_disagreement(one)} ({one.evidence})")
 

@@ -118,6 +118,7 @@ _ALLOWED = {
     "gelu": _ROUNDING,
     "logistic": (None, "rational"),
     "flash": (None, "f16"),
+    "flash_sum": (None, "f16"),
     "convolution": ("im2col", "direct", "winograd-f16"),
     "shader": (False, True),
 }

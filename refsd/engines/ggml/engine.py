@@ -54,7 +54,7 @@ class GgmlLibrary:
         self.device = Device(*described["device"])
         self._buffer: str = described["buffer"]
         self._flash_sums: dict[tuple[int, int, int, int], bool] = {}
-        self._unsupported: dict[tuple[str, bytes], str] = {}
+        self._unsupported: dict[bytes, str] = {}
 
     def compute(
         self, op: str, params: Mapping, inputs: Mapping[str, StoredTensor], flash=False, direct=False
@@ -75,11 +75,11 @@ class GgmlLibrary:
 
     def unsupported(self, engine: str, case: Case) -> str:
         """Say which node of a case the device does not support; "" if it supports all, or dies when it is asked."""
-        key = engine, msgspec.json.encode(case)
+        inputs = {name: [recipe.type, recipe.shape] for name, recipe in case.inputs.items()}
+        params = operations.OPERATIONS[case.op].complete(case.inputs, case.params)
+        asked = {"supports": case.op, "inputs": inputs, "params": params, "engine": engine}
+        key = msgspec.json.encode(asked)
         if key not in self._unsupported:
-            inputs = {name: [recipe.type, recipe.shape] for name, recipe in case.inputs.items()}
-            params = operations.OPERATIONS[case.op].complete(case.inputs, case.params)
-            asked = {"supports": case.op, "inputs": inputs, "params": params, "engine": engine}
             try:
                 self._unsupported[key] = self._worker.ask(asked, {})[0]["lacks"]
             except EngineFailure:
