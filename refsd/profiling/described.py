@@ -7,6 +7,7 @@ from typing import Any
 from refsd.kernels.linear_quantized import DOTS
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.profiles import DTYPES, Float16Sums, Numerics
+from refsd.profiling.functions import ABSOLUTE
 from refsd.profiling.profile import Answers, Key
 from refsd.profiling.stored_weights import BLOCKS
 from refsd.profiling.sums import float16_sums
@@ -112,6 +113,12 @@ def _convolution(found: Found, like: Numerics):
     return ("im2col",) if like.convolution == "winograd-f16" else None
 
 
+def _logistic(found: Found, like: Numerics):
+    if ("silu", "tail") not in found:
+        return None
+    return ("rational" if found["silu", "tail"] == ABSOLUTE else None,)
+
+
 def _one_pass(found: Found, like: Numerics):
     norms = [op for op in ("group_norm", "layer_norm") if (op, "variance") in found]
     kept = [op for op in like.one_pass if op not in norms]
@@ -140,6 +147,7 @@ _FIELDS: dict[str, Callable[[Found, Numerics], tuple | None]] = {
     "flash": _flash,
     "flash_sum": _flash_sum,
     "convolution": _convolution,
+    "logistic": _logistic,
     "one_pass": _one_pass,
     "sums": _sums,
 }

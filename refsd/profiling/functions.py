@@ -13,6 +13,7 @@ from refsd.profiling.types import FLOAT32, narrowest, significand, type_of
 _POWERS = np.arange(1, 24)
 # Where a GELU by erf, one by tanh and one by the sigmoid differ by more than bfloat16's last place.
 _BENDS = np.array([-2.25, -2.5, -3.0])
+_TAIL = 0.1  # float16's subnormals lose less
 _FORMULAS = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "sigmoid"}
 
 
@@ -61,6 +62,17 @@ def flushed(asked: Questioner) -> list[Finding]:
     value = "kept" if kept[1] else "flushed to 0" if kept[0] else "small results flushed to 0"
     evidence = f"silu(-80) = {y[0]:.3g}, silu(-95) = {y[1]:.3g}; exactly {truth[0]:.3g}, {truth[1]:.3g}"
     return [Finding("silu", "subnormal exponentials", value, evidence, declared=False)]
+
+
+ABSOLUTE = "to an absolute error"
+
+
+def tail(asked: Questioner) -> list[Finding]:
+    """silu(-17) = -7e-7, of which a rational function in place of exp has an absolute error, as onnxruntime's."""
+    x = np.full(8, -17.0)
+    y, truth = unary(asked, "silu", x)[0], x[0] / (1 + np.exp(-x[0]))
+    value = "to a relative error" if abs(y / truth - 1) < _TAIL else ABSOLUTE
+    return [Finding("silu", "tail", value, f"silu(-17) = {y:.4g}, exactly {truth:.4g}")]
 
 
 def not_a_number(asked: Questioner) -> list[Finding]:

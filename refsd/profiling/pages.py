@@ -38,6 +38,7 @@ PROBES: tuple[Probe, ...] = (
     Probe("attention", "probabilities", attention.probabilities),
     Probe("attention", "sum of values", attention.value_sum),
     *(Probe(op, "types", functions.function(op)) for op in ("gelu", "gelu_tanh", "quick_gelu", "silu")),
+    Probe("silu", "tail", functions.tail),
     Probe("silu", "subnormal numbers", functions.flushed),
     Probe("softmax", "types", functions.softmax_sum),
     *(

@@ -18,12 +18,15 @@ Dot = Callable[..., np.ndarray]
 Ask = Callable[[Questioner], list[Finding]]
 
 _K = 64  # terms of a product
+_MANY = 32  # rows of either factor
 # Factors are asked to 2^-23, the last bit of float32, in which they are handed over; a result to float64's.
 _FACTOR, _RESULT = np.arange(1, 24), np.arange(1, 53)
 
 
 def linear(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
-    return asked.ask("linear", (len(x), len(w)), x=x, weight=stored(w.astype(dtype)))
+    rows, weight = _many(x), _many(w)
+    y = asked.ask("linear", (len(rows), len(weight)), x=rows, weight=stored(weight.astype(dtype)))
+    return y[: len(x), : len(w)]
 
 
 def windows(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
@@ -41,8 +44,14 @@ def windows(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -
 
 def pixels(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
     """A 1x1 filter: its products are the channels alone."""
-    image, weight = np.ascontiguousarray(x.T)[None, :, None], stored(w.astype(dtype)[:, :, None, None])
-    return asked.ask("conv2d", (1, len(w), 1, len(x)), x=image, weight=weight)[0, :, 0].T
+    filters = _many(w).astype(dtype)[:, :, None, None]
+    image = np.ascontiguousarray(x.T)[None, :, None]
+    return asked.ask("conv2d", (1, len(filters), 1, len(x)), x=image, weight=stored(filters))[0, : len(w), 0].T
+
+
+def _many(rows: np.ndarray) -> np.ndarray:
+    """Repeat rows until there are _MANY: engines multiply a few by other code than the matrices of a model."""
+    return rows if len(rows) >= _MANY else np.resize(rows, (_MANY, *rows.shape[1:]))
 
 
 def with_halves(dot: Dot) -> Dot:

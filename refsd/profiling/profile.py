@@ -16,7 +16,7 @@ from refsd.profiling.pages import PROBES
 from refsd.profiling.question import Finding, Probe, Questioner, Refused
 
 # What an engine may round to its storage type, and the reference does not.
-_STORED = {("attention", "probabilities"), ("attention", "scores"), ("attention", "sum of values")}
+_STORED = {("attention", "probabilities"), ("attention", "scores")}
 # Algorithms between which an engine may choose under the same numerics.
 _CHOICE = re.compile(r"direct or by patches|Winograd .* in float32")
 

@@ -20,7 +20,7 @@ from refsd.profiling.report import as_lines, conclude
 # One storage type of each kind is enough here.
 _FEW = ("f16 weights", "q8_0 weights", "q4_1 weights", "q4_k weights")
 FEW = tuple(p for p in PROBES if p.op != "linear" or not p.name.endswith(" weights") or p.name.endswith(_FEW))
-SAID = ("compute", "storage", "products", "conv", "gelu", "flash", "one_pass", "sums")
+SAID = ("compute", "storage", "products", "conv", "gelu", "flash", "logistic", "one_pass", "sums")
 
 
 @pytest.fixture(scope="module")
