@@ -37,9 +37,11 @@ def windows(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -
     rows, K = x.shape
     image = np.zeros((1, K, 3, 3 * rows), np.float32)
     image[0, :, 1, 1::3] = x.T
-    weight = np.zeros((len(w), K, 3, 3), dtype)
-    weight[:, :, 1, 1] = w
-    return asked.ask("conv2d", (1, len(w), 1, rows), {"stride": 3}, x=image, weight=stored(weight))[0, :, 0].T
+    filters = _many(w)
+    weight = np.zeros((len(filters), K, 3, 3), dtype)
+    weight[:, :, 1, 1] = filters
+    y = asked.ask("conv2d", (1, len(filters), 1, rows), {"stride": 3}, x=image, weight=stored(weight))
+    return y[0, : len(w), 0].T
 
 
 def pixels(asked: Questioner, x: np.ndarray, w: np.ndarray, dtype=np.float32) -> np.ndarray:
