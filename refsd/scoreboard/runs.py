@@ -160,6 +160,8 @@ def _runs(report: _Report | Report, path: Path) -> Iterator[Run]:
                 f"{path}: not a report: {printable(r.case, 100)} has the status {printable(r.status, 20)!r}"
             )
         by_engine[r.engine].append(r)
+    if report.partial:
+        raise BadInput(f"{path}: an interrupted run, {printable(report.partial, 100)}: judge again")
     for engine, results in by_engine.items():
         if any(r.status != verdict.REFUSED for r in results):
             yield _run(report, engine, results)

@@ -91,9 +91,10 @@ def test_the_same_reports_give_the_same_bytes_and_runs_json_makes_them_again(fol
 def test_what_is_no_report_is_left_out_and_named(folder, tmp_path):
     (folder / "broken.json").write_text('{"refsd": 1}')
     (folder / "broken.zip").write_bytes(b"PK")
+    (folder / "partial.json").write_bytes(encode(report(result("silu/a"), partial="1 of 9 answers judged")))
     (folder / "odd.json").write_bytes(encode(report(result("silu/a", "splendid"))))
     told = msgspec.json.decode(_board(folder, tmp_path / "site", "--json").splitlines()[-1])
-    assert told["runs"] == 3 and len(told["left_out"]) == 3
+    assert told["runs"] == 3 and len(told["left_out"]) == 4
     for empty in (tmp_path / "none", tmp_path / "site" / "runs"):
         with pytest.raises(BadInput, match=r"no such folder|no report"):
             _board(empty, tmp_path / "other")
