@@ -6,7 +6,7 @@ library: what was measured on the library at hand; graphs: "ggml", "ggml-flash" 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 from refsd.golden.case import Case
 from refsd.kernels.quant import BLOCK_TYPES
@@ -21,18 +21,7 @@ from refsd.numerics.profiles import (
     Numerics,
 )
 
-
-class Measured(Protocol):
-    """What a library has been measured for; see engine.py."""
-
-    @property
-    def gelu_tables(self) -> dict[str, bool]: ...
-    @property
-    def multiplies_in_f16(self) -> bool: ...
-    @property
-    def rounds_f32_patches(self) -> dict[str, bool]: ...
-    def sums_flash_in_f16(self, L: int, J: int, D: int, E: int) -> bool: ...
-
+Measured = Any  # an engine.GgmlLibrary, which imports this page
 
 _EXACT_GELU = replace(GGML_CPU, name="ggml-cpu, gelu in f32", gelu=None)
 _EXACT_CONV = replace(GGML_CPU, name="ggml-cpu, conv in f32", conv=None)
@@ -89,6 +78,8 @@ def _vulkan_conv(library: Measured, graphs: str, case: Case) -> Numerics:
     return _VULKAN_F32_SUMS if exact else GGML_VULKAN
 
 
+# ggml-blas.cpp widens the weight to float32 and calls sgemm.
+_BLAS = replace(GGML_CPU, name="ggml-blas", activations={})
 # From source only (ggml 0.25.3), judged on no such device yet. ggml-cuda: common.cuh sets
 # CUBLAS_TF32_TENSOR_OP_MATH for float32 weights; batched_mul_mat_traits in ggml-cuda.cu has CUBLAS_COMPUTE_16F for
 # float16 ones; norm.cu takes the variance in one pass.
@@ -121,7 +112,7 @@ def _weight(case: Case) -> str:
 # backend, as ggml names it -> what it declares
 DECLARED: dict[str, Callable[[Measured, str, Case], Numerics]] = {
     "CPU": _cpu,
-    "BLAS": _cpu,
+    "BLAS": lambda library, graphs, case: _BLAS,
     "Vulkan": _vulkan,
     "CUDA": _cuda,
     "MTL": _metal,

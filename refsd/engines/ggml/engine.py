@@ -5,6 +5,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -76,7 +77,7 @@ class GgmlLibrary:
     def unsupported(self, engine: str, case: Case) -> str:
         """Say which node of a case the device does not support; "" if it supports all, or dies when it is asked."""
         inputs = {name: [recipe.type, recipe.shape] for name, recipe in case.inputs.items()}
-        params = operations.OPERATIONS[case.op].complete(case.inputs, case.params)
+        params = operations.complete(case.op, cast(Any, case.inputs), case.params)
         asked = {"supports": case.op, "inputs": inputs, "params": params, "engine": engine}
         key = msgspec.json.encode(asked)
         if key not in self._unsupported:

@@ -108,6 +108,7 @@ def test_undeclared_backends_are_refused(stub):
         ("Vulkan", "q8_0", 77, "f16", True),
         ("Vulkan", "bf16", 77, "bf16", False),
         ("Vulkan", "f16", 8, None, False),
+        ("BLAS", "q8_0", 77, None, False),
         ("CUDA", "f32", 77, "tf32", False),
         ("CUDA", "f16", 77, "f16", True),
         ("MTL", "q8_0", 77, "f16", False),
