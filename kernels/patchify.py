@@ -5,8 +5,6 @@ Models differ in the order of a token's channels. Channel outermost, (C, p, p): 
 SD3's last layer ("nhwpqc -> nchpwq") and Z-Image at both ends.
 """
 
-import numpy as np
-
 
 def patchify(x, patch):
     """Cut a picture into tokens, channel outermost.
@@ -21,7 +19,7 @@ def patchify(x, patch):
     N, C, H, W = x.shape
     p = patch
     y = x.reshape(N, C, H // p, p, W // p, p).transpose(0, 2, 4, 1, 3, 5)
-    return np.ascontiguousarray(y).reshape(N, -1, C * p * p)
+    return y.reshape(N, -1, C * p * p)
 
 
 def unpatchify(x, patch, height):
@@ -36,7 +34,7 @@ def unpatchify(x, patch, height):
     p, H, W = patch, height, L // height
     C = D // (p * p)
     y = x.reshape(N, H, W, C, p, p).transpose(0, 3, 1, 4, 2, 5)
-    return np.ascontiguousarray(y).reshape(N, C, H * p, W * p)
+    return y.reshape(N, C, H * p, W * p)
 
 
 def patchify_channels_last(x, patch):
@@ -52,7 +50,7 @@ def patchify_channels_last(x, patch):
     N, C, H, W = x.shape
     p = patch
     y = x.reshape(N, C, H // p, p, W // p, p).transpose(0, 2, 4, 3, 5, 1)
-    return np.ascontiguousarray(y).reshape(N, -1, C * p * p)
+    return y.reshape(N, -1, C * p * p)
 
 
 def unpatchify_channels_last(x, patch, height):
@@ -67,4 +65,4 @@ def unpatchify_channels_last(x, patch, height):
     p, H, W = patch, height, L // height
     C = D // (p * p)
     y = x.reshape(N, H, W, p, p, C).transpose(0, 5, 1, 3, 2, 4)
-    return np.ascontiguousarray(y).reshape(N, C, H * p, W * p)
+    return y.reshape(N, C, H * p, W * p)

@@ -1,7 +1,5 @@
 """Pixels into channels and back."""
 
-import numpy as np
-
 
 def pixel_unshuffle(x, factor):
     """Make a channel of each place in a block of factor x factor pixels.
@@ -17,7 +15,7 @@ def pixel_unshuffle(x, factor):
     N, C, H, W = x.shape
     p = factor
     y = x.reshape(N, C, H // p, p, W // p, p).transpose(0, 1, 3, 5, 2, 4)
-    return np.ascontiguousarray(y).reshape(N, C * p * p, H // p, W // p)
+    return y.reshape(N, C * p * p, H // p, W // p)
 
 
 def pixel_shuffle(x, factor):
@@ -34,4 +32,4 @@ def pixel_shuffle(x, factor):
     p = factor
     C = channels // (p * p)
     y = x.reshape(N, C, p, p, H, W).transpose(0, 1, 4, 2, 5, 3)
-    return np.ascontiguousarray(y).reshape(N, C, H * p, W * p)
+    return y.reshape(N, C, H * p, W * p)

@@ -33,7 +33,7 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
     hidden = states[-clip_skip]
     if final_norm:
         hidden = m.layer_norm("final_layer_norm", hidden) if clip_skip > 1 else last
-    return hidden, states[-2], last[np.arange(len(last)), end_of_prompt(np.asarray(input_ids), eos)]
+    return hidden, states[-2], last[np.arange(len(last)), end_of_prompt(input_ids, eos)]
 
 
 def end_of_prompt(input_ids, eos):

@@ -89,7 +89,7 @@ def references(reference) -> Sequence[np.ndarray]:
     """Return the references as a sequence of latents; None: none; one array: one latent [N, C, h, w]."""
     if reference is None:
         return ()
-    return (reference,) if isinstance(reference, np.ndarray) else reference
+    return (reference,) if hasattr(reference, "shape") else reference
 
 
 def pack(x):

@@ -79,7 +79,7 @@ def patch_embed(m: Module, x, patch):
     """Turn each patch into a token. [N, C, H, W] -> [N, (H/patch)*(W/patch), D]"""
     y = m.conv2d("proj", x, stride=patch)
     N, D = y.shape[:2]
-    return np.ascontiguousarray(y.reshape(N, D, -1).swapaxes(1, 2))
+    return y.reshape(N, D, -1).swapaxes(1, 2)
 
 
 def frequencies(m: Module, timesteps):

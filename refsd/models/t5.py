@@ -72,7 +72,7 @@ def position_bias(m: Module, L, max_distance):
     """Look up each head's bias for the score of query l and key j. -> [1, H, L, L], float64"""
     num_buckets = m.shape("relative_attention_bias.weight")[0]
     ids = relative_position_bucket(np.arange(L) - np.arange(L)[:, None], num_buckets, max_distance)
-    return np.asarray(m.embedding("relative_attention_bias", ids), np.float64).transpose(2, 0, 1)[None]
+    return m.embedding("relative_attention_bias", ids).astype(np.float64).transpose(2, 0, 1)[None]
 
 
 def relative_position_bucket(relative_position, num_buckets, max_distance):

@@ -32,8 +32,11 @@ class Builder:
     """An ONNX graph under construction.
 
     graph: its name
+    dtype: of the floats
     notes: key -> text; they become the model's metadata
     """
+
+    dtype = np.dtype(np.float32)
 
     def __init__(self, graph: str):
         self.graph = graph

@@ -2,7 +2,7 @@
 
 <folder>/<case>/model.onnx                            and model.onnx.data, where the weights are large
 <folder>/<case>/test_data_set_0/input_0.pb, ...       in the order of the graph's inputs
-<folder>/<case>/test_data_set_0/output_0.pb           the float64 truth in the output's type, float32
+<folder>/<case>/test_data_set_0/output_0.pb, ...      the float64 truth in the output's type, float32
 <folder>/<case>/truth, bound                          in float64, as .npy
 """
 
@@ -18,12 +18,19 @@ from refsd.export_formats import Entry
 from refsd.golden.case import Case
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
-from refsd.onnx.case_model import CaseModel, case_model, refuses
+from refsd.onnx import case_model as operations
+from refsd.onnx.case_model import CaseModel
+from refsd.onnx.trace import model_graph as models
 from refsd.weights.writers import Advance
 
 # Bytes of a model from which its weights stand in a file of their own. protobuf holds no message of 2 GiB.
 EXTERNAL_FROM = 64 << 20
 _DATA_SET = "test_data_set_0"
+
+
+def refuses(case: Case) -> str | None:
+    """Why ONNX cannot say a case; None if it can."""
+    return (models if case.op.startswith("model/") else operations).refuses(case)
 
 
 def sayable(cases: Sequence[Case]) -> tuple[list[Case], dict[str, str]]:
@@ -36,18 +43,29 @@ def sayable(cases: Sequence[Case]) -> tuple[list[Case], dict[str, str]]:
 
 
 class OnnxExport(Export):
-    """Write inputs and answers as a backend test. A CaseEntry's inputs are in the graph's order."""
+    """Write inputs and answers as a backend test. A CaseEntry's inputs are in the graph's order.
+
+    Weights stand in the graphs. With taps, those of a model are outputs of its graph, behind its own.
+    """
+
+    def __init__(self, folder, form, numerics, model_files, weights, taps):
+        super().__init__(folder, form, numerics, model_files, False, taps)
 
     def _asked(
         self, case: Case, inputs: Mapping[str, StoredTensor], truth: Mapping[str, np.ndarray], advance: Advance
     ) -> dict[str, Entry]:
-        built, place = case_model(case, inputs), self._folder / case.name
+        if case.op.startswith("model/"):
+            built = models.model_graph(case, inputs, self._model_files, taps=self._with_taps)
+        else:
+            built = operations.case_model(case, inputs)
+        place = self._folder / case.name
         save(built, place, EXTERNAL_FROM)
         fed = [value.name for value in built.model.graph.input]
         entries = {
             name: self._pb(case, f"input_{i}.pb", name, built.feeds[name], advance) for i, name in enumerate(fed)
         }
-        self._pb(case, "output_0.pb", "y", truth["y"].astype(np.float32), advance)
+        for i, value in enumerate(built.model.graph.output[: len(truth)]):
+            self._pb(case, f"output_{i}.pb", value.name, truth[value.name].astype(np.float32), advance)
         return entries
 
     def _pb(self, case: Case, file: str, name: str, array: np.ndarray, advance: Advance) -> Entry:

@@ -6,7 +6,7 @@ from refsd.onnx.operations.function import Function
 
 
 def _constant(b, values):
-    return b.constant(np.asarray(values, np.float32))
+    return b.constant(np.asarray(values, np.float64).astype(b.dtype))
 
 
 def _timestep_embedding(b, x, params):
@@ -30,19 +30,19 @@ def _rope(b, x, params):
         parts.append(b.node("Mul", b.slice(ids, 2, axis, axis + 1), _constant(b, f)))
     angle = b.node("Unsqueeze", b.concat(parts, 2), [2])  # [N or 1, L, 1, pairs]
     turned = 2 * angle.shape[-1]
-    y = _turn(b, b.slice(x["x"], 3, 0, turned) if turned < D else x["x"], angle, params["halves"])
+    rotated = b.slice(x["x"], 3, 0, turned) if turned < D else x["x"]
+    y = turn(b, rotated, b.node("Cos", angle), b.node("Sin", angle), params["halves"])
     return b.concat([y, b.slice(x["x"], 3, turned, D)], 3) if turned < D else y
 
 
-def _turn(b, x, angle, halves):
-    """y = x cos - x' sin, y' = x sin + x' cos, for each pair (x, x')"""
+def turn(b, x, c, s, halves):
+    """y = c x - s x', y' = s x + c x', for each pair (x, x'). c and s: [N or 1, L, 1, D / 2]"""
     N, L, H, D = x.shape
     if halves:
         first, second = b.halves(x)
     else:
         pairs = b.reshape(x, (N, L, H, D // 2, 2))
         first, second = (b.node("Squeeze", b.slice(pairs, 4, i, i + 1), [4]) for i in (0, 1))
-    c, s = b.node("Cos", angle), b.node("Sin", angle)
     turned = (
         b.node("Sub", b.node("Mul", first, c), b.node("Mul", second, s)),
         b.node("Add", b.node("Mul", first, s), b.node("Mul", second, c)),

@@ -42,13 +42,13 @@ def transpose(node: Node, x):
 
 @operator("Squeeze")
 def squeeze(node: Node, x, axes=None):
-    axes = node.attribute("axes") if axes is None else axes
+    axes = node.attribute("axes") if axes is None else axes.reshape(-1)
     return x.squeeze() if axes is None else x.squeeze(node.axes(axes, x.ndim))
 
 
 @operator("Unsqueeze")
 def unsqueeze(node: Node, x, axes=None):
-    axes = node.attribute("axes") if axes is None else axes
+    axes = node.attribute("axes") if axes is None else axes.reshape(-1)
     return np.expand_dims(x, node.axes(axes, x.ndim + len(axes)))
 
 
