@@ -68,12 +68,18 @@ class Numerics:
     def __post_init__(self):
         for op in self.sums:
             field = "conv" if op == "conv" else "products"
+            if op == "linear" and "f16" in self.activations.values():
+                continue
             if getattr(self, field) != "f16" and (self.storage != "float16" or getattr(self, field) is not None):
                 raise ValueError(f'sums of {op} in float16 have float16 factors: expected {field} "f16"')
 
     def sums_of(self, op: str, input_type: str | None = None) -> Float16Sums | None:
-        """Return how products accumulate; None: in `compute`, as where a linear layer's input is in integers."""
-        return self.sums.get(op) if input_type in (None, "f16") else None
+        """Return how products accumulate; None: in `compute`, as where a linear layer's factors are not float16.
+
+        input_type: to which a linear layer's input is rounded; None: to storage
+        """
+        halves = input_type == "f16" or (input_type is None and (op != "linear" or self.storage == "float16"))
+        return self.sums.get(op) if halves else None
 
     def input_of(self, weight_type: str) -> str | None:
         """Return the type to which a linear layer with a weight of this type rounds its input."""
@@ -136,6 +142,12 @@ GGML_CPU = Numerics(
     conv="f16",
     gelu="f16",
 )
+# ggml-cpu built for AVX512-FP16: simd-mappings.h, GGML_F16x32_FMA. 128 lanes add up in float16, then each other.
+GGML_CPU_F16_SUMS = replace(
+    GGML_CPU,
+    name="ggml-cpu-f16-sums",
+    sums=MappingProxyType({"linear": Float16Sums(step=16), "conv": Float16Sums(step=16)}),
+)
 # ggml-cpu with ggml_flash_attn_ext instead of mul_mat, soft_max, mul_mat.
 GGML_CPU_FLASH = replace(GGML_CPU, name="ggml-cpu-flash", flash="f16")
 # ggml-vulkan on a device with float16 (ggml 0.25.3). mul_mm.comp holds both factors in float16 where more than 8
@@ -157,7 +169,7 @@ PROFILES: dict[str, Numerics] = {
         *(FLOAT64, FLOAT32, TORCH_F32, TORCH_F16, TORCH_BF16, TORCH_TF32, TORCH_BF16_PRODUCTS, TORCH_F16_SUMS),
         *(TORCH_F32_CHANNELS_LAST, TORCH_F16_CHANNELS_LAST, TORCH_BF16_CHANNELS_LAST),
         *(ONNX_F32, ONNXRUNTIME_CPU, OPENVINO_BF16),
-        *(GGML_CPU, GGML_CPU_FLASH, WINOGRAD_F16),
+        *(GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, WINOGRAD_F16),
         *(GGML_VULKAN, GGML_VULKAN_FLASH, GGML_VULKAN_F32, GGML_VULKAN_F32_FLASH),
     )
 }

@@ -34,6 +34,9 @@ HOW_TO_GET = "give ggml:PATH, set REFSD_GGML, or install ggml-python"
 # Between 1 and the next float16, 1 + 2^-10, and nearer to 1: exact in float32, rounded to 1 in float16.
 _UNSEEN_BY_F16 = np.float32(1 + 2**-12)
 
+# simd-mappings.h, GGML_F16_STEP: 32 on ARM, 128 on AVX512-FP16
+_LANES = (8, 16, 32, 64, 128, 256)
+
 
 class GgmlLibrary:
     """One libggml in its worker process: its operations on one device, and the roundings measured there.
@@ -115,6 +118,20 @@ class GgmlLibrary:
         x, weight = np.full((64, 32), _UNSEEN_BY_F16), np.eye(32, dtype=np.float32)
         y = self.compute("linear", {}, {"x": stored(x), "weight": stored(weight)})
         return bool((y == 1).all())
+
+    @functools.cached_property
+    def f16_lanes(self) -> int:
+        """Measure how many float16 sums a product with float16 weights is kept in; 0 if its sums are float32.
+
+        Of 1 and 2^-12 at every Lth place after it, added up in float16 in L lanes, the 1 remains.
+        """
+        for lanes in _LANES:
+            x = np.zeros((1, 16 * lanes), np.float32)
+            x[:, ::lanes], x[:, 0] = 2**-12, 1
+            weight = stored(np.ones((1, x.size), np.float16))
+            if self.compute("linear", {}, {"x": stored(x), "weight": weight}).item() == 1:
+                return lanes
+        return 0
 
     @functools.cached_property
     def rounds_f32_patches(self) -> dict[str, bool]:

@@ -9,6 +9,7 @@ sd1.py, unets.py, families.py, chroma.py, flux2.py, text.py.
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from refsd.engines.sdcpp.tap import Graph
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.numerics.deviations import DEVIATIONS, Deviation
-from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
+from refsd.numerics.profiles import GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.weights.checkpoint import open_checkpoint
 
@@ -74,7 +75,10 @@ class SdcppEngine:
         return reach.refuses(case)
 
     def numerics(self, case: Case) -> Numerics:
-        return GGML_CPU_FLASH if self._flash else GGML_CPU
+        declared = GGML_CPU_FLASH if self._flash else GGML_CPU
+        if not self._program.sums_in_f16:
+            return declared
+        return replace(declared, name=f"{declared.name}-f16-sums", sums=GGML_CPU_F16_SUMS.sums)
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         assert case.model is not None

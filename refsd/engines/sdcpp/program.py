@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from refsd.engines.ggml.engine import GgmlLibrary
 from refsd.engines.relocation import environment
 from refsd.engines.sdcpp.tap import Feed, Graph, read
 from refsd.engines.sdcpp.tap import environment as tap
 from refsd.engines.supervised import MAX_FILE, Supervised, ending
 from refsd.golden.engine import EngineFailure
+from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
 # stage, as reports name it -> pattern of the log line with the stage's seconds
@@ -55,6 +57,14 @@ class Program:
         """True if the program links libggml-base dynamically; only then can it be tapped."""
         _, log = self._log([], {"LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)
         return "libggml-base" in log
+
+    @functools.cached_property
+    def sums_in_f16(self) -> bool:
+        """True if the ggml that lies beside the program adds up float16 products in float16."""
+        try:
+            return GgmlLibrary(self.path.parent, 1, _SHORT).f16_lanes > 0
+        except (BadInput, EngineFailure):
+            return False
 
     def run(self, args: Iterable[str]) -> Finished:
         """Run the program and parse its log. Raises EngineFailure with the last log lines."""
