@@ -128,6 +128,8 @@ def _one_pass(found: Found, like: Numerics):
 def _sums(found: Found, like: Numerics):
     asked = {"linear": ("linear", "sum"), "conv": ("conv2d", "sum"), "attention": ("attention", "sum of scores")}
     asked = {op: found[key] for op, key in asked.items() if key in found}
+    if "linear" in asked and float16_sums(asked["linear"]) is None:
+        asked["linear"] = found.get(("linear", "sum, f16 weights"), asked["linear"])
     kept = {op: sums for op, sums in like.sums.items() if op not in asked}
     if ("attention", "mask") in found and (_flash(found, like) or (None,))[0]:
         asked.pop("attention")  # fused attention has its own field
