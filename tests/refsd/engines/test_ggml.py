@@ -10,7 +10,7 @@ from refsd.engines.ggml.library import Library, library_files
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH
+from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Float16Sums
 
 
 class Stub:
@@ -20,12 +20,13 @@ class Stub:
     lacks = ()
     device = Device("CPU", "a processor", "CPU")
 
-    def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=(), ops=()):
+    def __init__(self, tables=(), rounds_f32_patches=False, f16_sums=(), ops=(), f16_lanes=0):
         self.ops = {"ggml": ["linear", "conv2d", "embedding", "dequantize", *ops]}
         self.ops |= {"ggml-flash": ["attention"], "ggml-direct": ["conv2d"]}
         self.gelu_tables = {op: op in tables for op in ("gelu", "gelu_tanh", "quick_gelu")}
         self.rounds_f32_patches = {"conv2d": rounds_f32_patches}
         self.f16_sums = f16_sums
+        self.f16_lanes = f16_lanes
 
     def unsupported(self, graphs, case):
         return ""
@@ -114,6 +115,39 @@ def test_declared_is_what_was_measured():
     shapes = {"q": ((1, 5, 1, 40), "f32"), "k": ((1, 7, 1, 40), "f32"), "v": ((1, 7, 1, 8), "f32")}
     assert flash.numerics(case("attention", **shapes)) is GGML_CPU_FLASH
     assert flash.numerics(case("attention", **{**shapes, "q": ((1, 64, 1, 40), "f32")})).flash_sum is None
+
+
+def test_products_that_lanes_of_float16_add_up_are_declared():
+    """Rows shorter than the lanes are added up in float64."""
+    lanes = ggml.GgmlEngine("ggml", Stub(f16_lanes=128))
+
+    def linear(width, kind="f16"):
+        return lanes.numerics(case("linear", x=((2, width), "f32"), weight=((3, width), kind)))
+
+    assert linear(128).sums == {"linear": Float16Sums(step=16)}
+    assert linear(127) is GGML_CPU and linear(256, "q8_0") is GGML_CPU and linear(256, "f32") is GGML_CPU
+    filters = case("conv2d", x=((1, 32, 4, 4), "f32"), weight=((1, 32, 3, 3), "f16"))
+    assert lanes.numerics(filters).sums == {"conv": Float16Sums(step=16)}
+    assert lanes.numerics(conv("f16")) is GGML_CPU
+
+
+def test_the_lanes_are_measured():
+    """A library that adds up float16 products in 32 lanes of float16, then the lanes."""
+
+    class Lanes(ggml.GgmlLibrary):
+        def __init__(self, lanes):
+            self._lanes = lanes
+
+        def compute(self, op, params, inputs, flash=False, direct=False):
+            terms = (inputs["x"].values() * inputs["weight"].values()).reshape(-1, self._lanes)
+            sums = np.zeros(self._lanes, np.float16 if self._lanes > 1 else np.float32)
+            for row in terms:
+                sums += row.astype(sums.dtype)
+            return sums.sum(dtype=np.float32).reshape(1, 1)
+
+    assert Lanes(32).f16_lanes == 32
+    assert Lanes(128).f16_lanes == 128
+    assert Lanes(1).f16_lanes == 0
 
 
 def test_numbers_of_types():
