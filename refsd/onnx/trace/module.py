@@ -1,5 +1,7 @@
 """A Module whose weights are a graph's initializers, and taps that name its values."""
 
+from typing import Any
+
 import numpy as np
 
 from refsd.module import Module, Taps
@@ -27,6 +29,9 @@ class TracingModule(Module):
 
     def _borrowed(self, name: str):
         return self.weight(name)
+
+    def _tap(self, name: str, y: Any) -> Any:
+        return super()._tap(name, y)
 
     def rms_norm(self, name: str, x, eps=1e-6):
         """The result has the weight's key as its tap, so the initializer is called otherwise."""
