@@ -13,9 +13,10 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
 CPU = "CPU"
-# Mesa 22.3.6's lavapipe corrupts its heap when a descriptor set that names a freed buffer is written again. There
-# buffers are kept until so many bytes have come together.
-_USES_FREED_BUFFERS = "llvmpipe"
+# With Mesa 22.3.6's lavapipe (which ggml calls llvmpipe) the heap is corrupted where graphs alternate and their
+# buffers are freed, and is not where buffers are kept. Whether lavapipe or ggml is at fault is not known. There
+# buffers are kept until they have so many bytes together.
+_KEEPS_BUFFERS = "llvmpipe"
 _KEPT = 1 << 30
 _SET_THREADS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)
 
@@ -98,7 +99,7 @@ class Backend:
         """Free the memory of a graph."""
         ggml = self.library
         self._kept.append(buffer)
-        most = _KEPT if _USES_FREED_BUFFERS in self.device.description else 0
+        most = _KEPT if _KEEPS_BUFFERS in self.device.description else 0
         if sum(map(ggml.ggml_backend_buffer_get_size, self._kept)) > most:
             for one in self._kept:
                 ggml.ggml_backend_buffer_free(one)
