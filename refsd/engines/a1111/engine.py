@@ -4,6 +4,8 @@
 
 PROFILE names the numerics under which the server computes. A server answers with bytes, so it is asked for whole
 pictures; what the API cannot ask for is refused. The weights: refsd/engines/served_pictures.py.
+
+Of these only sd-server was run. The dialect of the others is written from their documented API.
 """
 
 import base64
