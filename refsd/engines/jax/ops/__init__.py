@@ -5,7 +5,8 @@ from refsd.engines.arrays.composed import composed
 from refsd.engines.arrays.engine import Library
 from refsd.engines.jax.ops import activations, attention, convolution, layout, norms, positions, resampling
 
-# Steps of the dtype: XLA's code for float16 and bfloat16 rounds between operations, unless a function widens first.
+# Inferred from the answers: XLA's code for float16 and bfloat16 rounds between operations, unless a function widens
+# first.
 _ROUNDS = "jitted by XLA it rounds between its steps to the dtype, which no profile declares"
 _COMPOSED = (
     *("softmax", "silu", "sigmoid", "leaky_relu", "swiglu"),

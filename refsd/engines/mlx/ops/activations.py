@@ -33,7 +33,8 @@ FUNCTIONS: dict[str, Function] = {
     "swiglu": _swiglu,
     "swiglu_oai": _swiglu_oai,
 }
-# mlx/backend/cpu/simd/math.h: each step of these is a number of the dtype.
+# mlx/backend/cpu/unary_ops.h, Sigmoid: exp gives a number of the dtype, and so do the sums. That leaky_relu rounds
+# likewise is inferred from its answers.
 ROUNDED = dict.fromkeys(
     ("silu", "sigmoid", "leaky_relu"),
     "on the CPU MLX rounds between its steps to the dtype, which no profile declares",

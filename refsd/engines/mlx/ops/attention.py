@@ -40,5 +40,5 @@ def _no_attention(case: Case) -> str | None:
 
 FUNCTIONS: dict[str, Function] = {"softmax": _softmax, "attention": _attention}
 REFUSALS: dict[str, Refusal] = {"attention": _no_attention}
-# mlx/fast.cpp, the fallback of scaled_dot_product_attention.
+# Inferred from the answers: the fallback of mlx.core.fast.scaled_dot_product_attention (mlx/fast.cpp) was not read.
 ROUNDED = {"attention": "on the CPU MLX rounds scores and weights to the dtype, which no profile declares"}

@@ -52,5 +52,5 @@ FUNCTIONS: dict[str, Function] = {
     "sincos_positions": _sincos_positions,
 }
 REFUSALS: dict[str, Refusal] = {"rope": _one_axis_of_halves}
-# mlx/fast.cpp, the fallback of rope.
+# Inferred from the answers: the fallback of mlx.core.fast.rope (mlx/fast.cpp) was not read.
 ROUNDED = {"rope": "on the CPU mx.fast.rope rounds cosines and sines to the dtype, which no profile declares"}
