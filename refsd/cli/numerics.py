@@ -20,6 +20,7 @@ PROFILES = (
     "onnxruntime-cpu",
     "openvino-bf16",
     "ggml-cpu",
+    "ggml-cpu-f16-sums",
     "ggml-cpu-flash",
     "winograd-f16",
     "ggml-vulkan",
