@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from refsd.components import COMPONENTS
 from refsd.golden.case import Case
+from refsd.judges.picture import OP as PICTURE
 from refsd.numerics.errors import BadInput
 from refsd.shrinking.cropping import with_inputs
 from refsd.stages import STAGES
@@ -47,6 +48,8 @@ def _declared(case: Case) -> Mapping[str, str]:
     if case.op.startswith(_MODEL):
         arguments = COMPONENTS[case.op.removeprefix(_MODEL)].arguments
         return {name: ", ".join(argument.shape.split()) for name, argument in arguments.items()}
+    if case.op == PICTURE:
+        return {}
     texts = _TRAJECTORY if case.op == "trajectory" else STAGES[case.op].inputs
     matches = {name.rstrip("?"): _BRACKETS.fullmatch(text) for name, text in texts.items()}
     return {name: match[1] for name, match in matches.items() if match}

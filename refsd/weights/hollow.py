@@ -22,7 +22,12 @@ def hollow_module(case: Case) -> Module:
 
 
 def fits_of(case: Case) -> Mapping[str, Fit]:
-    """What the model of a case asks of sizes, parameters and inputs. Raises BadInput for an unknown family."""
+    """Return what the model of a case asks of sizes, parameters and inputs; nothing for a picture.
+
+    Raises BadInput for an unknown family.
+    """
+    if case.op.removeprefix("model/") not in COMPONENTS:
+        return {}
     return COMPONENTS[case.op.removeprefix("model/")].fits(hollow_module(case))
 
 

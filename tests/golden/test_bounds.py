@@ -148,9 +148,12 @@ def limit_of(op, numerics, params=None, **arrays):
 
 
 def test_an_exp_may_be_flushed_before_it_is_subnormal():
-    """At x = -87.31 the sigmoid is 2 % above the smallest normal number; refsd's own float32 kernel gives 0."""
+    """At x = -87.31 the sigmoid is 2 % above the smallest normal number; refsd's own float32 kernel gives 0.
+
+    Engines flush what is below 2^-125.5, 1.41 times that number.
+    """
     truth, limit = limit_of("silu", FLOAT32, x=[-87.3125, -80.0])
-    assert abs(truth[0]) < limit[0] < 1.05 * abs(truth[0]) and limit[1] < 1e-3 * abs(truth[1])
+    assert abs(truth[0]) < limit[0] < 1.45 * abs(truth[0]) and limit[1] < 1e-3 * abs(truth[1])
 
 
 def test_a_place_at_a_pixel_may_be_rounded_to_its_other_side():

@@ -72,17 +72,21 @@ def test_blocks_are_bytes_and_parameters_are_complete():
 
 @pytest.mark.parametrize("name", [SILU, "stage/noising/flow-sdcpp", TAE])
 def test_the_bound_is_where_an_element_fails(name):
-    """An error of one element just inside the bound fails by no element, one just outside does."""
+    """An error of one element just inside the bound fails by no element, one just outside does.
+
+    A model's answer that is outside by little is judged by more honest runs than the one that gave the bound.
+    """
     case = refsd.golden(name)
+    outside = 17 if name == TAE else 1.02
     for output, bound in case.bound.items():
         assert bound.shape == case.truth[output].shape
         flat = np.argmin(np.where(bound > 0, np.abs(np.log2(bound) + 20), np.inf))
         at = np.unravel_index(flat, bound.shape)
-        for factor, wrong in ((0.99, False), (1.02, True)):
+        for factor, wrong in ((0.99, False), (outside, True)):
             y = {key: np.array(t) for key, t in case.truth.items()}
             y[output][at] += factor * bound[at]
             verdict = refsd.judge(name, y)
-            assert ("1.02 times what is allowed" in verdict.reason) == wrong, verdict.reason
+            assert (f"{outside} times what is allowed" in verdict.reason) == wrong, verdict.reason
 
 
 def test_a_tighter_profile_has_a_tighter_bound():

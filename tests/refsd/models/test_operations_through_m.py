@@ -44,6 +44,11 @@ class Result(np.ndarray):
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         raise AssertionError(f"np.{ufunc.__name__} outside of the Module")
 
+    def astype(self, dtype, **how):
+        """A model that asks for float64 leaves the engine's numerics: T5's position bias and mask are added so."""
+        y = super().astype(dtype, **how)
+        return np.asarray(y) if dtype is np.float64 else y
+
 
 class Watching(Arithmetic):
     """Every operation takes plain arrays and gives a Result."""
