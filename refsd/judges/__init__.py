@@ -1,4 +1,4 @@
-"""The kinds of case. A new one is a file of this folder with a subclass of golden's Judge, and a line here."""
+"""The kinds of case. To add one, add a file with a subclass of golden's Judge, and list it in `judges` below."""
 
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Judges
@@ -10,9 +10,9 @@ from refsd.judges.trajectory import TrajectoryJudge
 
 
 def judges(model_files: ModelFiles | None = None) -> Judges:
-    """Every kind.
+    """Return the judges of all kinds of case.
 
-    model_files: gives the file of a model's recipe weights; without it, cases that need one are refused
+    model_files: model recipe, layout -> file of its weights; without it, cases that need a model are refused
     """
     return Judges(
         OperationJudge(), TrajectoryJudge(), StageJudge(), ModelJudge(model_files), PictureJudge(model_files)

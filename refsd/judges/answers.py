@@ -1,4 +1,4 @@
-"""What the outputs of a model tell before a cause is sought: whether they can be explained, and by one factor."""
+"""Prepare a model's outputs for the search for causes: are they comparable, and by which factor do they differ?"""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from refsd.golden.judge import Answer, Standard
 
 
 def comparable(standard: Standard, found: Answer) -> bool:
-    """Whether a model's outputs can be diagnosed: all are there, of one shape and finite, as the honest are."""
+    """Return True if a case with a model has outputs to diagnose: all there, finite, of the truth's shape."""
     case, truth = standard.case, standard.truth
     same = all(name in found and found[name].shape == y.shape for name, y in truth.items())
     same = same and truth.keys() <= standard.honest.keys()
@@ -15,13 +15,13 @@ def comparable(standard: Standard, found: Answer) -> bool:
 
 
 def scene_of(standard: Standard, found: Answer) -> Scene:
-    """The outputs, each measured in units of its truth's root mean square, or of 1 where that is 0."""
+    """Return the Scene of the outputs. Errors are in units of the truth's RMS, or of 1 where that is 0."""
     truth = standard.truth
     size = {name: float(np.sqrt(np.mean(y**2))) or 1.0 for name, y in truth.items()}
     return Scene(found, truth, standard.honest, size)
 
 
 def factor(found: Answer, truth: Answer) -> float:
-    """The factor that brings the truth nearest to what was found; 1 where there is none."""
+    """Return the factor that best scales the truth to the found outputs (least squares); 1 if there is none."""
     y, t = (np.concatenate([np.ravel(of[name]).astype(np.float64) for name in truth]) for of in (found, truth))
     return float(y @ t / (t @ t)) if t.any() and y @ t else 1.0

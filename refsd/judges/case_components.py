@@ -1,4 +1,4 @@
-"""The component that a case of a model asks for, with its weights."""
+"""Load the model component that a case asks for, with its weights."""
 
 from typing import Any
 
@@ -21,9 +21,9 @@ def component_of(case: Case) -> str:
 
 
 class Components:
-    """Load the component of one case after the other; the last model's file stays open.
+    """Loads the component of each case; the file of the last model stays open.
 
-    model_files: gives the file of a model's recipe weights
+    model_files: model recipe, layout -> file of its weights
     """
 
     def __init__(self, model_files: ModelFiles | None):
@@ -33,11 +33,11 @@ class Components:
     def __call__(
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
     ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
-        """Return the case's component, its inputs' values, and its parameters. Raises BadInput without a model."""
+        """Return the case's component, input values and parameters. Raises BadInput if it needs a missing model."""
         values = {name: tensor.values() for name, tensor in inputs.items()}
         name = component_of(case)
         if COMPONENTS[name].part is None:
-            # A block's case brings its weights among its inputs, under their key names.
+            # The case of a block has its weights among its inputs, under their key names.
             weights = {key: tensor for key, tensor in inputs.items() if "." in key}
             return Module(weights, arithmetic), {k: v for k, v in values.items() if "." not in k}, case.params
         if case.model is None or self._model_files is None:

@@ -1,4 +1,4 @@
-"""The operations at a wrong tap, cut out of their model: cases of them alone, on the engine's own inputs."""
+"""Cut the operations at a wrong tap out of their model: one case per operation, on the engine's own inputs."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ from refsd.numerics.tensor import StoredTensor
 
 
 def operations_at(judge: Judge, answered: Answered) -> list[GivenCase]:
-    """The operations between the first wrong tap of an answer and the engine's tap before it, the last first.
+    """Return a case for each operation between the first wrong tap and the engine's tap before it, last first.
 
-    Each has the inputs that the engine's own earlier taps give it. Empty where no tap is wrong, or where an
-    operation has no page of its own.
+    The inputs of each follow from the engine's own earlier taps. Operations without a page in golden/operations
+    are left out. Empty if no tap is wrong.
     """
     if not isinstance(judge, ModelJudge) or not answered.examined.wrong:
         return []
@@ -31,7 +31,7 @@ def operations_at(judge: Judge, answered: Answered) -> list[GivenCase]:
 
 
 def _with_stored_weight(call: Call, weights: Mapping[str, StoredTensor], tap: str) -> Call:
-    """The call with its weight as the model's file stores it, where a layer gives the tap."""
+    """Return the call with its weight as stored in the model's file, if the tap is the output of a layer."""
     own, there = call.inputs.get("weight"), weights.get(f"{tap}.weight")
     if own is None or there is None or not np.array_equal(np.asarray(there.values(), np.float32), own.values()):
         return call
@@ -45,5 +45,5 @@ def _case(call: Call, name: str) -> GivenCase:
 
 
 def _copied(tensor: StoredTensor) -> StoredTensor:
-    """The tensor in memory: weights lie in a mapped file."""
+    """Copy a tensor into memory: weights are views of a memory-mapped file."""
     return tensor._replace(data=np.array(tensor.data))

@@ -1,8 +1,8 @@
-"""The reference, going the engine's way: each operation is judged on what the engine itself put into it.
+"""Run the reference on the engine's taps, so that each operation is judged on the engine's own inputs.
 
-Where an engine gave an intermediate result, the reference goes on with that in place of its own. So what stands
-beside a tap is what the operations since the taps before it should have made of the engine's own numbers: nothing
-is inherited, and a wrong operation is wrong by all that it errs, beside the rounding of that operation alone.
+Where the engine gave an intermediate result (a "tap"), the reference continues with it instead of its own. A tap
+is thus compared with what the operations since the previous tap should make of the engine's numbers. Earlier
+errors do not carry over: the error at a tap is that of these few operations alone.
 """
 
 import functools
@@ -21,10 +21,11 @@ Answer = Mapping[str, np.ndarray]
 
 
 class Segment(NamedTuple):
-    """The calls of operations between a tap and the one before it. first, last: of Observed's; the last is not one.
+    """The calls of operations between a tap and the one before it.
 
-    ops:   their operations
-    loss:  what an honest float32 engine may lose in them, as a share of the result's RMS
+    first, last: their range in Observed's count of calls; last is exclusive
+    ops:         their operations
+    loss:        the largest error of an honest float32 engine in one of them, relative to the result's RMS
     """
 
     first: int
@@ -34,28 +35,29 @@ class Segment(NamedTuple):
 
 
 def as_shaped(found: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """An engine's tap in the reference's shape, if it has as many elements: axes may be split or joined."""
+    """Reshape an engine's tap to the reference's shape if the sizes are equal: axes may be split or joined."""
     return found.reshape(shape) if found.size == math.prod(shape) else found
 
 
 class Reached(Exception):
-    """The tap that was wanted has been computed."""
+    """Ends a run early: the requested tap has been computed."""
 
 
 class Following(ShownTaps):
-    """What the reference makes of an engine's taps; and the way between them.
+    """The reference's taps when it continues from an engine's taps, and the operations between them.
 
-    label:      for the line on stderr
+    label:      text of the status line on stderr
     found:      the engine's taps
-    arithmetic: the reference's
-    until:      the tap with which the run ends, by Reached; None: the model's end
-    given:      the engine's taps that nobody asks for, as an earlier run shaped them, for `Passing`
-    right:      the run without a change, which kept its inputs: `Passing` takes its products of equal inputs
-    keeps:      whether the inputs of products are kept
+    arithmetic: the reference's; records the operations in `segments`
+    until:      the tap at which the run ends, by raising Reached; None: run to the model's end
+    given:      engine taps whose own value is not needed, in the reference's shape: `Passing` skips their layers
+    right:      a run without a change and with `keeps`: `Passing` reuses its products where inputs are equal
+    keeps:      True to keep the inputs of products
 
-    shaped: the engine's taps that the reference went on with
-    inputs: of products, by their taps
-    taken:  the taps that are the right run's
+    segments: tap -> the operations that lead to it
+    shaped:   the engine's taps with which the reference continued
+    inputs:   tap -> input of the product
+    taken:    taps whose values were reused from `right`
     """
 
     def __init__(
@@ -78,12 +80,12 @@ class Following(ShownTaps):
         self._first = 0
 
     def next_given(self, name: str) -> np.ndarray | None:
-        """What stands in `given` for the tap that is recorded next under this name."""
+        """Return the value in `given` of the tap that is recorded next under this name; None if there is none."""
         name = self._next(name)
         return None if name == self._until else self._given.get(name)
 
     def product_of(self, name: str, x: np.ndarray) -> np.ndarray | None:
-        """The product of x that is recorded next under this name, if the right run has it."""
+        """Return the right run's product for this name if its input was x; None if not."""
         name = self._next(name)
         if self._keeps:
             self.inputs[name] = x
@@ -114,14 +116,14 @@ class Following(ShownTaps):
         return np.array(given, value.dtype)
 
     def rest(self) -> Segment:
-        """The calls since the engine's last tap."""
+        """Return the calls since the engine's last tap."""
         assert self._arithmetic is not None
         ops, losses = self._arithmetic.ops[self._first :], self._arithmetic.losses[self._first :]
         return Segment(self._first, self._first + len(ops), tuple(ops), max(losses, default=0.0))
 
 
 class Passing(Module):
-    """A module that computes neither a layer in whose place a Following puts a tap, nor a product twice."""
+    """A Module that skips layers whose output a Following replaces, and products that the right run has."""
 
 
 def _passing(method: str) -> Callable[..., Any]:
@@ -143,7 +145,7 @@ def _passing(method: str) -> Callable[..., Any]:
     return answer
 
 
-# Layers that no change to another operation changes.
+# Layers whose result depends only on their input: a change to another operation leaves them as they are.
 _PRODUCTS = ("linear", "text_projection", "conv2d")
 _LAYERS = (
     "linear",

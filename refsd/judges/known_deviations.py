@@ -1,4 +1,4 @@
-"""Known deviations of engines as causes: the fewest of them that explain an answer for which none is declared."""
+"""Explain an answer by known deviations that the engine does not declare: find the fewest that suffice."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Deviations = tuple[Deviation, ...]
 class Noting(Arithmetic):
     """Arithmetic that notes which known deviations would change a parameter of its operations.
 
-    met: these, in the order in which the operations come
+    met: these deviations, in the order of the operations
     """
 
     def __init__(self, numerics: Numerics):
@@ -31,10 +31,10 @@ class Noting(Arithmetic):
 
 
 def explaining(met: Deviations, explains: Callable[[Deviations], bool]) -> list[str]:
-    """The causes in words: each deviation that explains the answer alone, else the fewest that do so together.
+    """Return the causes in words: each deviation that alone explains the answer, else a smallest set that does.
 
     met:      deviations that make a difference to the case
-    explains: whether the reference with these deviations agrees with the engine
+    explains: deviations -> True if the reference with them agrees with the engine
     """
     alone = [deviation for deviation in met if explains((deviation,))]
     if alone or len(met) < 2 or not explains(met):

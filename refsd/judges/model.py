@@ -1,4 +1,4 @@
-"""Models' components as a kind of case: answered by refsd's models, located by their taps."""
+"""Judge cases of model components: refsd's models give the truth, and taps locate an error."""
 
 import functools
 import itertools
@@ -35,21 +35,22 @@ from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORC
 
 # Precisions that an engine may compute in without declaring it.
 _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
-# Of honest runs with random roundings, where a tap or an output would be wrong without them; an output only if it
-# has at most so many times what is allowed.
+# Number of honest runs with random roundings; they are made where a tap fails without them, or where an output
+# exceeds its limit by at most the factor _NEARLY.
 _SCATTERED_RUNS = 8
 _NEARLY = 16.0
-# Seconds of CPU that the search for the cause of one answer may take, at its first wrong tap and by its outputs.
+# CPU seconds for the search for the cause of one answer: one search at its first wrong tap, one by its outputs.
 _SEARCH = 24.0
-# Wrong taps, the first, of which these runs are kept to judge projections by: so many, as long as they take no more
-# than all taps do, or so many bytes if that is more; the first in any case.
+# The errors of these runs are kept for the first wrong taps, to judge projections by: for at most _SCATTERED_TAPS
+# taps, in at most as much memory as all taps need, or _SCATTERED_BYTES if that is more. The first is always kept.
 _SCATTERED_TAPS = 20
 _SCATTERED_BYTES = KEPT
 
 
 class ModelJudge(Judge):
-    """
-    model_files: gives the file of a model's recipe weights; without it, cases that need one are refused
+    """Judges cases of model components.
+
+    model_files: model recipe, layout -> file of its weights; without it, cases that need a model are refused
     """
 
     def __init__(self, model_files: ModelFiles | None = None):
@@ -72,18 +73,18 @@ class ModelJudge(Judge):
     def tapped(
         self, case: Case, inputs: Inputs, arithmetic: Arithmetic, taps: Taps | None
     ) -> dict[str, np.ndarray]:
-        """The answer; blocks and operations on the way go to `taps`. Raises BadInput for what does not fit."""
+        """Return the answer; record blocks and operations in `taps`. Raises BadInput if the case does not fit."""
         with one_answer(arithmetic.numerics):
-            # As much of the model is kept expanded as an eighth of the memory holds.
+            # Expanded weights stay cached in up to an eighth of the memory.
             m, values, params = self._module(case, inputs, arithmetic, WeightCache(memory() // 8))
             m.taps = taps
             return forward(component_of(case), m, values, params, case.name)
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
-        """A stored truth is in the order of names, the honest run in that of computation.
+        """Measure the outputs in the order of computation: a stored truth is sorted by name, the honest run is not.
 
-        A single honest run says little of what another may lose in a few numbers, as a channel of a tiny latent
-        has: an output that nearly passes is measured again, in units of some runs with random roundings.
+        One honest run is a poor estimate where an output has few numbers, as a channel of a tiny latent has. So an
+        output that nearly passes is measured again, in units of several runs with random roundings.
         """
         measured = self._beside_one_run(standard, found)
         for i, m in enumerate(measured):
@@ -93,7 +94,7 @@ class ModelJudge(Judge):
         return measured
 
     def _beside_one_run(self, standard: Standard, found: Answer) -> list[Metrics]:
-        """Causes are tried by this, the sharper rule."""
+        """Measure the outputs against the single honest run: the stricter rule, by which causes are tried."""
         names = sorted(standard.truth, key=list(standard.honest).index)
         outputs = [self._output(standard, found, name) for name in names]
         return outputs + not_asked_for(found, standard.truth)
@@ -103,7 +104,7 @@ class ModelJudge(Judge):
         return measure(name, found.get(name), y, standard.honest[name], None, channel_axis(y), spread=spread)
 
     def _scattered_outputs(self, standard: Standard) -> Answer:
-        """Outputs of a small model -> the RMS error of each number over some runs with random roundings."""
+        """Return the RMS error of each output element over runs with random roundings; for small models only."""
         case, inputs, _, _, numerics, deviations = standard
         key = case, numerics, deviations
         if self._scattered is None or self._scattered[0] != key:
@@ -115,7 +116,7 @@ class ModelJudge(Judge):
         return self._scattered[1]
 
     def limits(self, standard: Standard) -> Answer:
-        """The same for each element of an output: no bound is derived, the honest run's errors give it."""
+        """Return one limit per output, the same for all elements: it comes from the honest run's errors."""
         return {
             m.output: np.full(m.shape, criteria(m)[0].allowed * m.limit)
             for m in self.measure(standard, standard.honest)
@@ -129,7 +130,7 @@ class ModelJudge(Judge):
         return self._changed(case, inputs, mutant.change, FLOAT32)
 
     def asks_for_taps(self, case: Case) -> bool:
-        """True if the taps of one float64 run take at most an eighth of the memory."""
+        """Return True if the taps of one float64 run take at most an eighth of the memory."""
         return case.model is None or case.model.tiny or bytes_of_taps(case.model, case) <= memory() // 8
 
     def reference_taps(self, case: Case, inputs: Inputs) -> Answer:
@@ -185,9 +186,9 @@ class ModelJudge(Judge):
         ops: set[str],
         right: Following,
     ) -> dict[str, Answer]:
-        """What small changes make of the engine's taps, in float64: of those that may concern these operations.
+        """Return change -> taps in float64 with that change, for the changes that may concern these operations.
 
-        Without the taps that no change moves, because their inputs are those of the right run.
+        Taps that a change cannot move, because their inputs equal the right run's, are left out.
         """
         concerned = {name: change for name, (of, change) in operations.PROJECTED.items() if not of.isdisjoint(ops)}
         return {
@@ -207,10 +208,11 @@ class ModelJudge(Judge):
         given: Answer,
         kept: Mapping[str, list[np.ndarray]] = MappingProxyType({}),
     ) -> Answer:
-        """The RMS error of each element over some runs with random roundings, between one tap and the next.
+        """Return the RMS error of each element, between one tap and the next, over runs with random roundings.
 
-        truths: of the taps that are asked for; given: other taps of the engine, as the reference shapes them
-        kept:   tap -> where the errors of each run are put
+        truths: the truth of each tap that is asked for
+        given:  the engine's other taps, in the reference's shape
+        kept:   tap -> list to which the errors of each run are appended
         """
         squares = {name: np.zeros(y.shape) for name, y in truths.items()}
         of_calls: list[np.ndarray] = []
@@ -235,7 +237,7 @@ class ModelJudge(Judge):
         return self.place(standard, found, tap).describe()
 
     def place(self, standard: Standard, found: Answer, tap: str) -> Place:
-        """The surroundings of a tap (or output) of the engine's. found: as for `trace`"""
+        """Return the surroundings of an engine's tap or output. found: as for `trace`"""
         case, inputs, numerics = standard.case, standard.inputs, standard.numerics
         until = None if tap in standard.truth else tap
         observed = Observed(numerics)
@@ -271,12 +273,13 @@ class ModelJudge(Judge):
         right: Following | None = None,
         keeps: bool = False,
     ) -> tuple[Following, Answer]:
-        """What the reference, or the reference with a bug, makes of an engine's taps; and its outputs.
+        """Run the reference, with or without a bug, from an engine's taps. -> its taps, its outputs
 
-        until:  the only tap that is kept, with which the run ends: then without outputs
-        change: a bug; where it makes no difference nothing is returned
-        given:  taps that nobody asks for, as the reference shapes the engine's: their layers are not computed
-        right:  an earlier run that kept its inputs (`keeps`): its products of equal inputs are not computed again
+        until:  the only tap to keep, at which the run ends without outputs; None: run to the end
+        change: a bug; there are no outputs if it makes no difference
+        given:  engine taps whose own value is not needed, in the reference's shape: their layers are skipped
+        right:  an earlier run with `keeps`: its products are reused where the inputs are equal
+        keeps:  True to keep the inputs of products
         """
         label = f"{case.op} in {arithmetic.numerics.name}"
         observed = arithmetic if isinstance(arithmetic, Observed) else None
@@ -303,11 +306,11 @@ class ModelJudge(Judge):
             return taps, change.outputs(y) or {}
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """The causes that explain an engine's answer, by the rule of golden/explanation.py.
+        """Return the causes that explain an engine's answer, by the rule of golden/explanation.py.
 
-        Tried in turn, until something explains it or the time is over: one factor on the whole answer, a precision
-        that the engine does not declare, each known bug everywhere, known deviations of engines, each known bug of
-        weights in one block alone. For models of full size only the deviations: each attempt takes seconds.
+        Tries in turn, until something explains it or time is up: one factor on the whole answer, a precision that
+        the engine does not declare, each known bug everywhere, known deviations of engines, each known bug of
+        weights in a single block. On full-size models, where each attempt takes seconds, only the deviations.
         """
         end = time.process_time() + _SEARCH
         case, inputs, truth, honest, numerics, _ = standard
@@ -344,9 +347,9 @@ class ModelJudge(Judge):
         return known or self._known(standard, found, in_each_block(self.axes_of_weights(case, inputs)), end)
 
     def _known(self, standard: Standard, found: Answer, mutants: Iterable[Mutant[Change]], end: float) -> list[str]:
-        """Those known bugs that explain the outputs, the likeliest first; none where the outputs conform.
+        """Return the known bugs that explain the outputs, the likeliest first; none if the outputs conform.
 
-        end: of the search, in seconds of this process
+        Only for tiny models. end: when the search stops, in CPU seconds of this process
         """
         case, inputs, _, _, numerics, _ = standard
         small = case.model is not None and case.model.tiny
@@ -365,12 +368,12 @@ class ModelJudge(Judge):
         return scene.nearest(suspects)
 
     def axes_of_weights(self, case: Case, inputs: Inputs) -> dict[str, int]:
-        """How many axes each weight of the case's component has."""
+        """Return the number of axes of each weight of the case's component."""
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
         return {name: len(tensor.shape) for name, tensor in weights.items()}
 
     def _changed(self, case: Case, inputs: Inputs, change: Change, numerics: Numerics) -> Answer | None:
-        """The reference's answer with a bug; None where the bug makes no difference."""
+        """Return the reference's answer with a bug; None if the bug makes no difference."""
         with one_answer(numerics):
             m, values, params = self._module(case, inputs, change.arithmetic(numerics))
             wrong = change.inputs(values)

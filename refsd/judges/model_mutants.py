@@ -1,6 +1,6 @@
-"""Known bugs of whole models, each as a change of the reference: to test the cases with, and to name an engine's.
+"""Known bugs of whole models, each a change to the reference: they test the cases, and name an engine's bug.
 
-What is wrong with weights, inputs or operations is tried on the reference as it is written; no model knows of it.
+A change wraps weights, inputs, operations or outputs from outside; the models' code has no hooks for it.
 """
 
 import contextlib
@@ -19,22 +19,23 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
 Inputs = Mapping[str, np.ndarray]
-# The name of a weight -> the one that is taken for it; its values -> what they are taken for. None: it is right.
+# Weight name -> name of the weight used instead; name and values -> values used instead. None: unchanged.
 Renamed = Callable[[str], str | None]
 Revalued = Callable[[str, np.ndarray], np.ndarray | None]
 
-# A weight within a numbered block; the block.
+# A weight within a numbered block; group 1 is the block.
 _NUMBERED = re.compile(r"(.*?\.\d+)\.")
 
 
 class Change(NamedTuple):
-    """
+    """A bug, as a change to the reference.
+
     arithmetic: the operations, some of them wrong
-    inputs:     the inputs -> wrong ones; None: the bug makes no difference
-    rename:     which weight is taken for which
-    revalue:    what a weight's values are taken for
-    outputs:    the outputs -> wrong ones; None: the bug makes no difference
-    replaced:   (a model's page, name of a function, what stands for it), while the model runs
+    inputs:     inputs -> wrong inputs; None: the bug makes no difference
+    rename:     swaps one weight for another
+    revalue:    changes a weight's values
+    outputs:    outputs -> wrong outputs; None: the bug makes no difference
+    replaced:   (model's module, function's name, replacement): patched in while the model runs
     """
 
     arithmetic: type[Arithmetic] = Arithmetic
@@ -46,7 +47,7 @@ class Change(NamedTuple):
 
     @contextlib.contextmanager
     def in_models(self) -> Iterator[None]:
-        """While it lasts, the models' pages have the functions that are replaced."""
+        """Patch the replaced functions into the models' modules until the context ends."""
         right = [(page, name, getattr(page, name)) for page, name, _ in self.replaced]
         try:
             for page, name, wrong in self.replaced:
@@ -57,7 +58,7 @@ class Change(NamedTuple):
                 setattr(page, name, function)
 
     def within(self, prefix: str) -> "Change":
-        """The change to those weights alone whose names begin so."""
+        """Return the change restricted to weights whose names start with `prefix`."""
         rename, revalue = self.rename, self.revalue
         return self._replace(
             rename=rename and (lambda name: rename(name) if name.startswith(prefix) else None),
@@ -77,7 +78,7 @@ def _buckets(change: Callable[..., np.ndarray]) -> Change:
 
 
 def _buckets_of_a_decoder(distance, buckets, most):
-    """All buckets for keys before the query; those after it are at distance 0."""
+    """T5 decoder's buckets: all for keys before the query; keys after it count as distance 0."""
     before = np.minimum(np.asarray(distance), 0)
     return _BUCKET(before, 2 * buckets, most)
 
@@ -101,7 +102,7 @@ _ADDED_TWICE = Change(replaced=((components_unet, "controlnet", _twice),))
 
 
 def _memory(*axes: int) -> Callable[[Inputs], Inputs | None]:
-    """Outputs of four axes written in another order of axes and read in their own."""
+    """4-D outputs written to memory in another order of axes, and read in the right one."""
 
     def changed(outputs):
         if not any(y.ndim == 4 for y in outputs.values()):
@@ -137,7 +138,7 @@ _MODULATION = ("mod.lin", "adaLN_modulation.0", "adaLN_modulation.1", "modulatio
 
 
 def _swap_modulation(name: str, values: np.ndarray) -> np.ndarray | None:
-    """The first chunk and the second: shift and scale, or Z-Image's scale and gate."""
+    """Swap the first two chunks: shift and scale, or Z-Image's scale and gate."""
     module = name.rpartition(".")[0]
     if not module.endswith(_MODULATION):
         return None
@@ -154,7 +155,7 @@ def _chunks(name: str) -> int:
 
 
 def _order_of_qkv(*order: int) -> Revalued:
-    """The thirds of a weight in which q, k and v stand, in another order."""
+    """Reorder the thirds of a fused qkv weight."""
 
     def reordered(name, values):
         fused = name.rpartition(".")[0].endswith("qkv")
@@ -189,7 +190,7 @@ def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
 
 
 def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
-    """A change of what has three channels."""
+    """Change the tensors with three channels: pictures."""
 
     def changed(tensors):
         met = {name: change(x) for name, x in tensors.items() if x.ndim == 4 and x.shape[1] == 3}
@@ -199,7 +200,7 @@ def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], 
 
 
 def _of_thousand(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
-    """A change of times that are numbers of steps, not shares of the noise."""
+    """Change timesteps of 0..1000; leave those of 0..1, which are shares of the noise."""
 
     def changed(inputs):
         t = inputs.get("timesteps")
@@ -306,7 +307,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
 
 
 class ChangedWeights(Mapping[str, StoredTensor]):
-    """A component's weights with a bug. `met` counts those that it changed."""
+    """A component's weights with a bug. `met` counts the accesses that it changed."""
 
     def __init__(self, weights: Mapping[str, StoredTensor], change: Change):
         self._weights, self._change, self.met = weights, change, 0
@@ -334,7 +335,7 @@ class ChangedWeights(Mapping[str, StoredTensor]):
 
 
 def in_each_block(names: Iterable[str]) -> Iterator[Mutant[Change]]:
-    """Each bug of weights, in each numbered block alone. names: of the weights"""
+    """Yield each known bug of weights, restricted to one numbered block at a time. names: of the weights"""
     blocks = dict.fromkeys(match[1] for match in map(_NUMBERED.match, names) if match)
     for name, change in MUTANTS:
         if change.of_weights:

@@ -1,7 +1,7 @@
-"""The operations inside a model, one call at a time: which they are, and what a known bug in one of them gives.
+"""Observe the operations inside a model, one call at a time, and try known bugs in one of them.
 
-A call is told as the case that its page of golden/operations declares, so that a page's known bugs can be tried on
-the very tensors that it met inside a model.
+Each call is expressed as a case of its page in golden/operations, so that the page's known bugs can be tried on
+the tensors that the operation received inside the model.
 """
 
 import functools
@@ -25,9 +25,11 @@ Arguments = Mapping[str, Any]
 
 
 class Call(NamedTuple):
-    """
-    op:     the operation's page
-    inputs: its arguments; params: and its parameters
+    """One call of an operation.
+
+    op:     its page in golden/operations
+    inputs: its tensors
+    params: its other parameters
     """
 
     op: str
@@ -40,18 +42,18 @@ class Call(NamedTuple):
         return OPERATIONS[self.op].mutants
 
     def wrong(self, mutant: Mutant) -> np.ndarray | None:
-        """What the bug gives, in float32; None where it makes no difference, or does not fit."""
+        """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
         op = OPERATIONS[self.op]
         with np.errstate(all="ignore"):
             return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
 
     def unlisted(self, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Bugs that the operation's page does not list. found: the engine's answer"""
+        """Yield (bug, result) for bugs that the operation's page does not list. found: the engine's answer"""
         op = OPERATIONS[self.op]
         yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found)
 
     def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        """What the operation gives where one of its inputs is another tensor, or an equal part of one.
+        """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.
 
         tensors: name -> values, the likeliest first
         """
@@ -72,11 +74,11 @@ class Call(NamedTuple):
                     yield f"{argument} is read from {part}{name}: what lies between is left out", wrong
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
-        """The operation in lower precisions than the declared."""
+        """Yield (bug, result) for precisions lower than the declared one."""
         yield from in_precisions(OPERATIONS[self.op], self.inputs, self.params, declared)
 
     def with_weights(self, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-        """What other weights of the same shape give, in float32. bias: None keeps the own."""
+        """Return the result with other weights of the same shape, in float32. bias: None keeps the call's own."""
         others = {"weight": weight} | ({} if bias is None else {"bias": bias})
         op, inputs = (
             OPERATIONS[self.op],
@@ -86,11 +88,12 @@ class Call(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """
-    op:     the page that declares what a method of Arithmetic computes
-    inputs: argument of the method -> of the page
-    params: names that both have
-    terms:  arguments -> how many terms the longest sum behind an element has
+    """How a method of Arithmetic maps to its page in golden/operations.
+
+    op:     the page
+    inputs: argument of the method -> input of the page
+    params: parameters, of the same name in both
+    terms:  arguments -> number of terms in the longest sum of an element
     """
 
     op: str
@@ -153,10 +156,10 @@ _ROWS = {
 
 
 def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensor in this shape; or its thirds and the like, along the last axis, of which each has that size."""
+    """Yield (phrase, values): the tensor in this shape, or its equal parts of that size along the last axis."""
     size = math.prod(shape)
     if y.ndim == 4 and y.size == size and len(shape) > 2 and shape[1] == math.prod(y.shape[2:]):
-        # A picture's pixels as tokens.
+        # Pixels of a picture, read as tokens.
         tokens = np.asarray(y, np.float32).reshape(*y.shape[:2], -1).swapaxes(1, 2)
         yield "", np.ascontiguousarray(tokens).reshape(shape)
     if not size or not y.ndim or y.size % size or y.shape[-1] % (y.size // size):
@@ -170,13 +173,13 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
 
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
-# Method -> Numerics.sums' name of its products.
+# Method -> key of its products in Numerics.sums.
 _SUMS = {"linear": "linear", "text_projection": "linear", "conv2d": "conv", "attention": "attention"}
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 
 def call_of(method: str, arguments: Arguments) -> Call | None:
-    """The call as its page declares it; None where the page asks for something else."""
+    """Return the call in the terms of its page; None if the page cannot express it."""
     row = _ROWS[method]
     if method == "apply":
         name, arrays = arguments["kernel"].__name__, arguments.get("arrays", ())
@@ -200,17 +203,17 @@ def call_of(method: str, arguments: Arguments) -> Call | None:
 
 
 class Observed(Arithmetic):
-    """Arithmetic that counts its calls, and may answer one of them by somebody else.
+    """Arithmetic that records its calls, and can replace the result of one of them.
 
-    A sum of K terms of random signs, added one by one, loses at most u sqrt(K/2) of its RMS, u being 2^-24: after
-    k terms it has grown to sqrt(k), and each addition loses at most u of that, at random. Sums in blocks, or of
+    A sum of K terms of random signs, added one by one, loses at most u sqrt(K/2) of its RMS, where u = 2^-24: after
+    k terms it has grown to sqrt(k), and each addition loses at most u of that, at random. Sums in blocks, or in
     several lanes, lose less; an engine may add in any order.
 
     ops:     the operation of each call
-    losses:  and what an honest float32 engine may lose in it, as a share of the result's RMS; of norms only where
-             nothing is put in place of a call
-    at:      the call that is shown to `instead`
-    instead: call -> its answer, or None: the right one
+    losses:  what an honest float32 engine may lose in each call, as a share of the result's RMS. The loss of a norm
+             comes from its own bound, but only if `instead` is None
+    at:      index of the call that is shown to `instead`
+    instead: call -> its replaced result; None: compute the right one
     """
 
     def __init__(self, numerics, deviations=(), at: int = -1, instead: Callable[[Call], Any] | None = None):
@@ -220,24 +223,24 @@ class Observed(Arithmetic):
         self._at, self._instead = at, instead
         self._inside = False
         self._measures = instead is None
-        # An engine with nothing rounded between operations, which sums as the declared one.
+        # An engine that rounds nothing between operations, and sums as the declared one does.
         factors = {"conv" if op == "conv" else "products": "f16" for op in numerics.sums}
         self.float32 = replace(
             FLOAT32, one_pass=numerics.one_pass, logistic=numerics.logistic, sums=numerics.sums, **factors
         )
-        # Float16's half unit, where sums accumulate in it; their roundings are fewer by their steps.
+        # Half a unit of float16, for sums that accumulate in it; longer steps round less often.
         self._summed = {op: 2.0**-11 / math.sqrt(how.step) for op, how in numerics.sums.items()}
         self._angles: list[tuple[np.ndarray, dict[str, Any]]] = []
 
     def rope_angles(self, ids, axes_dim, theta):
-        """The angles; what they were made of is remembered for the page of RoPE, which asks for it."""
+        """Return the angles, and remember their arguments: the page of RoPE takes these instead of angles."""
         angle = super().rope_angles(ids, axes_dim, theta)
         made_of = {"ids": np.asarray(ids), "axes_dim": tuple(axes_dim), "theta": theta}
         self._angles.append((np.asarray(angle), made_of))
         return angle
 
     def _with_ids(self, method: str, arguments: Arguments) -> Arguments:
-        """RoPE's arguments, with what its angles were made of: at once, or in two pieces one behind the other."""
+        """Add the angles' arguments to RoPE's; the angles may be two results concatenated along the tokens."""
         angle = np.asarray(arguments["angle"])
         for one, made_of in self._angles:
             if np.array_equal(one, angle):
@@ -251,7 +254,7 @@ class Observed(Arithmetic):
         return arguments
 
     def observe(self, method: str, right: Callable[[], np.ndarray], arguments: Arguments) -> np.ndarray:
-        """Answer a call of `method`. What an operation calls in its turn is a part of it."""
+        """Answer a call of `method`. Calls that an operation makes itself are not counted."""
         if self._inside:
             return right()
         self.ops.append(_ROWS[method].op if method != "apply" else arguments["kernel"].__name__)
@@ -274,12 +277,12 @@ class Observed(Arithmetic):
         return y
 
     def pass_over(self, method: str) -> None:
-        """Count a call that is not computed, for nobody asks what it gives."""
+        """Count a call that is skipped because its result is not needed."""
         self.ops.append(_ROWS[method].op)
         self.losses.append(0.0)
 
     def _norms_loss(self, call: Call | None, y: np.ndarray) -> float:
-        """By the operation's own bound: a mean far from zero costs digits of the variance."""
+        """Return the loss from the operation's own bound: a mean far from zero costs digits of the variance."""
         assert call is not None
         op, size = OPERATIONS[call.op], float(np.sqrt(np.mean(np.square(y, dtype=np.float64))))
         spread = op.bound_of(self.float32, call.inputs, call.params, y).spread

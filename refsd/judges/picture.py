@@ -1,8 +1,8 @@
-"""Whole pictures as a kind of case: a prompt and settings, answered with the picture's bytes.
+"""Judge cases of whole pictures: a prompt and settings, answered with the picture's bytes.
 
 The parameters are those of refsd.pipelines.settings.Settings (one picture, no input pictures), and:
 
-    first_noise   an engine of refsd.samplers.conventions.CARDS that scales a UNet's first noise in its own way
+    first_noise   an engine of refsd.samplers.conventions.CARDS: scale a UNet's first noise as this engine does
 """
 
 import math
@@ -37,21 +37,21 @@ PIXELS = "pixels"
 FIRST_NOISE, DEFAULT_NOISE = "first_noise", "sdcpp"
 Params = dict[str, Any]
 
-# Settings that a picture case may have; each of the others needs a file, or draws more than one picture.
+# Settings that a picture case may have; all others need a file, or draw more than one picture.
 SETTINGS = (
     *("prompt", "negative_prompt", "width", "height", "steps", "cfg_scale", "sampler", "schedule", "rng"),
     *("clip_skip", "eta", "sigmas", "seed"),
 )
-# Seconds in which known bugs are tried; each costs a picture.
+# Seconds for trying known bugs; each trial draws a picture.
 _SEARCH = 240.0
-# Half a level, and a little for the float32 arithmetic that makes the byte.
+# Half a level, and a little for float32 arithmetic in the conversion to bytes.
 _BYTE = 0.5 + 2**-10
 
 
 class PictureJudge(Judge):
-    """Truth and honest run are pictures before they become bytes, which moves each by half a level at most.
+    """Judges pictures. Truth and honest run stay unrounded; a byte is off by half a level at most.
 
-    model_files: gives the file of a model's recipe weights; without it, cases that need one are refused
+    model_files: model recipe, layout -> file of its weights; without it, cases that need a model are refused
     """
 
     def __init__(self, model_files: ModelFiles | None = None):
@@ -92,7 +92,7 @@ class PictureJudge(Judge):
         return self._drawn(case.model, {**case.params, **mutant.change}, Arithmetic(FLOAT32))
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """The first known bug with which the reference agrees with the picture."""
+        """Return the first known bug with which the reference reproduces the picture."""
         case, until = standard.case, time.monotonic() + _SEARCH
         y = found.get(PIXELS)
         if y is None or y.shape != standard.truth[PIXELS].shape:
@@ -104,7 +104,7 @@ class PictureJudge(Judge):
             if time.monotonic() > until:
                 break
             right = self._drawn(case.model, {**case.params, **mutant.change}, Arithmetic(FLOAT32))[PIXELS]
-            # The honest run of a picture with the bug is not drawn; the case's tells how far roundings go.
+            # To save a second drawing, take the rounding errors of the honest run without the bug.
             near = np.clip(right + standard.honest[PIXELS] - standard.truth[PIXELS], 0, 255)
             if _agrees(y, right, near):
                 return [mutant.name]
@@ -126,7 +126,7 @@ def _measured(found: np.ndarray | None, truth: np.ndarray, honest: np.ndarray) -
 
 
 def _bound(truth: np.ndarray, honest: np.ndarray) -> Bound:
-    """Half a level for the byte, and four times what the honest run errs at most: sums may be in another order."""
+    """Half a level for the byte, plus 4 times the honest run's largest error: engines sum in other orders."""
     error = honest - truth
     limit = _BYTE + 4 * float(np.abs(error).max())
     spread = math.sqrt(1 / 12 + float(np.mean(error**2)))
@@ -138,7 +138,7 @@ def _agrees(found: np.ndarray, truth: np.ndarray, honest: np.ndarray) -> bool:
 
 
 def settings_of(params: Params) -> tuple[Settings, str]:
-    """Read a case's parameters. -> settings, the engine that scales the first noise. Raises BadInput."""
+    """Read a case's parameters. -> settings, engine whose first noise is used. Raises BadInput."""
     for name in params:
         if name not in (*SETTINGS, FIRST_NOISE):
             raise BadInput(
@@ -169,7 +169,7 @@ def _pixels(pipe: Pipeline, plan: Plan) -> np.ndarray:
     return np.clip((image[0] + 1) * 127.5, 0, 255).transpose(1, 2, 0)
 
 
-# What may happen to a picture after it is drawn.
+# Bugs that change a picture after it is drawn.
 _TURNED = {
     "blue before red": lambda y: y[..., ::-1],
     "rows from the bottom up": lambda y: y[::-1],

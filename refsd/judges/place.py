@@ -1,4 +1,4 @@
-"""What explains a wrong tap: known bugs, tried where it fails, on the tensors that the engine had there."""
+"""Explain a wrong tap: try known bugs in the operations just before it, on the engine's own tensors."""
 
 import itertools
 import math
@@ -23,21 +23,23 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64, Numerics
 from refsd.numerics.tensor import StoredTensor
 
-# At most so many of a model's other weights are tried in a wrong operation.
+# At most this many other weights of the model are tried in a wrong operation.
 _WEIGHTS = 200
-# Seconds of CPU for the trial of other taps as inputs.
+# CPU seconds for trying other taps as inputs.
 _ELSEWHERE = 4.0
 
 
 class Place(NamedTuple):
-    """
-    tap:      that is wrong; found: the engine's
-    segment:  the operations that lead to it
-    run:      arithmetic, a change of inputs or weights -> what the reference makes there of the engine's earlier
-              taps; None where the change makes no difference
-    spread:   -> the RMS error of each of its elements in honest runs with random roundings
+    """A wrong tap and its surroundings.
+
+    tap:      name of the wrong tap
+    found:    the engine's values
+    segment:  the operations that lead to the tap
+    run:      arithmetic, change of inputs or weights -> the reference's value of the tap, from the engine's earlier
+              taps; None if the change makes no difference
+    spread:   -> RMS error of each element in honest runs with random roundings
     weights:  the component's
-    numerics: that the engine declares
+    numerics: declared by the engine
     earlier:  the engine's taps before this one, the latest first
     """
 
@@ -51,11 +53,13 @@ class Place(NamedTuple):
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def explain(self, of_outputs: Callable[[], list[str]] = list, end: float = math.inf) -> list[str]:
-        """The causes, the likeliest first: bugs of the operations here, other weights in their place, those known
-        bugs of whole models that show here, then what explains the outputs, or is fitted to the error.
+        """Return the causes, the likeliest first.
 
-        of_outputs: -> what explains them
-        end:        of the search here, in seconds of this process
+        Tries in turn: known bugs, precisions and other weights in the operations here; known bugs of whole models;
+        bugs that no page lists; causes of the outputs; causes fitted to the error.
+
+        of_outputs: -> causes that explain the outputs
+        end:        when the search here stops, in CPU seconds of this process
         """
         runs = self._runs()
         if runs is None:
@@ -99,7 +103,7 @@ class Place(NamedTuple):
         return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
 
     def _unlisted(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Bugs that no page lists, of the operation that gives the tap; it reads another tap, or gives it."""
+        """Yield (bug, result): the last operation with another tap as input, or with a bug that no page lists."""
         calls: list[Call] = []
         last = self.segment.last - 1
         self.run(Observed(self.numerics, at=last, instead=lambda call: calls.append(call)), Change())
@@ -112,9 +116,10 @@ class Place(NamedTuple):
             yield from call.unlisted(self.found)
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
-        """Whether the tap is right if a bug's answer is the truth, by the rule of golden/taps.py.
+        """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.
 
-        near: the bug's answer; noisy: and that with an honest run's error
+        near:  the bug's answer
+        noisy: the bug's answer plus the error of an honest run
         """
         found, losses = {"y": self.found.reshape(near.shape)}, {"y": self.segment.loss}
         if judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses)).passed:
@@ -125,21 +130,21 @@ class Place(NamedTuple):
         return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
 
     def describe(self) -> list[str]:
-        """What the tap looks like beside what it should be, the surest first."""
+        """Return phrases on how the tap differs from the truth, the surest first."""
         runs = self._runs()
         return [] if runs is None else describe(self.found.reshape(runs[0].shape), *runs, channel_axis(runs[0]))
 
     def _runs(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The tap in float64 and under the engine's numerics; None where they say nothing of the engine's."""
+        """Return the tap in float64 and under the engine's numerics; None if they cannot be compared with it."""
         truth, honest = (self.run(Arithmetic(numerics), Change()) for numerics in (FLOAT64, self.numerics))
         if truth is None or honest is None or self.found.size != truth.size:
             return None
         return (truth, honest) if np.isfinite(truth).all() else None
 
     def calls(self) -> Iterator[tuple[int, Call]]:
-        """The operations between this tap and the one before it, the last first, by their number.
+        """Yield (index, call) for the operations between this tap and the one before it, the last first.
 
-        Each has the inputs that it has in the reference, which goes on from the engine's earlier taps.
+        Their inputs are the reference's, computed from the engine's earlier taps.
         """
         for at in reversed(range(self.segment.first, self.segment.last)):
             calls: list[Call] = []
@@ -147,7 +152,7 @@ class Place(NamedTuple):
             yield from ((at, call) for call in calls)
 
     def _operations(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each known bug of each operation between this tap and the one before it; other weights in the last."""
+        """Yield (bug, tap) for known bugs and precisions of each operation here, and other weights in the last."""
         for at, call in self.calls():
             wrong = ((mutant.name, call.wrong(mutant)) for mutant in call.mutants)
             yield from self._after(at, ((name, y) for name, y in wrong if y is not None))
@@ -156,7 +161,7 @@ class Place(NamedTuple):
                 yield from self._after(at, self._other_weights(call))
 
     def _after(self, at: int, answers: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-        """What the tap becomes with another answer to one call."""
+        """Yield (bug, tap): propagate each wrong result of call `at` to the tap."""
         for name, y in answers:
             if at == self.segment.last - 1:
                 yield name, y

@@ -1,10 +1,10 @@
-"""What independent roundings make of an engine's taps: Monte Carlo arithmetic (Parker 1997).
+"""Estimate the rounding errors of an honest engine's taps by Monte Carlo arithmetic (Parker 1997).
 
-Several operations may stand between two taps of an engine, and a norm multiplies the rounding errors of the one
-before it by 1 / sigma of its group: how far an honest engine may be off differs from element to element, and no
-share of the tensor's RMS tells it. So the reference runs a few times more. In each run every operation's result
-moves at random, with the standard deviation that its page in golden/operations derives for float32, and every
-rounding to storage goes up or down at random.
+An engine may run several operations between two taps, and a norm multiplies the rounding errors of the one before
+it by 1 / sigma of its group. So an honest engine's error differs from element to element, and no single share of
+the tensor's RMS describes it. The reference therefore runs a few more times. In each run it adds random noise to
+every operation's result, with the standard deviation that the page in golden/operations derives for float32, and
+rounds to storage up or down at random.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from refsd.golden.operations import OPERATIONS
 from refsd.judges.observed import Arguments, Call, Observed, call_of
 from refsd.numerics.profiles import Numerics
 
-# A page's bound of attention holds all scores at once; of more than these the spread is a share of each row.
+# The page's bound of attention keeps all scores in memory. Above this many, the spread is a share of each row.
 _MOST_SCORES = 2**24
 
 
 class Scattered(Observed):
     """Observed, with random roundings.
 
-    rng:     makes them
-    spreads: of each call, in their order: filled by the first run, and taken by those after it
+    rng:     source of the random numbers
+    spreads: standard deviations of each call, in order: the first run fills the list, later runs read it
     """
 
     def __init__(self, numerics: Numerics, rng: np.random.Generator, spreads: list[np.ndarray], deviations=()):
@@ -53,7 +53,7 @@ class Scattered(Observed):
             self._spreads.append(np.zeros((), np.float32))
 
     def _spread(self, call: Call | None, y: np.ndarray) -> np.ndarray:
-        """Standard deviation of what an honest float32 engine loses in a call, element by element."""
+        """Return the standard deviation of an honest float32 engine's error in a call, per element."""
         if call is not None:
             spread = OPERATIONS[call.op].bound_of(self.float32, call.inputs, call.params, y).spread
             return np.where(np.isfinite(spread), spread, 0.0)
@@ -64,7 +64,7 @@ class Scattered(Observed):
         return self._scattered(y) if self._inside else super()._round(y)
 
     def _scattered(self, y: np.ndarray) -> np.ndarray:
-        """y rounded to storage, up or down at random: the nearer the likelier. What storage holds stays."""
+        """Round y to storage, up or down at random, the nearer value being likelier. Exact values stay."""
         if self.numerics.storage == self.numerics.compute or y.dtype == self.numerics.storage_dtype:
             return super()._round(y)
         dtype = self.numerics.storage_dtype
@@ -78,7 +78,7 @@ class Scattered(Observed):
 
 
 def _scores(method: str, arguments: Arguments) -> int:
-    """How many scores an attention has."""
+    """Return the number of scores of an attention; 0 for other methods."""
     if method != "attention":
         return 0
     (B, L, H, _), J = np.shape(arguments["q"]), np.shape(arguments["k"])[1]

@@ -1,4 +1,4 @@
-"""Stages as a kind of case: answered by their pages, each output exact or within its bound."""
+"""Judge cases of stages: a stage's page gives the truth, and each output must be exact or within its bound."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from refsd.stages.stage import Change, Output, StageInputs
 
 
 class StageJudge(Judge):
-    """The place of an error is the first wrong output in the order of computation, and its first wrong item."""
+    """Judges stages. An error's place is the first wrong item of the first wrong output in order of computation."""
 
     def takes(self, op: str) -> bool:
         return op in STAGES
@@ -45,11 +45,11 @@ class StageJudge(Judge):
         return found
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
-        """Only those outputs that the truth has: a case asks for some."""
+        """Measure the outputs that the truth has: a case may ask for only some of the stage's."""
         return self._measured(standard, found, False)
 
     def _measured(self, standard: Standard, found: Answer, wrong: bool) -> list[Metrics]:
-        """wrong: the truth is a mutant's, whose rounding may be the larger"""
+        """wrong: True if the truth is a mutant's, whose rounding errors may be larger"""
         case, stage = standard.case, STAGES[standard.case.op]
         stage_inputs = self._stage_inputs(case, standard.inputs, FLOAT64)
         metrics = []
@@ -83,9 +83,9 @@ class StageJudge(Judge):
         return self._answer(case, inputs, FLOAT32, mutant.change)
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """The mutants with which the reference agrees with the answer, by the rule of golden/explanation.py.
+        """Return the known bugs with which the reference reproduces the answer, by golden/explanation.py's rule.
 
-        Where an answer has another shape than the truth it must be the mutant's own.
+        If the answer's shape differs from the truth's, only the match with the bug's own answer counts.
         """
         case, inputs, truth, honest, numerics, _ = standard
         if found.keys() != truth.keys():
@@ -126,7 +126,7 @@ class StageJudge(Judge):
 
 
 def _other_normals(found: Answer, truth: Answer) -> list[str]:
-    """A phrase where the first wrong output has other standard normals than the truth, uncorrelated with these."""
+    """Return a phrase if the wrong values are standard normals uncorrelated with the truth's: another seed."""
     wrong = {name: ~np.isclose(found[name], y, rtol=1e-3, atol=1e-3) for name, y in truth.items()}
     wrong = {name: where for name, where in wrong.items() if where.any()}
     if not wrong:
@@ -143,7 +143,7 @@ def _other_normals(found: Answer, truth: Answer) -> list[str]:
 
 
 def _place(output: Output, found: np.ndarray | None, truth: np.ndarray, limits: Bound) -> str:
-    """The first wrong item, in words: "token 7 is 320, truth 345"; "" if there is none."""
+    """Return the first wrong item in words, as "token 7 is 320, truth 345"; "" if there is none."""
     if found is None or found.ndim != truth.ndim:
         return ""
     common = tuple(slice(0, min(sizes)) for sizes in zip(found.shape, truth.shape, strict=True))

@@ -1,7 +1,7 @@
-"""What an engine may take a stage's inputs and settings for: candidates from the stage's own declaration.
+"""Candidates for a wrong input or setting, made from the stage's own declaration.
 
-Each setting is another (that of another case of the stage, its default, a usual mistake of a number), each input is
-left out, exchanged with another, or another item's.
+Each setting is replaced: by another case's value, its default, or a common mistake with a number or text. Each
+input is left out, exchanged with another input, or taken from another item.
 """
 
 import re
@@ -54,21 +54,21 @@ _TEXTS: dict[str, Callable[[str], str]] = {
 }
 
 
-# Texts beyond so many characters are no names of choices.
+# A longer text, in characters, is not the name of a choice.
 _SHORT = 40
 
 
 def settings(stage: Stage, params: Params) -> Iterator[Mutant[Change]]:
-    """Each parameter for another."""
+    """Yield candidates that replace one parameter by another value."""
     for name, own in params.items():
         for phrase, other in _others(stage, name, own):
             yield Mutant(phrase, Change(params=_set(name, other)))
 
 
 def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Callable[[Params], Params]]]]:
-    """Parameters that a number can be solved for: name, value, value -> change of the parameters.
+    """Yield the numeric parameters that can be solved for: name, value, and value -> change of the parameters.
 
-    A whole number is solved for among the real ones, and rounded.
+    An integer is solved for as a real number, then rounded.
     """
     for name, own in params.items():
         if isinstance(own, int | float) and not isinstance(own, bool):
@@ -84,7 +84,7 @@ def numbers(params: Params) -> Iterator[tuple[str, float, Callable[[float], Call
 
 
 def exchanged(tensors: Tensors) -> Iterator[Mutant[Change]]:
-    """Each input left out, another item's, or another input."""
+    """Yield candidates where one input is left out, moved along an axis, or exchanged with another input."""
     for name, y in tensors.items():
         for phrase, move in _moves(y):
             yield Mutant(f"{name} {phrase}", Change(tensors=_moved(name, move)))

@@ -1,8 +1,7 @@
-"""What explains a wrong answer of a stage that none of its known bugs explains: mechanism x place, tried in turn.
+"""Explain a wrong answer of a stage where no known bug does: try each mechanism at each place.
 
-First what the engine may have taken the settings and inputs for, then numbers solved for, then the reference's own
-formulas with one thing in them changed, then what the wrong output itself shows. A cause is given only where it
-leaves an honest run's rounding.
+In turn: other settings and inputs, numbers solved for, patterns in the wrong output itself, the reference's
+formulas with one thing changed. A cause is reported only if the rest of the error is an honest run's rounding.
 """
 
 import re
@@ -24,19 +23,20 @@ from refsd.judges.stage_looks import PARTS, WHOLE, output_causes
 from refsd.judges.stage_scene import Scene
 from refsd.stages.stage import Change
 
-# CPU seconds for one answer's formulas, and for one of them.
+# CPU seconds for the whole search for one answer, and for one changed formula.
 _SECONDS, _ONE = 4.0, 0.2
 _MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
 _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
-# A number of fewer digits, or with a name, is likely; any is found for one number that is wrong.
+# A solved number is likely if it has fewer digits than _FEW, or a name, or if it explains _MANY different errors;
+# a single wrong value can be explained by almost any number.
 _FEW, _MANY = 4, 32
 
 
 def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
-    """The likeliest first; empty where nothing explains it.
+    """Return the causes, the likeliest first; empty if nothing explains the answer.
 
-    known: known bug -> the answer with it; here it need not show at the outputs behind the first wrong one
+    known: known bug -> the answer with it; it must match the first wrong output, others may be right instead
     """
     if not scene.wrong:
         return []
@@ -48,7 +48,7 @@ def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
 
 
 def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
-    """[how likely, within those alike, phrase] of each cause; after a likely one the search ends."""
+    """Yield [rank, rank within it, phrase] of each cause, low ranks being likely; stop after a likely one."""
     for likely, search in enumerate((_settings, _exchanged)):
         named = list(search(scene))
         yield from ([likely, 0.0, phrase] for phrase in named)
@@ -73,7 +73,7 @@ def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
             arrays = {name: np.asarray(y) for name, y in (answer or {}).items()}
         except TooLong:
             raise
-        except Exception:  # a changed formula may fail in any way; then it explains nothing
+        except Exception:  # a changed formula may fail in any way: then it explains nothing
             return None
     return arrays if arrays and all(y.dtype.kind in "fiub" for y in arrays.values()) else None
 
@@ -91,7 +91,7 @@ def _exchanged(scene: Scene) -> Iterator[str]:
 
 
 def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
-    """found less this answer at the first wrong output, in units of the bound."""
+    """Return found - answer at the first wrong output, flat, in units of the bound; None if shapes differ."""
     name = scene.wrong
     if answer is None or name not in answer or np.shape(answer[name]) != scene.found[name].shape:
         return None
@@ -102,7 +102,7 @@ def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
 
 
 def _numbers_wrong(scene: Scene) -> int:
-    """How many different errors the wrong output has: one alone has a cause in every number that moves it."""
+    """Return True if the wrong output has more than 3 different errors; any number explains a single one."""
     found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
     return (
         np.unique(np.round((found - truth).astype(np.float64), 12)).size > 3
@@ -114,7 +114,7 @@ def _numbers_wrong(scene: Scene) -> int:
 def _solved(
     scene: Scene, phrase: Callable[[float], str], value: float, run: Callable[[float], Answer | None]
 ) -> Iterator[tuple[float, str]]:
-    """How many digits the number has, and the phrase, if a number explains the answer."""
+    """Yield (digits, phrase) of the solved number if it explains the answer; fewer digits are likelier."""
     if scene.stage.outputs[scene.wrong].size is None:
         return
     best = solved(float(value), lambda v: _error(scene, run(v)))
@@ -157,7 +157,7 @@ def _texts(scene: Scene) -> list[Text]:
 
 
 def _changed_formulas(scene: Scene) -> Iterator[list]:
-    """One thing changed; then a number solved for."""
+    """Yield the causes from formulas with one thing changed, then with one number solved for."""
     texts = _texts(scene)
     for order, text in enumerate(texts):
         for variant in text.variants():
@@ -173,7 +173,7 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
 
 
 def _in_time(run: Callable[[], Any]) -> Any:
-    """None where a changed formula takes too long, or gives what cannot be compared."""
+    """Run; return None if a changed formula takes too long, or its result cannot be compared."""
     try:
         with at_most(_ONE):
             return run()
@@ -200,7 +200,7 @@ def _with(scene: Scene, text: Text, number: Number, value: float) -> Answer | No
 
 
 def _in_place(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
-    """A known bug in a part of the first wrong output."""
+    """Return the known bugs that explain a part of the first wrong output."""
     name = scene.wrong
     output = scene.stage.outputs[name]
     found, truth = scene.found[name], scene.truth[name]
@@ -213,7 +213,7 @@ def _in_place(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
 
 
 def _in_its_axes(phrase: str, axes: tuple[str, ...]) -> str:
-    """ "the last 4 of 9 along axis 1" -> "the last 4 of 9 tokens" """
+    """Name the axes: "the last 4 of 9 along axis 1" -> "the last 4 of 9 tokens"."""
     phrase = re.sub(r" \(channels\)", "", phrase)
     return re.sub(r"along axis (\d+)", lambda m: f"{axes[int(m[1])]}s", phrase)
 

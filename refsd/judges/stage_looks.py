@@ -1,4 +1,4 @@
-"""What a wrong output shows by itself: a sum of inputs, a multiple, another order, more than asked for."""
+"""Find patterns in a wrong output itself: a multiple, a sum of inputs, another order or shape, extra slices."""
 
 from collections.abc import Iterator
 
@@ -7,12 +7,12 @@ import numpy as np
 from refsd.golden.solved_numbers import shown
 from refsd.judges.stage_scene import Scene
 
-# So many numbers for each that is fitted.
+# Elements required for each fitted number.
 _EACH = 8
 
 
 def output_causes(scene: Scene, looks: tuple) -> list[str]:
-    """The first that leaves an honest run's rounding. looks: WHOLE or PARTS"""
+    """Return the first pattern that leaves only an honest run's rounding. looks: WHOLE or PARTS"""
     name = scene.wrong
     found, truth = np.asarray(scene.found[name], np.float64), np.asarray(scene.truth[name], np.float64)
     if not np.isfinite(found).all() or not np.isfinite(truth).all():
@@ -25,7 +25,7 @@ def output_causes(scene: Scene, looks: tuple) -> list[str]:
 
 
 def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """A multiple of the truth, an offset, both; of one number a known factor alone."""
+    """A multiple of the truth, an offset, or both; of a single number only a factor that is named or round."""
     if found.shape != truth.shape or scene.stage.outputs[name].size is None:
         return
     t, y = truth.ravel(), found.ravel()
@@ -54,7 +54,7 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
 
 
 def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """A weighted sum of inputs and other outputs of the same shape, as the truth is with other weights."""
+    """A weighted sum of inputs and other outputs; the truth is one too, with other weights."""
     if scene.stage.outputs[name].size is None or found.shape != truth.shape:
         return
     terms = {
@@ -109,7 +109,7 @@ def _relation(own: float, right: float) -> str:
 
 
 def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """Slices along one axis that are other slices of the truth; a last one may stay."""
+    """The truth's slices in another order along one axis."""
     if found.shape != truth.shape:
         return
     axes = scene.stage.outputs[name].axes
@@ -142,7 +142,7 @@ def _orders(n: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """More or fewer along one axis: which slices of the truth they are."""
+    """More or fewer slices along one axis: name those that are missing, extra, repeated or another item's."""
     axes = scene.stage.outputs[name].axes
     if found.ndim != truth.ndim:
         return
@@ -182,7 +182,7 @@ def _more_slices(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) 
 
 
 def _reshaped(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """The truth's numbers in their order, in another shape."""
+    """The truth's numbers in the right order, in another shape."""
     if found.shape == truth.shape or found.size != truth.size:
         return
     limit = np.broadcast_to(scene.limits[name].limit, truth.shape).ravel()
@@ -192,7 +192,7 @@ def _reshaped(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> 
 
 
 def _joined(scene: Scene, name: str, found: np.ndarray) -> str:
-    """ ": item and channel joined", if two axes of the truth are one."""
+    """Return ": item and channel joined" if two axes of the truth are one; else ""."""
     axes, right = scene.stage.outputs[name].axes, scene.truth[name].shape
     for i in range(len(right) - 1):
         if found.shape == (*right[:i], right[i] * right[i + 1], *right[i + 2 :]):
@@ -201,7 +201,7 @@ def _joined(scene: Scene, name: str, found: np.ndarray) -> str:
 
 
 def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    """A multiple of the truth where a mask is 0, or where it is not, or at some other elements."""
+    """A multiple of the truth at some elements, for example where a mask is 0."""
     if scene.stage.outputs[name].size is None or found.shape != truth.shape:
         return
     limit = np.broadcast_to(scene.limits[name].limit, truth.shape)
@@ -217,7 +217,7 @@ def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndar
 
 
 def _masked(scene: Scene, name: str, wrong: np.ndarray, truth: np.ndarray) -> str:
-    """ "where the mask is 0", if an input or an output of few values tells the wrong elements from the others."""
+    """Return "where mask is 0" if an input or output with two values marks the wrong elements; else ""."""
     counts = truth != 0
     for source in (scene.inputs.tensors, scene.truth):
         for other, mask in source.items():

@@ -1,4 +1,4 @@
-"""A wrong answer of a stage beside the right one: the first wrong output, and what explains it."""
+"""A stage's wrong answer beside the right one: find the first wrong output, and test what explains it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,8 +11,12 @@ from refsd.stages.stage import Stage, StageInputs
 
 
 class Scene(NamedTuple):
-    """
+    """A wrong answer of a stage.
+
     inputs: in float64
+    found:  the engine's answer
+    truth:  in float64
+    honest: the reference under the engine's numerics
     limits: output -> its bound
     """
 
@@ -28,7 +32,7 @@ class Scene(NamedTuple):
         return next((name for name in self.truth if not self.agrees(name, self.truth[name])), "")
 
     def agrees(self, name: str, answer: np.ndarray, times: float = 1.0) -> bool:
-        """Whether an output is what an honest run with this answer gives."""
+        """Return True if an output equals `answer` within `times` its bound, and a little for rounding."""
         found = self.found[name]
         if found.shape != answer.shape:
             return False
@@ -44,7 +48,7 @@ class Scene(NamedTuple):
         return bool(((error <= more) | (np.isnan(found) & np.isnan(answer))).all())
 
     def explained(self, answer: Answer | None) -> bool:
-        """Whether the answer is the engine's at the first wrong output, and there or right at the others."""
+        """Return True if the answer matches the engine's first wrong output, and it or the truth the others."""
         if answer is None or self.wrong not in answer:
             return False
         if not self.agrees(self.wrong, np.asarray(answer[self.wrong])):

@@ -1,4 +1,4 @@
-"""How much memory the taps of a model need: before anything is computed, and of those that are there."""
+"""Estimate the memory of a model's taps before a run, and measure that of recorded taps."""
 
 import itertools
 import math
@@ -10,12 +10,12 @@ from refsd.components import COMPONENTS
 from refsd.golden.case import Case, ModelRecipe
 from refsd.weights.recipes import shapes
 
-# Pixels that a decoder makes of one of its latents.
+# Pixels that a decoder makes from one latent pixel: 8 x 8.
 _ENLARGED = 64
 
 
 def bytes_of_taps(model: ModelRecipe, case: Case) -> int:
-    """At most: each row of each weight has a float64 number for each pixel or token that goes in, or comes out."""
+    """Return an upper estimate: one float64 number for each row of each weight, at each pixel or token."""
     part = COMPONENTS[case.op.removeprefix("model/")].part or ""
     rows = sum(shape[0] for shape in shapes(model)[part].values() if len(shape) > 1)
     positions = 0
@@ -27,12 +27,12 @@ def bytes_of_taps(model: ModelRecipe, case: Case) -> int:
 
 
 def bytes_of(taps: Mapping[str, np.ndarray]) -> int:
-    """In float64."""
+    """Return the size of the taps in float64."""
     return sum(8 * y.size for y in taps.values())
 
 
 def within_bytes(taps: Mapping[str, np.ndarray], copies: int, room: int, most: int) -> Iterator[str]:
-    """The first taps, `most` at most, of which so many copies in float64 fit in `room` bytes; one in any case."""
+    """Yield the first taps, at most `most`, whose `copies` float64 copies fit in `room` bytes; at least one."""
     for i, (name, y) in enumerate(itertools.islice(taps.items(), most)):
         room -= 8 * y.size * copies
         if i and room < 0:

@@ -1,7 +1,7 @@
-"""What a case can see: the smallest size of each kind of change that fails, by its outputs alone and by its taps.
+"""Measure how sensitive a case is: the smallest size of each kind of change that fails, by outputs and by taps.
 
-An engine is simulated: the reference under the engine's numerics, with one change of a chosen size. The size is
-bisected. The taps that it shows are those of the layers with weights, as torch's hooks give them.
+The simulated engine is the reference under the engine's numerics, with one change whose size is bisected. Its taps
+are those of the layers with weights, as torch's hooks give them.
 """
 
 import math
@@ -26,17 +26,19 @@ _SMALLEST = 1e-7
 _HALVINGS = 5
 _TILE = 8
 
-# value, size -> the value with the change; size -> the arithmetic with it.
+# value, size -> changed value; size -> changed arithmetic.
 Bend = Callable[[np.ndarray, float], np.ndarray]
 Wrong = Callable[[float], type[Arithmetic]]
 
 
 class Kind(NamedTuple):
-    """
-    name:    in words, `s` being its size
-    largest: size that is tried
-    bend:    of one layer's output, or
-    wrong:   of every operation; ops: of which one must be there
+    """A kind of change: of one layer's output (`bend`), or of every operation (`wrong`).
+
+    name:    in words; `s` is the size
+    largest: largest size that is tried
+    bend:    changes the output of one layer
+    wrong:   changes the arithmetic
+    ops:     the case must have one of these operations; empty: any case
     """
 
     name: str
@@ -47,9 +49,11 @@ class Kind(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """
-    change:  a Kind's name
-    outputs: the smallest size that fails by the outputs, taps: by the taps, within a factor of 2; None: none tried
+    """The smallest size of a change that fails.
+
+    change:  the Kind's name
+    outputs: smallest size that fails by the outputs alone, within a factor of about 2; None: none tried fails
+    taps:    the same by the taps
     """
 
     change: str
@@ -64,7 +68,7 @@ def _channel(y: np.ndarray, s: float) -> np.ndarray:
 
 
 def _tile(y: np.ndarray, s: float) -> np.ndarray:
-    """8 x 8 pixels of all channels, or 8 tokens, of the first item."""
+    """Scale 8 x 8 pixels in all channels, or 8 tokens, of the first item."""
     y = y.copy()
     y[(0, slice(None), slice(_TILE), slice(_TILE)) if y.ndim == 4 else (0, slice(_TILE))] *= 1 + s
     return y
@@ -119,7 +123,7 @@ KINDS = (
 
 
 class _Bent(Taps):
-    """Taps of an engine, one of which is bent, and what follows from it."""
+    """Taps of a simulated engine that changes the output of one layer, and continues with it."""
 
     def __init__(self, at: str, bend: Callable[[np.ndarray], np.ndarray]):
         super().__init__(ops=True)
@@ -134,7 +138,7 @@ class _Bent(Taps):
 
 
 class _Bench(NamedTuple):
-    """A case under numerics. layers: the taps that the engine shows; at: the layer that is bent"""
+    """A case under the engine's numerics. layers: taps that the engine gives; at: the layer that is changed"""
 
     kind: ModelJudge
     standard: Standard
@@ -155,9 +159,9 @@ class _Bench(NamedTuple):
 
 
 def thresholds(kind: ModelJudge, case: Case, numerics: Numerics) -> Iterator[Threshold]:
-    """What a model's case sees under these numerics: each kind of change that its operations can have.
+    """Yield the threshold of each kind of change that applies to a model's case under these numerics.
 
-    The layer that is bent is the middle one of those that multiply tokens or pixels. Raises BadInput for a case
+    The layer that is changed is the middle one of those that multiply tokens or pixels. Raises BadInput for a case
     without such a layer.
     """
     inputs = case.realize()

@@ -1,4 +1,4 @@
-"""Trajectories as a kind of case: answered by samplers, judged step by step from the engine's own latents."""
+"""Judge cases of trajectories: samplers give the truth, step by step from the engine's own latents."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from refsd.trajectory.simulate import simulate
 
 
 class TrajectoryJudge(Judge):
-    """Each output is measured from the engine's earlier ones, so the first wrong output is the place."""
+    """Judges trajectories. Each output is measured from the engine's earlier ones: the first wrong is the place."""
 
     def takes(self, op: str) -> bool:
         return op == "trajectory"

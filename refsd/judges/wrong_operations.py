@@ -1,4 +1,4 @@
-"""Operations as engines have got them wrong, to run a model's code with."""
+"""Arithmetic with bugs that engines have had; a model's code runs on it unchanged."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class OtherTheta(Arithmetic):
 
 
 class SlightlyOtherTheta(Arithmetic):
-    """A hundredth more."""
+    """theta 1 % too large."""
 
     def rope_angles(self, ids, axes_dim, theta):
         return super().rope_angles(ids, axes_dim, 1.01 * theta)
@@ -115,7 +115,7 @@ class PadsTheOtherSide(Arithmetic):
         return super().conv2d(x, weight, bias, stride, (bottom, top, right, left), dilation, groups)
 
 
-# Changes on which every tap's error is projected: operations that they may concern, and the wrong arithmetic.
+# Changes on which every tap's error is projected: operations that they may affect, and the wrong arithmetic.
 _NORMS = {"group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm"}
 PROJECTED: dict[str, tuple[set[str], type[Arithmetic]]] = {
     "eps ten times too large": (_NORMS, LargeEps),
