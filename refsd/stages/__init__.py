@@ -1,7 +1,7 @@
-"""The stages of the way from a prompt and files to a picture that a case may ask for, a page each.
+"""The stages between prompt, files and picture that a case may ask for: one page per group of stages.
 
-A page is a module of this folder that has STAGES; it is found by itself. A case asks for a stage as `stage/NAME`;
-judges/stage.py answers and judges it.
+A page is a module in this folder that defines STAGES; pages are found automatically. A case asks for a stage as
+`stage/NAME`; judges/stage.py answers and judges it.
 """
 
 import importlib

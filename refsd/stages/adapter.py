@@ -1,4 +1,4 @@
-"""An adapter file on one layer: its tensors by the names of trainers, and the weight that they leave."""
+"""Merge an adapter file into one layer: tensors under the trainers' names -> the layer's new weight."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,13 +22,14 @@ Tensors = dict[str, np.ndarray]
 
 
 class AdapterRule(NamedTuple):
-    """
-    strength: parameters -> that of the file on this component
-    rows:     parameters, module -> its first row and how many; None: all
-    fits:     a module's rows, the weight's -> whether it is applied
-    modules:  module -> parts, in the file's order -> the same
-    parts:    a module's parts -> the same
-    adapter:  what they make, the parts -> the same
+    """The parts of the rule. In the right rule modules, parts and adapter return their first argument.
+
+    strength: parameters -> strength of the file on this component
+    rows:     parameters, module -> first row and number of rows that it changes; None: all
+    fits:     number of a module's rows, of the weight's rows -> True if the module is applied
+    modules:  {module: parts} in the file's order -> {module: parts}
+    parts:    a module's parts -> parts
+    adapter:  the adapter built from the parts, the parts -> adapter
     """
 
     strength: Callable[[Params], float]
@@ -43,7 +44,7 @@ _TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
 
 
 def _strength(params: Params) -> float:
-    """<lora:NAME:TEXT:UNET>; the UNet's is the text encoder's where it is left out.
+    """Return the strength in <lora:NAME:TEXT:UNET>; without UNET, the text encoder's holds for both.
 
     Source: A1111 extensions-builtin/Lora/extra_networks_lora.py.
     """
@@ -78,7 +79,7 @@ def _modules(tensors: Mapping[str, np.ndarray]) -> dict[str, Tensors]:
 
 
 def _rank(parts: Tensors) -> int:
-    """Of the factors; 1 of a rotation, which has none."""
+    """Return the rank of the factors; 1 for a rotation, which has none."""
     factors = [y for name, y in parts.items() if y.ndim > 1 and name not in ("dora_scale", "oft_blocks", "rescale")]
     return min((min(y.shape[:2]) for y in factors), default=1)
 
@@ -106,7 +107,7 @@ def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """The file's tensors on absolute values; a rotation and a rescaled row take in the whole row."""
+    """The merge computed on absolute values; for rotations and DoRA an estimate, as they mix whole rows."""
     weight = np.abs(inputs.tensors["weight"])
     modules = _modules(inputs.tensors)
     if any({"dora_scale", "magnitude", "oft_blocks"} & parts.keys() for parts in modules.values()):
@@ -137,7 +138,10 @@ def _other(**changes: Callable[[Tensors], np.ndarray]) -> Callable[[Tensors], Te
 
 
 def _scaled(factor: Callable[[int, bool], float], alpha: bool | None = None) -> Callable[[dict[str, Tensors]], Any]:
-    """alpha times a factor of the rank; alpha: only where the file has one, or none; without one it is the rank."""
+    """Multiply alpha, by default the rank, by factor(rank, the file has an alpha).
+
+    alpha: True: only modules with an alpha; False: only those without; None: all
+    """
 
     def modules(right: dict[str, Tensors]) -> dict[str, Tensors]:
         changed = {}
@@ -152,7 +156,7 @@ def _scaled(factor: Callable[[int, bool], float], alpha: bool | None = None) -> 
 
 
 def _rank_of_the_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
-    """alpha over the first module's rank, for all."""
+    """Divide every alpha by the first module's rank."""
     first = _rank(next(iter(right.values())))
     return {
         module: {**parts, "alpha": parts.get("alpha", np.array(float(_rank(parts)))) * _rank(parts) / first}
@@ -174,7 +178,7 @@ def _made(kind: type, change: Callable[[Any], Any]) -> Callable[[Adapter, Tensor
 
 
 class _Delta(NamedTuple):
-    """A wrong delta of a right adapter."""
+    """A right adapter whose delta is changed."""
 
     of: Any
     change: Callable[[Any, np.ndarray, float], np.ndarray]
@@ -188,7 +192,7 @@ def _wrong(kind: type, change: Callable[[Any, np.ndarray, float], np.ndarray]):
 
 
 def _turned(change: Change) -> Callable[[Adapter, Tensors], Any]:
-    """A rotation made or applied in another way."""
+    """Build or apply a rotation in another way."""
 
     def adapter(right: Adapter, parts: Tensors) -> _Delta:
         if not isinstance(right, OutputRotation):
@@ -239,7 +243,7 @@ def _of_one_output(parts: Tensors) -> np.ndarray:
 
 
 def _no_halves(params: Params, module: str) -> tuple[int, int] | None:
-    """Rows that go round the end begin at the first."""
+    """Rows that wrap around the end start at row 0 instead."""
     first, count = params["rows"].get(module) or (0, 0)
     if not first or 2 * first != count:
         raise NoDifference

@@ -141,7 +141,7 @@ CASES = (
             f"{_NAME}.rescale": Recipe((24, 1), exponent=-20, offset=1.0),
         },
     ),
-    # Of three stages: halves of 12 and quarters of 6 rows are turned together.
+    # Three stages, which pair rows 1, 2 and 4 apart.
     _case("boft", (24, 24), {f"{_NAME}.oft_blocks": Recipe((3, 12, 2, 2), exponent=-18)}, strength=0.75),
     _case("lora-halves-exchanged", (24, 16), _lora("modulation", 24, 16, 4, 2.0), rows={"modulation": [12, 24]}),
 )

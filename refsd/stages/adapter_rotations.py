@@ -1,6 +1,6 @@
-"""What engines get wrong of rotations (OFT, BOFT): how one is made from a file's blocks, and what it turns.
+"""Known bugs of rotation adapters (OFT, BOFT): in building them from a file's blocks, and in applying them.
 
-Each function: rotation, its parts in the file, weight, strength -> what is added to the weight.
+Each function maps (rotation, its parts in the file, weight, strength) to the delta of the weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ def _staged(change: Callable[[tuple], tuple]) -> Change:
 
 
 def _made(change: Callable[[np.ndarray], np.ndarray]) -> Change:
-    """change: a file's blocks [n, b, b] -> what multiplies columns in the place of the rotation"""
+    """change: a file's blocks [n, b, b] -> matrices used instead of the rotations"""
 
     def wrong(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
         blocks = parts["oft_blocks"]
@@ -51,20 +51,20 @@ def _made(change: Callable[[np.ndarray], np.ndarray]) -> Change:
 
 
 def _cayley(q: np.ndarray) -> np.ndarray:
-    """Of any matrix, also one that is not skew."""
+    """The Cayley transform of any matrix, skew or not."""
     one = np.eye(q.shape[-1], dtype=q.dtype)
     return (one + q) @ np.linalg.inv(one - q)
 
 
 def _scaled_by_alpha(oft: OutputRotation, parts: Parts, weight: np.ndarray, strength: float) -> np.ndarray:
-    """alpha over the block's size is a strength, as a LoRA's is, and no limit."""
+    """alpha / block size acts as a strength, as in a LoRA, not as a limit."""
     if "alpha" not in parts:
         raise NoDifference
     share = strength * float(parts["alpha"]) / parts["oft_blocks"].shape[-1]
     return _made(lambda blocks: _cayley(skew(blocks)))(oft, parts, weight, share)
 
 
-# What an engine does -> how.
+# Name of the bug -> the bug.
 ROTATIONS: Mapping[str, Change] = {
     "rescale left out": _unrescaled,
     "rescale along the columns": _rescaled_columns,

@@ -1,4 +1,4 @@
-"""The calls of a solver that begins on the way from a given picture: levels, timesteps, order of each step."""
+"""The network calls of a solver that starts from a given picture: levels, timesteps, order of each step."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -23,13 +23,14 @@ _SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_mu
 
 
 class CallsRule(NamedTuple):
-    """
-    share:   engine -> the share of a schedule that a given picture is drawn over
-    calls:   solver -> sigmas of the steps -> those of its calls
-    index:   steps left out, calls of a step -> the first call, of those of the whole schedule
-    made:    calls -> those that are made
-    begin:   calls of the whole schedule, the first -> the level to which the picture is noised
-    lowered: step, steps -> whether the multistep solver's step is of first order
+    """The parts of the rule.
+
+    share:   engine -> how strength truncates the schedule
+    calls:   solver -> (sigmas of the steps -> sigmas of the calls)
+    index:   skipped steps, calls per step -> index of the first call in the whole schedule
+    made:    sigmas of the remaining calls -> sigmas of the calls that are made
+    begin:   sigmas of all calls, index of the first -> level to which the picture is noised
+    lowered: step, number of steps -> True if the multistep solver's step is of first order
     """
 
     share: Callable[[str], Truncation]
@@ -41,7 +42,7 @@ class CallsRule(NamedTuple):
 
 
 def _calls(solver: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Heun's second call is at the step's end, DPM2's in its middle; the last step, to 0, has one."""
+    """Heun's second call is at the step's end, DPM2's at its geometric middle; the last step has one call."""
 
     def of(sigmas: np.ndarray) -> np.ndarray:
         levels = sigmas[:-1]
@@ -56,7 +57,7 @@ def _calls(solver: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _lowered(i: int, steps: int) -> bool:
-    """The first has no step before it, and the last goes to 0."""
+    """The first step has no predecessor, and the last goes to 0: both are of first order."""
     return i in (0, steps - 1)
 
 
@@ -109,7 +110,7 @@ def _run(rule: CallsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _timestep_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """ln sigma rises by 1/300 a timestep where it rises least."""
+    """A timestep is off by up to 300 times the error of ln sigma, which rises by 1/300 a timestep or more."""
     return np.maximum(np.abs(truth), 300)
 
 
@@ -121,12 +122,12 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _of_share(change: Callable[[int, float], int]):
-    """change: steps, strength -> steps that are left"""
+    """change: steps, strength -> number of remaining steps"""
     return lambda engine: lambda steps, strength, of: of(steps)[steps - min(change(steps, strength), steps) :]
 
 
 def _begin_beside(by: int) -> Callable[[np.ndarray, int], float]:
-    """At the level that many levels on."""
+    """Begin `by` levels later."""
 
     def begin(calls: np.ndarray, first: int) -> float:
         levels = np.unique(calls)[::-1]

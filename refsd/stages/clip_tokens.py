@@ -1,4 +1,4 @@
-"""A prompt as CLIP reads it: ids and weights, in chunks of 77."""
+"""Tokenize a prompt for CLIP: ids and weights, in chunks of 77."""
 
 import functools
 import importlib.util
@@ -24,15 +24,16 @@ Encode = Callable[[str], list[int]]
 
 
 class ClipRule(NamedTuple):
-    """
-    clean:  done to a prompt before anything else
-    parse:  engine -> prompt -> parts with weights
-    encode: the vocabulary's -> text -> ids
-    chunk:  engine -> vocabulary, parts -> chunks of 77
-    keep:   the family's rule -> which chunks are read
-    ends:   what stands around a chunk's ids
-    pad:    ids, the family's rule -> ids with the family's padding
-    weigh:  weights of a chunk's 77 tokens
+    """The parts of the rule. In the right rule clean, encode, ends and weigh return their argument.
+
+    clean:  prompt -> prompt, before anything else
+    parse:  engine -> (prompt -> parts with weights)
+    encode: the vocabulary's encode -> (text -> ids)
+    chunk:  engine -> (vocabulary, parts -> chunks of 77)
+    keep:   the family's text rule, chunks -> chunks that are used
+    ends:   a chunk's 77 ids -> ids; bugs change BOS and EOS
+    pad:    ids, the family's text rule -> ids with the family's padding
+    weigh:  weights of a chunk's 77 tokens -> weights
     """
 
     clean: Callable[[str], str]
@@ -46,7 +47,7 @@ class ClipRule(NamedTuple):
 
 
 class _Vocabulary:
-    """A vocabulary whose `encode` is another."""
+    """A vocabulary with another `encode`."""
 
     def __init__(self, encode: Encode, source: str):
         self.source = source
@@ -66,7 +67,7 @@ def _keep(rule: TextRule, chunks: list[Chunk]) -> list[Chunk]:
 
 
 def _pad(ids: np.ndarray, rule: TextRule) -> np.ndarray:
-    """The family's padding stands behind the first EOS."""
+    """Replace all ids after the first EOS by the family's padding."""
     behind = np.arange(len(ids)) > int(np.argmax(ids == EOS))
     return ids if rule.pad is None else np.where(behind, rule.pad, ids)
 
@@ -84,7 +85,10 @@ RULE = ClipRule(
 
 
 def text_rule(params: Params) -> TextRule:
-    """Of a family's encoder; an engine that has none of its own for it pads as diffusers does, in chunks."""
+    """Return the text rule of a family's encoder in an engine; engines without one use stable-diffusion.cpp's.
+
+    Raises BadInput for an unknown engine.
+    """
     if params["engine"] not in PROMPT_CARDS:
         raise BadInput(f"engine {params['engine']!r}: expected one of {', '.join(PROMPT_CARDS)}")
     rules = FAMILIES[params["family"]].encoders[params["encoder"]].rules
@@ -117,7 +121,7 @@ _BYTES = {c: i for i, c in enumerate(byte_characters())}
 
 
 def _not_lowered(encode: Encode) -> Encode:
-    """A capital is a token of its own, as no merge has one; what follows it begins anew."""
+    """Keep capitals: each is a token of its own, as no merge contains one, and starts a new piece."""
 
     def ids(text: str) -> list[int]:
         found: list[int] = []
@@ -143,7 +147,7 @@ def _ends_of_each_part(encode: Encode) -> Encode:
 
 
 def _in_place_of(parse: Callable[[str], Parts]) -> Callable[[str], Callable[[str], Parts]]:
-    """ComfyUI's chunks know no BREAK."""
+    """Replace the parser; drop BREAK for ComfyUI, whose chunks do not support it."""
     return lambda engine: (lambda prompt: [p for p in parse(prompt) if p]) if engine == "comfyui" else parse
 
 
@@ -152,7 +156,7 @@ def _literal_break(prompt: str) -> Parts:
 
 
 def _sums(prompt: str) -> Parts:
-    """Brackets add a tenth."""
+    """Each bracket adds 0.1 to the weight, instead of multiplying it by 1.1."""
     return [
         part and (part[0], 1 + (round(np.log(part[1]) / np.log(1.1), 6) * 0.1)) for part in parse_attention(prompt)
     ]
@@ -167,7 +171,7 @@ def _unweighted(prompt: str) -> Parts:
 
 
 def _one_more(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
-    """76 tokens, the last in EOS's place."""
+    """Put 76 tokens into a chunk, the last in place of EOS."""
     pairs = [(i, p[1]) for p in parts if p for i in tokenizer.encode(p[0])]
     if len(pairs) <= ROOM:
         raise NoDifference

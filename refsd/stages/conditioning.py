@@ -1,4 +1,4 @@
-"""What text encoders answer, as a denoiser takes it: joined, with sizes and masks."""
+"""Join the outputs of text encoders into a denoiser's conditioning, with picture sizes and masks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,13 +19,14 @@ _ENCODERS = "clip", "clip_g", "t5", "qwen3"
 
 
 class JoinRule(NamedTuple):
-    """
-    size:     height and width of the picture -> as the network is told
-    encoders: component -> Encoded -> the same
-    join:     a variant's
-    empty:    whether the negative prompt counts as one without text
-    image:    negative, tokens of the image, of an image of zeros -> tokens behind the text's
-    mask:     what the network sees of the text
+    """The parts of the rule. In the right rule size, encoders, empty and mask return their argument.
+
+    size:     height and width of the picture -> those that the network receives
+    encoders: {component: Encoded} -> {component: Encoded}
+    join:     variant -> (encoded prompt -> Condition)
+    empty:    True if the negative prompt is empty -> True if it is treated as empty
+    image:    negative, tokens of the image, tokens of an image of zeros -> tokens appended to the text's
+    mask:     mask of the text -> mask
     """
 
     size: Callable[[tuple[int, int]], tuple[int, int]]
@@ -79,7 +80,7 @@ def _joined(rule: JoinRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _y_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """Sines and cosines of sizes, whose angles are as large as these."""
+    """y holds sines and cosines of the sizes: their errors grow with the angles, which reach the sizes."""
     return np.full(truth.shape, np.abs(truth).max() + max(inputs.params["size"]))
 
 
@@ -88,7 +89,7 @@ def _reordered(change: Callable[[Condition, EncodedPrompt], Condition]) -> Calla
 
 
 def _clip_in_front(made: Condition, prompt: EncodedPrompt) -> Condition:
-    """SD 3's T5 before CLIP."""
+    """Put SD 3's T5 tokens before CLIP's."""
     if "t5" not in prompt.encoders or made.context.shape[1] == prompt.encoders["t5"].hidden.shape[1]:
         raise NoDifference
     return made._replace(context=np.roll(made.context, prompt.encoders["t5"].hidden.shape[1], axis=1))
@@ -104,7 +105,7 @@ def _zeros_in_front(made: Condition, prompt: EncodedPrompt) -> Condition:
 
 
 def _y(change: Callable[[np.ndarray, int], np.ndarray]) -> Callable[[str], Callable]:
-    """change: y, channels of the pooled text -> y"""
+    """change: y, number of channels of the pooled text -> y"""
 
     def changed(made: Condition, prompt: EncodedPrompt) -> Condition:
         if made.y is None:
@@ -127,7 +128,7 @@ def _blocks(order: tuple[int, ...]) -> Callable[[np.ndarray, int], np.ndarray]:
 
 
 def _halves(y: np.ndarray, P: int) -> np.ndarray:
-    """sin before cos."""
+    """Put sines before cosines."""
     if y.shape[1] == P or (y.shape[1] - P) % 256:
         raise NoDifference
     size = y[:, P:].reshape(len(y), -1, 2, 128)[:, :, ::-1].reshape(len(y), -1)

@@ -1,4 +1,4 @@
-"""ControlNets in a batch: at which steps they act, whose picture each entry has, what is added at which layer."""
+"""ControlNets in a batch: the steps at which they act, each entry's picture, and what they add at each layer."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,16 +14,17 @@ _MODES = "balanced", "guess", "soft"
 
 
 class ControlRule(NamedTuple):
-    """
-    acts:    engine -> step, steps, start, end -> whether it acts there
-    hints:   pictures, prompts, pictures of each prompt -> that of each entry of a half of the batch
-    texts:   texts of a half, pictures of each prompt -> that of each entry
+    """The parts of the rule. A batch has two halves: N entries without the prompt, then N with it.
+
+    acts:    engine -> (step, steps, start, end -> True if the ControlNet acts at this step)
+    hints:   pictures, number of prompts, images per prompt -> picture of each entry of one half
+    texts:   texts of one half, images per prompt -> text of each entry
     layers:  mode, number of layers, scale -> factor of each layer
-    unasked: what is added without the prompt where the network was run with the prompt alone
-    halves:  [2 N, ...], mode -> those entries that the network is run on: without the prompt, with it
-    told:    texts of both halves, mode -> those that it is told there
-    shown:   pictures of both halves, mode -> those that it is shown there
-    scale:   the strength -> the factor
+    unasked: residuals with the prompt -> residuals without it, if the ControlNet ran only with the prompt
+    halves:  [2 N, ...], mode -> the entries on which the ControlNet runs
+    told:    texts of both halves, mode -> texts that it receives
+    shown:   pictures of both halves, mode -> pictures that it receives
+    scale:   strength -> factor
     """
 
     acts: Callable[[str], Callable[[int, int, float, float], bool]]
@@ -38,17 +39,20 @@ class ControlRule(NamedTuple):
 
 
 def _whole_step(i: int, steps: int, start: float, end: float) -> bool:
-    """The whole step lies in the window. Source: diffusers StableDiffusionControlNetPipeline, controlnet_keep."""
+    """True if the whole step lies in the window.
+
+    Source: diffusers StableDiffusionControlNetPipeline, controlnet_keep.
+    """
     return not (i / steps < start or (i + 1) / steps > end)
 
 
 def _beginning(i: int, steps: int, start: float, end: float) -> bool:
-    """The step's beginning lies in it. Source: sd-webui-controlnet scripts/hook.py, guidance_stopped."""
+    """True if the step begins in the window. Source: sd-webui-controlnet scripts/hook.py, guidance_stopped."""
     return start <= i / steps <= end
 
 
 def _by_level(i: int, steps: int, start: float, end: float) -> bool:
-    """The window is one of timesteps, whatever the steps; here steps evenly from 999 down.
+    """True if the step's sigma lies in the window, which is one of timesteps; steps go evenly from 999 to 0.
 
     Source: ComfyUI comfy/controlnet.py, ControlBase.pre_run; model_sampling.percent_to_sigma.
     """
@@ -69,12 +73,15 @@ ENGINES = {"diffusers": _whole_step, "a1111": _beginning, "comfyui": _by_level, 
 
 
 def _hints(pictures: np.ndarray, prompts: int, each: int) -> np.ndarray:
-    """One for all, or one for each prompt. Source: diffusers prepare_image, repeat_interleave."""
+    """Repeat one picture for all, or one for each prompt. Source: diffusers prepare_image, repeat_interleave."""
     return np.repeat(pictures, prompts * each if len(pictures) == 1 else each, axis=0)
 
 
 def _layers(mode: str, count: int, scale: float) -> np.ndarray:
-    """Sources: diffusers ControlNetModel.forward, guess_mode; sd-webui-controlnet hook.py, soft_injection."""
+    """Return the factor of each layer.
+
+    Sources: diffusers ControlNetModel.forward, guess_mode; sd-webui-controlnet hook.py, soft_injection.
+    """
     i = np.arange(count)
     shares = {"guess": 10.0 ** (i / (count - 1) - 1), "soft": 0.825 ** (count - 1.0 - i)}
     return scale * shares.get(mode, np.ones(count))

@@ -1,4 +1,4 @@
-"""Guidance of denoised images: ways of ComfyUI, diffusers and A1111 that are more than a sum of predictions."""
+"""Guidance on denoised images: variants of ComfyUI, diffusers and A1111 that are not plain sums of predictions."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,8 @@ from refsd.stages.stage import REQUIRED, Change, Mutant, Output, Stage, StageInp
 
 
 class DenoisedRule(NamedTuple):
-    """
+    """The parts of the rule: each returns the guided image, from these arguments.
+
     zero_star:  x, cond, uncond, scale
     rescaled:   x, sigma, cond, uncond, scale, phi
     tangential: cond, uncond, scale
@@ -84,14 +85,14 @@ def _norm(x: np.ndarray) -> np.ndarray:
 
 
 def _gap(t) -> np.ndarray:
-    """How far an error of [cond; uncond] turns its first singular vector: s_1 / (s_1 - s_2)."""
+    """Return how much an error of [cond; uncond] can turn its first singular vector: s_1 / (s_1 - s_2)."""
     rows = np.stack([t[name].reshape(len(t[name]), -1) for name in ("cond", "uncond")], axis=1)
     s = np.linalg.svd(rows, compute_uv=False)
     return (s[:, 0] / (s[:, 0] - s[:, 1])).reshape(-1, 1, 1, 1)
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """Products and sums on absolute values; the error of a number that scales a whole image counts in all of it."""
+    """The formulas on absolute values; an error in a factor of the whole image counts at every element."""
     t, p = inputs.tensors, inputs.params
     predictions = np.sum([np.abs(x) for x in t.values()], axis=0)
     guided = predictions * (1 + max(abs(p["scale"]), abs(p["other_scale"])))
@@ -147,7 +148,7 @@ def _along_cond(cond, uncond, scale):
 
 
 def _from_uncond(cond, uncond, scale):
-    """The difference is cond's from uncond as it is."""
+    """Project uncond, but guide by the difference from the unprojected one."""
     near = tangential(cond, uncond, 0.0)
     return near + scale * (cond - uncond)
 
@@ -158,7 +159,7 @@ def _percentile_of_values(guided, percentile, maximum):
 
 
 def _divided_only(guided, percentile, maximum):
-    """Nothing is clipped."""
+    """Divide by the threshold, but clip nothing."""
     s = np.clip(np.quantile(np.abs(guided).reshape(len(guided), -1), percentile, axis=1), 1.0, maximum)
     return guided / s.reshape(-1, 1, 1, 1)
 

@@ -1,4 +1,4 @@
-"""Prompt weights, put on the hidden states of a text encoder by each engine's rule."""
+"""Apply prompt weights to a text encoder's hidden states, by each engine's rule."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from refsd.tokenizers.emphasis import from_the_empty_prompt, mean_kept, multipli
 
 
 class EmphasisRule(NamedTuple):
-    """weigh: engine -> hidden, weights, those of an empty prompt -> hidden"""
+    """The rule. weigh: engine -> (hidden states, weights, hidden states of an empty prompt -> hidden states)"""
 
     weigh: Callable[[str], Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
 
@@ -37,7 +37,7 @@ def _weighed(rule: EmphasisRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _emphasis_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """The mean is a sum over the chunk: its roundings are those of the absolute values' mean over the mean."""
+    """The mean over the chunk cancels: its relative error grows by the mean of |values| over |mean|."""
     hidden, weights = inputs.tensors["hidden"], np.abs(np.asarray(inputs.params["weights"]))[:, None]
     axes = (1, 2)
     worst = sum(
@@ -48,7 +48,7 @@ def _emphasis_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _of_each_token(hidden: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A token keeps its own mean: nothing is left of the weights but the sign."""
+    """Keep each token's own mean: this undoes the weights, except for their sign."""
     y = hidden * weights[:, None]
     return y * (hidden.mean(axis=1, keepdims=True) / y.mean(axis=1, keepdims=True))
 

@@ -1,4 +1,4 @@
-"""One prediction from several, each with other conditions, by every form of guidance in use."""
+"""Guidance: one prediction from several, each under other conditions, in every form in use."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,14 +21,15 @@ from refsd.stages.stage import REQUIRED, Change, Mutant, Output, Stage, StageInp
 
 
 class GuidanceRule(NamedTuple):
-    """
-    scale:     form, scale as the user gives it -> as `guide` takes it
-    on:        scale -> whether there is guidance at all
+    """The parts of the rule. Those without "->" return the guided prediction.
+
+    scale:     form, the user's scale -> scale for `guide`
+    on:        scale -> True if there is guidance at all
     plain:     cond, uncond, scale
     by_image:  cond, image, uncond, scale, image scale
     rescaled:  guided, cond, phi
-    projected: cond, uncond, scale, eta, norm threshold, momentum, average, smoothing -> guided
-    threshold: engine, the norm's limit as the user gives it, values of an item -> of the norm
+    projected: cond, uncond, scale, eta, norm threshold, momentum, average, smoothing
+    threshold: engine, the user's limit of the norm, number of values in an item -> limit of the norm
     negative:  cond, negative, empty, scale, negative scale
     zero_star: cond, uncond, scale
     skipped:   guided, cond, skipped, scale
@@ -104,7 +105,7 @@ def _norm(x: np.ndarray) -> np.ndarray:
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """Every product and sum on absolute values; a projection's elements are as large as its vector."""
+    """The formulas on absolute values; an error in a projection's coefficient spreads over its whole vector."""
     t, p = inputs.tensors, inputs.params
     size = sum(np.abs(x) for x in t.values()) * (1 + abs(p["scale"]) + abs(p["other_scale"]))
     if p["form"] in ("apg", "perp-neg", "zero-star"):
@@ -131,7 +132,7 @@ def _swapped(one: str, other: str) -> Mutant[Change]:
 
 
 def _whole(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Norms and deviations over the batch, not over each item."""
+    """Take norms and deviations over the batch, not over each item."""
 
     def change(*told):
         flat = [x.reshape(1, -1, *x.shape[2:]) if isinstance(x, np.ndarray) else x for x in told]
@@ -149,12 +150,12 @@ def _each_channel(of: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 def _std_of_n(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
-    """The norm, not the deviation from the mean."""
+    """Rescale by norms instead of standard deviations."""
     return guided * (phi * (_norm(cond) / _norm(guided)) + (1 - phi))
 
 
 def _along(cond, uncond, scale, eta, limit, momentum, average, smoothing):
-    """The part along cond kept, the part across weighed down."""
+    """Keep the part along cond, and scale the part across it by eta."""
     difference = cond - uncond + (momentum * average if average is not None else 0)
     along, across = project(difference * np.minimum(1, limit / _norm(difference)) if limit else difference, cond)
     return cond + (scale - 1) * (along + eta * across)
@@ -171,7 +172,7 @@ def _apg(**others: float | None):
 
 
 def _apg_from(base: int, more: float):
-    """Added to cond or uncond, at scale + more."""
+    """Add the APG difference to cond (base 0) or uncond (1), times scale + more."""
 
     def change(cond, uncond, scale, *told):
         difference = adaptive_projected(cond, uncond, 2.0, *told)[0] - cond

@@ -1,4 +1,4 @@
-"""A scale of guidance for each step, as engines let users list it or bend it."""
+"""The guidance scale of each step: from a list, or along a curve."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,9 +12,10 @@ from refsd.stages.stage import Output, Stage, StageInputs, case, magnitude, para
 
 
 class ScalesRule(NamedTuple):
-    """
-    listed: the text -> scales
-    curved: scale, lowest, curve, step, steps, value -> the scale of a step
+    """The parts of the rule.
+
+    listed: text -> scales
+    curved: scale, lowest scale, curve, step, steps, the curve's value -> scale of the step
     """
 
     listed: Callable[[str], list[float]]
@@ -33,7 +34,7 @@ def _run_scales(rule: ScalesRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _steps_before_scale(text: str) -> list[float]:
-    """STEPSxSCALE: 3x2 is two steps at 3, taken for three at 2."""
+    """Read SCALExSTEPS as STEPSxSCALE: 3x2, two steps at scale 3, becomes three at 2."""
     pairs = [piece.split("x") for piece in text.split("+")]
     return [float(scale) for steps, scale in pairs for _ in range(max(1, round(float(steps))))]
 

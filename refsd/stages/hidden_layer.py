@@ -1,4 +1,4 @@
-"""Which hidden layer of CLIP is taken: clip skip, by each engine's count."""
+"""Choose CLIP's hidden layer: clip skip, as each engine counts it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,10 +12,11 @@ from refsd.tokenizers.cards import PROMPT_CARDS, as_given, at_least_the_familys,
 
 
 class LayerRule(NamedTuple):
-    """
-    layer: engine -> clip skip or None, the family's layer -> CLIP's layer, counted from the last
+    """The parts of the rule.
+
+    layer: engine -> (clip skip or None, the family's layer -> CLIP's layer, counted from the last)
     own:   variant -> the family's layer
-    kept:  what the request before asked for, what this one asks for -> what counts
+    kept:  clip skip that counted for the previous request, clip skip of this one -> the one that counts
     """
 
     layer: Callable[[str], Callable[[int | None, int], int]]

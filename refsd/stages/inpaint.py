@@ -1,4 +1,4 @@
-"""Pictures that a picture is made from: masks, the channels behind x, and what stays where nothing new is drawn."""
+"""Inpainting and editing: masks, the extra channels after x, and what is kept outside the mask."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,17 +14,18 @@ from refsd.pipelines.txt2img import unmasked_kept
 from refsd.samplers.noise import Philox
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, magnitude, param, part
 
-# Pixels of a side for each of the latent's, and what a latent of unit means is multiplied by.
+# Pixels per latent pixel along a side, and the latent scale of the stand-in encoder.
 _PIXELS, _FACTOR = 4, 0.25
 
 
 class InpaintRule(NamedTuple):
-    """
-    shown:    the masked picture, its mask -> what the encoder is shown
-    pooled:   engine -> mask of pixels, pixels per latent -> mask of latents
-    widened:  mask of latents -> where a model with channels of its own draws
-    channels: kind -> images, encoder, engine's convention -> channels behind x
-    extra:    channels with the prompt, without it -> the same
+    """The parts of the rule.
+
+    shown:    the masked picture, its mask -> the encoder's input
+    pooled:   engine -> (mask of pixels, pixels per latent pixel -> mask of the latent)
+    widened:  mask of the latent -> where a model with extra channels draws
+    channels: kind -> (images, encoder, engine's convention, draw -> extra channels with the prompt, without it)
+    extra:    extra channels with the prompt, without it -> both
     kept:     denoised, mask, the picture's latent -> denoised
     """
 
@@ -52,7 +53,10 @@ RULE = InpaintRule(
 
 
 class _Encoder:
-    """A formula in an autoencoder's place: the mean of each square, times _FACTOR where latents are scaled."""
+    """Stands in for an autoencoder: the mean of each square, times _FACTOR if latents are scaled.
+
+    input: its last input
+    """
 
     pixels = _PIXELS
 
@@ -109,7 +113,7 @@ def _order(change: Callable[[np.ndarray], np.ndarray]):
 
 
 def _no_mask(x: np.ndarray) -> np.ndarray:
-    """Ones for the mask, which is the channel of zeros and ones."""
+    """Set the mask to ones: it is the channel that holds only zeros and ones."""
     y = x.copy()
     for c in range(x.shape[1]):
         if set(np.unique(x[:, c])) <= {0.0, 1.0}:
@@ -139,7 +143,7 @@ def _smallest(mask: np.ndarray, pixels: int) -> np.ndarray:
 
 
 def _pixels_apart(kind: str):
-    """Flux Fill's mask: a latent's pixels column by column."""
+    """Order the pixels of each latent pixel in FLUX Fill's mask column by column."""
 
     def made(images, vae, convention, draw):
         if kind != "fill":
@@ -191,7 +195,7 @@ _H, _W = 48, 64
 
 def _case(label: str, kind: str, engine: str):
     inputs = {"picture": Recipe((1, 3, _H, _W), exponent=-20, offset=0.5)}
-    # One pixel of 301 is drawn anew.
+    # About one pixel in 301 is drawn anew.
     inputs["mask"] = Recipe((1, 1, _H, _W), "i32", data="token_ids", exponent=0, n=301, offset=-299.0)
     inputs["denoised"] = Recipe((1, 3, _H // _PIXELS, _W // _PIXELS))
     return case("inpaint", label, inputs, kind=kind, engine=engine)

@@ -1,6 +1,6 @@
-"""A prompt as T5 or a language model reads it: template, ids, weights, padding, and what the encoder is told of it.
+"""Tokenize a prompt for T5 or a language model: template, ids, weights, padding, attention mask.
 
-No vocabulary of theirs is installed: a case carries a small one, which an engine loads in place of its own.
+Their vocabularies are not installed: a case carries a small one, which an engine loads instead of its own.
 """
 
 import functools
@@ -27,14 +27,15 @@ Encode = Callable[[str], list[int]]
 
 
 class LanguageRule(NamedTuple):
-    """
-    text:    variant, encoder, engine -> its text rule
-    clean:   done to a prompt before anything else
-    parse:   engine -> prompt -> parts with weights; None for a BREAK
-    whole:   the parts with the words around them -> texts that are encoded apart
-    encode:  the vocabulary, one text -> ids
-    weigh:   weights of the tokens of a row
-    mask:    ids, which are no padding, the rule -> what the encoder is told
+    """The parts of the rule. In the right rule clean and weigh return their argument.
+
+    text:    variant, encoder, engine -> text rule
+    clean:   prompt -> prompt, before anything else
+    parse:   engine -> (prompt -> parts with weights; None for a BREAK)
+    whole:   the parts and the template's words -> texts that are encoded separately
+    encode:  tokenizer, one text -> ids
+    weigh:   weights of a row's tokens -> weights
+    mask:    1 for tokens and 0 for padding, text rule -> the encoder's attention mask
     """
 
     text: Callable[[str, str, str], TextRule]
@@ -56,7 +57,7 @@ def _text(variant: str, encoder: str, engine: str) -> TextRule:
 
 
 def _whole(parts: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Neighbours of one weight are one text; an empty one is none."""
+    """Join neighbours of equal weight into one text, and drop empty texts."""
     joined: list[tuple[str, float]] = []
     for text, weight in parts:
         if joined and joined[-1][1] == weight:
@@ -121,7 +122,7 @@ def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _other(**changes: Any):
-    """Another text rule; a function is given the right one's field."""
+    """Change fields of the text rule; a callable value maps the right field to the wrong one, except `over`."""
 
     def text(variant: str, encoder: str, engine: str) -> TextRule:
         right = _text(variant, encoder, engine)
@@ -137,7 +138,7 @@ def _turned(engine: str) -> str:
 
 
 def _empty_too(tokenizer: TextTokenizer, text: str) -> list[int]:
-    """Each text ends with EOS, an empty one is one too."""
+    """Encode an empty text to EOS instead of nothing."""
     eos = tokenizer.ends.eos
     return [*tokenizer.encode(text), *([eos] if not text and eos is not None else [])]
 
@@ -148,7 +149,7 @@ def _each_with_eos(tokenizer: TextTokenizer, text: str) -> list[int]:
 
 
 def _lines_apart(tokenizer: TextTokenizer, text: str) -> list[int]:
-    """Each run of line ends, and what is between, for itself."""
+    """Encode each run of line ends, and the text between them, separately."""
     return [i for piece in re.split(r"(\n+)", text) if piece for i in tokenizer.encode(piece)]
 
 
@@ -220,7 +221,7 @@ def vocabularies() -> Mapping[str, Any]:
 
 
 def _with_line_ends() -> dict[str, Any]:
-    """The vocabulary of bytes, and tokens of line ends: two of them, and two behind a full stop."""
+    """Return the byte vocabulary plus two tokens: two line ends, and a full stop with two line ends."""
     told = vocabularies()["bytes"]
     end = "\u010a"  # the character of the byte 10
     tokens = [*told["tokens"], 2 * end, f".{2 * end}"]

@@ -1,4 +1,4 @@
-"""Between an autoencoder's latents and the denoiser's: scale and shift, the posterior, the range of pixels."""
+"""Convert between an autoencoder's latents and the denoiser's: scale and shift, posterior, range of pixels."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,18 +12,19 @@ from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import Autoencoder
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
 
-# What an encoder is shown and a decoder gives: of a tiny one 0..1.
+# Kinds of autoencoder; a tiny one ("tae") takes and gives pixels of 0..1, others of -1..1.
 _KINDS = "vae", "tae"
 
 
 class LatentsRule(NamedTuple):
-    """
-    scale:     family, kind -> scale and shift; None: the denoiser's latents are the autoencoder's
-    channels:  scale and shift, mean and spread of each channel -> the scale with them
+    """The parts of the rule.
+
+    scale:     family, kind -> scale and shift; None: the denoiser takes the autoencoder's latents as they are
+    channels:  scale and shift, mean and spread of each channel -> scale and shift per channel
     split:     moments [N, 2 C, H, W] -> mean, logvar
-    deviation: logvar, noise -> what is added to the mean, divided by the deviation of the clipped logvar
-    tiny:      kind -> whether pixels are 0..1
-    scaled:    whether the encoder's latents are scaled at all, as asked
+    deviation: logvar, noise -> noise that is multiplied by exp(clipped logvar / 2) and added to the mean
+    tiny:      kind -> True if pixels are 0..1
+    scaled:    True if the case asks for scaled latents -> True if they are scaled
     """
 
     scale: Callable[[str, str], LatentScale | None]
@@ -38,12 +39,12 @@ def _scale(family: str, kind: str) -> LatentScale | None:
     return None if kind == "tae" else LATENT_SCALES.get(family)
 
 
-# Of FLUX.2's batch norm. Source: black-forest-labs/flux2, autoencoder.py.
+# eps of FLUX.2's batch norm. Source: black-forest-labs/flux2, autoencoder.py.
 _EPS = 1e-4
 
 
 def _deviations(scale: LatentScale | None, mean: np.ndarray, spread: np.ndarray) -> LatentScale:
-    """(z - mean) / deviation * factor; FLUX.2's spread is a variance, and it has no factor of its own.
+    """Return the scale (z - mean) / deviation * factor. FLUX.2's spread is a variance, and it has no factor.
 
     Source: diffusers StableDiffusionXLImg2ImgPipeline.prepare_latents, latents_mean and latents_std.
     """
@@ -63,7 +64,7 @@ RULE = LatentsRule(
 
 
 class _Half:
-    """An encoder or decoder whose answer is given. inputs: its last input"""
+    """Stands in for an encoder or decoder: returns given outputs. input: its last input"""
 
     def __init__(self, name: str, outputs: dict[str, np.ndarray], dtype: np.dtype):
         self.name, self.dtype, self.module = name, dtype, self
@@ -90,7 +91,7 @@ def _run(rule: LatentsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     scale = rule.scale(p["family"], p["kind"])
     if "channel_mean" in t:
         scale = rule.channels(scale, *(t[name][None, :, None, None] for name in ("channel_mean", "channel_spread")))
-    # LoadedComponent's part of what Autoencoder asks of it.
+    # _Half has those attributes of LoadedComponent that Autoencoder uses.
     vae = Autoencoder(encoder, decoder, 8, scale, packed)  # type: ignore[arg-type]
     draw = (lambda shape: rule.deviation(logvar, t["noise"])) if p["draw"] else None
     latent = vae.encode(t["picture"], draw, rule.scaled(p["scaled"]))
@@ -139,7 +140,7 @@ def _changed(change: Callable[[LatentScale], LatentScale | None]):
 
 
 class _ShiftLast(LatentScale):
-    """z factor - shift, and its reverse."""
+    """z * factor - shift, and its inverse."""
 
     def to_denoiser(self, z):
         return z * self.factor - self.shift
@@ -164,14 +165,14 @@ class _ShiftSubtracted(LatentScale):
 
 
 class _EachChannel(LatentScale):
-    """The scale left out of all channels but the first."""
+    """Only the first channel is scaled."""
 
     def to_denoiser(self, z):
         return np.concatenate([super().to_denoiser(z[:, :1]), z[:, 1:]], axis=1)
 
 
 def _statistics(change: Callable[..., Any]):
-    """change: scale, means, spreads -> scale; None where there is no difference, but where no scale was"""
+    """change: scale, means, spreads -> wrong scale; None means no difference, unless the family has no scale"""
 
     def channels(scale: LatentScale | None, mean: np.ndarray, spread: np.ndarray) -> LatentScale | None:
         found = change(scale, mean, spread)
@@ -201,7 +202,7 @@ def _scaled_first(scale, mean, spread):
 
 
 def _other_order(scale, mean, spread):
-    """Of packed latents: (row, column, channel) for (channel, row, column)."""
+    """Read the statistics of packed latents as (row, column, channel) instead of (channel, row, column)."""
     if mean.shape[1] % 4 or scale is not None:
         raise NoDifference
     order = np.arange(mean.shape[1]).reshape(-1, 4).T.ravel()
@@ -209,7 +210,10 @@ def _other_order(scale, mean, spread):
 
 
 class _OneWay:
-    """The channels' statistics are left out one way."""
+    """A scale without the channels' statistics in one direction.
+
+    right: with the statistics; plain: without them; without: name of the method that uses `plain`
+    """
 
     def __init__(self, right: LatentScale, plain: LatentScale | None, without: str):
         self._right, self._plain, self._without = right, plain, without
@@ -234,7 +238,7 @@ def _interleaved(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _by_clipped(logvar: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Undo the deviation of the clipped logvar: what is left of it is `wanted`."""
+    """Divide by the deviation of the clipped logvar, so that multiplying by it gives `wanted`."""
     return wanted / np.exp(np.clip(logvar, -30, 20) / 2)
 
 
@@ -292,7 +296,7 @@ def _sizes(channels: int) -> dict[str, Recipe]:
     latent, picture = (2, channels, 3, 5), (2, 3, 24, 40)
     return {
         "picture": Recipe(picture, exponent=-17),
-        # Some logvar are beyond 20.
+        # Some logvar exceed 20, where they are clipped.
         "moments": Recipe((2, 2 * channels, 3, 5), exponent=-12, offset=0.5),
         "noise": Recipe(latent),
         "latent": Recipe(latent, offset=0.125),
@@ -305,7 +309,7 @@ def _case(label: str, family: str, channels: int, **params):
 
 
 def _by_channel(label: str, family: str, **params):
-    """Means and spreads of each channel; FLUX.2's latents are packed two by two, and some variances are small."""
+    """A case with means and spreads per channel; FLUX.2's latents are packed 2x2, and some variances are small."""
     if family == "sdxl":
         statistics = {"channel_spread": Recipe((4,), data="positive", exponent=-17, offset=0.25)}
         return case("latents", label, _sizes(4) | _means(4) | statistics, family=family, **params)

@@ -1,4 +1,4 @@
-"""One step of a batch around masks: the mask on latents, and what of the given pictures is put back, and when."""
+"""One step of inpainting a batch: the mask on latents, and when the given pictures are put back around it."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ Pooled = Callable[[np.ndarray, int], np.ndarray]
 
 
 def middle_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
-    """The mean of the two by two pixels in the middle: bilinear, at an even factor, without a filter."""
+    """Return the mean of each square's middle 2 x 2 pixels: bilinear at an even factor, without antialiasing."""
     N, C, H, W = mask.shape
     first = pixels // 2 - 1
     squares = mask.reshape(N, C, H // pixels, pixels, W // pixels, pixels)
@@ -27,12 +27,13 @@ def binary(mask: np.ndarray) -> np.ndarray:
 
 
 class Convention(NamedTuple):
-    """
-    grey:   pixels of a mask -> the same
-    pooled: mask of pixels, pixels per latent -> mask of latents
-    before: the network is shown the given picture, noised, around the mask
-    at_x0:  the network's picture is the given one around the mask
-    after:  the step's end is the given picture, noised, around the mask
+    """How an engine inpaints. Around the mask means where the mask is 0.
+
+    grey:   mask of pixels -> mask of pixels: rounds grey values to 0 and 1, or keeps them
+    pooled: mask of pixels, pixels per latent pixel -> mask of latents
+    before: put the noised given picture around the mask in the network's input
+    at_x0:  put the given picture around the mask in the denoised one
+    after:  put the noised given picture around the mask in the step's result
     """
 
     grey: Callable[[np.ndarray], np.ndarray]
@@ -59,18 +60,19 @@ def _each(pool: Pooled, mask: np.ndarray, pixels: int) -> np.ndarray:
 
 
 def in_turn(y: np.ndarray, count: int) -> np.ndarray:
-    """The given ones in turn, until the batch is full: a, b, a, b. As torch.Tensor.repeat in diffusers, ComfyUI."""
+    """Repeat items in turn to fill the batch: a, b, a, b. Source: torch.Tensor.repeat in diffusers and ComfyUI."""
     return y[np.arange(count) % len(y)]
 
 
 class MaskedRule(NamedTuple):
-    """
+    """The parts of the rule.
+
     convention: engine -> its convention
-    masks:      masks, N -> that of each picture of the batch
-    pictures:   given latents, N -> that of each picture of the batch
-    noised:     latent, noise, sigma, space -> the latent at that level
-    level:      sigma, sigma_next -> that of the picture put back after the step
-    mixed:      what is drawn anew, what is given, mask -> both
+    masks:      masks, N -> mask of each picture of the batch
+    pictures:   given latents, N -> given latent of each picture of the batch
+    noised:     latent, noise, sigma, space -> the latent noised to sigma
+    level:      sigma, sigma_next -> sigma of the picture that is put back after the step
+    mixed:      new latent, given latent, mask -> new where the mask is 1, given where it is 0
     """
 
     convention: Callable[[str], Convention]
@@ -124,7 +126,7 @@ def _run(rule: MaskedRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """Of every term on absolute values; steps subtract x from what is near it."""
+    """The terms on absolute values; x - denoised cancels, so its terms count in full."""
     t, p = inputs.tensors, inputs.params
     given = in_turn(np.abs(t["latent"]), len(truth)) + max(p["sigma"], 1.0) * np.abs(t["noise"])
     step = (np.abs(t["x"]) + np.abs(t["denoised"]) + given) * max(1.0, p["sigma_next"] / p["sigma"])
@@ -139,7 +141,7 @@ def _mask_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _with(**changes) -> Callable[[str], Convention]:
-    """Fields of the convention for others; a function is given the engine's own."""
+    """Change fields of the convention; the value of `pooled` maps the engine's own function to the wrong one."""
 
     def convention(engine: str) -> Convention:
         right = ENGINES[engine]
@@ -157,7 +159,7 @@ def _mean(mask: np.ndarray, pixels: int) -> np.ndarray:
 
 
 def _in_rows(y: np.ndarray, count: int) -> np.ndarray:
-    """a, a, b, b"""
+    """Repeat each item in a row: a, a, b, b."""
     return np.repeat(y, -(-count // len(y)), axis=0)[:count]
 
 
@@ -226,7 +228,7 @@ _IMAGE = ("item", "channel", "row", "column")
 _H, _W, _PIXELS = 24, 40, 4
 
 
-# Grey: black, 1/8 ... white; or 0, 1/64 ... 1/2, of which a square has rarely any.
+# Grey masks: pixels of 0, 1/8 ... 1; or 0, 1/64 ... 1/2, where less than half of the squares have a pixel of 1/2.
 _GREY, _DARK = (
     Recipe((1, 1, _H, _W), data="token_ids", exponent=exponent, n=n) for exponent, n in ((-3, 9), (-6, 33))
 )

@@ -1,4 +1,4 @@
-"""What sampling starts from: noise of each picture's seed, a given picture's latent, and the steps' own noise."""
+"""The noise of sampling: from each picture's seed, added to a given picture's latent, and drawn by later steps."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,12 +12,13 @@ from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, St
 
 
 class NoisingRule(NamedTuple):
-    """
-    seed:    the first picture's seed, index in the batch -> its seed
-    streams: params, seeds -> a generator for each picture; one that several share draws for them in turn
-    later:   the generators, params, seeds -> those of the steps' noise
-    factor:  sigma, space -> what the noise is multiplied by
-    kept:    sigma, space -> what a given picture's latent is multiplied by
+    """The parts of the rule.
+
+    seed:    the first picture's seed, index in the batch -> seed of this picture
+    streams: params, seeds -> a generator for each picture; a shared one draws all pictures at once
+    later:   the generators, params, seeds -> generators of the steps' noise
+    factor:  sigma, space -> factor of the noise
+    kept:    sigma, space -> factor of a given picture's latent
     """
 
     seed: Callable[[int, int], int]
@@ -50,7 +51,7 @@ RULE = NoisingRule(
 
 
 def drawn(streams: list[Noise], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Normals of a batch: a picture at a time, or all at once of a generator that they share."""
+    """Draw a batch of standard normals: one picture at a time, or all at once from a shared generator."""
     if all(stream is streams[0] for stream in streams):
         return streams[0].randn((len(streams), *shape)).astype(dtype)
     return np.stack([stream.randn(shape) for stream in streams]).astype(dtype)
@@ -73,7 +74,7 @@ def _run(rule: NoisingRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def normal_size(inputs: StageInputs, y: np.ndarray) -> np.ndarray:
-    """Of r sin v, r = sqrt(-2 ln u): what rounds u moves r by 1 / r."""
+    """Return the size of Box-Muller normals, r sin v with r = sqrt(-2 ln u): a rounding of u moves r by 1 / r."""
     return 4 + np.abs(y) + np.minimum(1 / np.maximum(np.abs(y), 1e-9), 4096)
 
 
@@ -94,7 +95,7 @@ def _skipped(streams: list[Noise], count: int) -> list[Noise]:
 
 
 class _Transposed:
-    """Draws in the order channel last."""
+    """Draws with channels last."""
 
     def __init__(self, of: Noise):
         self._of = of
@@ -119,7 +120,7 @@ def _other_rng(name: str):
 
 
 _IMAGE = ("item", "channel", "row", "column")
-# 105 numbers an item: neither whole blocks of 16 nor of 4.
+# 105 numbers per item: a multiple of neither 16 nor 4, the block sizes of generators.
 _SHAPE = (3, 3, 5, 7)
 
 

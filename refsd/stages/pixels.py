@@ -1,4 +1,4 @@
-"""Bytes of a picture as a network is shown them, and a network's picture as bytes."""
+"""Convert a picture's bytes to a network's input, and a network's picture to bytes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,12 +15,13 @@ _RANGES = "-1..1", "0..1"
 
 
 class PixelRule(NamedTuple):
-    """
-    colours: [..., 3] -> in the network's order
-    shown:   bytes, range -> numbers
-    blocks:  [N, C, H, W], factor -> a channel of each place in a block
-    back:    the network's numbers, range -> -1..1
-    bytes:   [1, 3, H, W], -1..1 -> [H, W, 3]
+    """The parts of the rule.
+
+    colours: [..., 3] -> channels in the network's order
+    shown:   bytes, range -> numbers in the range
+    blocks:  [N, C, H, W], factor -> [N, C factor^2, H / factor, W / factor]: space to depth
+    back:    the network's numbers, range -> numbers in -1..1
+    bytes:   [1, 3, H, W] in -1..1 -> bytes [H, W, 3]
     """
 
     colours: Callable[[np.ndarray], np.ndarray]
@@ -56,12 +57,12 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _each(to_byte: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    """to_byte: 0..255, not clipped -> bytes"""
+    """to_byte: values of 0..255, not clipped -> bytes"""
     return lambda image: to_byte((image[0] + 1) * 127.5).transpose(1, 2, 0)
 
 
 def _places_first(x: np.ndarray, factor: int) -> np.ndarray:
-    """The places of a block before the colours."""
+    """Order channels by place in the block, then by colour."""
     if factor == 1:
         raise NoDifference
     N, C, H, W = x.shape
@@ -78,14 +79,14 @@ def _columns_first(x: np.ndarray, factor: int) -> np.ndarray:
 
 
 def _of_one_pixel(x: np.ndarray, factor: int) -> np.ndarray:
-    """Every second pixel, as often as there are places."""
+    """Repeat the first pixel of each block for all its places."""
     if factor == 1:
         raise NoDifference
     return np.repeat(x[:, :, ::factor, ::factor], factor * factor, axis=1)
 
 
 def _case(label: str, blocks: int = 1, range_: str = "-1..1"):
-    # The network's numbers go beyond the range, where bytes are clipped.
+    # Some of the network's numbers lie outside the range, so that bytes are clipped.
     inputs = {
         "bytes": Recipe((2, 6, 10, 3), "i32", data="token_ids", exponent=0, n=256),
         "answer": Recipe((2, 3, 6, 10), exponent=-16, offset=0.0625),

@@ -1,4 +1,4 @@
-"""What a network is shown and told at a noise level, and what its answer means."""
+"""A network's input and timestep at a noise level, and the denoised picture from its output."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,12 +18,13 @@ _PREDICTIONS = {**PREDICTIONS, TO_DATA.name: TO_DATA, "edm": edm(0.5)}
 
 
 class PredictionRule(NamedTuple):
-    """
-    prediction: its name -> how the answer is read
-    shown:      x, c_in -> what the network is shown
-    control:    x, c_in -> what a ControlNet is shown
-    read:       x, what was shown, c_in -> the x that the answer is added to
-    to_t:       levels, sigma -> what the network is told
+    """The parts of the rule.
+
+    prediction: name -> prediction type: how the network's output is read
+    shown:      x, c_in -> the network's input
+    control:    x, c_in -> the ControlNet's input
+    read:       x, c_in -> the x to which the output is added
+    to_t:       levels, sigma -> timestep that the network receives
     """
 
     prediction: Callable[[str], Prediction]
@@ -67,7 +68,7 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _with(change: Callable[[float, float, float, float], tuple[float, float, float]]):
-    """name -> its prediction with changed scalings; change: sigma, c_skip, c_out, c_in"""
+    """Return name -> prediction with changed scalings. change: sigma, c_skip, c_out, c_in -> c_skip, c_out, c_in"""
 
     def prediction(name: str) -> Prediction:
         right = _PREDICTIONS[name]

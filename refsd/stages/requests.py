@@ -1,4 +1,4 @@
-"""Requests to one process, one after the other: each gets the answer that it would get alone."""
+"""Consecutive requests to one process: each must get the answer that it would get alone."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,10 +17,11 @@ _FIELDS = frozenset(("adapters", "seed", "size", "tokens", "steps"))
 
 
 class Merged(NamedTuple):
-    """
-    weight: that the layer has now
-    added:  what was added to the file's
-    deltas: adapters that were merged, at their strengths
+    """A layer after a request.
+
+    weight: its present weight
+    added:  the delta that was added to it
+    deltas: merged adapter -> strength
     """
 
     weight: np.ndarray
@@ -29,15 +30,16 @@ class Merged(NamedTuple):
 
 
 class RequestsRule(NamedTuple):
-    """What a request finds of the one before it; None: it is the first.
+    """The parts of the rule: how state of earlier requests could leak into a request. None: it is the first.
 
-    adapters: adapters asked for, the state before -> adapters merged, with their strengths
-    base:     the file's weight, the state before -> that to which they are added
-    merge:    the sum of what is asked for, what was added before -> what is added
-    stream:   seed, a new generator of it, that of the request before -> the generator
-    prompt:   the request, the one before -> the one whose prompt it has; size: whose size
-    step:     step of the request, steps of all before it -> where the schedule stands
-    draws:    steps of all before it -> draws thrown away before the noise of the first step
+    adapters: requested adapters, previous state -> adapters to merge, with their strengths
+    base:     the file's weight, previous state -> weight to which they are added
+    merge:    the sum of the requested deltas, previous state -> delta that is added
+    stream:   seed, a new generator of this seed, the previous request's generator -> generator
+    prompt:   request, previous request -> the one whose prompt is used
+    size:     request, previous request -> the one whose size is used
+    step:     step of the request, number of all earlier requests' steps -> position in the schedule
+    draws:    number of all earlier requests' steps -> draws discarded before the noise of the first step
     """
 
     adapters: Callable[[Mapping[str, float], Merged | None], Mapping[str, float]]
@@ -63,7 +65,7 @@ RULE = RequestsRule(
 
 
 def _positions(size: list[int]) -> np.ndarray:
-    """Row and column of each patch of two by two latents, as for RoPE. -> [H / 16 W / 16, 2]"""
+    """Return the row and column of each patch of 2 x 2 latent pixels, as for RoPE. -> [H / 16 * W / 16, 2]"""
     rows, columns = size[0] // 16, size[1] // 16
     return np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), axis=-1).reshape(-1, 2)
 
@@ -104,7 +106,7 @@ def _run(rule: RequestsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """All that is merged, on absolute values, for each request: what is merged may be taken out again."""
+    """The deltas of all requests on absolute values, twice each, as an engine may merge and then subtract them."""
     t = {name: np.abs(y) for name, y in inputs.tensors.items()}
     size = t["weight"].copy()
     for request in inputs.params["requests"]:
@@ -117,7 +119,7 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _stale(find: Callable[[Mapping[str, float], Mapping[str, float]], Mapping[str, float]]):
-    """find: asked, those before -> merged"""
+    """find: requested adapters, previous ones -> adapters to merge"""
     return lambda asked, before: asked if before is None else find(asked, before.deltas)
 
 
@@ -138,7 +140,7 @@ def _added_up(asked: Mapping[str, float], before: Mapping[str, float]) -> Mappin
 
 
 def _only_new(asked: Mapping[str, float], before: Mapping[str, float]) -> Mapping[str, float]:
-    """An adapter that was there is not merged again, though its effect was taken out."""
+    """Skip adapters that the previous request had, although their deltas were removed."""
     return {name: strength for name, strength in asked.items() if name not in before}
 
 
@@ -157,7 +159,7 @@ def _longest(key: str):
 
 
 def _same_area(request: Request, before: Request | None) -> Request:
-    """What is kept is known by its number of pixels."""
+    """Reuse the previous size if the number of pixels is equal: a cache keyed by it."""
     same = before is not None and np.prod(request["size"]) == np.prod(before["size"])
     return {**request, "size": before["size"]} if same else request  # type: ignore[index]
 
@@ -170,7 +172,7 @@ _SEED = "seed_of_requests"
 
 
 def _goes_on_with_the_seed(seed: int, new: Noise, before: Noise | None) -> Noise:
-    """A generator is made anew only for a seed that is not the last one's."""
+    """Make a new generator only if the seed differs from the previous one."""
     stream = before if before is not None and getattr(before, _SEED) == seed else new
     setattr(stream, _SEED, seed)
     return stream

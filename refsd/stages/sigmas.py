@@ -1,4 +1,4 @@
-"""The noise levels that a model is run at, and what it is told of them: levels, schedule, share of a picture."""
+"""The noise levels of a run and the timesteps that the network receives: levels, schedule, img2img truncation."""
 
 import math
 from collections.abc import Callable
@@ -23,24 +23,25 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES, flux2_mu, flux_mu, ltx2
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
-# What is put for the signal of the last level where nothing would be left of it.
+# Stands for the last level's share of the signal if it is 0.
 _ALMOST_NO_SIGNAL = {"diffusers": 2.0**-24, "comfyui": 4.8973451890853435e-08, "forge": 4.8973451890853435e-08}
 _LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "edm"
 
 
 class SigmaRule(NamedTuple):
-    """
-    betas:    steps, first, last -> what each trained step adds
-    kept:     betas -> share of the signal after each
-    zero_snr: the share moved so that nothing is left at the end
-    no_signal: engine -> what stands for nothing
-    flow:     shift, multiplier -> levels of a rectified flow
-    mu:       name of levels, tokens, steps -> logarithm of the shift
-    edm:      -> levels of EDM
-    to_t:     levels, sigma -> what the network is told
-    spacing:  params, card, levels -> steps -> sigmas
-    ending:   what a schedule ends with
-    share:    card, levels -> the share of a schedule that a given picture is drawn over
+    """The parts of the rule.
+
+    betas:     trained steps, first, last -> betas
+    kept:      betas -> cumulative products of 1 - beta: share of the signal after each step
+    zero_snr:  these shares -> shares with zero terminal SNR
+    no_signal: engine -> replaces a final share of 0
+    flow:      shift, multiplier -> levels of a rectified flow
+    mu:        name of levels, tokens, steps -> logarithm of the shift
+    edm:       -> levels of EDM
+    to_t:      levels, sigma -> timestep that the network receives
+    spacing:   params, card, levels -> (steps -> sigmas)
+    ending:    sigmas -> sigmas; bugs change how the schedule ends
+    share:     card, levels -> how strength truncates the schedule
     """
 
     betas: Callable[[int, float, float], np.ndarray]
@@ -114,17 +115,17 @@ def _run(rule: SigmaRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     schedule = lambda n: rule.ending(spacing(n))
     steps, strength = params["steps"], params["strength"]
     sigmas = schedule(steps) if strength == 1 else rule.share(card, levels)(steps, strength, schedule)
-    # Only a bug asks at sigma 0, which has no timestep.
+    # Sigma 0 has no timestep; only a bug gets here with it.
     return {"sigmas": sigmas, "timesteps": np.array([rule.to_t(levels, s) if s > 0 else 0.0 for s in sigmas[:-1]])}
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """1000 products in a row; zero SNR subtracts what is left at the end, 1 / 14.6 of the noise's size."""
+    """The share is a product of 1000 factors; zero SNR subtracts its last root, about 1 / 14.6, so errors grow."""
     return truth * (1 + truth / 14.6) if inputs.params["levels"] == "sd-zero-snr" else truth
 
 
 def timestep_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """d t = d ln sigma / slope, and the trained levels' ln sigma rises by 1/300 a timestep where it rises least."""
+    """Return the size of timesteps: dt = d ln sigma / slope; the trained levels' slope is at least 1/300."""
     kind = inputs.params["levels"]
     if kind.startswith("sd"):
         return np.maximum(np.abs(truth), 300 * (1 + (truth > 900) * 300 * (kind == "sd-zero-snr")))
@@ -135,7 +136,7 @@ def timestep_size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 class _TwoTooHigh(FlowLevels):
-    """A level for each i + 2, where 1 was added twice."""
+    """Level i is that of i + 2: 1 is added twice."""
 
     def to_sigma(self, t):
         return shift_snr((np.asarray(t, np.float64) + 2) / self.steps, self.shift)
@@ -147,7 +148,7 @@ class _NoneAdded(FlowLevels):
 
 
 class _EdmOfThousandths(EdmLevels):
-    """exp(4 t / 1000), no inverse of ln(sigma) / 4."""
+    """exp(4 t / 1000): not the inverse of t = ln(sigma) / 4."""
 
     def __init__(self):
         super().__init__()
@@ -179,13 +180,13 @@ def _computed_as(name: str) -> Callable:
 
 
 def _redundant_zero(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
-    """The levels of one step less, and 0 twice."""
+    """The levels of one step fewer, then 0 twice."""
     right = _spacing(params, card, levels)
     return lambda n: np.append(right(n - 1) if n > 1 else right(n)[:-1], 0.0)
 
 
 def _unshifted_linspace(params: Params, card: Card, levels: Levels) -> Callable[[int], np.ndarray]:
-    """From 1 to an unshifted 1 / 1000, and only then shifted."""
+    """Space evenly from 1 to the unshifted 1 / 1000, then shift."""
     if not isinstance(levels, FlowLevels):
         raise NoDifference
     return lambda n: np.append(shift_snr(np.linspace(1, 1 / levels.steps, n), levels.shift), 0.0)

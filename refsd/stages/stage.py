@@ -1,4 +1,4 @@
-"""A stage of the way from a prompt and files to a picture, as a page of this folder declares it."""
+"""Declare a stage between prompt, files and picture: inputs, outputs with their bounds, rule, known bugs, cases."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ OP = "stage/"
 
 
 class NoDifference(Exception):
-    """A bug has no place in what is inputs: raised by a part of the rule."""
+    """The bug makes no difference to these inputs: raised by a part of the rule."""
 
 
 Params = Mapping[str, Any]
@@ -25,9 +25,10 @@ Tensors = Mapping[str, np.ndarray]
 
 
 class StageInputs(NamedTuple):
-    """
-    tensors: the inputs' values; floating ones in `dtype`
-    params:  with their defaults
+    """A stage's inputs.
+
+    tensors: name -> values; floating-point ones in `dtype`
+    params:  with defaults filled in
     dtype:   in which the stage computes
     """
 
@@ -37,11 +38,12 @@ class StageInputs(NamedTuple):
 
 
 class Output(NamedTuple):
-    """
-    axes:      what a step along each axis is: ("item", "token"); reports name a place by them
-    size:      truth -> its run on absolute values, by which the error bound scales; None: engines must give these
-               very numbers
-    roundings: in a row, on the way to an element
+    """An output of a stage, and its error bound.
+
+    axes:      name of each axis, singular: ("item", "token"); reports name a place by them
+    size:      inputs, truth -> size of the terms behind each element, to which the bound is proportional; None:
+               engines must give exactly these numbers
+    roundings: longest chain of roundings behind an element
     """
 
     axes: tuple[str, ...]
@@ -53,7 +55,10 @@ class Output(NamedTuple):
         return f"[{', '.join(self.axes)}]" + (", exact" if self.size is None else "")
 
     def bound(self, inputs: StageInputs, truth: np.ndarray, numerics: Numerics) -> Bound:
-        """gamma(roundings) size + u_storage |truth| + the smallest normal number; inputs, truth: float64"""
+        """Return the bound: gamma(roundings) size + u_storage |truth| + smallest normal number.
+
+        inputs, truth: float64
+        """
         if self.size is None:
             return Bound(np.zeros(truth.shape), np.zeros(truth.shape))
         limit = gamma(self.roundings, unit(numerics.compute_dtype)) * self.size(inputs, truth)
@@ -63,17 +68,17 @@ class Output(NamedTuple):
 
 
 def magnitude(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """Every operation on the way is a product or a sum without cancellation."""
+    """Return |truth|: the size for outputs that are products, or sums without cancellation."""
     return np.abs(truth)
 
 
 class Change(NamedTuple):
-    """How an engine's answer differs from the reference's. What is None, or left out, is right.
+    """A bug, as a change to the reference. Fields that are None or empty change nothing.
 
-    parts:   parts of the rule that are others
-    params:  those that it takes for the case's; gives None where that makes no difference
-    tensors: the same of the inputs
-    outputs: what it does to a right answer
+    parts:   name -> replacement of a part of the rule
+    params:  the case's params -> wrong params; None if that makes no difference
+    tensors: the inputs -> wrong inputs; None if that makes no difference
+    outputs: the right outputs -> wrong outputs; None if that makes no difference
     """
 
     parts: Mapping[str, Any] = {}
@@ -83,12 +88,12 @@ class Change(NamedTuple):
 
 
 def part(name: str, **parts: Any) -> Mutant[Change]:
-    """A known bug in parts of the rule."""
+    """Return a known bug that replaces parts of the rule."""
     return Mutant(name, Change(parts))
 
 
 def param(name: str, **values: Any) -> Mutant[Change]:
-    """A known bug that takes other parameters for the case's; a function is given the case's own."""
+    """Return a known bug that uses other parameters; a callable value maps the case's own to the wrong one."""
 
     def changed(params: Params) -> Params | None:
         if not values.keys() <= params.keys():
@@ -100,17 +105,18 @@ def param(name: str, **values: Any) -> Mutant[Change]:
 
 
 class Stage(NamedTuple):
-    """
+    """A stage.
+
     name:    a case asks for it as stage/NAME
     what:    one sentence
-    inputs:  argument -> shape; a name that ends in "?" may be absent; "*": any others
-    params:  parameter -> its default; REQUIRED where there is none
+    inputs:  name -> shape; a name that ends in "?" is optional; "*": any further names
+    params:  parameter -> default; REQUIRED if there is none
     outputs: in the order of computation; a case has those that its parameters ask for
-    rule:    the parts of the rule, a NamedTuple; a known bug replaces some
+    rule:    NamedTuple of the functions that make up the rule; a known bug replaces some
     run:     (rule, inputs) -> outputs
-    known:   known bugs beside those of `misplaced`
-    cases:   the questions put to engines
-    lacks:   why the reference cannot answer; None if it can
+    known:   known bugs, in addition to those of `misplaced`
+    cases:   put to engines
+    lacks:   params -> why the reference cannot answer; None if it can
     """
 
     name: str
@@ -125,7 +131,7 @@ class Stage(NamedTuple):
     lacks: Callable[[Params], str | None] = lambda params: None
 
     def complete(self, inputs: Mapping[str, Any], params: Params) -> dict[str, Any]:
-        """The parameters with their defaults. Raises BadInput for what is missing or unknown."""
+        """Return the parameters with defaults. Raises BadInput for missing or unknown inputs and parameters."""
         required = {name for name in self.inputs if not name.endswith("?") and name != "*"}
         unknown = inputs.keys() - {name.rstrip("?") for name in self.inputs} if "*" not in self.inputs else ()
         if required - inputs.keys() or unknown:
@@ -140,7 +146,7 @@ class Stage(NamedTuple):
         return full
 
     def answer(self, inputs: StageInputs, change: Change | None = None) -> dict[str, np.ndarray] | None:
-        """The outputs, with a bug or without; None where the bug makes no difference to what is inputs."""
+        """Return the outputs, with or without a bug; None if the bug makes no difference to these inputs."""
         right, change = change is None, change or Change()
         params = change.params(inputs.params) if change.params else inputs.params
         tensors = change.tensors(inputs.tensors) if change.tensors else inputs.tensors
@@ -164,7 +170,7 @@ def case(stage: str, label: str, inputs: Mapping[str, Recipe] | None = None, **p
     return Case(f"{OP}{stage}/{label}", f"{OP}{stage}", dict(inputs or {}), params)
 
 
-# --- right numbers in the wrong place: what any stage with such an axis may get wrong ---------------------------
+# --- right numbers in the wrong place: bugs of any stage with such an axis ---------------------------------------
 
 
 def _first_for_all(y: np.ndarray, axis: int) -> np.ndarray:
@@ -187,7 +193,7 @@ def _halves_swapped(y: np.ndarray, axis: int) -> np.ndarray:
     return np.roll(y, y.shape[axis] // 2, axis)
 
 
-# axis -> what engines do along it
+# axis -> name of the bug -> the bug
 _ALONG = {
     "item": {"every item of the batch is the first": _first_for_all},
     "step": {"every step is the one before": _one_late, "every step is the next": _one_early},
@@ -211,7 +217,7 @@ def _rounded(dtype: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def misplaced(outputs: Mapping[str, Output]) -> tuple[Mutant[Change], ...]:
-    """Right numbers in the wrong place along each axis that the outputs have, and numbers of lower precision."""
+    """Return generic bugs: right numbers in the wrong place along each axis, and outputs of lower precision."""
     mutants = []
     for axis, bugs in _ALONG.items():
         if any(axis in output.axes for output in outputs.values()):

@@ -1,4 +1,4 @@
-"""The noise that a stochastic step adds: churn before it, ancestral noise behind it, and how strong each is."""
+"""The noise that a stochastic step adds: churn before it, or ancestral noise after it, and its deviation."""
 
 import math
 from collections.abc import Callable
@@ -17,11 +17,12 @@ _KINDS = "churn", "ancestral"
 
 
 class StepNoiseRule(NamedTuple):
-    """
-    churn:  parameters -> of churn
-    steps:  steps of the whole trajectory -> those among which churn is divided
-    split:  sigma, sigma_next, eta -> down, up
-    share:  s_noise -> the factor of the noise that is added
+    """The parts of the rule.
+
+    churn:  case's parameters -> parameters of churn
+    steps:  steps of the trajectory -> steps among which churn is divided
+    split:  sigma, sigma_next, eta -> sigma_down, sigma_up
+    share:  s_noise -> factor of the added noise
     """
 
     churn: Callable[[Params], Churn]
@@ -55,7 +56,7 @@ def _run(rule: StepNoiseRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     for sigma, sigma_next in zip(sigmas[:-1].tolist(), sigmas[1:].tolist(), strict=True):
         if p["kind"] == "churn":
             churn = rule.churn(p)._replace(s_noise=rule.share(p["s_noise"]))
-            # Of zeros under a noise of ones is left what the noise is multiplied by.
+            # x = 0 and noise = 1 give the factor of the noise.
             noised, start = churned(np.zeros(1), sigma, rule.steps(p["steps"]), lambda a, b: np.ones(1), churn)
             starts.append(start)
             deviations.append(float(noised[0]))
@@ -69,7 +70,7 @@ def _run(rule: StepNoiseRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _differences(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """Roots of differences of squares of levels that may be near each other."""
+    """Roots of differences of squares: near levels cancel, so the size is that of the highest level."""
     return np.full(truth.shape, 4 * (1 + inputs.params["s_noise"]) * SD_LEVELS.sigmas[-1])
 
 
@@ -81,7 +82,7 @@ def _field(**values) -> Callable[[Params], Churn]:
 
 
 def _eta_behind(sigma: float, sigma_next: float, eta: float) -> tuple[float, float]:
-    """eta on the noise alone, not on what is taken off for it."""
+    """Apply eta to sigma_up only, not to sigma_down."""
     down, up = _split(sigma, sigma_next, 1.0)
     return down, eta * up
 

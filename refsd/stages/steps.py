@@ -1,4 +1,4 @@
-"""From one timestep to the next: which, how much noise is taken off and put back, and which prompt counts there."""
+"""DDIM's and DDPM's steps: next timestep, signal kept, noise put back; and prompts that switch on the way."""
 
 import math
 import re
@@ -18,15 +18,16 @@ _SPACINGS = "leading", "trailing", "linspace_multistep"
 
 
 class StepRule(NamedTuple):
-    """
-    previous:  timesteps, steps -> where each goes; -1: to the picture
-    kept_at:   timesteps, where each goes -> the timesteps whose signal is kept
-    final:     what is kept of the signal there
-    least:     kept, kept before -> the posterior's variance
-    most:      the same -> the step's whole variance
-    variance:  least, most, share -> a learned one between them
+    """The parts of the rule. kept: share of the signal (alpha-bar); previous: where a step goes, as in diffusers.
+
+    previous:  timesteps, steps -> timestep to which each step goes; -1: to the picture
+    kept_at:   timesteps, previous timesteps -> timesteps whose share of the signal holds after the step
+    final:     share of the signal at -1
+    least:     kept, kept at the previous timestep -> variance of the posterior
+    most:      the same -> variance of the whole step
+    variance:  least, most, share -> learned variance between them
     put_back:  eta, variance -> deviation of the noise that is put back
-    around:    timesteps, where each goes -> the timestep at which a given picture is noised, around a mask
+    around:    timesteps, previous timesteps -> timestep of the noised picture that is put around a mask
     """
 
     previous: Callable[[np.ndarray, int], np.ndarray]
@@ -40,10 +41,10 @@ class StepRule(NamedTuple):
 
 
 def _variance(least: np.ndarray, most: np.ndarray, share: float | None) -> np.ndarray:
-    """Between them in the logarithm. Source: Nichol & Dhariwal 2021, eq. 15."""
+    """Interpolate between the logarithms. Source: Nichol & Dhariwal 2021, eq. 15."""
     if share is None:
         return least
-    # The last step's least is 0; diffusers holds it at 1e-20.
+    # `least` is 0 at the last step; diffusers clamps it to 1e-20.
     return np.exp(share * np.log(most) + (1 - share) * np.log(np.maximum(least, 1e-20)))
 
 
@@ -83,7 +84,7 @@ def _run(rule: StepRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
-    """1000 products in a row, and differences of shares that are 1 - 0.00085 at the lowest level."""
+    """Differences of products of 1000 factors; the share is 1 - 0.00085 at the lowest level, so they cancel."""
     return np.abs(truth) * 1000
 
 
@@ -142,15 +143,16 @@ STEPS = Stage(
 )
 
 
-# --- prompts that change on the way ------------------------------------------------------------------------------
+# --- prompts that switch on the way ------------------------------------------------------------------------------
 
 
 class SwitchRule(NamedTuple):
-    """
-    when:  the number as it is written, steps -> the last step of the first prompt, counted from 1
-    first: step, counted from 1, when -> whether it has the first prompt
-    steps: steps, calls of a step -> those that a fraction is of
-    at:    index of a call, calls of a step -> its step, counted from 1
+    """The parts of the rule. Steps are counted from 1.
+
+    when:  the number as written, steps -> last step with the first prompt
+    first: step, when -> True if the step has the first prompt
+    steps: steps, calls per step -> number of steps to which a fraction refers
+    at:    index of a call, calls per step -> its step
     """
 
     when: Callable[[str, int], int]
@@ -175,7 +177,7 @@ def _prompts(rule: SwitchRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     if not found:
         raise BadInput(f"stage/prompt_switch: {p['prompt']!r}: expected [first:second:when] in it")
     calls = p["calls"]
-    # The last step of a solver of two calls has one: it goes to 0.
+    # The last step of a two-call solver goes to 0, and has one call.
     total = p["steps"] * calls - (calls - 1)
     whens = [rule.when(number, rule.steps(p["steps"], calls)) for _, _, number in found]
     return {"second": np.array([[not rule.first(rule.at(i, calls), when) for when in whens] for i in range(total)])}

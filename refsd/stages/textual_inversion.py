@@ -1,4 +1,4 @@
-"""Learned embeddings in a prompt: the tokens that they take the place of, and the vectors that stand there."""
+"""Textual inversion: the tokens of a prompt that learned embeddings replace, and the vectors in their place."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -31,10 +31,11 @@ Files = Mapping[str, Mapping[str, np.ndarray]]
 
 
 class InversionRule(NamedTuple):
-    """
+    """The parts of the rule.
+
     read:   file, its tensors, encoders' widths, engine -> embedding
-    find:   engine -> how names are found
-    place:  ids of a chunk -> those at which vectors are put
+    find:   engine -> rule that finds names in a prompt
+    place:  ids of a chunk -> ids from which the vectors are looked up
     weight: weights of a chunk, its ids -> weights
     """
 
@@ -57,7 +58,7 @@ RULE = InversionRule(
 
 
 def _files(tensors: Mapping[str, np.ndarray]) -> Files:
-    """FILE:TENSOR -> the tensors of each file"""
+    """Group tensors named FILE:TENSOR by file. -> {file: {tensor: values}}"""
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, y in tensors.items():
         file, colon, inner = name.partition(":")
@@ -68,7 +69,7 @@ def _files(tensors: Mapping[str, np.ndarray]) -> Files:
 
 
 class _Found:
-    """A vocabulary in which names are found by a rule."""
+    """A vocabulary whose `encode` finds the embeddings' names by a rule."""
 
     def __init__(self, names: Names, find: Find):
         vocabulary = _vocabulary()
@@ -106,7 +107,7 @@ def _run(rule: InversionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _other_vectors(change: Callable[[np.ndarray], np.ndarray]):
-    """change: [n, E] of each encoder -> the same"""
+    """change: an encoder's vectors [n, E] -> vectors"""
 
     def read(file, tensors, encoders, engine) -> Embedding:
         right = _read(file, tensors, encoders, engine)
@@ -116,7 +117,7 @@ def _other_vectors(change: Callable[[np.ndarray], np.ndarray]):
 
 
 def _shifted(by: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The vectors stand beside their tokens."""
+    """Put the vectors `by` positions after their tokens."""
 
     def place(ids: np.ndarray) -> np.ndarray:
         moved = np.roll(ids, by)
@@ -126,9 +127,9 @@ def _shifted(by: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _skips(count: Callable[[list[int], int], int]):
-    """By tokens, as A1111; behind a name so many of the prompt's tokens are skipped as `count` says.
+    """Find names by tokens, as A1111 does, but skip another number of the prompt's tokens at a name.
 
-    count: the name's tokens, its number of vectors -> tokens
+    count: the name's tokens, its number of vectors -> tokens to skip; 0 keeps the name's own tokens
     """
 
     def find(names: Names, encode: Encode, text: str) -> list[int]:
@@ -147,7 +148,7 @@ def _skips(count: Callable[[list[int], int], int]):
 
 
 def _at_names(put: Callable[[Names, int, Encode], list[int]]) -> Find:
-    """put: names, index of the one that is found, encode -> ids"""
+    """put: names, index of the name found, encode -> ids"""
 
     def find(names: Names, encode: Encode, text: str) -> list[int]:
         ids: list[int] = []
@@ -165,7 +166,7 @@ def _later_as_text(names: Names, own: int, encode: Encode) -> list[int]:
 
 
 def _run_together(names: Names, own: int, encode: Encode) -> list[int]:
-    """NAMENAME_1NAME_2"""
+    """Encode NAMENAME_1NAME_2 as one word."""
     name, count = names[own]
     if count == 1:
         return ids_of(names, own)
@@ -181,7 +182,7 @@ def _between_blanks(names: Names, encode: Encode, text: str) -> list[int]:
 
 
 def _as_written(right: Find) -> Find:
-    """Only a name in the file's own case is found."""
+    """Find a name only if upper and lower case match the file's."""
 
     def find(names: Names, encode: Encode, text: str) -> list[int]:
         return right([(name if name in text else "\0" + name, n) for name, n in names], encode, text)
@@ -190,7 +191,7 @@ def _as_written(right: Find) -> Find:
 
 
 def _twice(names: Names, encode: Encode, text: str) -> list[int]:
-    """Each vector's token once for each of two encoders."""
+    """Repeat each vector's token, once for each of two encoders."""
     return [i for i in wherever(names, encode, text) for _ in range(2 if i >= FIRST else 1)]
 
 

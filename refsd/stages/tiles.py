@@ -1,4 +1,4 @@
-"""A latent decoded tile by tile: where the tiles lie, and how they are put together."""
+"""Decode a latent tile by tile: where the tiles lie, and how they are blended."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,15 +16,13 @@ Tiled = Callable[[Run, np.ndarray, Params], np.ndarray]
 
 
 class TilesRule(NamedTuple):
-    """
-    tiled: engine -> how the tiles are cut and put together
-    """
+    """The rule. tiled: engine -> function that cuts, decodes and blends the tiles"""
 
     tiled: Callable[[str], Tiled]
 
 
 def _decoder(params: Params) -> Run:
-    """A tile less each channel's mean, each latent pixel a square: where tiles meet, they differ."""
+    """Subtract each channel's mean over the tile, and enlarge `up` times: overlapping tiles differ."""
     up = params["up"]
 
     def decode(z: np.ndarray) -> np.ndarray:
@@ -71,7 +69,7 @@ def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
 
 
 def _weighed(ramp: Callable[[np.ndarray], np.ndarray], axes: tuple[bool, bool] = (True, True)) -> Callable:
-    """stable-diffusion.cpp's tiles under other ramps, or along one axis alone; else the last wins."""
+    """stable-diffusion.cpp's tiles with another ramp, or blended along one axis; on the other the last wins."""
 
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
         if p["wraps"]:
@@ -105,7 +103,7 @@ def _weighed(ramp: Callable[[np.ndarray], np.ndarray], axes: tuple[bool, bool] =
 
 
 def _mixed(rows: bool = True, columns: bool = True, clamped: bool = True) -> Callable:
-    """diffusers' tiles mixed along some axes; not clamped, the ramp of a small last tile is the whole one's."""
+    """diffusers' tiles blended along some axes; not `clamped`, a small last tile has the ramp of a full one."""
 
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
         size, out = p["size"][0], p["size"][0] * p["up"]
@@ -143,7 +141,7 @@ def _not_asked(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
 
 
 def _of_some(axis: int) -> Callable:
-    """Of the rest of an axis nothing is decoded."""
+    """Decode only the first index of an axis; the rest is 0."""
 
     def changed(engine: str) -> Tiled:
         def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Noise of a batch with variation seeds, a seed's noise in another size, and two noises mixed."""
+"""Noise with variation seeds and resized seeds, and the mix (slerp) of two noises."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,13 +16,14 @@ Mix = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
 
 
 class VariationRule(NamedTuple):
-    """
-    seed:    parameters, index in the batch -> its seed
-    subseed: the same -> the variation's
-    mix:     share, noise, the variation's -> both
+    """The parts of the rule.
+
+    seed:    parameters, index in the batch -> seed
+    subseed: parameters, index in the batch -> the variation's seed
+    mix:     share, noise, the variation's noise -> mixed noise
     inner:   parameters -> height and width of the latent whose noise is placed in this one
-    whole:   that noise, this size's -> noise
-    later:   parameters, index in the batch -> seed of the steps' noise, noises drawn before them
+    whole:   noise of that size, noise of this size -> noise of this size
+    later:   parameters, index in the batch -> seed of the steps' noise, number of draws to skip first
     """
 
     seed: Callable[[Params, int], int]
@@ -34,7 +35,7 @@ class VariationRule(NamedTuple):
 
 
 def _seed(p: Params, i: int) -> int:
-    """With a variation the seed stays, and the variation's counts up. Source: A1111 modules/processing.py."""
+    """With a variation only the variation's seed counts up. Source: A1111 modules/processing.py."""
     return p["seed"] + (0 if p["strength"] else i)
 
 
@@ -44,7 +45,7 @@ def _inner(p: Params) -> tuple[int, int]:
 
 
 def _later(p: Params, i: int) -> tuple[int, int]:
-    """A new generator where there is a delta; else the seed's goes on behind its first noise."""
+    """A delta starts a new generator; without one, the seed's generator continues after its first noise."""
     return _seed(p, i) + p["seed_delta"], 0 if p["seed_delta"] else 1
 
 
@@ -82,7 +83,7 @@ def _run(rule: VariationRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _mixed_size(inputs: StageInputs, y: np.ndarray) -> np.ndarray:
-    """Of both noises; an angle near 0 or pi is known less well."""
+    """The size of both noises; errors grow where the angle between them is near 0 or pi."""
     return 64 * normal_size(inputs, y) if inputs.params["strength"] else normal_size(inputs, y)
 
 
@@ -106,7 +107,7 @@ def _by_channels(share: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _whole_angle(share: float, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """One angle for the picture."""
+    """Use one angle for the whole picture."""
     return slerp(share, low.reshape(1, -1, 1), high.reshape(1, -1, 1)).reshape(low.shape)
 
 
@@ -206,9 +207,10 @@ VARIATION = Stage(
 
 
 class MixRule(NamedTuple):
-    """
+    """The parts of the rule.
+
     shortcuts: engine -> its shortcuts
-    mix:       shortcuts -> share, low, high -> both
+    mix:       shortcuts -> (share, low, high -> mixed noise)
     """
 
     shortcuts: Callable[[str], Shortcuts]

@@ -1,4 +1,4 @@
-"""A stored tensor as a network multiplies it: the file's order of dimensions, joined rows, scales, added tokens."""
+"""From a stored tensor to a network's weight: order of dimensions, scales, joined rows, added tokens."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,11 +17,12 @@ _PARTS = "data", "second", "third"
 
 
 class WeightsRule(NamedTuple):
-    """
-    scaled: values, the scale of a file of scaled numbers -> values
-    join:   how -> the parts -> the network's tensor
-    fits:   that, the shape that the layer has -> the tensor in that shape
-    table:  a table, rows for added tokens -> the whole table
+    """The parts of the rule.
+
+    scaled: stored values, scale -> scaled values
+    join:   name of the join -> (parts -> the network's tensor)
+    fits:   tensor, the layer's shape -> the tensor in this shape
+    table:  embedding table, rows of added tokens -> the whole table
     """
 
     scaled: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -31,7 +32,7 @@ class WeightsRule(NamedTuple):
 
 
 def spread(scale: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A scale of everything, of rows, of columns, or of blocks: each for as many neighbours as it stands for."""
+    """Repeat a scale of the whole tensor, of rows, of columns, or of blocks to the tensor's shape."""
     for axis in range(scale.ndim):
         scale = np.repeat(scale, shape[axis] // scale.shape[axis], axis=axis)
     return scale
@@ -71,7 +72,7 @@ def _run(rule: WeightsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
 
 
 def _other_scale(change: Callable[[np.ndarray], np.ndarray]):
-    """The same scales in other places: of one alone there is no difference."""
+    """Put the scales in other places; no difference if there is only one."""
 
     def scaled(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if scale.size == 1:
@@ -110,7 +111,7 @@ def _taps_swapped(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _taps_first(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Read as [R, S, I, O]."""
+    """Read the values as [S, R, I, O]."""
     if len(shape) != 4:
         raise NoDifference
     return _fits(y, shape[:1:-1] + shape[1::-1]).transpose(3, 2, 1, 0)
@@ -133,7 +134,7 @@ def _joined(change: Callable[[list[np.ndarray]], list[np.ndarray]]):
 
 
 def _as_bytes_of(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The rows' float32 bytes, as many as fit, taken for another type's."""
+    """Read the rows' float32 bytes as another type, as many numbers as the rows have."""
 
     def table(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
         taken = np.ascontiguousarray(rows, np.float32).view(dtype).reshape(-1)[: rows.size]
@@ -149,7 +150,7 @@ def _over_the_last(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _blocks(change: Callable[[np.ndarray], np.ndarray]):
-    """change: [blocks, 32] -> the same; of the values of a type in blocks"""
+    """change: values [blocks, 32] of a block type -> values"""
 
     def fits(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         if y.size % 32:
@@ -230,7 +231,7 @@ STAGES = (
             "scale?": "[] of all, [O, 1] of rows, [1, I] of columns, or [O / P, I / Q] of blocks",
             "added?": "[N, E]: rows of added tokens",
         },
-        # ne: dimensions as a GGUF lists them, the innermost first; layer: the shape that the layer has.
+        # ne: dimensions as a GGUF lists them, innermost first; layer: the layer's shape
         params={"ne": REQUIRED, "layer": REQUIRED, "join": "same"},
         outputs={"weight": Output(("row", "column", "filter row", "filter column"), magnitude, 4)},
         rule=RULE,
