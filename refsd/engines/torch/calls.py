@@ -1,6 +1,6 @@
-"""A call of a diffusers or transformers module, as the component's arguments: the way back from denoisers.py.
+"""Convert a call of a diffusers or transformers module to a component's arguments: the inverse of denoisers.py.
 
-Each reader takes the module and its call's arguments by name; it raises BadInput for what refsd does not compute.
+Each reader takes the module and the call's arguments by name, and raises BadInput for what refsd does not compute.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,10 +13,11 @@ Given = Mapping[str, Any]
 
 
 class Arguments(NamedTuple):
-    """
-    inputs:  of the component, torch tensors by name
-    params:  and its params
-    outputs: what the module returned -> the component's outputs, as far as they are asked for
+    """A component's arguments.
+
+    inputs:  name -> torch tensor
+    params:  the component's parameters
+    outputs: what the module returned -> the component's outputs by name
     """
 
     inputs: dict[str, Any]
@@ -25,11 +26,12 @@ class Arguments(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """
-    component: of refsd/components
-    read:      module, arguments -> Arguments
-    first:     the submodule whose call begins the component's, by the names of candidates; "": the module itself
-    last:      and the one whose call ends it
+    """How calls of a module class are read.
+
+    component: name in refsd/components
+    read:      module, the call's arguments -> Arguments
+    first:     candidate names of the submodule whose call starts the component; "": the module itself
+    last:      candidate names of the submodule whose call ends it
     """
 
     component: str
@@ -56,7 +58,7 @@ def _timesteps(given: Given, name: str, count: int):
 
 
 def _per_mille(t, dtype):
-    """The module multiplies by 1000 in its own dtype, which may round: the time that it then means."""
+    """Return the time that the module effectively uses: it multiplies by 1000 in its own dtype, which may round."""
     return (t.to(dtype) * 1000).double() / 1000
 
 
@@ -91,7 +93,7 @@ def _latent_and_text(model, given: Given) -> dict[str, Any]:
             raise BadInput(
                 f"added_cond_kwargs has {', '.join(sorted(added))}; refsd computes text_embeds, time_ids"
             )
-        # The projection has no weights; the module casts what it gives to the dtype of the text.
+        # The projection has no weights; the module casts its output to the dtype of the text.
         sizes = model.add_time_proj(added["time_ids"].flatten()).reshape(len(x), -1)
         inputs["y"] = torch.cat([added["text_embeds"], sizes.to(added["text_embeds"].dtype)], 1)
     return inputs
@@ -136,7 +138,7 @@ def _chroma(model, given: Given) -> Arguments:
 
 
 def _packed(given: Given) -> tuple[dict[str, Any], int]:
-    """The latent, perhaps one of a picture to edit, and the text; and how many tokens the latent has."""
+    """Return the latent, any reference latent and the text, and the number of tokens of the latent."""
     _refuse(given, "joint_attention_kwargs", "controlnet_block_samples", "controlnet_single_block_samples")
     tokens, ids, text = given["hidden_states"], _one(given["img_ids"]), _one(given["txt_ids"])
     sizes = _sizes(ids)
@@ -163,12 +165,12 @@ def _same_positions(ids, expected, wrong="img_ids are not the rows and columns o
 
 
 def _one(ids):
-    """The positions of one of the batch, on the CPU in float32."""
+    """Return the positions of one item of the batch, on the CPU in float32."""
     return (ids[0] if ids.ndim == 3 else ids).detach().float().cpu()
 
 
 def _sizes(ids) -> list[tuple[int, int, int]]:
-    """Of each picture its index, rows and columns."""
+    """Return (index, rows, columns) of each picture."""
     pictures = sorted({int(index) for index in ids[:, 0]})
     own = [(index, ids[ids[:, 0] == index]) for index in pictures]
     return [(index, int(of[:, 1].max()) + 1, int(of[:, 2].max()) + 1) for index, of in own]
@@ -244,7 +246,7 @@ def _clip(model, given: Given) -> Arguments:
         raise BadInput("the call has an attention_mask that hides tokens; CLIP's reference sees all")
     encoder = getattr(model, "text_model", model)
     eos = getattr(encoder, "eos_token_id", model.config.eos_token_id)
-    # A config of old has 2, and the encoder then takes the largest id.
+    # Old configs have eos 2; the encoder then pools at the largest id.
     params = {"eos": int(ids.max()) if eos == 2 else int(eos)}
 
     def outputs(y):
@@ -269,7 +271,7 @@ def _language_model(model, given: Given) -> Arguments:
     return _t5(model, given)
 
 
-# Class of the module -> how its calls are read.
+# Name of the module's class -> readers of its calls.
 READERS: dict[str, tuple[Reader, ...]] = {
     "UNet2DConditionModel": (Reader("unet", _unet),),
     "ControlNetModel": (Reader("controlnet", _controlnet),),

@@ -1,4 +1,4 @@
-"""The denoisers as diffusers has them, called as its pipelines call them."""
+"""Denoisers by diffusers, called as its pipelines call them."""
 
 from refsd.engines.torch.model import diffusers
 
@@ -23,7 +23,7 @@ def _controlnet(model, x, params):
 
 
 def _added(model, x):
-    """SDXL's y has the sizes embedded already: its embedding lets them through."""
+    """Split SDXL's y, which has the sizes embedded already; the model's size embedding becomes the identity."""
     if "y" not in x:
         return None
     import torch
@@ -77,7 +77,7 @@ def _zimage(model, x, params):
 
 
 def _flux_taps(taps, x):
-    """The last layer of a picture to edit is no part of the answer."""
+    """Drop the reference's tokens from the last layer: they are not part of the output."""
     *_, H, W = x["x"].shape
     return _first_tokens(taps, "final_layer.linear", H * W // 4)
 
@@ -91,9 +91,9 @@ def _first_tokens(taps, name, count):
 
 
 def _chroma_taps(taps, x):
-    """The approximator's rows stand before the batch in the reference.
+    """Put the approximator's rows before the batch axis, as the reference has them.
 
-    Its layers are left out: diffusers' RMSNorm takes float32's eps there, 1.2e-7, where Chroma's own has 1e-6.
+    Its `layers` are left out: their RMSNorm has float32's eps, 1.2e-7, in diffusers, and 1e-6 in Chroma's code.
     """
     own = "distilled_guidance_layer."
     return {
@@ -104,9 +104,10 @@ def _chroma_taps(taps, x):
 
 
 def _zimage_taps(taps, x):
-    """Streams are filled up to multiples of 32 tokens; the first layers of all pictures, of all captions, are one.
+    """Undo Z-Image's packing: streams are padded to multiples of 32 tokens, and embedders run on all items at once.
 
-    Where captions are of several lengths, no two rows of theirs and of both streams need stand at one place.
+    If captions differ in length, rows of captions and of the joint stream may stand at other places than in the
+    reference, so only taps of pictures and time are kept.
     """
     N, _, H, W = x["x"].shape
     shown = dict(taps)
@@ -130,13 +131,13 @@ def _pack(x):
 
 
 def unpack(tokens, H, W):
-    """[N, L, 4C] -> [N, C, H, W]; tokens of a reference, which come last, are dropped"""
+    """Unpack 2x2 squares from tokens; drop a reference's tokens, which come last. [N, L, 4C] -> [N, C, H, W]"""
     y = tokens[:, : H * W // 4]
     return y.reshape(len(y), H // 2, W // 2, -1, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(len(y), -1, H, W)
 
 
 def grid(x, patch, before, after=()):
-    """The ids of a latent's tokens: (*before, row, column, *after). -> float32 [L, A]"""
+    """Return the ids of a latent's tokens: (*before, row, column, *after). -> float32 [L, A]"""
     import torch
 
     high, wide = (size // patch for size in x.shape[2:])

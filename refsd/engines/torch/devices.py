@@ -1,4 +1,4 @@
-"""The devices that torch sees, and the check that an answer was computed on the one that was asked."""
+"""List the devices that torch sees, and check that an answer was computed on the requested one."""
 
 import importlib
 import importlib.util
@@ -8,19 +8,19 @@ from refsd.golden.engine import EngineFailure
 
 
 class Device(NamedTuple):
-    """name: as torch calls it: "cpu", "cuda", "cuda:1", "mps", "xpu"; description: of the hardware"""
+    """A device. name: torch's, as "cpu", "cuda", "cuda:1", "mps", "xpu"; description: of the hardware"""
 
     name: str
     description: str
 
     @property
     def title(self) -> str:
-        """ "cuda:1 (NVIDIA H100)": as reports call it."""
+        """The name in reports: "cuda:1 (NVIDIA H100)"."""
         return f"{self.name} ({self.description})"
 
 
 def devices(path: str | None = None) -> list[Device]:
-    """List the devices of the installed torch; none if it is not installed. path: of no meaning"""
+    """List the devices of the installed torch; none if it is not installed. path: ignored"""
     if importlib.util.find_spec("torch") is None:
         return []
     torch = importlib.import_module("torch")
@@ -35,6 +35,6 @@ def devices(path: str | None = None) -> list[Device]:
 
 
 def check_device(y, wanted: str) -> None:
-    """Raise EngineFailure if a tensor is not on the device that was asked."""
+    """Raise EngineFailure if a tensor is not on a device of the wanted type."""
     if y.device.type != wanted.partition(":")[0]:
         raise EngineFailure(f"torch was asked on {wanted}, and the answer is on {y.device}")

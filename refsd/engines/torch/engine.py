@@ -1,4 +1,4 @@
-"""PyTorch in process: operations by torch.nn.functional, models and stages by diffusers and its like."""
+"""PyTorch in this process: operations by torch.nn.functional, models and stages by diffusers and other packages."""
 
 import importlib.util
 import logging
@@ -37,7 +37,7 @@ from refsd.numerics.tensor import StoredTensor
 from refsd.stages import STAGES as PAGES
 from refsd.weights.checkpoint import open_checkpoint
 
-# What follows the engine's name -> torch's dtype and how it says that it computes.
+# Suffix of the engine's name -> torch's dtype, and the numerics that the engine declares.
 _VARIANTS: dict[str, tuple[str, Numerics]] = {
     "": ("float32", TORCH_F32),
     "-f16": ("float16", TORCH_F16),
@@ -51,18 +51,20 @@ _CHANNELS_LAST: dict[str, tuple[str, Numerics]] = {
 _LAID_OUT = "channels_last"
 HOW_TO_GET = "pip install 'refsd[torch]'"
 
-# Pipelines keep these in float32, whatever the dtype of the model.
+# Inputs that pipelines keep in float32, whatever the dtype of the model.
 _POSITIONS = ("timesteps", "guidance")
 
 
 class TorchEngine:
-    """
-    any_layout:  an operation's tensors may lie in memory as they like, and reach torch so
-    name:          "torch", "torch-f16", "torch-bf16"; elsewhere than on the CPU "torch@cuda", "torch-f16@cuda", ...
-    dtype:         of every parameter and activation
-    device:        a name of devices.py
-    channels_last: pictures and filters have the channels last in memory
-    model_files:   gives the diffusers folder of a case's model
+    """PyTorch as an engine, in one dtype on one device.
+
+    name:          "torch", "torch-f16", "torch-bf16"; on other devices than the CPU "torch@cuda", ...
+    dtype:         torch's name of the dtype of all parameters and activations
+    device:        name of a Device
+    channels_last: True to store pictures and filters with channels last in memory
+    model_files:   model recipe, layout -> its files; None: the engine refuses cases of models
+
+    any_layout: tensors of operations may have any memory layout, and reach torch with it
     """
 
     any_layout = True
@@ -83,8 +85,8 @@ class TorchEngine:
         self.device = next(one.title for one in devices() if one.name == device)
         self.version = torch.__version__
         self._dtype, self._device, self._numerics = getattr(torch, dtype), device, numerics
-        # Without AVX-512 oneDNN's float32 convolution sums term by term, which no profile declares: on data with a
-        # large mean 7 times the error of sums in blocks. torch's own convolution is asked instead.
+        # Without AVX-512, oneDNN's float32 convolution sums term by term. No profile declares that: on data with a
+        # large mean its error is 7 times that of sums in blocks. So torch's own convolution is used instead.
         self._onednn = dtype != "float32" or torch.backends.cpu.get_cpu_capability().startswith("AVX512")
         self.version += "" if self._onednn or device != "cpu" else " without oneDNN"
         self._model_files = model_files
@@ -166,20 +168,20 @@ class TorchEngine:
         return _array(y)
 
     def _sources(self, case: Case) -> Mapping[str, Source]:
-        """Our weights' names -> those in the folder that the model was loaded from."""
+        """Return refsd's name of each weight -> its sources in the folder from which the model was loaded."""
         assert case.model is not None and self._model_files is not None
         kind = MODELS[case.op]
         part = COMPONENTS[case.op.removeprefix("model/")].part or ""
         return open_checkpoint(self._model_files(case.model, kind.layout)).components[part].weights.sources
 
     def _keeps(self, case: Case, name: str) -> bool:
-        """Whether a position, and a thousand times it, are numbers of the engine's dtype."""
+        """Return True if an input, and 1000 times it, are exact in the engine's dtype."""
         x = np.float64(1) * realize(case.inputs[name], f"{case.name}/{name}").values()
         dtype = self._numerics.storage_dtype
         return all(np.array_equal(y.astype(dtype).astype(np.float64), y) for y in (x, 1000 * x))
 
     def _tensor(self, x: np.ndarray, name: str):
-        """Ids stay integers, and positions float32; anything else takes the engine's dtype."""
+        """Convert an input to torch: ids to int64, timesteps and guidance to float32, others to the dtype."""
         import torch
 
         if name in _POSITIONS:
@@ -191,7 +193,7 @@ class TorchEngine:
         return y.to(memory_format=torch.channels_last) if self._channels_last and y.ndim == 4 else y
 
     def _model(self, case: Case):
-        """The case's component; the last one stays loaded."""
+        """Load the case's component; the last one stays loaded."""
         assert case.model is not None and self._model_files is not None
         kind = MODELS[case.op]
         key = (case.model, kind.package + kind.folder)
@@ -210,7 +212,7 @@ class TorchEngine:
 
 @contextmanager
 def _quiet():
-    """Neither a warning nor a progress bar: what comes out of a case is its answer."""
+    """Suppress warnings, log messages up to WARNING, and progress bars."""
     logged = logging.root.manager.disable
     logging.disable(logging.WARNING)
     before = {name: os.environ.get(name) for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS")}
@@ -235,7 +237,11 @@ def _array(y) -> np.ndarray:
 def find(
     path: str | None = None, device: str = "cpu", model_files: ModelFiles | None = None, **_
 ) -> list[EngineSearch]:
-    """The installed torch, with TF32 switched off. path: "channels_last", on the CPU; device: one of `devices`"""
+    """Find the installed torch, in each dtype; on CUDA, switch TF32 off.
+
+    path:   "channels_last", on the CPU only; None: the usual layout
+    device: name of one of `devices`
+    """
     if importlib.util.find_spec("torch") is None:
         return [EngineSearch("torch", None, HOW_TO_GET)]
     if path not in (None, _LAID_OUT) or (path and device != "cpu"):

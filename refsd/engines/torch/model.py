@@ -1,4 +1,4 @@
-"""What the torch engine needs to know of a component, and how one is loaded from a diffusers folder."""
+"""Declare a component for the torch engine, and load it from a diffusers folder."""
 
 import contextlib
 import importlib
@@ -13,14 +13,15 @@ _UNREAD = ("num_batches_tracked",)
 
 
 class TorchModel(NamedTuple):
-    """
-    package:    that must be installed
-    folder:     of the component, inside a diffusers folder; or its own name for it where there is none
-    load:       diffusers folder (or file, as `layout` says), dtype -> module
-    run:        module, tensors, params -> outputs by name
-    layout:     what `load` reads: "diffusers", or "ldm", the file in the original's layout
-    rounds_time: whether the time and the guidance are rounded to the dtype before they are embedded
-    laid_out:   taps, inputs -> those taps that the reference has too, as it lays them out
+    """A component, as the torch engine runs it.
+
+    package:     package that must be installed
+    folder:      the component's folder inside a diffusers folder; a name of its own if there is no such folder
+    load:        diffusers folder (or file, depending on `layout`), dtype -> module
+    run:         module, tensors, params -> outputs by name
+    layout:      what `load` reads: "diffusers": a folder; "ldm": a file in the original layout
+    rounds_time: True if timesteps and guidance are rounded to the dtype before they are embedded
+    laid_out:    taps, inputs -> the taps that the reference has too, in its layout
     """
 
     package: str
@@ -59,7 +60,7 @@ def _loader(package: str, folder: str, name: str) -> Callable[[Path, Any], Any]:
 
 @contextlib.contextmanager
 def _silent(package: str) -> Iterator[None]:
-    """What is missing, and what is odd in a config, is judged here and not printed there."""
+    """Suppress the package's messages on missing keys and odd configs: the loader checks these itself."""
     logging = importlib.import_module(f"{package}.utils.logging")
     before = logging.get_verbosity()
     logging.set_verbosity_error()

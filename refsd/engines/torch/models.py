@@ -1,4 +1,4 @@
-"""The components of every family that torch has, by operation."""
+"""All components that the torch engine can run, by operation."""
 
 from refsd.engines.torch import denoisers as torch_denoisers
 from refsd.engines.torch import pictures as torch_pictures

@@ -1,4 +1,4 @@
-"""Autoencoders as diffusers has them, and ESRGAN as spandrel has it."""
+"""Autoencoders by diffusers, and ESRGAN by spandrel."""
 
 import importlib
 import importlib.util
@@ -33,7 +33,7 @@ def _flux2_decoder(model, x, params):
 
 
 def _statistics(model):
-    """Mean and standard deviation of the latent's channels, as Flux2Pipeline takes them from the BatchNorm."""
+    """Return mean and standard deviation of the latent's channels, from the BatchNorm as in Flux2Pipeline."""
     norm = model.bn
     return norm.running_mean[:, None, None], (norm.running_var + model.config.batch_norm_eps).sqrt()[:, None, None]
 
@@ -57,13 +57,13 @@ def _tae_decoder(model, x, params):
 
 
 def _tae_taps(taps, x):
-    """The last layer gives 0..1; diffusers rounds what it makes of it, -1..1, which is taken back here."""
+    """Drop the last layer's tap: it is the output before diffusers converts it to -1..1 and rounds it."""
     last = max(taps, key=lambda name: int(name.split(".")[1]))
     return {name: y for name, y in taps.items() if name != last}
 
 
 def _load_esrgan(path: Path, dtype):
-    """spandrel's RRDBNet without the rest of spandrel, whose import wants torchvision."""
+    """Load spandrel's RRDBNet without importing the rest of spandrel, which needs torchvision."""
     from safetensors.torch import load_file
 
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "spandrel"}

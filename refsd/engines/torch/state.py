@@ -1,4 +1,4 @@
-"""The weights and the config of a living torch module, as those of a file."""
+"""Read the weights and config of a torch module in memory, as if they were a file's."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,14 +20,15 @@ _TYPES = {
     "torch.bfloat16": "bf16",
     "torch.int64": "i64",
 }
-# Before their names in a file of transformers stands the model's own, which the module's own names lack.
+# transformers' files put the model's name before each weight's; a module's own names lack it.
 _PREFIXES = ("", "text_model.", "model.")
 
 
 class StateDict(Weights):
-    """A module's tensors, copied to NumPy when asked for.
+    """A module's tensors, copied to NumPy on access.
 
-    prefix: is put before the names
+    title:  stands for the file's path in messages
+    prefix: put before all names
     """
 
     def __init__(self, title: str, state: Mapping[str, Any], prefix: str = ""):
@@ -46,7 +47,7 @@ class StateDict(Weights):
 
 
 def array(tensor) -> np.ndarray:
-    """A torch tensor's values in NumPy, contiguous; those of bfloat16 as ml_dtypes has them."""
+    """Return a torch tensor's values as a contiguous NumPy array; bfloat16 as ml_dtypes.bfloat16."""
     import torch
 
     y = tensor.detach().cpu().contiguous()
@@ -56,7 +57,7 @@ def array(tensor) -> np.ndarray:
 
 
 def living_component(module) -> Component:
-    """What a diffusers or transformers module is. Raises BadInput where it is nothing that refsd runs."""
+    """Identify a diffusers or transformers module. Raises BadInput if refsd has no such component."""
     title = type(module).__name__
     state, config = module.state_dict(), module.config
     given = dict(config) if isinstance(config, Mapping) else config.to_dict()

@@ -1,8 +1,8 @@
-"""What a diffusers or transformers module computed on the way, by the reference's names.
+"""Record intermediate results of a diffusers or transformers module under the reference's names.
 
-A layer with weights is found by them: the key map that reads the folder says which of its tensors make one of ours.
-So the outputs of linear layers, convolutions and norms are shown; what stands between two of them (activations,
-attention, RoPE) is judged together with the layer after it.
+The key map that reads the model's folder tells which of its tensors make up each of refsd's weights, and so which
+layers correspond. The taps are the outputs of linear layers, convolutions and norms. Operations without weights
+(activations, attention, RoPE) are judged together with the next layer.
 """
 
 import contextlib
@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Source
 
-# Layers whose output's last axis, or second of a picture, is the first axis of their weight.
+# Layers whose output channels (last axis, or axis 1 of a picture) are the first axis of their weight.
 _LAYERS = ("Linear", "Conv2d", "GroupNorm", "LayerNorm")
 
 
 class _Tap(NamedTuple):
-    """
-    name:    the reference's
-    modules: the peer's layers that make it, in the order in which their rows stand in our weight
-    swapped: the halves of its channels stand in the other order
+    """A tap of the reference, and the layers whose outputs make it up.
+
+    name:    in the reference
+    modules: the engine's layers, in the order of their rows in refsd's weight
+    swapped: True if the two halves of the channels are swapped
     """
 
     name: str
@@ -37,21 +38,21 @@ def _taps(sources: Mapping[str, Source], layers: Mapping[str, Any]) -> Iterator[
 
 
 def _module(name: str, layers: Mapping[str, Any]) -> str:
-    """A file's name of a layer -> the module's: transformers' files have the model's own name before it."""
+    """Return the module's name of a layer, given the file's: transformers' files put the model's name before it."""
     inner = name.partition(".")[2]
     return inner if name not in layers and inner in layers else name
 
 
 def modules_of_taps(model, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """The reference's name of a tap -> the peer's modules that make it."""
+    """Return the reference's name of each tap -> the engine's modules that make it up."""
     return {tap.name: tap.modules for tap in _taps(sources, dict(model.named_modules()))}
 
 
 @contextlib.contextmanager
 def listening(model, sources: Mapping[str, Source]) -> Iterator[dict[str, Any]]:
-    """Yield what becomes the taps of the calls inside the block.
+    """Record the taps of the calls inside the block. Yields a dict that is filled when the block ends.
 
-    sources: our name of a weight -> the names in the peer's folder that make it
+    sources: refsd's name of a weight -> its sources in the model's folder
     """
     import torch
 
@@ -59,7 +60,7 @@ def listening(model, sources: Mapping[str, Source]) -> Iterator[dict[str, Any]]:
     wanted = list(_taps(sources, layers))
     outputs: dict[str, list] = defaultdict(list)
     hooks = [
-        # Copies: what follows may write into them.
+        # Copy: later layers may write into the output.
         layers[module].register_forward_hook(
             lambda _, x, y, module=module: outputs[module].append(y.detach().clone())
         )

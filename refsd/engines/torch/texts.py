@@ -1,4 +1,4 @@
-"""Text encoders as transformers has them."""
+"""Text encoders by transformers."""
 
 from refsd.engines.torch.model import transformers
 

@@ -149,7 +149,7 @@ def _flow_euler_ancestral(torch, model, x, sigmas, draw, eta):
 
 
 def _flow_dpmpp_2m_sde(torch, model, x, sigmas, draw, eta):
-    """In half the log SNR; from 1 on, where that is infinite, as if from 0.9999."""
+    """In half the log SNR. It is infinite at sigma 1, so the first sigma is at most 0.9999."""
     sigmas = torch.cat([sigmas[:1].clamp(max=1 - 1e-4), sigmas[1:]])
     last = h_last = None
     for i in range(len(sigmas) - 1):
@@ -167,7 +167,7 @@ def _flow_dpmpp_2m_sde(torch, model, x, sigmas, draw, eta):
 
 
 def _flow_dpmpp_2m_log_snr(torch, model, x, sigmas, draw, eta):
-    """As diffusers writes it: alpha = 1 - sigma, lambda = ln alpha - ln sigma."""
+    """In diffusers' form: alpha = 1 - sigma, lambda = ln alpha - ln sigma."""
     sigmas = torch.cat([sigmas[:1].clamp(max=1 - 1e-4), sigmas[1:]])
     lambdas = (1 - sigmas).log() - sigmas.log()
     last = None
@@ -186,7 +186,7 @@ def _flow_dpmpp_2m_log_snr(torch, model, x, sigmas, draw, eta):
 
 
 def _flow_dpmpp_2s_ancestral(torch, model, x, sigmas, draw, eta):
-    """ComfyUI's: from sigma 1 the middle is 0.9999."""
+    """ComfyUI's form: in a step from sigma 1 the middle is at 0.9999."""
     for i in range(len(sigmas) - 1):
         denoised, sigma, after = model(x, sigmas[i]), sigmas[i], sigmas[i + 1]
         if after == 0:
@@ -245,7 +245,7 @@ def _flow_levels(torch):
 def _at(torch, levels, t):
     low = t.floor().long()
     high = t.ceil().long()
-    if levels[-1] == 1:  # a flow's are even
+    if levels[-1] == 1:  # the levels of a flow are evenly spaced
         return levels[low].lerp(levels[high], t - low)
     return (levels.log()[low].lerp(levels.log()[high], t - low)).exp()
 
@@ -272,7 +272,7 @@ def refuses(params: dict[str, Any]) -> str | None:
 
 
 def run(torch, noise, params: dict[str, Any]) -> dict[str, Any]:
-    """noise: float32 [1 + draws, N, C, H, W] -> the outputs of the case"""
+    """Return the outputs of a trajectory case. noise: float32 [1 + draws, N, C, H, W]"""
     flow = params["sampler"].startswith("flow/")
     levels = _flow_levels(torch) if flow else _levels(torch)
     sigmas = SCHEDULES[params["schedule"]](torch, levels, params["steps"])
@@ -280,7 +280,7 @@ def run(torch, noise, params: dict[str, Any]) -> dict[str, Any]:
     shown, answers, unconds, draws = [], [], [], iter(noise[1:])
 
     def model(x, sigma):
-        """Two known distributions: data of unit variance; two bells at -1 and 1, of variance 1/4."""
+        """Denoise two known distributions: a normal of variance 1 (uncond), normals of variance 1/4 at -1 and 1."""
         a = 1 - sigma if flow else 1
         without = a * x / (a**2 + sigma**2)
         s = sigma**2 + 0.25 * a**2

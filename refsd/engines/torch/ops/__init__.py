@@ -1,4 +1,4 @@
-"""The operations of golden/operations/ by torch, a file a family."""
+"""The operations of golden/operations/ by torch, one file per family."""
 
 from refsd.engines.torch.ops import (
     activations,

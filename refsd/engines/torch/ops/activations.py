@@ -15,7 +15,7 @@ def _swiglu(torch, x, params):
 
 
 def _swiglu_oai(torch, x, params):
-    """As openai/gpt-oss writes it."""
+    """In the form of openai/gpt-oss."""
     gate = x["gate"].clamp(max=params["limit"])
     value = x["value"].clamp(-params["limit"], params["limit"])
     return gate * torch.sigmoid(params["alpha"] * gate) * (value + 1)

@@ -1,4 +1,4 @@
-"""Adapters by torch, through their factors."""
+"""Adapters by torch, applied factor by factor without forming the delta."""
 
 from refsd.engines.torch.ops.function import Function
 from refsd.golden.operations.adapter import lokr_ranks

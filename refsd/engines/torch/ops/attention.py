@@ -9,7 +9,7 @@ def _softmax(torch, x, params):
 
 
 def _with_sinks(torch, scores, x):
-    """Softmax of scores [B, H, L, J], the sink a last column that is dropped again: gpt-oss."""
+    """Softmax of scores [B, H, L, J] with sinks as an extra last column, which is then dropped. Source: gpt-oss."""
     if "sinks" not in x:
         return torch.softmax(scores, dim=-1)
     column = x["sinks"][:, None, None].expand(*scores.shape[:-1], 1)

@@ -1,4 +1,4 @@
-"""Storage types: what is looked up and expanded by torch."""
+"""Table look-up by torch."""
 
 from refsd.engines.torch.ops.function import Function
 

@@ -4,7 +4,7 @@ from refsd.engines.torch.ops.function import Function
 
 
 def _padded(torch, x, padding):
-    """padding: before and after each axis in turn; torch counts from the last axis."""
+    """Pad with zeros. padding: before and after each axis, from the first; torch's order is from the last."""
     axes = [padding[i : i + 2] for i in range(0, len(padding), 2)]
     return torch.nn.functional.pad(x, [side for axis in reversed(axes) for side in axis])
 

@@ -1,4 +1,4 @@
-"""What moves numbers, by torch."""
+"""Data layout by torch: patches, padding, pixel shuffle, concat; and element-wise add and mul."""
 
 from refsd.engines.torch.ops.function import Function
 
@@ -6,7 +6,7 @@ _MODES = {"zero": "constant", "replicate": "replicate", "reflect": "reflect", "c
 
 
 def _patchify(torch, x, params):
-    """A patch-embedding convolution's order is unfold's."""
+    """unfold orders channels and pixels as a patch-embedding convolution does."""
     p = params["patch"]
     tokens = torch.nn.functional.unfold(x["x"], p, stride=p).transpose(1, 2)
     return _channels_last(tokens, p) if params["channels_last"] else tokens

@@ -29,7 +29,7 @@ def _group_norm_silu(torch, x, params):
 
 
 def _modulated(y, x):
-    """As diffusers' AdaLayerNormZero writes it."""
+    """In the form of diffusers' AdaLayerNormZero."""
     return y * (1 + x["scale"][:, None]) + x["shift"][:, None]
 
 

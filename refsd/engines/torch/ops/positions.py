@@ -4,7 +4,7 @@ from refsd.engines.torch.ops.function import Function
 
 
 def _timestep_embedding(torch, x, params):
-    """torch itself has none: diffusers'."""
+    """By diffusers: torch has none."""
     from diffusers.models.embeddings import get_timestep_embedding
 
     y = get_timestep_embedding(
@@ -19,7 +19,7 @@ def _timestep_embedding(torch, x, params):
 
 
 def _rope(torch, x, params):
-    """diffusers', whose angles are float64 and which turns in float32."""
+    """By diffusers: angles in float64, rotation in float32."""
     from diffusers.models.embeddings import apply_rotary_emb, get_1d_rotary_pos_embed
 
     ids, pairing = x["ids"], -2 if params["halves"] else -1
@@ -44,7 +44,7 @@ def _rope(torch, x, params):
 
 
 def _joined(torch, parts, halves):
-    """cos or sin of all axes; halves hold every pair's number twice, one half behind the other."""
+    """Join the cos or sin of all axes. With `halves`, all first halves come before all second halves."""
     if not halves:
         return torch.cat(parts, dim=-1)
     first, second = zip(*(part.chunk(2, dim=-1) for part in parts), strict=True)
@@ -52,7 +52,7 @@ def _joined(torch, parts, halves):
 
 
 def _sincos_positions(torch, x, params):
-    """diffusers', of the same grid."""
+    """By diffusers, on the same grid."""
     from diffusers.models.embeddings import get_2d_sincos_pos_embed_from_grid
 
     rows, columns = x["rows"].double(), x["columns"].double()

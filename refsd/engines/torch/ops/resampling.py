@@ -9,7 +9,7 @@ def _upsample_nearest(torch, x, params):
 
 def _resize(mode: str) -> Function:
     def resized(torch, x, params):
-        """In float32, rounded once: float16 has no antialias, and its cubic rounds the weights."""
+        """Resize in float32 and round once: float16 lacks antialiasing, and its bicubic rounds the weights."""
         how = {name: params[name] for name in ("align_corners", "antialias") if name in params}
         size = (params["height"], params["width"])
         y = torch.nn.functional.interpolate(x["x"].float(), size=size, mode=mode, **how)

@@ -1,4 +1,4 @@
-"""Stages by the code that defines them: diffusers' schedulers, guiders and processors, LyCORIS, transformers."""
+"""Stages by the packages that define them: diffusers (schedulers, guiders, ...), LyCORIS, PEFT, transformers."""
 
 from refsd.engines.torch.stages import (
     adapter,

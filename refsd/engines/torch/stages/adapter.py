@@ -1,4 +1,4 @@
-"""Adapter files on a layer by LyCORIS."""
+"""Merge adapter files into a layer by LyCORIS."""
 
 import importlib
 from collections.abc import Set
@@ -22,7 +22,7 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
 
 
 def _run(torch, t, p: Params) -> dict[str, Any]:
-    """The merged weight, as the layer's answers to each of its inputs alone."""
+    """Return the merged weight: the layer's outputs for unit inputs are its columns."""
     lycoris = importlib.import_module("lycoris.modules")
     weight = t["weight"]
     rows, columns, *filters = weight.shape

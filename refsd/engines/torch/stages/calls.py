@@ -1,4 +1,4 @@
-"""Solvers that go on from a given picture, by diffusers' schedulers and its img2img pipeline."""
+"""Calls of solvers that start from a given picture, by diffusers' schedulers and img2img pipeline."""
 
 import inspect
 from collections.abc import Set
@@ -38,7 +38,7 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
             setattr(
                 scheduler, name, lambda *a, order=order, right=right, **k: (orders.append(order), right(*a, **k))[1]
             )
-    # A picture of zeros under a noise of one shows the level.
+    # A picture of zeros with a noise of ones gives the noise level.
     noised = scheduler.add_noise(0 * x, x, timesteps[:1])
     if multistep:
         noised = noised / (1 - noised**2).sqrt()

@@ -18,7 +18,7 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
 
 
 def new_tokenizer(pad: str):
-    """A tokenizer of its own, to which tokens may be added."""
+    """Return a new CLIP tokenizer, to which tokens may be added."""
     from transformers import CLIPTokenizer
 
     file = open_clip_file()

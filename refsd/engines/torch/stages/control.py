@@ -1,4 +1,4 @@
-"""ControlNets by diffusers' pipeline, whose networks are the case's tensors."""
+"""ControlNets by diffusers' pipeline, with networks that return the case's tensors."""
 
 from collections.abc import Set
 from typing import Any
@@ -13,7 +13,10 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
 
 
 def _networks(torch, t):
-    """A UNet that notes what is added, and a ControlNet whose last layers give the case's answers."""
+    """Build a UNet that records what is added to it, and a ControlNet that returns the case's residuals.
+
+    -> UNet, ControlNet, list of what was added at each call, list of the ControlNet's (picture, text, strength)
+    """
     from diffusers import ControlNetModel, UNet2DConditionModel
 
     small = {"block_out_channels": (4, 4), "layers_per_block": 1, "norm_num_groups": 2, "cross_attention_dim": 6}

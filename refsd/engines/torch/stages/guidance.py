@@ -9,7 +9,7 @@ _DENOISED = "tangential", "dynamic-threshold"
 
 
 def _guided(guider, *predictions):
-    """In the middle of its steps: some guiders leave the first ones alone."""
+    """Guide at step 5 of 20: some guiders skip the first steps."""
     guider._step, guider._num_inference_steps, guider._enabled = 5, 20, True
     return guider.forward(*predictions).pred
 

@@ -1,4 +1,4 @@
-"""Latents by diffusers' pipelines: what its autoencoders are shown, and what becomes of their answers."""
+"""Latents by diffusers' SDXL pipeline: what it does before and after the autoencoder."""
 
 from collections.abc import Set
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
 
 
 def _decoded(torch, t, config) -> dict[str, Any]:
-    """The end of the pipeline's call, which is no function of its own, with a stub for the autoencoder."""
+    """Repeat the end of the pipeline's __call__, which is no separate function, without the autoencoder."""
     mean, deviation = (torch.tensor(y).view(1, -1, 1, 1) for y in (config.latents_mean, config.latents_std))
     shown = t["latent"] * deviation / config.scaling_factor + mean
     return {"shown_latent": shown, "picture": t["decoded"]}

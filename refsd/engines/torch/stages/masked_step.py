@@ -1,4 +1,4 @@
-"""Masks of a batch by diffusers' inpainting pipeline, its image processor and schedulers."""
+"""One inpainting step of a batch by diffusers' pipeline, image processor and schedulers."""
 
 from collections.abc import Set
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def _scheduler(torch, p: Params):
 
 
 def _run(torch, t, p: Params) -> dict[str, Any]:
-    """What the pipelines do between preparing the mask and the next step; the mixing is a line of their loops."""
+    """Run the pipelines' code from the mask to the next step; the mixing repeats a line of their denoising loop."""
     from diffusers import StableDiffusionInpaintPipeline
     from diffusers.image_processor import VaeImageProcessor
 

@@ -1,4 +1,4 @@
-"""First latents by torch's generator and diffusers' schedulers."""
+"""Initial latents by torch's generator and diffusers' schedulers."""
 
 from collections.abc import Set
 from typing import Any

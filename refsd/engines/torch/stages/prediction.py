@@ -1,4 +1,4 @@
-"""What diffusers' schedulers show a network, tell it, and make of its answer."""
+"""A network's input, its timestep, and the denoised picture from its output, by diffusers' schedulers."""
 
 from collections.abc import Set
 from typing import Any
@@ -18,7 +18,7 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
 
 
 def _flow(torch, t, p: Params) -> dict[str, Any]:
-    """The last step, whose end is what the answer says of the data."""
+    """Take the last step, to sigma 0: it ends at the denoised picture."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)

@@ -1,4 +1,4 @@
-"""Requests in turn to one model: adapters merged and taken out by PEFT, noise by torch's generators."""
+"""Consecutive requests to one model: PEFT merges and unmerges adapters, torch's generators draw the noise."""
 
 import importlib
 from collections.abc import Set

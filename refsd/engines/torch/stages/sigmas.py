@@ -1,4 +1,4 @@
-"""Noise levels by diffusers' schedulers, and by what its pipelines do to them."""
+"""Noise levels by diffusers' schedulers and pipelines."""
 
 import inspect
 from collections.abc import Set
@@ -23,7 +23,7 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
 
 
 def _of_levels(torch, p: Params):
-    """A scheduler of trained levels, set to its steps."""
+    """Return a scheduler of trained levels, with its timesteps set."""
     from diffusers import DPMSolverMultistepScheduler, EulerDiscreteScheduler
 
     spacing, _, multistep = p["schedule"].partition("_")
@@ -57,7 +57,7 @@ def _of_a_flow(torch, p: Params):
 
 
 def _begun_late(scheduler, p: Params) -> int:
-    """Steps that an image to image pipeline leaves out."""
+    """Return the number of steps that an img2img pipeline skips."""
     from diffusers import FluxImg2ImgPipeline, StableDiffusionImg2ImgPipeline
 
     pipeline = FluxImg2ImgPipeline if p["levels"] == "flow" else StableDiffusionImg2ImgPipeline
@@ -72,7 +72,7 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     scheduler = (_of_a_flow if flow else _of_levels)(torch, p)
     first = _begun_late(scheduler, p) if p["strength"] < 1 else 0
     times = scheduler.timesteps[first:]
-    # Pipelines of Flux divide what they tell the network by the trained steps.
+    # FLUX's pipelines divide the timesteps by 1000, the number of trained steps.
     return {"sigmas": scheduler.sigmas[first:], "timesteps": times / 1000 if p["levels"] in _SHIFTS else times}
 
 

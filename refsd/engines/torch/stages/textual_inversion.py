@@ -1,4 +1,4 @@
-"""Learned embeddings by diffusers' loader, in transformers' CLIP."""
+"""Textual inversion by diffusers' loader, with transformers' CLIP."""
 
 from collections.abc import Set
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tiled decoding by diffusers' AutoencoderKL, whose decoder is the case's formula."""
+"""Tiled decoding by diffusers' AutoencoderKL, with the case's formula for a decoder."""
 
 from collections.abc import Set
 from typing import Any
@@ -19,14 +19,14 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     corners = []
 
     class Decoder(torch.nn.Module):
-        """A tile less each channel's mean, each latent pixel a square."""
+        """Subtracts each channel's mean over the tile, and enlarges `up` times."""
 
         def forward(self, z):
             y = z - z.mean(dim=(2, 3), keepdim=True)
             return y.repeat_interleave(p["up"], 2).repeat_interleave(p["up"], 3)
 
     class Noting(Decoder):
-        """z counts its own places."""
+        """Records each tile's place, which it reads from z: there each pixel holds its own index."""
 
         def forward(self, z):
             corners.append((*divmod(int(z[0, 0, 0, 0]), width), *z.shape[2:]))

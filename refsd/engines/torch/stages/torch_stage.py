@@ -1,4 +1,4 @@
-"""What the torch engine needs to know of a stage."""
+"""Declare a stage for the torch engine."""
 
 from collections.abc import Callable, Mapping, Set
 from typing import Any, NamedTuple
@@ -12,10 +12,11 @@ SD = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"
 
 
 class TorchStage(NamedTuple):
-    """
-    package: where the code comes from
-    refuses: parameters with their defaults, the inputs' names -> why the package has no code for them; None: it has
-    run:     (torch, tensors, parameters) -> outputs
+    """A stage, as the torch engine computes it.
+
+    package: package that must be installed
+    refuses: parameters with defaults, names of the inputs -> why the package cannot compute this; None: it can
+    run:     torch, tensors, parameters -> outputs
     """
 
     package: str
