@@ -3,7 +3,8 @@
 Such an engine is a folder whose engine.py has, beside find():
 
     execute(model, feeds, settings) -> outputs by name
-        model: serialized; feeds: arrays by name. Called in the engine's own process; an exception is its last word.
+        model: serialized; feeds: arrays by name. Called in the engine's own process; an exception becomes the
+        case's failure.
 """
 
 import importlib
@@ -26,7 +27,7 @@ Settings = Mapping[str, Any]
 
 
 class Elsewhere(RuntimeError):
-    """`execute` raises it if a node ran on another device than the one that was asked for."""
+    """A node ran on another device than the one that was asked for. Raised by `execute`."""
 
 
 Refusal = Callable[[Case], str | None]
@@ -38,11 +39,11 @@ class OnnxEngine:
     name:     of the engine
     folder:   of refsd/engines, whose engine.py executes
     version:  of the package that computes
-    numerics: how it says that it computes a case
+    numerics: what it declares for a case
     settings: what `execute` is given
-    refusal:  why it does not take a case that ONNX can say
-    device:   what computes, if it is not the processor: a case is then tried before it is taken, and refused if a
-              node of it ran elsewhere
+    refusal:  why the engine does not take a case that can be written in ONNX
+    device:   what computes, if it is not the processor: each case is then tried first, and refused if a node of it
+              ran elsewhere
     """
 
     def __init__(

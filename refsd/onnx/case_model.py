@@ -30,16 +30,16 @@ class CaseModel(NamedTuple):
 
 
 def refuses(case: Case) -> str | None:
-    """Why ONNX cannot say a case; None if it can."""
+    """Say why a case cannot be written in ONNX; None if it can."""
     if case.op not in FUNCTIONS:
-        return f"refsd says no {case.op} in ONNX"
+        return f"refsd writes no {case.op} in ONNX"
     if case.op == "dequantize" and not is_said(case.inputs["x"].type):
         return f"ONNX has no {case.inputs['x'].type}"
     return None
 
 
 def case_model(case: Case, inputs: Mapping[str, StoredTensor]) -> CaseModel:
-    """Build the model of a case that ONNX can say. inputs: realised"""
+    """Build the model of a case that can be written in ONNX. inputs: realised"""
     b = Builder(case.name)
     feeds: dict[str, np.ndarray] = {}
     values: dict[str, Value] = {}

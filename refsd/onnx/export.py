@@ -29,12 +29,12 @@ _DATA_SET = "test_data_set_0"
 
 
 def refuses(case: Case) -> str | None:
-    """Why ONNX cannot say a case; None if it can."""
+    """Say why a case cannot be written in ONNX; None if it can."""
     return (models if case.op.startswith("model/") else operations).refuses(case)
 
 
 def sayable(cases: Sequence[Case]) -> tuple[list[Case], dict[str, str]]:
-    """-> the cases that ONNX can say; why it cannot say the others, by name. Raises BadInput if there are none."""
+    """-> the cases that can be written in ONNX; by name, why the others cannot. Raises BadInput if there are none."""
     refused = {case.name: reason for case in cases if (reason := refuses(case)) is not None}
     if len(refused) == len(cases):
         name, reason = next(iter(refused.items()))

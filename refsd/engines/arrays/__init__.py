@@ -1,1 +1,1 @@
-"""What the engines of array libraries (jax, mlx, tinygrad) share: the worker, and what operators alone say."""
+"""What the engines of array libraries (jax, mlx, tinygrad) share: a worker loop, and composed operations."""

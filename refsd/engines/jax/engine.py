@@ -18,7 +18,7 @@ _VARIANTS = {
     "-f16": ("float16", replace(TORCH_F16, name="jax-f16")),
     "-bf16": ("bfloat16", replace(TORCH_BF16, name="jax-bf16")),
 }
-# Devices that shorten float32 factors unless told "highest": jax.lax.Precision.
+# Devices that round the factors of float32 products unless the precision is "highest": jax.lax.Precision.
 _SHORTENED = {
     "cuda": replace(TORCH_TF32, name="jax-tf32"),
     "tpu": replace(TORCH_BF16_PRODUCTS, name="jax-bf16-products"),
@@ -54,7 +54,7 @@ def find(path: str | None = None, device: str | None = None, timeout: float = 30
 
 
 def devices(path: str | None = None) -> list[Device]:
-    """List the devices of the installed jax; none if it is not installed. path: of no meaning"""
+    """List the devices of the installed jax; none if it is not installed. path: ignored"""
     if importlib.util.find_spec("jax") is None:
         return []
     return list_devices("refsd.engines.jax.worker", "default")

@@ -1,4 +1,4 @@
-"""onnxruntime: its CPU provider, or the one of a device; a node that another provider ran is never taken for it."""
+"""onnxruntime: its CPU provider, or another; a case is refused if another provider than that ran a node of it."""
 
 import json
 import tempfile

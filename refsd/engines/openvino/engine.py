@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin: as it comes, which is bfloat16 on processors that have it, and with the hint f32."""
+"""OpenVINO's CPU plugin: by default (bfloat16 where the processor has it), and with the hint f32."""
 
 from importlib.metadata import version
 
@@ -29,7 +29,7 @@ def _refusal(case: Case) -> str | None:
     if case.op == "pad" and case.params["mode"] == "circular":
         return "OpenVINO reads no Pad of mode wrap"
     smooth = case.params.get("antialias") and not _as_without_antialias(case)
-    return "OpenVINO drops antialias of Resize without a word" if smooth else None
+    return "OpenVINO ignores antialias of Resize" if smooth else None
 
 
 def _as_without_antialias(case: Case) -> bool:

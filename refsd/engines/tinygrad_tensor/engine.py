@@ -36,7 +36,7 @@ def find(path: str | None = None, device: str | None = None, timeout: float = 30
 
 
 def devices(path: str | None = None) -> list[Device]:
-    """List the devices of the installed tinygrad; none if it is not installed. path: of no meaning"""
+    """List the devices of the installed tinygrad; none if it is not installed. path: ignored"""
     if importlib.util.find_spec("tinygrad") is None:
         return []
     return list_devices("refsd.engines.tinygrad_tensor.worker", find_clang() or "")

@@ -1,4 +1,4 @@
-"""What moves numbers, as ONNX nodes."""
+"""Layouts, padding, joining and lookup as ONNX nodes."""
 
 from refsd.onnx.operations.function import Function
 

@@ -52,7 +52,7 @@ def test_models_are_refused(engines):
     from refsd.cases import CASES
 
     case = next(case for case in CASES.values() if case.op == "model/unet")
-    assert {engine.refuses(case) for engine in engines} == {"refsd says no model/unet in ONNX"}
+    assert {engine.refuses(case) for engine in engines} == {"refsd writes no model/unet in ONNX"}
 
 
 def test_a_package_that_is_missing_is_named():

@@ -1,4 +1,4 @@
-"""What moves numbers, by jax.numpy."""
+"""Padding, rolling, joining and lookup by jax.numpy."""
 
 from refsd.engines.arrays.function import Function
 

@@ -11,7 +11,7 @@ def _upsample_nearest(jax, x, params):
 
 def _resize(method: str) -> Function:
     def resized(jax, x, params):
-        """jax.image.resize antialiases where it is not told."""
+        """jax.image.resize antialiases by default, so the choice is given."""
         size = (*x["x"].shape[:2], params["height"], params["width"])
         return jax.image.resize(x["x"], size, method, antialias=params["antialias"])
 
@@ -28,7 +28,7 @@ def _max_pool2d(jax, x, params):
 
 
 def _avg_pool2d(jax, x, params):
-    """As flax.linen.avg_pool counts."""
+    """Count the pixels of a window as flax.linen.avg_pool does."""
     total = jax.lax.reduce_window(x["x"], 0.0, jax.lax.add, *_window(params))
     if params["count_include_pad"]:
         return total / (params["kernel_size"][0] * params["kernel_size"][1])

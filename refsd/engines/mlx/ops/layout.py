@@ -1,4 +1,4 @@
-"""What moves numbers, by mlx.core."""
+"""Padding, rolling, joining and lookup by mlx.core."""
 
 from refsd.engines.arrays.function import Function, Refusal
 from refsd.golden.case import Case

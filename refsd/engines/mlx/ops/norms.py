@@ -26,7 +26,7 @@ def _l2_norm(mlx, x, params):
 
 
 def _batch_norm(mlx, x, params):
-    """As mlx.nn.BatchNorm has it where it is not trained."""
+    """As mlx.nn.BatchNorm computes in evaluation mode."""
     mean, var = (x[name][:, None, None] for name in ("mean", "var"))
     return (x["x"] - mean) * mlx.core.rsqrt(var + params["eps"])
 

@@ -1,4 +1,4 @@
-"""Embeddings of position and time: mlx.core.fast.rope, mlx.nn.SinusoidalPositionalEncoding's sums composed."""
+"""Embeddings of position and time: mlx.core.fast.rope; the others are composed."""
 
 import math
 
@@ -16,7 +16,7 @@ def _timestep_embedding(mlx, x, params):
 
 
 def _rope(mlx, x, params):
-    """An axis at a time. Tokens become items of the batch, for each item has a position of its own."""
+    """One axis at a time. Tokens become items of the batch: mx.fast.rope takes one position for each item."""
     mx, ids = mlx.core, x["ids"]
     N, L, H, D = x["x"].shape
     ids = mx.broadcast_to(ids, (N, *ids.shape[1:])).reshape(N * L, -1)

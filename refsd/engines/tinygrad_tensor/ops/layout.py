@@ -1,4 +1,4 @@
-"""What moves numbers, by Tensor's methods."""
+"""Padding, rolling, joining and lookup by Tensor's methods."""
 
 from refsd.engines.arrays.function import Function
 
