@@ -34,7 +34,7 @@ def refuses(case: Case) -> str | None:
 
 
 def sayable(cases: Sequence[Case]) -> tuple[list[Case], dict[str, str]]:
-    """-> the cases that can be written in ONNX; by name, why the others cannot. Raises BadInput if there are none."""
+    """-> the cases that can be written in ONNX; by name, why the others cannot. Raises BadInput if none can."""
     refused = {case.name: reason for case in cases if (reason := refuses(case)) is not None}
     if len(refused) == len(cases):
         name, reason = next(iter(refused.items()))

@@ -1,4 +1,4 @@
-"""Every operation that can be written in ONNX, by OpenVINO: what conforms, what it gets wrong, and a wrong declaration."""
+"""Operations in ONNX, by OpenVINO: what conforms, what it gets wrong, and a wrong declaration."""
 
 import pytest
 
