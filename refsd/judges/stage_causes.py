@@ -28,9 +28,8 @@ _SECONDS, _ONE = 4.0, 0.2
 _MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
 _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
-# A solved number is likely if it has fewer digits than _FEW, or a name, or if it explains _MANY different errors;
-# a single wrong value can be explained by almost any number.
-_FEW, _MANY = 4, 32
+# A solved number is likely if it has fewer digits, or a name. Almost any number explains up to _SINGLE different errors.
+_FEW, _SINGLE = 4, 3
 
 
 def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
@@ -55,9 +54,8 @@ def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
         if named:
             return
     solved_for = [*_numbers(scene), *_scaled_inputs(scene)]
-    many = _numbers_wrong(scene) >= _MANY
-    yield from ([2 if many or digits < _FEW else 5, digits, phrase] for digits, phrase in solved_for)
-    if any(many or digits < _FEW for digits, _ in solved_for):
+    yield from ([2 if digits < _FEW else 5, digits, phrase] for digits, phrase in solved_for)
+    if any(digits < _FEW for digits, _ in solved_for):
         return
     looks = output_causes(scene, WHOLE) or _in_place(scene, known) or output_causes(scene, PARTS)
     yield from ([3, 0.0, phrase] for phrase in looks)
@@ -101,14 +99,12 @@ def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
     return ((np.asarray(scene.found[name], np.float64) - y) / unit).ravel()
 
 
-def _numbers_wrong(scene: Scene) -> int:
-    """Return True if the wrong output has more than 3 different errors; any number explains a single one."""
+def _different_errors(scene: Scene) -> int:
+    """Count the different errors of the wrong output."""
     found, truth = np.ravel(scene.found[scene.wrong]), np.ravel(scene.truth[scene.wrong])
-    return (
-        np.unique(np.round((found - truth).astype(np.float64), 12)).size > 3
-        if found.shape == truth.shape
-        else False
-    )
+    if found.shape != truth.shape:
+        return 0
+    return int(np.unique(np.round((found - truth).astype(np.float64), 12)).size)
 
 
 def _solved(
@@ -121,7 +117,7 @@ def _solved(
     best = round(best) if best is not None and isinstance(value, int) else best
     if best is None or abs(best - value) <= 1e-6 * abs(value) or not scene.explained(run(best)):
         return
-    if is_plain(best) or _numbers_wrong(scene) > 3:
+    if is_plain(best) or _different_errors(scene) > _SINGLE:
         yield digits(best) + min(abs(best - value) / abs(value or 1), 9) / 10, phrase(best)
 
 
