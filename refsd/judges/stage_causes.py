@@ -28,7 +28,7 @@ _SECONDS, _ONE = 4.0, 0.2
 _MODULES = ("samplers", "tokenizers", "pipelines", "families", "adapters", "stages", "models", "weights", "kernels")
 _NOT = ("refsd.stages.stage", "refsd.stages")
 _MOST = 4
-# A solved number is likely if it has fewer digits, or a name. Almost any number explains up to _SINGLE different errors.
+# A solved number is likely if it has fewer digits, or a name. Almost any number explains _SINGLE different errors.
 _FEW, _SINGLE = 4, 3
 
 
