@@ -28,7 +28,7 @@ def test_torch_is_named(engine):
 def test_ggml_is_named():
     answers = ask_all(one_engine("ggml"), FEW)
     assert not answers.refused and not answers.failed
-    assert matches(answers, FEW)[0].profile == "ggml-cpu"
+    assert matches(answers, FEW)[0].profile in ("ggml-cpu", "ggml-cpu-f16-sums")  # by the processor
     numerics, _ = described(answers, PROFILES["float32"])
     assert numerics.activations == {"q8_0": "q8_0", "q4_k": "q8_k"}
     assert (numerics.gelu, numerics.storage, numerics.products) == ("f16", "float32", None)
