@@ -120,7 +120,7 @@ TORCH_F16_CHANNELS_LAST = replace(TORCH_F16, name="torch-f16-channels-last", one
 TORCH_BF16_CHANNELS_LAST = replace(TORCH_BF16, name="torch-bf16-channels-last", one_pass=_CHANNELS_LAST)
 
 # What reads ONNX in float32. The standard's own bodies of GroupNormalization and LayerNormalization take the
-# variance as E[x^2] - E[x]^2 (onnx/defs/nn/defs.cc); onnxruntime's CPU kernel of the latter does likewise.
+# variance as E[x^2] - E[x]^2 (onnx/defs/nn/defs.cc), so engines may; onnxruntime 1.32 does so in the former alone.
 ONNX_F32 = replace(TORCH_F32, name="onnx-f32", one_pass=("group_norm", "layer_norm"))
 # onnxruntime's CPU provider: mlas/lib/logistic.cpp.
 ONNXRUNTIME_CPU = replace(ONNX_F32, name="onnxruntime-cpu", logistic="rational")
