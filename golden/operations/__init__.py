@@ -1,8 +1,8 @@
 """The operations that a case may ask for, a page each: declaration, reference, bound, known bugs, cases.
 
-A page is a module of this folder that has OPERATIONS; it is found by itself. The other modules hold what
-several pages share. The reference answers a case with `run`; an engine's adapter reads the same table to
-learn the arguments, their shapes and what must come back.
+A page is a module of this folder that has OPERATIONS; importing this package finds all of them. The other
+modules hold what several pages share. The reference answers a case with `run`; an engine's adapter looks up
+the arguments, their shapes and the output's shape in the same table.
 """
 
 import importlib
@@ -32,7 +32,7 @@ OPERATIONS = _collect()
 
 
 def complete(op: str, inputs: Inputs, params: Params) -> dict[str, Any]:
-    """The parameters with their defaults filled in.
+    """Return the parameters with their defaults filled in.
 
     Raises BadInput for an unknown operation, a missing or unknown argument or parameter.
     """
@@ -42,13 +42,13 @@ def complete(op: str, inputs: Inputs, params: Params) -> dict[str, Any]:
 
 
 def run(op: str, arithmetic: Arithmetic, inputs: Inputs, params: Params) -> dict[str, np.ndarray]:
-    """Answer one operation under the arithmetic's numerics. Raises BadInput, see `complete`."""
+    """Compute one operation under the arithmetic's numerics. Raises BadInput, see `complete`."""
     full = complete(op, inputs, params)
     return {"y": OPERATIONS[op].answer(arithmetic, inputs, full)}
 
 
 def bound(op: str, numerics: Numerics, inputs: Inputs, params: Params, truth: np.ndarray) -> Bound:
-    """Error bound of one operation's output "y" under the numerics. truth: the float64 answer.
+    """Bound the error of one operation's output "y" under the numerics. truth: the float64 answer.
 
     Raises BadInput, see `complete`.
     """

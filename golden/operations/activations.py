@@ -1,4 +1,4 @@
-"""Functions of one number."""
+"""Elementwise activation functions."""
 
 import math
 from collections.abc import Callable
@@ -52,11 +52,12 @@ _SILU_SLOPE = 1.1
 
 
 def activation_bound(slope: float, relative: Callable[[np.ndarray], Any], near: Callable[[np.ndarray], Any]):
-    """y = x g(x): |y'| dx + u (relative(x) |y| + near(x)), with |y'| <= slope.
+    """Return the bound of y = x g(x): |y'| dx + u (relative(x) |y| + near(x)), with |y'| <= slope.
 
-    relative: what g's argument and its value lose, relative to y, in units of u
-    near:     what g loses near 0, where 1 + erf or 1 + tanh cancel, times |x|, in units of u
-    A table (numerics.gelu) rounds x before and y after.
+    relative: the error of g's argument and of its value, relative to y, in units of u
+    near:     the error of g near 0, where 1 + erf or 1 + tanh cancel, times |x|, in units of u
+
+    An engine that looks GELU up in a table (numerics.gelu) rounds x before and y after.
     """
 
     def bound(run: Run) -> Bound:
@@ -98,13 +99,13 @@ _GELU_TANH_ERROR = (
 )
 
 
-# In float32 an exp near the smallest normal number may be flushed to 0 before x meets it, and 1 / exp(-x) is 0
-# where that overflows. A library that makes 2^k as 2 2^(k-1), k = x / ln 2 rounded, as OpenVINO's, flushes all
-# below 2^-125.5: |x| 2^-125.5 at most, in units of u.
+# In float32 an exp near the smallest normal number may be flushed to 0 before x multiplies it, and 1 / exp(-x) is 0
+# where exp(-x) overflows. A library that computes 2^k as 2 2^(k-1), k = x / ln 2 rounded, as OpenVINO does, flushes
+# all below 2^-125.5. The error is |x| 2^-125.5 at most, here in units of u.
 _FLUSHED = 2.0**-125.5 * 2.0**24
 
 
-# exp(-a x): the product's rounding moves the exponent by u |a x|, felt where the sigmoid is not yet 1.
+# exp(-a x): the product's rounding moves the exponent by u |a x|, which counts where the sigmoid is not yet 1.
 SILU_ERROR = (_SILU_SLOPE, lambda x: np.where(x < 0, 1.0, 0.0) * 2, lambda x: _FLUSHED * np.abs(x))
 
 
@@ -120,14 +121,14 @@ _QUICK_GELU_ERROR = (
 
 
 def rational_sigmoid(run: Run, x):
-    """What a sigmoid by polynomials, whose error is absolute, does to x s."""
+    """Return the error of x s where s is a sigmoid by polynomials, whose error is absolute."""
     return RATIONAL_ERROR * run.u * np.abs(x) if run.numerics.logistic else np.zeros_like(x)
 
 
 def stored_sigmoid(run: Run, x, alpha: float):
-    """What storing a = alpha x, and the sigmoid s of it, does to x s where torch computes them one after the other.
+    """Return the error of x s where torch stores a = alpha x, and then the sigmoid s of it.
 
-    |ln s(a + da) - ln s(a)| <= da / (1 + exp(a - da)); and rational_sigmoid
+    |ln s(a + da) - ln s(a)| <= da / (1 + exp(a - da)); plus rational_sigmoid
     """
     a = alpha * x
     da = run.between(np.abs(a))
@@ -137,21 +138,21 @@ def stored_sigmoid(run: Run, x, alpha: float):
 
 
 def _silu_bound(run: Run) -> Bound:
-    """activation_terms, and rational_sigmoid"""
+    """Add rational_sigmoid to activation_terms."""
     x = run.inputs["x"]
     terms = activation_terms(run, x, run.moved("x"), run.truth, *SILU_ERROR)
     return run.rounded(terms.add(rational_sigmoid(run, x)))
 
 
 def _quick_gelu_bound(run: Run) -> Bound:
-    """activation_terms, and stored_sigmoid"""
+    """Add stored_sigmoid to activation_terms."""
     x = run.inputs["x"]
     terms = activation_terms(run, x, run.moved("x"), run.truth, *_QUICK_GELU_ERROR)
     return run.rounded(terms.add(stored_sigmoid(run, x, 1.702)))
 
 
 def _sigmoid_bound(run: Run) -> Bound:
-    """|y'| = y (1 - y) <= 1/4; exp(-x) and the quotient 4 u + 2 u; rational_sigmoid"""
+    """|y'| = y (1 - y) <= 1/4; 4 u of exp(-x) and 2 u of the quotient; plus rational_sigmoid."""
     noise = run.u * (FUNCTION + 2) * np.abs(run.truth)
     if run.numerics.shader:
         noise = noise + of_shader(run.u, run.inputs["x"], run.truth)
@@ -160,7 +161,7 @@ def _sigmoid_bound(run: Run) -> Bound:
 
 
 def _tanh_bound(run: Run) -> Bound:
-    """|y'| <= 1; from an exp near 0, where 1 cancels, a library's tanh keeps its digits all the same.
+    """|y'| <= 1; near 0, where a formula with exp cancels, a library's tanh keeps its relative precision.
 
     A shader's y = 1 - q, q = 2 / (e + 1), does not: q's quotient and sum, and e's error times (1 - y^2) / 2.
     """
@@ -172,20 +173,20 @@ def _tanh_bound(run: Run) -> Bound:
 
 
 def _leaky_relu_bound(run: Run) -> Bound:
-    """slope x below zero: the slope and the product are rounded"""
+    """Below zero y = slope x: the slope and the product are rounded."""
     below = run.inputs["x"] < 0
     terms = Terms().add(run.moved("x") * np.where(below, abs(run.params["slope"]), 1.0))
     return run.rounded(terms.add(2 * run.u * np.abs(run.truth) * below))
 
 
 def of_shader(u: float, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """What a shader's e = exp(-x) and its quotient bring to y = f / (1 + e): e / (1 + e) of e's relative error."""
+    """Return the error of y = f / (1 + e), e = exp(-x), in a shader: its quotient's, and e / (1 + e) times e's."""
     e = np.exp(np.clip(-x, -700, 700))
     return u * (QUOTIENT + exp_error(x) * e / (1 + e)) * np.abs(y)
 
 
 def gated_bound(run: Run, gate, dgate, value, dvalue, activated, kind, stored=0.0) -> Bound:
-    """y = v a(g): |v| da + dv |a|, and the product's rounding. stored: what roundings inside a(g) do to it"""
+    """Bound y = v a(g): |v| da + dv |a|, and the product's rounding. stored: error by roundings inside a(g)"""
     inner = activation_terms(run, gate, dgate, activated, *kind).add(stored)
     inner.add((unit(run.numerics.storage_dtype) + run.u) * np.abs(activated))
     terms = Terms().add(np.abs(value) * inner.limit, np.abs(value) * np.sqrt(inner.square))
@@ -205,7 +206,7 @@ _F16 = Mutant("input through float16", other_input("x", to_float16))
 
 
 def _cases(op: str) -> tuple[Case, ...]:
-    """Where the function bends, and far out where one kind of GELU differs from another."""
+    """Make cases where the function bends, and far out, where the kinds of GELU differ."""
     return (
         Case(f"{op}/f32/bend-x33x77", op, {"x": Recipe((33, 77), exponent=-14)}),
         Case(f"{op}/f32/wide-x2x320", op, {"x": Recipe((2, 320), exponent=-11)}),

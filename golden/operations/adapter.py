@@ -1,4 +1,4 @@
-"""What LoRA and LoKr share: layers, scales, the bound of a delta, bugs of scales."""
+"""Layers, scales, the bound of a delta and bugs in scales, which LoRA and LoKr share."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from refsd.numerics.tensor import SCALAR_TYPES
 
 
 def lokr_ranks(inputs) -> tuple[int | None, int]:
-    """The rank that divides alpha, and how many columns the part has that tells it."""
+    """Return the rank that divides alpha (or None), and the number of columns of the part that has it."""
     rank = lokr_rank(*(inputs[part].shape[0] if part in inputs else None for part in ("w1_b", "w2_b")))
     part = "w2_b" if "w2_b" in inputs else "w1_b"
     return rank, int(np.prod(inputs[part].shape[1:])) if rank else 0
@@ -73,7 +73,7 @@ def on_conv2d(adapter_of):
 
 
 def outputs_of(inputs) -> int:
-    """How many outputs the layer has."""
+    """Return the layer's number of outputs."""
     if "up" in inputs:
         return inputs["up"].shape[0]
     first, second = (inputs[w] if w in inputs else inputs[f"{w}_a"] for w in ("w1", "w2"))
@@ -81,7 +81,7 @@ def outputs_of(inputs) -> int:
 
 
 def filter_of(inputs) -> tuple[int, ...]:
-    """(R, S), or () for a linear layer."""
+    """Return the filter's (R, S), or () for a linear layer."""
     return next(inputs[part] for part in ("down", "w2", "w2_b") if part in inputs).shape[2:]
 
 
@@ -93,12 +93,14 @@ _FACTORS = ("down", "up", "w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b")
 
 def delta_bound(delta: Callable[[Factors], np.ndarray], scale: Callable[[Run], float]) -> Callable[[Run], Bound]:
     def bound(run: Run) -> Bound:
-        """y = s D x, D made of factors f: D(|f| + df) (|x| + dx) - D(|f|) |x| for what is stored, gamma(n) for the
-        sums, and for each factor but the last one a rounding of what it leaves. Storage narrower than the sums
-        rounds what leaves the last one, and what the scale makes of it, besides.
+        """Bound y = s D x, with the delta D made of factors f.
 
-        n counts a serial sum over the delta's row and over every rank: it holds for an engine that goes through the
-        factors and for one that forms the delta.
+        Stored numbers move it by D(|f| + df) (|x| + dx) - D(|f|) |x|, the sums by gamma(n). Each factor but the
+        last rounds its result. Storage narrower than the sums also rounds the last one's result, and that times
+        the scale.
+
+        n counts a serial sum over the delta's row and over every rank: it covers an engine that applies the
+        factors in turn, and one that forms the delta.
         """
         factors = {name: np.abs(run.inputs[name]) for name in _FACTORS if name in run.inputs}
         conv = bool(filter_of(run.inputs))
@@ -141,13 +143,13 @@ def upper_of(factors: Factors, moved: Factors) -> Factors:
 
 
 def _between_factors(run: Run, factors: Factors, through: str | None, scale: float, x) -> tuple[float, np.ndarray]:
-    """What lies between two factors, in whatever order an engine takes them, where it is stored in 16 bits.
+    """Bound underflow and overflow of 16-bit numbers between two factors, whatever the order of the factors.
 
-    A factor makes a number larger by its largest sum of a row; R is the product of those above 1. Each number
-    between loses half a subnormal at most, which R s magnifies; where max |x| R s is beyond the type, anything may
-    follow.
+    A factor enlarges a number by its largest row sum at most; R is the product of those above 1. Each number
+    between factors loses half a subnormal at most, which R s magnifies; where max |x| R s is beyond the type,
+    anything may follow.
 
-    -> the loss; whether a token's (a picture's) numbers may overflow, broadcast to y
+    -> the loss; whether the numbers of a token (or picture) may overflow, broadcast to y
     """
     types = [run.numerics.storage_dtype, *([SCALAR_TYPES[through]] if through in SCALAR_TYPES else ())]
     sums = (float(f.reshape(len(f), -1).sum(axis=1).max()) for f in factors.values())
@@ -170,7 +172,7 @@ def rank_of(op, inputs) -> tuple[int | None, int]:
 
 
 def other_scale(change) -> Wrong:
-    """alpha replaced by change(alpha, rank, columns); None where that leaves it, or nothing is divided."""
+    """Replace alpha by change(alpha, rank, columns); no bug if that keeps alpha, or if no rank divides it."""
 
     def wrong(op, inputs, params):
         alpha, (rank, columns) = params["alpha"], rank_of(op, inputs)

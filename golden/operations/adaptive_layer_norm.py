@@ -14,9 +14,9 @@ def _run(a, inputs, params):
 
 
 def _bound(run: Run) -> Bound:
-    """norm_axis with 1 + scale for its weight and shift for its bias; an engine may round between the two.
+    """norm_axis with 1 + scale as weight and shift as bias; an engine may round between the norm and these.
 
-    Composed of several operations, it stores the norm, 1 + scale and their product.
+    An engine that composes it from several operations stores the norm, 1 + scale and their product.
     """
     x, scale = run.inputs["x"], run.inputs["scale"][:, None]
     (_, ds), (b, db) = per_item(run, "scale"), per_item(run, "shift")

@@ -31,12 +31,12 @@ def _bound_mul(run: Run) -> Bound:
 
 
 def read_along_the_wrong_axis(b: np.ndarray) -> np.ndarray:
-    """The right numbers, read with the fastest axis slowest."""
+    """Read the numbers with the fastest axis as the slowest."""
     return b.T.reshape(b.shape)
 
 
 def repeated_wrongly(op, inputs, params):
-    """b's memory repeated until a is full, as if its leading axes were the ones that repeat."""
+    """Repeat b's memory until a is full, as if b broadcast along its leading axes."""
     a, b = (inputs[name].values() for name in ("a", "b"))
     flat = np.resize(b.ravel(), a.shape).astype(np.float32)
     return a + flat if op.name == "add" else a * flat

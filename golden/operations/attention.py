@@ -1,4 +1,4 @@
-"""Attention: masks, causal corners, grouped heads, sinks."""
+"""Attention with masks, causal masks, grouped heads and sinks."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ def _run(a, inputs, params):
 
 
 def _bound(run: Run) -> Bound:
-    """y = p v: sum p rho |v| with rho the relative error of p, p dv, and the sum over J keys.
+    """y = p v: sum p rho |v|, rho the relative error of p; p dv; and the sum over J keys.
 
     s = scale q.k + mask: scale (|q| dk + dq |k| + gamma(D) |q||k|). Fused attention in float16 rounds q, k, v and
     the mask, and may sum p v in float16; an engine that stores float16 or bfloat16 may round s and p to it.
@@ -71,8 +71,8 @@ def _bound(run: Run) -> Bound:
     total.add(u_p * pv)
     truth = run.truth.transpose(0, 2, 1, 3)
     if half_sum:
-        # The running sum is rounded again whenever a new peak rescales it. It is of exp(s - peak) v, the peak so
-        # far, and may leave float16's range.
+        # The running sum of exp(s - the peak so far) v is rounded again whenever a new peak rescales it, and
+        # may leave float16's range.
         total.add(*products(unit(DTYPES["float16"]), 2 * J, pv, p**2 @ w**2, truth))
         total.add(np.where((p > 0) @ w > largest(DTYPES["float16"]), np.inf, 0.0))
     else:
@@ -89,7 +89,7 @@ def scale_by(power: float) -> Wrong:
 
 
 def causal_with(change: Callable[[int, int], int]) -> Wrong:
-    """Another diagonal: a function of the right one and of J - L."""
+    """Replace the diagonal by a function of it and of J - L."""
 
     def wrong(op, inputs, params):
         if not params["causal"]:
@@ -135,14 +135,14 @@ def sinks_scaled(op, inputs, params):
 
 
 def nan_where_nothing_is_seen(op, inputs, params):
-    """exp(-inf + inf) and 0 / 0."""
+    """A query that sees no key gives NaN, by exp(-inf + inf) or 0 / 0."""
     y = answer(op, inputs, params)
     unseen = (y == 0).all(axis=-1, keepdims=True)
     return np.where(unseen, np.float32(np.nan), y) if unseen.any() else None
 
 
 def nan_where_first_keys_are_hidden(block: int) -> Wrong:
-    """exp(-inf + inf) where a query sees none of the first keys, which are taken a block at a time."""
+    """A query that sees none of the first `block` keys gives NaN, by exp(-inf + inf) of a running maximum."""
 
     def wrong(op, inputs, params):
         J = inputs["k"].shape[1]
@@ -159,7 +159,7 @@ def nan_where_first_keys_are_hidden(block: int) -> Wrong:
 
 
 def mask_of_the_first_query(op, inputs, params):
-    """A mask of keys alone that is not repeated: behind its first row are zeros."""
+    """A mask of keys alone is not repeated for all queries: after its first row come zeros."""
     if "mask" not in inputs or inputs["mask"].shape[-2] != 1:
         return None
     L = inputs["q"].shape[1]
@@ -170,7 +170,7 @@ def mask_of_the_first_query(op, inputs, params):
 
 
 def heads_of_padded_groups(op, inputs, params):
-    """Head h is written to h p / r, p the next power of two above r heads of a group."""
+    """Head h is written to h p // r, with p the next power of two above the r heads of a group."""
     y = answer(op, inputs, params)
     H = y.shape[2]
     r = H // inputs["k"].shape[2]
@@ -198,12 +198,12 @@ def last_keys_hidden(count: int) -> Wrong:
 
 
 def values_by_channel(v: np.ndarray) -> np.ndarray | None:
-    """[B, G, E, J] in memory, read as [B, J, G, E]: not transposed."""
+    """Read values [B, G, E, J] in memory as [B, J, G, E], without a transpose."""
     return np.ascontiguousarray(v.transpose(0, 2, 3, 1)).reshape(v.shape) if v.shape[1] > 1 else None
 
 
 def other_heads(change: Callable[[int], int]) -> Wrong:
-    """The same channels, cut into another number of heads."""
+    """Cut the same channels into another number of heads."""
 
     def wrong(op, inputs, params):
         H, D = inputs["q"].shape[2:]
@@ -219,7 +219,7 @@ def other_heads(change: Callable[[int], int]) -> Wrong:
 
 
 def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
-    """[B, H, L, D] taken for [B, L, H, D]."""
+    """Read [B, L, H, D] as if it were [B, H, L, D]."""
     B, L, H, D = x.shape
     return np.ascontiguousarray(x.reshape(B, H, L, D).transpose(0, 2, 1, 3)) if H > 1 else None
 
@@ -240,18 +240,18 @@ def exchanged(a: str, b: str) -> Wrong:
 _BELL = Recipe((), "f16")
 
 
-# Three of eight keys hidden; with n every n-th query sees none.
+# Hides three of eight keys; with n, every n-th query sees no key.
 _HIDDEN = Recipe((), "f16", "masked")
 
 
 _UNSEEN = Recipe((), "f16", "masked", n=5)
 
 
-# For all queries the same keys.
+# Hides the same keys from all queries.
 _KEYS = Recipe((), "f16", "masked", seed=1)
 
 
-# 8 keys more are hidden from each query, from the first on.
+# Hides the first 8 r keys from query r.
 _LATE = Recipe((), "f16", "late", n=8)
 
 
@@ -269,7 +269,7 @@ def _case(
     exponent=-15,
     **params,
 ) -> Case:
-    """G heads of keys (0: H), values of width E (0: D); the mask's recipe takes its shape here."""
+    """Make a case of G heads of keys (0: H) and values of width E (0: D); the mask's shape is set here."""
     inputs = {
         "q": Recipe((B, L, H, D), exponent=exponent),
         "k": Recipe((B, J, G or H, D), exponent=exponent),
@@ -353,7 +353,7 @@ ATTENTION = Operation(
         _case("sinks-unseen", 1, 20, 33, 4, 32, G=2, mask=_UNSEEN, sinks=True),
         _case("scaled", 1, 33, 20, 2, 80, scale=0.2),
         _case("wide", 1, 16, 132, 1, 128),
-        # Queries and keys that float16 holds, products beyond 65504, scores of the usual size.
+        # Queries and keys in float16's range, products beyond 65504, scores of the usual size.
         _case("loud", 2, 20, 33, 2, 64, exponent=-8, scale=5e-6),
         _case("keys-masked", 2, 33, 77, 2, 32, mask=_KEYS),
         # The first 64 keys or more are hidden from the later queries.

@@ -15,7 +15,7 @@ def _run(a, inputs, params):
     x, mean, var = (values(a, inputs[name]) for name in ("x", "mean", "var"))
     if a.numerics.storage == a.numerics.compute:
         return a.apply(batch_norm, x, mean, var, eps=params["eps"])
-    # Composed of several operations: torch's way with a tensor that is not contiguous.
+    # torch composes it from several operations for a tensor that is not contiguous.
     x, mean, var = (a.settled(t) for t in (x, mean, var))
     r = a.settled(1 / np.sqrt(a.settled(var + a.numerics.compute_dtype.type(params["eps"]))))
     return a.store(a.settled(x - mean[:, None, None]) * r[:, None, None])
@@ -26,7 +26,7 @@ def _bound(run: Run) -> Bound:
 
     r (dx + dm) + |x - m| r dv / (2 (v + eps)) + 4 u (|x| + |m|) r
 
-    Composed of several operations, it stores x - m, v + eps and r.
+    An engine that composes it from several operations stores x - m, v + eps and r.
     """
     x, dx = run.inputs["x"], run.moved("x")
     m, dm, v, dv = (
@@ -41,7 +41,7 @@ def _bound(run: Run) -> Bound:
 
 
 def by_variance(op, inputs, params):
-    """The root forgotten."""
+    """Divide by the variance instead of its root."""
     x, mean, var = (inputs[name].values() for name in ("x", "mean", "var"))
     return (x - mean[:, None, None]) / (var + np.float32(params["eps"]))[:, None, None]
 

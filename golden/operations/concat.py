@@ -1,4 +1,4 @@
-"""One tensor behind another."""
+"""Concatenation of two tensors."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def b_first(op, inputs, params):
 
 
 def interleaved(op, inputs, params):
-    """The parts taken turn by turn."""
+    """Take slices of the two parts in turn."""
     a, b = (np.moveaxis(inputs[name].values(), params["axis"], 0) for name in ("a", "b"))
     n = min(len(a), len(b))
     y = np.concatenate([np.stack([a[:n], b[:n]], axis=1).reshape(2 * n, *a.shape[1:]), a[n:], b[n:]])

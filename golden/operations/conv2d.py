@@ -43,7 +43,7 @@ _SHAPES = (
     Geometry("multiplied", (1, 6, 8, 7), 12, (3, 3), 1, (1, 1, 1, 1), groups=6),
     # As many channels as columns.
     Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
-    # More rows than 16 bits count.
+    # More rows than 16 bits can count.
     Geometry("long", (1, 1, 65600, 2), 1, (3, 3), 1, (1, 1, 1, 1)),
     # Large enough for Winograd, and no multiple of a tile.
     Geometry("tiles", (1, 33, 33, 38), 34, (3, 3), 1, (1, 1, 1, 1)),
@@ -85,7 +85,7 @@ CONV2D = Operation(
             },
             {"padding": (1, 1, 1, 1)},
         ),
-        # Pixels that float16 holds, outputs beyond 65504.
+        # Pixels in float16's range, outputs beyond 65504.
         Case(
             "conv2d/f16/loud-n1-c64-k20-h9-w8",
             "conv2d",

@@ -1,4 +1,4 @@
-"""What convolutions of pictures and of videos share: parameters, bound, bugs, cases."""
+"""Parameters, bound, bugs and cases that conv2d and conv3d share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,12 +20,12 @@ from refsd.numerics.tensor import stored
 
 
 def _each(value):
-    """A stride or a dilation: lists, which JSON makes of tuples, become tuples again."""
+    """Return a stride or a dilation, with a list (which JSON makes of a tuple) turned back into a tuple."""
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
 def window_fits(shapes, params) -> bool:
-    """Whether the filter has a place in the picture, and each group of channels its filters."""
+    """Return True if the filter fits into the padded picture, and the groups divide the filters evenly."""
     sizes = shapes["x"][2:]
     filters = next((shapes[name] for name in ("weight", "down", "w2", "w2_b") if name in shapes), None)
     taps = tuple(params["kernel"]) if filters is None else filters[2:]
@@ -52,7 +52,7 @@ _WINOGRAD = 64.0
 
 
 def convolution_bound(run: Run) -> Bound:
-    """linear's bound with patches for rows; a 3x3 filter of stride 1 may be Winograd's."""
+    """Bound as for linear, with patches for rows; an engine may use Winograd for a 3x3 filter of stride 1."""
     how = (run.params["stride"], tuple(run.params["padding"]), run.params["dilation"], run.params["groups"])
     weight = run.inputs["weight"]
     if run.numerics.convolution == "winograd-f16" and weight.ndim == 4 and applies(weight.shape, *how):
@@ -71,7 +71,7 @@ def convolution_bound(run: Run) -> Bound:
     absolute = sum_of(x + dx, W + dW) + b + db
     squares = sum_of((x + dx) ** 2, (W + dW) ** 2) + b**2
     terms.add(*sums(run, "conv", weight[0].size, absolute, squares, run.truth))
-    # Frame by frame, or all of it, an engine may take Winograd.
+    # An engine may use Winograd for each frame, or for a picture.
     if weight.shape[-2:] == (3, 3) and np.all(np.equal(how[0], 1)) and np.all(np.equal(how[2], 1)):
         pixels = tuple(range(2, weight.ndim))
         typical = _WINOGRAD * run.u * np.sqrt(squares.max(axis=pixels, keepdims=True))
@@ -80,7 +80,7 @@ def convolution_bound(run: Run) -> Bound:
 
 
 def channels_interleaved(w: np.ndarray) -> np.ndarray | None:
-    """Filters stored [K, R, S, C] (or [K, T, R, S, C]) taken for [K, C, R, S]."""
+    """Read filters [K, C, R, S] as if they were [K, R, S, C] (or [K, T, R, S, C])."""
     K, C, *taps = w.shape
     return np.moveaxis(w.reshape(K, *taps, C), -1, 1) if np.prod(taps) > 1 and C > 1 else None
 
@@ -90,7 +90,7 @@ def filters_transposed(w: np.ndarray) -> np.ndarray:
 
 
 def padding_repeated(op, inputs, params):
-    """The border's pixels repeated where zeros belong."""
+    """Pad with the border's pixels instead of zeros."""
     padding = tuple(params["padding"])
     if not any(padding):
         return None
@@ -113,7 +113,7 @@ def padding_transposed(op, inputs, params):
 
 
 def dilation_ignored(op, inputs, params):
-    """The filter's taps side by side, in the middle of where they should be."""
+    """Put the filter's taps side by side, in the middle of the dilated window."""
     taps = inputs["weight"].shape[2:] if "weight" in inputs else params["kernel"]
     spare = [(d - 1) * (n - 1) for d, n in zip(each(params["dilation"], len(taps)), taps, strict=True)]
     padding = [p - (spare[i // 2] + i % 2) // 2 for i, p in enumerate(params["padding"])]
@@ -123,7 +123,7 @@ def dilation_ignored(op, inputs, params):
 
 
 def groups_interleaved(op, inputs, params):
-    """Every groups-th channel taken for a group, where a group is channels in a row."""
+    """Take every groups-th channel for a group, instead of neighbouring channels."""
     x, groups = inputs["x"].values(), params["groups"]
     if groups in (1, x.shape[1]):
         return None
@@ -132,7 +132,7 @@ def groups_interleaved(op, inputs, params):
 
 
 def groups_in_turn(op, inputs, params):
-    """Filter k given to group k mod groups."""
+    """Apply filter k to group k mod groups."""
     weight, groups = inputs["weight"].values(), params["groups"]
     K = len(weight)
     if groups in (1, K):
@@ -143,7 +143,7 @@ def groups_in_turn(op, inputs, params):
 
 
 def moved_padding(change: Callable[[int, int, int, int], tuple[int, int]]) -> Wrong:
-    """As many outputs, of a picture that begins elsewhere. change: top, bottom, left, right -> top, left"""
+    """Move the picture in its padding; the output's shape stays. change: top, bottom, left, right -> top, left"""
 
     def wrong(op, inputs, params):
         padding = tuple(params["padding"])
@@ -165,14 +165,14 @@ def moved_padding(change: Callable[[int, int, int, int], tuple[int, int]]) -> Wr
 
 
 def pads_both_sides(op, inputs, params):
-    """(1, 1, 1, 1) where the picture is padded at its end alone."""
+    """Pad (1, 1, 1, 1) where only the bottom and the right should be padded."""
     if tuple(params["padding"]) != (0, 1, 0, 1):
         return None
     return answer(op, inputs, {**params, "padding": (1, 1, 1, 1)})
 
 
 def taps_by_height(op, inputs, params):
-    """Tap i of a filter at row i // R, column i % R: R, its height, for its width."""
+    """Put tap i of a filter at row i // R, column i % R: its height R is used for its width S."""
     if "weight" not in inputs or inputs["weight"].values().ndim != 4:
         return None
     w = inputs["weight"].values()
@@ -194,7 +194,7 @@ def taps_by_height(op, inputs, params):
 
 
 def channels_at(step: int, block: int) -> Wrong:
-    """Channels read `block` at a time from an address that advances by `step`; of filters of one channel each."""
+    """Read channels `block` at a time from an address that advances by `step`; only with one channel a filter."""
 
     def wrong(op, inputs, params):
         groups, x = params["groups"], inputs["x"].values()
@@ -208,7 +208,7 @@ def channels_at(step: int, block: int) -> Wrong:
 
 
 def pointwise_along_the_width(op, inputs, params):
-    """A 1x1 filter as a linear layer on [N, C, H, W] as it lies: along W."""
+    """Apply a 1x1 filter as a linear layer along W of [N, C, H, W], not along C."""
     x, weight = inputs["x"].values(), inputs["weight"].values()
     if weight.ndim != 4 or weight.shape[2:] != (1, 1) or not weight.shape[0] == weight.shape[1] == x.shape[3]:
         return None
@@ -233,7 +233,7 @@ MUTANTS = (
 
 
 class Geometry(NamedTuple):
-    """A case's shapes.
+    """The shapes and parameters of a case.
 
     x: [N, C, H, W] or [N, C, D, H, W]; K: filters; kernel: (R, S) or (T, R, S); the rest are the params
     """

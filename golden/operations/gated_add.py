@@ -1,4 +1,4 @@
-"""A gated residual."""
+"""A gated residual: x + gate * h."""
 
 import numpy as np
 
@@ -14,7 +14,10 @@ def _run(a, inputs, params):
 
 
 def _bound(run: Run) -> Bound:
-    """y = x + g h: dx + |g| dh + |h| dg, and u of the product and the sum; composed, it stores the product"""
+    """y = x + g h: dx + |g| dh + |h| dg, and u of the product and of the sum.
+
+    An engine that composes it from several operations stores the product.
+    """
     x, h = np.abs(run.inputs["x"]), np.abs(run.inputs["h"])
     g, dg = per_item(run, "gate")
     terms = Terms().add(run.moved("x")).add(g * run.moved("h")).add(h * dg).add(run.between(g * h))

@@ -1,4 +1,4 @@
-"""The gate of SD's UNets."""
+"""GEGLU, the gated activation of SD's UNets."""
 
 import numpy as np
 
@@ -57,7 +57,7 @@ GEGLU = Operation(
     cases=(
         Case("geglu/f32/x2x33x154", "geglu", {"x": Recipe((2, 33, 154), exponent=-14)}),
         Case("geglu/f32/x5x640", "geglu", {"x": Recipe((5, 640))}),
-        # Halves that float16 holds, products beyond 65504.
+        # Halves in float16's range, products beyond 65504.
         Case("geglu/f32/loud-x7x260", "geglu", {"x": Recipe((7, 260), exponent=-7)}),
     ),
 )

@@ -28,7 +28,7 @@ def _whole_groups(shapes, params) -> bool:
 
 
 def _bound(run: Run) -> Bound:
-    """_norm_axis over a group's channels and pixels."""
+    """norm_axis over a group's channels and pixels."""
     x = run.inputs["x"]
     N, C, H, W = x.shape
     G = run.params["num_groups"]
@@ -47,7 +47,7 @@ def _bound(run: Run) -> Bound:
 
 
 def _bound_silu(run: Run) -> Bound:
-    """|silu'| <= 1.1 times what the normalised z loses, its rounding between the two included; then SiLU's own."""
+    """|silu'| <= 1.1 times the error of the normalised z, the rounding between the two included; then SiLU's."""
     x, G, eps = run.inputs["x"], run.params["num_groups"], run.params["eps"]
     rows = x.reshape(x.shape[0], G, -1)
     mean = rows.mean(axis=2, keepdims=True)
@@ -61,7 +61,7 @@ def _bound_silu(run: Run) -> Bound:
 
 
 def reads_on(block: int) -> Wrong:
-    """A group's sums take in what follows it, up to a whole number of `block`."""
+    """A group's sums also take in the numbers that follow it, up to a multiple of `block`."""
 
     def wrong(op, inputs, params):
         x = inputs["x"].values()
@@ -82,7 +82,7 @@ def reads_on(block: int) -> Wrong:
 
 
 def over_the_batch(op, inputs, params):
-    """One group of all items."""
+    """Normalise all items of the batch as one group."""
     x = inputs["x"].values().astype(np.float64)
     y = (x - x.mean()) / np.sqrt(x.var() + params["eps"])
     y = y * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
@@ -90,7 +90,7 @@ def over_the_batch(op, inputs, params):
 
 
 def parts_in_the_other_order(share: float) -> Wrong:
-    """The channels were joined from two parts, of which the last `share` should be the first."""
+    """Move the last `share` of the channels to the front, as if two joined parts were in the other order."""
 
     def wrong(op, inputs, params):
         x = inputs["x"].values()
@@ -104,7 +104,7 @@ def parts_in_the_other_order(share: float) -> Wrong:
 
 
 def squares_in_float16(op, inputs, params):
-    """The sum of squares in float16, which a large picture overflows: then the norm gives its bias alone."""
+    """Sum the squares in float16, which a large picture overflows: then the norm gives its bias alone."""
     x = inputs["x"].values().astype(np.float32)
     rows = x.reshape(len(x), params["num_groups"], -1)
     centred = rows - rows.mean(axis=2, keepdims=True)
@@ -182,7 +182,7 @@ GROUP_NORM = Operation(
         _case("loud", (2, 64, 5, 6), exponent=-6),
         _case("groups", (3, 33, 4, 5), num_groups=11),
         _case("outliers", (1, 64, 8, 6), data="outliers"),
-        # What an engine may keep as [N, C].
+        # A shape that an engine may store as [N, C].
         _case("flat", (3, 64, 1, 1), num_groups=4),
     ),
 )

@@ -1,4 +1,4 @@
-"""A convolution's patches as columns."""
+"""Patches of a convolution, copied into columns."""
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view

@@ -12,14 +12,14 @@ from refsd.golden.rounding import Bound, Terms, gamma
 
 
 def _run(a, inputs, params):
-    eps = a.numerics.compute_dtype.type(params["eps"])  # one rounding for all short rows: no engine's errors cancel
+    eps = a.numerics.compute_dtype.type(params["eps"])  # all short rows share this rounding: errors do not cancel
     return a.l2_norm(values(a, inputs["x"]), float(eps))
 
 
 def _bound(run: Run) -> Bound:
     """y = x / m, m = max(|x|, eps): dx / m + |y| dm / m + 2 u |y|, dm <= |dx| + (gamma(n + 1) / 2 + u) |x|
 
-    Composed of several operations, it stores m before it divides.
+    An engine that composes it from several operations stores m before it divides.
     """
     x, dx = run.inputs["x"], run.moved("x")
     length = np.linalg.norm(x, axis=-1, keepdims=True)
@@ -32,7 +32,7 @@ def _bound(run: Run) -> Bound:
 
 
 def lengths_by(divisor) -> Wrong:
-    """Rows divided by a function of their squared length, their number of elements and eps."""
+    """Divide rows by a function of their squared length, their number of elements and eps."""
 
     def wrong(op, inputs, params):
         x = inputs["x"].values().astype(np.float32)

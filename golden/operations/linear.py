@@ -26,8 +26,8 @@ def _blocks(weight: StoredTensor) -> np.ndarray:
 def _bound(run: Run) -> Bound:
     """y = W x + b: |W| dx + dW (|x| + dx), the sum of K products and b, the rounding of y.
 
-    Q8_1 activations bring their sum in float16, which W's minimums meet apart from the codes: its 32 half steps,
-    and half a unit of a sum that is 127 steps of 32 values at most, are what dx counts for 32 values. A sum beyond
+    Q8_1 activations also store the sum of each 32 values in float16; W's minimums multiply this sum. Its error,
+    32 half steps and half a unit of at most 32 times 127 steps, is what dx counts for 32 values. A sum beyond
     65504 is infinite there, and with it the row.
     """
     through = run.numerics.input_of(run.types["weight"])
@@ -49,18 +49,18 @@ def _bound(run: Run) -> Bound:
 
 
 def _sums_overflow(x: np.ndarray, dx: np.ndarray) -> np.ndarray:
-    """Whether the sum of a block of 32 may be beyond float16. x, dx: [..., K] -> [..., 1]"""
+    """Return whether the sum of a block of 32 may be beyond float16. x, dx: [..., K] -> [..., 1]"""
     sums = [np.abs(t.reshape(*t.shape[:-1], -1, 32).sum(axis=-1)) for t in (x, dx)]
     return (sums[0] + sums[1] > largest(np.dtype(np.float16))).any(axis=-1, keepdims=True)
 
 
 def read_as_transposed(w: np.ndarray) -> np.ndarray | None:
-    """The same memory taken for the transposed matrix."""
+    """Read the memory as that of the transposed matrix."""
     return np.ascontiguousarray(w.reshape(w.shape[::-1]).T) if w.ndim == 2 and 1 not in w.shape else None
 
 
 def without_tail(x: np.ndarray) -> np.ndarray:
-    """What a loop over whole vectors of 32 leaves out."""
+    """Set to 0 what a loop over whole vectors of 32 leaves out; if nothing, the last 32."""
     K = x.shape[-1]
     y = x.copy()
     y[..., K - (K % 32 or 32) :] = 0
@@ -68,7 +68,7 @@ def without_tail(x: np.ndarray) -> np.ndarray:
 
 
 def lanes_dropped(lanes: int) -> Wrong:
-    """Of so many sums side by side, those that the last, shorter step does not fill are lost."""
+    """Lose, of `lanes` sums side by side, those that the shorter last step does not fill."""
 
     def wrong(op, inputs, params):
         x = inputs["x"].values()
@@ -83,7 +83,7 @@ def lanes_dropped(lanes: int) -> Wrong:
 
 
 def shifted_rows(x: np.ndarray) -> np.ndarray | None:
-    """Row i begins at number i, not at i K."""
+    """Begin row i at number i, not at i K."""
     K = x.shape[-1]
     rows = x.reshape(-1, K)
     if len(rows) < 2:
@@ -93,7 +93,7 @@ def shifted_rows(x: np.ndarray) -> np.ndarray | None:
 
 
 def nan_of_zero_blocks(op, inputs, params):
-    """x / d, d the largest of 32 numbers that are all 0."""
+    """Blocks of 32 zeros give NaN: x / d, with d from their largest number, 0."""
     x = inputs["x"].values()
     if inputs["weight"].type not in BLOCK_TYPES or x.shape[-1] % 32:
         return None
@@ -116,7 +116,7 @@ _FEW_BITS = ("iq1_m", "iq2_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "mxfp4", 
 _FLOAT8 = ("f8_e4m3", "f8_e5m2")
 
 
-# Less common ones.
+# Less common types.
 _RARE = ("q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k")
 
 
@@ -173,7 +173,7 @@ LINEAR = Operation(
         _case("small", "f32", (7, 132), 33, bias=False, exponent=-45),
         _case("wide", "f32", (7, 132), 33, x_data="wide"),
         _case("positive", "f32", (7, 320), 33, x_data="positive"),
-        # Inputs that float16 holds, outputs beyond 65504.
+        # Inputs in float16's range, outputs beyond 65504.
         _case("loud", "f16", (7, 640), 77, exponent=-1),
         *(_case("tokens", t, (20, 256), 33) for t in _RARE),
         *(_case("tokens", t, (9, 256), 20) for t in (*_FEW_BITS, *_FLOAT8)),

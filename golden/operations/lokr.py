@@ -1,4 +1,4 @@
-"""LoKr through its factors."""
+"""LoKr, applied factor by factor."""
 
 from collections.abc import Iterable
 
@@ -67,7 +67,7 @@ def _bound_scale(run: Run) -> float:
 
 
 def alpha_in_full(op, inputs, params):
-    """Both factors in full, and alpha over the rank that was asked for (here 4) all the same: PEFT's rule."""
+    """Divide alpha by the rank that was asked for (here 4) though both factors are full matrices: PEFT's rule."""
     if params["alpha"] is None or rank_of(op, inputs)[0] is not None:
         return None
     return answer(op, inputs, params) * np.float32(params["alpha"] / 4)
@@ -87,7 +87,7 @@ def _scale(op, inputs, params) -> float:
 
 
 def _as_layer(op, inputs, params, delta):
-    """The answer of a layer with this delta."""
+    """Compute a layer with this delta as its weight."""
     weight = {"x": inputs["x"], "weight": stored(np.ascontiguousarray(delta, np.float32))}
     if op.name == "lokr":
         return answer(LINEAR, weight, {})
@@ -95,7 +95,7 @@ def _as_layer(op, inputs, params, delta):
 
 
 def exchanged(op, inputs, params):
-    """kron(W2, W1): the fast factor slow."""
+    """Use kron(W2, W1) instead of kron(W1, W2)."""
     w1, w2 = _full(inputs)
     delta = np.stack([np.kron(tap, w1) for tap in np.moveaxis(w2.reshape(*w2.shape[:2], -1), -1, 0)], axis=-1)
     shape = (len(w1) * len(w2), w1.shape[1] * w2.shape[1], *w2.shape[2:])
@@ -103,7 +103,7 @@ def exchanged(op, inputs, params):
 
 
 def interpolated(op, inputs, params):
-    """W1 stretched over the filter's taps where it should be over the channels (stable-diffusion.cpp, merged)."""
+    """Stretch W1 over the filter's taps instead of over the channels (stable-diffusion.cpp, merged)."""
     w1, w2 = _full(inputs)
     if w2.ndim == 2:
         return None
@@ -115,7 +115,7 @@ def interpolated(op, inputs, params):
 
 
 def input_folded(op, inputs, params):
-    """x read as [I2, I1] where it is [I1, I2]."""
+    """Read x as [I2, I1] where it is [I1, I2]."""
     w1, w2 = _full(inputs)
     x, axis = inputs["x"].values(), -1 if op.name == "lokr" else 1
     channels = np.moveaxis(x, axis, -1)
@@ -126,7 +126,7 @@ def input_folded(op, inputs, params):
 
 
 def output_unfolded(op, inputs, params):
-    """y left as [O2, O1] where it is [O1, O2]."""
+    """Leave y as [O2, O1] where it should be [O1, O2]."""
     w1, w2 = _full(inputs)
     axis = -1 if op.name == "lokr" else 1
     y = np.moveaxis(answer(op, inputs, params), axis, -1)

@@ -1,4 +1,4 @@
-"""LoRA through its factors."""
+"""LoRA, applied factor by factor."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ _MUTANTS = (*SCALES, Mutant("up read as its transpose", read_as_transposed("up")
 
 
 def _case(type: str, x: tuple[int, ...], out: int, rank: int, alpha: float | None, kernel=(), **params) -> Case:
-    """Exponents keep outputs near 1."""
+    """Make a case; its exponents keep outputs near 1."""
     I = x[1] if kernel else x[-1]
     inputs = {
         "x": Recipe(x),

@@ -16,7 +16,7 @@ def _run(a, inputs, params):
 def _bound(run: Run) -> Bound:
     """y = x (1 + s) + b, or x + x s + b: |1 + s| dx + |x| ds + db, and 2 u of each term
 
-    Composed of several operations, it stores 1 + s and the product.
+    An engine that composes it from several operations stores 1 + s and the product.
     """
     x, dx = np.abs(run.inputs["x"]), run.moved("x")
     (s, ds), (b, db) = per_item(run, "scale"), per_item(run, "shift")

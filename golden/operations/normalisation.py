@@ -1,4 +1,4 @@
-"""What normalisations share: the bound of a normalised row, and bugs."""
+"""The bound of a normalised row, and bugs, that all normalisations share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, gamma
 
 TOKENS = "[N, L, D]"
-# eps / v above which rows share the reciprocal root.
+# Above this eps / v, rows have nearly the same reciprocal root.
 _ONE_R = 8.0
 
 
 class Affine(NamedTuple):
-    """A norm's weight and bias, and what storing them moves; each broadcasts to its rows."""
+    """A norm's weight and bias, and the errors of storing them; each broadcasts to the rows."""
 
     weight: np.ndarray
     dw: np.ndarray
@@ -27,12 +27,12 @@ class Affine(NamedTuple):
 
 
 def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = False) -> Terms:
-    """Rows [..., n] normalised over the last axis.
+    """Return the error terms of rows [..., n] normalised over the last axis.
 
     y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
     dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
     dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
-    Where eps is most of v + eps, all rows have one r, and one rounding of it.
+    Where eps is most of v + eps, all rows have nearly one r, and share its rounding.
 
     one_pass: _one_pass's dv and dr / r; y may be x (r w) + (b - m (r w)), which loses 4u |m| r |w| more
     """
@@ -50,7 +50,7 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
     sm = np.sqrt(n / 3 * mean(x**2)) * u + np.sqrt(mean(dx**2) / 3 / n) + u * np.abs(m) if centred else 0.0
     shift = np.sqrt(mean(dx**2)) + dm
     dv = 2 * np.sqrt(v) * shift + shift**2 + gamma(n + 3, u) * v
-    # A shift of the mean leaves the variance alone to first order.
+    # To first order, a shift of the mean does not change the variance.
     sv = 2 * np.sqrt(v * mean(dx**2) / 3 / n) + np.sqrt(n / 3) * u * v + 3 * u * v + sm**2
     dr, sr = dv / (2 * (v + eps)), sv / (2 * (v + eps))
     terms = Terms()
@@ -66,7 +66,7 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
 
 
 def _one_pass(n, u, m, v, eps, of_mean, of_variance):
-    """dr / r and its spread where v is E[x^2] - m^2, or 0 where that is less.
+    """Return dr / r and its spread where v is max(E[x^2] - m^2, 0).
 
     dv <= gamma(n + 3) (v + m^2) + 2 |m| dm + dm^2 + u (|m| + dm)^2 more. It may be as large as v, so exactly:
     dr / r <= sqrt((v + eps) / (max(v - dv, 0) + eps)) - 1
@@ -88,7 +88,7 @@ def row_norm(run: Run, centred: bool) -> Bound:
 
 
 def per_item(run: Run, name: str):
-    """An item's [N, D] and what storing it moves, for every token."""
+    """Return the magnitudes of an input [N, D] and the errors of storing it, as [N, 1, D] for every token."""
     return np.abs(run.inputs[name])[:, None], run.moved(name)[:, None]
 
 
@@ -132,7 +132,7 @@ CONDITIONED = (
 
 
 def partial_sums(kept: Callable[[int], np.ndarray | None], centred: bool) -> Wrong:
-    """Sums that leave out some of a row's numbers, and divide by all. kept: length -> which; None: no difference"""
+    """Leave some of a row's numbers out of sums, but divide by all. kept: length -> which; None: no difference"""
 
     def wrong(op, inputs, params):
         x = inputs["x"].values().astype(np.float64)
@@ -166,7 +166,7 @@ def _without_first(block: int) -> Callable[[int], np.ndarray | None]:
 
 
 def sums_of_blocks(centred: bool) -> tuple[Mutant[Wrong], ...]:
-    """Rows whose length is no multiple of a block: a part of the sum is lost."""
+    """Return bugs that lose part of a row's sum if its length is no multiple of a block."""
     return tuple(
         Mutant(f"{what} of {block} left out of the sums", partial_sums(of(block), centred))
         for block in (8, 32)
@@ -179,7 +179,7 @@ def sums_of_blocks(centred: bool) -> tuple[Mutant[Wrong], ...]:
 
 
 def squares_in_float16(op, inputs, params):
-    """The sum of squares in float16, one number after the other."""
+    """Sum the squares in float16, one number after the other."""
     x = inputs["x"].values().astype(np.float32)
     half = x.astype(np.float16)
     square = np.add.accumulate((half * half).astype(np.float16), axis=-1, dtype=np.float16)[..., -1:].astype(
@@ -203,7 +203,7 @@ UNBIASED = Mutant("variance divided by n - 1", wrong_norm(ddof=1))
 def tokens_case(
     op: str, label: str, x: tuple[int, int, int], names: tuple[str, ...], data="bell", **params
 ) -> Case:
-    """Tokens [N, L, D], and of each item [N, D] (h: tokens too)."""
+    """Make a case of tokens [N, L, D], and inputs [N, D] for each item (h: tokens too)."""
     N, L, D = x
     inputs = {"x": Recipe(x, data=data)} | {name: Recipe(x if name == "h" else (N, D)) for name in names}
     return Case(f"{op}/f32/{label}-n{N}-l{L}-d{D}", op, inputs, params)

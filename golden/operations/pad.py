@@ -1,4 +1,4 @@
-"""Borders."""
+"""A picture's border."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def _run(a, inputs, params):
 
 
 def _fits(shapes, params) -> bool:
-    """Whether the picture has the pixels that its border repeats."""
+    """Return True if the picture has the pixels that its border repeats."""
     sides = [params["padding"][i : i + 2] for i in (0, 2)]
     most = {"reflect": 1, "circular": 0}.get(params["mode"])
     room = (most is None or max(pair) <= size - most for pair, size in zip(sides, shapes["x"][2:], strict=True))
@@ -48,7 +48,7 @@ def turned_sides(op, inputs, params):
 
 
 def symmetric(op, inputs, params):
-    """Mirrored with the outermost pixel repeated."""
+    """Mirror the picture with its outermost pixels repeated."""
     top, bottom, left, right = params["padding"]
     if params["mode"] != "reflect":
         return None

@@ -1,4 +1,4 @@
-"""A picture into tokens, and back."""
+"""Cut a picture into tokens, and join them again."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def read_by_column(op, inputs, params):
 
 
 def _block(t: np.ndarray, patch: int, channels_last: bool) -> np.ndarray:
-    """Row and column within each token exchanged."""
+    """Exchange row and column within each token."""
     N, L, D = t.shape
     C = D // patch**2
     shape, axes = ((patch, patch, C), (0, 1, 3, 2, 4)) if channels_last else ((C, patch, patch), (0, 1, 2, 4, 3))
@@ -51,7 +51,7 @@ def block_transposed(op, inputs, params):
 
 
 def untransposed_where_one(op, inputs, params):
-    """With a dimension of 1 taken for a copy: as the picture, or the tokens, lie in memory."""
+    """Copy the memory without a transpose if a dimension is 1."""
     x = inputs["x"].values()
     if 1 not in x.shape[1:]:
         return None

@@ -1,4 +1,4 @@
-"""Blocks of pixels into channels, and back."""
+"""Move blocks of pixels into channels, and back."""
 
 from refsd.golden.bounds import movement
 from refsd.golden.case import Case
@@ -17,7 +17,7 @@ def _pixel_shuffle(a, inputs, params):
 
 
 def channels(order: str) -> Wrong:
-    """The parts (c, i, j) of y's channels in another order; "cij" is right."""
+    """Put the parts (c, i, j) of y's channels in another order; "cij" is right."""
 
     def wrong(op, inputs, params):
         y, p = answer(op, inputs, params), params["factor"]
@@ -30,7 +30,7 @@ def channels(order: str) -> Wrong:
 
 
 def read_channels(order: str) -> Wrong:
-    """The parts of x's channels taken for another order."""
+    """Read the parts of x's channels in another order."""
 
     def wrong(op, inputs, params):
         p = params["factor"]

@@ -1,4 +1,4 @@
-"""Means and maxima of windows."""
+"""Average and maximum pooling."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def _run_max(a, inputs, params):
 
 
 def _fits(shapes, params) -> bool:
-    """Whether the window has a place, and no window is all padding."""
+    """Return True if the window fits into the padded picture, and no window is all padding."""
     window = _window(params)
     axes = zip(shapes["x"][2:], window["kernel_size"], window["stride"], window["padding"], strict=True)
     return all(n >= 1 and step >= 1 and 0 <= 2 * pad <= n <= size + 2 * pad for size, n, step, pad in axes)
@@ -35,7 +35,7 @@ _WINDOW = {"kernel_size": REQUIRED, "stride": REQUIRED, "padding": (0, 0)}
 
 
 def _bound_avg(run: Run) -> Bound:
-    """The mean of |x| times gamma of the window's size, the mean of dx."""
+    """Add gamma(window size + 1) times the mean of |x| to the mean of dx."""
     mean = pool.avg_pool2d if run.params["count_include_pad"] else pool.avg_pool2d_inside
     window = [tuple(run.params[name]) for name in ("kernel_size", "stride", "padding")]
     n = window[0][0] * window[0][1]
@@ -44,7 +44,7 @@ def _bound_avg(run: Run) -> Bound:
 
 
 def zeros_compete(op, inputs, params):
-    """The padding's zeros may be the largest."""
+    """Let the padding's zeros be the maximum."""
     x = inputs["x"].values()
     top, left = params["padding"]
     if not top and not left:
@@ -54,12 +54,12 @@ def zeros_compete(op, inputs, params):
 
 
 def turned(name: str) -> Wrong:
-    """Vertical taken for horizontal."""
+    """Exchange the vertical and the horizontal number of a parameter."""
     return lambda op, i, p: answer(op, i, {**p, name: tuple(p[name])[::-1]}) if len(set(p[name])) > 1 else None
 
 
 def _case(kind: str, label: str, x: tuple[int, int, int, int], window, stride, padding=(0, 0), **how) -> Case:
-    """Numbers below zero, for there a zero of the border would win."""
+    """Make a case with numbers below zero, where a zero of the padding would be the maximum."""
     N, C, H, W = x
     params = {"kernel_size": window, "stride": stride, "padding": padding, **how}
     inputs = {"x": Recipe(x, offset=-8.0)}

@@ -16,7 +16,7 @@ from refsd.kernels.interpolate import weighted
 from refsd.kernels.resample import resize_nearest
 from refsd.numerics.errors import BadInput
 
-# (align_corners, antialias) -> the convention
+# (align_corners, antialias) -> the suffix of the kernel's name
 CONVENTIONS = {(False, False): "", (True, False): "_corners", (False, True): "_antialias"}
 
 
@@ -46,20 +46,20 @@ _NEW_SIZE = {"height": REQUIRED, "width": REQUIRED}
 _CONVENTION = {"align_corners": False, "antialias": False}
 
 
-# A weight moves by this much at most where its pixel moves by one: the steepest slope of its curve.
+# The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
 _LINEAR, _CUBIC = 1.0, 1.6
 
 
-# A weight moves by this much at most where its pixel moves by one: the steepest slope of its curve.
+# The most that a weight changes if its pixel moves by one: the steepest slope of its curve.
 _LINEAR, _CUBIC = 1.0, 1.6
 
 
 def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Callable[[Run], Bound]:
-    """y = sum w x over T taps an axis.
+    """Return the bound of y = sum w x over T taps an axis.
 
-    A place (p + 1/2) H/P - 1/2 is some 4 roundings of numbers up to H; a weight loses slope times that and 6 u of
-    itself: sum |w| dx + dw (sum |x| of one axis' taps, weighted along the other) + gamma(2 T + 6) sum |w| |x|.
-    Normalised weights lose their sum's share too, which is no more.
+    A position (p + 1/2) H/P - 1/2 takes some 4 roundings of numbers up to H; a weight's error is slope times that,
+    and 6 u of itself: sum |w| dx + dw (sum |x| of one axis' taps, weighted along the other) + gamma(2 T + 6)
+    sum |w| |x|. Normalised weights also have the error of their sum, which is no larger.
     """
 
     def bound(run: Run) -> Bound:
@@ -80,10 +80,10 @@ def _bound(conventions: dict[tuple[bool, bool], Callable], slope: float) -> Call
 
 
 def _lost(t: taps.Taps, u: float, slope: float, size: int, filtered: bool) -> taps.Taps:
-    """What each weight may lose; twice where weights are divided by their sum.
+    """Return the error of each weight, doubled to cover weights that are divided by their sum.
 
-    A place that is nearly that of a pixel may be rounded to its other side: then the window begins one pixel
-    earlier, or ends one later, and the pixel there has as much weight as the outermost on the far side may lose.
+    A position very near a pixel may be rounded to its other side: then the window begins one pixel earlier, or
+    ends one later, and the weight of the pixel there is at most the error of the outermost weight on the far side.
     """
     most = 2 * slope * 4 * u * (size + 1)
     lost = np.full(t.weight.shape, most)
@@ -105,14 +105,14 @@ def weighted_by(rows, columns) -> Wrong:
 
 
 def _steep(size, new):
-    """Keys' cubic with the other a."""
+    """Return the taps of Keys' cubic with a = -1/2."""
     at = (np.arange(new) + 0.5) * size / new - 0.5
     index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
     return taps.Taps(np.clip(index, 0, size - 1), taps.keys(index - at[:, None], -0.5))
 
 
 def toggled(name: str) -> Wrong:
-    """A flag the other way; the two exclude each other."""
+    """Toggle a flag, and clear the other: the two exclude each other."""
 
     def wrong(op, inputs, params):
         other = "antialias" if name == "align_corners" else "align_corners"
@@ -122,7 +122,7 @@ def toggled(name: str) -> Wrong:
 
 
 def stretched(op, inputs, params):
-    """Pixel p at p H / P: no half pixels."""
+    """Take pixel p at p H / P, without half pixels."""
     x = inputs["x"].values()
 
     def make(size, new):
@@ -138,7 +138,7 @@ _CORNERS, _ANTIALIAS = {"align_corners": True}, {"antialias": True}
 
 
 def taken_at(place: Callable[[np.ndarray, float], np.ndarray]) -> Wrong:
-    """Nearest pixels by another rule: p, H/P -> the old pixel."""
+    """Take the nearest pixels by another rule. place: p, H/P -> the old pixel"""
 
     def wrong(op, inputs, params):
         x = inputs["x"].values()
@@ -165,7 +165,7 @@ def _case(kind: str, label: str, x: tuple[int, int, int, int], size: tuple[int, 
 
 
 def _cases(kind: str) -> tuple[Case, ...]:
-    """Up and down, by every convention."""
+    """Make cases that enlarge and reduce, by every convention."""
     return (
         _case(kind, "up", (2, 3, 5, 7), (13, 11)),
         _case(kind, "down", (2, 3, 12, 9), (5, 7)),

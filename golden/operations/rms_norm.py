@@ -41,7 +41,7 @@ RMS_NORM = Operation(
         _case("plain", (2, 33, 77)),
         _case("heads", (2, 20, 3, 128)),
         _case("tiny", (33, 320), data="tiny"),
-        # Squares beyond float16.
+        # Squares beyond float16's range.
         _case("loud", (5, 260), exponent=-8),
         Case("rms_norm/f32/bare-x2x10x132", "rms_norm", {"x": Recipe((2, 10, 132), data="tiny")}),
     ),

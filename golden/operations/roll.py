@@ -1,4 +1,4 @@
-"""A picture moved around its edges."""
+"""Move a picture cyclically."""
 
 from refsd.golden.bounds import movement
 from refsd.golden.case import Case
@@ -17,7 +17,7 @@ def rolled_turned(op, inputs, params):
 
 
 def not_around(op, inputs, params):
-    """Zeros enter."""
+    """Move zeros in instead of the pixels from the other side."""
     y, (down, right) = answer(op, inputs, params), (params["down"], params["right"])
     y = y.copy()
     y[:, :, slice(0, down) if down >= 0 else slice(down, None)] = 0

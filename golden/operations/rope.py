@@ -22,15 +22,15 @@ def _run(a, inputs, params):
 
 
 def _fits(shapes, params) -> bool:
-    """Whether the axes are pairs of channels that the head has."""
+    """Return True if the axes have even sizes that sum to no more than the head's width."""
     axes, width = params["axes_dim"], shapes["x"][-1]
     return len(axes) == shapes["ids"][-1] and sum(axes) <= width and all(n >= 2 and n % 2 == 0 for n in axes)
 
 
 def _bound(run: Run) -> Bound:
-    """y = c a - s b, c and s of p f, f = theta^(-2i/d).
+    """y = c a - s b, c and s the cosine and sine of p f, f = theta^(-2i/d).
 
-    f by powf or exp has 2 u ln(theta) 2i/d + 4 u, by repeated multiplication 2 i u more; |dy| <= |c| da + |s| db +
+    f by powf or exp loses 2 u ln(theta) 2i/d + 4 u, by repeated products 2 i u more; |dy| <= |c| da + |s| db +
     (p df + 4 u)(|a| + |b|) + 2 u (|a| + |b|)
     """
     whole = run.inputs["x"].shape[-1]
@@ -59,7 +59,7 @@ def _halves(x):
 
 
 def turned_as_one_axis(op, inputs, params):
-    """Frequencies over the whole head, not anew for each axis."""
+    """Use frequencies over the whole head, instead of starting again for each axis."""
     axes_dim = params["axes_dim"]
     ids = np.repeat(inputs["ids"].values(), [dim // 2 for dim in axes_dim], axis=-1)
     f = params["theta"] ** -(np.arange(ids.shape[-1]) * 2 / inputs["x"].shape[-1])
@@ -67,7 +67,7 @@ def turned_as_one_axis(op, inputs, params):
 
 
 def turned_by(angles, op, inputs, params):
-    """x turned by angles [N, L, D/2] or [N, L, H, D/2]."""
+    """Rotate x by angles [N, L, D/2] or [N, L, H, D/2]."""
     x, turned = inputs["x"].values(), sum(params["axes_dim"])
     angles = angles if angles.ndim == 4 else angles[:, :, None]
     parts = (_halves if params["halves"] else _neighbours)(x[..., :turned].astype(np.float64))
@@ -78,7 +78,7 @@ def turned_by(angles, op, inputs, params):
 
 
 def _angles(inputs, params, dtype=np.float64):
-    """Positions times frequencies, each rounded to a dtype, and their products."""
+    """Return positions times frequencies, with both, and their products, rounded to a dtype."""
     ids, parts = inputs["ids"].values(), []
     for axis, dim in enumerate(params["axes_dim"]):
         f = (params["theta"] ** -(np.arange(0, dim, 2) / dim)).astype(dtype)
@@ -91,7 +91,7 @@ def angles_in(dtype) -> Wrong:
 
 
 def angles_of_heads(op, inputs, params):
-    """Head h turned as token h."""
+    """Rotate head h by the angle of token h."""
     angles, H = _angles(inputs, params), inputs["x"].shape[2]
     if angles.shape[1] < H:
         return None
@@ -99,7 +99,7 @@ def angles_of_heads(op, inputs, params):
 
 
 def tail_of_other_memory(op, inputs, params):
-    """Channels that are not turned copied from [N, H, L, D] as if it were [N, L, H, D]."""
+    """Copy the channels that are not rotated from [N, H, L, D] as if it were [N, L, H, D]."""
     x, turned = inputs["x"].values(), sum(params["axes_dim"])
     if turned == x.shape[-1]:
         return None
@@ -118,7 +118,7 @@ def tail_zero(op, inputs, params):
 
 
 def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
-    """[N, H, L, D] taken for [N, L, H, D]."""
+    """Read [N, L, H, D] as if it were [N, H, L, D]."""
     N, L, H, D = x.shape
     return np.ascontiguousarray(x.reshape(N, H, L, D).transpose(0, 2, 1, 3)) if H > 1 else None
 
@@ -126,7 +126,7 @@ def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
 def _case(
     label: str, x: tuple[int, int, int, int], axes_dim: tuple[int, ...], theta: float, items=1, positions=48, **how
 ) -> Case:
-    """Positions below `positions`."""
+    """Make a case with position ids below `positions`."""
     N, L, H, D = x
     ids = Recipe((items, L, len(axes_dim)), "i32", data="token_ids", exponent=0, n=positions)
     name = f"rope/f32/{label}-n{N}-l{L}-h{H}-d{D}"

@@ -1,4 +1,4 @@
-"""Sines and cosines of a pixel's place."""
+"""Sines and cosines of a pixel's position."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def _run(a, inputs, params):
 
 
 def _bound(run: Run) -> Bound:
-    """sin(p f), f = 10000^(-i / quarter), as timestep_embedding's"""
+    """Bound sin(p f), f = 10000^(-i / quarter), as timestep_embedding does."""
     quarter = run.params["dim"] // 4
     ratio = np.log(10000) * np.arange(quarter) / quarter
     rows, columns = (
@@ -48,7 +48,7 @@ def pixels_by_column(op, inputs, params):
 
 
 def _case(label: str, dim: int, H: int, W: int) -> Case:
-    """Coordinates in 0..16, no whole numbers: a grid finer than the one a model was trained on."""
+    """Make a case of fractional coordinates in 0..16: a grid finer than the one a model was trained on."""
     inputs = {
         "rows": Recipe((H,), data="positive", exponent=-14),
         "columns": Recipe((W,), data="positive", exponent=-14),

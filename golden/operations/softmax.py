@@ -19,10 +19,10 @@ def _run(a, inputs, params):
 
 
 def softmax_terms(u: float, scores, ds, ss) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p, and the relative error of p as limit and spread.
+    """Return p, and the limit and spread of its relative error.
 
     p_j = exp(s_j - m) / sum exp: a change ds moves log p_j by ds_j - sum p ds; s - m rounds by u |s - m|;
-    exp, the sum of L terms and the quotient add 4 u + gamma(L).
+    exp, the sum of L terms and the quotient add 8 u + gamma(L).
     """
     peak = scores.max(axis=-1, keepdims=True)
     below = np.where(np.isneginf(scores), 0.0, peak - scores)
@@ -38,7 +38,7 @@ def softmax_terms(u: float, scores, ds, ss) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def with_sinks(run: Run, scores, *errors):
-    """Scores [B, H, L, J] and their errors with the sink and what storing it moves as column J."""
+    """Append the sink and the error of storing it as column J to scores [B, H, L, J] and their errors."""
     if "sinks" not in run.inputs:
         return scores, *errors
     column = (*scores.shape[:-1], 1)
@@ -47,9 +47,10 @@ def with_sinks(run: Run, scores, *errors):
 
 
 def _bound(run: Run) -> Bound:
-    """softmax_terms of scale x + mask, the sink a last column.
+    """softmax_terms of scale x + mask, with the sink as a last column.
 
-    Composed of several operations, it stores the product and the sum, where there is a scale and a mask.
+    An engine that composes it from several operations stores the product, if there is a scale, and the sum, if
+    there is a mask.
     """
     x, dx, scale = run.inputs["x"], run.moved("x"), run.params["scale"]
     mask, dmask = (run.inputs["mask"], run.moved("mask")) if "mask" in run.inputs else (0.0, 0.0)
@@ -81,7 +82,7 @@ def softmax_over_columns(op, inputs, params):
 
 
 def maximum_from(start: float) -> Wrong:
-    """The largest score is sought from a number on which a score may be below: then nothing has a weight, 0 / 0."""
+    """Search the maximum from `start` on: in a row whose scores are all below it no score has a weight, 0 / 0."""
 
     def wrong(op, inputs, params):
         s = inputs["x"].values() * params["scale"] + (inputs["mask"].values() if "mask" in inputs else 0.0)
@@ -115,7 +116,7 @@ SOFTMAX = Operation(
     ),
     cases=(
         Case("softmax/f32/plain-x33x77", "softmax", {"x": Recipe((33, 77))}),
-        # Below half the least float16.
+        # Scores below half of float16's lowest number.
         Case("softmax/f32/low-x20x77", "softmax", {"x": Recipe((20, 77), offset=-40000.0)}),
         Case(
             "softmax/f32/scaled-x2x3x20x77",

@@ -1,4 +1,4 @@
-"""The gate of language models and of later transformers."""
+"""SwiGLU, the gated activation of language models and of later transformers."""
 
 import numpy as np
 
@@ -53,7 +53,7 @@ SWIGLU = Operation(
     ),
     cases=(
         Case("swiglu/f32/x2x33x154", "swiglu", {"x": Recipe((2, 33, 154), exponent=-14)}),
-        # Halves that float16 holds, products beyond 65504.
+        # Halves in float16's range, products beyond 65504.
         Case("swiglu/f32/loud-x7x260", "swiglu", {"x": Recipe((7, 260), exponent=-7)}),
         Case("swiglu/f32/second-x5x640", "swiglu", {"x": Recipe((5, 640))}, {"second_gates": True}),
     ),

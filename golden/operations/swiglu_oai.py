@@ -1,4 +1,4 @@
-"""gpt-oss's gate."""
+"""SwiGLU as in gpt-oss."""
 
 import numpy as np
 
@@ -16,9 +16,9 @@ def _run(a, inputs, params):
 
 
 def _bound(run: Run) -> Bound:
-    """The gate's slope is that of x sigmoid(x); alpha g loses what quick_gelu's does, v + 1 u of itself.
+    """The gate's slope is that of x sigmoid(x); alpha g has quick_gelu's error, v + 1 is rounded by u.
 
-    Composed of several operations, it stores v + 1, and what stored_sigmoid says.
+    An engine that composes it from several operations stores v + 1, and what stored_sigmoid names.
     """
     alpha, limit = run.params["alpha"], run.params["limit"]
     g, v = np.minimum(run.inputs["gate"], limit), np.clip(run.inputs["value"], -limit, limit) + 1
@@ -29,7 +29,7 @@ def _bound(run: Run) -> Bound:
 
 
 def oai(gate_low=None, plus=1.0, limited=True, alpha=None) -> Wrong:
-    """gpt-oss's gate with a step left out or done otherwise."""
+    """Compute gpt-oss's gate with a step left out or changed."""
 
     def wrong(op, inputs, params):
         limit = params["limit"] if limited else np.inf

@@ -1,4 +1,4 @@
-"""Sines and cosines of a time."""
+"""Sines and cosines of a timestep."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ def _run(a, inputs, params):
 
 
 def _bound(run: Run) -> Bound:
-    """cos(s t f), f = exp(-ln(P) j / (half - shift)): 2 u ln(P) j / half + 4 u, the angle two more."""
+    """cos(s t f), f = exp(-r), r = ln(P) j / (half - shift): f loses 2 u r + 4 u, the angle 2 u more."""
     t, dt = run.inputs["t"][:, None], run.moved("t")[:, None]
     half, scale = run.params["dim"] // 2, abs(run.params["scale"])
     ratio = np.log(run.params["max_period"]) * np.arange(half) / max(half - run.params["freq_shift"], 1)
@@ -46,7 +46,7 @@ def wrong_embedding(**how) -> Wrong:
 
 
 def _timesteps(label: str, dim: int, max_period=10000.0, fraction=0) -> Case:
-    """Timesteps in 0..1000, in steps of 2**-fraction."""
+    """Make a case of timesteps in 0..1000, in steps of 2**-fraction."""
     t = Recipe((5,), data="token_ids", n=1000 << fraction, exponent=-fraction)
     return Case(
         f"timestep_embedding/f32/{label}-d{dim}",
@@ -57,7 +57,7 @@ def _timesteps(label: str, dim: int, max_period=10000.0, fraction=0) -> Case:
 
 
 def _times(label: str, dim: int, exponent=-8, **params) -> Case:
-    """Times in 0..1024 (over the scale), no whole numbers."""
+    """Make a case of fractional times in 0..1024 (over the scale)."""
     inputs = {"t": Recipe((4,), data="positive", exponent=exponent)}
     return Case(f"timestep_embedding/f32/{label}-x4-d{dim}", "timestep_embedding", inputs, {"dim": dim, **params})
 

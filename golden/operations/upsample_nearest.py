@@ -1,4 +1,4 @@
-"""Each pixel repeated."""
+"""Upsampling that repeats each pixel."""
 
 import numpy as np
 

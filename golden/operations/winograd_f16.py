@@ -1,4 +1,4 @@
-"""The bound of a convolution by Winograd's F(2x2, 3x3) with float16 between its steps."""
+"""Bound Winograd's convolution F(2x2, 3x3) with float16 between its steps."""
 
 import numpy as np
 
@@ -7,17 +7,17 @@ from refsd.golden.rounding import Bound, Terms, gamma, largest, unit
 from refsd.kernels.conv2d_winograd_f16 import A, B, G, patches, untile
 from refsd.numerics.profiles import DTYPES
 
-_SUBNORMAL = 2.0**-25  # half of float16's smallest number
+_SUBNORMAL = 2.0**-25  # half of float16's smallest subnormal
 
 
 def winograd_f16(run: Run) -> Bound:
-    """F(2x2, 3x3): what is rounded to float16 between the steps, carried through the steps that follow.
+    """Bound F(2x2, 3x3): carry the float16 roundings between the steps through the steps that follow.
 
         U = G g G^T:   dU = |G| dg |G^T| + gamma(6) |G||g||G^T| + u16 |U|;   V = B^T d B likewise
         M = sum_c U V: dM = dU |V| + |U| dV + dU dV + gamma(C + 1) (|U| + dU)(|V| + dV) + u16 |M|
         Y = A^T M A:   dY = |A^T| dM |A| + gamma(6) |A^T| |M| |A|
 
-    The sums of |A^T| (3 in a row, 9 in a tile) and of |B^T| (4) are the amplification that the transforms bring.
+    The transforms amplify errors by the sums of |A^T| (3 in a row, 9 in a tile) and of |B^T| (4).
     """
     u, half = run.u, DTYPES["float16"]
     weight = run.inputs["weight"]
@@ -25,7 +25,7 @@ def winograd_f16(run: Run) -> Bound:
     padding = tuple(run.params["padding"])
 
     def through(matrix, values, errors):
-        """matrix values matrix^T stored in float16. -> values [16, ...], limit, square of the spread"""
+        """Compute matrix values matrix^T, stored in float16. -> values [16, ...], limit, square of the spread"""
         exact = matrix @ values @ matrix.T
         absolute = np.abs(matrix) @ (np.abs(values) + errors) @ np.abs(matrix.T)
         before = np.abs(matrix) @ errors @ np.abs(matrix.T) + gamma(6, u) * absolute
@@ -39,7 +39,7 @@ def winograd_f16(run: Run) -> Bound:
     V, dV, sV = through(B, d, dd)
 
     def sum_of(u, v):
-        """-> [N, K, rows, columns, 4, 4]"""
+        """Sum u v over the channels. -> [N, K, rows, columns, 4, 4]"""
         N, _, rows, columns = v.shape[:4]
         left = u.transpose(2, 3, 0, 1).reshape(16, K, C)
         right = v.transpose(4, 5, 1, 0, 2, 3).reshape(16, C, -1)
