@@ -1,13 +1,13 @@
-"""How far an honest engine may be from the truth, element by element, derived from its numerics.
+"""Bound how far an honest engine may be from the truth, element by element, given its numerics.
 
 Each bound is a run of the operation on absolute values, as TOSA's conformance rule does it: it
 scales with the data, where a fixed rtol, atol or NMSE does not. Terms are first order; u is the
-relative error of one rounding (rounding.py), gamma(n) that of n in a row. Engines that sum in
-another order, in blocks or in a wider type stay inside, since gamma(n) is the serial worst case.
+relative error of one rounding (rounding.py), gamma(n) that of n roundings in a row. Engines that sum
+in another order, in blocks or in a wider type stay inside, since gamma(n) is the serial worst case.
 
-An element whose bound overflows may be anything. An element whose bound is zero must be exact.
-The bounds stand on the operations' pages (operations/); here is what they are given, and the terms
-that several of them add up.
+If an element's bound overflows, any value passes; if it is zero, the element must be exact.
+Each operation's page (operations/) has its bound; this module has the bounds' arguments (Run) and
+the terms that several of them share.
 """
 
 import math
@@ -21,12 +21,12 @@ from refsd.golden.rounding import Bound, Terms, floor, gamma, largest, moved_in_
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 
-# exp, erf, tanh, sin and cos of ordinary math libraries, in units of u.
+# Error of exp, erf, tanh, sin and cos in ordinary math libraries, in units of u.
 FUNCTION = 4.0
 
 
 class Run(NamedTuple):
-    """What every bound below is given: all arrays float64.
+    """The arguments of every bound; arrays are float64.
 
     inputs: the tensors' values; stored: the tensors; types: their storage types; truth: the float64 answer
     """
@@ -43,7 +43,7 @@ class Run(NamedTuple):
         return unit(self.numerics.compute_dtype)
 
     def between(self, size: np.ndarray) -> np.ndarray:
-        """Bound on storing numbers of this size in the middle of an operation that torch composes of several.
+        """Bound the rounding of stored intermediates of this size, where torch composes an operation from several.
 
         It is 0 where storage is as wide as compute, and inf beyond the largest number that is stored.
         """
@@ -54,11 +54,11 @@ class Run(NamedTuple):
         return np.where(size > largest(dtype), np.inf, moved)
 
     def moved(self, name: str, through: str | None = None) -> np.ndarray:
-        """What storing an input, and passing it through a type, does to it."""
+        """Bound the error of storing an input and then converting it through a type."""
         return moved_in_turn(self.inputs[name], self.numerics.storage, through)
 
     def rounded(self, terms: Terms, extra: Any = 0.0) -> Bound:
-        """The terms, the rounding of the result, and flushed subnormals; `extra` is added to both sides."""
+        """Return the bound: the terms, the rounding of the result, flushed subnormals, and `extra`."""
         storage = self.numerics.storage_dtype
         terms.add(unit(storage) * (np.abs(self.truth) + terms.limit))
         terms.add(floor(storage) + floor(self.numerics.compute_dtype) + extra)
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 
 def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
-    """Limit and spread of a sum of n products.
+    """Return the limit and the spread of a sum of n products.
 
     limit:  gamma(n + 1) sum |w x|
     spread: step k rounds a partial sum s_k, E[s_k^2] <= sum t^2 k/n + result^2 (k/n)^2 for terms t in random
@@ -78,11 +78,11 @@ def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
 
 
 def sums(run: Run, op: str, n: int, absolute, squares, result, input_type: str | None = None) -> tuple[Any, Any]:
-    """Limit and spread of a sum of n products as the numerics accumulate it. op: as in Numerics.sums
+    """Return the limit and the spread of a sum of n products as the numerics accumulate it. op: as in Numerics.sums
 
     In float16, runs of r products are rounded R = r / step times each, then added in `compute`:
 
-    limit:  gamma(R) sum |w x|, half a subnormal for each rounding; inf where a sum may leave float16's range
+    limit:  gamma(R) sum |w x|, plus half a subnormal for each rounding; inf where a sum may leave float16's range
     spread: as in `products`, for n / r runs: u^2/3 R (sum t^2 / 2 + result^2 (r/n) / 3)
     """
     limit, spread = products(run.u, n, absolute, squares, result)
@@ -106,12 +106,12 @@ def bias_of(run: Run) -> tuple[Any, Any]:
 
 
 def bias_per_channel(run: Run) -> tuple[Any, Any]:
-    """bias_of, in the shape that meets an output [N, K, ...]."""
+    """Return bias_of in a shape that broadcasts to an output [N, K, ...]."""
     shape = (-1,) + (1,) * (run.truth.ndim - 2)
     bias, moved = bias_of(run)
     return np.reshape(bias, shape), np.reshape(moved, shape)
 
 
 def movement(run: Run, through: str | None = None) -> Bound:
-    """Numbers change their place only: exact, but for a storage type, and a type, that cannot hold them."""
+    """Bound an operation that only moves numbers: 0, except where the storage or `through` cannot hold them."""
     return Terms().add(moved_in_turn(run.truth, run.numerics.storage, through)).bound(run.truth.shape)

@@ -1,26 +1,26 @@
-"""An engine's output beside the truth, in units of the honest run's error: what a description may rely on."""
+"""Compare an engine's output with the truth, in units of the honest run's error. Descriptions build on this."""
 
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-# An octave of sizes with fewer numbers than this says nothing about the error of such sizes.
+# An octave with fewer numbers than this gives no estimate of its error.
 _FEW = 32
-# A relative error that float32 has whatever it computes.
+# The relative error that float32 always has.
 _LEAST = 2.0**-24
 _CLIP = 1e9
 _SAMPLE = 2048
 _ROUGH = 0.05
 
-# A statement leaves an error of at most so many times the honest run's, as the verdict allows,
+# A prediction fits if it leaves an error of at most this multiple of the honest run's, as the verdict allows,
 _HONEST = 4.0
-# and at most this share of the error that the truth leaves.
+# and at most this share of the error relative to the truth.
 _CLEARLY = 0.5
 
 
 class Noise(NamedTuple):
-    """The honest run's RMS error as a function of a number's size, octave by octave.
+    """The honest run's RMS error as a function of a number's magnitude, octave by octave.
 
     first: the exponent of sizes[0]: numbers in [2**(first - 1), 2**first)
     sizes: float64 [octaves]
@@ -30,7 +30,7 @@ class Noise(NamedTuple):
     sizes: np.ndarray
 
     def of(self, size: np.ndarray) -> np.ndarray:
-        """The error of numbers of these sizes; beyond the largest known it grows in proportion."""
+        """Return the error at these magnitudes; beyond the largest known one it grows in proportion."""
         octave = np.frexp(size)[1].astype(np.int64) - self.first
         last = self.sizes.size - 1
         known = self.sizes[np.clip(octave, 0, last)]
@@ -38,10 +38,10 @@ class Noise(NamedTuple):
 
 
 def noise(truth: np.ndarray, honest: np.ndarray) -> Noise:
-    """Measure it. truth, honest: finite, float64."""
+    """Measure the honest run's noise. truth, honest: finite, float64."""
     size = np.abs(truth)
     rms = _rms(truth)
-    # What lies 20 octaves below the RMS has the error of its larger neighbours.
+    # Numbers 20 octaves or more below the RMS share one octave.
     low = math.frexp(rms)[1] - 20 if rms else -1000
     octave = np.maximum(np.frexp(size)[1].astype(np.int64), low)
     first = int(octave.min())
@@ -61,12 +61,13 @@ def noise(truth: np.ndarray, honest: np.ndarray) -> Noise:
 
 
 class Evidence:
-    """
+    """An output and its errors in units of the honest run's noise.
+
     found, truth: float64, of one shape; the truth and the honest run are finite
-    run:          the honest run; noise: its error by size
-    tail:         the largest of its errors in units of the noise, or 4
+    run:          the honest run; noise: its error by magnitude
+    tail:         the largest of its errors in units of the noise, at least 4
     honest:       |honest - truth| in units of the noise
-    error:        |found - truth| in the same units, large where found has no number
+    error:        |found - truth| in the same units; very large where found is not a number
     """
 
     def __init__(
@@ -84,23 +85,23 @@ class Evidence:
 
     @property
     def rough(self) -> bool:
-        """True if the honest run's error is so large beside the truth that almost anything fits."""
+        """Return True if the honest run's error is so large that almost any description would fit."""
         return _rms(self.run - self.truth) > _ROUGH * _rms(self.truth)
 
     def part(self, box: tuple[np.ndarray, ...]) -> "Evidence":
-        """What stands at numpy.ix_(...) alone, in the same units."""
+        """Return the evidence of the elements at numpy.ix_(...), in the same units."""
         return Evidence(self.found[box], self.truth[box], self.run[box], (self.noise, self.tail))
 
     def z(self, predicted: np.ndarray, where: Any = ...) -> np.ndarray:
-        """found - predicted in units of the noise; where: the part of found that is predicted."""
+        """Return found - predicted in units of the noise. where: the part of found that is predicted"""
         return units(self.found[where], predicted, self.noise)
 
     def wrong(self) -> np.ndarray:
-        """Elements whose error no honest run has."""
+        """Return the elements whose error is larger than any honest run's."""
         return self.error > _HONEST * self.tail
 
     def fits(self, predicted: np.ndarray, where: Any = ...) -> bool:
-        """True if the prediction leaves an honest run's error, and clearly less than the truth does.
+        """Return True if the prediction leaves an honest run's error, and clearly less than the truth leaves.
 
         where: the part of found that is predicted
         """
@@ -109,7 +110,7 @@ class Evidence:
         return self._better(self.z(predicted, where), where)
 
     def fits_sum(self, predicted: np.ndarray) -> bool:
-        """The same of a sum in which the truth is a term: it has an error of the truth's size, too."""
+        """Return the same for a sum with the truth as a term: its noise is at least that of the truth."""
         found, truth = self.found, self.truth
         y, p, term = (of.ravel()[self.sample] for of in (found, predicted, truth))
         if self._too_far(_units_of_sum(y, p, term, self.noise)):
@@ -123,7 +124,7 @@ class Evidence:
         return _rms(before) > 1 and _rms(rest) <= min(_HONEST, _CLEARLY * _rms(before))
 
     def may_fit(self, source: np.ndarray) -> bool:
-        """A quick look, at the sample: found[sample] could be truth[source], flat."""
+        """Check only whether found[sample] could be truth[source]. source: flat indices, one for each sample"""
         return self._may_fit(self.truth.ravel()[source])
 
     def _may_fit(self, predicted: np.ndarray) -> bool:
@@ -133,7 +134,7 @@ class Evidence:
         return bool(np.mean(np.abs(z) > _HONEST * self.tail) > 0.01)
 
     def is_noise(self, predicted: np.ndarray) -> bool:
-        """True if what the prediction leaves looks like the honest run's error, or half as much again."""
+        """Return True if the prediction leaves at most 1.5 times the honest RMS error and twice the largest."""
         rest = np.abs(self.z(predicted))
         return bool(rest.max() <= 2 * self.tail and _rms(rest) <= 1.5 * max(_rms(self.honest), 1.0))
 

@@ -1,4 +1,4 @@
-"""One answer examined: its verdict, the first place that is wrong, and what explains it."""
+"""Examine one answer: its verdict, the first place that is wrong, and what explains it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,12 @@ from refsd.golden.wording import counted, did_you_mean
 
 
 class Examination(NamedTuple):
-    """
-    trace:   the taps that the engine gave, each measured on the engine's own earlier ones
+    """The measurements of one answer.
+
+    trace:   the engine's taps, each measured against the reference computed from the engine's own earlier taps
     outputs: first taps whose names the reference does not have; then the outputs in the order of computation, and
-             those that nobody asked for
-    unknown: how many such taps there are
+             those that the case does not ask for
+    unknown: the number of taps with unknown names
     """
 
     trace: Trace
@@ -27,18 +28,18 @@ class Examination(NamedTuple):
 
     @property
     def unseen(self) -> list[str]:
-        """The taps that cannot be judged, because there the honest run itself is too far from the truth."""
+        """List the taps that cannot be judged because the honest run itself is too far from the truth there."""
         return [m.output for m in self.trace.taps if judge_output(m).criterion == NO_WITNESS]
 
     @property
     def wrong(self) -> list[str]:
-        """The taps that are wrong by what the engine itself did there, in the order of computation."""
+        """List the taps where the engine itself made an error, in the order of computation."""
         unseen = {*self.unseen}
         return [m.output for m in self.trace.taps if m.output not in unseen and not judge_output(m).passed]
 
     @property
     def verdict(self) -> Judgement:
-        """That of the first wrong tap or output. A tap that cannot be judged counts only if nothing else can be."""
+        """Judge the first wrong tap or output. A tap that cannot be judged counts only if nothing else can be."""
         if self.unknown:
             return judge(self.outputs)
         unseen = {*self.unseen}
@@ -47,7 +48,7 @@ class Examination(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The first wrong tap or output; empty where all conform, or where a tap's name is unknown."""
+        """Name the first wrong tap or output; empty where all conform, or where a tap's name is unknown."""
         if self.unknown:
             return ""
         verdict = self.verdict
@@ -56,7 +57,7 @@ class Examination(NamedTuple):
 
     @property
     def way(self) -> str:
-        """Which part of the taps is wrong, in a phrase; empty without taps."""
+        """Say in a phrase how many taps are wrong; empty if none is."""
         if self.unknown or not self.trace.taps or not self.wrong:
             return ""
         ops = [self.trace.ops.get(name, ()) for name in self.wrong]
@@ -67,7 +68,7 @@ class Examination(NamedTuple):
 
 
 def examine(kind: Judge, standard: Standard, found: Answer, taps: Answer) -> Examination:
-    """Measure an engine's outputs and, each on its own earlier ones, its taps."""
+    """Measure an engine's outputs, and each tap against the reference computed from the engine's earlier taps."""
     trace = Trace()
     if taps:
         trace = kind.trace(
@@ -83,9 +84,9 @@ def _no_tap(name: str, known: Sequence[str]) -> str:
 
 
 def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
-    """What explains an answer that does not conform, the likeliest first; at the first wrong tap, if one is.
+    """List what explains an answer that does not conform, the likeliest first; at the first wrong tap, if one is.
 
-    Nothing is sought where a tap's name is unknown: the taps are not what the engine says they are.
+    Empty where a tap's name is unknown: then the taps are not what the engine says they are.
     """
     if examined.unknown:
         return []
@@ -95,7 +96,7 @@ def explain(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exami
 
 
 def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> list[str]:
-    """What the first wrong tap, or the answer, looks like where nothing explains it, the surest first."""
+    """Describe the first wrong tap, or the answer, where nothing explains it; the surest phrase first."""
     if examined.unknown:
         return []
     if examined.wrong:
@@ -104,5 +105,5 @@ def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exam
 
 
 def nearest(kind: Judge, standard: Standard, found: Answer, examined: Examination) -> Nearest | None:
-    """The known bug that comes nearest to an answer which nothing explains; of taps none is sought."""
+    """Return the known bug that comes nearest to an answer which nothing explains; None if a tap is wrong."""
     return None if examined.unknown or examined.wrong else kind.nearest(standard, found)

@@ -1,6 +1,6 @@
-"""Each tap alone: the engine is given the reference's tensors to go on with, so that no error is passed on.
+"""Judge each tap alone: force the reference's tensors on the engine, so that no error propagates.
 
-Without it a tap is judged on the engine's own earlier taps, which says nothing where those are not finite.
+Otherwise a tap is judged on the engine's own earlier taps, which tells nothing where those are not finite.
 """
 
 import math
@@ -12,13 +12,13 @@ from refsd.golden.examination import Examination
 from refsd.golden.judge import Answer, Judge, Standard
 from refsd.golden.wording import counted
 
-_NAMED = 3  # wrong taps that are named
+_NAMED = 3  # most wrong taps to name
 
 
 def wrong_alone(engine: ForcedEngine, judge: Judge, standard: Standard, taps: Answer) -> str:
-    """Which of an engine's taps are wrong when all of them are forced, in a phrase; "" where it has no taps.
+    """Say in a phrase which of an engine's taps are wrong when all of them are forced; "" if it has no taps.
 
-    taps: as the engine gave them unforced; those that the reference has too, in the same size, are forced
+    taps: the engine's taps without forcing; those that the reference has too, in the same size, are forced
     """
     case, inputs = standard.case, standard.inputs
     reference = judge.reference_taps(case, inputs)

@@ -1,6 +1,6 @@
-"""How a kind of case is answered and judged: operations, models' components, trajectories, a class each.
+"""Answer and judge each kind of case (operations, models' components, trajectories), with one class for each kind.
 
-Whoever handles a case asks `Judges.of(case)` once. A new kind is a subclass of Judge, listed in refsd/judges.
+Code that handles a case calls `Judges.of(case)` once. A new kind is a subclass of Judge, listed in refsd/judges.
 """
 
 from abc import ABC, abstractmethod
@@ -28,8 +28,8 @@ Change = TypeVar("Change", covariant=True)
 class Mutant(NamedTuple, Generic[Change]):
     """A known bug.
 
-    name:   what an engine that has it does, in a few words
-    change: how it differs from the reference, in the terms of the judge that lists it
+    name:   what an engine with the bug does, in a few words
+    change: the difference from the reference, in the form that its judge uses
     """
 
     name: str
@@ -37,11 +37,11 @@ class Mutant(NamedTuple, Generic[Change]):
 
 
 class Standard(NamedTuple):
-    """What an engine's answer to a case is held against.
+    """What to judge an engine's answer against.
 
     inputs:     as `case.realize()` gives them
     truth:      the reference's answer in float64; honest: under `numerics`, which the engine declares
-    deviations: that truth and honest have
+    deviations: those applied to truth and honest
     """
 
     case: Case
@@ -53,12 +53,12 @@ class Standard(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The way to an answer, by those intermediate results ("taps") that an engine gave.
+    """The measured intermediate results ("taps") of an engine.
 
-    taps:  measured in the order of computation, each beside what the reference makes of the engine's earlier taps;
-           then the outputs, likewise
-    names: of all intermediate results that there are
-    ops:   tap -> the operations that lead to it from the engine's tap before it
+    taps:  in the order of computation, then the outputs; each measured against the reference computed from the
+           engine's earlier taps
+    names: of all intermediate results of the reference
+    ops:   tap -> the operations between the engine's tap before it and this one
     """
 
     taps: Sequence[Metrics] = ()
@@ -67,51 +67,51 @@ class Trace(NamedTuple):
 
 
 class Judge(ABC):
-    """A kind of case. found: an engine's answer."""
+    """One kind of case. found: an engine's answer."""
 
     @abstractmethod
     def takes(self, op: str) -> bool:
-        """True if cases that ask for `op` are of this kind."""
+        """Return True if cases with this `op` are of this kind."""
 
     @abstractmethod
     def what(self, case: Case) -> str:
-        """What the case asks for, in a phrase."""
+        """Say in a phrase what the case computes."""
 
     def refuses(self, case: Case, numerics: Numerics) -> str | None:
-        """Why the reference does not answer the case under these numerics; None if it does."""
+        """Return why the reference cannot answer the case under these numerics; None if it can."""
         return None
 
     def complete(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """The case's parameters with their defaults. Raises BadInput for what does not fit."""
+        """Return the case's parameters with their defaults. Raises BadInput if they do not fit."""
         return case.params
 
     @abstractmethod
     def answer(self, case: Case, inputs: Inputs, arithmetic: Arithmetic) -> dict[str, np.ndarray]:
-        """The reference's answer, under the arithmetic's numerics and deviations.
+        """Compute the reference's answer under the arithmetic's numerics and deviations.
 
         Raises BadInput for a case that does not fit.
         """
 
     @abstractmethod
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
-        """Every output measured, in the order of computation; then those that nobody asked for."""
+        """Measure every output, in the order of computation; then those that the case does not ask for."""
 
     def limits(self, standard: Standard) -> Answer:
-        """Output -> how far each element of an honest answer may be from the truth; without those that have no such
-        bound.
+        """Return output -> how far each element of an honest answer may be from the truth, where such a bound is
+        known.
         """
         return NOTHING
 
     @abstractmethod
     def mutants(self, case: Case) -> Sequence[Mutant]:
-        """The known bugs of this kind; some may make no difference to the case."""
+        """Return the known bugs of this kind; some may make no difference to the case."""
 
     @abstractmethod
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant) -> Answer | None:
-        """The reference's answer with a bug, otherwise in float32; None where the bug makes no difference."""
+        """Compute the reference's answer with a bug, otherwise in float32; None if the bug makes no difference."""
 
     def asks_for_taps(self, case: Case) -> bool:
-        """Whether an engine that can is asked for its intermediate results; a kind has none unless it says so."""
+        """Return True if an engine should give its intermediate results, where it can; False by default."""
         return False
 
     def trace(
@@ -125,48 +125,48 @@ class Judge(ABC):
     ) -> Trace:
         """Measure an engine's taps.
 
-        found:  taps and, of the outputs, any
-        forced: what the engine went on with at some taps, in place of its own
+        found:  the taps, and any outputs
+        forced: tap -> the tensor from which the engine continued in place of its own
         """
         return Trace()
 
     def reference_taps(self, case: Case, inputs: Inputs) -> Answer:
-        """The reference's own taps in float64, all of them."""
+        """Compute all of the reference's own taps in float64."""
         return NOTHING
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        """What explains a wrong tap (or output), the likeliest first. found: as for `trace`."""
+        """List what explains a wrong tap (or output), the likeliest first. found: as for `trace`."""
         return []
 
     def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
-        """What a wrong tap (or output) looks like where nothing explains it, the surest first."""
+        """Describe a wrong tap (or output) that nothing explains, the surest phrase first."""
         return []
 
     @abstractmethod
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """What explains an answer that does not conform, the likeliest first: with it the reference agrees."""
+        """List the bugs that make the reference agree with a wrong answer, the likeliest first."""
 
     def describe(self, standard: Standard, found: Answer) -> list[str]:
-        """What such an answer looks like where nothing explains it, the surest first."""
+        """Describe an answer that nothing explains, the surest phrase first."""
         return []
 
     def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
-        """The known bug that explains more than half of an error that none explains."""
+        """Return the known bug that explains more than half of an unexplained error; None if there is none."""
         return None
 
 
 class Judges:
-    """The kinds of case."""
+    """The judges of all kinds of case."""
 
     def __init__(self, *judges: Judge):
         self._judges = judges
 
     def find(self, case: Case) -> Judge | None:
-        """The judge of this case's kind; None if there is none."""
+        """Return the judge of this case's kind; None if there is none."""
         return next((judge for judge in self._judges if judge.takes(case.op)), None)
 
     def of(self, case: Case) -> Judge:
-        """The judge of this case's kind. Raises BadInput if there is none."""
+        """Return the judge of this case's kind. Raises BadInput if there is none."""
         judge = self.find(case)
         if judge is None:
             raise BadInput(f"{case.name}: no operation {case.op}")

@@ -1,7 +1,7 @@
-"""What one request leaves behind for the next: engines that answer many in one process, asked again.
+"""Find state that one request leaves behind for the next, in engines that answer many requests in one process.
 
-A case that fails is asked again alone, in a process of its own; and the first case that was answered is asked again
-as the last. The same question must get the same answer, but for what rounding explains.
+A failing case runs again alone, in a fresh process; and the first case that was answered runs again as the last.
+The same case must give the same answer, up to rounding.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ LEFT_OVER = "earlier requests leave something behind in the process"
 
 
 def conforms_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapped: bool) -> bool:
-    """Whether the answer of a process that has answered nothing before conforms."""
+    """Return True if the answer of a fresh process conforms."""
     try:
         found, taps = engine.run_alone(standard.case, _copied(standard.inputs), tapped)
     except EngineFailure:
@@ -27,9 +27,9 @@ def conforms_alone(engine: ServingEngine, judge: Judge, standard: Standard, tapp
 
 
 def asked_again(engine: ServingEngine, standard: Standard, found: Answer, outputs: Sequence[Metrics]) -> str:
-    """How the answer to the same case has changed since it was first asked, in a sentence; "" where it has not.
+    """Run the case again and say in a sentence how its answer has changed; "" if it has not.
 
-    found, outputs: the first answer, and as it was measured
+    found: the first answer; outputs: its metrics
     """
     try:
         again = engine.run(standard.case, _copied(standard.inputs))
@@ -52,7 +52,7 @@ def asked_again(engine: ServingEngine, standard: Standard, found: Answer, output
 
 
 def _rounding(y: np.ndarray, z: np.ndarray, truth: np.ndarray | None, m: Metrics | None) -> bool:
-    """Whether the two are as near to each other as the declared numerics bring either to the truth."""
+    """Return True if the two differ by no more than the declared numerics may differ from the truth."""
     if truth is None or m is None or not (np.isfinite(y).all() and np.isfinite(z).all()):
         return False
     return float(np.linalg.norm(y - z)) <= allowed_l2(m) * float(np.linalg.norm(truth))

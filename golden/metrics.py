@@ -1,4 +1,4 @@
-"""What was measured of one output, apart from any judgement, so that it can be judged again.
+"""Measure one output, separately from any judgement, so that its metrics can be judged again.
 
 Errors are measured in units of the bound: z = (y - truth) / limit. Where no bound is derived (a whole
 model) they are measured in units of the honest run's RMS error.
@@ -17,7 +17,7 @@ from refsd.numerics.printable import printable
 # Stands for infinity: JSON has none.
 INFINITE = 1e30
 _TILE = 8
-_LARGE = 4.0  # times the median: a spread that is no longer the usual one
+_LARGE = 4.0  # times the median: a larger spread is not a usual one
 _LONGEST = 200  # characters of an output's name
 
 
@@ -28,9 +28,10 @@ class Errors(msgspec.Struct, frozen=True):
     at:       its index
     rms:      root mean square
     bias:     mean of z
-    gain:     mean of z sign(truth): what a scale does
-    channel:  the worst channel's RMS, and which
-    tile:     the worst tile's RMS, and where it starts; it has all channels, and 8 steps of the other axes
+    gain:     mean of z sign(truth), which shows a wrong scale
+    channel:  the worst channel's RMS; channel_at: its index
+    tile:     the worst tile's RMS; tile_at: where it starts. A tile has all channels, 8 steps of each of the
+              last two other axes, and one step of the rest
     """
 
     worst: float
@@ -45,20 +46,21 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """
+    """The measurements of one output.
+
     output:      its name
-    shape:       of the truth; found: of the engine's, None if the engine gave no such output
-    unwanted:    the engine gave an output that nobody asked for
-    not_finite:  elements that are NaN or infinite where the truth is not (or the reverse), and where the first is
-    overflowed:  elements that are finite in the truth and not in the honest run; 0 with a bound, which tells
-    bounded:     z is in units of a derived bound; if not, of the honest run's RMS
-    groups:      independent errors at least: rows or channels, whichever are fewer
+    shape:       of the truth; found: of the engine's answer, None if the engine gave no such output
+    unwanted:    True for an output that the case does not ask for
+    not_finite:  elements that are NaN or infinite where the truth is not (or the reverse); not_finite_at: the first
+    overflowed:  elements that are finite in the truth and not in the honest run; 0 with a bound, which covers them
+    bounded:     True if z is in units of a derived bound, False if of the honest run's RMS
+    groups:      the least number of independent errors: of rows or of channels, whichever are fewer
     engine, honest: errors of the engine, and of the reference under the engine's numerics
-    typical:     RMS, worst channel and worst tile of the bound's spread: what independent roundings give
+    typical:     the same statistics of the bound's spread: what independent roundings give
     error, truth, found_value, limit: at the worst element
-    relative_l2: |y - truth| / |truth|, for the reader only
+    relative_l2: |y - truth| / |truth| of the engine; honest_relative_l2: of the honest run
     place:       the first wrong item, in words, where the axes have names: "token 7 is 320, truth 345"
-    along:       of a tap: how much of a gain, of a bias, of known changes its error holds
+    along:       of a tap: its error projected on a gain, a bias and known changes
     """
 
     output: str
@@ -99,7 +101,7 @@ def measure(
     truth:   float64; honest: the reference under the engine's numerics; the same shape
     bound:   None for a model
     channel: the axis of channels
-    least:   without a bound: the honest run's RMS error counts as this share of the truth's RMS at least
+    least:   without a bound: the least RMS error to assume for the honest run, as a share of the truth's RMS
     spread:  without a bound: the standard deviation that independent roundings give each element, if it is known;
              elements where it is large are measured in units of it
     """
@@ -146,13 +148,13 @@ def measure(
 
 
 def not_asked_for(found: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarray]) -> list[Metrics]:
-    """The outputs that no golden has."""
+    """Return the metrics of outputs that the truth does not have."""
     others = [(printable(name, _LONGEST), y) for name, y in found.items() if name not in truth]
     return [Metrics(name, (), y.shape, unwanted=True) for name, y in others]
 
 
 def channel_axis(y: np.ndarray) -> int:
-    """The axis of channels where nobody declares it: of a picture or latent the second, else the last."""
+    """Return the axis of channels where none is declared: the second of a picture or latent, else the last."""
     return 1 if y.ndim == 4 else -1
 
 
@@ -166,19 +168,19 @@ def _scale(
     usual = np.square(error)
     if spread is not None and spread.size:
         usual = np.maximum(usual, spread**2)[spread <= _LARGE * np.median(spread)]
-    # An honest run may have no error at all, as one in float64.
+    # An honest run in float64 may have no error at all.
     unit = max(math.sqrt(float(np.mean(usual))) if usual.size else 0.0, size * least)
     limit = np.broadcast_to(unit, truth.shape) if spread is None else np.maximum(unit, spread)
     return limit, limit
 
 
 def _where(use: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """y, with 0 where it is not used."""
+    """Return y, with 0 where `use` is False."""
     return y if use.all() else np.where(use, y, 0.0)
 
 
 def _difference(y: np.ndarray, truth: np.ndarray, skip: np.ndarray) -> tuple[np.ndarray, float]:
-    """y - truth, with 0 at what is skipped; and its L2 norm as a share of the truth's."""
+    """Return y - truth, with 0 where skipped, and its L2 norm as a share of the truth's."""
     with np.errstate(invalid="ignore", over="ignore"):
         e = _where(~skip, y - truth)
         size = _norm(_where(~skip, truth))
@@ -186,12 +188,12 @@ def _difference(y: np.ndarray, truth: np.ndarray, skip: np.ndarray) -> tuple[np.
 
 
 def _norm(y: np.ndarray) -> float:
-    """L2; summed in one thread: its bits do not depend on their number, and nothing waits for a second one."""
+    """Return the L2 norm, summed in one thread, so that its bits do not depend on the number of threads."""
     return math.sqrt(float(np.einsum("i,i->", y.ravel(), y.ravel())))
 
 
 def _units(e: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """e in units of the limit, within what stands for infinity; no error is none in any unit."""
+    """Return e in units of the limit, clipped to +-INFINITE; an error of 0 is 0 in any unit."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         z = e / limit
         if (np.abs(z) <= INFINITE).all():
@@ -201,7 +203,7 @@ def _units(e: np.ndarray, limit: np.ndarray) -> np.ndarray:
 
 
 def _typical(spread: np.ndarray, limit: np.ndarray, skip: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
-    """The errors of independent roundings."""
+    """Return the statistics of independent roundings."""
     if spread is limit and limit.size and (limit > 0).all() and not skip.any():
         # 1 everywhere.
         at = (0,) * limit.ndim
@@ -211,7 +213,7 @@ def _typical(spread: np.ndarray, limit: np.ndarray, skip: np.ndarray, signs: np.
 
 
 def _errors(z: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
-    """Statistics of z. signs: of the truth"""
+    """Return the statistics of z. signs: of the truth"""
     if z.size == 0:
         return Errors(0.0, (), 0.0, 0.0, 0.0, 0.0, 0, 0.0, ())
     z = np.atleast_1d(z)
@@ -220,7 +222,7 @@ def _errors(z: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
     at = _index(square)
     channels = np.sqrt(square.mean(axis=tuple(axis for axis in range(z.ndim) if axis != channel)))
     tiles = square.mean(axis=channel)
-    # The two last axes that are left are cut into tiles; every step of the others is one of its own.
+    # Cut the last two remaining axes into tiles; every step of the other axes is a tile of its own.
     for axis in range(max(tiles.ndim - 2, 0), tiles.ndim):
         starts = np.arange(0, tiles.shape[axis], _TILE)
         counts = np.diff(np.append(starts, tiles.shape[axis]))

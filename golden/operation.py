@@ -1,4 +1,4 @@
-"""An operation as a page of this folder declares it."""
+"""An operation, as each page of operations/ declares it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 
 Params = Mapping[str, Any]
-# (operation, inputs, params) -> y, wrong the way engines have got it wrong, and otherwise in float32; None where
-# the bug makes no difference to the case
+# (operation, inputs, params) -> y with a bug that engines have had, otherwise in float32; None if the bug makes no
+# difference to the case
 Wrong = Callable[["Operation", Inputs, Params], np.ndarray | None]
 
 REQUIRED = object()
@@ -26,7 +26,8 @@ ROWS = "[..., D]"
 
 
 class Operation(NamedTuple):
-    """
+    """An operation: declaration, reference, bound, known bugs and cases.
+
     name:    as cases ask for it
     what:    one sentence
     inputs:  argument -> shape; a name that ends in "?" may be absent
@@ -37,7 +38,7 @@ class Operation(NamedTuple):
     cases:   the questions put to engines
     params:  parameter -> its default; REQUIRED where there is none
     channel: the axis of "y" along which an error is reported as a channel
-    fits:    shapes, complete params -> whether they go together, beyond what the declared shapes say
+    fits:    shapes, complete params -> whether they are valid together, beyond what the declared shapes say
     """
 
     name: str
@@ -53,7 +54,7 @@ class Operation(NamedTuple):
     fits: Callable[[Mapping[str, tuple[int, ...]], Params], bool] = lambda shapes, params: True
 
     def complete(self, inputs: Inputs, params: Params) -> dict[str, Any]:
-        """The parameters with their defaults filled in.
+        """Return the parameters with their defaults filled in.
 
         Raises BadInput for a missing or unknown argument or parameter.
         """
@@ -71,13 +72,13 @@ class Operation(NamedTuple):
         return full
 
     def answer(self, arithmetic: Arithmetic, inputs: Inputs, params: Params) -> np.ndarray:
-        """y under the arithmetic's numerics, in which it may overflow. Raises BadInput, see `complete`."""
+        """Compute y under the arithmetic's numerics, in which it may overflow. Raises BadInput, see `complete`."""
         full = self.complete(inputs, params)
         with np.errstate(over="ignore"):
             return self.run(arithmetic, inputs, full)
 
     def bound_of(self, numerics: Numerics, inputs: Inputs, params: Params, truth: np.ndarray) -> Bound:
-        """Error bound of "y" under the numerics. truth: the float64 answer. Raises BadInput, see `complete`."""
+        """Bound the error of "y" under the numerics. truth: the float64 answer. Raises BadInput, see `complete`."""
         values = {name: np.asarray(tensor.values(), np.float64) for name, tensor in inputs.items()}
         types = {name: tensor.type for name, tensor in inputs.items()}
         full = self.complete(inputs, params)
@@ -86,10 +87,10 @@ class Operation(NamedTuple):
 
 
 def values(a: Arithmetic, tensor: StoredTensor) -> np.ndarray:
-    """A tensor's values as the numerics store them."""
+    """Return a tensor's values as the numerics store them."""
     return a.store(tensor.values())
 
 
 def optional(a: Arithmetic, inputs: Inputs, name: str) -> np.ndarray | None:
-    """An argument that may be absent, expanded."""
+    """Return an argument, expanded; None if it is absent."""
     return a.expand(inputs[name]) if name in inputs else None

@@ -1,4 +1,4 @@
-"""Operations as a kind of case: answered by their pages, judged within a derived bound."""
+"""Judge operations: their pages compute the answers and derive the bounds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, Float16Sums, Numerics
 
 _PRECISIONS = {"float16": TORCH_F16, "bfloat16": TORCH_BF16}
 _OF_PRODUCTS = {"linear", "conv2d", "conv3d", "attention"}
-# A loop of float16 instructions, and tensor cores.
+# Sums by a loop of float16 instructions, and by tensor cores.
 _SUMS = (Float16Sums(), Float16Sums(step=16))
 
 
@@ -60,10 +60,10 @@ class OperationJudge(Judge):
         return None if y is None else {"y": y}
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:
-        """The names of the mutants that explain the answer by explanation.py's rule.
+        """List the bugs that explain the answer by explanation.py's rule.
 
-        A mutant answers in float32: the honest run's error is added, in place of a mutant under the engine's
-        numerics. The verdict must pass with the mutant's answer as the truth.
+        A mutant answers in float32: adding the honest run's error stands for a mutant under the engine's numerics.
+        The verdict must pass with the mutant's answer as the truth.
         """
         case, inputs, truth, honest, numerics, _ = standard
         y = found.get("y")
@@ -102,7 +102,7 @@ class OperationJudge(Judge):
         return fitted_causes(y, truth["y"], honest["y"], op.channel, tried)
 
     def _wrong_answers(self, case: Case, inputs: Inputs, numerics: Numerics) -> Iterator[tuple[str, np.ndarray]]:
-        """Those of the page's known bugs, then those of lower precisions."""
+        """Yield the answers of the page's known bugs, then those of lower precisions."""
         op = OPERATIONS[case.op]
         for mutant in op.mutants:
             answer = self.wrong_answer(case, inputs, mutant)
@@ -134,7 +134,7 @@ class OperationJudge(Judge):
 
 
 def _bound(standard: Standard) -> Bound:
-    """The bound of "y". A deviation that replaces a parameter moves it, too."""
+    """Return the bound of "y", with the parameters that deviations replace."""
     case = standard.case
     op, params = OPERATIONS[case.op], dict(case.params)
     for deviation in standard.deviations:
@@ -146,7 +146,7 @@ def _bound(standard: Standard) -> Bound:
 def in_precisions(
     op: Operation, inputs: Inputs, params: Params, declared: Numerics
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """The operation in lower precisions than the declared, and with sums in a lower one."""
+    """Yield the answers in float16 and bfloat16, and with float16 sums of products, unless these are declared."""
     for name, numerics in _PRECISIONS.items():
         if numerics.storage != declared.storage:
             with np.errstate(all="ignore"):
@@ -162,24 +162,24 @@ def in_precisions(
 
 
 def _scene(standard: Standard, found: Answer, limits: Bound) -> Scene:
-    """The answers in units of the bound, and of the rounding where that is zero."""
+    """Return the answers in units of the bound plus one rounding."""
     scale = limits.limit + _ulps(standard.truth["y"], unit(standard.numerics.compute_dtype))
     return Scene(found, standard.truth, standard.honest, {"y": np.where(scale > 0, scale, 1.0)})
 
 
 def _room(limits: Bound, wrong: np.ndarray, truth: np.ndarray, numerics: Numerics) -> Bound:
-    """The right answer's bound, and what rounding the wrong one adds: it may be the larger."""
+    """Return the right answer's bound, enlarged by the rounding of the wrong one."""
     more = 8 * _ulps(wrong, max(unit(numerics.compute_dtype), unit(numerics.storage_dtype)))
-    # What makes numbers larger makes the roundings before it larger, too.
+    # A bug that makes numbers larger makes the roundings before it larger, too.
     times = max(1.0, _rms(wrong) / (_rms(truth) or 1.0))
     return Bound(times * limits.limit + more, times * limits.spread + more / 8)
 
 
 def _ulps(y: np.ndarray, u: float) -> np.ndarray:
-    """u times the size of each number, or times the RMS of all if that is more."""
+    """Return u times the magnitude of each number, or times the RMS of all if that is more."""
     return u * np.maximum(np.abs(y), _rms(y))
 
 
 def _rms(y: np.ndarray) -> float:
-    """Of the finite numbers, counting the others as 0."""
+    """Return the RMS of the finite numbers, counting the others as 0."""
     return float(np.sqrt(np.mean(np.where(np.isfinite(y), y, 0.0) ** 2))) if y.size else 0.0

@@ -1,14 +1,14 @@
-"""How much of a change an error holds: statistics over many elements, that see what no single element shows.
+"""Project errors on known changes: statistics over many elements show what no single element shows.
 
     size = <e, d> / <d, d>,  <a, b> = sum_i a_i b_i / s_i^2
 
-e is the error of a tap, d what the change does to it, s_i the size of an honest error at element i. A gain of 1.001
-has d = truth and size 0.001; tanh for erf has the difference of the two, carried to the tap, and size 1.
+e is the error of a tap, d the effect of the change on it, s_i the size of an honest error at element i. A gain of
+1.001 has d = truth and size 0.001; tanh in place of erf has d = the difference of the two at the tap, and size 1.
 
-Errors of one channel, or of one row of pixels or tokens, may hang together, for a rounded weight or input spreads.
-So the standard error of a size is that of sums over whole blocks of channels, and of positions: the larger, or both
-together less what they share (Cameron, Gelbach & Miller 2011). The honest run's own error is measured alike, and
-counts where it is larger. Where random roundings are at hand, so does the RMS of their sizes.
+Errors within one channel, or one row of pixels or tokens, may be correlated, since the error of one weight or
+input spreads. So the standard error of a size is that of sums over whole blocks of channels, and of positions: the
+larger, or both together less what they share (Cameron, Gelbach & Miller 2011). The honest run's standard error
+counts if it is larger, and so does the RMS size over runs with random roundings, if there are any.
 """
 
 import math
@@ -18,32 +18,33 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-# A size is wrong beyond this many standard errors, beyond this multiple of the honest run's, and where it changes
-# the tap by more than this multiple of what an honest float32 engine may lose. Measured in torch's float16 and
-# bfloat16 models: at most 3.6. In one channel or tile roundings of nearly equal numbers are alike, and
-# so are those of values that attention spreads over all tokens: at most 16.
+# A size is wrong if it exceeds _SIGNIFICANT standard errors (_SIGNIFICANT_PART in one channel or tile), _HONEST
+# times the honest run's size, and _LOST times what an honest float32 engine may lose. Measured in torch's float16
+# and bfloat16 models: at most 3.6 standard errors; 16 in one channel or tile, where roundings of nearly equal
+# numbers, and of values that attention spreads over all tokens, are alike.
 _SIGNIFICANT = 8.0
 _SIGNIFICANT_PART = 20.0
-# All that a projection may have.
+# The values of Projection.times.
 TIMES = (_SIGNIFICANT, _SIGNIFICANT_PART)
 _HONEST = 4.0
 _LOST = 4.0
-# Blocks of channels, and of positions, whose sums are taken to be independent; of fewer the errors say too little.
+# Blocks of channels, and of positions, whose sums count as independent; below _FEWEST, do not project.
 _BLOCKS = 32
 _FEWEST = 12
-# Elements of one channel, or of one tile.
+# Least positions to measure a channel's gain, least channels to measure a tile's.
 _ELEMENTS = 16
 _TILE = 8
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """
+    """A tap's error projected on one change.
+
     change: "gain", "bias", "gain of channel 7", "gain of the tile at [8, 0]", or a known bug's name
     size:   the multiple of the change's effect that fits best; a gain of 0.002: 1.002; a bias: a share of the RMS
     error:  its standard error
     honest: the same multiple in the honest run
     least:  the size that an honest float32 engine may have
-    times:  how many standard errors it may be
+    times:  the size that is allowed, in standard errors
     """
 
     change: str
@@ -98,7 +99,7 @@ def project(
     channel:   the axis of channels
     unit:      half a unit in the last place of the storage dtype
     least:     what an honest float32 engine may lose, as a share of the truth's RMS
-    effects:   change -> what it does to the tap
+    effects:   change -> its effect on the tap
     scattered: errors of honest runs with random roundings
     """
     truth, honest = np.asarray(truth, np.float64), np.asarray(honest, np.float64)
@@ -121,7 +122,7 @@ def _laid_out(y: np.ndarray, channel: int) -> np.ndarray:
 
 
 def _along(tap: _Tap, name: str, effect: np.ndarray, least: float, runs) -> Projection | None:
-    """The projection on a change of all channels and positions; None where too few of them show it."""
+    """Project on a change of all channels and positions; None where it affects too few of them."""
     size = math.sqrt(float(np.mean(np.square(effect, dtype=np.float64))))
     if not size or not np.isfinite(size):
         return None
@@ -141,7 +142,7 @@ def _along(tap: _Tap, name: str, effect: np.ndarray, least: float, runs) -> Proj
 
 
 class _Sums(NamedTuple):
-    """Sums of a product [channels, positions]: over the positions of each channel, over the channels of each."""
+    """Sums of a product [channels, positions]: of each channel over positions, of each position over channels."""
 
     channels: np.ndarray
     positions: np.ndarray
@@ -152,7 +153,7 @@ def _sums(x: np.ndarray, y: np.ndarray) -> _Sums:
 
 
 def _scores(e: np.ndarray, d: np.ndarray, size: float) -> float:
-    """The sum of squares of (e - size d) d."""
+    """Return the sum of squares of (e - size d) d."""
     scores = np.multiply(d, -size)
     scores += e
     scores *= d
@@ -160,7 +161,7 @@ def _scores(e: np.ndarray, d: np.ndarray, size: float) -> float:
 
 
 def _error(squared: float, products: _Sums, squares: _Sums, size: float) -> float:
-    """The standard deviation of the sum of scores (e - size d) d [channels, positions], whose blocks hang together.
+    """Return the standard deviation of the sum of scores (e - size d) d, which are correlated within blocks.
 
     squared: the sum of squared scores; products: sums of e d; squares: sums of d d
     """
@@ -174,7 +175,7 @@ def _blocks(sums: np.ndarray) -> np.ndarray:
 
 
 def _many(weights: np.ndarray) -> float:
-    """How many equal weights would say as much."""
+    """Return the effective number of equal weights: (sum w)^2 / sum w^2."""
     square = float((weights * weights).sum())
     return float(weights.sum()) ** 2 / square if square else 0.0
 
@@ -184,7 +185,7 @@ def _of_runs(sizes: Sequence[float]) -> float:
 
 
 def _parts(tap: _Tap, least: float, runs) -> Iterator[Projection]:
-    """The gain of the channel, and of the tile, that is wrong most clearly. A tile has all channels."""
+    """Yield the gain of the worst channel and the gain of the worst tile. A tile has all channels."""
     channels, positions = tap.truth.shape
     high, wide = tap.grid[-2:] if len(tap.grid) > 1 else (1, *tap.grid)
     rows, columns = np.arange(0, high, _TILE), np.arange(0, wide, _TILE)
@@ -222,7 +223,7 @@ def _worst(
     scattered: Sequence[np.ndarray],
     name: Callable[[int], str],
 ) -> Projection:
-    """The gain of the worst part. Of each part d = truth; e = the engine's error, then the honest run's.
+    """Return the gain of the worst part. In each part d = truth; e = the engine's error, then the honest run's.
 
     total:     sums of d d; counts: of 1
     errors:    sums of e d, and of e e

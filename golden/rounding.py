@@ -1,7 +1,7 @@
-"""How far a rounding may move a number: the atoms that bounds/ adds up.
+"""Bound how far one rounding moves a number; bounds.py adds these up.
 
 u is half a unit in the last place, relative: a number rounded to nearest moves by at most u |x|,
-and by half the smallest subnormal below the normal numbers.
+or by half the smallest subnormal below the normal numbers.
 """
 
 import math
@@ -17,22 +17,22 @@ from refsd.numerics.tensor import SCALAR_TYPES
 
 
 def unit(dtype: np.dtype) -> float:
-    """u of a floating-point dtype: 2**-24 for float32."""
+    """Return u of a floating-point dtype: 2**-24 for float32."""
     return float(ml_dtypes.finfo(dtype).eps) / 2
 
 
 def floor(dtype: np.dtype) -> float:
-    """What flushing subnormals to zero may cost: the smallest normal number."""
+    """Return the most that flushing subnormals to zero may lose: the smallest normal number."""
     return float(ml_dtypes.finfo(dtype).smallest_normal)
 
 
 def largest(dtype: np.dtype) -> float:
-    """The largest finite number."""
+    """Return the largest finite number."""
     return float(ml_dtypes.finfo(dtype).max)
 
 
 def moved(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Bound on |round(x) - x| for numbers x: zero where x is representable, inf where it overflows.
+    """Bound |round(x) - x| for numbers x: zero where x is representable, inf where it overflows.
 
     x: float64 [...] -> float64 [...]
     """
@@ -45,7 +45,7 @@ def moved(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _moved_q8_0(x: np.ndarray) -> np.ndarray:
-    """d = amax / 127 of 32 values, kept in float16; q = round(x / d): half a step, and 127 steps' change of d."""
+    """Bound the error for d = amax / 127 of 32 values, in float16: half a step, and 127 times d's rounding."""
     amax = np.abs(x.reshape(-1, 32)).max(axis=1, keepdims=True)
     d = amax / 127
     half = np.dtype(np.float16)
@@ -55,7 +55,7 @@ def _moved_q8_0(x: np.ndarray) -> np.ndarray:
 
 
 def _moved_q8_k(x: np.ndarray) -> np.ndarray:
-    """d = amax / 127 of 256 values, in float32; the largest value may be clipped by one step: a whole step."""
+    """Bound the error for d = amax / 127 of 256 values, in float32: a step, by which the largest may be clipped."""
     amax = np.abs(x.reshape(-1, 256)).max(axis=1, keepdims=True)
     return np.broadcast_to(amax / 127, (amax.size, 256)).reshape(x.shape)
 
@@ -64,7 +64,7 @@ _MOVED_BLOCKS = {"q8_0": _moved_q8_0, "q8_1": _moved_q8_0, "q8_k": _moved_q8_k}
 
 
 def unit_of_type(name: str) -> float:
-    """u of a scalar type by its name; 0 for a block type, whose step is not relative."""
+    """Return u of a scalar type by its name; 0 for a block type, whose step is not relative."""
     if name == "tf32":
         return tf32.UNIT
     return unit(SCALAR_TYPES[name]) if name in SCALAR_TYPES else 0.0
@@ -75,7 +75,7 @@ def _moved_tf32(x: np.ndarray) -> np.ndarray:
 
 
 def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
-    """Bound on what a trip through a storage type ("f16", "q8_0", "q8_1", "q8_k", None) does to x.
+    """Bound the error of converting x to a storage type ("f16", "q8_0", "q8_1", "q8_k", None) and back.
 
     x: float64 [...]; for a block type the last axis is whole blocks.
     Raises NotImplementedError for a block type that no engine uses for activations.
@@ -93,22 +93,23 @@ def moved_by_type(x: np.ndarray, type_name: str | None) -> np.ndarray:
 
 
 def moved_in_turn(x: np.ndarray, storage: str, type_name: str | None = None) -> np.ndarray:
-    """Bound on rounding x to the storage dtype and then through a type."""
+    """Bound the error of rounding x to the storage dtype and then converting it through a type."""
     first = moved(x, DTYPES[storage])
     stored = x.astype(DTYPES[storage]).astype(np.float64)
     return first + moved_by_type(stored, type_name)
 
 
 def gamma(n: int, u: float) -> float:
-    """Relative bound on n roundings in a row, n u / (1 - n u); inf where that says nothing."""
+    """Return the relative bound on n roundings in a row, n u / (1 - n u); inf where n u reaches 1."""
     return n * u / (1 - n * u) if n * u < 1 else np.inf
 
 
 class Bound(NamedTuple):
-    """
+    """The error bound of an output.
+
     limit:  worst case of |engine - truth|, float64, the output's shape
     spread: its standard deviation if roundings are independent, the same shape
-    groups: independent errors at least; 0: as many as rows or channels, whichever are fewer
+    groups: the least number of independent errors; 0: that of rows or of channels, whichever are fewer
     """
 
     limit: np.ndarray
@@ -117,7 +118,7 @@ class Bound(NamedTuple):
 
 
 class Terms:
-    """A sum of error terms: worst cases add up, independent ones add up in squares."""
+    """A sum of error terms: worst cases add up, independent errors add up in squares."""
 
     def __init__(self):
         self.limit: Any = 0.0

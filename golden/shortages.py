@@ -1,4 +1,4 @@
-"""Engines that ran too few cases: a run that judged almost nothing is no pass."""
+"""Find engines that ran too few cases: a run that judged almost nothing must not pass."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from refsd.golden import verdict
 from refsd.golden.conform import Result
 from refsd.golden.wording import counted
 
-# Engine -> the cases of the whole corpus that it must run at least: fewer is a failure of the run itself.
+# Engine -> the least number of cases of the whole corpus that it must run; with fewer, the run itself fails.
 FLOORS = {
     "gguf-py": 23,
     "refsd-float32": 615,
@@ -21,11 +21,11 @@ FLOORS = {
 def shortages(
     groups: Mapping[str, Sequence[str]], results: Iterable[Result], minimum: int | None, whole: bool
 ) -> list[str]:
-    """Engines that ran too few cases, a line each.
+    """Return a line for each engine that ran too few cases.
 
-    groups:  what was asked for ("ggml:/path") -> the engines that it gave; one of them must have run `minimum`
+    groups:  a requested engine ("ggml:/path") -> the engines found for it; one of them must have run `minimum`
              cases, or any at all if that is None
-    whole:   the whole corpus was asked, so that every engine must have run what FLOORS says
+    whole:   the whole corpus was run, so that FLOORS applies if `minimum` is None
     """
     ran: Counter[str] = Counter(result.engine for result in results if result.status != verdict.REFUSED)
     lines = []

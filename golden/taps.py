@@ -1,6 +1,6 @@
-"""Judge what an engine computed on the way to its outputs: find the first wrong operation.
+"""Judge an engine's intermediate results ("taps"), to find the first wrong operation.
 
-A tap is held against what the reference makes of the engine's own earlier taps: in float64, and under the
+A tap is compared with what the reference computes from the engine's own earlier taps: in float64, and under the
 engine's numerics. It is right if its RMS error is at most 4 times the honest one's, or 4 times what any honest
 float32 engine loses there if that is more; likewise its worst element, bias, gain, channel and tile (verdict.py).
 """
@@ -18,7 +18,7 @@ from refsd.numerics.profiles import Numerics
 
 Answer = Mapping[str, np.ndarray]
 
-# One rounding in float32, of an operation that the honest run happens to compute without error.
+# The least error to assume, one rounding in float32, where the honest run happens to have none.
 _ROUNDING = 2.0**-24
 _ROUNDING_FLOAT64 = 2.0**-50
 
@@ -38,7 +38,7 @@ def measure_taps(
     honest:  the reference's taps under `numerics`, which the engine declares
     losses:  tap -> what an honest float32 engine may lose between it and the tap before, as a share of its RMS
     spreads: tap -> the standard deviation that independent roundings give each element, where it is known
-    effects: tap -> what known changes do to it, by their names; None: errors are not projected on changes
+    effects: tap -> known changes by name -> their effect on it; None: do not project errors on changes
     scattered: tap -> errors of honest runs with random roundings, where they are known
     """
     measured = []

@@ -1,7 +1,7 @@
-"""The verdict on one output, from its metrics alone: three ways, and never by one tensor-wide number.
+"""Judge one output from its metrics alone: its elements, its statistics, and projections on known changes.
 
-Truth is the float64 run, the honest run is the reference under the engine's declared numerics, and
-the engine stands between them. An engine that is more precise than it declares passes.
+Truth is the float64 run, the honest run is the reference under the engine's declared numerics. The
+engine's error may be a few times the honest run's; an engine more precise than it declares passes.
 """
 
 import math
@@ -13,8 +13,8 @@ import msgspec
 from refsd.golden.metrics import INFINITE, Errors, Metrics
 from refsd.golden.wording import counted
 
-# How much worse than an honest run the statistics may be. Engines differ in the order of their sums, an
-# order of magnitude in RMS only if they differ in precision.
+# How many times the honest run's the statistics may be. Another order of sums changes the RMS less than that;
+# an order of magnitude means another precision.
 _FACTOR = 4.0
 
 # Above this relative error the honest run is too far from the truth to judge against.
@@ -25,10 +25,11 @@ PASS, FAIL, DEVIATES, WAIVED, REFUSED, ERROR = "pass", "fail", "deviates", "waiv
 
 
 class Criterion(NamedTuple):
-    """
+    """One measured value and its limit.
+
     name:    "element", "rms", "bias", "gain", "channel", "tile", "projection"
-    value:   what the engine has
-    allowed: what it may have
+    value:   that of the engine
+    allowed: the largest value that passes
     """
 
     name: str
@@ -37,17 +38,18 @@ class Criterion(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """value / allowed: above 1 it fails."""
+        """Return value / allowed: above 1 it fails."""
         if self.value == 0:
             return 0.0
         return min(self.value / self.allowed, INFINITE) if self.allowed > 0 else INFINITE
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """
-    passed:    the verdict on one case
+    """A verdict.
+
+    passed:    whether the output, or the case, passes
     margin:    of the criterion that came nearest to its limit, or passed it furthest; above 1 it fails
-    criterion: which, "output" where an output is missing or has no numbers, NO_WITNESS where nothing can be judged
+    criterion: its name; "output" where an output is missing or not finite, NO_WITNESS where nothing can be judged
     reason:    one line; empty if passed
     """
 
@@ -58,7 +60,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def criteria(m: Metrics) -> list[Criterion]:
-    """Every criterion that applies to an output that has the right shape.
+    """Return every criterion that applies to an output of the right shape.
 
     element: max |z| <= 1 where z is in units of a bound; for a model, 4 times the honest run's, or 32 times its RMS
     rms, worst channel, worst tile: 4 times the honest run's, or what independent roundings give if that is more
@@ -80,7 +82,7 @@ def criteria(m: Metrics) -> list[Criterion]:
 
 
 def allowed_l2(m: Metrics) -> float:
-    """The relative L2 that an error of the largest RMS that is allowed would have; 0 for what has another shape."""
+    """Return the relative L2 of an error with the largest RMS that is allowed; 0 for an output of another shape."""
     if m.engine is None or m.honest is None:
         return 0.0
     rms = next(c for c in criteria(m) if c.name == "rms")
@@ -89,7 +91,7 @@ def allowed_l2(m: Metrics) -> float:
 
 
 def judge_output(m: Metrics) -> Judgement:
-    """The verdict on one output."""
+    """Judge one output."""
     if m.unwanted:
         return Judgement(False, INFINITE, "output", m.place or f"output {m.output!r}: not asked for")
     if m.found is None:
@@ -116,7 +118,7 @@ def judge_output(m: Metrics) -> Judgement:
         )
         return Judgement(False, INFINITE, NO_WITNESS, reason)
     measured = criteria(m)
-    # A wrong element says more than the statistics that it spoils.
+    # Report a wrong element rather than the statistics that it spoils.
     worst = measured[0] if measured[0].margin > 1 else max(measured, key=lambda c: c.margin)
     if worst.margin <= 1:
         return Judgement(True, worst.margin, worst.name)
@@ -125,10 +127,10 @@ def judge_output(m: Metrics) -> Judgement:
 
 
 def judge(outputs: Iterable[Metrics]) -> Judgement:
-    """The verdict on a case, whose outputs come in the order in which they were computed.
+    """Judge a case by its outputs, in the order of their computation.
 
-    It is that of the first output that fails, for that one may spoil the rest; else of the first that cannot be
-    judged; else of the one nearest to its limit. No output at all fails.
+    The verdict is that of the first output that fails, since it may spoil the rest; else of the first that cannot
+    be judged; else of the one nearest to its limit. A case without outputs fails.
     """
     judged = [judge_output(m) for m in outputs]
     if not judged:

@@ -1,6 +1,6 @@
-"""Waivers: what a team accepts for a time, each with a reason and a day on which it ends.
+"""Waivers: failures that a team accepts for a time, each with a reason and a last day.
 
-Of a deviation, which explains the answer:
+A waiver of a deviation that explains the answer:
 
     [[waiver]]
     name = "sdcpp/gelu-tanh"            # the deviation
@@ -9,7 +9,7 @@ Of a deviation, which explains the answer:
     engine = "sdcpp*"                   # optional globs
     cases = "model/*"
 
-Of cases, whatever is wrong with them, or only while the cause is the one that was found:
+A waiver of cases, for any failure, or only for failures with a given cause:
 
     [[waiver]]
     cases = "layer_norm/*"              # a glob
@@ -35,9 +35,10 @@ _LARGEST = 2**20  # bytes
 
 
 class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    name:    a deviation; empty: whatever is wrong with the cases
-    expires: the last day on which it holds
+    """A failure that is accepted for a time.
+
+    name:    a deviation; empty: any failure of the cases
+    expires: the last day on which it is valid
     engine, cases, cause: globs; cause only without a name
     """
 
@@ -57,7 +58,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read(path: Path, known: Iterable[str] = tuple(DEVIATIONS)) -> list[Waiver]:
-    """The waivers of a file. Raises BadInput for what is not one, an empty reason or an unknown deviation."""
+    """Read the waivers of a file. Raises BadInput for an invalid file, an empty reason or an unknown deviation."""
     try:
         table = tomllib.loads(read_input(path, _LARGEST, "waivers in TOML").decode("utf-8"))
         waivers = msgspec.convert(table, _File).waiver
@@ -72,7 +73,7 @@ def read(path: Path, known: Iterable[str] = tuple(DEVIATIONS)) -> list[Waiver]:
 
 
 def _wrong(waiver: Waiver, known: set[str]) -> str:
-    """Why it is no waiver; empty if it is one."""
+    """Say why a waiver is invalid; empty if it is valid."""
     if waiver.name and waiver.name not in known:
         return f"unknown deviation {waiver.name!r}; there are {', '.join(sorted(known))}"
     what = waiver.name or waiver.cases
@@ -88,7 +89,7 @@ def _wrong(waiver: Waiver, known: set[str]) -> str:
 def apply(
     waivers: Sequence[Waiver], deviations: Iterable[str], engine: str, case: str, today: datetime.date
 ) -> tuple[bool, str]:
-    """Whether every one of the deviations is waived today, and a line that says by what or why not."""
+    """Return whether all of the deviations are waived today, and a line that names the waivers or says why not."""
     said = []
     for deviation in deviations:
         covering = [w for w in waivers if w.name == deviation and w.covers(engine, case)]
@@ -102,9 +103,9 @@ def apply(
 def waive(
     waivers: Sequence[Waiver], engine: str, case: str, causes: Iterable[str], today: datetime.date
 ) -> tuple[bool, str]:
-    """Whether a case is waived today, whatever is wrong with it, and a line that says by what or why not.
+    """Return whether a case is waived today, and a line that names the waiver or says why not.
 
-    causes: that were found; a waiver for a cause covers nothing where none is
+    causes: those found; if there are none, a waiver for a cause covers nothing
     """
     found = tuple(causes)
     of_case = [w for w in waivers if not w.name and w.covers(engine, case)]
@@ -116,7 +117,7 @@ def waive(
 
 
 def _first(covering: Sequence[Waiver], what: str, today: datetime.date) -> tuple[bool, str]:
-    """Whether one of the waivers holds today, and what to say of it; an empty line where there is none."""
+    """Return whether one of the waivers is valid today, and a line about it; "" if there are no waivers."""
     valid = [w for w in covering if w.expires >= today]
     if valid:
         return True, f"{what} waived until {valid[0].expires}: {valid[0].reason}"
