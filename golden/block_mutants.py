@@ -1,4 +1,4 @@
-"""Block types read wrongly: bugs of every operation that expands one."""
+"""Known bugs in reading quantized block types, for every operation that expands them."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from refsd.numerics.tensor import SCALAR_TYPES, stored
 
 
 def other_blocks(name: str, change: Callable[[str, np.ndarray], np.ndarray | None]) -> Wrong:
-    """The bytes [n, block bytes] of a block type's tensor replaced."""
+    """Replace the bytes uint8 [n, block bytes] of a block-type input; None from `change` leaves a type alone."""
 
     def wrong(op, inputs, params):
         tensor = inputs[name]
@@ -58,7 +58,7 @@ def neighbours_scale(type: str, blocks: np.ndarray) -> np.ndarray:
 
 
 def added_min(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    """The sign of the second scale, which is that of the mins."""
+    """Flip the sign of the second scale, which belongs to the minimums."""
     if len(SCALE_FIELDS[type]) != 2:
         return None
     blocks[:, SCALE_FIELDS[type][1].offset + 1] ^= 0x80
@@ -85,7 +85,7 @@ def missing_high_bits(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def unsigned(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    """int8 quants read without their sign."""
+    """Read int8 quants without their sign bit."""
     if type != "q8_0":
         return None
     blocks[:, 2:] &= 0x7F
@@ -93,7 +93,7 @@ def unsigned(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def packed_scales(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    """6-bit scales without their two upper bits (of q4_k and q5_k: scales 4 to 7)."""
+    """Drop the two upper bits of 6-bit scales (in q4_k and q5_k: of scales 4 to 7)."""
     if type in ("q4_k", "q5_k"):
         blocks[:, 4:12] &= 0x3F
     elif type == "iq4_xs":
@@ -104,7 +104,7 @@ def packed_scales(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def bits_from_the_top(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    """Signs, or codes of 1 or 2 bits, taken from the other end of their byte."""
+    """Read sign bits, or codes of 1 or 2 bits, from the other end of each byte."""
     at, width = _PACKED.get(type, ((), 0))
     if not width:
         return None
@@ -114,7 +114,7 @@ def bits_from_the_top(type: str, blocks: np.ndarray) -> np.ndarray | None:
     return blocks
 
 
-# type: (first byte, the one after the last), bits
+# type: (first byte, one past the last), bits per field
 _PACKED = {
     "iq2_s": ((34, 66), 1),
     "iq3_s": ((74, 106), 1),
@@ -126,7 +126,7 @@ _PACKED = {
 
 
 def other_shift(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    """The sign of the 1/8 that IQ1 adds."""
+    """Flip the sign of the 1/8 that IQ1 types add."""
     if type == "iq1_s":
         blocks[:, 35:50:2] ^= 0x80
     elif type == "iq1_m":
@@ -137,7 +137,7 @@ def other_shift(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def raw_scale(type: str, blocks: np.ndarray, values: np.ndarray) -> np.ndarray | None:
-    """The first scale's 16 bits taken for a whole number; what a second scale adds stays."""
+    """Read the 16 bits of the first scale as an integer; keep what a second scale adds."""
     fields = SCALE_FIELDS[type]
     if type not in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
         return None
@@ -151,7 +151,7 @@ def raw_scale(type: str, blocks: np.ndarray, values: np.ndarray) -> np.ndarray |
 
 
 def four_bit_scales(type: str, blocks: np.ndarray, values: np.ndarray) -> np.ndarray | None:
-    """Q3_K's scales of 6 bits less 32 read as 4 bits less 8."""
+    """Read Q3_K's scales (6 bits, offset 32) as 4 bits with offset 8."""
     if type != "q3_k":
         return None
     packed = blocks[:, 96:108].astype(np.int64)
@@ -160,13 +160,13 @@ def four_bit_scales(type: str, blocks: np.ndarray, values: np.ndarray) -> np.nda
     right = low + 16 * high - 32
     d = blocks[:, 108:110].copy().view(np.float16).astype(np.float64)
     codes = np.round(values.reshape(-1, 16, 16) / (np.where(right == 0, 1, right) * d)[..., None])
-    # A scale of 0 hides the codes: they are read again below.
+    # A scale of 0 hides the codes: read those from the bytes.
     codes = np.where((right == 0)[..., None], _q3_k_codes(blocks).reshape(-1, 16, 16), codes)
     return (codes * ((low - 8) * d)[..., None]).reshape(values.shape)
 
 
 def _q3_k_codes(blocks: np.ndarray) -> np.ndarray:
-    """-4 .. 3 of each element: 2 bits, and one that is missing where 4 is taken off."""
+    """Return the codes -4..3 [n, 256]: two bits, less 4 where the high bit is 0."""
     half = [blocks[:, 32 + 32 * h : 64 + 32 * h] >> 2 * p & 3 for h in range(2) for p in range(4)]
     bit = [blocks[:, :32] >> k & 1 for k in range(8)]
     return np.concatenate(
@@ -182,7 +182,7 @@ def second_half_zero(type: str, blocks: np.ndarray, values: np.ndarray) -> np.nd
 
 
 def doubled(type: str, blocks: np.ndarray) -> np.ndarray | None:
-    """The table of doubled codes, and the scale not halved."""
+    """Read the table of doubled codes without halving the scale."""
     if type == "mxfp4":
         blocks[:, 0] += 1
     elif type == "nvfp4":
@@ -193,7 +193,10 @@ def doubled(type: str, blocks: np.ndarray) -> np.ndarray | None:
 
 
 def read_otherwise(name: str, change: Callable[[str, np.ndarray, np.ndarray], np.ndarray | None]) -> Wrong:
-    """A block type expanded by other code. change: type, bytes [n, block bytes], values [n, block] -> values"""
+    """Expand a block-type input wrongly.
+
+    change: type, bytes uint8 [n, block bytes], right values float64 [n, block] -> wrong values; None: no bug
+    """
 
     def wrong(op, inputs, params):
         tensor = inputs[name]
@@ -211,7 +214,7 @@ def read_otherwise(name: str, change: Callable[[str, np.ndarray, np.ndarray], np
 
 
 def other_values(name: str, change: Callable[[str, np.ndarray], np.ndarray | None]) -> Wrong:
-    """The values of a tensor replaced; `change` sees its type and float32 [blocks, block]."""
+    """Replace the values of a block-type input. change: type, float32 [blocks, block] -> values; None: no bug"""
 
     def wrong(op, inputs, params):
         tensor = inputs[name]
@@ -227,7 +230,7 @@ def other_values(name: str, change: Callable[[str, np.ndarray], np.ndarray | Non
 
 
 def no_eighth_sign(type: str, values: np.ndarray) -> np.ndarray | None:
-    """Seven signs read, the eighth left positive."""
+    """Read seven of every eight signs and leave the eighth value positive."""
     if type not in ("iq2_xxs", "iq2_xs", "iq3_xxs"):
         return None
     values[:, 7::8] = np.copysign(values[:, 7::8], 1)
@@ -235,7 +238,7 @@ def no_eighth_sign(type: str, values: np.ndarray) -> np.ndarray | None:
 
 
 def first_trit_last(type: str, values: np.ndarray) -> np.ndarray | None:
-    """TQ1_0's five digits of a byte taken from the other end."""
+    """Read the five ternary digits of each TQ1_0 byte from the other end."""
     if type != "tq1_0":
         return None
     values[:, :160] = values[:, :160].reshape(-1, 5, 32)[:, ::-1].reshape(-1, 160)
@@ -243,7 +246,7 @@ def first_trit_last(type: str, values: np.ndarray) -> np.ndarray | None:
 
 
 def other_float8(name: str) -> Wrong:
-    """E4M3 read as E5M2, and the other way round; NaN and infinity as 0."""
+    """Read E4M3 as E5M2 and the reverse; NaN and infinity become 0."""
     pair = {"f8_e4m3": "f8_e5m2", "f8_e5m2": "f8_e4m3"}
 
     def wrong(op, inputs, params):

@@ -1,10 +1,9 @@
-"""Block types taken apart: the codes, scales and minimums of each, put together in a wrong way.
+"""Split quantized blocks into codes, scales and minimums, and put these together wrongly.
 
     y = d s_g (q_j - z) - dmin m_g
 
-of a block with groups g of equal length. A type's bytes are read into these parts here a second time (from ggml's
-ggml-common.h), in plain arrays, so that any part can be another: signed or not, in another order, of another group,
-swapped, left out, shifted.
+for a block with groups g of equal length. This is a second reader of the bytes (after ggml's ggml-common.h), into
+plain arrays, so that a bug can change any one part: its sign, its order, its group, its value.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +16,14 @@ from refsd.numerics.tensor import StoredTensor
 
 
 class Parts(NamedTuple):
-    """Of n blocks of K elements in G groups; float64 or whole numbers.
+    """The parts of n blocks with K elements in G groups each; float64 or integers.
 
     d:    [n, 1], scale of the scales;  s: [n, G], scales
-    dmin: [n, 1];  m: [n, G], minimums; 0 where the type has none
-    low:  [n, K], the lower bits of the codes, and how many: bits
+    dmin: [n, 1], scale of the minimums, 0 where the type has none;  m: [n, G], minimums
+    low:  [n, K], the lower bits of the codes;  bits: how many
     high: [n, K], their upper bits, 0 where there are none
-    z:    what is taken from a code
-    table: code -> value, where codes are no numbers; () elsewhere
+    z:    subtracted from each code
+    table: code -> value, for types that look their codes up; else ()
     """
 
     d: np.ndarray
@@ -38,7 +37,7 @@ class Parts(NamedTuple):
     table: tuple[int, ...] = ()
 
     def values(self) -> np.ndarray:
-        """[n, K]"""
+        """Return the values, float64 [n, K]."""
         q = self.low.astype(np.int64) + (self.high.astype(np.int64) << self.bits)
         q = np.asarray(self.table)[q] if self.table else q - self.z
         per = q.shape[1] // self.s.shape[1]
@@ -54,30 +53,30 @@ def _half(b: np.ndarray, at: int) -> np.ndarray:
 
 
 def _nibbles(qs: np.ndarray, run: int) -> np.ndarray:
-    """Of each `run` bytes first the low, then the high nibbles. [n, bytes] -> [n, 2 bytes]"""
+    """Unpack `run` bytes at a time: first the low, then the high nibbles. [n, bytes] -> [n, 2 bytes]"""
     pairs = qs.reshape(len(qs), -1, 1, run)
     return np.concatenate([pairs & 15, pairs >> 4], axis=2).reshape(len(qs), -1)
 
 
 def _bits(field: np.ndarray, count: int) -> np.ndarray:
-    """Bit j of a whole number of `count` bits. [n, bytes] -> [n, count]"""
+    """Unpack the lowest `count` bits, least significant first. [n, bytes] -> [n, count]"""
     return np.unpackbits(field.copy(), axis=1, bitorder="little")[:, :count]
 
 
 def _simple(d, low, high: Any = 0, bits=4, z=0, minimum: Any = 0.0, table=()) -> Parts:
-    """A block that is one group."""
+    """Return the parts of blocks that have a single group."""
     one = np.ones((len(d), 1))
     return Parts(d, one, minimum + 0 * d, one, low, high + 0 * low, bits, z, table)
 
 
 def _two_bits(qs: np.ndarray) -> np.ndarray:
-    """Of each 32 bytes their bits 0 and 1, then 2 and 3, .... [n, 64] -> [n, 256]"""
+    """Unpack 32 bytes at a time: bits 0 and 1, then 2 and 3, and so on. [n, 64] -> [n, 256]"""
     parts = qs.reshape(len(qs), 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None] & 3
     return parts.reshape(len(qs), 256)
 
 
 def _six_bits(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scales and minimums of Q4_K and Q5_K. -> [n, 8] each"""
+    """Unpack the scales and minimums of Q4_K and Q5_K. -> [n, 8] each"""
     first, second, third = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     s = np.concatenate([first & 63, (third & 15) | (first >> 6 << 4)], axis=1)
     m = np.concatenate([second & 63, (third >> 4) | (second >> 6 << 4)], axis=1)
@@ -165,13 +164,13 @@ _READ: dict[str, Callable[[np.ndarray], Parts]] = {
 
 
 def parts_of(type: str, blocks: np.ndarray) -> Parts | None:
-    """The parts of blocks [n, bytes]; None of a type that is no scale times codes."""
+    """Split blocks [n, bytes] into parts; None for a type without a reader here."""
     read = _READ.get(type)
     return None if read is None else read(np.ascontiguousarray(blocks))
 
 
 def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensor's values with one part read otherwise; nothing for a type that has no parts here."""
+    """Yield (name, values) with one part of the blocks changed; nothing for a type without a reader here."""
     if tensor.type not in BLOCK_TYPES:
         return
     kind = BLOCK_TYPES[tensor.type]
@@ -280,7 +279,7 @@ def _swap_runs(x: np.ndarray, run: int) -> np.ndarray:
 
 
 def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
-    """The codes at other places, the scales where they are; and both."""
+    """Yield values with the codes permuted: alone, together with their scales, and only their lower bits."""
     q, K = p.low, p.low.shape[1]
     orders = {
         "reversed": np.arange(K)[::-1],
@@ -304,7 +303,7 @@ def _other_orders(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _later(p: Parts) -> Iterator[tuple[str, np.ndarray]]:
-    """What happens to the values: halves left out, roundings."""
+    """Yield values with parts of each block missing or repeated, or rounded to float16."""
     y = p.values()
     K = y.shape[1]
     for count in dict.fromkeys((K // 2, K // 4, 3 * K // 4, K - 32, K - 16)):

@@ -1,8 +1,8 @@
-"""What a wrong answer looks like beside the truth, where no known bug explains it.
+"""Describe how a wrong answer differs from the truth, where no known bug explains it.
 
-Each phrase is a statement about the numbers, true within an honest run's error: from the truth so changed the
-answer differs by no more than the verdict allows, and by less than half as much as from the truth itself.
-An error that looks like noise has no description.
+Each phrase states a change of the truth. It holds within an honest run's error: the truth so changed differs from
+the answer by no more than the verdict allows, and by at most half as much as the truth itself does.
+An error that looks like noise gets no description.
 """
 
 import numpy as np
@@ -67,7 +67,7 @@ def _rearranged(evidence: Evidence, channel: int) -> Arrangement | None:
 
 
 def _standing(evidence: Evidence, where: Places, inside: str, place: list[str]) -> str:
-    """What stands where the answer is wrong, which is the same everywhere."""
+    """Describe a place where all wrong elements hold the same content, `inside`."""
     if place and where.phrases and _constant(evidence.found[where.inside]):
         return f"{place[0]}, and all there is {inside}"
     if place:

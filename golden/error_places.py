@@ -1,4 +1,4 @@
-"""Where an error is: slices of each axis, a border, a tail of the flat data, and what stands there."""
+"""Find where an error is (slices of axes, a border, a tail of the flat data) and what the place contains."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,15 +7,15 @@ import numpy as np
 
 from refsd.golden.evidence import Evidence
 
-# A slice is wrong if its error is so many times what the honest run has in any slice, and right below half of that.
+# A slice is wrong above this multiple of the honest run's error in its worst slice, and right below half of that.
 _WRONG = 4.0
-# ... or where the smallest error of the wrong slices is so many times as large.
+# A slice is also right if the smallest error of the wrong slices is this many times as large.
 _APART = 16.0
 _BORDER = 3.0
 _BLOCKS = (8, 16, 32, 64, 128, 256)
 _LISTED = 4
 _RIGHT = 8
-# Numbers that memory is filled with where nobody wrote, as float32.
+# Fill patterns of memory that no code has written, as float32.
 _FILLS = {
     float(np.frombuffer(bytes.fromhex(pattern), ">f4")[0]): f"0x{pattern}"
     for pattern in ("CDCDCDCD", "DEADBEEF", "AAAAAAAA", "A5A5A5A5", "CCCCCCCC", "BAADF00D", "FEEEFEEE")
@@ -23,8 +23,9 @@ _FILLS = {
 
 
 class Places(NamedTuple):
-    """
-    phrases: "the last 5 of 77 along axis 1", one for each axis that the error does not fill
+    """Where an answer is wrong.
+
+    phrases: "the last 5 of 77 along axis 1", one for each axis on which only some indices are wrong
     box:     the wrong indices of each axis, for numpy.ix_
     """
 
@@ -37,7 +38,7 @@ class Places(NamedTuple):
 
 
 def places(evidence: Evidence, channel: int) -> Places:
-    """The smallest box of slices outside which the error is an honest run's."""
+    """Return the smallest box of slices outside which the error is no larger than an honest run's."""
     phrases, box = [], []
     shape = evidence.truth.shape
     for axis, n in enumerate(shape):
@@ -56,7 +57,7 @@ def places(evidence: Evidence, channel: int) -> Places:
 
 
 def border(evidence: Evidence, channel: int) -> str | None:
-    """ "a border of width 1 along axes 2 and 3", if the error is there and nowhere else."""
+    """Return "a border of width 1 along axes 2 and 3" if the error is there and nowhere else; otherwise None."""
     axes = _plane(evidence.truth.ndim, channel)
     if axes is None:
         return None
@@ -72,7 +73,7 @@ def border(evidence: Evidence, channel: int) -> str | None:
     inner = wrong[top : H - bottom, left : W - right]
     if not any(widths) or not inner.size or inner.any() or 2 * inner.size < wrong.size // 2:
         return None
-    # One side alone is a range of one axis, which `places` says.
+    # A single side is a range of one axis, which `places` reports.
     if sum(width > 0 for width in widths) < 2 or (top and bottom and not (left or right)):
         return None
     if (left and right and not (top or bottom)) or 2 * wrong.sum() < wrong.size - inner.size:
@@ -84,12 +85,12 @@ def border(evidence: Evidence, channel: int) -> str | None:
 
 
 def flat_tail(evidence: Evidence) -> str | None:
-    """ "the elements from 640 on of 924, counted flat", if the error begins there in the middle of a row."""
+    """Return "the elements from 640 on of 924, counted flat" if the error begins there, in mid-row."""
     wrong = evidence.wrong().ravel()
     if evidence.truth.ndim < 2 or not wrong.any():
         return None
     start, N, row = int(np.argmax(wrong)), wrong.size, evidence.truth[0].size
-    # So many right elements at the beginning of its row are no chance where most of those that follow are wrong.
+    # _RIGHT right elements at the row's start are no accident if most of the next ones are wrong.
     if start % row < _RIGHT or N - start < _RIGHT or wrong[start:].mean() < 0.75:
         return None
     multiple = _multiple(start)
@@ -97,7 +98,7 @@ def flat_tail(evidence: Evidence) -> str | None:
 
 
 def contents(evidence: Evidence, where: tuple[np.ndarray, ...]) -> str | None:
-    """ "zero", "NaN", "infinite", "constant 3.5", if every wrong element at `where` is so."""
+    """Return "zero", "NaN", "infinite" or "constant 3.5" if every wrong element at `where` is that; else None."""
     wrong = evidence.wrong()[where]
     found, truth = evidence.found[where][wrong], evidence.truth[where][wrong]
     if not found.size:
@@ -111,7 +112,7 @@ def contents(evidence: Evidence, where: tuple[np.ndarray, ...]) -> str | None:
         return None
     if not value:
         return "zero"
-    # One wrong number is no constant, nor is an offset of a truth that is one.
+    # A single number is no constant, nor are equal numbers where the truth is constant, too.
     varied = found.size > 1 and np.ptp(truth) > evidence.noise.of(np.abs(truth)).max()
     return _fill(value) or (f"constant {value:.6g}" if varied else None)
 
@@ -123,7 +124,7 @@ def axis_name(axis: int, channel: int, ndim: int) -> str:
 
 
 def index_set(chosen: np.ndarray, n: int, axis: str) -> str | None:
-    """Some of n indices of an axis in words; None if there are none that are short.
+    """Describe some of n indices of an axis in words; None if there is no short description.
 
     chosen: sorted; not all of them
     """
@@ -149,7 +150,7 @@ def index_set(chosen: np.ndarray, n: int, axis: str) -> str | None:
 
 
 def _wrong_slices(evidence: Evidence, axis: int) -> np.ndarray | None:
-    """The wrong slices of an axis; None where wrong and right ones are not clearly apart."""
+    """Return the wrong slices of an axis; None if wrong and right ones are not clearly apart."""
     others = tuple(a for a in range(evidence.truth.ndim) if a != axis)
     rms, worst = (np.sqrt(f(evidence.error, others)) for f in (_mean_square, _max_square))
     usual = max(float(np.sqrt(_mean_square(evidence.honest, others)).max()), 1.0)
@@ -169,7 +170,7 @@ def _max_square(z: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
 
 def _plane(ndim: int, channel: int) -> tuple[int, int] | None:
-    """The two axes of a picture."""
+    """Return the two axes of a picture; None if there are not exactly two."""
     axes = [a for a in range(ndim) if a != channel % ndim and (a > 0 or ndim < 4)]
     if ndim == 2:
         axes = [0, 1]
@@ -177,12 +178,12 @@ def _plane(ndim: int, channel: int) -> tuple[int, int] | None:
 
 
 def _leading(flags: np.ndarray) -> int:
-    """How many are true from the beginning on."""
+    """Count the True values at the beginning."""
     return int(flags.size if flags.all() else np.argmin(flags))
 
 
 def _tail_block(first: int, n: int) -> str:
-    """Of which blocks this tail is what is left over."""
+    """Name the block sizes that leave this tail over, or the multiple at which it starts."""
     blocks = [b for b in _BLOCKS if n % b and first == n - n % b and first]
     if blocks:
         return f", after the last whole block of {joined(blocks, 'or')}"
@@ -195,10 +196,10 @@ def _multiple(n: int) -> str:
 
 
 def _periodic(chosen: np.ndarray, n: int, axis: str) -> str | None:
-    """Every k-th index, or a run of each k."""
+    """Describe every k-th index, or one run of indices in every k; None if the indices are not periodic."""
     flags = np.zeros(n, bool)
     flags[chosen] = True
-    # A period shows at least three times.
+    # A period must occur at least three times.
     for period in range(2, n // 3 + 1):
         if not np.array_equal(flags[period:], flags[:-period]):
             continue
@@ -229,6 +230,6 @@ def _ordinal(n: int) -> str:
 
 
 def joined(items: Sequence[object], word: str) -> str:
-    """ "1, 2 and 3"."""
+    """Join the items: "1, 2 and 3"."""
     texts = [str(item) for item in items]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {word} {texts[-1]}"

@@ -19,28 +19,28 @@ from refsd.golden.metrics import INFINITE
 
 # How far from 1 the position may be.
 _AWAY = 0.25
-# For a lower precision: two honest runs of one precision part where they sum in another order. Measured between two
+# The same for a lower precision, in which honest runs differ where they sum in another order. Measured between two
 # float16 or bfloat16 runs of whole models: positions of 0.55 to 0.93.
 _AWAY_ROUNDED = 0.5
 # The effect must be this many times as large as the error with which its position is measured.
 _SIGNIFICANT = 8.0
-# One distance is clearly less than another at this share.
+# One distance is clearly less than another if it is at most this share of it.
 _CLEARLY = 0.5
 
-# Of fewer elements half of any error is explained by chance.
+# With fewer elements, chance explains half of any error.
 _ENOUGH = 32
-# A bug that explains no more than this share of the squared error is not worth a word.
+# Report a bug only if it explains more than this share of the squared error.
 _WORTH = 0.5
 
 Answer = Mapping[str, np.ndarray]
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The known bug that explains most of an error which no bug explains.
+    """The known bug that explains the most of an error which no bug explains.
 
     cause: its name
     times: the multiple of its effect that fits best
-    share: of the squared error that this multiple removes, 0..1
+    share: the share of the squared error that this multiple removes, 0..1
     """
 
     cause: str
@@ -49,7 +49,7 @@ class Nearest(msgspec.Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Rounded down: what is not named as the cause does not explain all."""
+        """Return the share in percent, rounded down and below 100, since no named cause explains everything."""
         return min(math.floor(100 * self.share), 99)
 
     @property
@@ -73,10 +73,10 @@ class Scene(NamedTuple):
     scale: Mapping[str, np.ndarray | float]
 
     def explained_by(self, suspect: Answer, precision: bool = False) -> bool:
-        """True if a bug explains the engine's answer.
+        """Return True if a bug explains the engine's answer.
 
         suspect:   the reference's answer with the bug, under the engine's numerics
-        precision: the bug is a lower precision
+        precision: whether the bug is a lower precision
         """
         if any(suspect[name].shape != y.shape for name, y in self.truth.items()):
             return False
@@ -91,12 +91,12 @@ class Scene(NamedTuple):
         )
 
     def distance(self, suspect: Answer) -> float:
-        """The RMS of the difference between the engine's answer and another."""
+        """Return the RMS of the difference between the engine's answer and another, in units of `scale`."""
         z = self._apart(self.found, suspect)
         return _norm(z) / math.sqrt(max(z.size, 1))
 
     def nearest(self, suspects: Mapping[str, Answer]) -> list[str]:
-        """The names of those suspects than which no other is clearly nearer, the nearest first.
+        """List the suspects within twice the smallest distance from the engine's answer, the nearest first.
 
         Distances below the honest run's distance from the truth count as equal.
         """
@@ -106,7 +106,7 @@ class Scene(NamedTuple):
         return sorted((name for name in apart if _CLEARLY * apart[name] <= least), key=apart.__getitem__)
 
     def share(self, suspect: Answer) -> tuple[float, float]:
-        """The best multiple of a bug's effect, and how much of the squared error it removes.
+        """Return the best multiple of a bug's effect, and the share of the squared error that it removes.
 
         suspect: the reference's answer with the bug, under the engine's numerics
         """
@@ -115,7 +115,7 @@ class Scene(NamedTuple):
         return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
 
     def nearest_cause(self, suspects: Mapping[str, Answer]) -> Nearest | None:
-        """The bug that explains most of an error that none explains; None if that is half or less."""
+        """Return the bug that removes the most of an error that none explains; None if that is half or less."""
         if sum(y.size for y in self.truth.values()) < _ENOUGH:
             return None
         if not all(np.isfinite(self.found[name]).all() for name in self.truth):
@@ -132,7 +132,7 @@ class Scene(NamedTuple):
         return Nearest(name, times, share)
 
     def _apart(self, one: Answer, other: Answer) -> np.ndarray:
-        """one - other in units of `scale`, all outputs in a row."""
+        """Return one - other in units of `scale`, all outputs concatenated."""
         return np.concatenate([_units(one[name], other[name], self.scale[name]).reshape(-1) for name in self.truth])
 
 

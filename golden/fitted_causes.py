@@ -1,7 +1,7 @@
-"""Causes that are fitted where an error is: a known bug in one place alone, memory that nobody wrote, a scale.
+"""Fit a cause to the place of an error: a known bug in that place alone, memory that no code wrote, wrong scales.
 
-A list of known bugs says what is wrong everywhere. Here the place comes from the error itself (error_places.py),
-and each bug is tried in that place alone, so that bug and place need not be listed together.
+The list of known bugs covers errors everywhere. Here the place comes from the error itself (error_places.py), and
+each bug is tried in that place alone, so that no list of bugs by place is needed.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from refsd.golden.error_places import Places, contents, joined, places
 from refsd.golden.evidence import Evidence
 
 _BLOCKS = (32, 16, 64, 128, 256)
-# Scales that differ by less are one: a gain.
+# Scales that vary by less than this share are one gain.
 _VARIED = 0.02
 _NEARLY_ALL = 0.8
 
@@ -20,7 +20,7 @@ _NEARLY_ALL = 0.8
 def fitted_causes(
     found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int, suspects: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """What explains an answer that no known bug explains everywhere, the likeliest first.
+    """List what explains an answer that no known bug explains everywhere, the likeliest first.
 
     found:    the engine's; truth: float64; honest: the reference under the engine's numerics; all of one shape
     suspects: known bug -> the answer with it, of the same shape
@@ -59,9 +59,9 @@ def fitted_causes(
 
 
 def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
-    """Whether the answer is no other computation, but none: not finite, or one number wherever it is wrong.
+    """Return True if the answer was not computed where it is wrong: it is not finite there, or one constant.
 
-    Of all of it, or of a box of slices. found, truth, honest, channel: as for `fitted_causes`
+    The wrong part is nearly all of it, or a box of slices. found, truth, honest, channel: as for `fitted_causes`
     """
     found, truth, honest = (np.atleast_1d(np.asarray(y, np.float64)) for y in (found, truth, honest))
     if not np.isfinite(found).all():
@@ -75,7 +75,7 @@ def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: in
 
 
 def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) -> list[str]:
-    """Bugs that give NaN or infinity at the same elements, and the engine's numbers elsewhere."""
+    """Name the bugs that give NaN or infinity at the same elements, and the engine's numbers elsewhere."""
     finite = np.isfinite(evidence.found)
     named = []
     for name, y in suspects.items():
@@ -85,7 +85,7 @@ def _not_finite_alike(evidence: Evidence, suspects: Mapping[str, np.ndarray]) ->
 
 
 def _overflow(evidence: Evidence) -> list[str]:
-    """Infinite, with the truth's sign, exactly where the truth is largest."""
+    """Report an overflow if found is infinite, with the truth's sign, exactly where the truth is largest."""
     found, truth = evidence.found, evidence.truth
     infinite, size = np.isinf(found), np.abs(truth)
     if np.isnan(found).any() or (np.sign(found) != np.sign(truth))[infinite].any():
@@ -97,13 +97,13 @@ def _overflow(evidence: Evidence) -> list[str]:
 
 
 def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:
-    """Whether the numbers there are those of y, or, rounded to float16, nearly so."""
+    """Return True if the numbers at `where` are those of y to within 2**-9 of their size, 4 float16 roundings."""
     size = np.maximum(np.abs(y[where]), np.sqrt(np.mean(y[where] ** 2)))
     return bool((np.abs(evidence.found[where] - y[where]) <= 2.0**-9 * size).all())
 
 
 def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarray]) -> list[str]:
-    """Bugs that leave no more than honest rounding in the only place that is wrong, the nearest first."""
+    """Name the bugs that leave no more than honest rounding in the only wrong place, the nearest first."""
     part = evidence.part(where.inside)
     distances = {}
     for name, y in suspects.items():
@@ -114,7 +114,7 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
 
 
 def _block_of_scales(part: Evidence) -> int | None:
-    """The length of blocks along the last axis each of which is the truth times a number of its own."""
+    """Return the length of blocks along the last axis that are each the truth times their own number; else None."""
     n = part.truth.shape[-1]
     for block in _BLOCKS:
         if n % block or part.truth.size < 2 * block:

@@ -1,7 +1,7 @@
-"""Constants fitted to a wrong answer: the eps, scale, period, slope, factor or offset that explains it best.
+"""Fit constants to a wrong answer: the eps, scale, period, slope, factor or offset that explains it best.
 
-No list of wrong constants is complete. Each number of an operation is a knob: turned until the answer is nearest to
-the engine's, and then named, with the usual constant next to it where that explains the answer as well.
+No list of wrong constants is complete. So each number of an operation is a knob: search for the value with which
+the answer comes nearest to the engine's, and report it, and the usual constants near it.
 """
 
 import math
@@ -19,21 +19,22 @@ from refsd.numerics.tensor import stored
 
 _SAMPLE = 4096
 _ROUNDS = 40
-# Usual constants within so many decades are tried.
+# Try the usual constants within this many decades of the best value.
 _NEAR = 0.1
 _NOTHING = 1e-6
 _FLAT = 1e-4
-# The best value leaves no more than this share of the error.
+# The best value must leave less than this share of the error.
 _CLEARLY = 0.3
 
 
 class Knob(NamedTuple):
-    """
+    """A number of an operation that an engine may have wrong.
+
     phrase: what is wrong, with {} for the value
     own:    its right value
     turned: value -> the operation's answer
-    grid:   where the search begins
-    usual:  value -> what it is called: constants that engines are likely to have there
+    grid:   values at which the search starts
+    usual:  value -> its name: constants that engines are likely to have there
     """
 
     phrase: str
@@ -44,7 +45,7 @@ class Knob(NamedTuple):
 
 
 def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """For each knob the answers at usual values near the best, and at the best itself, the most usual first.
+    """Yield (phrase, answer) of each knob: at up to three usual values near the best, then at the best itself.
 
     params: complete; found: the engine's answer, finite
     """
@@ -65,14 +66,14 @@ def fitted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> 
 
 
 def _told_apart(value: float, own: float) -> str:
-    """As many digits as tell a value from the right one: 1.0003."""
+    """Format a value with enough digits to differ from the right one: 1.0003."""
     apart = abs(value - own) / max(abs(own), abs(value))
     digits = 4 if apart > _NEAR else 4 - math.floor(math.log10(max(apart, 1e-12)))
     return f"{value:.{digits}g}"
 
 
 def _apart(value: float, best: float) -> float:
-    """How far two numbers of one sign are apart, in decades; of 0 and what is nearly that, nothing."""
+    """Return how far two numbers of one sign are apart, in decades; 0 for value 0 and a best value near 0."""
     if value == 0:
         return 0.0 if abs(best) < _NOTHING else math.inf
     return abs(math.log10(value / best)) if value * best > 0 else math.inf
@@ -116,7 +117,7 @@ def _knobs(op: Operation, inputs: Inputs, params: Params) -> Iterator[Knob]:
 
 
 def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | None:
-    """The number that a parameter stands for; None where it is none."""
+    """Return the number that a parameter stands for; None if it is no float."""
     if value is None and name == "scale" and "q" in inputs:
         return inputs["q"].shape[-1] ** -0.5
     if value is None and name == "alpha":
@@ -125,7 +126,7 @@ def _own(op: Operation, inputs: Inputs, name: str, value: object) -> float | Non
 
 
 def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
-    """Axis -> its length, of every axis that has a letter."""
+    """Return letter -> length, for every axis longer than 1 that has a letter."""
     sizes: dict[str, int] = {}
     for name, tensor in inputs.items():
         for letter, n in zip(letters(op, name, len(tensor.shape)), tensor.shape, strict=True):
@@ -135,7 +136,7 @@ def _sizes(op: Operation, inputs: Inputs) -> dict[str, int]:
 
 
 def _roots(sizes: dict[str, int]) -> dict[float, str]:
-    """1/sqrt(H D) and the like: of one axis, and of two."""
+    """Return the powers of one axis's length, or of the product of two, such as 1/sqrt(H D), with their names."""
     called: dict[float, str] = {}
     for count in (1, 2):
         for chosen in combinations(sizes, count):
@@ -175,14 +176,14 @@ def _factors(sizes: dict[str, int]) -> dict[float, str]:
 
 
 def _around(own: float) -> np.ndarray:
-    """A decade-wise grid about a constant; of 0 a linear one."""
+    """Return a logarithmic grid about a constant; about 0 a linear one."""
     if own == 0:
         return np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     return np.concatenate([[-abs(own), 0.0], abs(own) * np.logspace(-8, 8, 33)])
 
 
 def _best(knob: Knob, found: np.ndarray) -> float | None:
-    """The value whose answer is nearest to what was found, by golden section between the grid's neighbours."""
+    """Find by golden section the value whose answer is nearest to `found`; None if none is clearly better."""
     rng = np.random.default_rng(3)
     at = np.arange(found.size) if found.size <= _SAMPLE else rng.integers(0, found.size, _SAMPLE)
     wanted = found.ravel()[at].astype(np.float64)
@@ -203,7 +204,7 @@ def _best(knob: Knob, found: np.ndarray) -> float | None:
     i = int(np.argmin(errors))
     own = error(knob.own)
     around = errors[max(i - 1, 0) : i + 2]
-    # A knob that nothing depends on is not what is wrong.
+    # Skip a knob on which the answer does not depend.
     if not math.isfinite(errors[i]) or max(around) - min(around) < _FLAT * own:
         return None
     low, high = float(grid[max(i - 1, 0)]), float(grid[min(i + 1, len(grid) - 1)])

@@ -1,8 +1,8 @@
-"""A function of the reference with one thing in it changed: what an engine may get wrong in any formula.
+"""Change one expression of a reference function at a time, as an engine may get it wrong.
 
-A bug is a mechanism at a place. The place is an expression of a function that the reference runs; the mechanisms
-are few: another variable, a term dropped or of the other sign, another function, an index off by one, a statement
-left out. None is listed by hand: they are made from the function's text.
+A bug is a kind of mistake at a place. The place is an expression of a function that the reference runs; the kinds
+are few: another variable, a term dropped or with the other sign, another function, an index off by one, a statement
+left out. All are made from the function's source; none is listed by hand.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-# Calls without which only their argument is left, and functions that are taken for one another.
+# Function -> functions that may be called in its place.
 _ALIKE = {
     "log": ("log10", "log2", "log1p"),
     "exp": ("expm1", "exp2"),
@@ -52,7 +52,7 @@ _OPERATORS: dict[type, tuple[type, ...]] = {
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
 _COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
-# A formula is quoted up to so many characters.
+# Quote at most this many characters of a formula.
 _QUOTED = 90
 _LEAST_FIRST = ("variable", "argument", "term", "index", "function", "sign", "constant", "condition", "statement")
 
@@ -60,10 +60,11 @@ _Site = tuple[Any, str, int | None]
 
 
 class Variant(NamedTuple):
-    """
-    phrase: what is changed, in the formula's own words
+    """A function with one change.
+
+    phrase: the change, quoting the formula
     kind:   of _LEAST_FIRST
-    code:   of the function with it
+    code:   of the changed function
     """
 
     phrase: str
@@ -76,9 +77,9 @@ class Variant(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number in a function's text, or a parameter's default.
+    """A number in a function's source, or a parameter's default.
 
-    phrase: where it stands
+    phrase: where it is
     """
 
     phrase: str
@@ -88,9 +89,9 @@ class Number(NamedTuple):
 
 
 class Text:
-    """The text of one function, with its expressions.
+    """The source of one function, with its expressions.
 
-    Raises LookupError where the function has none.
+    Raises LookupError where the function has no source, uses super() or has a while loop.
     """
 
     def __init__(self, function: FunctionType):
@@ -109,7 +110,7 @@ class Text:
         yield from self._without_statements()
 
     def numbers(self) -> Iterator[Number]:
-        """Those that may be constants of a formula, and the defaults of parameters."""
+        """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
         for site, node, statement in self._sites():
             if _is_number(node) and site[1] != "slice" and not _is_axis(site):
                 yield Number(f"{self.name}, in {_quoted(statement)}", float(node.value), site)
@@ -119,12 +120,12 @@ class Text:
                 yield Number(f"{self.name}, {argument.name}", float(argument.default), None, i)
 
     def with_number(self, number: Number, value: float) -> CodeType | None:
-        """The code with another number there; None where it cannot be compiled."""
+        """Return the code with another number in this place; None if it does not compile."""
         assert number.site is not None
         return self._compiled(number.site, ast.Constant(value))
 
     def _sites(self) -> Iterator[tuple[_Site, Any, ast.AST]]:
-        """Every expression, the slot that it stands in, and its statement."""
+        """Yield every expression: the slot that holds it, its node, and its statement."""
 
         def walk(parent: ast.AST, statement: ast.AST) -> Iterator[tuple[_Site, Any, ast.AST]]:
             for field, value in ast.iter_fields(parent):
@@ -144,7 +145,7 @@ class Text:
         yield from walk(self._node, self._node)
 
     def _names(self, node: ast.AST) -> tuple[str, ...]:
-        """Other variables of the function, if this is one."""
+        """Return the function's other variables, if the node is one of its variables."""
         if not isinstance(node, ast.Name):
             return ()
         own = self.function.__code__
@@ -218,7 +219,7 @@ def _node_of(function: FunctionType) -> Any:
 
 
 def _name_of(function: FunctionType, node: ast.AST) -> str:
-    """The function's; of a lambda that of what it is given to."""
+    """Return the function's name; for a lambda the name of the argument or variable that it is assigned to."""
     if not isinstance(node, ast.Lambda):
         return function.__qualname__.replace("<locals>.", "").lstrip("_")
     for parent in ast.walk(_module(function.__code__.co_filename)):
@@ -230,7 +231,7 @@ def _name_of(function: FunctionType, node: ast.AST) -> str:
 
 
 def _code(node: Any, right: CodeType) -> CodeType | None:
-    """The function's code object, with the right one's free variables."""
+    """Compile a function's node with the free variables of `right`; None if they differ."""
     if isinstance(node, ast.Lambda):
         bare = ast.Lambda(_without_defaults(node.args), node.body)
         inside: list[ast.stmt] = [ast.Return(bare)]
@@ -272,7 +273,7 @@ def _without_defaults(arguments: ast.arguments) -> ast.arguments:
 
 
 def _quoted(node: ast.AST) -> str:
-    """Of a statement with a body its first line."""
+    """Return a node's source, shortened; of a statement with a body only the first line."""
     if isinstance(node, ast.FunctionDef | ast.Lambda):
         return ""
     text = ast.unparse(node).partition("\n")[0]
@@ -299,7 +300,7 @@ def _is_axis(site: _Site) -> bool:
 
 
 def _changes(node: Any, others: tuple[str, ...]) -> Iterator[tuple[str, ast.AST, str]]:
-    """The kind of mechanism, what stands in an expression's place, and words for it where there are better ones."""
+    """Yield each change: its kind, the node that replaces the expression, and its own wording or ""."""
     if isinstance(node, ast.Name):
         yield from (("variable", ast.Name(name, ast.Load()), "") for name in others)
     elif isinstance(node, ast.BinOp):

@@ -1,8 +1,8 @@
-"""Wrong answers made from an operation's declaration alone: its inputs with their axes, its parameters, its kind.
+"""Make wrong answers from an operation's declaration alone: its inputs with their axes, its parameters, its kind.
 
-A page lists the bugs that engines are known to have had. These are the others that its declaration allows, one at a
-time: an input changed, or taken for another; an axis read otherwise, filled up or cut; a parameter changed; another
-operation in this one's place. They are tried where no listed bug explains an answer.
+A page lists the known bugs of engines. This module makes other bugs, one at a time, where no listed bug explains an
+answer: an input changed or taken for another, an axis permuted, padded or cut, a parameter changed, another
+operation in place of this one.
 """
 
 import re
@@ -21,9 +21,9 @@ from refsd.numerics.tensor import StoredTensor, stored
 Named = Iterator[tuple[str, np.ndarray]]
 
 _BLOCKS = (8, 16, 32, 64, 128, 256)
-# An input beyond this many elements is changed as a whole only, not axis by axis.
+# Change a larger input only as a whole, not axis by axis.
 _LARGE = 1 << 20
-# They give what they are given.
+# These only copy values: do not try them in place of another operation.
 _EXPANDS = ("dequantize", "embedding")
 _WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} left out: zeros": np.zeros_like,
@@ -37,9 +37,9 @@ _WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, Operation]) -> Named:
-    """Every wrong answer that the declaration gives, of the right answer's shape, in float32.
+    """Yield (name, answer) for every bug that the declaration allows: float32, of the right answer's shape.
 
-    params: complete; others: the operations by name, one of which may be in this one's place
+    params: complete; others: the operations by name, to be tried in place of this one
     """
     right = answer(op, inputs, params)
     for name, make in _all(op, inputs, params, others, right):
@@ -47,7 +47,7 @@ def generated(op: Operation, inputs: Inputs, params: Params, others: dict[str, O
             with np.errstate(all="ignore"):
                 y = make()
         except (BadInput, ValueError, IndexError, ZeroDivisionError, OverflowError):
-            continue  # what the operation does not take is no answer
+            continue  # the operation rejects this change
         if y is not None and y.shape == right.shape and not np.array_equal(y, right):
             yield name, y
 
@@ -62,7 +62,7 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
 
 
 def letters(op: Operation, name: str, ndim: int) -> list[str]:
-    """The axes of an input as its page calls them: "H" of [N, C, H, W]; "" where it gives them no single letter."""
+    """Return the page's names of an input's axes: "H" of [N, C, H, W]; "" for an axis without a single name."""
     declared = next((shape for key, shape in op.inputs.items() if key.rstrip("?") == name), "")
     found = re.search(r"\[([^\]]*)\]", declared)
     parts = [part.strip() for part in found[1].split(",")] if found else []
@@ -105,7 +105,7 @@ def _tensor(x: np.ndarray, like: StoredTensor) -> StoredTensor:
 
 
 def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, Callable]]:
-    """Changes of the order in which an input's numbers are read."""
+    """Yield changes of the order in which an input is read along its axes."""
     for axis, n in enumerate(x.shape):
         if n < 2:
             continue
@@ -182,14 +182,14 @@ def _halves(half: int) -> np.ndarray:
 
 
 def _reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
-    """The flat data taken for a tensor whose two axes stand the other way round."""
+    """Read the flat data as a tensor with the two axes swapped."""
     shape = [*x.shape]
     shape[one], shape[other] = shape[other], shape[one]
     return np.ascontiguousarray(x).reshape(shape).swapaxes(one, other)
 
 
 def _restored(x: np.ndarray, one: int, other: int) -> np.ndarray:
-    """The tensor written with two axes the other way round, and read in the right shape."""
+    """Store the tensor with the two axes swapped, and read it in the right shape."""
     return np.ascontiguousarray(x.swapaxes(one, other)).reshape(x.shape)
 
 
@@ -212,7 +212,7 @@ def _exchanged(op, inputs, params):
 
 
 def _parts_of_last(n: int) -> dict[str, np.ndarray]:
-    """Which channels are in some part of them."""
+    """Return masks of parts of n channels, by name."""
     i = np.arange(n)
     parts = {"the first half": i < n // 2, "the second half": i >= n // 2}
     return parts | {"the even channels": i % 2 == 0, "the odd channels": i % 2 == 1}
@@ -227,9 +227,9 @@ def _mixed(op, inputs, params, to: str, of: str, chosen: np.ndarray):
 
 
 def _lengths(op, inputs, params):
-    """An axis that the output does not have, filled up with zeros, or cut: in all inputs that have it."""
+    """Pad with zeros, or cut, an axis that the output does not have, in all inputs that have it."""
     out = re.findall(r"[A-Z]\w*", op.output)
-    # An axis that is a part of another's length, or that numbers point into, keeps its own.
+    # Skip an axis that is part of another's length, and operations with integer inputs, which point into an axis.
     out += [
         letter
         for shape in op.inputs.values()
@@ -271,7 +271,7 @@ def _joined(where: list[tuple[str, int]]) -> str:
 
 
 def _compound(shape: str) -> list[str]:
-    """The axes of a declared shape that are more than a letter: "C/groups"."""
+    """Return the axes of a declared shape that are not a single name: "C/groups"."""
     found = re.search(r"\[([^\]]*)\]", shape)
     parts = [part.strip() for part in found[1].split(",")] if found else []
     return [part for part in parts if not re.fullmatch(r"[A-Z]\w*", part)]
@@ -305,10 +305,10 @@ def _parameters(op, inputs, params, shape):
 
 
 def _fitted(op, inputs, params, shape) -> np.ndarray | None:
-    """The answer with other parameters, in the right answer's shape.
+    """Return the answer with other parameters, in the right answer's shape.
 
-    An engine has allocated that shape: what would be beyond it is cut off; where the answer would be smaller, the
-    engine reads zeros beyond the picture.
+    The engine has allocated that shape: a larger answer is cut off; for a smaller one the engine reads zeros beyond
+    the picture.
     """
     y = answer(op, inputs, params)
     if y.ndim != len(shape):
@@ -323,7 +323,7 @@ def _fitted(op, inputs, params, shape) -> np.ndarray | None:
 
 
 def _cut(op, inputs, params, shape) -> np.ndarray | None:
-    """The same of an engine that leaves zeros where its own answer ends."""
+    """Return the answer with other parameters, with zeros where it is smaller than the right answer."""
     y = answer(op, inputs, params)
     if y.ndim != len(shape) or y.shape == shape:
         return None
@@ -347,7 +347,7 @@ def _left_out(op, inputs, params, right):
 
 
 def _other_operations(op, inputs, params, others):
-    """Operations that take the same inputs, or some of them, in the same shapes: another function of them."""
+    """Yield the answers of operations that take the same inputs, or some of them, in the same shapes."""
     for other in others.values():
         declared = {name.rstrip("?"): shape for name, shape in op.inputs.items()}
         shapes = {name.rstrip("?"): shape for name, shape in other.inputs.items()}

@@ -1,4 +1,4 @@
-"""Right numbers at wrong places: axes exchanged, and slices of an axis that are other slices of the truth."""
+"""Find right numbers in wrong places: axes exchanged, and slices of an axis that are other slices of the truth."""
 
 from collections.abc import Iterator
 from itertools import permutations
@@ -9,21 +9,22 @@ import numpy as np
 from refsd.golden.error_places import axis_name, index_set
 from refsd.golden.evidence import Evidence
 
-# Slices are told apart by so many sums with random signs, if they are so long, and there are no more of them.
+# Match slices by _SUMS sums with random signs, if each has at least _LONG elements and there are at most _MOST.
 _SUMS = 4
 _LONG = 8
 _MOST = 8192
 _NEAREST = 32
-# Smaller arrays have an arrangement for every error.
+# In a smaller array some arrangement fits any error.
 _LEAST = 8
 _LISTED = 6
 _STEPS = 65
 
 
 class Arrangement(NamedTuple):
-    """
-    phrase: how found is the truth rearranged
-    source: found's elements as flat indices into the truth, of found's shape; -1 where found is something else
+    """A rearrangement of the truth that gives found.
+
+    phrase: in words
+    source: flat indices into the truth, of found's shape; -1 where found is something else
     """
 
     phrase: str
@@ -31,7 +32,7 @@ class Arrangement(NamedTuple):
 
 
 def stored_in_another_order(evidence: Evidence, channel: int) -> Arrangement | None:
-    """Axes exchanged: the truth transposed, or its flat data read with the axes in another order."""
+    """Find exchanged axes: the truth transposed, or its flat data read with the axes in another order."""
     shape = evidence.truth.shape
     if evidence.truth.size < _LEAST or sum(n > 1 for n in shape) < 2:
         return None
@@ -41,8 +42,8 @@ def stored_in_another_order(evidence: Evidence, channel: int) -> Arrangement | N
         turned = tuple(shape[a] for a in order)
         for read in (False, True):
             at = np.unravel_index(evidence.sample, shape if read else turned)
-            # Not turned back: flat, found is truth.transpose(order). Read so: the truth's flat data are taken for
-            # a tensor of the turned shape, whose axes are then put in their places.
+            # read is False: found's flat data is truth.transpose(order). read is True: the truth's flat data is
+            # taken for a tensor of the turned shape, and its axes are then transposed back.
             source = (
                 np.ravel_multi_index([at[a] for a in order], turned)
                 if read
@@ -66,7 +67,7 @@ def stored_in_another_order(evidence: Evidence, channel: int) -> Arrangement | N
 
 
 def rearranged(evidence: Evidence, axis: int, channel: int) -> Arrangement | None:
-    """Slices along one axis that are other slices of the truth."""
+    """Find slices along one axis that are other slices of the truth."""
     n = evidence.truth.shape[axis]
     if n < 2 or evidence.truth.size < _LEAST:
         return None
@@ -86,7 +87,7 @@ def rearranged(evidence: Evidence, axis: int, channel: int) -> Arrangement | Non
 
 
 def _orders(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every order of the axes but their own, two exchanged first."""
+    """Yield every order of the axes except their own, exchanges of two first."""
     axes = range(len(shape))
     yield from sorted(
         (p for p in permutations(axes) if p != tuple(axes)), key=lambda p: sum(a != b for a, b in enumerate(p))
@@ -105,7 +106,7 @@ def _order_phrase(order: tuple[int, ...], shape: tuple[int, ...], read: bool, ch
 
 
 def _usual(n: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Arrangements of n slices that have a name, with the slice that each place holds; -1: something else."""
+    """Yield named arrangements of n slices, with the slice that each place holds; -1: something else."""
     i = np.arange(n)
     yield "reversed", i[::-1]
     if n % 2 == 0 and n > 2:
@@ -131,12 +132,12 @@ def _usual(n: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _verified(evidence: Evidence, axis: int, g: np.ndarray) -> np.ndarray | None:
-    """The flat sources, if the truth's slices g are found's slices, but for those where g is -1."""
+    """Return flat sources if found's slices are the truth's slices g, except where g is -1; else None."""
     shape = evidence.truth.shape
     stride = int(np.prod(shape[axis + 1 :], dtype=np.int64))
     n = shape[axis]
     known = np.flatnonzero(g >= 0)
-    # What is something else is little, or it is not the truth rearranged.
+    # With too many slices that are something else, found is not the truth rearranged.
     if known.size < n - max(n // 4, 1) or 2 * known.size < n:
         return None
     at = evidence.sample // stride % n
@@ -169,7 +170,7 @@ def _distinct(values: np.ndarray) -> int:
 
 
 def _matched(evidence: Evidence, axis: int) -> np.ndarray | None:
-    """For each slice of found the truth's slice that it is, its own if it may be; -1 if none is."""
+    """Match each slice of found to a slice of the truth, its own if possible; -1 if none matches."""
     n = evidence.truth.shape[axis]
     size = evidence.truth.size // n
     if size < _LONG or n > _MOST:
@@ -190,7 +191,7 @@ def _matched(evidence: Evidence, axis: int) -> np.ndarray | None:
 
 
 def _phrase(g: np.ndarray, name: str) -> str | None:
-    """The sources of an axis's slices in words; a source of -1 may be any."""
+    """Describe the sources of an axis's slices in words; a source of -1 may be any."""
     n, i = g.size, np.arange(g.size)
     known, moved = g >= 0, (g >= 0) & (g != i)
     but = ""
@@ -231,7 +232,7 @@ def _phrase(g: np.ndarray, name: str) -> str | None:
 
 
 def _chunk(g: np.ndarray) -> int:
-    """The largest chunks that are moved as wholes."""
+    """Return the size of the largest chunks that move as wholes."""
     n = g.size
     for size in range(n // 2, 1, -1):
         if n % size == 0:

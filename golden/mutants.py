@@ -1,6 +1,6 @@
-"""A case put to every known bug of its kind.
+"""Judge the answers of every known bug to a case: mutation testing of the cases.
 
-A case that no mutant fails has nothing to say, and a mutant that no case fails is a bug that gets through.
+A case that no mutant fails tests nothing, and a mutant that no case fails is a bug that gets through.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from refsd.numerics.profiles import FLOAT32, FLOAT64
 
 
 class Trial(NamedTuple):
-    """A case put to a mutant. killed: the verdict was "fail"."""
+    """A mutant's answer to a case, judged. killed: the verdict was "fail"."""
 
     case: Case
     mutant: str
@@ -28,7 +28,7 @@ class Trial(NamedTuple):
 
 
 def try_all(kind: Judge, case: Case, mutants: Sequence[Mutant] | None = None) -> list[Trial]:
-    """Put a case to every mutant, or to some, judged as an engine that declares float32."""
+    """Judge the answers of every mutant, or of some, to a case, as of an engine that declares float32."""
     inputs = case.realize()
     truth, honest = (kind.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
     standard = Standard(case, inputs, truth, honest, FLOAT32)
@@ -43,7 +43,7 @@ def try_all(kind: Judge, case: Case, mutants: Sequence[Mutant] | None = None) ->
 
 
 def kill_table(trials: list[Trial]) -> str:
-    """Markdown: for each mutant, how many of the cases that it applies to fail it."""
+    """Return a Markdown table: for each mutant, how many of the cases that it applies to fail it."""
     lines = ["| operation | mutant | cases that fail it | of |", "|---|---|---|---|"]
     rows: dict[tuple[str, str], list[bool]] = {}
     for trial in trials:

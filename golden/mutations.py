@@ -1,4 +1,4 @@
-"""What known bugs are made of: changes of parameters, of inputs, of outputs, or another operation's answer."""
+"""The parts of known bugs: changes of parameters, of inputs, of outputs, or another operation's answer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ from refsd.numerics.tensor import stored
 
 
 def answer(op: Operation, inputs: Inputs, params: Params) -> np.ndarray:
-    """y in float32, as the honest engine that a bug is built into would give it."""
+    """Compute y in float32, as the honest engine that contains a bug would."""
     return op.answer(Arithmetic(FLOAT32), inputs, params)
 
 
 def other_params(**changes: Callable[[Any], Any]) -> Wrong:
-    """Parameters replaced by functions of themselves."""
+    """Replace parameters by functions of themselves."""
 
     def wrong(op, inputs, params):
         return answer(op, inputs, {k: changes[k](v) if k in changes else v for k, v in params.items()})
@@ -26,7 +26,7 @@ def other_params(**changes: Callable[[Any], Any]) -> Wrong:
 
 
 def other_input(name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Wrong:
-    """One input's values replaced; a block type becomes the float32 that it holds."""
+    """Replace one input's values; a block type becomes the float32 values that it holds."""
 
     def wrong(op, inputs, params):
         if name not in inputs:
@@ -49,7 +49,7 @@ def without(name: str) -> Wrong:
 
 
 def other_run(run: Callable[[Arithmetic, Inputs, Params], np.ndarray], **more: Any) -> Wrong:
-    """Another operation's answer; more: parameters that it has besides."""
+    """Return another operation's answer. more: parameters that only it has"""
     return lambda op, inputs, params: run(Arithmetic(FLOAT32), inputs, {**more, **params})
 
 

@@ -1,4 +1,4 @@
-"""Values that an engine may take for an operation's parameter by mistake."""
+"""Values that an engine may use for an operation's parameter by mistake."""
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -8,7 +8,7 @@ import numpy as np
 
 from refsd.golden.operation import Inputs
 
-# Kernels do not check what they are given: of a parameter only those values are tried that fit the inputs.
+# Kernels do not check their parameters, so try only values that fit the inputs.
 _FITS: dict[str, Callable[[Any, Any, Inputs], bool]] = {
     "padding": lambda value, own, inputs: min(np.ravel(value)) >= 0,
     "stride": lambda value, own, inputs: min(np.ravel(value)) > 0,
@@ -30,7 +30,7 @@ def plain(value: Any) -> str:
 
 
 def other_values(value: Any) -> Iterator[Any]:
-    """Values that may stand for a parameter by mistake; continuous ones are fitted (fitted_constants.py)."""
+    """Yield values that may replace a parameter by mistake; a float is fitted instead (fitted_constants.py)."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Matrix products and RoPE step by step, one step at a time another; see steps.py."""
+"""Matrix products and RoPE computed step by step, with one step at a time changed; see steps.py."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,7 +39,7 @@ def linear_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Na
 
 
 def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.ndarray:
-    """x weight^T, `run` products at a time, the sum in `dtype`; whole: each product in it, the sum in float64"""
+    """Return x weight^T, adding `run` products at a time in `dtype`; whole: round each to it, sum in float64."""
     wide = np.float64 if whole else dtype
     y = np.zeros((len(x), len(weight)), wide) + np.asarray(start).astype(wide)
     for k in range(0, x.shape[1], run):
@@ -68,7 +68,7 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         return np.concatenate([y, rest], axis=-1)
 
     def full(angle, halves=halves):
-        """Angles of every channel, beside x and its partner."""
+        """Rotate with an angle for every channel, given each channel's partner."""
         one, two = np.split(turned, 2, axis=-1)
         pairs = np.stack([-turned[..., 1::2], turned[..., ::2]], axis=-1).reshape(turned.shape)
         partner = np.concatenate([-two, one], axis=-1) if halves else pairs

@@ -1,6 +1,6 @@
-"""Which functions the reference runs; and a search with some of them changed, in a process of its own.
+"""Find the functions that the reference runs; search with some of them changed, in a process of its own.
 
-A changed formula may do anything: write over what others read, or never end. So the search is a fork, of little
+A changed function may do anything: overwrite shared data, or never end. So the search runs in a fork with little
 memory and CPU, and only text comes back.
 """
 
@@ -27,11 +27,11 @@ _BYTES = 1 << 30
 
 
 class TooLong(Exception):
-    """A changed run has used its time."""
+    """A run of changed code has used up its CPU time."""
 
 
 def executed(run: Callable[[], Any], known: Callable[[str], bool]) -> list[FunctionType]:
-    """The functions that a run calls, in the order of their first calls.
+    """Return the functions that a run calls, in the order of their first calls.
 
     known: a module's name -> whether its functions count
     """
@@ -56,7 +56,7 @@ def executed(run: Callable[[], Any], known: Callable[[str], bool]) -> list[Funct
 
 @contextlib.contextmanager
 def swapped(function: FunctionType, code: CodeType | None, defaults: tuple | None = None) -> Iterator[None]:
-    """The function with other code or defaults; for use inside `apart`."""
+    """Give the function other code or defaults within the block; for use inside `apart`."""
     right = function.__code__, function.__defaults__
     try:
         if code is not None:
@@ -70,7 +70,7 @@ def swapped(function: FunctionType, code: CodeType | None, defaults: tuple | Non
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raises TooLong after so much CPU; for use inside `apart`."""
+    """Raise TooLong in the block after this much CPU time; for use inside `apart`."""
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
@@ -79,15 +79,15 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def apart(work: Callable[[], Iterator[list]], seconds: float) -> list[list]:
-    """What `work` yields, in a process of its own, until it ends or has used so much CPU.
+    """Return what `work` yields in a forked process, until it ends or has used this much CPU time.
 
-    work: yields lists that JSON can hold. Where processes cannot be forked nothing comes back.
+    work: yields lists that JSON can hold. Where processes cannot be forked, the result is empty.
     """
     if not hasattr(os, "fork") or resource is None:
         return []
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does not use
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the child does not use
         child = os.fork()
     if not child:
         os.close(reader)
@@ -134,7 +134,7 @@ def _limits(seconds: float) -> None:
 
 
 def _read(reader: int, seconds: float) -> bytes:
-    """Until the other end is closed, or for so long."""
+    """Read until the other end is closed, or for this many seconds."""
     until, text = time.monotonic() + seconds, b""
     while (left := until - time.monotonic()) > 0:
         if not select.select([reader], [], [], left)[0]:

@@ -1,4 +1,4 @@
-"""How one sequence of whole numbers, such as a prompt's tokens, differs from another, in words."""
+"""Describe how one sequence of integers, such as a prompt's tokens, differs from another."""
 
 import difflib
 
@@ -8,7 +8,7 @@ _LISTED = 4
 
 
 def sequence_difference(found: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
-    """The difference of rows of ids in a phrase; None where there is none, or no short one.
+    """Describe the difference of two arrays of ids in a phrase; None if they are equal, or not two-dimensional.
 
     found, truth: [rows, length]; unit: what one number is, "token"
     """
@@ -56,7 +56,7 @@ def _of_rows(found: np.ndarray, truth: np.ndarray, unit: str, rows: np.ndarray) 
 
 
 def _content(ids: list[int]) -> list[int]:
-    """Without the padding: what the last id repeats."""
+    """Return the ids without the padding: the last id's repetitions."""
     end = len(ids)
     while end and ids[end - 1] == ids[-1]:
         end -= 1

@@ -1,6 +1,6 @@
-"""What all failing cases of an operation share, and no passing case has: "C / groups % 4 != 0".
+"""Find what all failing cases of an operation have and no passing case has: "C / groups % 4 != 0".
 
-The simplest trait that tells them apart: a parameter, a type, a dimension of 1, a remainder, a ratio, a size.
+Report the simplest trait: a parameter, a type, a dimension of 1, a remainder, a ratio, a size.
 """
 
 import re
@@ -14,7 +14,7 @@ from refsd.golden.case import Case
 from refsd.golden.conform import Result
 from refsd.golden.operations import OPERATIONS
 
-# With fewer cases something is always shared.
+# With fewer cases there is always some shared trait.
 _FAILING, _PASSING = 2, 3
 _LARGEST = 256
 _SAID = 2
@@ -22,17 +22,18 @@ _SHOWN = 5
 _ABSENT = object()
 _ARGUMENT = "argument "
 
-# "C", and "C/groups"; a sum is no name.
+# "C" and "C/groups", but no sum.
 _LETTERS = re.compile(r"[A-Za-z]\w*(/\w+)?")
 _SIDES = {"H": "W", "R": "S", "P": "Q"}
-# Parameters that divide dimensions, and which.
+# Parameters that divide dimensions -> the dimensions.
 _COUNTS = {"groups": "CK", "num_groups": "C"}
 
 
 class Trait(NamedTuple):
-    """
+    """A property of a case.
+
     cost: the simplest trait costs least
-    text: that follows "have"
+    text: the words that follow "have"
     """
 
     cost: int
@@ -40,12 +41,12 @@ class Trait(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What can be said of one case.
+    """The properties of one case from which traits are made.
 
     labels:  "type of weight" -> "q8_0": types, data sets, parameters, arguments that may be absent
-    numbers: "C" -> 320: dimensions by the letters of the operation's page, and whole parameters
+    numbers: "C" -> 320: dimensions by the letters of the operation's page, and integer parameters
     ratios:  "C / groups" -> 40
-    sides:   "H" and "W" of one argument, and whether they differ
+    sides:   "H != W" -> whether the two sides of an argument differ
     """
 
     labels: dict[str, Any]
@@ -55,7 +56,7 @@ class Features(NamedTuple):
 
 
 def shared_traits(results: Iterable[Result], cases: Mapping[str, Case]) -> list[str]:
-    """A line for each engine and operation whose failing cases share a trait.
+    """Return a line for each engine and operation whose failing cases share a trait.
 
     cases: by name; results of other cases are left out
     """
@@ -76,7 +77,7 @@ def shared_traits(results: Iterable[Result], cases: Mapping[str, Case]) -> list[
 
 
 def shared(failing: Sequence[Features], passing: Sequence[Features]) -> list[Trait]:
-    """The simplest traits of all failing cases and no passing case, two at most; empty for too few cases."""
+    """Return the simplest traits of all failing cases and no passing case, two at most; empty for too few cases."""
     if len(failing) < _FAILING or len(passing) < _PASSING:
         return []
     traits = sorted(_traits(failing, passing), key=lambda trait: trait.cost)
@@ -84,7 +85,7 @@ def shared(failing: Sequence[Features], passing: Sequence[Features]) -> list[Tra
 
 
 def features(case: Case, numerics: str = "") -> Features:
-    """numerics: that the engine declares for the case"""
+    """Return the features of a case. numerics: those that the engine declares for it"""
     page = OPERATIONS.get(case.op)
     params = {**(page.params if page else {}), **case.params}
     labels: dict[str, Any] = {"numerics": numerics}
@@ -117,7 +118,7 @@ def features(case: Case, numerics: str = "") -> Features:
 
 
 def _letters(op: str, argument: str, rank: int) -> list[str]:
-    """The names of an argument's axes: as the page gives them, else "x axis 0"."""
+    """Return the names of an argument's axes: as the page gives them, else "x axis 0"."""
     inputs = OPERATIONS[op].inputs if op in OPERATIONS else {}
     declared = inputs.get(argument, inputs.get(f"{argument}?", ""))
     match = re.fullmatch(r"\[(.*)\]", declared)
@@ -132,7 +133,7 @@ def _letters(op: str, argument: str, rank: int) -> list[str]:
 
 
 def _opposite(letters: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """Dimensions of two arguments that stand at the same axis under two letters: H of q and G of k."""
+    """Yield dimensions of two arguments that have two letters for the same axis: H of q and G of k."""
     seen = set()
     for one, other in pairwise(letters):
         for a, b in zip(letters[one], letters[other], strict=False):
@@ -142,7 +143,7 @@ def _opposite(letters: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _legend(op: str, have: str) -> str:
-    """Where a letter of the trait stands: " (q is [B, L, H, D])"."""
+    """Return the shapes that explain the letters of a trait, as "(q is [B, L, H, D])"."""
     inputs = OPERATIONS[op].inputs if op in OPERATIONS else {}
     letters = set(re.findall(r"\b[A-Z]\b", have))
     shown = []
@@ -158,7 +159,7 @@ def _traits(failing: Sequence[Features], passing: Sequence[Features]) -> Iterato
     first = failing[0]
     for key, value in first.labels.items():
         if all(f.labels.get(key, _ABSENT) == value for f in failing):
-            # What no passing case has is an argument, which is a label of its own.
+            # A key that no passing case has belongs to an optional argument, which has a label of its own.
             if all(p.labels.get(key, value) != value for p in passing) and any(key in p.labels for p in passing):
                 yield Trait(0, _of_label(key, value))
         elif len({p.labels.get(key, _ABSENT) for p in passing}) == 1:
@@ -189,7 +190,7 @@ def _of_label(key: str, value: Any) -> str:
 
 
 def _of_numbers(key: str, failing: list[Any], passing: list[Any], cost: int) -> Iterator[Trait]:
-    """Traits of one number of each case."""
+    """Yield the traits of one number, given its values in failing and in passing cases."""
     low, high = min(failing), max(failing)
     if low == high and low not in passing:
         yield Trait(cost if low == 1 or "/" in key or key in _COUNTS else cost + 1, f"{key} = {low}")
@@ -219,7 +220,7 @@ def _of_numbers(key: str, failing: list[Any], passing: list[Any], cost: int) -> 
 
 
 def _remainders(key: str, word: str, divisors: list[int]) -> str:
-    """ "C % 4 != 0"; powers of two before others, for blocks are such."""
+    """Format "C % 4 != 0", preferring powers of two, since blocks have such sizes."""
     powers = [m for m in divisors if m & (m - 1) == 0]
     m, *rest = powers or divisors[:_SHOWN]
     like = f" (as well as % {', '.join(map(str, rest))})" if rest else ""

@@ -1,4 +1,4 @@
-"""The truth under one formula: a multiple, an offset, a sign, a lost sign, a limit, a coarser type."""
+"""Find one formula that turns the truth into the answer: a multiple, an offset, a sign, a limit, a coarser type."""
 
 import math
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ import numpy as np
 from refsd.golden.error_places import axis_name
 from refsd.golden.evidence import Evidence
 
-# A factor or offset is this many standard errors from 1 or 0.
+# A factor or offset must be this many standard errors from 1 or 0.
 _SIGNIFICANT = 8.0
-# ... where its effect on each element is less than the rounding, if errors may go together.
+# The same where its effect on each element is less than the rounding, and errors may be correlated.
 _SUBTLE = 4.0
-# So many elements for each number that is fitted.
+# Least elements for each number that is fitted.
 _EACH = 8
 _LEAST = 16
 # The coarsest first.
@@ -28,9 +28,10 @@ _LIMITS = {float(ml_dtypes.finfo(dtype).max): name for name, dtype in _TYPES.ite
 
 
 class Relation(NamedTuple):
-    """
-    phrase:    how found follows from the truth
-    predicted: what found should then be
+    """How an answer follows from the truth.
+
+    phrase:    in words
+    predicted: the answer that the relation gives
     """
 
     phrase: str
@@ -38,7 +39,7 @@ class Relation(NamedTuple):
 
 
 def formula(evidence: Evidence, channel: int) -> Relation | None:
-    """y = 0, y = |truth|, y = a truth, y = truth + b, y = a truth + b."""
+    """Try y = 0, y = |truth|, y = a truth, y = truth + b, y = a truth + b."""
     truth, found = evidence.truth, evidence.found
     if truth.size < _LEAST:
         return None
@@ -53,7 +54,7 @@ def formula(evidence: Evidence, channel: int) -> Relation | None:
 
 
 def formula_of_each(evidence: Evidence, channel: int) -> Relation | None:
-    """y = a truth, y = truth + b, y = a truth + b, with other numbers for each index of an axis."""
+    """Try y = a truth, y = truth + b, y = a truth + b, with separate numbers for each index of an axis."""
     truth, found, weight = evidence.truth, evidence.found, _weight(evidence)
     for axis in sorted(range(truth.ndim), key=lambda axis: axis != channel % truth.ndim):
         n = truth.shape[axis]
@@ -71,12 +72,12 @@ def _weight(evidence: Evidence) -> np.ndarray:
 
 
 def limited(evidence: Evidence) -> Relation | None:
-    """The truth cut off at the largest number of a type, or infinite beyond it."""
+    """Try the truth cut off at found's largest number, or infinite beyond the largest number of a type."""
     size = np.abs(evidence.found)
     largest = float(size.max()) if evidence.finite else math.inf
     for limit in (largest,) if evidence.finite else _LIMITS:
         beyond = np.abs(evidence.truth) > limit
-        # An error may put one number on top; what is cut off are several, on the limit itself.
+        # Any error may make one number the largest; a cut-off leaves several, exactly on the limit.
         if not limit or beyond.sum() < (1 if limit in _LIMITS else 4):
             continue
         cut = np.clip(evidence.truth, -limit, limit)
@@ -92,7 +93,7 @@ def limited(evidence: Evidence) -> Relation | None:
 
 
 def coarser(evidence: Evidence) -> Relation | None:
-    """All values are numbers of a smaller type, which the honest run's are not."""
+    """Find a smaller type that holds all values of found, but not those of the honest run."""
     found, truth, honest = evidence.found, evidence.truth, evidence.run
     if found.size < 2 * _LEAST or not evidence.finite:
         return None
@@ -116,12 +117,12 @@ def coarser(evidence: Evidence) -> Relation | None:
 
 
 def _blocks_of_32(evidence: Evidence) -> Relation | None:
-    """32 neighbours are whole multiples of a 127th of the largest."""
+    """Detect Q8_0's rounding: any 32 neighbours are integer multiples of a 127th of the largest."""
     if evidence.truth.shape[-1] % 32 or evidence.truth.size < 256:
         return None
 
     def apart(y: np.ndarray) -> float:
-        """RMS distance from the nearest multiples; 0.29 by chance."""
+        """Return the RMS distance from the nearest multiples; 0.29 by chance."""
         rows = y.reshape(-1, 32)
         d = np.abs(rows).max(axis=1, keepdims=True) / 127
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -140,13 +141,13 @@ def _blocks_of_32(evidence: Evidence) -> Relation | None:
 
 
 def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray, axis: int | None) -> Iterator[Relation]:
-    """The best factor, offset, and both, where they are clearly not 1 and 0; axis: for each of its indices."""
+    """Fit a factor, an offset, and both; yield those clearly not 1 and 0. axis: fit for each of its indices"""
     others = tuple(a for a in range(truth.ndim) if a != axis)
 
     def total(x: np.ndarray) -> np.ndarray:
         return x.sum(axis=others, keepdims=True)
 
-    # Columns in units of the noise, the found less the truth: then the factor is 1 + a.
+    # Fit found - truth in units of the noise: then the factor is 1 + a.
     t, one, e = truth * weight, weight, (found - truth) * weight
     tt, t1, ones, te, e1 = total(t * t), total(t * one), total(one * one), total(t * e), total(one * e)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -160,7 +161,7 @@ def _formulas(truth: np.ndarray, found: np.ndarray, weight: np.ndarray, axis: in
         known = det > 1e-9 * tt * ones
         a = np.where(known, (te * ones - e1 * t1) / det, 0.0)
         b = np.where(known, (e1 * tt - te * t1) / det, e1 / ones)
-        # A factor that adds nothing to the offsets says that the truth has gone from the answer.
+        # A factor 1 + a that is not clearly apart from 0 would mean that the answer does not depend on the truth.
         counts = _sure(a * np.sqrt(det / ones)) and _sure((1 + a) * np.sqrt(det / ones))
         if counts and _sure(b * np.sqrt(det / tt)):
             yield Relation(_both(1 + a, b), truth + a * truth + b)
@@ -171,7 +172,7 @@ def _sure(standard_errors: np.ndarray) -> bool:
 
 
 def _subtle(evidence: Evidence, weight: np.ndarray, channel: int) -> Relation | None:
-    """A factor or an offset that the rounding of each element hides, and all of them together show."""
+    """Find a factor or an offset below the rounding of each element, which all of them together show."""
     truth, N = evidence.truth, evidence.truth.size
     groups = min(truth.shape[channel], N // truth.shape[channel])
     for column, phrase, effect in (
@@ -183,7 +184,7 @@ def _subtle(evidence: Evidence, weight: np.ndarray, channel: int) -> Relation | 
         k, usual = (
             float(np.sum(x * (y - truth) * weight)) / size if size else 0.0 for y in (evidence.found, evidence.run)
         )
-        # Errors may go together; there are as many independent ones as rows or channels, whichever are fewer.
+        # Errors may be correlated: count as many independent ones as rows or channels, whichever are fewer.
         sure = abs(k) * math.sqrt(size * groups / N) >= _SUBTLE and abs(k) >= _SUBTLE * abs(usual)
         if sure and evidence.is_noise(effect(k)):
             return Relation(phrase(np.asarray(k + (phrase is _factor))), effect(k))
@@ -191,7 +192,7 @@ def _subtle(evidence: Evidence, weight: np.ndarray, channel: int) -> Relation | 
 
 
 def _signs(truth: np.ndarray) -> Iterator[Relation]:
-    """Formulas without numbers."""
+    """Yield formulas without numbers."""
     yield Relation("y = 0", np.zeros_like(truth))
     if (truth < 0).any():
         yield Relation("y = |truth|", np.abs(truth))
@@ -201,13 +202,13 @@ def _signs(truth: np.ndarray) -> Iterator[Relation]:
 
 
 def _factor(a: np.ndarray) -> str:
-    """ "y = 0.5 truth"; of several factors the range."""
+    """Format "y = 0.5 truth", or the range of several factors."""
     low, high = float(a.min()), float(a.max())
     if a.size > 1:
         return f"y = a truth, a from {low:.4g} to {high:.4g}"
     if abs(low + 1) < 1e-3:
         return "y = -truth"
-    # As many digits as tell it from 1.
+    # Enough digits to differ from 1.
     digits = 4 if abs(low - 1) > 0.1 else 4 - math.floor(math.log10(max(abs(low - 1), 1e-12)))
     return f"y = {low:.{digits}g} truth"
 

@@ -1,4 +1,4 @@
-"""A number solved for, so that the reference with it gives what an engine gave."""
+"""Solve for the number with which the reference gives an engine's answer."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 _STEPS = 8
-# The first step must explain this share of the error, as a cosine, or the number is not the one.
+# The least cosine between the error and the first step's effect: below it another number is wrong.
 _ALONG = 0.5
 _DELTA = 1e-5
 _KNOWN = {
@@ -32,7 +32,7 @@ _KNOWN = {
 
 
 def solved(value: float, error_of: Callable[[float], np.ndarray | None]) -> float | None:
-    """The number near which the error is least, by Newton's method; None where the number hardly moves it.
+    """Find by Newton's method the number near `value` with the least error; None if it hardly changes the error.
 
     error_of: a number -> found less the answer with it, flat, in units of the bound; None where there is no answer
     """
@@ -53,7 +53,7 @@ def solved(value: float, error_of: Callable[[float], np.ndarray | None]) -> floa
         if step == 0 and abs(along) < _ALONG * math.sqrt(size) * length:
             return None
         change = along / size
-        for _ in range(6):  # a shorter step where the whole one leaves more
+        for _ in range(6):  # halve the step if it makes the error larger
             tried = error_of(best + change)
             if tried is not None and np.isfinite(tried).all() and np.linalg.norm(tried) < length:
                 break
@@ -67,7 +67,7 @@ def solved(value: float, error_of: Callable[[float], np.ndarray | None]) -> floa
 
 
 def shown(value: float) -> str:
-    """As many digits as it takes; with its name, if it is a known one."""
+    """Format a number with as few digits as needed, and its name, if it is a known one."""
     for known, name in _KNOWN.items():
         if abs(abs(value) - known) <= 2e-5 * known:
             return f"{value:.6g} ({name})"
@@ -79,13 +79,13 @@ def shown(value: float) -> str:
 
 
 def is_plain(value: float) -> bool:
-    """Whether it is a number that somebody writes down: few digits, a simple fraction, or one with a name."""
+    """Return True for a number that somebody would write down: few digits, a simple fraction, or a known one."""
     short = abs(float(f"{value:.3g}") - value) <= 2e-5 * abs(value)
     fraction = any(abs(value * n - round(value * n)) <= 2e-5 * abs(value * n) for n in range(1, 13))
     return short or fraction or "(" in shown(value)
 
 
 def digits(value: float) -> int:
-    """Of the number as it is shown; one with a name counts as of two."""
+    """Count the significant digits of a number as it is shown; a known one counts as two."""
     text = shown(value)
     return 2 if "(" in text else len(text.partition("e")[0].replace(".", "").replace("-", "").strip("0")) or 1

@@ -1,8 +1,8 @@
-"""Norms and attention written a second time, step by step, so that one step at a time can be another.
+"""Norms and attention written a second time, step by step, so that a bug can replace one step at a time.
 
-A declaration says nothing of what happens inside an operation. What follows is each of these two families as the
-steps that its equation has; a bug is one step replaced: another mean, another sum of squares, eps elsewhere, a
-softmax along another axis, scores rounded early.
+A declaration says nothing of what happens inside an operation. Here each of these two families has the steps of its
+equation; a bug is one step replaced: another mean, another sum of squares, eps elsewhere, a softmax along another
+axis, scores rounded early.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Step = Callable[..., np.ndarray]
 
 
 def stepwise(op: Operation, inputs: Inputs, params: Params) -> Named:
-    """The answers with one step replaced; nothing of an operation of another family. params: complete"""
+    """Yield the answers with one step replaced; nothing for an operation of another family. params: complete"""
     values = {name: tensor.values().astype(np.float64) for name, tensor in inputs.items()}
     family = _FAMILIES.get(op.name)
     if family is None:
@@ -32,7 +32,7 @@ def stepwise(op: Operation, inputs: Inputs, params: Params) -> Named:
 
 
 def bordered(op: Operation, inputs: Inputs, params: Params) -> Named:
-    """A picture's border filled otherwise than with zeros. params: complete"""
+    """Yield the answers with a picture's border filled with something other than zeros. params: complete"""
     x = inputs["x"].values() if "x" in inputs else np.zeros(0)
     padding = params.get("padding")
     if x.ndim != 4 or not isinstance(padding, tuple) or len(padding) != 4 or not any(padding) or op.name == "pad":
@@ -66,7 +66,7 @@ def _next_rows(x: np.ndarray, left: int, right: int) -> np.ndarray:
 
 # --- norms -------------------------------------------------------------------------------------------------------
 
-# x is [rows, n]; a row is what is normalised.
+# x is [rows, n]; each row is normalised.
 
 
 def _mean(x, own):
@@ -74,7 +74,7 @@ def _mean(x, own):
 
 
 def _padded(length: Callable[[int], int]) -> Step:
-    """(0 - mean)^2 of the lanes behind the last number counted."""
+    """Return a variance that includes (0 - mean)^2 of the zeros that pad a row to this length."""
 
     def variance(x, m):
         more = length(x.shape[1]) - x.shape[1]
@@ -127,7 +127,7 @@ _VARIANCES: dict[str, Step] = {
     ),
 }
 
-# variance, eps -> what is divided by; "inside" is the right one of norms, the larger of both that of L2.
+# variance, eps -> the divisor. Norms add eps inside the root; l2_norm takes the larger of root and eps.
 _DIVISORS: dict[str, Step] = {
     "eps is added outside the root": lambda v, eps: np.sqrt(v) + eps,
     "eps is added inside the root": lambda v, eps: np.sqrt(v + eps),
@@ -166,7 +166,7 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
 
     for label, step in _MEANS.items():
         yield label, made(mean=step)
-        # One pass gives both: what is wrong with the mean of squares then is the mean's.
+        # As one pass computes both, the variance has the wrong mean, too.
     for label, step in _VARIANCES.items():
         yield label, made(variance=step)
     for (a, mean), (b, variance) in zip(list(_MEANS.items())[:2], list(_VARIANCES.items())[:2], strict=True):
@@ -245,7 +245,7 @@ def _unnormalised(s):
 
 
 def _sums_in(dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """q . k, product after product added up in a small type."""
+    """Return a function that computes q . k, adding the products one by one in a small type."""
 
     def scores(q, k):
         q, k = (t.astype(dtype) for t in (q, k))

@@ -1,6 +1,6 @@
-"""Bugs that no page lists, tried on one call of an operation: its steps, blocks, constants, declaration.
+"""Try bugs that no page lists on one call of an operation: in its blocks, steps, constants, declaration.
 
-They come after the listed bugs, which have better names, and before what is read off the error alone.
+They come after the listed bugs, which have better names, and before causes that are fitted to the error alone.
 """
 
 import time
@@ -17,7 +17,7 @@ from refsd.golden.operations import OPERATIONS
 from refsd.golden.steps import bordered, stepwise
 from refsd.numerics.tensor import stored
 
-# Seconds of CPU for one call, and bytes of answers that are kept to be tried in one place alone.
+# Seconds of CPU for one call; bytes of answers to keep for fitted_causes.py, which tries them in one place alone.
 BUDGET = 6.0
 KEPT = 200_000_000
 
@@ -25,11 +25,11 @@ Named = Iterator[tuple[str, np.ndarray]]
 
 
 def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, gap: bool = False) -> Named:
-    """Wrong answers in float32, of the right answer's shape, the likeliest first, until the time is over.
+    """Yield (name, wrong answer in float32, of the right shape), the likeliest first, until the time is over.
 
     params: complete
-    found:  the engine's answer, of that shape
-    gap:    it is zeros or no numbers where it is wrong: only blocks that are read otherwise may say why
+    found:  the engine's answer, of the right shape
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks
     """
     end = time.process_time() + BUDGET
     computed = (
@@ -47,7 +47,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 
 
 def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
-    """Inputs of a block type, with one part of the blocks read otherwise."""
+    """Yield the answers with one part of the blocks of an input changed."""
     for name, tensor in inputs.items():
         for phrase, values in wrong_values(tensor):
             yield phrase, answer(op, {**inputs, name: stored(values)}, params)
@@ -56,9 +56,9 @@ def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
 def explaining(
     candidates: Named, explains: Callable[[np.ndarray], bool], tried: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Those that explain an answer; the others join `tried` while there is room.
+    """Return the candidates that explain an answer; add the others to `tried`, up to KEPT bytes in all.
 
-    explains: a candidate's answer in float64 -> whether it does
+    explains: a candidate's answer in float64 -> whether it explains the engine's
     """
     suspects: dict[str, np.ndarray] = {}
     room = KEPT - sum(y.nbytes for y in tried.values())

@@ -1,16 +1,16 @@
-"""Words of messages: a number with its noun, and the known name that was probably meant."""
+"""The wording of messages: a number with its noun, and the known name that was probably meant."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def counted(n: int, noun: str) -> str:
-    """counted(1, "engine") -> "1 engine"; counted(7, "answer") -> "7 answers"."""
+    """Return a number with its noun: counted(1, "engine") -> "1 engine"; counted(7, "answer") -> "7 answers"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """' (did you mean "conv2d"?)' for a name that is like a known one, else ""."""
+    """Return ' (did you mean "conv2d"?)' for a name that is like a known one, else nothing."""
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f' (did you mean "{names[near[0]]}"?)' if near else ""
