@@ -1,1 +1,1 @@
-"""The oracle: cases, recipes, numerics, bounds, verdicts and engines. It knows no model."""
+"""The oracle: cases, recipes, bounds, verdicts and the engine protocol. It imports no model."""

@@ -1,4 +1,4 @@
-"""The scales of random blocks: where a block type keeps them, and how they get an exponent."""
+"""Set the scales of random blocks: where each block type keeps them, and how they get an exponent."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import numpy as np
 
 
 class ScaleField(NamedTuple):
-    """A scale of a block.
+    """A scale in a block.
 
     offset: its first byte
     shift:  its exponent relative to the recipe's
-    kind:   what it is: a key of KINDS
+    kind:   its format, a key of KINDS
     """
 
     offset: int
@@ -20,10 +20,11 @@ class ScaleField(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """
+    """A format of scales.
+
     bias:        of the exponent field
-    least, most: the field, below 1 where subnormals are made
-    write:       blocks, offset, field: keeps what is random besides the exponent
+    least, most: range of the exponent field; below 1 the scale is a subnormal number
+    write:       (blocks, offset, field) replaces the exponent field and keeps the other random bits
     """
 
     bias: int
@@ -46,7 +47,7 @@ def _write_f16(blocks: np.ndarray, at: int, field: int) -> None:
 
 
 def _write_pieces(blocks: np.ndarray, at: int, field: int) -> None:
-    """A float16 in the upper nibbles of bytes at + 1, at + 3, at + 5 and at + 7, lowest first."""
+    """Write a float16 to the upper nibbles of bytes at + 1, at + 3, at + 5 and at + 7, lowest first."""
     upper = blocks[:, at + 1 : at + 8 : 2]
     parts = (upper >> 4).astype(np.uint16)
     bits = _bounded(parts[:, 0] | parts[:, 1] << 4 | parts[:, 2] << 8 | parts[:, 3] << 12, field)
@@ -55,7 +56,7 @@ def _write_pieces(blocks: np.ndarray, at: int, field: int) -> None:
 
 
 def _write_e8m0(blocks: np.ndarray, at: int, field: int) -> None:
-    """An exponent alone: the field, or one less, by the random byte's lowest bit."""
+    """Write a scale that is an exponent alone: the field, or one less if the random byte's lowest bit is set."""
     blocks[:, at] = field - (blocks[:, at] & 1)
 
 
@@ -70,7 +71,7 @@ KINDS = {
     "ue4m3": Kind(7, 1, 14, _write_ue4m3),
 }
 
-# The shifts make the standard deviation that of "bell", within a factor of sqrt(2).
+# With these shifts the values have the standard deviation of "bell", within a factor of sqrt(2).
 SCALE_FIELDS: dict[str, tuple[ScaleField, ...]] = {
     "q4_0": (ScaleField(0, 12),),
     "q4_1": (ScaleField(0, 11), ScaleField(2, 14)),
@@ -101,7 +102,7 @@ SCALE_FIELDS: dict[str, tuple[ScaleField, ...]] = {
 
 
 def scales_fit(type: str, exponent: int) -> bool:
-    """Whether a recipe's exponent leaves every scale of the type a number."""
+    """Return True if every scale of the type can hold a recipe's exponent."""
     kinds = ((KINDS[field.kind], exponent + field.shift) for field in SCALE_FIELDS[type])
     return all(kind.least <= kind.bias + shifted <= kind.most for kind, shifted in kinds)
 

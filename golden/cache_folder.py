@@ -1,4 +1,4 @@
-"""Where refsd keeps what the next run would have to make again."""
+"""Locate the folder of results that the next run of refsd can reuse."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from refsd.numerics.errors import BadInput
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of this name in $REFSD_CACHE, else in the user's cache. It need not exist.
+    """Return the folder of this name in $REFSD_CACHE, else in the user's cache. It need not exist.
 
     Raises BadInput where the user has no home folder.
     """

@@ -1,4 +1,4 @@
-"""A Case: one question that can be put to any engine, small enough to send by mail."""
+"""A Case: an operation or model, its inputs as recipes, and its parameters, for any engine to compute."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class ModelRecipe(msgspec.Struct, frozen=True):
     family: "sd15"
     type:   storage type of the large matrices: "f32", "f16", "q8_0", ...
     tiny:   a small configuration of the same architecture
-    quiet:  weights are smaller by so many powers of two, but for norms and modulations: then eps counts in norms
+    quiet:  divides weights, except of norms and modulations, by 2**quiet, so that the norms' eps matters
     """
 
     family: str
@@ -24,11 +24,12 @@ class ModelRecipe(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """
+    """One question to an engine.
+
     name:   unique, with slashes: "conv2d/f16/n2-c33-k64-h17-w20"
     op:     an operation of operations/ ("conv2d"), "model/<component>" ("model/unet"), "trajectory", or "picture"
     inputs: argument name -> recipe; realised under the key "<case name>/<argument name>"
-    params: what is not a tensor (stride, eps, ...)
+    params: arguments that are not tensors (stride, eps, ...)
     model:  for "model/..." and "picture": the weights
     """
 
@@ -39,5 +40,5 @@ class Case(msgspec.Struct, frozen=True):
     model: ModelRecipe | None = None
 
     def realize(self) -> dict[str, StoredTensor]:
-        """Every input, made from its recipe."""
+        """Return every input, made from its recipe."""
         return {arg: realize(recipe, f"{self.name}/{arg}") for arg, recipe in self.inputs.items()}

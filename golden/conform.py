@@ -1,4 +1,4 @@
-"""Conformance: every case, put to every engine, judged against the truth."""
+"""Run every case on every engine and judge the answers against the truth."""
 
 import datetime
 import fnmatch
@@ -23,7 +23,7 @@ from refsd.numerics.deviations import Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT64, Numerics
 
-# Of so many wrong taps the metrics are kept.
+# Keep the metrics of at most this many wrong taps.
 _TAPS = 20
 
 
@@ -31,10 +31,10 @@ RIGHT, WRONG, UNSEEN = "right", "wrong", "unseen"
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One tap on the way to an answer that does not pass.
+    """One tap of an answer that does not pass.
 
-    state: "right" or "wrong" by what the engine did since the tap before, whatever it inherited; "unseen" where the
-           honest run itself is too far from the truth to judge by
+    state: "right" or "wrong", by what the engine computed since the tap before, without inherited errors; "unseen"
+           where the honest run itself is too far from the truth to judge by
     """
 
     name: str
@@ -43,19 +43,20 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """
+    """The verdict on one engine's answer to one case.
+
     status:     of verdict.py: pass, fail, deviates, waived, refused, error
-    margin:     above 1 it fails; criterion: which gave it
+    margin:     the error as a multiple of what is allowed: above 1 it fails; criterion: which one gave it
     reason:     one line; empty for a pass
     place:      the first tap or output that is wrong
     causes:     known bugs with which the reference agrees with the engine, the likeliest first
-    looks:      phrases on what the answer looks like, where no bug explains it
+    looks:      phrases that describe the answer, where no bug explains it
     nearest:    the known bug that comes nearest, where none explains it
     deviations: those that explain the engine's answer
-    outputs:    the metrics, from which the verdict can be given again
-    way:        every tap that the engine showed, in the order of computation, where one is wrong
-    taps:       metrics of the wrong ones, the first of them
-    seconds:    that the engine took
+    outputs:    the metrics, from which the verdict can be computed again
+    way:        every tap that the engine gave, in the order of computation, where one is wrong
+    taps:       metrics of the first wrong taps
+    seconds:    the time that the engine took
     kept:       the folder with the answer, the truth and the honest run; empty if they are not kept
     """
 
@@ -95,14 +96,14 @@ Pair = tuple[str, str]
 
 
 class Baseline(msgspec.Struct, frozen=True):
-    """An earlier report, whose failures are known.
+    """An earlier report to compare with, whose failures are known.
 
     file:     its name
-    new:      what fails now and did not fail, or was not there, in the baseline
-    known:    what fails in both
-    fixed:    what failed there and conforms now
-    unseen:   what failed there and is not judged now
-    shortage: engines that ran too few cases, and did not there, a line each
+    new:      fails now, and passed or was missing in the baseline
+    known:    fails in both
+    fixed:    failed in the baseline and conforms now
+    unseen:   failed in the baseline and is not judged now
+    shortage: engines that ran too few cases now, but not in the baseline, a line each
     """
 
     file: str
@@ -114,19 +115,20 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """
+    """The results of one run.
+
     refsd:    version
     engines:  name -> version
     missing:  engines that cannot be judged
     results:  one for each engine and case
     shortage: engines that ran fewer cases than they must, a line each
-    shared:   what failing cases have and passing ones have not, a line each
-    partial:  how much was judged of a run that was interrupted; empty for a whole one
-    baseline: the report that this one is held against
+    shared:   traits that failing cases have and passing ones lack, a line each
+    partial:  how much of an interrupted run was judged; empty for a complete run
+    baseline: the comparison with an earlier report
     notes:    what is left out of the report, a line each
     date:     the day of the run, as 2026-11-23
-    devices:  engine -> what it computed on
-    profile:  of the corpus, to which the engines are held: "2026.11/sd15"; "" for none
+    devices:  engine -> the device that it computed on
+    profile:  of the corpus, which the engines must meet: "2026.11/sd15"; "" for none
     """
 
     refsd: str
@@ -144,7 +146,7 @@ class Report(msgspec.Struct):
 
     @property
     def conforms(self) -> bool:
-        """Beside a baseline, only what is new counts."""
+        """Return True if a complete run has no failure and no shortage; with a baseline only new ones count."""
         if self.partial:
             return False
         if self.baseline is not None:
@@ -156,7 +158,7 @@ class Report(msgspec.Struct):
 
 
 class Answered(NamedTuple):
-    """What an engine answered to a case, and how it was measured; of an answer that could be measured."""
+    """An engine's answer to a case, and its measurements."""
 
     engine: str
     standard: Standard
@@ -166,15 +168,16 @@ class Answered(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """
+    """How to run and judge cases.
+
     judges:   the kinds of case
-    truths:   the stored answer of a case
-    waivers:  and the day on which they are looked at
+    truths:   case -> its stored answer
+    waivers:  accepted failures; today: the day on which these must be valid
     measured: called with every measured answer
-    keep:     called where such an answer does not conform -> the result
-    wanted:   engine, case -> whether this answer is asked for
-    taps:     a glob: the taps that are judged; models of full size are asked for theirs only where it is not "*"
-    explains: whether the cause of a failure is sought
+    keep:     called with a result that does not conform and its answer -> the result to report
+    wanted:   engine, case -> whether to run this pair
+    taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
+    explains: whether to search for the cause of a failure
     """
 
     judges: Judges
@@ -196,7 +199,7 @@ def run(
 ) -> list[Result]:
     """Judge every engine on every case, case by case, so that engines share the honest runs.
 
-    Of an engine that answers all in one process, the first case that it answered is asked again at the end.
+    An engine that answers all cases in one process gets its first answered case once more at the end.
     """
     results: list[Result] = []
     first: dict[str, Answered] = {}
@@ -227,7 +230,7 @@ def run(
 
 
 def _ask_again(runner: Runner, engine: ServingEngine, first: Answered, results: list[Result]) -> None:
-    """Ask an engine's first case again; where the answer has changed, a result that conformed fails."""
+    """Ask an engine's first case again; if the answer has changed, a result that conformed fails."""
     case = first.standard.case.name
     i = next(i for i, r in enumerate(results) if (r.engine, r.case) == (engine.name, case))
     reason = asked_again(engine, first.standard, first.found, first.examined.outputs) if results[i].conforms else ""
@@ -237,7 +240,7 @@ def _ask_again(runner: Runner, engine: ServingEngine, first: Answered, results: 
 
 
 class _Honest:
-    """The reference's answers to one case under each of the numerics that engines declare."""
+    """The reference's answers to one case, one for each of the numerics and deviations that engines declare."""
 
     def __init__(self, judge: Judge, case: Case, inputs: Inputs):
         self.judge, self._case, self._inputs = judge, case, inputs
@@ -270,7 +273,7 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         declared = tuple(engine.deviations(case))
     except EngineFailure as error:
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error))
-    except Exception as error:  # an adapter's fault is the engine's: the other engines go on
+    except Exception as error:  # a fault in one adapter must not stop the other engines
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=f"{type(error).__name__}: {_line(error)}")
     rest = {"numerics": numerics.name, "seconds": seconds}
     spoiled = [name for name in inputs if handed[name].data.tobytes() != inputs[name].data.tobytes()]
@@ -279,7 +282,7 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
     try:
         near = honest(numerics)
-    except Exception as error:  # what an engine declares need not fit the case
+    except Exception as error:  # declared numerics may not fit the case
         reason = f"the reference cannot compute it under {numerics.name}: {type(error).__name__}: {_line(error)}"
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
     truth = runner.truths(case)
@@ -323,7 +326,7 @@ def _left_over(examined: Examination) -> dict[str, Any]:
 
 
 def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:
-    """Why an answer fails: the fields of a Result. The verdict stands even where the search for a cause fails."""
+    """Return the Result fields that say why an answer fails. An exception in the search keeps the verdict."""
     causes, looks, near = (), (), None
     try:
         causes = tuple(explain(judge, standard, found, taps, examined))
@@ -354,7 +357,7 @@ def _way(examined: Examination) -> list[Step]:
 
 
 def _waived(runner: Runner, result: Result) -> Result:
-    """The result, waived where a waiver of its case is valid; else told that the waiver has expired."""
+    """Return the result with its case's waivers applied; the reason names the valid or the expired waiver."""
     if result.conforms:
         return result
     waived, waiver_text = waive(runner.waivers, result.engine, result.case, result.causes, _today(runner))
@@ -370,7 +373,7 @@ def _today(runner: Runner) -> datetime.date:
 def _explain(
     standard: Standard, found: Answer, taps: Answer, honest: _Honest, declared: tuple[Deviation, ...]
 ) -> tuple[Deviation, ...]:
-    """The fewest declared deviations under which the reference agrees with the engine; empty if none do."""
+    """Return the declared deviation, or else all of them, that make the reference agree; else ()."""
     attempts = [(d,) for d in declared] + ([declared] if len(declared) > 1 else [])
     for attempt in attempts:
         truth, near = honest(FLOAT64, attempt), honest(standard.numerics, attempt)

@@ -1,14 +1,14 @@
-"""The shapes of an operation's arguments, as its page declares them, with other sizes.
+"""Read the declared shapes of an operation's arguments: check them, solve for sizes, make shapes of other sizes.
 
 A page writes an argument's shape as
 
     [N, C/groups, H, W]            names of sizes; products, quotients and powers of them and of integer parameters
-    [..., 2*D]                     "..." stands for any number of axes, the same ones wherever it stands
-    [N or 1, L]                    N here, or 1
-    [H], x being [B, H, L, J]      where this argument is given, x has that shape
+    [..., 2*D]                     "..." is any number of axes, the same axes in every argument
+    [N or 1, L]                    this axis is N, or 1
+    [H], x being [B, H, L, J]      if this argument is given, x has that shape
     [...], each below V            integers, each smaller than the size V
     broadcastable to x             to an argument, or to a shape in brackets
-    a's shape but for the axis     of the parameter `axis`
+    a's shape but for the axis     the shape of a, except along the parameter `axis`
 """
 
 import re
@@ -19,10 +19,10 @@ from refsd.golden.operation import Operation
 from refsd.numerics.errors import BadInput
 
 Shapes = Mapping[str, tuple[int, ...]]
-# The name of a size, or "...0", "...1" for the axes that "..." stands for -> how many.
+# Name -> size; the axes of "..." are called "...0", "...1" and so on.
 Sizes = dict[str, int]
 
-# What "a's shape but for the axis" calls the size of its own axis.
+# The name of the size along `axis` in "a's shape but for the axis".
 OWN_AXIS = "axis of its own"
 _FACTOR = re.compile(r"([*/]?)\s*([A-Za-z_]\w*|\d+)(?:\^(\d+))?")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
@@ -33,14 +33,14 @@ _BELOW = re.compile(r"each below (\w+)")
 
 
 class Dimension(NamedTuple):
-    """A product: factors, each a name or a number with its power; a negative power divides."""
+    """One axis as a product of factors, each a name or a number with its power; a negative power divides."""
 
     factors: tuple[tuple[str, int], ...]
 
     def value(self, known: Mapping[str, int]) -> int | None:
-        """Its size, multiplied and divided from left to right; None where a name is unknown.
+        """Return the size, multiplied and divided from left to right; None if a name is unknown.
 
-        Raises BadInput for a division with a rest.
+        Raises BadInput for a division with a remainder.
         """
         size = 1
         for name, power in self.factors:
@@ -59,7 +59,7 @@ class Dimension(NamedTuple):
         return [(name, power) for name, power in self.factors if not name.isdigit() and name not in known]
 
     def solve(self, size: int, known: Mapping[str, int]) -> int:
-        """The size of the one name that is unknown. Raises BadInput where there is none."""
+        """Return the size of the only unknown name. Raises BadInput if it would not be an integer."""
         (name, _), *_ = self.unknown(known)
         rest = Dimension(tuple(factor for factor in self.factors if factor[0] != name))
         top = Dimension(tuple(factor for factor in rest.factors if factor[1] > 0)).value(known) or 1
@@ -70,13 +70,13 @@ class Dimension(NamedTuple):
 
 
 def _dimension(text: str) -> Dimension:
-    """ "C*patch^2" as a Dimension; of "N or 1" the N."""
+    """Parse an axis such as "C*patch^2"; of "N or 1" the N."""
     found = _FACTOR.findall(text.split(" or ")[0])
     return Dimension(tuple((name, (-1 if sign == "/" else 1) * int(power or 1)) for sign, name, power in found))
 
 
 def _axes(text: str, rank: int) -> list[Dimension]:
-    """The axes of a shape in brackets, "..." written out so that there are `rank`."""
+    """Parse a shape in brackets, with "..." expanded so that there are `rank` axes."""
     match = _BRACKETS.match(text)
     assert match, f"no shape: {text!r}"
     parts = [part.strip() for part in match[1].split(",")]
@@ -89,7 +89,7 @@ def _axes(text: str, rank: int) -> list[Dimension]:
 
 
 def declared(op: Operation, given: Shapes) -> dict[str, str]:
-    """The shape of each given argument, as the page has it where these are given."""
+    """Return the declared shape of each given argument, with every "x being [...]" of the given ones applied."""
     texts = {name: op.inputs[name if name in op.inputs else f"{name}?"] for name in given}
     for text in tuple(texts.values()):
         for name, shape in _BEING.findall(text):
@@ -102,7 +102,7 @@ def _numbers(params: Mapping[str, Any]) -> dict[str, int]:
 
 
 def sizes_of(op: Operation, shapes: Shapes, params: Mapping[str, Any]) -> Sizes:
-    """The size of every name that the shapes of the given arguments tell. params: complete
+    """Return the size of every name that the shapes of the given arguments determine. params: complete
 
     Raises BadInput where the shapes are not as declared.
     """
@@ -128,9 +128,9 @@ def sizes_of(op: Operation, shapes: Shapes, params: Mapping[str, Any]) -> Sizes:
 def with_sizes(
     op: Operation, shapes: Shapes, params: Mapping[str, Any], sizes: Sizes
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes with other sizes; what is broadcast along an axis stays so. params: complete, perhaps others
+    """Return the shapes with other sizes; axes that broadcast still do. params: complete, may differ too
 
-    Raises BadInput where a quotient has a rest, or a size is unknown.
+    Raises BadInput if a quotient has a remainder, or a size is unknown.
     """
     texts, known = declared(op, shapes), _numbers(params) | sizes
     leading = sum(name.startswith("...") for name in sizes)
@@ -160,7 +160,7 @@ def _rank(text: str, leading: int) -> int:
 
 
 def _made(text: str, rank: int, known: Mapping[str, int], before: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The shape; where "or 1" may be and `before` has a 1, there is a 1."""
+    """Return the shape; an axis declared "or 1" that is 1 in `before` stays 1."""
     sizes = []
     parts = [part.strip() for part in text[1 : text.index("]")].split(",")]
     for i, dimension in enumerate(_axes(text, rank)):
@@ -173,20 +173,20 @@ def _made(text: str, rank: int, known: Mapping[str, int], before: tuple[int, ...
 
 
 def _broadcast(before: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """The target's last axes, as many as before, with a 1 where one was."""
+    """Return the target's last axes, as many as `before` has, with a 1 wherever `before` has one."""
     kept = min(len(before), len(target))
     last = target[len(target) - kept :]
     return tuple(1 if one == 1 else size for one, size in zip(before[len(before) - kept :], last, strict=True))
 
 
 def limit_of(op: Operation, name: str, sizes: Sizes) -> int | None:
-    """The size that an argument's integers must stay below; None for other arguments."""
+    """Return the size that an argument's integers must stay below; None for other arguments."""
     match = _BELOW.search(op.inputs.get(name, ""))
     return sizes[match[1]] if match else None
 
 
 def check(op: Operation, shapes: Shapes, params: Mapping[str, Any]) -> None:
-    """Raise BadInput for shapes and parameters that do not go together. params: complete"""
+    """Raise BadInput if shapes and parameters do not match the operation's declaration. params: complete"""
     sizes = sizes_of(op, shapes, params)
     if with_sizes(op, shapes, params, sizes) != dict(shapes):
         raise BadInput(f"{op.name}: shapes {dict(shapes)}, expected {dict(op.inputs)}")

@@ -1,4 +1,4 @@
-"""Tensors that an engine left in files: npy, npz, a folder of npy, and stable-diffusion.cpp's .bin.
+"""Read tensors that an engine left in files: npy, npz, a folder of npy, and stable-diffusion.cpp's .bin.
 
 Lengths in a header are checked against the file before anything is allocated; no pickle is executed.
 """
@@ -38,15 +38,16 @@ _GGML_SCALARS = {
 _GGML_MAX_DIMS = 4
 _MAX_NAME = 1024
 _MAX_FILES = 10_000
-# A constant tensor deflates by a thousand; what is larger than this and deflates further is refused.
+# Refuse zip bombs: contents above _FREE bytes and _MAX_RATIO times the file's size. Smaller contents may have any
+# ratio, since a constant tensor deflates by a thousand.
 _FREE = 64 << 20
 _MAX_RATIO = 100
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a dump, by name; a file that holds one without a name is called as the file.
+    """Read a dump -> its tensors by name; a tensor without a name gets the file's.
 
-    Raises BadInput for what is none of these formats, or not whole.
+    Raises BadInput for another format, or an incomplete file.
     """
     if path.is_dir():
         return _folder(path)
@@ -75,11 +76,11 @@ def _npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dt
         read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
         if read_header is None:
             raise BadInput(f"{what}: npy version {version}, expected 1.0 or 2.0")
-        with warnings.catch_warnings(action="ignore"):  # of Python 2's numbers, of escapes in its strings
+        with warnings.catch_warnings(action="ignore"):  # about Python 2's numbers, and escapes in strings
             shape, fortran, dtype = read_header(file)
     except BadInput:
         raise
-    except Exception as error:  # NumPy reads the header with ast and tokenize, which raise what they like
+    except Exception as error:  # NumPy reads the header with ast and tokenize, which raise many types
         raise BadInput(f"{what}: not an npy file: {_line(error)}") from None
     if dtype.hasobject or dtype.kind not in "fiub":
         raise BadInput(f"{what}: dtype {dtype}, expected floats or integers; save it as float32")
@@ -102,7 +103,7 @@ def _npy_alone(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
 
 
 def _called(file: BinaryIO, path: Path, expected: str) -> str:
-    """The file's name for a message, and what it is if that is not what its name says."""
+    """Return the file's name for a message, and what the file really is if its suffix is wrong."""
     found = kind(file.read(START))
     file.seek(0)
     return f"{path}" if found in ("", expected) else f"{path}: {found}"
@@ -125,16 +126,16 @@ def _npz(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
                     raise BadInput(f"{path}: {name!r} is there twice")
                 with archive.open(entry) as content:
                     tensors[name] = _npy(content, entry.file_size, f"{path}: {name}")  # type: ignore[arg-type]
-                    content.read(1)  # to its end, where zipfile checks the CRC
+                    content.read(1)  # read to the end, where zipfile checks the CRC
     except (BadInput, MemoryError):
         raise
-    except Exception as error:  # zipfile's own, zlib.error, lzma.LZMAError and what else a broken stream raises
+    except Exception as error:  # zipfile's own, zlib.error, lzma.LZMAError and others of broken streams
         raise BadInput(f"{called}: not an npz file: {_line(error)}") from None
     return tensors
 
 
 def _bin(file: BinaryIO, size: int, path: Path) -> dict[str, np.ndarray]:
-    """i32 n_dims, i32 name length, i32 ggml type, i32 dims (fastest first), name, data; one after another."""
+    """Read records of i32 n_dims, i32 name length, i32 ggml type, i32 dims (fastest first), name, data."""
     if size == 0:
         raise BadInput(f"{path}: an empty file")
     tensors: dict[str, np.ndarray] = {}
@@ -184,7 +185,7 @@ def _bin_tensor(data: mmap.mmap, at: int, size: int, path: str) -> tuple[str, np
 
 
 def _count(shape: tuple[int, ...]) -> int:
-    """The product in Python's integers, which do not overflow."""
+    """Return the product, in Python's integers, which do not overflow."""
     count = 1
     for size in shape:
         count *= size

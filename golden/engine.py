@@ -1,4 +1,4 @@
-"""The Engine protocol: what can be judged. The engines themselves stand in refsd/engines."""
+"""The Engine protocol: what refsd can judge. The engines themselves are in refsd/engines."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
 
-# Gives the file (or the diffusers folder) that holds a model's recipe weights, writing it if need be.
+# Returns the file (or the diffusers folder) with a model's recipe weights, and writes it first if it is missing.
 ModelFiles = Callable[[ModelRecipe, str], Path]
 
 
@@ -20,58 +20,58 @@ class Engine(Protocol):
     """Something that computes a Case: the reference, ggml, torch, a program, a server.
 
     name:    as reports call it
-    version: of the thing that computes, not of the adapter
+    version: of the engine, not of the adapter
     """
 
     name: str
     version: str
 
     def refuses(self, case: Case) -> str | None:
-        """Why this engine does not take the case, in a few words; None if it does."""
+        """Return in a few words why this engine does not take the case; None if it does."""
         ...
 
     def numerics(self, case: Case) -> Numerics:
-        """How the engine says that it computes this case: its honest rounding."""
+        """Return the numerics that the engine declares for this case: its dtypes and roundings."""
         ...
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        """What the engine is known to do differently here."""
+        """Return the known differences between the engine and the reference in this case."""
         ...
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
-        """Compute the case. Raises EngineFailure with the engine's own words if it cannot."""
+        """Compute the case -> outputs by name. Raises EngineFailure with the engine's own message if it cannot."""
         ...
 
 
 @runtime_checkable
 class TappedEngine(Engine, Protocol):
-    """An engine that can show what it computed on the way."""
+    """An engine that can give its intermediate results, the "taps"."""
 
     def run_tapped(
         self, case: Case, inputs: Mapping[str, StoredTensor]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Compute the case -> outputs, taps: those that it has, by the reference's names. Raises EngineFailure."""
+        """Compute the case -> outputs, and the taps it has, by the reference's names. Raises EngineFailure."""
         ...
 
 
 @runtime_checkable
 class ForcedEngine(TappedEngine, Protocol):
-    """An engine that can go on with given tensors in place of its own taps."""
+    """An engine that can continue from given tensors in place of its own taps."""
 
     def can_force(self, case: Case) -> bool:
-        """Whether it can in this case."""
+        """Return True if the engine can do so in this case."""
         ...
 
     def run_forced(
         self, case: Case, inputs: Mapping[str, StoredTensor], forced: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """As run_tapped; at each tap in `forced` it goes on with that tensor, and still answers with its own."""
+        """Compute as run_tapped does, but continue from the tensors in `forced`; return the engine's own taps."""
         ...
 
 
 @runtime_checkable
 class PartialEngine(TappedEngine, Protocol):
-    """An engine that left what it computed in files: beside taps, outputs may be missing.
+    """An engine whose results come from files: if there are taps, outputs may be missing.
 
     partial: True
     """
@@ -81,12 +81,12 @@ class PartialEngine(TappedEngine, Protocol):
 
 @runtime_checkable
 class ServingEngine(Engine, Protocol):
-    """An engine that answers all cases in one process, where one may leave something behind for the next."""
+    """An engine that answers all cases in one process, so that one case can affect the next."""
 
     def run_alone(
         self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Compute the case in a process that has answered nothing before -> outputs, taps. Raises EngineFailure.
+        """Compute the case in a fresh process -> outputs, taps. Raises EngineFailure.
 
         tapped: whether taps are wanted
         """
@@ -94,18 +94,18 @@ class ServingEngine(Engine, Protocol):
 
 
 class EngineFailure(Exception):
-    """The engine crashed, refused or answered nonsense; the message, one printable line, holds its last words."""
+    """The engine crashed, refused or answered nonsense; the message is one printable line with its last output."""
 
     def __init__(self, message: str):
         super().__init__(printable(" ".join(message.split())))
 
 
 class EngineDied(EngineFailure):
-    """The engine's process ended before it answered, or was ended because no answer came in time."""
+    """The engine's process ended before it answered, or was killed because no answer came in time."""
 
 
 class EngineSearch(NamedTuple):
-    """What a look for an engine gave: the engine, or why there is none."""
+    """The result of looking for an engine: the engine, or why there is none."""
 
     name: str
     engine: Engine | None

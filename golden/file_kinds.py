@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-START = 512  # bytes that `kind` wants to see
+START = 512  # bytes that `kind` needs
 
 LFS = "a git-lfs pointer, not the file that it stands for: run `git lfs pull` where it came from"
 PAGE = "a web page, not the file: download it again, from the link of the file itself"
@@ -16,12 +16,12 @@ ZEROS = "zeros from its beginning on: was the download cut short?"
 JSON = "a JSON file"
 ERROR = "a server's error message in JSON, not the file: download it again, and log in if it asks for that"
 TEXT = "a text file"
-# Nothing that refsd reads is one of these.
+# refsd never reads a file of these kinds.
 NEVER = LFS, PAGE
 
 
 class _Mark(NamedTuple):
-    """Bytes at a place, and what a file with them is."""
+    """Bytes at an offset, and the kind of file that they identify."""
 
     at: int
     bytes: bytes
@@ -56,7 +56,7 @@ _ERROR = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*"(error|message|detail|errors|stat
 
 
 def kind(start: bytes) -> str:
-    """What a file that begins with these bytes is, in a few words with an article; "" where nothing tells.
+    """Name the kind of file that begins with these bytes, in a few words with an article; "" if unknown.
 
     start: its first START bytes, or all of it
     """

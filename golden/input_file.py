@@ -1,4 +1,4 @@
-"""Open a file that the user names: a regular file, never one that waits for a writer, or reads without an end."""
+"""Open a file that the user names: only a regular one, since a pipe may block and a device may never end."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ from typing import BinaryIO
 from refsd.golden.file_kinds import NEVER, START, kind
 from refsd.numerics.errors import BadInput
 
-# Device and inode: what a file is, under whatever name or link.
+# Device and inode, which identify a file under any name or link.
 Identity = tuple[int, int]
 
 _opened: ContextVar[set[Identity] | None] = ContextVar("_opened", default=None)
@@ -20,7 +20,7 @@ _folders: ContextVar[set[Path] | None] = ContextVar("_folders", default=None)
 
 @contextmanager
 def inputs_of_a_run() -> Iterator[set[Identity]]:
-    """Collect the identity of every file that is opened in the block: no output of the run may replace one."""
+    """Collect the identity of every file opened in the block, so that no output of the run replaces one."""
     found: set[Identity] = set()
     tokens = _opened.set(found), _folders.set(set())
     try:
@@ -31,7 +31,7 @@ def inputs_of_a_run() -> Iterator[set[Identity]]:
 
 
 def is_input(found: os.stat_result) -> bool:
-    """Whether the run has read this file."""
+    """Return True if the run has read this file."""
     return identity(found) in (_opened.get() or ())
 
 
@@ -40,21 +40,21 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def note_input(path: Path) -> None:
-    """Count a file among the run's inputs that something else opens: an engine's program, a library, a worker."""
+    """Count a file among the run's inputs that other code opens: an engine's program, a library, a worker."""
     opened = _opened.get()
     if opened is not None and path.is_file():
         opened.add(identity(path.stat()))
 
 
 def note_input_folder(path: Path) -> None:
-    """Count a folder among the run's inputs with all that is in it, or will be: a store of goldens."""
+    """Count a folder among the run's inputs with all that is or will be in it, such as a store of goldens."""
     folders = _folders.get()
     if folders is not None:
         folders.add(Path(os.path.realpath(path)))
 
 
 def input_folder(path: Path) -> Path | None:
-    """The input folder of the run that a path without links lies in."""
+    """Return the input folder of the run that contains a path (with links resolved); None if there is none."""
     return next((folder for folder in _folders.get() or () if path.is_relative_to(folder)), None)
 
 
@@ -68,7 +68,7 @@ def open_input(path: Path, expected: str = "a file") -> BinaryIO:
     """
     try:
         _check(path, path.stat(), expected)
-        # Another file may have come in its place; a pipe would wait for its writer.
+        # Another file may have replaced it since; O_NONBLOCK keeps a pipe from waiting for a writer.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise BadInput(f"{path}: cannot read the file: {error.strerror}") from None
@@ -113,6 +113,6 @@ def _check(path: Path, found: os.stat_result, expected: str) -> None:
 
 
 def special(found: os.stat_result) -> str:
-    """What a file that is not a regular one is."""
+    """Name the kind of a file that is not a regular one."""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     return kinds.get(stat.S_IFMT(found.st_mode), "a device")

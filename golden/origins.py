@@ -1,4 +1,4 @@
-"""Where a store fetches goldens that it lacks: a packed file, or a folder at a URL of any kind that fsspec reads.
+"""Origins of goldens that a store lacks: a packed file, or a folder at any URL that fsspec reads.
 
 A packed file is a tar without compression: SHA256SUMS, then the files of a store. It is never unpacked: members are
 read by their exact names.
@@ -22,21 +22,21 @@ _LARGEST_SUMS = 1 << 26
 
 
 class Origin(Protocol):
-    """what: the file or URL, for messages"""
+    """A source of goldens. what: the file or URL, for messages"""
 
     what: str
 
     def paths(self) -> Iterable[str]:
-        """The paths of all files, relative to the store: "cases/conv2d/f32/a.json"."""
+        """Return the paths of all files, relative to the store: "cases/conv2d/f32/a.json"."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; None if there is none. Raises BadInput if they are not what they should be."""
+        """Return the bytes of a file; None if there is none. Raises BadInput if it cannot be read or is corrupt."""
         ...
 
 
 class PackedFile:
-    """A packed store. Raises BadInput for a file that is none."""
+    """A packed store. Raises BadInput for any other file."""
 
     def __init__(self, path: Path, what: str = ""):
         self.what, self._path = what or str(path), path
@@ -87,15 +87,15 @@ class UrlFolder:
 
 
 def is_remote(store: str) -> bool:
-    """Whether a store is a URL or a packed file, and no folder."""
+    """Return True if a store is a URL or a packed file, not a folder."""
     return "://" in store or (store.partition(_HASH)[0].endswith(".tar") and not Path(store).is_dir())
 
 
 def open_origin(store: str, downloads: Path) -> Origin:
     """Open a packed file, or what is at a URL.
 
-    store:     FILE.tar, URL, URL/FILE.tar; a packed file may end in #sha256=DIGEST, which it must have
-    downloads: folder that keeps packed files that were downloaded
+    store:     FILE.tar, URL, URL/FILE.tar; a packed file may end in #sha256=DIGEST, which is then checked
+    downloads: the folder for packed files that are downloaded
 
     Raises BadInput for what cannot be read, and for a file with another SHA-256.
     """
@@ -140,7 +140,7 @@ def _download(fs: Any, path: str, url: str, place: Path) -> None:
 
 
 def _reading(what: str, read: Callable[[], Any]) -> Any:
-    """What `read` returns; None for a file that does not exist. fsspec's backends raise what they like."""
+    """Return what `read` returns; None for a file that does not exist. Any other exception becomes BadInput."""
     try:
         return read()
     except (FileNotFoundError, NotADirectoryError):

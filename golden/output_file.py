@@ -1,7 +1,7 @@
-"""Write a file or a folder that the user names: whole or not at all, and never in place of what must stay.
+"""Write a file or a folder that the user names: completely or not at all, and never over an input of the run.
 
-What is written goes into a folder `.refsd-part-*` beside its place, which only this user can enter; it is flushed
-to the disk and renamed. A run that is killed leaves that folder behind: the next run that writes there removes it.
+The data go into a folder `.refsd-part-*` beside the target, which only this user can enter; they are flushed to the
+disk and renamed. A killed run leaves that folder behind: the next run that writes there removes it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _PREFIX = ".refsd-part-"
 
 
 class Outputs:
-    """What a command will write; made once its inputs are open, and before it computes."""
+    """The files that a command will write; create it once the inputs are open, and before computing."""
 
     def __init__(self):
         self._flags: dict[Path, str] = {}
@@ -28,10 +28,10 @@ class Outputs:
     def add(self, flag: str, path: Path) -> None:
         """Check that `path` can be written, and make its folder.
 
-        flag: what the command line calls it, as "--out"
+        flag: the command-line option, as "--out"
 
-        Raises BadInput: an input of the run, a place in its store of goldens, another of its outputs, a folder, a
-        pipe, a device, or a place that cannot be written to.
+        Raises BadInput for an input of the run, a place in its store of goldens, another of its outputs, a folder,
+        a pipe, a device, or a place that cannot be written to.
         """
         target = _target(path)
         other = self._flags.setdefault(target, flag)
@@ -42,9 +42,9 @@ class Outputs:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write a file to, which takes its place at `path` when the block ends without an exception.
+    """Yield a path to write a file to, which replaces `path` when the block ends without an exception.
 
-    A link is followed; a file that was there passes its permissions on. Raises BadInput as `Outputs.add` does, and
+    Links are followed, and the permissions of an existing file are kept. Raises BadInput as `Outputs.add` does, and
     where the disk is full.
     """
     with _in_place_of(path, _target(path)) as part:
@@ -55,7 +55,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder, which must not exist, or be empty: its files are written with `whole_file`."""
+    """Do the same for a folder, which must not exist, or be empty. Write its files with `whole_file`."""
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -84,13 +84,13 @@ def _in_place_of(path: Path, target: Path) -> Iterator[Path]:
             os.replace(part, target)
             _flush_folder(target.parent)
     except OSError as error:
-        # NumPy's tofile has no errno where a part was written.
+        # NumPy's tofile raises without an errno after writing a part.
         reason = error.strerror or f"{error}: is the disk full?"
         raise BadInput(f"{path}: cannot write the file: {reason}") from None
 
 
 def _target(path: Path) -> Path:
-    """Where the file really lies. Raises BadInput where no file of ours may be."""
+    """Return the path without links. Raises BadInput if refsd must not write there."""
     try:
         target = Path(os.path.realpath(path))
         if (folder := input_folder(target)) is not None:
@@ -131,7 +131,7 @@ def _check_folder(path: Path, target: Path) -> None:
 
 
 def _keep_permissions(part: Path, target: Path) -> None:
-    """Those of the file that is replaced, and its owner where that may be."""
+    """Copy the permissions of the file that is replaced, and its owner where that is allowed."""
     with contextlib.suppress(FileNotFoundError):
         found = target.stat()
         if hasattr(os, "chown"):
@@ -146,7 +146,7 @@ def _flush_folder(folder: Path) -> None:
         try:
             os.fsync(handle)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that cannot
+            if error.errno != errno.EINVAL:  # a file system that cannot flush a folder
                 raise
         finally:
             os.close(handle)
@@ -154,10 +154,10 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def replaced_folder(path: Path, marker: str) -> Iterator[Path]:
-    """A new folder, which takes the place of `path` when the block ends without an exception.
+    """Yield a new folder, which replaces `path` when the block ends without an exception.
 
-    marker: the name of a file that the block writes in it, or nothing at all: then nothing is left at `path`.
-            What is there is removed only if it is empty or has that file, so that it was written so before.
+    marker: the name of a file that the block writes in it. A folder at `path` is removed only if it is empty or has
+            that file, so that refsd wrote it. If the block writes nothing, nothing is left at `path`.
 
     Raises BadInput for anything else there, for a link, and where nothing can be written.
     """
@@ -184,7 +184,7 @@ def replaced_folder(path: Path, marker: str) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path, marker: str) -> None:
-    """Raise BadInput where `replaced_folder` would: before a command computes for minutes."""
+    """Raise BadInput where `replaced_folder` would. Call this before a command computes for minutes."""
     target = Path(os.path.abspath(path))
     _check_replaceable(path, target, marker)
     _check_folder(path, target)

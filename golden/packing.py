@@ -12,12 +12,12 @@ from refsd.golden.store import Store
 
 
 def pack(store: Store, names: Iterable[str], out: Path, advance: Callable[[int], None] = lambda n: None) -> str:
-    """Write the goldens of these cases to a tar -> its SHA-256. Raises BadInput for one that is not whole.
+    """Write the goldens of these cases to a tar -> its SHA-256. Raises BadInput for a missing or corrupt one.
 
-    SHA256SUMS comes first, then files in the order of their names, without owners and dates. Unpacked it is a
+    SHA256SUMS comes first, then files in the order of their names, without owners and dates. Unpacked, the tar is a
     store.
 
-    advance: called with the bytes of each golden
+    advance: called with the size of each golden in bytes
     """
     files: dict[str, Path] = {}
     for name in sorted(names):

@@ -1,4 +1,4 @@
-"""Numbers from names: weights and inputs that forty lines in any language reproduce bit for bit.
+"""Make weights and inputs from names; forty lines in any language reproduce them bit for bit.
 
 The specification, with test vectors, is in README.md beside this file.
 """
@@ -20,15 +20,16 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """
+    """How to make a tensor.
+
     shape:    in torch's order
     type:     storage type: "f32", "f16", "bf16", "i32", "i64", "q4_0", ...
     data:     a data set of DATA_SETS: "bell", "integers", "outliers", ...
     exponent: values are integers times 2**exponent
     offset:   added to every value
     seed:     another draw of the same name
-    n:        "token_ids" lie in [0, n); every n-th row of "masked" is -inf throughout, none if n is 0;
-              each row of "prefix" has n ones less than the one before; of "late" n more -inf at its beginning
+    n:        "token_ids": values are in [0, n); "masked": every n-th row is -inf throughout, none if n is 0;
+              "prefix": each row has n ones fewer than the row before; "late": n more -inf at its beginning
     """
 
     shape: tuple[int, ...]
@@ -53,7 +54,7 @@ def _bell(words):
 
 
 def _below(word, n):
-    """The word scaled to an integer in [0, n): floor(word n / 2**32)."""
+    """Return the word scaled to an integer in [0, n): floor(word n / 2**32)."""
     return (word.astype(np.uint64) * np.uint64(n) >> np.uint64(32)).astype(np.int64)
 
 
@@ -63,9 +64,10 @@ def _wide(words, channel, n):
 
 
 class DataSet(NamedTuple):
-    """
+    """A distribution of values.
+
     draw:  words uint32 [N, 2], channel int64 [N], n -> integers [N], shift (one, or [N])
-    kills: the bug that it is there to find
+    kills: the bugs that it is there to find
     """
 
     draw: Callable
@@ -123,12 +125,12 @@ DATA_SETS: dict[str, DataSet] = {
 
 _SILENT = ("f8_e4m3", "f8_e5m2")  # their overflow raises nothing
 
-# Counters made at a time: 2 MiB of words, which a cache holds.
+# Counters in one chunk: 2 MiB of words, which fit in a cache.
 _CHUNK = 1 << 17
 
 
 def key_of(name: str) -> int:
-    """FNV-1a, 64 bits, of the name's UTF-8 bytes."""
+    """Return the 64-bit FNV-1a hash of the name's UTF-8 bytes."""
     key = 0xCBF29CE484222325
     for byte in name.encode():
         key = (key ^ byte) * 0x100000001B3 % (1 << 64)
@@ -217,7 +219,7 @@ def _scalars(recipe: Recipe, name: str) -> np.ndarray:
 
 
 def _channel(recipe: Recipe, first: int, count: int) -> np.ndarray | None:
-    """Axis 1 of four, otherwise the last; only "outliers" asks."""
+    """Return the channel of each element for "outliers": axis 1 of four, else the last; [0] for other data sets."""
     if recipe.data != "outliers" or not recipe.shape:
         return np.zeros(1, np.int64)
     axis = 1 if len(recipe.shape) == 4 else len(recipe.shape) - 1
@@ -225,14 +227,14 @@ def _channel(recipe: Recipe, first: int, count: int) -> np.ndarray | None:
 
 
 def _ones(recipe: Recipe, first: int, count: int) -> np.ndarray:
-    """Where "prefix" is 1: at the row's first element, and as far as its number leaves. -> int64 [N]"""
+    """Return where "prefix" is 1: n fewer elements in each row, but always the row's first. -> int64 [N]"""
     width = recipe.shape[-1] if recipe.shape else 1
     row, column = np.divmod(np.arange(first, first + count), width)
     return ((column == 0) | (column + recipe.n * row < width)).astype(np.int64)
 
 
 def _hidden(recipe: Recipe, words: np.ndarray, first: int) -> np.ndarray:
-    """Which elements of "masked" are -inf: three of eight, but one of a row never, and whole rows. -> bool [N]"""
+    """Return where "masked" is -inf: 3 of 8 elements, never on the diagonal; and whole rows. -> bool [N]"""
     width = recipe.shape[-1] if recipe.shape else 1
     row, column = np.divmod(np.arange(first, first + len(words)), width)
     some = (words & 7 < 3) & (column != row % width)
@@ -240,14 +242,14 @@ def _hidden(recipe: Recipe, words: np.ndarray, first: int) -> np.ndarray:
 
 
 def _early(recipe: Recipe, first: int, count: int) -> np.ndarray:
-    """Which elements of "late" are -inf: n r at the beginning of row r, but never the row's last. -> bool [N]"""
+    """Return where "late" is -inf: the first n r elements of row r, but never the row's last. -> bool [N]"""
     width = recipe.shape[-1] if recipe.shape else 1
     row, column = np.divmod(np.arange(first, first + count), width)
     return (column < recipe.n * row) & (column < width - 1)
 
 
 def _scale(integers, shift, recipe: Recipe) -> np.ndarray:
-    """integers * 2**(exponent + shift), exact, plus the offset, rounded once to float32."""
+    """Return integers * 2**(exponent + shift), exact, plus the offset, rounded once to float32."""
     if np.ndim(shift):
         values = np.ldexp(integers.astype(np.float32), (recipe.exponent + shift).astype(np.int32))
     else:

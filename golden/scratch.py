@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive a killed process for long: the next run removes them."""
+"""Temporary folders; if a process is killed, the next run removes its folders."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ class Scratch:
         sweep(parent, prefix)
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            with contextlib.suppress(FileNotFoundError):  # swept before it was locked
+            with contextlib.suppress(FileNotFoundError):  # another process removed it before it was locked
                 handle = lock(self.path)
                 if self.path.exists():
                     break
@@ -70,7 +70,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def abandoned(parent: Path, prefix: str = "") -> Iterator[Path]:
-    """The scratch folders of dead processes, each locked while it is looked at; and stray files among them."""
+    """Yield the scratch folders of dead processes, each locked meanwhile, and stray files among them."""
     for path in sorted(parent.glob(f"{prefix}*")):
         try:
             if hasattr(os, "getuid") and path.lstat().st_uid != os.getuid():

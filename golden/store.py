@@ -1,11 +1,11 @@
 """Goldens on disk: a manifest for each case, and tensors under the SHA-256 of their bytes.
 
-    <store>/cases/<case name>.json      what was asked, of whom, and the hashes of the answer
+    <store>/cases/<case name>.json      the case, how its answer was made, and the hashes of the answer
     <store>/blobs/<sha256>.safetensors  the answer, float64
 
-Files are written in <store>/tmp, flushed to the disk and renamed, the blob before its manifest:
-whatever interrupts a run, what stands under a final name is whole. A manifest is the proof that its
-case is complete, so that a run can be taken up where it stopped.
+Files are written in <store>/tmp, flushed to the disk and renamed, the blob before its manifest, so that
+every file under its final name is complete, whatever interrupts a run. A manifest proves that its case
+is complete, so that an interrupted run can be continued.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ FORMAT = 1
 NUMERICS = "float64"
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
-# A manifest is a few kilobytes; what is larger is none.
+# A manifest has a few kilobytes; a larger file is no manifest.
 _LARGEST_MANIFEST = 1 << 20
 _temporary = itertools.count()
 
 
 class TensorNote(msgspec.Struct, frozen=True):
-    """dtype as safetensors names it ("float64"), and the SHA-256 of the tensor's bytes."""
+    """A tensor's shape, its dtype as NumPy names it ("float64"), and the SHA-256 of its bytes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,7 +50,8 @@ class TensorNote(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """
+    """A golden's case, its answer's hashes, and how it was made.
+
     format:    FORMAT
     case:      the question, with its recipes
     numerics:  of the answer: NUMERICS
@@ -78,10 +79,11 @@ class Golden(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """
+    """Something wrong with a golden or a file of the store.
+
     kind: "missing", "corrupt", "changed", "extra", "drift"
     what: one line
-    case: its name; "" for a file that belongs to none
+    case: its name; "" for a file that belongs to no case
     """
 
     kind: str
@@ -90,9 +92,9 @@ class Problem(NamedTuple):
 
 
 class Store:
-    """A folder of goldens; it need not exist before something is put in it.
+    """A folder of goldens; it need not exist before the first `put`.
 
-    fingerprint: the recipes that a model's weights have today -> their SHA-256
+    fingerprint: a model's recipe -> SHA-256 of the recipes that its weights have today
     origin:      where files that the folder lacks are fetched from, one at a time, when they are read
     """
 
@@ -111,7 +113,7 @@ class Store:
             raise BadInput(f"{self.root}: not a folder, so no store of goldens")
 
     def manifest_path(self, name: str) -> Path:
-        """Where a case's manifest stands. Raises BadInput for a name that could lead out of the store."""
+        """Return the path of a case's manifest. Raises BadInput for a name that could lead out of the store."""
         if not _NAME.fullmatch(name):
             raise BadInput(
                 f"{self.root}: {name!r} is no case name: expected letters, digits and . _ - between slashes"
@@ -119,13 +121,13 @@ class Store:
         return self.root / "cases" / f"{name}.json"
 
     def blob_path(self, sha256: str) -> Path:
-        """Where a blob stands. Raises BadInput for what is no SHA-256."""
+        """Return the path of a blob. Raises BadInput for anything but a SHA-256."""
         if not _HASH.fullmatch(sha256):
             raise BadInput(f"{self.root}: blob {sha256[:80]!r} is no SHA-256: expected 64 hexadecimal digits")
         return self.root / "blobs" / f"{sha256}.safetensors"
 
     def names(self) -> list[str]:
-        """The cases that have a manifest, here or in the origin."""
+        """Return the cases that have a manifest, here or in the origin."""
         folder = self.root / "cases"
         found = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.json")}
         for path in self.origin.paths() if self.origin is not None else ():
@@ -134,9 +136,9 @@ class Store:
         return sorted(found)
 
     def _fetch(self, path: Path, sha256: str = "") -> None:
-        """Fetch a file that is not here from the origin, if it has it.
+        """Fetch a missing file from the origin, if the origin has it.
 
-        sha256: which it must have
+        sha256: the hash that it must have; "" for any
 
         Raises BadInput for other bytes.
         """
@@ -151,7 +153,7 @@ class Store:
         self._write(path, data)
 
     def manifest(self, name: str) -> Manifest:
-        """Read one manifest. Raises BadInput if it is missing or not one."""
+        """Read one manifest. Raises BadInput if it is missing or invalid."""
         path = self.manifest_path(name)
         self._fetch(path)
         try:
@@ -177,7 +179,7 @@ class Store:
         return manifest
 
     def get(self, name: str) -> Golden:
-        """A golden, its hashes checked. Raises BadInput if anything about it is wrong."""
+        """Read a golden and check its hashes. Raises BadInput if anything about it is wrong."""
         manifest = self.manifest(name)
         path = self.blob_path(manifest.blob)
         self._fetch(path, manifest.blob)
@@ -198,7 +200,7 @@ class Store:
         return Golden(manifest, outputs)
 
     def has(self, case: Case) -> bool:
-        """True if the store holds a whole answer to this very question, with these recipes and inputs."""
+        """Return True if the store holds a complete answer to exactly this case, with these recipes and inputs."""
         try:
             self._fetch(self.manifest_path(case.name))
             if not self.manifest_path(case.name).exists():
@@ -211,7 +213,7 @@ class Store:
         return self.fingerprint(case.model) if case.model else ""
 
     def _change(self, manifest: Manifest, case: Case) -> str:
-        """What has changed since a case's golden was made; "" if nothing has."""
+        """Say what has changed since a case's golden was made; "" if nothing has."""
         if manifest.case != _as_stored(case):
             return "the case has changed"
         if manifest.weights != self._weights(case):
@@ -226,7 +228,7 @@ class Store:
     def put(
         self, case: Case, inputs: Mapping[str, StoredTensor], outputs: Mapping[str, np.ndarray], refsd: str
     ) -> Manifest:
-        """Keep an answer. outputs: float64; refsd: the version that computed it."""
+        """Store an answer. outputs: float64; refsd: the version that computed it."""
         arrays = {name: np.ascontiguousarray(y) for name, y in sorted(outputs.items())}
         data = safetensors.numpy.save(arrays)
         blob = hashlib.sha256(data).hexdigest()
@@ -272,7 +274,7 @@ class Store:
             os.close(handle)
 
     def sweep(self) -> None:
-        """Remove what killed runs left half written, and replaced answers that no other case has."""
+        """Remove half-written files of killed runs, and replaced answers that no other case has."""
         sweep(self.root / "tmp")
         if self._replaced:
             for name in self.names():
@@ -282,9 +284,9 @@ class Store:
                 self.blob_path(self._replaced.pop()).unlink(missing_ok=True)
 
     def verify(self, cases: Mapping[str, Case], names: Collection[str] | None = None) -> Iterator[Problem]:
-        """Look at every file: hashes, recipes against the present cases, what is missing and what is nobody's.
+        """Check every file: hashes, recipes against the present cases, missing goldens and unused files.
 
-        names: the manifests to look at; by default all, and then every file of the store
+        names: the manifests to check; by default all, and then every file of the store
         """
         wanted = set()
         everything = self.names()
@@ -317,7 +319,7 @@ def make(
     reference: Engine,
     done: Callable[[Case, bool], None] = lambda case, new: None,
 ) -> int:
-    """Answer every case that the store lacks; done(case, new) is called after each. -> how many were new"""
+    """Answer and store every case that the store lacks -> how many were new. Calls done(case, new) after each."""
     store.sweep()
     new = 0
     for case in cases:
@@ -332,7 +334,7 @@ def make(
 
 
 def recompute(golden: Golden, reference: Engine) -> Problem | None:
-    """Answer the golden's case again: None if every bit agrees, or a relative L2 of 1e-13 (another BLAS core)."""
+    """Compute the golden's case again: None if every output agrees, bit for bit or to a relative L2 of 1e-13."""
     case = golden.manifest.case
     again = reference.run(case, case.realize())
     if again.keys() != golden.outputs.keys():
@@ -354,12 +356,12 @@ def _note(tensor: np.ndarray) -> TensorNote:
 
 
 def _digests(inputs: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Name -> the SHA-256 of the tensor's bytes."""
+    """Return name -> the SHA-256 of the tensor's bytes."""
     return {name: hashlib.sha256(np.ascontiguousarray(t.data).tobytes()).hexdigest() for name, t in inputs.items()}
 
 
 def _as_stored(case: Case) -> Case:
-    """The case as a manifest gives it back: 999 in a float field becomes 999.0, a tuple becomes a list."""
+    """Return the case as a manifest gives it back: 999 in a float field becomes 999.0, a tuple becomes a list."""
     return msgspec.json.decode(msgspec.json.encode(case), type=Case)
 
 
