@@ -19,6 +19,8 @@ from refsd.weights import recipes
 pytestmark = pytest.mark.peer
 
 MODELS = [case.name for case in select() if case.model is not None]
+# Of 4,096 tokens, or a megapixel: `refsd conform torch` asks them too.
+_LARGE = {name for name in MODELS if name.endswith("/1024x1024")} | {"vae/flux/decoder"}
 PICTURES = ("model/unet", "model/controlnet", "model/vae-encoder", "model/vae-decoder", "model/esrgan")
 OPS = [name for name, case in CASES.items() if case.op in OPERATIONS]
 
@@ -55,7 +57,11 @@ def test_each_variant_says_what_it_rounds(engines):
     }
 
 
-@pytest.mark.parametrize("name", MODELS)
+def _marked(names):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in _LARGE)) for name in names]
+
+
+@pytest.mark.parametrize("name", _marked(MODELS))
 def test_models(engines, runner, name):
     results = conform.run(runner, list(engines.values()), [CASES[name]])
     taken = [r for r in results if r.status != "refused"]
@@ -166,7 +172,7 @@ def channels_last(model_files):
     return {found.name: found.engine for found in find("channels_last", model_files)}
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if CASES[name].op in PICTURES])
+@pytest.mark.parametrize("name", _marked(name for name in MODELS if CASES[name].op in PICTURES))
 def test_channels_last_is_honest(channels_last, runner, name):
     """torch's GroupNorm takes the variance as E[x^2] - E[x]^2 there, and the engine says so."""
     results = conform.run(runner, list(channels_last.values()), [CASES[name]])
