@@ -4,8 +4,8 @@ import importlib.metadata
 import importlib.util
 from dataclasses import replace
 
+from refsd.engines.arrays.array_engine import ArrayEngine
 from refsd.engines.arrays.devices import Device, list_devices, starts
-from refsd.engines.arrays.engine import ArrayEngine
 from refsd.engines.jax.ops import LIBRARY
 from refsd.engines.worker import Worker
 from refsd.golden.engine import EngineSearch

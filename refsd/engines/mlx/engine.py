@@ -5,8 +5,8 @@ import importlib.util
 import sys
 from dataclasses import replace
 
+from refsd.engines.arrays.array_engine import ArrayEngine
 from refsd.engines.arrays.devices import Device, list_devices, starts
-from refsd.engines.arrays.engine import ArrayEngine
 from refsd.engines.mlx.ops import LIBRARY
 from refsd.engines.worker import Worker
 from refsd.golden.engine import EngineSearch

@@ -4,8 +4,8 @@ import importlib.metadata
 import importlib.util
 from dataclasses import replace
 
+from refsd.engines.arrays.array_engine import ArrayEngine
 from refsd.engines.arrays.devices import Device, list_devices, starts
-from refsd.engines.arrays.engine import ArrayEngine
 from refsd.engines.tinygrad.compiler import MISSING, find_clang
 from refsd.engines.tinygrad_tensor.ops import LIBRARY
 from refsd.engines.worker import Worker

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.engines.arrays.engine import ArrayEngine
+from refsd.engines.arrays.array_engine import ArrayEngine
 from refsd.engines.jax import engine as jax_engine
 from refsd.engines.jax.ops import LIBRARY as JAX
 from refsd.engines.mlx import engine as mlx_engine

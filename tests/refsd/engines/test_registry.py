@@ -43,3 +43,10 @@ def test_devices_of_an_engine_that_has_none():
 def test_every_engine_with_devices_lists_them():
     for kind in registry.WITH_DEVICES:
         assert callable(registry.load(kind).devices)
+
+
+@pytest.mark.parametrize("kind", registry.FOLDERS)
+def test_every_engine_can_be_looked_for(kind):
+    page = registry.load(kind)
+    assert callable(page.find)
+    assert callable(getattr(page, "devices", None)) == (kind in registry.WITH_DEVICES)

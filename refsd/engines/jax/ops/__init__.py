@@ -1,8 +1,8 @@
 """The operations of golden/operations/ by JAX's own functions, a file a family."""
 
 from refsd.engines.arrays.adapters import adapters
+from refsd.engines.arrays.array_engine import Library
 from refsd.engines.arrays.composed import composed
-from refsd.engines.arrays.engine import Library
 from refsd.engines.jax.ops import activations, attention, convolution, layout, norms, positions, resampling
 
 # Inferred from the answers: XLA's code for float16 and bfloat16 rounds between operations, unless a function widens

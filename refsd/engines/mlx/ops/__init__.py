@@ -1,8 +1,8 @@
 """The operations of golden/operations/ by MLX's own functions, a file a family."""
 
 from refsd.engines.arrays.adapters import adapters
+from refsd.engines.arrays.array_engine import Library
 from refsd.engines.arrays.composed import composed
-from refsd.engines.arrays.engine import Library
 from refsd.engines.mlx.ops import activations, attention, convolution, layout, norms, positions, resampling
 
 LIBRARY = Library(

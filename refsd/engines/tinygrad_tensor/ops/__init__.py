@@ -1,8 +1,8 @@
 """The operations of golden/operations/ by tinygrad's own functions, a file a family."""
 
 from refsd.engines.arrays.adapters import adapters
+from refsd.engines.arrays.array_engine import Library
 from refsd.engines.arrays.composed import composed
-from refsd.engines.arrays.engine import Library
 from refsd.engines.tinygrad_tensor.ops import (
     activations,
     attention,
