@@ -43,7 +43,8 @@ def shown(notebook):
 
 
 def tree():
-    ours = lambda path: not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+    """The checkout's files and when each was written; the site may be built into build/ at the same time."""
+    ours = lambda path: not any(part.startswith(".") or part in ("__pycache__", "build") for part in path.parts)
     files = (path for path in ROOT.rglob("*") if ours(path.relative_to(ROOT)) and path.is_file())
     return {path: path.stat().st_mtime_ns for path in files}
 
