@@ -169,7 +169,7 @@ def test_an_eps_of_one_norm_is_placed_and_named(engines, runner, name, module, p
 
 @pytest.fixture(scope="module")
 def channels_last(model_files):
-    return {found.name: found.engine for found in find("channels_last", model_files)}
+    return {found.name: found.engine for found in find("channels_last", model_files=model_files)}
 
 
 @pytest.mark.parametrize("name", _marked(name for name in MODELS if CASES[name].op in PICTURES))

@@ -63,12 +63,12 @@ def traced(kind: ModelJudge, engine: TappedEngine, case: Case) -> Traced:
 
 def all_traced(give: ModelFiles, cases: list[Case], seeds: range) -> Iterator[Traced]:
     engines = {
-        place: [found.engine for found in find(place, give) if isinstance(found.engine, TappedEngine)]
-        for place in ("cpu", "channels_last")
+        place: [found.engine for found in find(place, model_files=give) if isinstance(found.engine, TappedEngine)]
+        for place in (None, "channels_last")
     }
     kind = ModelJudge(give)
     for case in cases:
-        for engine in engines["cpu"] + (engines["channels_last"] if case.op in _PICTURES else []):
+        for engine in engines[None] + (engines["channels_last"] if case.op in _PICTURES else []):
             for seed in seeds:
                 if engine.refuses(drawn(case, seed)) is None:
                     yield traced(kind, engine, drawn(case, seed))
