@@ -167,7 +167,5 @@ EXPORTS = [
 
 @pytest.mark.parametrize(("make", "dynamo", "most"), EXPORTS)
 def test_what_torch_exports_of_diffusers_modules(tmp_path, make, dynamo, most):
-    if dynamo:
-        pytest.importorskip("onnxscript")
     torch.manual_seed(0)
     assert exported(*make(), tmp_path, dynamo) < most
