@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -55,8 +56,14 @@ class ModelJudge(Judge):
 
     def __init__(self, model_files: ModelFiles | None = None):
         self.model_files = model_files
-        self._module = Components(model_files)
+        self._components = Components(model_files)
         self._scattered: tuple[tuple[Case, Numerics, tuple[Deviation, ...]], Answer] | None = None
+
+    def _module(
+        self, case: Case, inputs: Inputs, arithmetic: Arithmetic, cache: WeightCache | None = None
+    ) -> tuple[Module, dict[str, np.ndarray], dict[str, Any]]:
+        """Return the case's component, input values and parameters. A judge of living models has its own."""
+        return self._components(case, inputs, arithmetic, cache)
 
     def takes(self, op: str) -> bool:
         return op.startswith(PREFIX) and op.removeprefix(PREFIX) in COMPONENTS
@@ -109,7 +116,8 @@ class ModelJudge(Judge):
         key = case, numerics, deviations
         if self._scattered is None or self._scattered[0] != key:
             spreads: Answer = NOTHING
-            if numerics.compute != "float64" and (case.model is None or case.model.tiny):
+            small = case.model.tiny if case.model is not None else COMPONENTS[component_of(case)].part is None
+            if numerics.compute != "float64" and small:
                 truth = self.answer(case, inputs, Arithmetic(FLOAT64, deviations))
                 spreads = self._spreads(case, inputs, NOTHING, truth, numerics, deviations, NOTHING)
             self._scattered = key, spreads

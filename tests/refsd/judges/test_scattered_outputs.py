@@ -7,6 +7,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.metrics import channel_axis, measure
 from refsd.golden.verdict import judge, judge_output
 from refsd.judges import judges
+from refsd.judges.model import ModelJudge
 from refsd.model_files import model_files
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
@@ -32,6 +33,16 @@ def test_an_honest_engine_beside_a_lucky_run_passes(judged):
         m = measure(name, y, standard.truth[name], standard.honest[name], None, channel_axis(y))
         assert judge_output(m).margin > 1
     assert judge(judge_of.measure(standard, honest)).margin < 0.8
+
+
+def test_a_judge_of_living_models_computes_with_its_own_weights():
+    class Living(ModelJudge):
+        def _module(self, case, inputs, arithmetic, cache=None):
+            raise LookupError("its own")
+
+    case = CASES["sd15/clip/short"]
+    with pytest.raises(LookupError, match="its own"):
+        Living().answer(case, case.realize(), Arithmetic(FLOAT64))
 
 
 @pytest.mark.parametrize("gain", [1 + 2e-5, 1.001])
