@@ -44,7 +44,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.rational_logistic import rational_logistic
-from refsd.numerics.running_angles import rope_angles_running
+from refsd.numerics.running_angles import ANGLES
 from refsd.numerics.shader_functions import in_a_shader
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.numerics.tf32 import to_tf32
@@ -56,11 +56,6 @@ _CONVOLUTIONS: dict[str, Callable[..., np.ndarray]] = {
     "winograd-f16": conv2d_im2col,  # for layers to which Winograd does not apply
 }
 _WIDEN = {"f16": f16.dequantize, "bf16": bf16.dequantize}  # to float32; uses all cores, NumPy only one
-_ANGLES = {
-    "float64": rope.rope_angles,
-    "float32": rope.rope_angles_float32,
-    "float32, running": rope_angles_running,
-}
 _SHRINKS = {"nearest": resample.resize_nearest, "bilinear": resize_bilinear}
 _ATTENTIONS: dict[str, Callable[..., np.ndarray]] = {"three-pass": attention, "online": attention_online}
 
@@ -267,9 +262,7 @@ class Arithmetic:
         return self.apply(rational_logistic if self.numerics.logistic else sigmoid, x)
 
     def silu(self, x):
-        if self.numerics.logistic:
-            return self.multiply(x, self.sigmoid(x))
-        return self.apply(act.silu, x)
+        return self.multiply(x, self.sigmoid(x)) if self.numerics.logistic else self.apply(act.silu, x)
 
     def gelu(self, x, approximate="none"):
         """approximate: "none" (erf) or "tanh" """
@@ -395,7 +388,7 @@ class Arithmetic:
 
     def rope_angles(self, ids, axes_dim, theta):
         """ids [N, L, A] -> radians [N, L, sum(axes_dim) / 2], always float64"""
-        return _ANGLES[self.parameter("rope_angles", "precision", "float64")](ids, axes_dim, theta)
+        return ANGLES[self.parameter("rope_angles", "precision", "float64")](ids, axes_dim, theta)
 
     def rope(self, x, angle):
         """x [N, L, H, D], angle [N, L, D/2] in radians -> [N, L, H, D]: rotate channels 2i and 2i + 1"""

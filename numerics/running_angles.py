@@ -1,6 +1,10 @@
-"""Compute RoPE angles as ggml does. The reference uses them only to reproduce that deviation."""
+"""RoPE angles by their precision; as ggml computes them only to reproduce that deviation."""
+
+from collections.abc import Callable
 
 import numpy as np
+
+from refsd.kernels.rope import rope_angles, rope_angles_float32
 
 
 def rope_angles_running(ids, axes_dim, theta):
@@ -23,3 +27,11 @@ def rope_angles_running(ids, axes_dim, theta):
             parts.append(angle)
             angle = angle * factor
     return np.stack(parts, axis=-1).astype(np.float64)
+
+
+# precision, as a deviation names it -> ids, axes_dim, theta -> angles
+ANGLES: dict[str, Callable[..., np.ndarray]] = {
+    "float64": rope_angles,
+    "float32": rope_angles_float32,
+    "float32, running": rope_angles_running,
+}
