@@ -21,7 +21,7 @@ from refsd.cli.parts import (
     part_files,
 )
 
-IMAGES, TILES = "Input pictures", "Large pictures"
+IMAGES, TILES, GUIDANCE = "Input pictures", "Large pictures", "Guidance"
 
 
 def register(app: typer.Typer) -> None:
@@ -212,6 +212,45 @@ def txt2img(
             rich_help_panel=TILES,
         ),
     ] = 0.5,
+    guidance_rescale: Annotated[
+        float,
+        typer.Option(
+            "--guidance-rescale",
+            help="CFG rescale: bring the guided prediction back to the spread of the one with the prompt, 0 to 1. "
+            "0.7 is usual for models that predict v.",
+            rich_help_panel=GUIDANCE,
+        ),
+    ] = 0.0,
+    slg_scale: Annotated[
+        float,
+        typer.Option(
+            "--slg-scale",
+            help="Skip-layer guidance, for SD 3 and FLUX.1: away from a prediction without some layers. "
+            "2.5 suits SD 3.5 medium; 0 turns it off.",
+            rich_help_panel=GUIDANCE,
+        ),
+    ] = 0.0,
+    skip_layers: Annotated[
+        str, typer.Option("--skip-layers", help="The layers left out, from 0.", rich_help_panel=GUIDANCE)
+    ] = "7,8,9",
+    skip_layer_start: Annotated[
+        float,
+        typer.Option("--skip-layer-start", help="Share of the steps before it begins.", rich_help_panel=GUIDANCE),
+    ] = 0.01,
+    skip_layer_end: Annotated[
+        float,
+        typer.Option("--skip-layer-end", help="Share of the steps at which it ends.", rich_help_panel=GUIDANCE),
+    ] = 0.2,
+    extra_sample_args: Annotated[
+        str,
+        typer.Option(
+            "--extra-sample-args",
+            help="NAME=VALUE,...: apg_eta, apg_momentum, apg_norm_threshold, apg_norm_threshold_smoothing (APG: "
+            "guidance with less of what oversaturates), guidance_schedule (7x10+1x5: scale 7 in ten steps, then 1 "
+            "in five), slg_uncond (true: skip layers without the prompt too).",
+            rich_help_panel=GUIDANCE,
+        ),
+    ] = "",
     circular: Annotated[
         bool, typer.Option("--circular", help="Circular padding on both axes, so that the picture tiles (UNets).")
     ] = False,
@@ -255,12 +294,20 @@ def txt2img(
     import secrets
 
     from refsd.circular import CircularAxes
+    from refsd.pipelines.guidance_rule import GuidanceRule, read_extra, read_layers
     from refsd.pipelines.pictures import Files, draw
     from refsd.pipelines.settings import Settings, read_sigmas, read_tiling
 
     tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
     levels = None if sigmas is None else read_sigmas(sigmas)
     images = {"--init-img": init_img, "--mask": mask, "--control-image": control_image, "--ref-image": ref_image}
+    rule = GuidanceRule(
+        guidance_rescale=guidance_rescale,
+        skip_layers=read_layers(skip_layers),
+        slg_scale=slg_scale,
+        skip_layer_start=skip_layer_start,
+        skip_layer_end=skip_layer_end,
+    )
     settings = Settings(
         prompt=prompt,
         negative_prompt=negative_prompt,
@@ -279,6 +326,7 @@ def txt2img(
         circular=CircularAxes(circular or circularx, circular or circulary),
         like=like,
         guidance=guidance,
+        guidance_rule=rule._replace(**read_extra(extra_sample_args)),
         flow_shift=flow_shift,
         prediction=prediction,
         strength=strength,

@@ -61,12 +61,12 @@ def _check_params(name: str, component: Component, params: Mapping[str, Any], fi
             has = f"it has {', '.join(component.params)}" if component.params else "it has none"
             raise BadInput(f"{name} has no param {param}; {has}")
         default, fit = component.params[param], fits.get(param)
-        listed = type(value) is list and fit is not None and fit.lists
+        listed = type(value) is list and (type(default) is list or (fit is not None and fit.lists))
         if type(value) is not type(default) and not listed:
             raise BadInput(f"{name}: param {param} is {str(value)[:40]!r}, expected something like {default!r}")
-        numbers = value if listed else [value] if type(value) is int else []
-        if not all(type(n) is int and n >= 1 for n in numbers) or (numbers and fit and not fit.holds(value)):
-            says = fit.says if fit else "at least 1"
+        numbers, lowest = value if listed else [value] if type(value) is int else [], int(type(default) is not list)
+        if not all(type(n) is int and n >= lowest for n in numbers) or (numbers and fit and not fit.holds(value)):
+            says = fit.says if fit else f"at least {lowest}"
             raise BadInput(f"{name}: param {param} is {str(value)[:40]}, the model takes {says}")
         if type(value) is float and not np.isfinite(value):
             raise BadInput(f"{name}: param {param} is {value}, expected a finite number")

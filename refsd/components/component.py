@@ -59,6 +59,11 @@ def at_most(n: int) -> Fit:
     return Fit(n, f"at most {n}", lambda size: size <= n)
 
 
+def layers_below(n: int) -> Fit:
+    """Constrain a list of layers to skip."""
+    return Fit(n, f"layers 0 to {n - 1}", lambda layers: all(layer < n for layer in layers))
+
+
 def divisor_of(n: int) -> Fit:
     return Fit(n, f"a divisor of {n}", lambda size: n % size == 0)
 
@@ -89,7 +94,7 @@ class Component(NamedTuple):
     run:       (Module, arguments and params by name) -> arrays for `outputs`, then for `also`; or name -> array
     arguments: name -> Argument
     outputs:   name -> shape; engines are judged by these
-    params:    name -> default
+    params:    name -> default; a list for a list of whole numbers from 0
     fits:      Module -> (letter, param or optional argument -> Fit), from the weights' shapes; "V" bounds token ids
     also:      name -> shape of further outputs of `refsd forward`
     beside:    another component of the checkpoint whose weights are added, under a prefix

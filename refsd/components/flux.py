@@ -10,6 +10,7 @@ from refsd.components.component import (
     Component,
     Fit,
     exactly,
+    layers_below,
     multiple_of,
     needed,
     refused,
@@ -29,6 +30,7 @@ CONTEXT = Argument("N J E", VALUE, "T5's hidden states")
 
 def _flux_fits(m: Module) -> dict[str, Fit]:
     fits = _latent_fits(m) | {"V": exactly(m.shape("vector_in.in_layer.weight")[1])}
+    fits["skip_layers"] = layers_below(m.count("double_blocks") + m.count("single_blocks"))
     if fits["C"].n != fits["K"].n:
         fits["reference"] = refused("these weights take a picture's latent behind x, as Fill, Canny and Depth")
     if "guidance_in" in m:
@@ -83,7 +85,7 @@ COMPONENTS = {
             "reference": Argument("N K h w", VALUE, "Kontext: the latent of the picture to edit", optional=True),
         },
         {"out": "N K H W"},
-        {},
+        {"skip_layers": []},
         _flux_fits,
     ),
     "chroma": Component(

@@ -1,6 +1,6 @@
 """The components MMDiT and MMDiT-X of Stable Diffusion 3 and 3.5."""
 
-from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of
+from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, layers_below, multiple_of
 from refsd.models.mmdit import mmdit
 from refsd.module import Module
 
@@ -11,6 +11,7 @@ def _fits(m: Module) -> dict[str, Fit]:
         "C": exactly(C),
         "E": exactly(m.shape("context_embedder.weight")[1]),
         "P": exactly(m.shape("y_embedder.mlp.0.weight")[1]),
+        "skip_layers": layers_below(m.count("joint_blocks")),
     }
     return fits | dict.fromkeys("HW", multiple_of(patch))
 
@@ -26,7 +27,7 @@ COMPONENTS = {
             "y": Argument("N P", VALUE, "pooled text of CLIP-L and bigG"),
         },
         {"out": "N C H W"},
-        {"head_dim": 64},
+        {"head_dim": 64, "skip_layers": []},
         _fits,
     ),
 }

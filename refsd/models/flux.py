@@ -23,7 +23,7 @@ class Modulation(NamedTuple):
 
 
 @block
-def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axes_dim=AXES_DIM):
+def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axes_dim=AXES_DIM, skip_layers=()):
     """Predict the velocity, noise minus picture, of a noisy latent.
 
     x:         [N, C, H, W], H and W even; Fill, Canny and Depth take their condition in channels 16 and up
@@ -33,6 +33,7 @@ def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axe
     guidance:  [N], 3.5 or so; schnell ignores it
     reference: [N, C, h, w], h and w even: the picture that Kontext edits
     axes_dim:  rotary channels of a head for each axis; their sum is head_dim
+    skip_layers: indices of blocks to skip, the double ones first (skip-layer guidance of stable-diffusion.cpp)
     -> v:      [N, K, H, W]
 
     Positions (index, row, column) are 0 for text, (0, row, column) for x, (1, row, column) for the reference.
@@ -49,11 +50,14 @@ def flux(m: Module, x, timesteps, context, y, guidance=None, reference=None, axe
     angle = angles(m, context.shape[1], ids, axes_dim)
     num_heads = img.shape[2] // sum(axes_dim)
 
-    for i in range(m.count("double_blocks")):
-        img, txt = double_stream_block(m["double_blocks"][i], img, txt, vec, angle, num_heads)
+    doubles = m.count("double_blocks")
+    for i in range(doubles):
+        if i not in skip_layers:
+            img, txt = double_stream_block(m["double_blocks"][i], img, txt, vec, angle, num_heads)
     both = np.concatenate([txt, img], axis=1)
     for i in range(m.count("single_blocks")):
-        both = single_stream_block(m["single_blocks"][i], both, vec, angle, num_heads)
+        if doubles + i not in skip_layers:
+            both = single_stream_block(m["single_blocks"][i], both, vec, angle, num_heads)
     _, img, _ = np.split(both, [txt.shape[1], txt.shape[1] + H * W // 4], axis=1)
     return unpack(final_layer(m["final_layer"], img, vec), H, W)
 

@@ -3,6 +3,7 @@
 To support another engine, add an instance to CONVENTIONS.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -39,6 +40,23 @@ def first_of_square(mask: np.ndarray, pixels: int) -> np.ndarray:
     return _squares(mask, pixels)[:, :, :, 0, :, 0]
 
 
+def between(steps: int, start: float, end: float) -> range:
+    """Return the steps i with start steps < i < end steps, counted from 0.
+
+    Source: diffusers StableDiffusion3Pipeline.__call__, should_skip_layers.
+    """
+    return range(math.floor(start * steps) + 1, math.ceil(end * steps))
+
+
+def between_counted_from_one(steps: int, start: float, end: float) -> range:
+    """Return the steps i, counted from 0, with int(start (steps + 1)) < i + 1 < int(end (steps + 1)).
+
+    Source: stable-diffusion.cpp src/runtime/guidance.cpp, SkipLayerGuidance::is_enabled_for_step.
+    """
+    first, last = (int(np.float32(share) * np.float32(steps + 1)) for share in (start, end))
+    return range(first, last - 1)
+
+
 def _squares(mask: np.ndarray, pixels: int) -> np.ndarray:
     _, _, H, W = mask.shape
     return mask.reshape(1, 1, H // pixels, pixels, W // pixels, pixels)
@@ -71,6 +89,7 @@ class Convention:
     first_noise:       (sigma_0, highest sigma) -> factor of a UNet's initial noise
     sigma_schedules:   schedules whose initial noise is multiplied by sigma_0 instead
     image_cfg_scale:   default of --img-cfg-scale; None: --cfg-scale
+    skipping_steps:    (steps, start, end as shares) -> the steps in which skip-layer guidance skips
 
     rng:               default random generator
     one_stream:        True if one random stream gives both the posterior samples and the noise of a picture; False:
@@ -103,6 +122,7 @@ class Convention:
     first_noise: Callable[[float, float], float]
     sigma_schedules: tuple[str, ...]
     image_cfg_scale: float | None
+    skipping_steps: Callable[[int, float, float], range]
 
     rng: str
     one_stream: bool
@@ -137,6 +157,7 @@ SDCPP = Convention(
     first_noise=times_sigma,
     sigma_schedules=(),
     image_cfg_scale=None,
+    skipping_steps=between_counted_from_one,
     rng="cuda",
     one_stream=False,
     draws_reference=True,
@@ -165,6 +186,7 @@ DIFFUSERS = Convention(
     first_noise=unit_data,
     sigma_schedules=("linspace", "trailing"),
     image_cfg_scale=1.5,
+    skipping_steps=between,
     rng="cpu",
     one_stream=True,
     draws_reference=False,

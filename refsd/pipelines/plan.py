@@ -16,6 +16,7 @@ from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
 from refsd.pipelines.conventions import CONVENTIONS, Convention
+from refsd.pipelines.guidance_rule import GuidanceRule
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
 from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig, scheduler_config
@@ -83,6 +84,7 @@ class Plan:
     cfg_scale: float
     image_cfg_scale: float | None
     guidance: float | None
+    guidance_rule: GuidanceRule
     control_strength: float
     tiling: Tiling | None
     circular: CircularAxes
@@ -94,10 +96,9 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """Return every setting that decides the pictures' values, by its name in Settings, for --json."""
-        apart = "tiling", "circular", "seed", "batch_count"
-        return {name: getattr(self, name) for name in Settings._fields if name not in apart} | {
-            "sigmas": self.sigmas.tolist()
-        }
+        apart = "tiling", "circular", "seed", "batch_count", "guidance_rule"
+        same = {name: getattr(self, name) for name in Settings._fields if name not in apart}
+        return same | {"sigmas": self.sigmas.tolist()} | self.guidance_rule.changed()
 
 
 def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_IMAGES) -> Plan:
@@ -155,11 +156,15 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
     if settings.negative_prompt and cfg_scale == 1:
         why = f"{own.title}'s guidance is distilled into its weights; " if own.cfg_scale == 1 else ""
         notices += (f"--negative-prompt is not read: {why}it needs a --cfg-scale other than 1",)
+    guided = cfg_scale != 1 or image_cfg_scale not in (None, 1) or method.cfg_pp
+    skippable = pipe.denoiser.fits.get("skip_layers")
+    layers = None if skippable is None else skippable.n
+    settings.guidance_rule.check_use(own.title, layers, guided, own.extra_channels == "edit")
     return Plan(
         convention=convention,
         prompt=settings.prompt,
         negative_prompt=settings.negative_prompt,
-        guided=cfg_scale != 1 or image_cfg_scale not in (None, 1) or method.cfg_pp,
+        guided=guided,
         clip_skip=settings.clip_skip,
         width=width,
         height=height,
@@ -186,6 +191,7 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
         cfg_scale=cfg_scale,
         image_cfg_scale=image_cfg_scale,
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
+        guidance_rule=settings.guidance_rule,
         control_strength=settings.control_strength,
         tiling=settings.tiling,
         circular=settings.circular,
@@ -225,6 +231,7 @@ def check_ranges(settings: Settings) -> None:
         if value is not None and not (low <= value <= high and math.isfinite(value)):
             between = "a finite number" if low == -math.inf else f"{low} to {high}"
             raise BadInput(f"--{flag} {value}: expected {between}")
+    settings.guidance_rule.check()
     for flag, text in (("prompt", settings.prompt), ("negative-prompt", settings.negative_prompt)):
         if any("\ud800" <= c <= "\udfff" for c in text):
             raise BadInput(f"--{flag}: expected text, found bytes that are not UTF-8")

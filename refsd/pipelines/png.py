@@ -47,6 +47,7 @@ def parameters_text(plan: Plan, seed: int, of_files: Mapping[str, str]) -> str:
         **({} if plan.eta is None else {"Eta": f"{plan.eta:g}"}),
         **({"Clip skip": plan.clip_skip} if plan.clip_skip and plan.clip_skip > 1 else {}),
         **({} if plan.guidance is None else {"Distilled CFG Scale": f"{plan.guidance:g}"}),
+        **{name: _words(value) for name, value in plan.guidance_rule.changed().items()},
         **({} if plan.convention is DEFAULT else {"Like": plan.like}),
         **of_files,
         **_decoding(plan.tiling, plan.circular),
@@ -54,6 +55,11 @@ def parameters_text(plan: Plan, seed: int, of_files: Mapping[str, str]) -> str:
     }
     negative = f"Negative prompt: {plan.negative_prompt}\n" if plan.negative_prompt else ""
     return f"{plan.prompt}\n{negative}{', '.join(f'{name}: {value}' for name, value in fields.items())}"
+
+
+def _words(value: float | tuple[float, ...]) -> str:
+    """Format a setting without commas, which separate the entries."""
+    return " ".join(f"{one:g}" for one in value) if isinstance(value, tuple) else f"{value:g}"
 
 
 def _decoding(tiling: Tiling | None, circular: CircularAxes) -> dict[str, str]:

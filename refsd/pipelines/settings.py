@@ -8,6 +8,7 @@ from refsd.circular import CircularAxes
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DEFAULT
+from refsd.pipelines.guidance_rule import GuidanceRule
 
 
 class Settings(NamedTuple):
@@ -25,6 +26,7 @@ class Settings(NamedTuple):
     circular:        edges of the picture that wrap around
     like:            key of CONVENTIONS
     guidance:        input of a network that embeds guidance
+    guidance_rule:   guidance beyond its scales
     flow_shift:      replaces the family's shift; for FLUX.1 it is mu
     prediction:      prediction type of a UNet
     strength:        share of the schedule by which an initial image is redrawn
@@ -50,6 +52,7 @@ class Settings(NamedTuple):
     circular: CircularAxes = CircularAxes()
     like: str = DEFAULT.name
     guidance: float | None = None
+    guidance_rule: GuidanceRule = GuidanceRule()
     flow_shift: float | None = None
     prediction: str | None = None
     strength: float = 0.75
