@@ -11,9 +11,9 @@ _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
     None,
     metavar="[ENGINE]...",
-    help="gguf-py, torch[@DEVICE], ggml[:LIBRARY][@DEVICE], sdcpp[:SD_CLI], exec:PROGRAM, dump:FOLDER[:PROFILE], "
-    "a1111:URL, comfyui:URL, onnxruntime[@PROVIDER], onnx-reference, openvino, tvm, iree, tinygrad, "
-    "refsd[:PROFILE]. None: all that are there. `refsd engines` lists devices.",
+    help="gguf-py, torch[@DEVICE], ggml[:LIBRARY][@DEVICE], sdcpp[:SD_CLI][@DEVICE], exec:PROGRAM, "
+    "dump:FOLDER[:PROFILE], a1111:URL, comfyui:URL, onnxruntime[@PROVIDER], onnx-reference, openvino, tvm, iree, "
+    "tinygrad, refsd[:PROFILE]. None: all that are there. `refsd engines` lists devices.",
 )
 _GOLDEN = typer.Option("goldens", help="Store of goldens: a folder, a packed file, a URL; what it lacks is made.")
 _JSON = typer.Option(None, help="Write the report with every metric as JSON here too.")

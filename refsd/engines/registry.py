@@ -15,7 +15,7 @@ FOLDERS = {
     for page in sorted(Path(__file__).parent.glob("*/engine.py"))
 }
 # Engines whose find takes a device. Their engine.py also defines devices(path=None), which lists those that exist.
-WITH_DEVICES = ("ggml", "jax", "mlx", "onnxruntime", "tinygrad-tensor", "torch")
+WITH_DEVICES = ("ggml", "jax", "mlx", "onnxruntime", "sdcpp", "tinygrad-tensor", "torch")
 # Engines that need a path or an address -> how to name them.
 NEED_A_PATH = {
     "exec": "exec:PROGRAM",

@@ -12,6 +12,7 @@ from refsd.golden.case import Case
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.profiles import (
     GGML_CPU,
+    GGML_CPU_F16_SUMS,
     GGML_CPU_FLASH,
     GGML_VULKAN,
     GGML_VULKAN_F32,
@@ -142,6 +143,30 @@ def undeclared(backend: str, case: Case) -> str | None:
     if backend == "CUDA" and _weight(case) in BLOCK_TYPES:
         return f"to what ggml's CUDA rounds activations for {_weight(case)} weights is not declared"
     return None
+
+
+def _cpu_model(library: Measured, flash: bool, weight: str) -> Numerics:
+    declared = GGML_CPU_FLASH if flash else GGML_CPU
+    if not library.f16_lanes:
+        return declared
+    return replace(declared, name=f"{declared.name}-f16-sums", sums=GGML_CPU_F16_SUMS.sums)
+
+
+def _vulkan_model(library: Measured, flash: bool, weight: str) -> Numerics:
+    if not library.multiplies_in_f16:
+        return GGML_VULKAN_F32_FLASH if flash else GGML_VULKAN_F32
+    declared = GGML_VULKAN_FLASH if flash else GGML_VULKAN
+    if weight not in ("f32", "bf16"):
+        return declared
+    # Of filters stable-diffusion.cpp makes float16, whatever the file holds.
+    return replace(declared, name=f"{declared.name}, {weight} weights", sums={"conv": declared.sums["conv"]})
+
+
+# backend -> what it declares for a whole model: library, whether attention is flash_attn_ext, the weights' type
+MODELS: dict[str, Callable[[Measured, bool, str], Numerics]] = {
+    "CPU": _cpu_model,
+    "Vulkan": _vulkan_model,
+}
 
 
 def _half_sum(library: Measured, case: Case) -> bool:

@@ -2,19 +2,22 @@
 
 sd-cli draws pictures and cannot run a single component. If it links ggml as a shared library, refsd preloads a tap
 (tap.c) that replaces the inputs of a ggml graph by the case's inputs and records the graph's output. So each
-component runs as the program builds it. The tap ends the program after the wanted graph. How to run each component:
+component runs as the program builds it. The tap ends the program after the wanted graph. It also tells on which
+device each graph was computed: another than the wanted one fails the case (device.py). How to run each component:
 sd1.py, unets.py, families.py, chroma.py, flux2.py, text.py.
 """
 
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from refsd.components import COMPONENTS
+from refsd.engines.ggml import engine as ggml
+from refsd.engines.ggml.declared import MODELS
+from refsd.engines.ggml.devices import CPU, Device
 from refsd.engines.sdcpp import chroma as sdcpp_chroma
 from refsd.engines.sdcpp import families as sdcpp_families
 from refsd.engines.sdcpp import flux2 as sdcpp_flux2
@@ -28,7 +31,8 @@ from refsd.engines.sdcpp.tap import Graph
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.numerics.deviations import DEVIATIONS, Deviation
-from refsd.numerics.profiles import GGML_CPU, GGML_CPU_F16_SUMS, GGML_CPU_FLASH, Numerics
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor
 from refsd.weights.checkpoint import open_checkpoint
 
@@ -51,7 +55,9 @@ class SdcppEngine:
     """
 
     def __init__(self, name: str, program: Program, model_files: ModelFiles | None):
-        self.name = name
+        on_cpu = program.device in ("", CPU)
+        self.name = name if on_cpu else f"{name}@{program.device}"
+        self.device = "" if on_cpu else program.ggml.device.title
         self.version = program.version
         self._program = program
         self._model_files = model_files
@@ -75,10 +81,14 @@ class SdcppEngine:
         return reach.refuses(case)
 
     def numerics(self, case: Case) -> Numerics:
-        declared = GGML_CPU_FLASH if self._flash else GGML_CPU
-        if not self._program.sums_in_f16:
-            return declared
-        return replace(declared, name=f"{declared.name}-f16-sums", sums=GGML_CPU_F16_SUMS.sums)
+        assert case.model is not None
+        try:
+            library = self._program.ggml
+            return MODELS[library.device.backend](library, self._flash, case.model.type)
+        except (BadInput, EngineFailure):  # what lies beside the program cannot be asked
+            if self._program.device not in ("", CPU):
+                raise
+            return GGML_CPU_FLASH if self._flash else GGML_CPU
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
         assert case.model is not None
@@ -117,15 +127,37 @@ def _otherwise(case: Case, tap: str) -> bool:
     return "reference" in case.inputs and tap == "final_layer.linear"
 
 
-def find(path: str | None = None, model_files: ModelFiles | None = None, timeout=1800.0, **_) -> list[EngineSearch]:
-    """Look for sd-cli at `path`, in $REFSD_SD_CLI, then on the PATH."""
-    place = path or os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
+def find(
+    path: str | None = None, device: str = "", model_files: ModelFiles | None = None, timeout=1800.0, **_
+) -> list[EngineSearch]:
+    """Look for sd-cli at `path`, in $REFSD_SD_CLI, then on the PATH.
+
+    device: as ggml calls it: "Vulkan0", "CUDA0"; without one, the CPU
+    """
+    place = _place(path)
     if place is None:
         return [
             EngineSearch("sdcpp", None, "give sdcpp:/path/to/sd-cli, set REFSD_SD_CLI or put sd-cli on the PATH")
         ]
     try:
-        program = Program(Path(place), timeout)
-    except (EngineFailure, OSError) as error:
+        program = Program(Path(place), timeout, device or CPU)
+        if program.device != CPU and program.ggml.device.backend not in MODELS:
+            backend = program.ggml.device.backend
+            raise BadInput(f"how ggml's {backend} rounds in a model is not declared: {', '.join(MODELS)} are")
+        engines = [SdcppEngine(name, program, model_files) for name in ("sdcpp", "sdcpp-flash")]
+    except (BadInput, EngineFailure, OSError) as error:
         return [EngineSearch("sdcpp", None, str(error))]
-    return [EngineSearch(name, SdcppEngine(name, program, model_files)) for name in ("sdcpp", "sdcpp-flash")]
+    return [EngineSearch(engine.name, engine) for engine in engines]
+
+
+def devices(path: str | None = None) -> list[Device]:
+    """List the devices of the ggml that sd-cli loads. Raises EngineFailure or BadInput."""
+    place = _place(path)
+    if place is None:
+        return []
+    program = Program(Path(place))
+    return ggml.devices(str(program.ggml_folder)) if program.shares_ggml else []
+
+
+def _place(path: str | None) -> str | None:
+    return path or os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")

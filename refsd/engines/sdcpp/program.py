@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from refsd.engines.ggml.engine import GgmlLibrary
 from refsd.engines.relocation import environment
+from refsd.engines.sdcpp.device import check, choice
 from refsd.engines.sdcpp.tap import Feed, Graph, read
 from refsd.engines.sdcpp.tap import environment as tap
 from refsd.engines.supervised import MAX_FILE, Supervised, ending
 from refsd.golden.engine import EngineFailure
-from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
 # stage, as reports name it -> pattern of the log line with the stage's seconds
@@ -42,11 +42,16 @@ class Finished(NamedTuple):
 
 
 class Program:
-    """The program sd-cli at a path. Raises EngineFailure if it cannot be started."""
+    """The program sd-cli at a path. Raises EngineFailure if it cannot be started.
 
-    def __init__(self, path: Path, timeout: float = 1800.0):
+    device: as ggml calls it. The program is told to take it, and a tapped run fails unless every graph was computed
+            there. Without one it computes where it likes
+    """
+
+    def __init__(self, path: Path, timeout: float = 1800.0, device: str = ""):
         self.path = path.absolute()
         self.timeout = timeout
+        self.device = device
         self._supervised = Supervised()
         version = version_in(self._start(["--version"], {}, _SHORT))
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -55,16 +60,28 @@ class Program:
     @functools.cached_property
     def shares_ggml(self) -> bool:
         """True if the program links libggml-base dynamically; only then can it be tapped."""
-        _, log = self._log([], {"LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)
-        return "libggml-base" in log
+        return "libggml-base" in self._linked
 
     @functools.cached_property
-    def sums_in_f16(self) -> bool:
-        """True if the ggml that lies beside the program adds up float16 products in float16."""
-        try:
-            return GgmlLibrary(self.path.parent, 1, _SHORT).f16_lanes > 0
-        except (BadInput, EngineFailure):
-            return False
+    def ggml_folder(self) -> Path:
+        """The folder of the libggml-base that the program loads."""
+        found = re.search(r"libggml-base\S* => (/\S+)", self._linked)
+        return Path(found[1]).parent if found else self.path.parent
+
+    @functools.cached_property
+    def _linked(self) -> str:
+        return self._log([], {**environment(), "LD_TRACE_LOADED_OBJECTS": "1"}, _SHORT)[1]
+
+    @functools.cached_property
+    def ggml(self) -> GgmlLibrary:
+        """The program's ggml on the program's device. Raises EngineFailure; BadInput if it has no such device."""
+        return GgmlLibrary(self.ggml_folder, 1, _SHORT, self.device)
+
+    @functools.cached_property
+    def _choice(self) -> tuple[list[str], dict[str, str]]:
+        if not self.device:
+            return [], {}
+        return choice(self.device, self._log(["--help"], environment(), _SHORT)[1])
 
     def run(self, args: Iterable[str]) -> Finished:
         """Run the program and parse its log. Raises EngineFailure with the last log lines."""
@@ -87,9 +104,13 @@ class Program:
         therefore slower than the program's best.
         """
         with tempfile.TemporaryDirectory(prefix="refsd-tap-") as folder:
-            tapped = {"OMP_WAIT_POLICY": "passive", **tap(Path(folder), feeds, nodes, ops, stop, skip, weights)}
-            log = self._start(["-v", *args], tapped)
-            return Finished(log, timings(log), read(Path(folder)))
+            chosen, variables = self._choice
+            tapped = tap(Path(folder), feeds, nodes, ops, stop, skip, weights)
+            log = self._start(["-v", *chosen, *args], {"OMP_WAIT_POLICY": "passive", **variables, **tapped})
+            graphs = read(Path(folder))
+            if self.device:
+                check(graphs, self.device, skip)
+            return Finished(log, timings(log), graphs)
 
     def _start(self, args: list[str], more: dict[str, str], timeout: float | None = None) -> str:
         code, log = self._log(args, {**environment(), **more}, timeout or self.timeout)

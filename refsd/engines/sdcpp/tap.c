@@ -12,7 +12,8 @@
  *
  * TAP_DIR/feed.txt, read: a line an input to replace, "<signature> <nth> <input> <file>", where nth counts
  * the graphs of that signature and both numbers start at 0.
- * TAP_DIR/index.txt, written: "graph <signature>", then a line a tensor, "input|source|node|output
+ * TAP_DIR/index.txt, written: "graph <signature>", unless skipped "where <device> <buffer type of the output>
+ * <buffer type of the backend> <nodes> <first unsupported operation>", then a line a tensor, "input|source|node|output
  * <name> <type> <ne0> <ne1> <ne2> <ne3> <file> <op> <op_params[0]> <op_params[1]>". Fields are tab-separated.
  * Before a node that reads a weight: "weight <type> <ne0> <ne1> <ne2> <ne3> <its first 16 bytes in hexadecimal>".
  *
@@ -53,6 +54,12 @@ extern const char *ggml_type_name(int type);
 extern const char *ggml_op_desc(const struct ggml_tensor *t);
 extern bool ggml_is_contiguous(const struct ggml_tensor *t);
 extern int ggml_backend_buffer_get_usage(void *buffer); /* 1: weights */
+extern void *ggml_backend_buffer_get_type(void *buffer);
+extern const char *ggml_backend_buft_name(void *type);
+extern void *ggml_backend_get_default_buffer_type(void *backend);
+extern void *ggml_backend_get_device(void *backend);
+extern const char *ggml_backend_dev_name(void *device);
+extern bool ggml_backend_supports_op(void *backend, const struct ggml_tensor *t);
 extern void ggml_backend_tensor_get(const struct ggml_tensor *t, void *data, size_t offset, size_t size);
 extern void ggml_backend_tensor_set(struct ggml_tensor *t, const void *data, size_t offset, size_t size);
 
@@ -216,6 +223,16 @@ static int compute_and_save(void *backend, void *graph) {
     return status ? status : compute_nodes(backend, graph, start, nodes);
 }
 
+static void tell_where(void *backend, void *graph) {
+    int nodes = ggml_graph_n_nodes(graph), n = 0;
+    while (n < nodes && ggml_backend_supports_op(backend, ggml_graph_node(graph, n))) n++;
+    void *device = ggml_backend_get_device(backend), *memory = ggml_graph_node(graph, nodes - 1)->buffer;
+    fprintf(index_file, "where\t%s\t%s\t%s\t%d\t%s\n", device ? ggml_backend_dev_name(device) : "unknown",
+            memory ? ggml_backend_buft_name(ggml_backend_buffer_get_type(memory)) : "unknown",
+            ggml_backend_buft_name(ggml_backend_get_default_buffer_type(backend)), nodes,
+            n < nodes ? ggml_op_desc(ggml_graph_node(graph, n)) : "");
+}
+
 static bool skipped(const char *signature) {
     const char *list = getenv("TAP_SKIP");
     size_t n = strlen(signature);
@@ -247,8 +264,10 @@ int ggml_backend_graph_compute(void *backend, void *graph) {
     signatures[graphs] = strdup(signature);
     feed(inputs, count, signature, nth);
     fprintf(index_file, "graph\t%s\n", signature);
+    bool computed = !skipped(signature);
+    if (computed) tell_where(backend, graph);
     for (int i = 0; i < count; i++) save("input", i, inputs[i]);
-    int status = skipped(signature) ? 0 : compute_and_save(backend, graph);
+    int status = computed ? compute_and_save(backend, graph) : 0;
     save("output", 0, ggml_graph_node(graph, ggml_graph_n_nodes(graph) - 1));
     fflush(index_file);
     graphs++;

@@ -59,6 +59,23 @@ class WeightedOp(NamedTuple):
     result: np.ndarray
 
 
+class Ran(NamedTuple):
+    """Where a graph was computed, as ggml tells it of the very objects that computed it.
+
+    device:      of the backend
+    memory:      buffer type of the output's memory
+    own_memory:  buffer type that the backend allocates
+    nodes:       nodes of the graph
+    unsupported: the first operation that the backend says it does not support; "" if there is none
+    """
+
+    device: str
+    memory: str
+    own_memory: str
+    nodes: int
+    unsupported: str
+
+
 @dataclass
 class Graph:
     """One recorded graph. Shapes are in torch's order, without leading axes of size 1.
@@ -67,6 +84,7 @@ class Graph:
     nodes:  requested nodes, by name
     ops:    requested operations, in the order of computation
     weighted: operations that read a weight, if requested
+    ran:    where it was computed; None if it was skipped
     """
 
     signature: str
@@ -75,6 +93,7 @@ class Graph:
     nodes: dict[str, np.ndarray] = field(default_factory=dict)
     ops: list[TappedOp] = field(default_factory=list)
     weighted: list[WeightedOp] = field(default_factory=list)
+    ran: Ran | None = None
 
 
 def describe(array: np.ndarray) -> str:
@@ -171,6 +190,10 @@ def parse(lines: Iterable[str], folder: Path) -> list[Graph]:
         role, *fields = line.split("\t")
         if role == "graph":
             graphs.append(Graph(fields[0]))
+            continue
+        if role == "where":
+            device, memory, own_memory, nodes, unsupported = fields
+            graphs[-1].ran = Ran(device, memory, own_memory, int(nodes), unsupported)
             continue
         if role == "weight":
             weight = WeightHead(fields[0], tuple(map(int, fields[1:5])), bytes.fromhex(fields[5]))

@@ -16,6 +16,8 @@ from refsd.numerics.errors import BadInput
         ("ggml-flash:/lib@CUDA0", ("ggml-flash", "ggml", "/lib", "CUDA0")),
         ("ggml:/home/me@work/lib", ("ggml", "ggml", "/home/me@work/lib", "")),
         ("ggml:/home/me@work/lib@Metal", ("ggml", "ggml", "/home/me@work/lib", "Metal")),
+        ("sdcpp:/bin/sd-cli@Vulkan0", ("sdcpp", "sdcpp", "/bin/sd-cli", "Vulkan0")),
+        ("sdcpp-flash@CUDA0", ("sdcpp-flash", "sdcpp", "", "CUDA0")),
         ("torch@cuda:1", ("torch", "torch", "", "cuda:1")),
         ("torch-bf16@mps", ("torch-bf16", "torch", "", "mps")),
         ("torch:channels_last", ("torch", "torch", "channels_last", "")),
