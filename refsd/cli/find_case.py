@@ -12,6 +12,13 @@ def complete_case(incomplete: str) -> list[str]:
     return [name for name in corpus.CASES if name.startswith(incomplete)]
 
 
+def unknown_case(name: str | None, known: list[str]) -> str:
+    """Return the message for a name that is none of `known`, or for no name at all."""
+    if name is None:
+        return "name a case or an operation: `refsd golden list` shows the cases"
+    return f"no case and no operation {name!r}{did_you_mean(name, known)}: `refsd golden list` shows the cases"
+
+
 def find_case(text: str):
     """A case of the corpus or a random one by its name, or that of a folder of `refsd shrink`. Raises BadInput."""
     from refsd import cases as corpus

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import typer
 
-from refsd.cli.find_case import complete_case
+from refsd.cli.find_case import complete_case, unknown_case
+from refsd.cli.mutants import redundant, show_mutants
 from refsd.cli.thresholds import thresholds
-from refsd.golden.wording import counted, did_you_mean
+from refsd.golden.wording import counted
 
 STORE = "goldens"
 STORE_HELP = "Folder of the goldens, a packed file, or a URL of either."
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
     golden.command()(make)
     golden.command(name="list")(list_)
     golden.command()(show)
+    golden.command()(redundant)
     golden.command()(thresholds)
     golden.command()(verify)
     golden.command()(pack)
@@ -99,13 +101,13 @@ def show(
     from refsd.stages import STAGES
 
     if mutants:
-        _show_mutants(name, json)
+        show_mutants(name, json)
         return
     if name in OPERATIONS or name in STAGES:
         _show_operation(name, json)
         return
     if name not in corpus.CASES:
-        raise BadInput(_unknown(name, [*corpus.CASES, *OPERATIONS, *STAGES]))
+        raise BadInput(unknown_case(name, [*corpus.CASES, *OPERATIONS, *STAGES]))
     case, place = corpus.CASES[name], open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
@@ -125,12 +127,6 @@ def show(
     made_by = ", ".join(f"{key} {value}" for key, value in manifest.generator.items())
     typer.echo(f"  blob {manifest.blob}.safetensors, {manifest.bytes} bytes")
     typer.echo(printable(f"  made by {made_by}"))
-
-
-def _unknown(name: str | None, known: list[str]) -> str:
-    if name is None:
-        return "name a case or an operation: `refsd golden list` shows the cases"
-    return f"no case and no operation {name!r}{did_you_mean(name, known)}: `refsd golden list` shows the cases"
 
 
 def _show_operation(name: str, json: bool) -> None:
@@ -155,31 +151,6 @@ def _show_operation(name: str, json: bool) -> None:
         typer.echo(f"  {parameter} = {default}")
     for output, shape in outputs.items():
         typer.echo(f"  -> {output:5} {shape}")
-
-
-def _show_mutants(name: str | None, json: bool) -> None:
-    from refsd import cases as corpus
-    from refsd.golden.mutants import kill_table, try_all
-    from refsd.judges import judges
-    from refsd.model_files import model_files
-    from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
-
-    # Whole models take minutes, so they run only if a case or component is named.
-    chosen = [case for case in corpus.select() if case.op == name or (name is None and case.model is None)]
-    chosen += [corpus.CASES[name]] if name in corpus.CASES else []
-    if not chosen:
-        raise BadInput(_unknown(name, [*dict.fromkeys(case.op for case in corpus.CASES.values()), *corpus.CASES]))
-    trials, kinds = [], judges(model_files)
-    with compile_progress(), steps("mutants", len(chosen)) as advance:
-        for case in chosen:
-            trials += try_all(kinds.of(case), case)
-            advance(case.name)
-    if json:
-        _print_json([{"case": t.case.name, "mutant": t.mutant, "killed": t.killed} for t in trials])
-    else:
-        typer.echo(kill_table(trials))
 
 
 def verify(
