@@ -332,7 +332,7 @@ def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, exami
         causes = tuple(explain(judge, standard, found, taps, examined))
         if not causes:
             looks = tuple(describe(judge, standard, found, taps, examined))
-            near = nearest(judge, standard, found, examined)
+            near = nearest(judge, standard, found, taps, examined)
     except Exception as error:
         looks = (f"the search for a cause failed: {type(error).__name__}: {_line(error)}",)
     phrases = (

@@ -104,6 +104,10 @@ def describe(kind: Judge, standard: Standard, found: Answer, taps: Mapping, exam
     return kind.describe(standard, found)
 
 
-def nearest(kind: Judge, standard: Standard, found: Answer, examined: Examination) -> Nearest | None:
-    """Return the known bug that comes nearest to an answer which nothing explains; None if a tap is wrong."""
-    return None if examined.unknown or examined.wrong else kind.nearest(standard, found)
+def nearest(kind: Judge, standard: Standard, found: Answer, taps: Mapping, examined: Examination) -> Nearest | None:
+    """Return the known bug that comes nearest to the first wrong tap, or the answer, where nothing explains it."""
+    if examined.unknown:
+        return None
+    if examined.wrong:
+        return kind.nearest_at_tap(standard, {**taps, **found}, examined.wrong[0])
+    return kind.nearest(standard, found)

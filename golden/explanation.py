@@ -9,7 +9,7 @@ nearness is measured along the bug's own effect: truth (or honest run) at 0, the
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -114,15 +114,18 @@ class Scene(NamedTuple):
         sizes, along = (_norm(error), _norm(effect)), float(error @ effect)
         return (along / sizes[1] ** 2, (along / sizes[0] / sizes[1]) ** 2) if all(sizes) else (0.0, 0.0)
 
-    def nearest_cause(self, suspects: Mapping[str, Answer]) -> Nearest | None:
-        """Return the bug that removes the most of an error that none explains; None if that is half or less."""
+    def nearest_cause(self, suspects: Iterable[tuple[str, Answer]]) -> Nearest | None:
+        """Return the bug that removes the most of an error that none explains; None if that is half or less.
+
+        suspects: (bug, the reference's answer with it), looked at one by one
+        """
         if sum(y.size for y in self.truth.values()) < _ENOUGH:
             return None
         if not all(np.isfinite(self.found[name]).all() for name in self.truth):
             return None
         shares = {
             name: self.share(suspect)
-            for name, suspect in suspects.items()
+            for name, suspect in suspects
             if all(suspect[output].shape == y.shape for output, y in self.truth.items())
         }
         shares = {name: share for name, share in shares.items() if share[0] > 0 and share[1] > _WORTH}

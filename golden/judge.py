@@ -154,6 +154,10 @@ class Judge(ABC):
         """Return the known bug that explains more than half of an unexplained error; None if there is none."""
         return None
 
+    def nearest_at_tap(self, standard: Standard, found: Answer, tap: str) -> Nearest | None:
+        """Return the same for a wrong tap (or output). found: as for `trace`."""
+        return None
+
 
 class Judges:
     """The judges of all kinds of case."""

@@ -125,11 +125,12 @@ class OperationJudge(Judge):
         op = OPERATIONS[case.op]
         limits = op.bound_of(standard.numerics, standard.inputs, case.params, truth["y"])
         error = honest["y"].astype(np.float64) - truth["y"]
-        suspects = {}
-        for mutant in op.mutants:
-            answer = self.wrong_answer(case, standard.inputs, mutant)
-            if answer is not None and answer["y"].shape == y.shape and np.isfinite(answer["y"]).all():
-                suspects[mutant.name] = {"y": answer["y"].astype(np.float64) + error}
+        answers = ((m.name, self.wrong_answer(case, standard.inputs, m)) for m in op.mutants)
+        suspects = (
+            (name, {"y": wrong["y"].astype(np.float64) + error})
+            for name, wrong in answers
+            if wrong is not None and wrong["y"].shape == y.shape and np.isfinite(wrong["y"]).all()
+        )
         return _scene(standard, found, limits).nearest_cause(suspects)
 
 

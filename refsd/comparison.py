@@ -75,7 +75,8 @@ def with_case(
     causes = explain(kind, standard, given, taps, examined)
     if causes:
         return Comparison(examined, absent, causes, meant)
-    looks, near = describe(kind, standard, given, taps, examined), nearest(kind, standard, given, examined)
+    looks = describe(kind, standard, given, taps, examined)
+    near = nearest(kind, standard, given, taps, examined)
     return Comparison(examined, absent, meant=meant, looks=[*looks, *([near.phrase] if near else [])])
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from refsd.components import COMPONENTS, forward
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
+from refsd.golden.explanation import Nearest
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
-from refsd.golden.unlisted import KEPT
 from refsd.golden.verdict import criteria, judge, judge_output
 from refsd.judges import wrong_operations as operations
 from refsd.judges.answers import comparable, factor, scene_of
@@ -26,8 +26,8 @@ from refsd.judges.known_deviations import explaining as explaining_deviations
 from refsd.judges.model_mutants import MUTANTS, Change, ChangedWeights, in_each_block
 from refsd.judges.observed import Observed
 from refsd.judges.place import Place
-from refsd.judges.scattered import Scattered
-from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, within_bytes
+from refsd.judges.scattered import RUNS, Scattered, spread_of_runs
+from refsd.judges.taps_in_memory import bytes_of, bytes_of_taps, with_errors_kept
 from refsd.module import Module, Taps, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -36,16 +36,13 @@ from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORC
 
 # Precisions that an engine may compute in without declaring it.
 _PRECISIONS = (TORCH_F16, TORCH_BF16, GGML_CPU, TORCH_TF32)
-# Number of honest runs with random roundings; they are made where a tap fails without them, or where an output
-# exceeds its limit by at most the factor _NEARLY.
-_SCATTERED_RUNS = 8
+# Runs with random roundings are made where a tap fails without them, or where an output exceeds its limit by at
+# most this factor.
 _NEARLY = 16.0
 # CPU seconds for the search for the cause of one answer: one search at its first wrong tap, one by its outputs.
 _SEARCH = 24.0
-# The errors of these runs are kept for the first wrong taps, to judge projections by: for at most _SCATTERED_TAPS
-# taps, in at most as much memory as all taps need, or _SCATTERED_BYTES if that is more. The first is always kept.
-_SCATTERED_TAPS = 20
-_SCATTERED_BYTES = KEPT
+# CPU seconds for the nearest bug of an answer that no bug explains.
+_NEAREST = 5.0
 
 
 class ModelJudge(Judge):
@@ -173,12 +170,7 @@ class ModelJudge(Judge):
         wrong = {m.output: truths[m.output] for m in taps if not judge_output(m).passed}
         if wrong and numerics.compute != "float64":
             given = {name: y for name, y in right.shaped.items() if name not in wrong}
-            kept = {
-                name: []
-                for name in within_bytes(
-                    wrong, _SCATTERED_RUNS, max(_SCATTERED_BYTES, bytes_of(truths)), _SCATTERED_TAPS
-                )
-            }
+            kept = {name: [] for name in with_errors_kept(wrong, RUNS, bytes_of(truths))}
             spreads = self._spreads(case, inputs, followed, wrong, numerics, deviations, given, kept)
             again = measure_taps(shaped, wrong, {**honest, **near}, numerics, losses, spreads, effects, kept)
             judged_again = {m.output: m for m in again}
@@ -222,19 +214,12 @@ class ModelJudge(Judge):
         given:  the engine's other taps, in the reference's shape
         kept:   tap -> list to which the errors of each run are appended
         """
-        squares = {name: np.zeros(y.shape) for name, y in truths.items()}
-        of_calls: list[np.ndarray] = []
-        for seed in range(_SCATTERED_RUNS):
-            scattered = Scattered(numerics, np.random.default_rng(seed), of_calls, deviations)
+
+        def run(scattered: Scattered) -> Answer:
             taps, outputs = self._follow(case, inputs, found, scattered, given=given)
-            for name, y in {**outputs, **taps}.items():
-                if name in squares:
-                    error = np.asarray(y, np.float64) - truths[name]
-                    error = np.where(np.isfinite(error), error, 0.0)
-                    squares[name] += error**2
-                    if name in kept:
-                        kept[name].append(error)
-        return {name: np.sqrt(y / _SCATTERED_RUNS) for name, y in squares.items()}
+            return {**outputs, **taps}
+
+        return spread_of_runs(run, truths, numerics, deviations, kept)
 
     def explain_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
         end = time.process_time() + _SEARCH
@@ -243,6 +228,18 @@ class ModelJudge(Judge):
 
     def describe_tap(self, standard: Standard, found: Answer, tap: str) -> list[str]:
         return self.place(standard, found, tap).describe()
+
+    def nearest_at_tap(self, standard: Standard, found: Answer, tap: str) -> Nearest | None:
+        return self.place(standard, found, tap).nearest()
+
+    def nearest(self, standard: Standard, found: Answer) -> Nearest | None:
+        """Only for tiny models, and of as many bugs as time allows."""
+        case, end = standard.case, time.process_time() + _NEAREST
+        if not comparable(standard, found) or case.model is None or not case.model.tiny:
+            return None
+        tried = itertools.takewhile(lambda _: time.process_time() < end, MUTANTS)
+        answers = ((bug, self._changed(case, standard.inputs, change, standard.numerics)) for bug, change in tried)
+        return scene_of(standard, found).nearest_cause((bug, y) for bug, y in answers if y is not None)
 
     def place(self, standard: Standard, found: Answer, tap: str) -> Place:
         """Return the surroundings of an engine's tap or output. found: as for `trace`"""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.golden.description import describe
-from refsd.golden.explanation import Scene
+from refsd.golden.explanation import Nearest, Scene
 from refsd.golden.fitted_causes import fitted_causes, is_gap
 from refsd.golden.metrics import channel_axis
 from refsd.golden.taps import measure_taps
@@ -25,6 +25,8 @@ from refsd.numerics.tensor import StoredTensor
 
 # At most this many other weights of the model are tried in a wrong operation.
 _WEIGHTS = 200
+# At most so many bugs are compared for the nearest one.
+_NEAREST = 60
 # CPU seconds for trying other taps as inputs.
 _ELSEWHERE = 4.0
 
@@ -65,9 +67,8 @@ class Place(NamedTuple):
         if runs is None:
             return []
         truth, honest = runs
-        size = float(np.sqrt(np.mean(truth**2))) or 1.0
-        found = self.found.reshape(truth.shape)
-        scene = Scene({"y": found}, {"y": truth}, {"y": honest}, {"y": size})
+        scene = self._scene(truth, honest)
+        found = scene.found["y"]
         suspects, tried = {}, {}
         room = KEPT
         until = end - BUDGET - _ELSEWHERE
@@ -128,6 +129,19 @@ class Place(NamedTuple):
             return False
         spreads = {"y": self.spread()}
         return judge(measure_taps(found, {"y": near}, {"y": noisy}, self.numerics, losses, spreads)).passed
+
+    def nearest(self) -> Nearest | None:
+        """Return the known bug of the operations here that removes most of an error which none explains."""
+        runs = self._runs()
+        if runs is None:
+            return None
+        wrong = itertools.islice(self._operations(), _NEAREST)
+        shaped = ((name, {"y": np.reshape(y, runs[0].shape)}) for name, y in wrong if y.size == runs[0].size)
+        return self._scene(*runs).nearest_cause(shaped)
+
+    def _scene(self, truth: np.ndarray, honest: np.ndarray) -> Scene:
+        size = float(np.sqrt(np.mean(truth**2))) or 1.0
+        return Scene({"y": self.found.reshape(truth.shape)}, {"y": truth}, {"y": honest}, {"y": size})
 
     def describe(self) -> list[str]:
         """Return phrases on how the tap differs from the truth, the surest first."""

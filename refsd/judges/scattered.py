@@ -7,7 +7,8 @@ every operation's result, with the standard deviation that the page in golden/op
 rounds to storage up or down at random.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,8 @@ from refsd.numerics.profiles import Numerics
 
 # The page's bound of attention keeps all scores in memory. Above this many, the spread is a share of each row.
 _MOST_SCORES = 2**24
+# Number of runs.
+RUNS = 8
 
 
 class Scattered(Observed):
@@ -75,6 +78,31 @@ class Scattered(Observed):
         )  # between two neighbours
         moved = y + step * (self._rng.random(y.shape) - 0.5)
         return super()._round(np.where(np.abs(y) < float(info.max), moved, y))
+
+
+def spread_of_runs(
+    run: Callable[[Scattered], Mapping[str, np.ndarray]],
+    truths: Mapping[str, np.ndarray],
+    numerics: Numerics,
+    deviations=(),
+    kept: Mapping[str, list[np.ndarray]] = MappingProxyType({}),
+) -> dict[str, np.ndarray]:
+    """Return the RMS error of each element of the truths' tensors over RUNS runs.
+
+    run:  arithmetic -> tensors by name
+    kept: name -> list to which the errors of each run are appended
+    """
+    squares = {name: np.zeros(y.shape) for name, y in truths.items()}
+    of_calls: list[np.ndarray] = []
+    for seed in range(RUNS):
+        for name, y in run(Scattered(numerics, np.random.default_rng(seed), of_calls, deviations)).items():
+            if name in squares:
+                error = np.asarray(y, np.float64) - truths[name]
+                error = np.where(np.isfinite(error), error, 0.0)
+                squares[name] += error**2
+                if name in kept:
+                    kept[name].append(error)
+    return {name: np.sqrt(y / RUNS) for name, y in squares.items()}
 
 
 def _scores(method: str, arguments: Arguments) -> int:

@@ -8,10 +8,13 @@ import numpy as np
 
 from refsd.components import COMPONENTS
 from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.unlisted import KEPT
 from refsd.weights.recipes import shapes
 
 # Pixels that a decoder makes from one latent pixel: 8 x 8.
 _ENLARGED = 64
+# The errors of random roundings are kept for so many taps at most.
+_MOST_TAPS = 20
 
 
 def bytes_of_taps(model: ModelRecipe, case: Case) -> int:
@@ -31,10 +34,14 @@ def bytes_of(taps: Mapping[str, np.ndarray]) -> int:
     return sum(8 * y.size for y in taps.values())
 
 
-def within_bytes(taps: Mapping[str, np.ndarray], copies: int, room: int, most: int) -> Iterator[str]:
-    """Yield the first taps, at most `most`, whose `copies` float64 copies fit in `room` bytes; at least one."""
-    for i, (name, y) in enumerate(itertools.islice(taps.items(), most)):
-        room -= 8 * y.size * copies
+def with_errors_kept(wrong: Mapping[str, np.ndarray], runs: int, room: int) -> Iterator[str]:
+    """Yield the first wrong taps, for which the errors of `runs` runs are kept, to judge projections by.
+
+    They take `room` bytes at most, or KEPT if that is more. The first is always kept.
+    """
+    room = max(room, KEPT)
+    for i, (name, y) in enumerate(itertools.islice(wrong.items(), _MOST_TAPS)):
+        room -= 8 * y.size * runs
         if i and room < 0:
             return
         yield name

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from refsd.cases import CASES
 from refsd.engines.torch.engine import find
 from refsd.golden.case import Case
-from refsd.golden.engine import ModelFiles
+from refsd.golden.engine import ModelFiles, TappedEngine
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import NO_WITNESS, judge, judge_output
 from refsd.judges.model import ModelJudge
@@ -68,7 +68,8 @@ def drawn(case: Case, seed: int) -> Case:
 def engines(kind: ModelJudge, give: ModelFiles) -> Iterator[HasTaps]:
     yield from honest_engines.engines(kind)
     for layout in (None, "channels_last"):
-        yield from (found.engine for found in find(layout, model_files=give) if found.engine is not None)
+        found = (search.engine for search in find(layout, model_files=give))
+        yield from (engine for engine in found if isinstance(engine, TappedEngine))
 
 
 def traced(kind: ModelJudge, engine: HasTaps, case: Case) -> Traced:

@@ -105,7 +105,7 @@ def test_the_nearest_bug_explains_a_share_and_is_named_above_a_half():
     def nearest(found, *names):
         scene = _scene(found)
         effects = {"right": _EFFECT, "other": _NOISE}
-        found = scene.nearest_cause({name: {"y": scene.honest["y"] + effects[name]} for name in names})
+        found = scene.nearest_cause((name, {"y": scene.honest["y"] + effects[name]}) for name in names)
         return found and found.phrase
 
     rest = _RNG.standard_normal(_N)

@@ -8,10 +8,13 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.golden import conform, verdict
+from refsd.golden.examination import examine, nearest
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import judge_output
 from refsd.judges import judges
+from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
+from refsd.judges.model_mutants import MUTANTS
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16, TORCH_F32
@@ -229,6 +232,34 @@ def test_what_nothing_explains_is_described(model_files):
     result = judged(model_files, "t5xxl/t5/padded", Tapped(model_files, wrong))
     assert (result.place, result.causes) == ("encoder.block.1.layer.0.SelfAttention.k", ())
     assert result.reason.endswith("; 1 of 42 taps wrong by itself; y = |truth|")
+
+
+def test_the_nearest_known_bug_is_named_with_its_share(model_files, monkeypatch):
+    """A missing bias, and noise beside it: in the layers' outputs, and in the model's."""
+
+    def wrong(right, x, weight, bias=None, *rest):
+        y = right(x, weight, None, *rest)
+        noise = np.random.default_rng(y.size).standard_normal(y.shape).astype(y.dtype)
+        return y if bias is None else y + np.float32(0.4 * np.sqrt(np.mean(bias**2))) * noise
+
+    name = "clip-l/clip/ended"
+    case = CASES[name]
+    kind, inputs = ModelJudge(model_files), case.realize()
+    truth, honest = (kind.answer(case, inputs, Arithmetic(numerics)) for numerics in (FLOAT64, FLOAT32))
+    standard = Standard(case, inputs, truth, honest, FLOAT32)
+    outputs, taps = answered(model_files, name, broken(FLOAT32, "linear", None, wrong))
+    examined = examine(kind, standard, outputs, taps)
+    near = nearest(kind, standard, outputs, taps, examined)
+    assert near.cause == "bias missing" and 80 <= near.percent <= 90
+    bug = next(mutant for mutant in MUTANTS if mutant.name == "biases are missing")
+    monkeypatch.setattr(model_judge, "MUTANTS", [*MUTANTS[:5], bug])
+    rng = np.random.default_rng(3)
+    found = {
+        output: y + 0.4 * np.sqrt(np.mean((y - truth[output]) ** 2)) * rng.standard_normal(y.shape)
+        for output, y in kind.wrong_answer(case, inputs, bug).items()
+    }
+    near = nearest(kind, standard, found, {}, examine(kind, standard, found, {}))
+    assert near.cause == bug.name and 80 <= near.percent <= 92
 
 
 def test_fewer_taps_place_a_bug_between_two(model_files):

@@ -7,8 +7,8 @@ import pytest
 from injection import Injected, wrong_operation
 
 from refsd.cases import CASES
-from refsd.judges import model, place
-from refsd.judges.taps_in_memory import bytes_of, within_bytes
+from refsd.judges import place, taps_in_memory
+from refsd.judges.taps_in_memory import bytes_of, with_errors_kept
 from refsd.numerics.profiles import FLOAT32, TORCH_BF16
 from refsd.shrinking.failure import ask, runner_of
 from refsd.weights.recipe_files import RecipeFiles
@@ -53,15 +53,16 @@ def peak_of(case, bug, numerics, model_files):
 @pytest.mark.parametrize("name", ["clip-l/clip/ended", "flux-dev/flux/between"])
 def test_the_peak_is_a_multiple_of_the_taps(name, numerics, model_files, monkeypatch):
     """Every tap is wrong. Without KEPT, bytes that are always allowed, small models are measured as large ones."""
-    monkeypatch.setattr(model, "_SCATTERED_BYTES", 0)
+    monkeypatch.setattr(taps_in_memory, "KEPT", 0)
     monkeypatch.setattr(place, "KEPT", 0)
     case = CASES[name]
     peak, taps = peak_of(case, EVERYWHERE, numerics, model_files)
     assert peak < TAPS * taps + WEIGHTS * size(case.model), (peak / taps, peak, taps, size(case.model))
 
 
-def test_scattered_runs_are_kept_of_as_many_taps_as_fit():
+def test_scattered_runs_are_kept_of_as_many_taps_as_fit(monkeypatch):
+    monkeypatch.setattr(taps_in_memory, "KEPT", 0)
     taps = {f"{i}": np.zeros(10) for i in range(30)}
     each = 8 * 10 * 5
-    assert bytes_of(taps) == 30 * 80 and list(within_bytes(taps, 5, 3 * each, 20)) == ["0", "1", "2"]
-    assert list(within_bytes(taps, 5, 0, 20)) == ["0"] and len(list(within_bytes(taps, 5, 100 * each, 20))) == 20
+    assert bytes_of(taps) == 30 * 80 and list(with_errors_kept(taps, 5, 3 * each)) == ["0", "1", "2"]
+    assert list(with_errors_kept(taps, 5, 0)) == ["0"] and len(list(with_errors_kept(taps, 5, 100 * each))) == 20
