@@ -86,6 +86,9 @@ def _check_outputs(request: ForwardRequest, dtype: np.dtype) -> None:
         outputs.add("--taps", request.taps)
 
 
+_TRUTHS = {"true": True, "false": False}
+
+
 def _params(request: ForwardRequest) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for setting in request.params:
@@ -94,7 +97,7 @@ def _params(request: ForwardRequest) -> dict[str, Any]:
             raise BadInput(f"--param {setting}: expected NAME=VALUE")
         numbers = [int(part) for part in value.split(",") if part.isdecimal() and len(part) < 19]
         whole = len(numbers) == value.count(",") + 1
-        params[name] = value if not whole else numbers if len(numbers) > 1 else numbers[0]
+        params[name] = _TRUTHS.get(value, value) if not whole else numbers if len(numbers) > 1 else numbers[0]
     return params
 
 

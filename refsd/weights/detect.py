@@ -21,7 +21,6 @@ _TEXT_TOWERS = ("text_model.", "transformer.resblocks.")
 
 # (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
-    ("txt_norm.", "Qwen-Image"),
     *((tower, "CLIP's picture encoder") for tower in PICTURE_TOWERS),
     ("patch_embedding.", "a video model"),
     ("lora_controlnet", "Control-LoRA"),

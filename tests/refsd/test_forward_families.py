@@ -20,6 +20,7 @@ from refsd.models import (
     mistral,
     mmdit,
     qwen3,
+    qwen_image,
     t5,
     taesd,
     unet,
@@ -54,6 +55,10 @@ PAGES = {
     "flux2": lambda m, reference, reference_2, reference_3, reference_4, **given: flux2.flux2(
         m, **given, reference=[reference, reference_2, reference_3, reference_4]
     ),
+    "qwen-image": lambda m, reference, reference_2, reference_3, reference_4, **given: qwen_image.qwen_image(
+        m, **given, reference=[reference, reference_2, reference_3, reference_4]
+    ),
+    "qwen-image-layered": qwen_image.qwen_image_layered,
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
@@ -205,6 +210,7 @@ LOSSLESS = (
     "chroma",
     "flux2-klein",
     "zimage",
+    "qwen-image",
     "flux-vae",
     "t5xxl",
     "qwen3",
@@ -236,7 +242,7 @@ def test_every_component_is_tried():
     assert PAGES.keys() == {name for _, name in CASES}
 
 
-@pytest.mark.parametrize("family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "zimage"])
+@pytest.mark.parametrize("family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "zimage", "qwen-image"])
 def test_heads_that_the_positions_do_not_fill_are_refused(family):
     """64 channels a head: every shape fits, and no page could run it."""
     ((component, size),) = small.FAMILIES[family].items()

@@ -93,14 +93,22 @@ def test_a_layer_that_no_model_has_and_a_part_that_is_missing():
     assert not found.runs and found.unknown == (f"{SD1}1_to_q.lora_down.weight",)
 
 
+@pytest.mark.parametrize("at", ["transformer.", "diffusion_model.", "lora_unet_", ""])
+def test_qwen_image(at):
+    """Diffusers', ComfyUI's and kohya's names, and Lightning's, which have no prefix."""
+    dot = "_" if at.endswith("_") else "."
+    found = survey_adapter(lora(f"{at}{dot.join(('transformer_blocks', '0', 'img_mod', '1'))}", 18432, 3072))
+    assert found.models == ("Qwen-Image", "Qwen-Image-Layered") and found.runs
+
+
 def test_a_model_that_refsd_does_not_have():
-    found = survey_adapter(lora("transformer.transformer_blocks.0.img_mod.1", 18432, 3072))
+    found = survey_adapter(lora("diffusion_model.blocks.0.self_attn.q", 5120, 5120))
     assert found.models == () and not found.runs
     assert found.title == "a LoRA for no model that refsd knows"
 
 
 @pytest.mark.parametrize(
-    "family", ["sd15", "sd21", "sdxl", "sd3-medium", "flux-dev", "chroma", "flux2-dev", "zimage"]
+    "family", ["sd15", "sd21", "sdxl", "sd3-medium", "flux-dev", "chroma", "flux2-dev", "zimage", "qwen-image"]
 )
 def test_no_model_is_taken_for_an_adapter(family):
     parts = recipes.MODELS[family].parts

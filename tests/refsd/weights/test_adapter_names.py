@@ -15,6 +15,7 @@ from refsd.networks.flux2 import Flux2Size, flux2_shapes
 from refsd.networks.mistral import MistralSize, mistral_shapes
 from refsd.networks.mmdit import MMDiTSize, mmdit_shapes
 from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
+from refsd.networks.qwen_image import QWEN_IMAGE_LAYERED, QwenImageSize, qwen_image_shapes
 from refsd.networks.t5 import T5Size, t5_shapes
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.networks.zimage import ZImageSize, zimage_shapes
@@ -29,6 +30,8 @@ SIZES = {
     "flux2": Flux2Size(),
     "mmdit": MMDiTSize(),
     "zimage": ZImageSize(),
+    "qwen-image": QwenImageSize(),
+    "qwen-image-layered": QWEN_IMAGE_LAYERED,
     "clip": CLIPSize(),
     "clip_g": CLIP_G,
     "t5": T5Size(),
@@ -43,6 +46,8 @@ SHAPES = {
     "flux2": flux2_shapes,
     "mmdit": mmdit_shapes,
     "zimage": zimage_shapes,
+    "qwen-image": qwen_image_shapes,
+    "qwen-image-layered": qwen_image_shapes,
     "clip": clip_shapes,
     "clip_g": clip_shapes,
     "t5": t5_shapes,
@@ -91,6 +96,18 @@ def test_every_naming_covers_every_row_of_every_layer_once(component):
         ),
         ("zimage", "diffusion_model.layers.29.attention.to_out.0", ("layers.29.attention.out",)),
         ("zimage", "lora_unet_layers_29_attention_to_q", ("layers.29.attention.qkv", 0, 3840)),
+        ("qwen-image", "transformer_blocks.59.attn.to_out.0", ("transformer_blocks.59.attn.to_out.0",)),
+        (
+            "qwen-image",
+            "lora_unet_transformer_blocks_7_txt_mlp_net_0_proj",
+            ("transformer_blocks.7.txt_mlp.net.0.proj",),
+        ),
+        ("qwen-image", "transformer.transformer_blocks.0.img_mod.1", ("transformer_blocks.0.img_mod.1",)),
+        (
+            "qwen-image",
+            "diffusion_model.transformer_blocks.3.attn.add_q_proj",
+            ("transformer_blocks.3.attn.add_q_proj",),
+        ),
         ("clip", "lora_te1_text_model_encoder_layers_3_mlp_fc1", ("text_model.encoder.layers.3.mlp.fc1",)),
         ("clip_g", "lora_te2_text_model_encoder_layers_31_mlp_fc1", ("text_model.encoder.layers.31.mlp.fc1",)),
         ("t5", "lora_te3_encoder_block_0_layer_0_SelfAttention_q", ("encoder.block.0.layer.0.SelfAttention.q",)),

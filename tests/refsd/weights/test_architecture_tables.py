@@ -17,6 +17,7 @@ from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_shapes, flux2_vae_s
 from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
 from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
+from refsd.networks.qwen_image import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
 from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.networks.unet_tensors import UNetSize
@@ -109,6 +110,12 @@ TABLES = {
         ZIMAGE,
         sizes(ZImageSize, layers=few, noise_refiners=few, context_refiners=few),
     ),
+    "qwen-image": Table(
+        qwen_image_shapes,
+        qwen_image_size,
+        QWEN_IMAGE,
+        sizes(QwenImageSize, layers=few, additions=st.just(0), zero_cond_t=st.sampled_from([None, (), (0,)])),
+    ),
     "flux2": Table(
         flux2_shapes,
         flux2_size,
@@ -189,6 +196,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (controlnet_shapes, CONTROLNET_SD15, 361_279_120),
         (chroma_shapes, CHROMA, 8_899_983_424),
         (zimage_shapes, ZIMAGE, 6_154_908_736),
+        (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),
         (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),

@@ -13,7 +13,14 @@ from refsd.weights.checkpoint import survey
 from refsd.weights.recipes import MODELS
 from refsd.weights.size_vote import block, published, tail, voted_size
 
-DENOISERS = {"zimage": "zimage", "flux-dev": "flux", "sd35-medium": "mmdit", "clip-l": "clip", "sd15": "unet"}
+DENOISERS = {
+    "zimage": "zimage",
+    "qwen-image": "qwen-image",
+    "flux-dev": "flux",
+    "sd35-medium": "mmdit",
+    "clip-l": "clip",
+    "sd15": "unet",
+}
 
 
 @pytest.mark.parametrize("family", DENOISERS)

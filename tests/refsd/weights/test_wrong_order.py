@@ -15,7 +15,9 @@ def _narrow_bigg(monkeypatch):
     monkeypatch.setattr(detect, "_BIGG", small.BIGG)
 
 
-@pytest.mark.parametrize("family", ["sd15", "sdxl", "zimage", "flux-dev", "sd3", "chroma", "flux2-dev", "vae"])
+@pytest.mark.parametrize(
+    "family", ["sd15", "sdxl", "zimage", "qwen-image", "flux-dev", "sd3", "chroma", "flux2-dev", "vae"]
+)
 @pytest.mark.parametrize("layout", ["original", "diffusers"])
 def test_a_denoiser_of_reversed_dimensions(tmp_path, family, layout):
     ((component, size),) = small.FAMILIES[family].items()

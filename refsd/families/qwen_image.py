@@ -1,0 +1,70 @@
+"""Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from refsd.families.family import Condition, EncodedPrompt, Family, Variant
+from refsd.families.flux import FLOW, SCHEDULE
+from refsd.networks.dimensions import Shape
+from refsd.networks.qwen_image import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
+from refsd.networks.recipe import alone
+
+
+def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
+    if ZERO_COND_T in shapes:
+        return "qwen-image-edit-2511", f'it holds "{ZERO_COND_T}"'
+    return "qwen-image", "its blocks are all double and have txt_mod"
+
+
+def identify_layered(shapes: Mapping[str, Shape]) -> tuple[str, str]:
+    return "qwen-image-layered", "its time has a second embedding"
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return the hidden states of the prompt without its template's first part.
+
+    Source: diffusers QwenImagePipeline._get_qwen_prompt_embeds.
+    """
+    ((hidden, _, seen),) = prompt.encoders.values()
+    mask = np.asarray(seen)
+    return Condition(hidden, mask=None if mask.all() else mask)
+
+
+QWEN = Variant(
+    "qwen-image", "Qwen-Image or Qwen-Image-Edit", {}, join, SCHEDULE, FLOW, steps=50, cfg_scale=4.0, draws=False
+)
+GGUF = "qwen_image"  # the architecture that city96's converter names
+EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
+LAYERED = QWEN._replace(name="qwen-image-layered", title="Qwen-Image-Layered", draws=False)
+
+_TINY = QWEN_IMAGE._replace(hidden=256, layers=2, mlp=1024, context_dim=128)
+FAMILIES = (
+    Family(
+        "qwen-image",
+        "2025-08",
+        "qwen-image",
+        identify,
+        (QWEN, EDIT_2511),
+        sizes={"Qwen-Image": {"qwen-image": QWEN_IMAGE}},
+        recipes={
+            "qwen-image": alone("qwen-image", QWEN_IMAGE, _TINY, GGUF),
+            "qwen-image-edit-2511": alone(
+                "qwen-image", QWEN_IMAGE._replace(zero_cond_t=()), _TINY._replace(zero_cond_t=()), GGUF
+            ),
+        },
+    ),
+    Family(
+        "qwen-image-layered",
+        "2025-12",
+        "qwen-image-layered",
+        identify_layered,
+        (LAYERED,),
+        sizes={"Qwen-Image-Layered": {"qwen-image-layered": QWEN_IMAGE_LAYERED}},
+        recipes={
+            "qwen-image-layered": alone(
+                "qwen-image-layered", QWEN_IMAGE_LAYERED, _TINY._replace(additions=2), GGUF
+            ),
+        },
+    ),
+)
