@@ -5,6 +5,27 @@ from typing import Annotated
 
 import typer
 
+from refsd.cli.drawing_options import (
+    ExtraSampleArgs,
+    GuidanceRescale,
+    Hires,
+    HiresHeight,
+    HiresScale,
+    HiresSigmas,
+    HiresSteps,
+    HiresStrength,
+    HiresTileSize,
+    HiresUpscaler,
+    HiresWidth,
+    Preview,
+    PreviewInterval,
+    PreviewNoisy,
+    PreviewPath,
+    SkipLayerEnd,
+    SkipLayers,
+    SkipLayerStart,
+    SlgScale,
+)
 from refsd.cli.numerics import Profile
 from refsd.cli.parts import (
     T5XXL,
@@ -21,7 +42,7 @@ from refsd.cli.parts import (
     part_files,
 )
 
-IMAGES, TILES, GUIDANCE = "Input pictures", "Large pictures", "Guidance"
+IMAGES, TILES = "Input pictures", "Large pictures"
 
 
 def register(app: typer.Typer) -> None:
@@ -212,45 +233,25 @@ def txt2img(
             rich_help_panel=TILES,
         ),
     ] = 0.5,
-    guidance_rescale: Annotated[
-        float,
-        typer.Option(
-            "--guidance-rescale",
-            help="CFG rescale: bring the guided prediction back to the spread of the one with the prompt, 0 to 1. "
-            "0.7 is usual for models that predict v.",
-            rich_help_panel=GUIDANCE,
-        ),
-    ] = 0.0,
-    slg_scale: Annotated[
-        float,
-        typer.Option(
-            "--slg-scale",
-            help="Skip-layer guidance, for SD 3 and FLUX.1: away from a prediction without some layers. "
-            "2.5 suits SD 3.5 medium; 0 turns it off.",
-            rich_help_panel=GUIDANCE,
-        ),
-    ] = 0.0,
-    skip_layers: Annotated[
-        str, typer.Option("--skip-layers", help="The layers left out, from 0.", rich_help_panel=GUIDANCE)
-    ] = "7,8,9",
-    skip_layer_start: Annotated[
-        float,
-        typer.Option("--skip-layer-start", help="Share of the steps before it begins.", rich_help_panel=GUIDANCE),
-    ] = 0.01,
-    skip_layer_end: Annotated[
-        float,
-        typer.Option("--skip-layer-end", help="Share of the steps at which it ends.", rich_help_panel=GUIDANCE),
-    ] = 0.2,
-    extra_sample_args: Annotated[
-        str,
-        typer.Option(
-            "--extra-sample-args",
-            help="NAME=VALUE,...: apg_eta, apg_momentum, apg_norm_threshold, apg_norm_threshold_smoothing (APG: "
-            "guidance with less of what oversaturates), guidance_schedule (7x10+1x5: scale 7 in ten steps, then 1 "
-            "in five), slg_uncond (true: skip layers without the prompt too).",
-            rich_help_panel=GUIDANCE,
-        ),
-    ] = "",
+    guidance_rescale: GuidanceRescale = 0.0,
+    slg_scale: SlgScale = 0.0,
+    skip_layers: SkipLayers = "7,8,9",
+    skip_layer_start: SkipLayerStart = 0.01,
+    skip_layer_end: SkipLayerEnd = 0.2,
+    extra_sample_args: ExtraSampleArgs = "",
+    hires: Hires = False,
+    hires_upscaler: HiresUpscaler = "Latent",
+    hires_scale: HiresScale = 2.0,
+    hires_width: HiresWidth = 0,
+    hires_height: HiresHeight = 0,
+    hires_steps: HiresSteps = 0,
+    hires_denoising_strength: HiresStrength = 0.7,
+    hires_sigmas: HiresSigmas = None,
+    hires_upscale_tile_size: HiresTileSize = 128,
+    preview: Preview = "none",
+    preview_path: PreviewPath = Path("preview.png"),
+    preview_interval: PreviewInterval = 1,
+    preview_noisy: PreviewNoisy = False,
     circular: Annotated[
         bool, typer.Option("--circular", help="Circular padding on both axes, so that the picture tiles (UNets).")
     ] = False,
@@ -295,7 +296,9 @@ def txt2img(
 
     from refsd.circular import CircularAxes
     from refsd.pipelines.guidance_rule import GuidanceRule, read_extra, read_layers
+    from refsd.pipelines.hires import HiresSettings
     from refsd.pipelines.pictures import Files, draw
+    from refsd.pipelines.preview import PreviewSettings
     from refsd.pipelines.settings import Settings, read_sigmas, read_tiling
 
     tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
@@ -350,5 +353,16 @@ def txt2img(
         json=json,
         lora_rule=lora_rule,
         embeddings=embd_dir,
+        preview=PreviewSettings(preview, preview_path, preview_interval, preview_noisy),
     )
-    draw(files, settings)
+    second = HiresSettings(
+        upscaler=hires_upscaler,
+        scale=hires_scale,
+        width=hires_width,
+        height=hires_height,
+        steps=hires_steps,
+        strength=hires_denoising_strength,
+        sigmas=None if hires_sigmas is None else read_sigmas(hires_sigmas),
+        tile_size=hires_upscale_tile_size,
+    )
+    draw(files, settings, second if hires else None)

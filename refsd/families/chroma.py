@@ -34,6 +34,7 @@ CHROMA = Variant(
     UNSHIFTED,
     steps=35,
     cfg_scale=5.0,
+    latent_format="flux",
     rounds_size_down=True,
 )
 

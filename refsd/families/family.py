@@ -140,6 +140,7 @@ class Variant(NamedTuple):
     weighted_together: True if a prompt's weights are applied to CLIP-L and bigG as one
     may_predict_v:    True if some checkpoints predict v without declaring it; a trial run of the network finds out
     pixel_space:      True if the network works on pixels, without an autoencoder
+    latent_format:    key of pipelines/latent_rgb.json, its latents' projection to colours; None: none is known
     corrects_scheduler: True if diffusers' pipelines set steps_offset to 1 and clip_sample to False in any folder
     rounds_size_down: True if diffusers rounds a side down to a multiple; False if it refuses other sizes
     draws:            False if txt2img does not support it
@@ -161,6 +162,7 @@ class Variant(NamedTuple):
     weighted_together: bool = False
     may_predict_v: bool = False
     pixel_space: bool = False
+    latent_format: str | None = None
     corrects_scheduler: bool = False
     rounds_size_down: bool = False
     draws: bool = True

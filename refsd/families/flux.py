@@ -65,6 +65,7 @@ DEV = Variant(
     FLOW,
     steps=28,
     cfg_scale=1.0,
+    latent_format="flux",
     rounds_size_down=True,
 )
 SCHNELL = DEV._replace(name="flux-schnell", title="FLUX.1 schnell", flow=UNSHIFTED, steps=4)

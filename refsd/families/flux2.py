@@ -80,6 +80,7 @@ KLEIN = Variant(
     Flow(dict.fromkeys(ENGINES, shift_by_tokens_and_steps), math.exp, unit_time),
     steps=4,
     cfg_scale=1.0,
+    latent_format="flux2",
     rounds_size_down=True,
 )
 DEV = KLEIN._replace(

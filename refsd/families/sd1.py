@@ -33,7 +33,14 @@ def join(prompt: EncodedPrompt) -> Condition:
 
 
 SD1 = Variant(
-    "sd15", "Stable Diffusion 1.x", {"clip": CLIP_L}, join, SCHEDULE, sampler="euler_a", corrects_scheduler=True
+    "sd15",
+    "Stable Diffusion 1.x",
+    {"clip": CLIP_L},
+    join,
+    SCHEDULE,
+    sampler="euler_a",
+    latent_format="sd",
+    corrects_scheduler=True,
 )
 
 _WIDTHS = 32, 64, 128, 128

@@ -74,6 +74,7 @@ SDXL = SD1._replace(
     clip_layer=2,
     final_norm=False,
     weighted_together=True,
+    latent_format="sdxl",
     corrects_scheduler=False,
 )
 REFINER = SDXL._replace(

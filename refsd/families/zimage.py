@@ -46,6 +46,7 @@ ZIMAGE = Variant(
     Flow(constant_shift(3.0), levels=TimeFromNoise, prediction=TO_DATA),
     steps=9,
     cfg_scale=1.0,
+    latent_format="flux",
 )
 _TINY = SIZE._replace(hidden=384, layers=2, mlp=1024, context_dim=128)
 FAMILIES = (

@@ -15,6 +15,7 @@ from refsd.samplers.conventions import (
     fewer,
     fewer_rounded_up,
     from_the_end_sdcpp,
+    hires_sdcpp,
     times_sigma,
     unit_data,
 )
@@ -86,6 +87,7 @@ class Convention:
                        other levels than Stable Diffusion's is refused
     truncation:        sigmas that --strength leaves
     flow_truncation:   the same for a rectified flow
+    hires_truncation:  the same for a hires pass; None: it has no such pass
     first_noise:       (sigma_0, highest sigma) -> factor of a UNet's initial noise
     sigma_schedules:   schedules whose initial noise is multiplied by sigma_0 instead
     image_cfg_scale:   default of --img-cfg-scale; None: --cfg-scale
@@ -119,6 +121,7 @@ class Convention:
     reads_scheduler: bool
     truncation: Truncation
     flow_truncation: Truncation
+    hires_truncation: Truncation | None
     first_noise: Callable[[float, float], float]
     sigma_schedules: tuple[str, ...]
     image_cfg_scale: float | None
@@ -154,6 +157,7 @@ SDCPP = Convention(
     reads_scheduler=False,
     truncation=from_the_end_sdcpp,
     flow_truncation=from_the_end_sdcpp,
+    hires_truncation=hires_sdcpp,
     first_noise=times_sigma,
     sigma_schedules=(),
     image_cfg_scale=None,
@@ -183,6 +187,7 @@ DIFFUSERS = Convention(
     reads_scheduler=True,
     truncation=fewer,
     flow_truncation=fewer_rounded_up,
+    hires_truncation=None,
     first_noise=unit_data,
     sigma_schedules=("linspace", "trailing"),
     image_cfg_scale=1.5,

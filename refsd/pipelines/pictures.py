@@ -17,10 +17,12 @@ from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
 from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
 from refsd.pipelines.embeddings import with_embeddings
+from refsd.pipelines.hires import HiresPass, HiresSettings, resolve_hires, run_hires
 from refsd.pipelines.initial_latent import initial_latent
 from refsd.pipelines.pipeline import open_pipeline
 from refsd.pipelines.plan import Plan, check_ranges, resolve
 from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
+from refsd.pipelines.preview import PreviewSettings, preview
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.report import Report
 from refsd.pipelines.settings import Settings
@@ -33,6 +35,7 @@ class Files(NamedTuple):
     """Files and numerics of `refsd txt2img`.
 
     embeddings: folder
+    preview: pictures of the steps
     parts:  key of PART_FLAGS -> file
     images: key of IMAGE_FLAGS -> file
     """
@@ -51,12 +54,17 @@ class Files(NamedTuple):
     json: bool = False
     lora_rule: str = "trainer"
     embeddings: Path | None = None
+    preview: PreviewSettings = PreviewSettings()
 
 
-def draw(files: Files, settings: Settings) -> list[Path]:
-    """Draw and write all pictures -> their paths. Raises BadInput, in one line, before computing anything."""
+def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -> list[Path]:
+    """Draw and write all pictures -> their paths. Raises BadInput, in one line, before computing anything.
+
+    hires: of a second pass in a larger size; None: there is none
+    """
     report = Report(files.verbose)
     check_ranges(settings)
+    files.preview.check()
     arithmetic = named(files.numerics, [*files.deviations])
     images = ConditioningImages(
         **{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in files.images.items()}
@@ -71,13 +79,14 @@ def draw(files: Files, settings: Settings) -> list[Path]:
             report.detail(line)
     vocabularies = tokenizers.sources(pipe.encoders.values())
     plan = resolve(pipe, settings, images)
-    for notice in plan.notices:
+    files.preview.check_use(pipe)
+    second = None if hires is None else resolve_hires(pipe, settings, plan, hires, arithmetic)
+    for notice in [*plan.notices, *(second.plan.notices if second else ())]:
         report.say(notice)
     paths = _checked_paths(files, len(plan.seeds))
     report.detail(f"vocabulary: {', '.join(vocabularies)}")
 
     taps: dict[str, np.ndarray] = {}
-    report.steps = len(plan.sigmas) - 1
     with compile_progress(), one_answer(arithmetic.numerics):
         try:
             report.now("encoding the prompt")
@@ -89,21 +98,29 @@ def draw(files: Files, settings: Settings) -> list[Path]:
                 def listener(name: str, array: np.ndarray, prefix: str = f"{b}.") -> None:
                     taps[prefix + name] = np.array(array)
 
+                def on_step(i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
+                    if files.preview.due(i):
+                        pixels = preview(pipe, x if files.preview.noisy else denoised, files.preview)
+                        write_png(files.preview.path, pixels, f"{plan.prompt}\nStep: {i + 1}")
+                        report.show(pixels)
+                    report.step(i + 1)
+
                 start = initial_latent(pipe, plan, seed)
-                report.picture = f"{b + 1}/{len(paths)}"
-                report.step(0)
-                latent = txt2img.sample(pipe, plan, conditioning, seed, report.on_step, listener, start)
-                if not np.isfinite(latent).all():
-                    raise BadInput(
-                        f"the latent of seed {seed} is not finite: the weights overflow in these numerics; "
-                        "try float32"
-                    )
+                report.begin(f"{b + 1}/{len(paths)}", len(plan.sigmas) - 1)
+                latent = txt2img.sample(pipe, plan, conditioning, seed, on_step, listener, start)
+                _check_finite(latent, seed)
+                if second is not None:
+                    report.begin(f"{b + 1}/{len(paths)}, enlarged", len(second.plan.sigmas) - 1)
+                    heard = lambda name, array, tell=listener: tell(f"hires.{name}", array)
+                    latent = run_hires(pipe, second, latent, conditioning, seed, on_step, heard)
+                    _check_finite(latent, seed)
                 report.now(f"picture {report.picture}: decoding")
                 image = txt2img.decode(pipe, latent, plan.tiling, plan.circular)
                 report.detail(f"decoding: {report.took():.2f} s")
                 listener("image", image)
-                write_png(path, to_bytes(image), parameters_text(plan, seed, _file_parameters(files, loras, plan)))
-                report.say(f"{path}: {plan.width}x{plan.height}, seed {seed}")
+                parameters = _file_parameters(files, loras, plan, second)
+                write_png(path, to_bytes(image), parameters_text(plan, seed, parameters))
+                report.say(f"{path}: {image.shape[3]}x{image.shape[2]}, seed {seed}")
         finally:
             report.status.stop()
     if files.taps is not None:
@@ -112,8 +129,16 @@ def draw(files: Files, settings: Settings) -> list[Path]:
         )
     if files.json:
         pictures = [{"path": str(path), "seed": seed} for path, seed in zip(paths, plan.seeds, strict=True)]
-        print(json.dumps({"family": pipe.variant.name, "pictures": pictures, "settings": plan.record()}))
+        recorded = plan.record() | ({} if second is None else {"hires": second.record()})
+        print(json.dumps({"family": pipe.variant.name, "pictures": pictures, "settings": recorded}))
     return paths
+
+
+def _check_finite(latent: np.ndarray, seed: int) -> None:
+    if not np.isfinite(latent).all():
+        raise BadInput(
+            f"the latent of seed {seed} is not finite: the weights overflow in these numerics; try float32"
+        )
 
 
 def _checked_paths(files: Files, count: int) -> list[Path]:
@@ -124,10 +149,12 @@ def _checked_paths(files: Files, count: int) -> list[Path]:
     if files.taps is not None:
         check_name(files.taps)
         outputs.add("--taps", files.taps)
+    if files.preview.method != "none":
+        outputs.add("--preview-path", files.preview.path)
     return paths
 
 
-def _file_parameters(files: Files, loras, plan: Plan) -> dict[str, str]:
+def _file_parameters(files: Files, loras, plan: Plan, hires: HiresPass | None) -> dict[str, str]:
     """Return the entries of a PNG's parameters about files and numerics."""
     model = files.model or next(iter(files.parts.values()))
     parameters = {"Model": model.name, "Numerics": files.numerics}
@@ -137,4 +164,4 @@ def _file_parameters(files: Files, loras, plan: Plan) -> dict[str, str]:
         parameters |= {} if files.lora_rule == "trainer" else {"Lora rule": files.lora_rule}
     if plan.images.init is not None:
         parameters["Denoising strength"] = f"{plan.strength:g}"
-    return parameters
+    return parameters | ({} if hires is None else hires.parameters())

@@ -14,26 +14,21 @@ from refsd.circular import CircularAxes
 from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
-from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
+from refsd.pipelines.conditioning_images import ConditioningImages
 from refsd.pipelines.conventions import CONVENTIONS, Convention
 from refsd.pipelines.guidance_rule import GuidanceRule
+from refsd.pipelines.picture_size import check_images, drawn_size
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prediction import PREDICTIONS, prediction_of
 from refsd.pipelines.scheduler_config import ConfiguredSchedule, ScheduledLevels, SchedulerConfig, scheduler_config
 from refsd.pipelines.settings import Settings
+from refsd.samplers.conventions import Truncation
 from refsd.samplers.levels import SD_LEVELS, DiscreteLevels, FlowLevels, Levels
 from refsd.samplers.parameterization import Prediction
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 
 NO_IMAGES = ConditioningImages()
-# Variant.extra_channels -> (images needed, purpose of the weights, how to give the images).
-_NEEDED_IMAGES = {
-    "inpaint": (("init", "mask"), "are for inpainting: give --init-img and --mask"),
-    "fill": (("init", "mask"), "are for filling in: give --init-img and --mask"),
-    "edit": (("reference",), "edit a picture: give it with --ref-image"),
-    "control": (("control",), "follow a picture of edges or depths: give it with --control-image"),
-}
 
 
 @dataclass(frozen=True)
@@ -101,13 +96,21 @@ class Plan:
         return same | {"sigmas": self.sigmas.tolist()} | self.guidance_rule.changed()
 
 
-def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_IMAGES) -> Plan:
-    """Build the Plan. Raises BadInput, in one line, for a setting out of range or without effect on this model."""
+def resolve(
+    pipe: Pipeline,
+    settings: Settings,
+    images: ConditioningImages = NO_IMAGES,
+    second_pass: Truncation | None = None,
+) -> Plan:
+    """Build the Plan. Raises BadInput, in one line, for a setting out of range or without effect on this model.
+
+    second_pass: which sigmas --strength leaves where sampling starts from a finished latent; None: it does not
+    """
     check_ranges(settings)
     convention, own, flow = CONVENTIONS[settings.like], pipe.variant, pipe.variant.flow
     _check_use(pipe, settings)
-    width, height, notices = _size(pipe, convention, settings, images)
-    _check_images(pipe, images, width, height)
+    width, height, notices = drawn_size(pipe, convention, settings, images)
+    check_images(pipe, images, width, height)
 
     # sampler, schedule, prediction type: from the user, the folder, the convention or the family
     scheduler = scheduler_config(pipe.checkpoint)
@@ -128,12 +131,14 @@ def resolve(pipe: Pipeline, settings: Settings, images: ConditioningImages = NO_
 
     # noise levels of the steps
     ignored = convention.full_strength_ignores_init and own.extra_channels == "inpaint" and settings.strength == 1
-    from_image = images.init is not None and not ignored
+    from_image = second_pass is not None or (images.init is not None and not ignored)
     levels, folder = levels_of(steps), None
     unchosen = settings.schedule is None and settings.sigmas is None and schedule == convention.row(own.schedule)
     if configured is not None and unchosen:
         folder = _folder_schedule(pipe, configured, settings, images, sampler, steps, levels, from_image)
-    sigmas = _sigmas(pipe, convention, settings, schedule, steps, levels_of, from_image, folder)
+    truncation = second_pass or (convention.truncation if flow is None else convention.flow_truncation)
+    truncation = truncation if from_image else None
+    sigmas = _sigmas(pipe, settings, schedule, steps, levels_of, truncation, folder)
 
     # scales of the first and the last latents
     unit_noise, last_scale = schedule not in convention.sigma_schedules, 1.0
@@ -261,67 +266,6 @@ def _embeds_guidance(pipe: Pipeline) -> bool:
     return "guidance" in fits and fits["guidance"].holds(1)
 
 
-def size_multiple(pipe: Pipeline, convention: Convention) -> int:
-    """Return the number of pixels that width and height must be multiples of.
-
-    Source: stable-diffusion.cpp get_diffusion_model_down_factor; diffusers check_inputs of each pipeline.
-    """
-    P = pipe.autoencoder.pixels
-    if pipe.variant.flow is None:
-        return P * convention.unet_multiple
-    return P * (1 if convention.pads_patches and not pipe.variant.pixel_space else pipe.denoiser.patch)
-
-
-def _size(
-    pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
-) -> tuple[int, int, tuple[str, ...]]:
-    """Return width and height as the convention rounds them, and a notice if they differ from the settings."""
-    first = next((image for image in images if image is not None), None)
-    height, width = (512, 512) if first is None else first.shape[2:]
-    width, height = settings.width or width, settings.height or height
-    multiple = size_multiple(pipe, convention)
-    up = -(-width // multiple) * multiple, -(-height // multiple) * multiple
-    down = width // multiple * multiple, height // multiple * multiple
-    if (width, height) == up:
-        return width, height, ()
-    if not convention.rounds_size_up and (not pipe.variant.rounds_size_down or 0 in down):
-        raise BadInput(
-            f"{width}x{height}: {convention.name} draws {pipe.variant.title} in multiples of {multiple} only: "
-            f"{up[0]}x{up[1]} is the next larger size"
-        )
-    drawn = up if convention.rounds_size_up else down
-    way = "up" if convention.rounds_size_up else "down"
-    notice = f"{width}x{height} goes {way} to {drawn[0]}x{drawn[1]}: multiples of {multiple}"
-    return *drawn, (notice,)
-
-
-def _check_images(pipe: Pipeline, images: ConditioningImages, width: int, height: int) -> None:
-    """Raise BadInput for an image that is missing, has no effect on this model, or has the wrong size."""
-    kind, arguments = pipe.variant.extra_channels, pipe.denoiser.arguments
-    as_large = [field for field in images._fields if field != "reference" or kind == "edit"]
-    for flag, field in IMAGE_FLAGS.items():
-        image = getattr(images, field)
-        if image is not None and field in as_large and image.shape[2:] != (height, width):
-            raise BadInput(
-                f"{flag}: the picture has {image.shape[3]}x{image.shape[2]} pixels and {width}x{height} are drawn: "
-                "resize it, or give another -W and -H"
-            )
-    if images.mask is not None and images.init is None:
-        raise BadInput("--mask: it says what of --init-img is drawn anew: give that too")
-    hints = "hint" in arguments and pipe.denoiser.fits.get("hint") is None
-    if images.control is not None and kind != "control" and not hints:
-        raise BadInput(f"--control-image: {pipe.variant.title} has no use for it, or lacks its --control-net")
-    if images.reference is not None and kind != "edit":
-        multiple = pipe.autoencoder.pixels * pipe.denoiser.patch
-        if "reference" not in arguments or "reference" in pipe.denoiser.fits:
-            raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
-        if any(side % multiple for side in images.reference.shape[2:]):
-            raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
-    needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
-    if any(getattr(images, field) is None for field in needed):
-        raise BadInput(f"these weights {purpose}")
-
-
 def unet_levels(convention: Convention, scheduler: SchedulerConfig | None, prediction: str) -> Levels:
     levels = PREDICTIONS[prediction][1]
     if levels is not SD_LEVELS or scheduler is None:
@@ -365,15 +309,17 @@ def _folder_schedule(
 
 def _sigmas(
     pipe,
-    convention,
     settings,
     name: str,
     steps: int,
     levels_of,
-    from_image: bool,
+    truncation: Truncation | None,
     folder: ConfiguredSchedule | None,
 ) -> np.ndarray:
-    """Return the sigmas, [n + 1], float64, falling. Raises BadInput if steps and strength leave none."""
+    """Return the sigmas, [n + 1], float64, falling. Raises BadInput if steps and strength leave none.
+
+    truncation: None if sampling starts from noise alone
+    """
     if settings.sigmas is not None:
         return np.array(settings.sigmas, np.float64)
 
@@ -387,9 +333,8 @@ def _sigmas(
             raise BadInput(f"--scheduler {name}: {pipe.variant.title} is no rectified flow")
         return FLOW_SCHEDULES[name](steps, levels)
 
-    truncation = convention.truncation if pipe.variant.flow is None else convention.flow_truncation
     try:
-        if not from_image or settings.strength == 1:
+        if truncation is None or settings.strength == 1:
             return schedule(steps)
         sigmas = truncation(steps, settings.strength, schedule)
     except ValueError as error:

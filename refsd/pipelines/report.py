@@ -6,6 +6,8 @@ import time
 import numpy as np
 from rich.console import Console
 
+from refsd.pipelines.preview import TerminalPicture
+
 
 class Report:
     """Prints lines to stderr, and on a terminal a live line for the current step."""
@@ -16,6 +18,7 @@ class Report:
         self.status = self.console.status("")
         self.last = time.monotonic()
         self.picture, self.steps = "", 0
+        self.shown: np.ndarray | None = None
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)
@@ -26,17 +29,23 @@ class Report:
 
     def now(self, text: str) -> None:
         """Show the current activity until the next call, on a terminal only."""
-        self.status.update(text)
+        self.status.update(text if self.shown is None else TerminalPicture(self.shown, text))
         if self.console.is_terminal:
             self.status.start()
+
+    def show(self, pixels: np.ndarray) -> None:
+        """Show a picture, [H, W, 3] uint8, above the current activity, if the terminal can."""
+        self.shown = pixels if TerminalPicture.fits(self.console) else None
 
     def took(self) -> float:
         """Return the seconds since the last call."""
         before, self.last = self.last, time.monotonic()
         return self.last - before
 
-    def on_step(self, i: int, sigma: float, x: np.ndarray, denoised: np.ndarray) -> None:
-        self.step(i + 1)
+    def begin(self, picture: str, steps: int) -> None:
+        """Begin a pass of a picture: "1/2"."""
+        self.picture, self.steps = picture, steps
+        self.step(0)
 
     def step(self, done: int) -> None:
         """Report that `done` steps are complete; off a terminal, print a line if it took over a second."""

@@ -11,7 +11,8 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.pipelines import txt2img
 from refsd.pipelines.conventions import DIFFUSERS, SDCPP
-from refsd.pipelines.plan import resolve, size_multiple
+from refsd.pipelines.picture_size import size_multiple
+from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings
 
 pytestmark = [pytest.mark.jitted, pytest.mark.usefixtures("letters")]

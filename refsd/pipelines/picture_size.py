@@ -1,0 +1,76 @@
+"""The size of the pictures that are drawn, and whether the input pictures fit the model and that size."""
+
+from refsd.numerics.errors import BadInput
+from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages
+from refsd.pipelines.conventions import Convention
+from refsd.pipelines.pipeline import Pipeline
+from refsd.pipelines.settings import Settings
+
+# Variant.extra_channels -> (images needed, purpose of the weights, how to give the images).
+_NEEDED_IMAGES = {
+    "inpaint": (("init", "mask"), "are for inpainting: give --init-img and --mask"),
+    "fill": (("init", "mask"), "are for filling in: give --init-img and --mask"),
+    "edit": (("reference",), "edit a picture: give it with --ref-image"),
+    "control": (("control",), "follow a picture of edges or depths: give it with --control-image"),
+}
+
+
+def size_multiple(pipe: Pipeline, convention: Convention) -> int:
+    """Return the number of pixels that width and height must be multiples of.
+
+    Source: stable-diffusion.cpp get_diffusion_model_down_factor; diffusers check_inputs of each pipeline.
+    """
+    P = pipe.autoencoder.pixels
+    if pipe.variant.flow is None:
+        return P * convention.unet_multiple
+    return P * (1 if convention.pads_patches and not pipe.variant.pixel_space else pipe.denoiser.patch)
+
+
+def drawn_size(
+    pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
+) -> tuple[int, int, tuple[str, ...]]:
+    """Return width and height as the convention rounds them, and a notice if they differ from the settings."""
+    first = next((image for image in images if image is not None), None)
+    height, width = (512, 512) if first is None else first.shape[2:]
+    width, height = settings.width or width, settings.height or height
+    multiple = size_multiple(pipe, convention)
+    up = -(-width // multiple) * multiple, -(-height // multiple) * multiple
+    down = width // multiple * multiple, height // multiple * multiple
+    if (width, height) == up:
+        return width, height, ()
+    if not convention.rounds_size_up and (not pipe.variant.rounds_size_down or 0 in down):
+        raise BadInput(
+            f"{width}x{height}: {convention.name} draws {pipe.variant.title} in multiples of {multiple} only: "
+            f"{up[0]}x{up[1]} is the next larger size"
+        )
+    drawn = up if convention.rounds_size_up else down
+    way = "up" if convention.rounds_size_up else "down"
+    notice = f"{width}x{height} goes {way} to {drawn[0]}x{drawn[1]}: multiples of {multiple}"
+    return *drawn, (notice,)
+
+
+def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height: int) -> None:
+    """Raise BadInput for an image that is missing, has no effect on this model, or has the wrong size."""
+    kind, arguments = pipe.variant.extra_channels, pipe.denoiser.arguments
+    as_large = [field for field in images._fields if field != "reference" or kind == "edit"]
+    for flag, field in IMAGE_FLAGS.items():
+        image = getattr(images, field)
+        if image is not None and field in as_large and image.shape[2:] != (height, width):
+            raise BadInput(
+                f"{flag}: the picture has {image.shape[3]}x{image.shape[2]} pixels and {width}x{height} are drawn: "
+                "resize it, or give another -W and -H"
+            )
+    if images.mask is not None and images.init is None:
+        raise BadInput("--mask: it says what of --init-img is drawn anew: give that too")
+    hints = "hint" in arguments and pipe.denoiser.fits.get("hint") is None
+    if images.control is not None and kind != "control" and not hints:
+        raise BadInput(f"--control-image: {pipe.variant.title} has no use for it, or lacks its --control-net")
+    if images.reference is not None and kind != "edit":
+        multiple = pipe.autoencoder.pixels * pipe.denoiser.patch
+        if "reference" not in arguments or "reference" in pipe.denoiser.fits:
+            raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
+        if any(side % multiple for side in images.reference.shape[2:]):
+            raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
+    needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
+    if any(getattr(images, field) is None for field in needed):
+        raise BadInput(f"these weights {purpose}")
