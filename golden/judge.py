@@ -59,11 +59,14 @@ class Trace(NamedTuple):
            engine's earlier taps
     names: of all intermediate results of the reference
     ops:   tap -> the operations between the engine's tap before it and this one
+    first: of the first wrong tap alone: name -> the reference's values from the engine's earlier taps, in float64
+           and in the honest run
     """
 
     taps: Sequence[Metrics] = ()
     names: Sequence[str] = ()
     ops: Mapping[str, Sequence[str]] = MappingProxyType({})
+    first: Mapping[str, tuple[np.ndarray, np.ndarray]] = MappingProxyType({})
 
 
 class Judge(ABC):

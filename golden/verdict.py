@@ -140,6 +140,13 @@ def judge(outputs: Iterable[Metrics]) -> Judgement:
     return (failing or wrong or [max(judged, key=lambda j: j.margin)])[0]
 
 
+def first_wrong(outputs: Iterable[Metrics]) -> str:
+    """Return the name of the first output that fails, leaving out those that cannot be judged; "" if none does."""
+    return next(
+        (m.output for m in outputs for j in [judge_output(m)] if not j.passed and j.criterion != NO_WITNESS), ""
+    )
+
+
 def _describe(c: Criterion, m: Metrics, e: Errors) -> str:
     unit = "the bound" if m.bounded else "the honest run's RMS error"
     times = "beyond any bound" if c.margin >= INFINITE else f"{c.margin:.3g} times what is allowed"

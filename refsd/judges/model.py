@@ -16,7 +16,7 @@ from refsd.golden.explanation import Nearest
 from refsd.golden.judge import NOTHING, Answer, Inputs, Judge, Mutant, Standard, Trace
 from refsd.golden.metrics import Metrics, channel_axis, measure, not_asked_for
 from refsd.golden.taps import measure_taps
-from refsd.golden.verdict import criteria, judge, judge_output
+from refsd.golden.verdict import criteria, first_wrong, judge, judge_output
 from refsd.judges import wrong_operations as operations
 from refsd.judges.answers import comparable, factor, scene_of
 from refsd.judges.case_components import PREFIX, Components, component_of
@@ -175,7 +175,9 @@ class ModelJudge(Judge):
             again = measure_taps(shaped, wrong, {**honest, **near}, numerics, losses, spreads, effects, kept)
             judged_again = {m.output: m for m in again}
             taps = [judged_again.get(m.output, m) for m in taps]
-        return Trace(taps, right.recorded, ops)
+        still = first_wrong(taps)
+        values = {still: (truths[still], {**honest, **near}[still])} if still in truths else {}
+        return Trace(taps, right.recorded, ops, values)
 
     def _changed_taps(
         self,

@@ -43,16 +43,21 @@ class Pictures:
         self.of: dict[Pair, list[Picture]] = {}
 
     def add(self, result: Result, answered: Answered) -> None:
-        """Draw an answer's first wrong outputs."""
+        """Draw an answer's first wrong tap, then its first wrong outputs."""
         if len(self.of) >= _ANSWERS:
             return
         standard, drawn = answered.standard, []
+        for tap, (truth, honest) in answered.examined.trace.first.items():
+            y = answered.taps.get(tap)
+            if tap not in standard.truth and y is not None and np.size(y) == truth.size:
+                drawn += draw(tap, np.reshape(y, truth.shape), truth, honest, False)
+        most = len(drawn) + _OUTPUTS
         for m in answered.examined.outputs:
             y, truth = answered.found.get(m.output), standard.truth.get(m.output)
             if y is None or truth is None or y.shape != truth.shape or judge_output(m).passed:
                 continue
             drawn += draw(m.output, y, truth, standard.honest[m.output], standard.case.op.startswith("model/"))
-            if len(drawn) >= _OUTPUTS:
+            if len(drawn) >= most:
                 break
         if drawn:
             self.of[result.engine, result.case] = drawn

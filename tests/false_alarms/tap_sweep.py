@@ -1,6 +1,6 @@
 """False alarms by taps: honest engines on every tiny model, on several draws of each case's inputs.
 
-    python tests/false_alarms/tap_sweep.py --seeds 10 --cases 'flux*' --engines 'torch*'
+    python tests/false_alarms/tap_sweep.py --seeds 10 --cases 'flux*' --engines 'torch*' 'backwards-*'
 
 The engines are refsd under its own numerics, NumPy that adds up backwards, and torch, in both layouts, if it is
 there. Prints a line for each answer, one for each tap that is wrong, and a table. Exit code 1 if a tap is wrong.
@@ -27,7 +27,7 @@ from refsd.golden.judge import Standard
 from refsd.golden.verdict import NO_WITNESS, judge, judge_output
 from refsd.judges.model import ModelJudge
 from refsd.numerics.arithmetic import Arithmetic
-from refsd.numerics.profiles import FLOAT64, Numerics
+from refsd.numerics.profiles import PROFILES, Numerics
 from refsd.weights import recipes
 
 
@@ -72,16 +72,25 @@ def engines(kind: ModelJudge, give: ModelFiles) -> Iterator[HasTaps]:
         yield from (engine for engine in found if isinstance(engine, TappedEngine))
 
 
-def traced(kind: ModelJudge, engine: HasTaps, case: Case) -> Traced:
-    inputs, numerics = case.realize(), engine.numerics(case)
-    outputs, taps = engine.run_tapped(case, inputs)
-    truth, honest = (kind.answer(case, inputs, Arithmetic(n)) for n in (FLOAT64, numerics))
-    trace = kind.trace(case, inputs, {**taps, **outputs}, numerics)
-    judged = [judge_output(m) for m in trace.taps]
-    judged.append(judge(kind.measure(Standard(case, inputs, truth, honest, numerics), outputs)))
-    seen = [one for one in judged if one.criterion != NO_WITNESS]
-    alarms = [one.reason for one in seen if not one.passed]
-    return Traced(case.name, engine.name, len(trace.taps), alarms, max((one.margin for one in seen), default=0.0))
+class Question:
+    """A case's inputs, with the reference's answer under each numerics that is asked for, computed once."""
+
+    def __init__(self, kind: ModelJudge, case: Case):
+        self.kind, self.case, self.inputs = kind, case, case.realize()
+        self.answer = functools.cache(
+            lambda numerics: kind.answer(case, self.inputs, Arithmetic(PROFILES[numerics]))
+        )
+
+    def traced(self, engine: HasTaps) -> Traced:
+        case, inputs, numerics = self.case, self.inputs, engine.numerics(self.case)
+        outputs, taps = engine.run_tapped(case, inputs)
+        standard = Standard(case, inputs, self.answer("float64"), self.answer(numerics.name), numerics)
+        trace = self.kind.trace(case, inputs, {**taps, **outputs}, numerics)
+        judged = [*map(judge_output, trace.taps), judge(self.kind.measure(standard, outputs))]
+        seen = [one for one in judged if one.criterion != NO_WITNESS]
+        alarms = [one.reason for one in seen if not one.passed]
+        worst = max((one.margin for one in seen), default=0.0)
+        return Traced(case.name, engine.name, len(trace.taps), alarms, worst)
 
 
 def all_traced(
@@ -89,11 +98,10 @@ def all_traced(
 ) -> Iterator[Traced]:
     kind = ModelJudge(give)
     asked = [engine for engine in engines(kind, give) if chosen(engine.name)]
-    for case in cases:
-        for engine in asked:
-            for seed in seeds:
-                if engine.refuses(drawn(case, seed)) is None:
-                    yield traced(kind, engine, drawn(case, seed))
+    for seed in seeds:
+        for case in (drawn(case, seed) for case in cases):
+            question = Question(kind, case)
+            yield from (question.traced(engine) for engine in asked if engine.refuses(case) is None)
 
 
 def table(answers: list[Traced]) -> Iterator[str]:
@@ -106,20 +114,24 @@ def table(answers: list[Traced]) -> Iterator[str]:
         yield f"{name}: {len(those)} answers, {taps} taps, {alarms} wrong, worst margin {worst:.2f}"
 
 
+def matches(name: str, globs: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
 def main(arguments: list[str], show: Callable[[str], None] = print) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--cases", default="*", help="a glob")
-    parser.add_argument("--engines", default="*", help="a glob")
+    parser.add_argument("--cases", nargs="+", default=["*"], help="globs")
+    parser.add_argument("--engines", nargs="+", default=["*"], help="globs")
     given = parser.parse_args(arguments)
     tiny = [case for case in CASES.values() if case.model is not None and case.model.tiny]
-    cases = [case for case in tiny if fnmatch.fnmatchcase(case.name, given.cases)]
+    cases = [case for case in tiny if matches(case.name, given.cases)]
+    chosen = functools.partial(matches, globs=given.engines)
     seeds = range(given.first, given.first + given.seeds)
     answers: list[Traced] = []
     with tempfile.TemporaryDirectory() as folder:
-        by_glob = functools.partial(fnmatch.fnmatchcase, pat=given.engines)
-        for each in all_traced(files_in(Path(folder)), cases, by_glob, seeds):
+        for each in all_traced(files_in(Path(folder)), cases, chosen, seeds):
             answers.append(each)
             show(f"{each.case} {each.engine}: {each.taps} taps, worst margin {each.worst:.2f}")
             for reason in each.alarms:

@@ -227,6 +227,16 @@ def test_conform_says_where_and_why(model_files):
     assert [m.output for m in seen.taps] == [place]
 
 
+def test_a_trace_holds_the_first_wrong_tap_of_the_reference(model_files):
+    """From which the page draws its error map."""
+    name, op, call, wrong, place, _ = BUGS["eps of one norm"]
+    trace = traced(model_files, name, broken(GGML_CPU, op, call, wrong), GGML_CPU)[0]
+    ((tap, (truth, honest)),) = trace.first.items()
+    found = answered(model_files, name, broken(GGML_CPU, op, call, wrong))[1][place]
+    assert tap == place and np.abs(honest - truth).max() < np.abs(found - truth).max() / 4
+    assert not traced(model_files, name, Arithmetic(GGML_CPU), GGML_CPU)[0].first
+
+
 def test_what_nothing_explains_is_described(model_files):
     wrong = broken(FLOAT32, "linear", 8, lambda right, *a: np.abs(right(*a)))
     result = judged(model_files, "t5xxl/t5/padded", Tapped(model_files, wrong))

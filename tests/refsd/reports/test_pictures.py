@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from refsd.reports.pictures import draw
+from refsd.golden.case import Case
+from refsd.golden.conform import Answered
+from refsd.golden.examination import Examination
+from refsd.golden.judge import Standard, Trace
+from refsd.golden.metrics import measure
+from refsd.numerics.profiles import FLOAT32
+from refsd.reports.pictures import Pictures, draw
 
 _ZERO = np.zeros((2, 4, 500, 300))
 
@@ -66,3 +72,19 @@ def test_any_answer_can_be_drawn(found, truth):
 def test_what_has_no_elements_or_no_axes_has_no_picture():
     assert draw("y", np.float64(1), np.float64(2), np.float64(2), False) == []
     assert draw("y", *[np.zeros((0, 3))] * 3, False) == []
+
+
+def test_the_first_wrong_tap_is_drawn_before_the_output():
+    """An engine's tap may have its axes joined; it is drawn in the reference's shape."""
+    truth = np.arange(1.0, 61).reshape(3, 4, 5)
+    honest, found = truth * (1 + 1e-7), truth.copy()
+    found[:, 2, 3] *= 1.5
+    standard = Standard(Case("x", "model/x", {}), {}, {"y": truth}, {"y": honest}, FLOAT32)
+    trace = Trace(first={"block.norm": (truth, honest)})
+    examined = Examination(trace, [measure("y", found, truth, honest, None, -1)])
+    answered = Answered("e", standard, {"y": found}, {"block.norm": found.reshape(12, 5)}, examined)
+    pictures = Pictures()
+    pictures.add(type("Result", (), {"engine": "e", "case": "x"})(), answered)
+    tap, output = pictures.of["e", "x"]
+    assert tap.caption.startswith("block.norm [3x4x5]: ") and output.caption.startswith("y [3x4x5]: ")
+    assert np.argwhere(_pixels(tap) < 255).tolist() == [[2, 3]]
