@@ -1,16 +1,21 @@
 """Find the functions that the reference runs; search with some of them changed, in a process of its own.
 
 A changed function may do anything: overwrite shared data, or never end. So the search runs in a fork with little
-memory and CPU, and only text comes back.
+memory and CPU, and only text comes back. Where processes cannot be forked (Windows), a new Python is started; there
+only its CPU time is limited.
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
+import pickle
 import select
 import signal
+import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -70,7 +75,11 @@ def swapped(function: FunctionType, code: CodeType | None, defaults: tuple | Non
 
 @contextlib.contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Raise TooLong in the block after this much CPU time; for use inside `apart`."""
+    """Raise TooLong in the block after this much CPU time; for use inside `apart`. Without timers, of wall time."""
+    if not hasattr(signal, "setitimer"):
+        with _interrupted_after(seconds):
+            yield
+        return
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
@@ -78,39 +87,91 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def apart(work: Callable[[], Iterator[list]], seconds: float) -> list[list]:
-    """Return what `work` yields in a forked process, until it ends or has used this much CPU time.
+@contextlib.contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    this = ctypes.c_ulong(threading.get_ident())
+    ended = threading.Lock()
 
-    work: yields lists that JSON can hold. Where processes cannot be forked, the result is empty.
+    def late() -> None:
+        if ended.acquire(blocking=False):
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(TooLong))
+
+    timer = threading.Timer(seconds, late)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if not ended.acquire(blocking=False):
+            time.sleep(0.01)  # TooLong is on its way: let it arrive inside the block
+
+
+def apart(work: Callable[..., Iterator[list]], seconds: float, *arguments: Any) -> list[list]:
+    """Return what `work(*arguments)` yields in another process, until it ends or has used this much CPU time.
+
+    work: yields lists that JSON can hold. Where processes cannot be forked, it and the arguments must be picklable.
     """
-    if not hasattr(os, "fork") or resource is None:
-        return []
+    text = (_forked if hasattr(os, "fork") and resource is not None else _spawned)(work, seconds, arguments)
+    whole = text.decode(errors="ignore").splitlines() if text.endswith(b"\n") else text.decode().splitlines()[:-1]
+    return [json.loads(line) for line in whole]
+
+
+def _patience(seconds: float) -> float:
+    """Return for how many seconds of wall time to wait for a process: other processes may keep the cores busy."""
+    return 10 * seconds + 5
+
+
+def _forked(work: Callable[..., Iterator[list]], seconds: float, arguments: tuple) -> bytes:
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the child does not use
         child = os.fork()
     if not child:
         os.close(reader)
-        _work(work, writer, seconds)
+        _work(work, arguments, writer, seconds)
     os.close(writer)
     try:
-        text = _read(reader, 10 * seconds + 5)
+        return _read(reader, _patience(seconds))
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    whole = text.decode(errors="ignore").splitlines() if text.endswith(b"\n") else text.decode().splitlines()[:-1]
-    return [json.loads(line) for line in whole]
 
 
-def _work(work: Callable[[], Iterator[list]], writer: int, seconds: float) -> None:
+def _spawned(work: Callable[..., Iterator[list]], seconds: float, arguments: tuple) -> bytes:
+    code = f"from {__name__} import answer_parent; answer_parent()"
+    given = pickle.dumps((work, seconds, arguments))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            input=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_patience(seconds),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return late.stdout or b""
+    except OSError:  # no process can be started
+        return b""
+    return done.stdout
+
+
+def answer_parent() -> None:
+    """Do what the parent process asks for on stdin; answer on stdout. Runs in the process that `apart` starts."""
+    work, seconds, arguments = pickle.load(sys.stdin.buffer)
+    _work(work, arguments, os.dup(1), seconds)
+
+
+def _work(work: Callable[..., Iterator[list]], arguments: tuple, writer: int, seconds: float) -> None:
     try:
         for number in (0, 1, 2):
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_RDWR), number)
         _limits(seconds)
-        for found in work():
+        for found in work(*arguments):
             os.write(writer, json.dumps(found).encode() + b"\n")
     except BaseException:  # whatever a changed formula does ends here
         pass
@@ -119,18 +180,27 @@ def _work(work: Callable[[], Iterator[list]], writer: int, seconds: float) -> No
 
 
 def _limits(seconds: float) -> None:
+    own = int(time.process_time() + seconds) + 2
+    if resource is None:
+        threading.Thread(target=_end_at, args=(own,), daemon=True).start()
+        return
+
     def late(number: int, frame: Any) -> None:
         raise TooLong
 
     signal.signal(signal.SIGVTALRM, late)
-    if resource is None:
-        return
     with contextlib.suppress(OSError, ValueError):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + _BYTES, used + _BYTES))
-    own = int(time.process_time() + seconds) + 2
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CPU, (own, own))
+
+
+def _end_at(seconds: float) -> None:
+    """End this process when it has used so much CPU time."""
+    while time.process_time() < seconds:
+        time.sleep(0.1)
+    os._exit(0)
 
 
 def _read(reader: int, seconds: float) -> bytes:

@@ -42,7 +42,7 @@ def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
     there = [name for name, answer in known.items() if scene.explained(answer)]
     if there:
         return there[:_MOST]
-    found = sorted(apart(lambda: _search(scene, known), _SECONDS))
+    found = sorted(apart(_search, _SECONDS, scene, known))
     return list(dict.fromkeys(phrase for *_, phrase in found))[:_MOST] or _sequence(scene)
 
 

@@ -1,5 +1,11 @@
 """A function's text gives every usual bug in it; a number is solved for; a changed run does no harm."""
 
+import itertools
+import os
+import signal
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -82,6 +88,25 @@ def test_what_never_ends_is_ended():
             pass
 
     assert apart(work, 0.2) == [["late"]]
+
+
+def test_without_timers_a_thread_ends_what_takes_too_long(monkeypatch):
+    monkeypatch.delattr(signal, "setitimer")
+    begun = time.monotonic()
+    with pytest.raises(TooLong), at_most(0.05):
+        while time.monotonic() < begun + 20:
+            pass
+    with at_most(0.05):
+        quick = 1
+    time.sleep(0.1)
+    assert quick and time.monotonic() - begun < 10
+
+
+def test_where_nothing_can_be_forked_a_new_process_is_started(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    assert apart(itertools.combinations, 1.0, "abc", 2) == [["a", "b"], ["a", "c"], ["b", "c"]]
+    monkeypatch.setattr(sys, "executable", "no-such-python")
+    assert apart(itertools.combinations, 1.0, "abc", 2) == []
 
 
 def test_a_number_is_solved_for():

@@ -1,5 +1,7 @@
 """Wrong answers of stages that no known bug explains are explained by mechanism x place, or not at all."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,11 @@ def _drawn_anew(y, item):
 def test_a_mechanism_is_named(case, change, cause):
     named = _causes(case, change)
     assert named and any(part in named[0] for part in cause.split("|")), named
+
+
+def test_a_cause_is_found_where_processes_cannot_be_forked(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    assert _causes("stage/noising/flow-a1111", _start(0.4, 0.6))[0] == "sigma is 0.6 for 0.45"
 
 
 def test_noise_is_not_explained():
