@@ -4,6 +4,7 @@ A page is a module in this folder that defines STAGES; pages are found automatic
 `stage/NAME`; judges/stage.py answers and judges it.
 """
 
+import copyreg
 import importlib
 import pkgutil
 
@@ -21,3 +22,11 @@ def _collect() -> dict[str, Stage]:
 
 
 STAGES = _collect()
+
+
+def page(op: str) -> Stage:
+    return STAGES[op]
+
+
+# A page holds functions, which cannot be pickled: its name is.
+copyreg.pickle(Stage, lambda stage: (page, (OP + stage.name,)))

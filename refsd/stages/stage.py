@@ -165,16 +165,6 @@ class Stage(NamedTuple):
     def mutants(self) -> tuple[Mutant[Change], ...]:
         return *self.known, *misplaced(self.outputs)
 
-    def __reduce__(self) -> tuple:
-        """Pickle the name alone: the page's functions are found by it."""
-        return _page, (self.name,)
-
-
-def _page(name: str) -> Stage:
-    from refsd.stages import STAGES
-
-    return STAGES[OP + name]
-
 
 def case(stage: str, label: str, inputs: Mapping[str, Recipe] | None = None, **params: Any) -> Case:
     return Case(f"{OP}{stage}/{label}", f"{OP}{stage}", dict(inputs or {}), params)
