@@ -11,23 +11,31 @@ def conv3d_frames(x, weight, bias, stride, padding, dilation=1, groups=1, convol
 
         y[:, :, f] = conv2d(x[:, :, f*stride + t*dilation - front] for every t, stacked; weight [K, C T, R, S])
 
+    Frames outside of the video are left out of the sum.
+
     convolve: a two-dimensional convolution with conv2d.py's arguments; sums accumulate as it does them
 
     Arguments, result: as in conv3d.py.
     """
-    N, C, D, H, W = x.shape
-    K, per_group, T, R, S = weight.shape
+    N, _, D, H, W = x.shape
+    K, _, T, R, S = weight.shape
     stride, dilation = each(stride, 3), each(dilation, 3)
     F, P, Q = positions(x.shape[2:], padding, weight.shape[2:], stride, dilation)
-    flat = weight.reshape(K, per_group * T, R, S)
     y = np.empty((N, K, F, P, Q), x.dtype)
+    y[...] = bias[:, None, None, None]
     for f in range(F):
-        seen = np.zeros((N, C, T, H, W), x.dtype)
-        for t in range(T):
-            d = f * stride[0] + t * dilation[0] - padding[0]
-            if 0 <= d < D:
-                seen[:, :, t] = x[:, :, d]
+        first, step = f * stride[0] - padding[0], dilation[0]
+        # Taps before `t` see frames before the video, taps from `end` frames after it: zeros.
+        t, end = max(0, -(first // step)), min(T, -((first - D) // step))
+        if t >= end:
+            continue
         y[:, :, f] = convolve(
-            seen.reshape(N, C * T, H, W), flat, bias, stride[1:], padding[2:], dilation[1:], groups
+            np.ascontiguousarray(x[:, :, first + t * step : first + end * step : step]).reshape(N, -1, H, W),
+            np.ascontiguousarray(weight[:, :, t:end]).reshape(K, -1, R, S),
+            bias,
+            stride[1:],
+            padding[2:],
+            dilation[1:],
+            groups,
         )
     return y

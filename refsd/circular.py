@@ -26,17 +26,17 @@ class CircularAxes(NamedTuple):
     def wrap(self, x: np.ndarray, padding: Sides) -> tuple[np.ndarray, Sides]:
         """Pad a picture with the pixels of the opposite edges, on the axes that wrap.
 
-        x:       [N, C, H, W]
+        x:       [..., H, W]
         padding: (top, bottom, left, right)
-        -> x:    [N, C, top + H + bottom, left + W + right] if both axes wrap
+        -> x:    [..., top + H + bottom, left + W + right] if both axes wrap
            padding: the padding that remains, to be filled with zeros
         Source: stable-diffusion.cpp ggml_extend.hpp, ggml_ext_pad_ext; torch.nn.functional.pad, "circular".
         """
         top, bottom, left, right = padding
         if self.y and self._wraps(top, bottom):
-            x, top, bottom = _around(x, 2, top, bottom), 0, 0
+            x, top, bottom = _around(x, -2, top, bottom), 0, 0
         if self.x and self._wraps(left, right):
-            x, left, right = _around(x, 3, left, right), 0, 0
+            x, left, right = _around(x, -1, left, right), 0, 0
         return x, (top, bottom, left, right)
 
     def _wraps(self, before: int, after: int) -> bool:

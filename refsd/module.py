@@ -8,7 +8,7 @@ import fnmatch
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -161,6 +161,12 @@ class Module:
     def _bias(self, name: str) -> np.ndarray | None:
         return self.weight(f"{name}.bias") if f"{self.prefix}{name}.bias" in self.weights else None
 
+    def _bias_or_zeros(self, name: str) -> np.ndarray:
+        bias = self._bias(name)
+        if bias is None:
+            return np.zeros(self.shape(f"{name}.weight")[0], self.arithmetic.numerics.compute_dtype)
+        return bias
+
     def _tap(self, name: str, y: np.ndarray) -> np.ndarray:
         if self.taps is not None and self.taps.ops:
             return self.taps.record(self.prefix + name, y)
@@ -186,11 +192,20 @@ class Module:
         sides = (padding, padding, padding, padding) if isinstance(padding, int) else padding
         x, sides = self.circular.wrap(x, sides)
         choice = self.arithmetic.choose(x.shape, self.shape(f"{name}.weight"), stride, sides)
-        weight, bias = self._filters(name, choice), self._bias(name)
-        if bias is None:
-            bias = np.zeros(self.shape(f"{name}.weight")[0], self.arithmetic.numerics.compute_dtype)
+        weight, bias = self._filters(name, choice), self._bias_or_zeros(name)
         y = self.arithmetic.conv2d(x, weight, bias, stride, sides)
         return self._tap(name, self.adapters.conv2d(self.prefix + name, x, y, weight, bias, stride, sides))
+
+    def conv3d(self, name: str, x, stride=1, padding: Sequence[int] = (0,) * 6):
+        """x [N, C, D, H, W], padding (front, back, top, bottom, left, right) -> [N, K, F, P, Q]
+
+        stride: a number, or (frames, down, across). Adapters of these layers are not supported.
+        """
+        front, back, *sides = padding
+        if any(sides):
+            x, sides = self.circular.wrap(x, tuple(sides))
+        weight, bias = self.weight(f"{name}.weight"), self._bias_or_zeros(name)
+        return self._tap(name, self.arithmetic.conv3d(x, weight, bias, stride, (front, back, *sides)))
 
     def _filters(self, name: str, choice: Choice) -> Any:
         """Return a convolution's weight, or Winograd's transformed filters if they are chosen and fit the cache."""

@@ -42,8 +42,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "clip_l": ("clip",),
     "t5xxl": ("t5",),
     "llm": ("qwen3", "mistral"),
-    "vae-encoder": ("vae-encoder", "flux2-vae-encoder"),
-    "vae-decoder": ("vae-decoder", "flux2-vae-decoder"),
+    "vae-encoder": ("vae-encoder", "flux2-vae-encoder", "wan-vae-encoder"),
+    "vae-decoder": ("vae-decoder", "flux2-vae-decoder", "wan-vae-decoder"),
 }
 
 

@@ -61,6 +61,10 @@ def _check_params(name: str, component: Component, params: Mapping[str, Any], fi
             has = f"it has {', '.join(component.params)}" if component.params else "it has none"
             raise BadInput(f"{name} has no param {param}; {has}")
         default, fit = component.params[param], fits.get(param)
+        if fit is not None and fit.alone:
+            if not fit.holds(value):
+                raise BadInput(f"{name}: param {param} is {str(value)[:40]}, the model takes {fit.says}")
+            continue
         listed = type(value) is list and (type(default) is list or (fit is not None and fit.lists))
         if type(value) is not type(default) and not listed:
             raise BadInput(f"{name}: param {param} is {str(value)[:40]!r}, expected something like {default!r}")

@@ -1,5 +1,6 @@
 """Types that describe a component: arguments, outputs, and constraints that its weights set."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,12 +36,14 @@ class Fit(NamedTuple):
     says:  the constraint in words, for error messages
     holds: returns True for a value that satisfies it
     lists: True if a param may also be a list of numbers, which is then passed to `holds`
+    alone: True if `holds` also checks a param's type
     """
 
     n: int
     says: str
     holds: Callable[[Any], bool]
     lists: bool = False
+    alone: bool = False
 
 
 def exactly(n: int) -> Fit:
@@ -66,6 +69,17 @@ def layers_below(n: int) -> Fit:
 
 def divisor_of(n: int) -> Fit:
     return Fit(n, f"a divisor of {n}", lambda size: n % size == 0)
+
+
+def numbers(n: int, above_zero: bool = False) -> Fit:
+    """Return the constraint of a param that is a list of n finite numbers."""
+    least = "above 0" if above_zero else "finite"
+
+    def holds(values) -> bool:
+        listed = type(values) is list and len(values) == n and all(type(v) in (int, float) for v in values)
+        return listed and all(math.isfinite(v) and (v > 0 or not above_zero) for v in values)
+
+    return Fit(n, f"a list of {n} numbers, each {least}", holds, alone=True)
 
 
 def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) -> None:

@@ -146,11 +146,12 @@ def _passing(method: str) -> Callable[..., Any]:
 
 
 # Layers whose result depends only on their input: a change to another operation leaves them as they are.
-_PRODUCTS = ("linear", "text_projection", "conv2d")
+_PRODUCTS = ("linear", "text_projection", "conv2d", "conv3d")
 _LAYERS = (
     "linear",
     "text_projection",
     "conv2d",
+    "conv3d",
     "group_norm",
     "layer_norm",
     "rms_norm",

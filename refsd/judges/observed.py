@@ -124,6 +124,12 @@ _ROWS = {
         ("stride", "padding", "dilation", "groups"),
         lambda a: math.prod(np.shape(a["weight"])[1:]),
     ),
+    "conv3d": _Row(
+        "conv3d",
+        _AFFINE,
+        ("stride", "padding", "dilation", "groups"),
+        lambda a: math.prod(np.shape(a["weight"])[1:]),
+    ),
     "group_norm": _Row("group_norm", _AFFINE, ("num_groups", "eps"), _group),
     "group_norm_silu": _Row("group_norm_silu", _AFFINE, ("num_groups", "eps"), _group),
     "layer_norm": _Row("layer_norm", _AFFINE, ("eps",), _last("x")),
@@ -174,7 +180,13 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
 _PARTS = 6
 _NORMS = ("group_norm", "group_norm_silu", "layer_norm", "adaptive_layer_norm", "rms_norm", "rms_norm_apart")
 # Method -> key of its products in Numerics.sums.
-_SUMS = {"linear": "linear", "text_projection": "linear", "conv2d": "conv", "attention": "attention"}
+_SUMS = {
+    "linear": "linear",
+    "text_projection": "linear",
+    "conv2d": "conv",
+    "conv3d": "conv",
+    "attention": "attention",
+}
 _UNIT = 2.0**-24  # half a unit in the last place of float32
 
 

@@ -1,4 +1,4 @@
-"""Encode pictures to the denoiser's latents, and decode them: AutoencoderKL, FLUX.2's, a tiny one, or none."""
+"""Encode pictures to the denoiser's latents and decode them: AutoencoderKL, FLUX.2's, Wan's, a tiny one, none."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from refsd.weights import Checkpoint
 Draw = Callable[[tuple[int, ...]], np.ndarray]
 
 # The first that the checkpoint has is used; it has a tiny one only if the user gave it.
-KINDS = "tae", "flux2-vae", "vae"
+KINDS = "tae", "flux2-vae", "wan-vae", "vae"
 
 
 class Autoencoder(NamedTuple):
@@ -29,6 +29,7 @@ class Autoencoder(NamedTuple):
     pixels:   pixels per latent position, along a side
     scale:    scale between AutoencoderKL's latents and the denoiser's; None: they are the same
     packed:   True if the denoiser takes 2x2 squares of the autoencoder's latents as channels
+    frames:   True if the autoencoder takes videos: a picture is one frame
     """
 
     encoder: LoadedComponent | None
@@ -36,6 +37,7 @@ class Autoencoder(NamedTuple):
     pixels: int
     scale: LatentScale | None = None
     packed: bool = False
+    frames: bool = False
 
     @property
     def tiny(self) -> bool:
@@ -56,6 +58,8 @@ class Autoencoder(NamedTuple):
         z = unpack(z) if self.packed else z
 
         def run(z: np.ndarray) -> np.ndarray:
+            if self.frames:
+                return decoder({"z": z[:, :, None]}, "latent")["out"][:, :, 0]
             return decoder({"z": z}, "latent")["out"]
 
         circular = circular or CircularAxes()
@@ -82,7 +86,10 @@ class Autoencoder(NamedTuple):
         """
         if self.encoder is None:
             return picture
-        posterior = self.encoder({"x": (picture + 1) / 2 if self.tiny else picture}, "picture")
+        x = (picture + 1) / 2 if self.tiny else picture
+        posterior = self.encoder({"x": x[:, :, None] if self.frames else x}, "picture")
+        if self.frames:
+            posterior = {name: y[:, :, 0] for name, y in posterior.items()}
         z = posterior["mean"].astype(self.encoder.dtype)
         if draw is not None and "logvar" in posterior:
             deviation = np.exp(np.clip(posterior["logvar"].astype(z.dtype), -30, 20) / 2)
@@ -113,7 +120,8 @@ def open_autoencoder(checkpoint: Checkpoint, arithmetic: Arithmetic, channels: i
     scale = None
     if kind == "vae":
         scale = LatentScale(config["scaling_factor"], config["shift_factor"], "config")
-    return Autoencoder(encoder, decoder, _pixels(kind, decoder) * (2 if packed else 1), scale, packed)
+    pixels = _pixels(kind, decoder) * (2 if packed else 1)
+    return Autoencoder(encoder, decoder, pixels, scale, packed, kind == "wan-vae")
 
 
 def _pixels(kind: str, decoder: LoadedComponent) -> int:
@@ -122,5 +130,7 @@ def _pixels(kind: str, decoder: LoadedComponent) -> int:
         # A convolution without bias follows each 2x upsampling.
         convolutions = [name for name in m.weights if re.fullmatch(r"decoder\.\d+\.weight", name)]
         return 2 ** sum(name.replace("weight", "bias") not in m.weights for name in convolutions)
+    if kind == "wan-vae":
+        return 2 ** sum(name.endswith(".resample.1.weight") for name in m.weights if name.startswith("decoder."))
     levels = m.count("decoder.up")
     return 2**levels if kind == "flux2-vae" else 2 ** (levels - 1)

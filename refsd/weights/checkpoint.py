@@ -40,7 +40,7 @@ FILES = _files()
 # Command-line flag of a part -> components that its file may hold.
 PART_FLAGS = {
     "--diffusion-model": DENOISERS,
-    "--vae": ("vae", "flux2-vae"),
+    "--vae": ("vae", "flux2-vae", "wan-vae"),
     "--taesd": ("tae",),
     "--clip_l": ("clip",),
     "--clip_g": ("clip_g",),

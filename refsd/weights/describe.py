@@ -84,7 +84,7 @@ def tokenizer(path: Path) -> str | None:
 def _latents(checkpoint: Checkpoint) -> str | None:
     """Say how the denoiser scales the latents of the file's autoencoder; None if the file has no autoencoder."""
     parts = checkpoint.components
-    if "flux2-vae" in parts or ("tae" in parts and "vae" not in parts):
+    if "flux2-vae" in parts or "wan-vae" in parts or ("tae" in parts and "vae" not in parts):
         return "as the denoiser has them: nothing to scale"
     if "vae" not in parts:
         return None

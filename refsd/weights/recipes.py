@@ -88,8 +88,8 @@ def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
     """
     type = storage_type(name, shape, type)
     quiet = 0 if any(part in name for part in _CONDITIONING) else quiet
-    if len(shape) == 1:
-        about_one = name.endswith((".weight", ".scale", ".running_var"))
+    if len(shape) == 1 or name.endswith(".gamma"):
+        about_one = name.endswith((".weight", ".scale", ".running_var", ".gamma"))
         return Recipe(shape, type, exponent=-18 if about_one else -20 - quiet, offset=float(about_one))
     if name.endswith(_TABLES):
         return Recipe(shape, type, exponent=-20 - quiet)

@@ -13,6 +13,7 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.weights import safetensors
+from refsd.weights.gguf import MAX_DIMS
 from refsd.weights.gguf_types import TYPES
 
 SAFETENSORS_NAMES = {ours: theirs for theirs, (ours, _) in safetensors.TYPES.items()}
@@ -71,7 +72,10 @@ def write_gguf(
     architecture: str,
     advance: Advance = lambda n: None,
 ) -> None:
-    """Write a GGUF file, with arguments as write_safetensors; gguf-py reverses the shapes."""
+    """Write a GGUF file, with arguments as write_safetensors; gguf-py reverses the shapes.
+
+    Raises BadInput for a type that gguf-py does not write, and for a tensor of more than four dimensions.
+    """
     from gguf import GGMLQuantizationType, GGUFWriter
 
     with whole_file(path) as part:
@@ -79,6 +83,11 @@ def write_gguf(
         for name, spec in specs.items():
             if GGUF_NUMBERS.get(spec.type) not in set(GGMLQuantizationType):
                 raise BadInput(f"{path}: gguf-py cannot write {spec.type}; write a .safetensors file")
+            if len(spec.shape) > MAX_DIMS:
+                raise BadInput(
+                    f'{path}: "{name}" has {len(spec.shape)} dimensions, GGUF at most {MAX_DIMS}; '
+                    "write a .safetensors file"
+                )
             kind = GGMLQuantizationType(GGUF_NUMBERS[spec.type])
             if spec.type in BLOCK_TYPES:
                 *rows, last = spec.shape

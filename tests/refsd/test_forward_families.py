@@ -1,5 +1,7 @@
 """`refsd forward` speaks one language for every family; what it answers is what the model's page answers."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import small_families as small
@@ -26,9 +28,11 @@ from refsd.models import (
     unet,
     vae,
     vae_flux2,
+    vae_wan,
     zimage,
 )
 from refsd.module import Module
+from refsd.networks.wan_vae import LATENTS_MEAN, LATENTS_STD
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
@@ -62,6 +66,8 @@ PAGES = {
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
+    "wan-vae-encoder": partial(vae_wan.encode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
+    "wan-vae-decoder": partial(vae_wan.decode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),
     "flux2-vae-encoder": vae_flux2.encode,
     "flux2-vae-decoder": vae_flux2.decode,
     "tae-encoder": lambda m, x: taesd.encode(m["encoder"], x),

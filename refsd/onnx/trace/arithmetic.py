@@ -55,6 +55,10 @@ class TracingArithmetic(Arithmetic):
         params = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         return self._say("conv2d", params, x=x, weight=weight, bias=bias)
 
+    def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
+        params = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return self._say("conv3d", params, x=x, weight=weight, bias=bias)
+
     def group_norm(self, x, weight, bias, num_groups=32, eps=1e-5):
         return self._say("group_norm", {"num_groups": num_groups, "eps": eps}, x=x, weight=weight, bias=bias)
 

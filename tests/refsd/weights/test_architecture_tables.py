@@ -21,6 +21,7 @@ from refsd.networks.qwen_image import QWEN_IMAGE, QwenImageSize, qwen_image_shap
 from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.wan_vae import WanVAESize, wan_vae_shapes, wan_vae_size
 from refsd.networks.zimage import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
@@ -49,6 +50,16 @@ def mmdits():
 def widths(levels):
     """Channels of each level, none a multiple of another."""
     return st.lists(dims, min_size=levels, max_size=levels).map(tuple)
+
+
+def wan_vaes():
+    """The decoder halves the channels of every level but the first."""
+
+    def sized(levels):
+        even = st.tuples(dims, *[dims.map(lambda half: 2 * half)] * (levels - 1))
+        return sizes(WanVAESize, widths=even, res_blocks=few, halves=st.tuples(*[st.booleans()] * (levels - 1)))
+
+    return st.integers(1, 4).flatmap(sized)
 
 
 def t5s():
@@ -130,6 +141,7 @@ TABLES = {
             lambda levels: sizes(Flux2VAESize, res_blocks=few, widths=widths(levels), decoder=widths(levels))
         ),
     ),
+    "wan-vae": Table(wan_vae_shapes, wan_vae_size, WanVAESize(), wan_vaes()),
     "mistral": Table(
         mistral_shapes,
         mistral_size,
@@ -201,6 +213,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),
         (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),
         (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
+        (wan_vae_shapes, WanVAESize(), 126_892_531),
         (mistral_shapes, MistralSize(), 22_901_314_560),
     ],
 )

@@ -67,6 +67,8 @@ def test_the_same_tensors_from_safetensors_and_gguf(tmp_path, place, family):
     save_file(kept, tmp_path / "a.safetensors")
     component, _ = model(family)
     assert_holds(open_checkpoint(tmp_path / "a.safetensors"), component, arrays, place.layout.name)
+    if component in small.FIVE_DIMENSIONS:
+        return
     assert_holds(open_checkpoint(small.save_gguf(tmp_path / "a.gguf", kept)), component, arrays, place.layout.name)
 
 

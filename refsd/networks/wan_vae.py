@@ -1,0 +1,235 @@
+"""Wan 2.1's and Qwen-Image's autoencoder: sizes, tensors, names in files, config.json."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from refsd.networks.config import shown_value
+from refsd.networks.dimensions import Shape, Shapes, conv, count, dim, has, level_width
+from refsd.networks.keymap import SAME, Keymap, Row, prefix_rows
+from refsd.networks.network import DIFFUSERS_FILE, Folder, Location, Network, counted, same
+from refsd.networks.recipe import alone
+from refsd.numerics.errors import BadInput
+
+# Mean and standard deviation of each latent channel: Wan2.1's vae.py, diffusers' latents_mean and latents_std.
+LATENTS_MEAN = (
+    *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+    *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
+)
+LATENTS_STD = (
+    *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+    *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
+)
+
+
+class WanVAESize(NamedTuple):
+    """Dimensions of the autoencoder; the defaults are those of Wan 2.1 and Qwen-Image.
+
+    channels: channels of the encoder's first convolution
+    widths:   channels of each level; the decoder's upsamplings halve theirs, so all but the first are even
+    halves:   for each downsampling, True if it also halves the frames; the decoder has them reversed
+    """
+
+    channels: int = 96
+    widths: tuple[int, ...] = (96, 192, 384, 384)
+    res_blocks: int = 2
+    halves: tuple[bool, ...] = (False, True, True)
+    latent_channels: int = 16
+    image_channels: int = 3
+
+
+def wan_vae_shapes(size: WanVAESize) -> Shapes:
+    """Return the shapes of all tensors. Source: Wan-Video/Wan2.1, wan/modules/vae.py, WanVAE_."""
+    z, ch, last = size.latent_channels, size.channels, len(size.widths) - 1
+    shapes = _conv3d("encoder.conv1", size.image_channels, ch)
+    place = 0
+    for level, width in enumerate(size.widths):
+        for _ in range(size.res_blocks):
+            shapes |= _res(f"encoder.downsamples.{place}", ch, width)
+            ch, place = width, place + 1
+        if level != last:
+            at = f"encoder.downsamples.{place}"
+            shapes |= conv(f"{at}.resample.1", ch, ch)
+            if size.halves[level]:
+                shapes |= _conv3d(f"{at}.time_conv", ch, ch, (3, 1, 1))
+            place += 1
+    shapes |= _middle("encoder.middle", ch) | _head("encoder.head", ch, 2 * z)
+    shapes |= _conv3d("conv1", 2 * z, 2 * z, (1, 1, 1)) | _conv3d("conv2", z, z, (1, 1, 1))
+    shapes |= _conv3d("decoder.conv1", z, ch) | _middle("decoder.middle", ch)
+    place = 0
+    for level, width in reversed(list(enumerate(size.widths))):
+        for _ in range(size.res_blocks + 1):
+            shapes |= _res(f"decoder.upsamples.{place}", ch, width)
+            ch, place = width, place + 1
+        if level:
+            at = f"decoder.upsamples.{place}"
+            shapes |= conv(f"{at}.resample.1", ch, ch // 2)
+            if size.halves[level - 1]:
+                shapes |= _conv3d(f"{at}.time_conv", ch, 2 * ch, (3, 1, 1))
+            ch, place = ch // 2, place + 1
+    return shapes | _head("decoder.head", ch, size.image_channels)
+
+
+def _conv3d(name: str, inputs: int, outputs: int, taps: tuple[int, int, int] = (3, 3, 3)) -> Shapes:
+    return {f"{name}.weight": (outputs, inputs, *taps), f"{name}.bias": (outputs,)}
+
+
+def _res(at: str, inputs: int, outputs: int) -> Shapes:
+    shapes: Shapes = {f"{at}.residual.0.gamma": (inputs, 1, 1, 1)}
+    shapes |= _conv3d(f"{at}.residual.2", inputs, outputs)
+    shapes |= {f"{at}.residual.3.gamma": (outputs, 1, 1, 1)}
+    shapes |= _conv3d(f"{at}.residual.6", outputs, outputs)
+    return shapes | _conv3d(f"{at}.shortcut", inputs, outputs, (1, 1, 1)) if inputs != outputs else shapes
+
+
+def _middle(at: str, d: int) -> Shapes:
+    attention: Shapes = {f"{at}.1.norm.gamma": (d, 1, 1)}
+    attention |= conv(f"{at}.1.to_qkv", d, 3 * d, 1) | conv(f"{at}.1.proj", d, d, 1)
+    return _res(f"{at}.0", d, d) | attention | _res(f"{at}.2", d, d)
+
+
+def _head(at: str, inputs: int, outputs: int) -> Shapes:
+    return {f"{at}.0.gamma": (inputs, 1, 1, 1)} | _conv3d(f"{at}.2", inputs, outputs)
+
+
+def wan_vae_size(shapes: Mapping[str, Shape]) -> WanVAESize:
+    """Infer the size from shapes under the original's names. One half alone, encoder or decoder, is enough."""
+    usual = WanVAESize()
+    half = "encoder.downsamples" if has(shapes, "encoder.downsamples.") else "decoder.upsamples"
+    places = count(shapes, f"{half}.", 0)
+    samplings = [place for place in range(places) if has(shapes, _sampling(half, place))]
+    run = samplings[0] if samplings else places  # residual blocks of the half's first level
+    starts = [0, *(place + 1 for place in samplings)]
+    halves = [has(shapes, f"{half}.{place}.time_conv.") for place in samplings]
+    if half.startswith("decoder."):
+        run, starts, halves = run - 1, starts[::-1], halves[::-1]
+    channels = dim(shapes, "decoder.head.0.gamma", 0, usual.channels)
+    for name in ("encoder.downsamples.0.residual.0.gamma", "encoder.conv1.bias", "encoder.conv1.weight"):
+        channels = dim(shapes, name, 0, channels)
+    latents = dim(shapes, "encoder.head.2.bias", 0, 2 * usual.latent_channels) // 2
+    image = dim(shapes, "decoder.head.2.bias", 0, usual.image_channels)
+    size = usual._replace(
+        channels=channels,
+        latent_channels=dim(shapes, "decoder.conv1.weight", 1, max(1, latents)),
+        image_channels=dim(shapes, "encoder.conv1.weight", 1, image),
+    )
+    if not places:
+        return size._replace(widths=tuple(width // usual.channels * channels for width in usual.widths))
+    convs = [f"{half}.{start}.residual.2" for start in starts]
+    widths = tuple(level_width(shapes, name, channels, level) for level, name in enumerate(convs))
+    return size._replace(widths=widths, res_blocks=max(1, run), halves=tuple(halves))
+
+
+def _sampling(half: str, place: int) -> tuple[str, str]:
+    """Return the prefixes of the tensors of a layer that changes the picture's size."""
+    return f"{half}.{place}.resample.", f"{half}.{place}.time_conv."
+
+
+_ENDS = (
+    ("conv1", "quant_conv"),
+    ("conv2", "post_quant_conv"),
+    *(
+        (f"{half}.{ours}", f"{half}.{theirs}")
+        for half in ("encoder", "decoder")
+        for ours, theirs in (("conv1", "conv_in"), ("head.0", "norm_out"), ("head.2", "conv_out"))
+    ),
+)
+_RES = (
+    ("residual.0", "norm1"),
+    ("residual.2", "conv1"),
+    ("residual.3", "norm2"),
+    ("residual.6", "conv2"),
+    ("shortcut", "conv_shortcut"),
+)
+_SAMPLING = (("resample", "resample"), ("time_conv", "time_conv"))
+
+
+def wan_vae_keymap(encoder_layers: int = 11, levels: int = 4, res_blocks: int = 3) -> Keymap:
+    """Map names to and from diffusers' AutoencoderKLQwenImage and AutoencoderKLWan.
+
+    encoder_layers: residual blocks and downsamplings of the encoder, which diffusers numbers as the original does
+    res_blocks:     residual blocks of each of the decoder's levels
+    """
+    rows = prefix_rows(_ENDS)
+    for half in ("encoder", "decoder"):
+        ours, theirs = f"{half}.middle", f"{half}.mid_block"
+        for i in (0, 1):
+            rows += prefix_rows(_RES, f"{ours}.{2 * i}.", f"{theirs}.resnets.{i}.")
+        rows += [Row(f"{ours}.1", (f"{theirs}.attentions.0",), SAME)]
+    for i in range(encoder_layers):
+        rows += prefix_rows((*_RES, *_SAMPLING), f"encoder.downsamples.{i}.", f"encoder.down_blocks.{i}.")
+    for level in range(levels):
+        first, up = level * (res_blocks + 1), f"decoder.up_blocks.{level}"
+        for i in range(res_blocks):
+            rows += prefix_rows(_RES, f"decoder.upsamples.{first + i}.", f"{up}.resnets.{i}.")
+        rows += prefix_rows(_SAMPLING, f"decoder.upsamples.{first + res_blocks}.", f"{up}.upsamplers.0.")
+    return Keymap(rows)
+
+
+def _counts(size: WanVAESize) -> tuple[int, int, int]:
+    levels = len(size.widths)
+    return levels * (size.res_blocks + 1) - 1, levels, size.res_blocks + 1
+
+
+def _wan_vae_config(size) -> dict:
+    return {
+        "_class_name": "AutoencoderKLQwenImage",
+        "attn_scales": [],
+        "base_dim": size.channels,
+        "dim_mult": [width // size.channels for width in size.widths],
+        "dropout": 0.0,
+        "latents_mean": list(LATENTS_MEAN),
+        "latents_std": list(LATENTS_STD),
+        "num_res_blocks": size.res_blocks,
+        "temperal_downsample": list(size.halves),
+        "z_dim": size.latent_channels,
+    }
+
+
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    """Read each latent channel's mean and standard deviation; without the fields, leave them to the component."""
+    Z = wan_vae_size(shapes).latent_channels
+    read = {}
+    for field in ("latents_mean", "latents_std"):
+        if field not in given:
+            continue
+        values = given[field]
+        numbers = [v for v in values if type(v) in (int, float)] if isinstance(values, list) else []
+        if len(numbers) != Z or len(values) != Z or not all(map(math.isfinite, numbers)):
+            raise BadInput(f"{path}: {field} is {shown_value(values)}; a list of {Z} numbers expected")
+        if field == "latents_std" and min(numbers) <= 0:
+            raise BadInput(f"{path}: {field} holds {min(numbers):g}; a standard deviation is above 0")
+        read[field] = [float(v) for v in numbers]
+    return read
+
+
+_ORIGINAL_NAMES = ("encoder.downsamples.0.residual.", "decoder.upsamples.0.residual.")
+_DIFFUSERS_NAMES = (
+    *("encoder.mid_block.attentions.0.to_qkv.", "decoder.mid_block.attentions.0.to_qkv."),
+    *("encoder.down_blocks.0.norm1.gamma", "decoder.up_blocks.0.resnets.0.norm1.gamma"),
+)
+_DIFFUSERS = counted(
+    "diffusers",
+    wan_vae_keymap,
+    {"encoder.down_blocks.": 11, "decoder.up_blocks.": 4, "decoder.up_blocks.0.resnets.": 3},
+    _counts,
+)
+
+WAN_VAE = Network(
+    "wan-vae",
+    "Wan 2.1's and Qwen-Image's autoencoder",
+    "autoencoder",
+    wan_vae_size,
+    wan_vae_shapes,
+    places=(
+        Location(same("original"), ("first_stage_model.", "vae.", ""), _ORIGINAL_NAMES),
+        Location(_DIFFUSERS, ("first_stage_model.", "vae.", ""), _DIFFUSERS_NAMES),
+    ),
+    folder=Folder("vae", DIFFUSERS_FILE, _DIFFUSERS, _wan_vae_config),
+    computed={"attn_scales": ([],), "is_residual": (False,), "patch_size": (None,)},
+    config=_read_config,
+    before=("vae", "flux2-vae"),
+    recipes={"wan-vae": alone("wan-vae", WanVAESize(), WanVAESize(32, (32, 64, 128, 128), 1), "vae")},
+)
+NETWORKS = (WAN_VAE,)
