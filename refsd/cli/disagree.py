@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from refsd.cli.find_case import complete_case
+from refsd.cli.image_options import STRENGTH, InitImg, Mask, RefImage, Strength, image_files
 from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Taesd, Tokenizer, Vae, Vocab, part_files
 from refsd.golden.wording import counted
 
@@ -57,6 +58,10 @@ def disagree(
     seed: Annotated[int, _picture("-s", "--seed", min=0)] = 42,
     rng: Annotated[str | None, _picture("--rng")] = None,
     clip_skip: Annotated[int, _picture("--clip-skip")] = -1,
+    init_img: InitImg = None,
+    strength: Strength = STRENGTH,
+    mask: Mask = None,
+    ref_image: RefImage = None,
     diffusion_model: DiffusionModel = None,
     vae: Vae = None,
     taesd: Taesd = None,
@@ -103,9 +108,11 @@ def disagree(
             seed=seed,
             rng=rng,
             clip_skip=clip_skip if clip_skip > 0 else None,
+            strength=strength,
         )
+        images = image_files(init_img, mask, reference=ref_image)
         parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, None)
-        picture = run(a, b, Model(model, parts, vocab, tokenizer), settings)
+        picture = run(a, b, Model(model, parts, vocab, tokenizer), settings, images)
         _end(picture, show, json)
         return
     _end(_by_case(a, b, cases, store), _print, json)

@@ -1,6 +1,8 @@
 """refsd disagree on a whole picture: run the comparison, and print its result."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import typer
@@ -21,8 +23,11 @@ class Model(NamedTuple):
     tokenizer: Path | None
 
 
-def run(a: str, b: str, model: Model, settings):
-    """Compare two ways to draw a picture. settings: refsd.pipelines.Settings. -> PictureDisagreement
+def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] = MappingProxyType({})):
+    """Compare two ways to draw a picture. -> PictureDisagreement
+
+    settings:    refsd.pipelines.Settings
+    image_files: key of IMAGE_FLAGS -> file
 
     Raises BadInput for a side, a model or a setting that cannot be used.
     """
@@ -38,6 +43,7 @@ def run(a: str, b: str, model: Model, settings):
     from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
     from refsd.numerics.named import named
+    from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
     from refsd.pipelines.pipeline import open_pipeline
     from refsd.pipelines.plan import check_ranges, resolve
     from refsd.pipelines.prompts import Tokenizers
@@ -50,6 +56,9 @@ def run(a: str, b: str, model: Model, settings):
         check_ranges(settings._replace(like=side.convention))
         if side.dump is not None:
             note_input(side.dump)
+        if side.program is not None and image_files:
+            raise BadInput(f"{side.name}: sd-cli is looked into only where it draws without {min(image_files)}")
+    images = ConditioningImages(**{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in image_files.items()})
     checkpoint = open_checkpoint(model.model, model.parts)
     tokenizers = Tokenizers(model.vocab, model.tokenizer, model.model)
 
@@ -59,7 +68,7 @@ def run(a: str, b: str, model: Model, settings):
 
     def plan_of(convention: str, profile: str, **changes):
         pipe = opened(profile)
-        return pipe, resolve(pipe, settings._replace(like=convention, **changes))
+        return pipe, resolve(pipe, settings._replace(like=convention, **changes), images)
 
     def drawn(side: Side):
         assert side.program is not None

@@ -26,6 +26,18 @@ from refsd.cli.drawing_options import (
     SkipLayerStart,
     SlgScale,
 )
+from refsd.cli.image_options import (
+    CONTROL_STRENGTH,
+    IMAGES,
+    STRENGTH,
+    ControlImage,
+    ControlStrength,
+    InitImg,
+    Mask,
+    RefImage,
+    Strength,
+    image_files,
+)
 from refsd.cli.numerics import Profile
 from refsd.cli.parts import (
     T5XXL,
@@ -42,7 +54,7 @@ from refsd.cli.parts import (
     part_files,
 )
 
-IMAGES, TILES = "Input pictures", "Large pictures"
+TILES = "Large pictures"
 
 
 def register(app: typer.Typer) -> None:
@@ -157,42 +169,12 @@ def txt2img(
     control_net: ControlNet = None,
     vocab: Vocab = None,
     tokenizer: Tokenizer = None,
-    init_img: Annotated[
-        Path | None,
-        typer.Option(
-            "-i", "--init-img", "--init-image", help="The picture to start from (img2img).", rich_help_panel=IMAGES
-        ),
-    ] = None,
-    strength: Annotated[
-        float,
-        typer.Option(
-            "--strength", help="How much of the starting picture to redraw, 0 to 1.", rich_help_panel=IMAGES
-        ),
-    ] = 0.75,
-    mask: Annotated[
-        Path | None,
-        typer.Option("--mask", help="Inpainting mask: white areas are redrawn.", rich_help_panel=IMAGES),
-    ] = None,
-    control_image: Annotated[
-        Path | None,
-        typer.Option(
-            "--control-image",
-            help="Control picture for a ControlNet, FLUX.1 Canny or Depth.",
-            rich_help_panel=IMAGES,
-        ),
-    ] = None,
-    control_strength: Annotated[
-        float, typer.Option("--control-strength", help="Strength of the ControlNet.", rich_help_panel=IMAGES)
-    ] = 0.9,
-    ref_image: Annotated[
-        Path | None,
-        typer.Option(
-            "-r",
-            "--ref-image",
-            help="The picture to edit, for pix2pix, FLUX.1 Kontext and FLUX.2.",
-            rich_help_panel=IMAGES,
-        ),
-    ] = None,
+    init_img: InitImg = None,
+    strength: Strength = STRENGTH,
+    mask: Mask = None,
+    control_image: ControlImage = None,
+    control_strength: ControlStrength = CONTROL_STRENGTH,
+    ref_image: RefImage = None,
     img_cfg_scale: Annotated[
         float | None,
         typer.Option(
@@ -303,7 +285,6 @@ def txt2img(
 
     tiling = read_tiling(vae_tile_size, vae_relative_tile_size, vae_tile_overlap)
     levels = None if sigmas is None else read_sigmas(sigmas)
-    images = {"--init-img": init_img, "--mask": mask, "--control-image": control_image, "--ref-image": ref_image}
     rule = GuidanceRule(
         guidance_rescale=guidance_rescale,
         skip_layers=read_layers(skip_layers),
@@ -348,7 +329,7 @@ def txt2img(
         verbose=verbose,
         loras=tuple(lora or ()),
         parts=part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net),
-        images={flag: file for flag, file in images.items() if file is not None},
+        images=image_files(init_img, mask, control_image, ref_image),
         tokenizer=tokenizer,
         json=json,
         lora_rule=lora_rule,

@@ -25,7 +25,7 @@ _TEXT_SETTINGS = (
 )
 _LEVEL_SETTINGS = ("schedule", "steps", "strength", "flow_shift", "levels")
 _LEVEL_RULES = ("convention.family_rows", "convention.reads_scheduler", "convention.truncation")
-_START_SETTINGS = ("rng", "first_noise", "from_image")
+_START_SETTINGS = ("rng", "first_noise", "from_image", "convention.one_stream")
 _STEP_SETTINGS = ("sampler", "guided", "image_cfg_scale", "guidance", "output", "prediction")
 _WORTH_SAYING = 0.5  # report a setting that leaves at most this share of the difference
 
@@ -115,4 +115,5 @@ def _text(pipe: Pipeline, plan: Plan) -> Mapping[str, np.ndarray]:
 
 def _start(pipe: Pipeline, plan: Plan) -> Mapping[str, np.ndarray]:
     start = initial_latent(pipe, plan, plan.seeds[0])
-    return {"noise": start.noise, "steps.0.x": start.first_x(plan, pipe.dtype)}
+    latent = {} if start.latent is None else {"init": start.latent}
+    return {"noise": start.noise, **latent, "steps.0.x": start.first_x(plan, pipe.dtype)}

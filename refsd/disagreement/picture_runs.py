@@ -4,6 +4,7 @@ tokens.cond.clip  [J]           token ids of CLIP's chunks; tokens.cond.weights 
 cond, cond.y, cond.mask         context, pooled vector and mask of the prompt; likewise uncond, ...
 sigmas            [steps]       noise levels at which the steps begin
 noise             [1, C, h, w]  the seed's noise
+init              [1, C, h, w]  latent of the picture to start from, if there is one
 steps.{i}.x                     latents before step i; steps.{i}.denoised
 calls.{k}.x, .timesteps         the network's inputs at call k; .cond, .uncond: its outputs
 latent, image                   the final latent; the picture, -1..1
@@ -67,6 +68,8 @@ def run_picture(
     def listen(name: str, array: np.ndarray) -> None:
         tensors[name] = np.array(array)
 
+    if start.latent is not None:
+        listen("init", start.latent)
     latent = txt2img.sample(pipe, plan, conditioning, plan.seeds[0], listener=listen, start=start)
     listen("image", txt2img.decode(pipe, latent, plan.tiling, plan.circular))
     return PictureRun(plan, in_order(tensors), conditioning, start)
@@ -116,7 +119,7 @@ def in_order(tensors: Mapping[str, np.ndarray]) -> Tensors:
 
 def _rank(name: str, names: list[str]) -> tuple[int, int]:
     """Sort key: tokens, conditioning, sigmas, noise, initial latents; then the others as given; latent, image."""
-    groups = ("tokens.", ("cond", "uncond"), "sigmas", "noise", "steps.0.x")
+    groups = ("tokens.", ("cond", "uncond"), "sigmas", "noise", "init", "steps.0.x")
     group = next((i for i, begins in enumerate(groups) if name.startswith(begins)), len(groups))
     last = len(groups) + ("latent", "image").index(name) + 1 if name in ("latent", "image") else group
     return last, names.index(name)
@@ -130,6 +133,7 @@ _TITLES = (
     (r"(cond|uncond)", r"conditioning, \1"),
     (r"sigmas", "noise levels"),
     (r"noise", "noise of the seed"),
+    (r"init", "latent of the picture to start from"),
     (r"steps\.0\.x", "initial latent"),
     (r"steps\.(\d+)\.x", r"latent before step \1"),
     (r"steps\.(\d+)\.denoised", r"denoised at step \1"),

@@ -27,7 +27,7 @@ _FLOAT64 = 1e-11
 # Error of any float32 engine: a few roundings; for noise levels, a table's root, quotient and interpolation.
 _ROUNDING, _LEVEL_ROUNDING = 2.0**-22, 2.0**-18
 # Stages that depend only on the settings, not on another stage.
-_ROOTS = (*TEXT, "sigmas", "noise", "steps.0.x")
+_ROOTS = (*TEXT, "sigmas", "noise", "init", "steps.0.x")
 
 
 PlanOf = Callable[..., tuple[Pipeline, Plan]]

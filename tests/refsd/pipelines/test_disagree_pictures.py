@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+import small_pictures
+from PIL import Image
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
@@ -52,7 +54,7 @@ def _drawn_once():
 
     def once(pipe, plan):
         precision = pipe.denoiser.module.arithmetic.numerics.name
-        key = precision, plan.like, plan.sampler, plan.schedule, plan.rng
+        key = precision, plan.like, plan.sampler, plan.schedule, plan.rng, plan.from_image, plan.strength
         return drawn[key] if key in drawn else drawn.setdefault(key, run(pipe, plan))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -148,6 +150,58 @@ def test_of_two_dumps_the_wrong_one_is_named_with_its_first_wrong_stage(tiny, ta
     assert code == 1 and outcome["wrong"] == {wrong: stage} and parts[0] == stage
     assert reason in outcome["reasons"][wrong]
     assert stages[stage]["margins"][wrong] > 1 > stages[stage]["margins"][honest]
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory):
+    path = tmp_path_factory.mktemp("picture") / "start.png"
+    Image.fromarray(np.random.default_rng(4).integers(0, 256, (64, 64, 3), np.uint8)).save(path)
+    return path
+
+
+def test_pictures_that_start_from_a_picture_are_compared_from_its_latent_on(tiny, picture):
+    """diffusers draws the posterior's sample and the noise from one stream, sdcpp each from its own."""
+    chosen = (
+        "-i",
+        picture,
+        "--strength",
+        "0.5",
+        "--sampling-method",
+        "euler",
+        "--scheduler",
+        "karras",
+        "--rng",
+        "cpu",
+    )
+    code, outcome, stages, parts = as_json(tiny, "diffusers", "sdcpp", *chosen)
+    roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
+    assert code == 1 and stages["init"]["title"] == "latent of the picture to start from"
+    assert roots["noise"] == ["all of it is convention.one_stream True and False"]
+    assert "steps.0.x" in parts and ("init" in parts) == ("init" in roots)
+    code, outcome, stages, parts = as_json(tiny, "sdcpp", "sdcpp:torch-f16", *chosen)
+    assert code == 0 and not parts and stages["init"]["distance"] > 0
+
+
+def test_flows_are_compared(folder, letters):
+    family = "flux-schnell"
+    (folder / family).mkdir(exist_ok=True)
+    parts = small_pictures.files(folder / family, family)
+    named = [word for flag, file in parts.items() for word in (flag, file)]
+    chosen = "-p", "a cat", "-W", "32", "-H", "32", "--steps", "2", "--rng", "cpu", "--json"
+    outcome = json.loads(call("disagree", "diffusers", "sdcpp:float32", *named, *chosen).stdout)
+    names = [stage["name"] for stage in outcome["stages"] if len(stage["shapes"]) == 2]
+    assert {"cond", "sigmas", "noise", "steps.1.x", "calls.1.cond", "image"} <= {*names}, outcome
+    roots = {root["stage"]: root["causes"] for root in outcome["roots"]}
+    assert roots.keys() == {"tokens.cond.t5", "sigmas"} and roots["sigmas"][0].startswith(
+        "levels 1000 from 0.001 to 1 "
+    )
+    assert roots["tokens.cond.t5"] == ["all of it is convention.family_rows diffusers and sdcpp"]
+    assert "all that follows is inherited" in outcome["inherited"] and outcome["wrong"] == {}
+
+
+def test_a_program_is_not_asked_for_a_picture_from_a_picture(tiny, picture):
+    with pytest.raises(BadInput, match="sd-cli: sd-cli is looked into only where it draws without --init-img"):
+        disagree(tiny, "sdcpp", "sdcpp:build/sd-cli", "-i", picture)
 
 
 def test_a_program_that_draws_is_judged_as_its_convention(tiny, taps, monkeypatch):
