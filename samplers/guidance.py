@@ -38,6 +38,22 @@ def rescale(guided: np.ndarray, cond: np.ndarray, phi: float) -> np.ndarray:
     return guided * (phi * ratio + (1 - phi))
 
 
+def rescale_tokens(guided: np.ndarray, cond: np.ndarray, patch: int = 2) -> np.ndarray:
+    """Rescale each token to the length of cond's: guided ||cond|| / ||guided||, Qwen-Image's true CFG.
+
+    guided, cond: [N, C, H, W], velocities; a token is a patch x patch square of all channels
+    Source: QwenLM/Qwen-Image; diffusers QwenImagePipeline.__call__.
+    """
+    return guided * (_token_norms(cond, patch) / _token_norms(guided, patch))
+
+
+def _token_norms(x: np.ndarray, patch: int) -> np.ndarray:
+    """[N, C, H, W] -> [N, 1, H, W], each token's norm on all of its positions"""
+    N, _, H, W = x.shape
+    squares = (x**2).sum(axis=1).reshape(N, H // patch, patch, W // patch, patch).sum(axis=(2, 4))
+    return np.sqrt(squares.repeat(patch, axis=1).repeat(patch, axis=2))[:, None]
+
+
 def project(v: np.ndarray, onto: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Split v into its parts parallel and orthogonal to `onto`, picture by picture. -> two [N, ...], float64"""
     axes = tuple(range(1, v.ndim))

@@ -9,6 +9,7 @@ from refsd.module import Module
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import RecipeModel
 from refsd.pipelines.conventions import Convention
+from refsd.samplers.guidance import guide
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import FLOW, Prediction
 from refsd.tokenizers.text_rules import TextRule
@@ -124,6 +125,10 @@ class Condition(NamedTuple):
     mask: np.ndarray | None = None
 
 
+# (prediction with the prompt, prediction without it, scale) -> guided prediction; [N, C, H, W] each
+Guide = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+
+
 class Variant(NamedTuple):
     """A model of a family, recognised by its files, and how txt2img uses it.
 
@@ -132,6 +137,7 @@ class Variant(NamedTuple):
     encoders:         component -> TextEncoder
     join:             joins the text encoders' outputs to the denoiser's condition
     schedule:         engine -> default schedule
+    guide:            engine -> Guide
     flow:             None: a UNet with Stable Diffusion's noise levels, whose checkpoint sets the prediction type
     clip_layer:       layer of CLIP whose hidden states are used, counted from the last
     final_norm:       True if CLIP's final norm follows that layer
@@ -152,6 +158,7 @@ class Variant(NamedTuple):
     join: Callable[[EncodedPrompt], Condition]
     schedule: Mapping[str, str]
     flow: Flow | None = None
+    guide: Mapping[str, Guide] = dict.fromkeys(ENGINES, guide)
     clip_layer: int = 1
     final_norm: bool = True
     steps: int = 20

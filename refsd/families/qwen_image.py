@@ -1,14 +1,16 @@
 """Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Variant
-from refsd.families.flux import FLOW, SCHEDULE
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, unit_time
 from refsd.networks.dimensions import Shape
 from refsd.networks.qwen_image import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
 from refsd.networks.recipe import alone
+from refsd.samplers.guidance import guide, rescale_tokens
+from refsd.samplers.schedules.flow import qwen_image_mu
 
 
 def identify(shapes: Mapping[str, Shape]) -> tuple[str, str]:
@@ -31,12 +33,32 @@ def join(prompt: EncodedPrompt) -> Condition:
     return Condition(hidden, mask=None if mask.all() else mask)
 
 
+def guide_tokens(cond: np.ndarray, uncond: np.ndarray, scale: float) -> np.ndarray:
+    """Guide, then give each token the length that it has with the prompt alone. ([N, C, H, W] each)"""
+    return rescale_tokens(guide(cond, uncond, scale), cond)
+
+
+def shift_by_tokens(tokens: int, steps: int) -> float:
+    return math.exp(qwen_image_mu(tokens))
+
+
+# stable-diffusion.cpp shifts all sizes by a constant, and does not rescale what it guides.
 QWEN = Variant(
-    "qwen-image", "Qwen-Image or Qwen-Image-Edit", {}, join, SCHEDULE, FLOW, steps=50, cfg_scale=4.0, draws=False
+    "qwen-image",
+    "Qwen-Image or Qwen-Image-Edit",
+    {},
+    join,
+    {"sdcpp": "discrete", "diffusers": "flow_terminal"},
+    Flow({"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_by_tokens}, levels=unit_time),
+    guide={"sdcpp": guide, "diffusers": guide_tokens},
+    steps=50,
+    cfg_scale=4.0,
+    rounds_size_down=True,
+    draws=False,
 )
 GGUF = "qwen_image"  # the architecture that city96's converter names
 EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
-LAYERED = QWEN._replace(name="qwen-image-layered", title="Qwen-Image-Layered", draws=False)
+LAYERED = QWEN._replace(name="qwen-image-layered", title="Qwen-Image-Layered")
 
 _TINY = QWEN_IMAGE._replace(hidden=256, layers=2, mlp=1024, context_dim=128)
 FAMILIES = (

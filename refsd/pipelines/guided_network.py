@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.families.family import Condition
+from refsd.families.family import Condition, Guide
 from refsd.pipelines.initial_latent import InitialLatent
 from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.plan import Plan
@@ -54,11 +54,18 @@ class GuidedNetwork:
                 "image", without the prompt but with the image to edit
     constants:  further inputs of every call, by argument: guidance, hint, reference
     sigma:      noise level of the call that comes next; it decides the step where guidance depends on that
+    guide:      makes one prediction of those with and without the prompt, where the rule does not project
     uncond:     the last output without the prompt
     """
 
     def __init__(
-        self, network: LoadedComponent, plan: Plan, conditioning: Conditioning, start: InitialLatent, tell: Listener
+        self,
+        network: LoadedComponent,
+        plan: Plan,
+        conditioning: Conditioning,
+        start: InitialLatent,
+        tell: Listener,
+        guide: Guide = guide,
     ):
         (cond, uncond), extra = conditioning, start.extra
         self.conditions = {"cond": _CallCondition(cond, extra and extra.cond)}
@@ -72,6 +79,7 @@ class GuidedNetwork:
         if "hint" in self.constants:
             self.params = {"control_strength": float(plan.control_strength)}
         self.network, self.plan, self.patch, self.tell = network, plan, network.patch, tell
+        self.guide = guide
         rule, steps = plan.guidance_rule, len(plan.sigmas) - 1
         shares = rule.skip_layer_start, rule.skip_layer_end
         self.skipping = plan.convention.skipping_steps(steps, *shares) if rule.skips else range(0)
@@ -117,7 +125,7 @@ class GuidedNetwork:
         elif plan.image_cfg_scale is not None and "image" in outputs:
             guided = guide_image(cond, outputs["image"], uncond, scale, plan.image_cfg_scale)
         else:
-            guided = guide(cond, uncond, scale)
+            guided = self.guide(cond, uncond, scale)
         return rescale(guided, cond, rule.guidance_rescale) if rule.guidance_rescale else guided
 
     def _output(self, condition: _CallCondition, x: np.ndarray, timesteps: np.ndarray, **skips) -> np.ndarray:

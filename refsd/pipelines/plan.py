@@ -298,7 +298,7 @@ def _folder_schedule(
 ) -> ConfiguredSchedule | None:
     """Return the diffusers folder's schedule; None for a flow or an EDM model, which use the family's."""
     if pipe.variant.flow is not None:
-        configured.check_flow()
+        configured.check_flow(pipe.variant.schedule["diffusers"])
     if not isinstance(levels, DiscreteLevels):
         return None
     if sampler in ("pndm", "pndm_v") and from_image and settings.strength < 1:

@@ -23,6 +23,7 @@ from refsd.samplers.levels import (
     zero_terminal_snr,
 )
 from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules.flow import TERMINAL
 from refsd.samplers.schedules.timesteps import leading, leading_multistep, linspace, linspace_multistep, trailing
 from refsd.weights import Checkpoint
 from refsd.weights.files import read_json
@@ -128,7 +129,7 @@ _SAMPLERS = {
 }
 _DPMPP_2M = {"algorithm_type": "dpmsolver++", "solver_order": 2, "solver_type": "midpoint"}
 # Keys of a flow's scheduler that must be false, unless the user names a schedule.
-_FLOW_ONLY_FALSE = (*_FLAGS, "invert_sigmas", "stochastic_sampling", "shift_terminal")
+_FLOW_ONLY_FALSE = (*_FLAGS, "invert_sigmas", "stochastic_sampling")
 
 
 class ConfiguredSchedule(NamedTuple):
@@ -236,9 +237,11 @@ class SchedulerConfig(NamedTuple):
         name = "_".join([spacing, *(_FLAGS[flag] for flag in flags)])
         return ConfiguredSchedule(name, sigmas, timesteps, of.unit_variance or spacing == "leading")
 
-    def check_flow(self) -> None:
-        """Raise BadInput for options of a rectified flow's timesteps that refsd does not support."""
-        self._check(dict.fromkeys(_FLOW_ONLY_FALSE, False))
+    def check_flow(self, schedule: str) -> None:
+        """Raise BadInput for options of a rectified flow's timesteps that the family's schedule does not have."""
+        terminal = TERMINAL if schedule == "flow_terminal" else None
+        fixed = {**dict.fromkeys(_FLOW_ONLY_FALSE, False), "shift_terminal": terminal}
+        self._check(fixed, {"shift_terminal": None})
 
     def _check(
         self, fixed: Mapping[str, Any], defaults: Mapping[str, Any] = {}, advice: str = "say --scheduler"

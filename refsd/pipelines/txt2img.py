@@ -70,7 +70,7 @@ def sample(
         if callback:
             callback(i, sigma, x, denoised)
 
-    network = GuidedNetwork(pipe.denoiser, plan, conditioning, start, tell)
+    network = GuidedNetwork(pipe.denoiser, plan, conditioning, start, tell, plan.convention.row(pipe.variant.guide))
     model = unmasked_kept(_told_sigma(network, plan), start)
     x = start.first_x(plan, pipe.dtype)
     try:

@@ -13,6 +13,7 @@ from refsd.samplers.guidance import (
     guide_image,
     project,
     rescale,
+    rescale_tokens,
     sdcpp_norm_threshold,
     skip_layer,
 )
@@ -28,6 +29,7 @@ class GuidanceRule(NamedTuple):
     plain:     cond, uncond, scale
     by_image:  cond, image, uncond, scale, image scale
     rescaled:  guided, cond, phi
+    tokens:    guided, cond
     projected: cond, uncond, scale, eta, norm threshold, momentum, average, smoothing
     threshold: engine, the user's limit of the norm, number of values in an item -> limit of the norm
     negative:  cond, negative, empty, scale, negative scale
@@ -40,6 +42,7 @@ class GuidanceRule(NamedTuple):
     plain: Callable[..., np.ndarray]
     by_image: Callable[..., np.ndarray]
     rescaled: Callable[..., np.ndarray]
+    tokens: Callable[..., np.ndarray]
     projected: Callable[..., np.ndarray]
     threshold: Callable[[str, float, int], float]
     negative: Callable[..., np.ndarray]
@@ -54,6 +57,7 @@ RULE = GuidanceRule(
     plain=guide,
     by_image=guide_image,
     rescaled=rescale,
+    tokens=rescale_tokens,
     projected=lambda *told: adaptive_projected(*told)[0],
     threshold=lambda engine, limit, values: sdcpp_norm_threshold(limit, values) if engine == "sdcpp" else limit,
     negative=perpendicular_negative,
@@ -65,6 +69,7 @@ _FORMS = {
     "zimage": (),
     "pix2pix": ("other",),
     "rescale": (),
+    "qwen-image": (),
     "apg": (),
     "perp-neg": ("other",),
     "zero-star": (),
@@ -85,6 +90,8 @@ def _run(rule: GuidanceRule, inputs: StageInputs) -> dict[str, np.ndarray]:
             y = rule.by_image(cond, t["other"], uncond, scale, p["other_scale"])
         case "rescale":
             y = rule.rescaled(rule.plain(cond, uncond, scale), cond, p["phi"])
+        case "qwen-image":
+            y = rule.tokens(rule.plain(cond, uncond, scale), cond)
         case "apg":
             limit = rule.threshold(p["engine"], p["norm_threshold"], cond[0].size)
             told = p["eta"], limit, p["momentum"], t.get("average"), p["smoothing"]
@@ -204,6 +211,10 @@ _KNOWN = (
     part("rescaled over the whole batch", rescaled=_whole(rescale)),
     part("rescaled channel by channel", rescaled=_each_channel(rescale)),
     part("rescaled in full", rescaled=lambda guided, cond, phi: rescale(guided, cond, 1.0)),
+    part("tokens not rescaled", tokens=lambda guided, cond: guided),
+    part("rescaled by each item's norm, not each token's", tokens=lambda g, c: g * _norm(c) / _norm(g)),
+    part("rescaled pixel by pixel, not by squares of four", tokens=lambda g, c: rescale_tokens(g, c, patch=1)),
+    part("rescaled by standard deviations", tokens=lambda g, c: rescale(g, c, 1.0)),
     part("the norm's limit as it is given", threshold=lambda engine, limit, values: limit),
     part("the norm's limit as stable-diffusion.cpp's", threshold=lambda e, most, n: sdcpp_norm_threshold(most, n)),
     part("no limit of the norm", threshold=lambda engine, limit, values: 0.0),
@@ -231,10 +242,10 @@ _KNOWN = (
 _SHAPE = (2, 4, 5, 7)
 
 
-def _case(label: str, form: str, scale: float, other: bool = False, average: bool = False, **params):
-    inputs = {"cond": Recipe(_SHAPE, offset=0.125), "uncond": Recipe(_SHAPE, exponent=-16, offset=-0.25)}
-    inputs |= {"other": Recipe(_SHAPE, offset=0.0625)} if other else {}
-    inputs |= {"average": Recipe(_SHAPE, exponent=-16)} if average else {}
+def _case(label: str, form: str, scale: float, other=False, average=False, shape=_SHAPE, **params):
+    inputs = {"cond": Recipe(shape, offset=0.125), "uncond": Recipe(shape, exponent=-16, offset=-0.25)}
+    inputs |= {"other": Recipe(shape, offset=0.0625)} if other else {}
+    inputs |= {"average": Recipe(shape, exponent=-16)} if average else {}
     return case("guidance", label, inputs, form=form, scale=scale, **params)
 
 
@@ -270,6 +281,7 @@ STAGES = (
             _case("zimage-half", "zimage", 0.5),
             _case("pix2pix", "pix2pix", 7.5, other=True, other_scale=1.5),
             _case("rescale", "rescale", 7.5, phi=0.7),
+            _case("qwen-image", "qwen-image", 4.0, shape=(2, 4, 6, 8)),
             _case("apg", "apg", 6.0),
             _case("apg-norm", "apg", 6.0, norm_threshold=2.5, momentum=-0.5, average=True),
             _case("apg-sdcpp", "apg", 6.0, engine="sdcpp", norm_threshold=280.0, smoothing=0.5),

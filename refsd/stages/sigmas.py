@@ -20,12 +20,21 @@ from refsd.samplers.levels import (
     zero_terminal_snr,
 )
 from refsd.samplers.schedules import SCHEDULES
-from refsd.samplers.schedules.flow import FLOW_SCHEDULES, flux2_mu, flux_mu, ltx2
+from refsd.samplers.schedules.flow import (
+    FLOW_SCHEDULES,
+    TERMINAL,
+    flow_terminal,
+    flow_uniform,
+    flux2_mu,
+    flux_mu,
+    ltx2,
+    qwen_image_mu,
+)
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 
 # Stands for the last level's share of the signal if it is 0.
 _ALMOST_NO_SIGNAL = {"diffusers": 2.0**-24, "comfyui": 4.8973451890853435e-08, "forge": 4.8973451890853435e-08}
-_LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "edm"
+_LEVELS = "sd", "sd-zero-snr", "flow", "flux", "flux2", "qwen-image", "edm"
 
 
 class SigmaRule(NamedTuple):
@@ -58,12 +67,16 @@ class SigmaRule(NamedTuple):
 
 
 def _mu(levels: str, tokens: int, steps: int) -> float:
-    return flux_mu(tokens) if levels == "flux" else flux2_mu(tokens, steps)
+    rows = {"flux": flux_mu(tokens), "flux2": flux2_mu(tokens, steps), "qwen-image": qwen_image_mu(tokens)}
+    return rows[levels]
 
 
 def _spacing(params: Params, card: Card, levels: Levels, name: str | None = None) -> Callable[[int], np.ndarray]:
     name = name or params["schedule"]
     rules: dict[str, Any] = {**SCHEDULES, **FLOW_SCHEDULES, **card.rules(levels)}
+    rules["flow_terminal"] = lambda n, levels, terminal=TERMINAL: (
+        flow_terminal(n, levels.shift, terminal) if terminal else flow_uniform(n, levels.shift)
+    )
     rules["ltx2"] = lambda n, levels, tokens=4096, terminal=0.1: ltx2(n, tokens, terminal)
     if name not in rules:
         raise BadInput(f"stage/sigmas: schedule {name!r}: expected one of {', '.join(rules)}")
@@ -96,7 +109,7 @@ def levels_of(rule: SigmaRule, params: Params) -> Levels:
         raise BadInput(f"stage/sigmas: levels {kind!r}: expected one of {', '.join(_LEVELS)}")
     if kind == "flow":
         return rule.flow(params["shift"], 1000.0)
-    if kind in ("flux", "flux2"):
+    if kind in ("flux", "flux2", "qwen-image"):
         return rule.flow(math.exp(rule.mu(kind, params["tokens"], params["steps"])), 1.0)
     if kind == "edm":
         return rule.edm()
@@ -248,7 +261,7 @@ _KNOWN = (
         for name in (
             *("discrete", "karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "leading", "trailing"),
             *("linspace", "linspace_multistep", "leading_multistep", "beta", "beta_of_sigma", "flow_uniform"),
-            *("flow_linspace", "flow_sgm_uniform", "flow_below_one"),
+            *("flow_linspace", "flow_sgm_uniform", "flow_below_one", "flow_terminal"),
         )
     ),
     part("ends at the lowest sigma, not 0", ending=lambda sigmas: np.append(sigmas[:-1], sigmas[-2])),
@@ -329,6 +342,11 @@ STAGES = (
             _case("flux-simple-n6", "comfyui", "flux", "simple", 6, tokens=1024),
             _case("flux2-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=3072),
             _case("flux2-large-n7", "diffusers", "flux2", "flow_uniform", 7, tokens=8192),
+            _case(
+                *("qwen-image-n6", "diffusers", "qwen-image", "flow_terminal", 6),
+                tokens=3072,
+                options={"terminal": TERMINAL},
+            ),
             _case("edm-karras-n6", "comfyui", "edm", "karras", 6),
             _case("edm-discrete-n5", "sdcpp", "edm", "discrete", 5),
             _case("strength-sdcpp-n7", "sdcpp", "sd", "discrete", 7, strength=0.6),

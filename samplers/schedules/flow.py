@@ -10,6 +10,8 @@ import numpy as np
 
 from refsd.samplers.levels import FlowLevels, shift_exponential, shift_snr
 
+TERMINAL = 0.02  # shift_terminal of Qwen-Image's scheduler_config.json
+
 
 def _shifted(n: int, shift) -> np.ndarray:
     """Return 1 - i / n for i < n, each transformed by `shift`, and 0."""
@@ -91,19 +93,42 @@ def flux2(n: int, tokens: int) -> np.ndarray:
     return _shifted(n, lambda t: shift_exponential(t, mu))
 
 
+def qwen_image_mu(tokens: int) -> float:
+    """Compute Qwen-Image's mu: a line in the tokens through (256, 0.5) and (8192, 0.9).
+
+    Source: Qwen/Qwen-Image, scheduler/scheduler_config.json: base_shift, max_shift, base and max_image_seq_len.
+    """
+    return line_through(tokens, (256, 0.5), (8192, 0.9))
+
+
+def _stretched(sigmas: np.ndarray, terminal: float) -> np.ndarray:
+    """Stretch a schedule linearly so that its last sigma above 0 is `terminal`, and the first stays 1.
+
+    sigma <- 1 - (1 - sigma) (1 - terminal) / (1 - sigma_{n-1});  a single step stays as it is
+    """
+    above = sigmas[:-1]
+    if len(above) > 1:
+        above = 1 - (1 - above) * (1 - terminal) / (1 - above[-1])
+    return np.append(above, 0.0)
+
+
+def flow_terminal(n: int, shift: float, terminal: float = TERMINAL) -> np.ndarray:
+    """Compute flow_uniform, stretched to end at `terminal` before 0: Qwen-Image's schedule.
+
+    Source: diffusers FlowMatchEulerDiscreteScheduler.stretch_shift_to_terminal.
+    """
+    return _stretched(flow_uniform(n, shift), terminal)
+
+
 def ltx2(n: int, tokens: int = 4096, terminal: float | None = 0.1) -> np.ndarray:
     """Compute LTX's schedule: a mu line through (1024, 0.95), (4096, 2.05); stretched to end at `terminal`.
-
-        sigma <- 1 - (1 - sigma) (1 - terminal) / (1 - sigma_{n-1})
 
     terminal: last sigma above 0; None: do not stretch
     Source: Lightricks/LTX-Video schedulers; stable-diffusion.cpp LTX2Scheduler; ComfyUI LTXVScheduler.
     """
     mu = line_through(tokens, (1024, 0.95), (4096, 2.05))
     sigmas = _shifted(n, lambda t: shift_exponential(t, mu))
-    if terminal is not None and n > 1:
-        sigmas[:n] = 1 - (1 - sigmas[:n]) * (1 - terminal) / (1 - sigmas[n - 1])
-    return sigmas
+    return sigmas if terminal is None else _stretched(sigmas, terminal)
 
 
 def logit_normal(
@@ -126,6 +151,7 @@ def logit_normal(
 # Schedules that only need the model's shift; for Flux and Flux.2 it is e^mu.
 FLOW_SCHEDULES: dict[str, Callable[[int, FlowLevels], np.ndarray]] = {
     "flow_uniform": lambda n, levels: flow_uniform(n, levels.shift),
+    "flow_terminal": lambda n, levels: flow_terminal(n, levels.shift),
     "flow_linspace": lambda n, levels: flow_linspace(n, levels.shift, levels.steps),
     "flow_sgm_uniform": lambda n, levels: flow_sgm_uniform(n, levels.shift, levels.steps),
     "flow_below_one": lambda n, levels: flow_below_one(n, levels.shift, levels.steps),

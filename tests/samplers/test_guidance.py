@@ -121,3 +121,13 @@ def test_scale_schedule():
     for bad in ("", "7", "7x", "x3", "7x0", "7x2+", "7x1.5"):
         with pytest.raises(ValueError, match="expected"):
             variants.scale_schedule(bad)
+
+
+def test_qwen_image_gives_each_token_the_length_that_cond_has():
+    cond, uncond = RNG.standard_normal((2, 3, 4, 2, 6))
+    y = g.rescale_tokens(g.guide(cond, uncond, 4.0), cond)
+    for column in (0, 2, 4):
+        square = np.s_[:, :, :, column : column + 2]
+        assert np.linalg.norm(y[square][1]) == pytest.approx(np.linalg.norm(cond[square][1]), rel=1e-13)
+        direction = y[square][1] / g.guide(cond, uncond, 4.0)[square][1]
+        np.testing.assert_allclose(direction, direction.flat[0], rtol=1e-12)

@@ -206,3 +206,14 @@ def test_a_flow_whose_lowest_level_is_shifted_twice():
     np.testing.assert_allclose(flow.FLOW_SCHEDULES["flow_linspace"](3, FlowLevels(3.0)), [*3 * t / (1 + 2 * t), 0])
     uniform = flow.FLOW_SCHEDULES["flow_uniform"](4, FlowLevels(3.0))
     np.testing.assert_allclose(uniform, [1, 0.9, 0.75, 0.5, 0], rtol=1e-15)
+
+
+def test_qwen_images_schedule_ends_at_its_terminal():
+    """1024 x 1024: mu 0.5 + 0.4 * 3840 / 7936; the flow's times, stretched to end at 0.02."""
+    assert flow.qwen_image_mu(4096) == pytest.approx(0.6935483870967742)
+    mu = flow.qwen_image_mu(4096)
+    sigmas = flow.FLOW_SCHEDULES["flow_terminal"](4, FlowLevels(np.exp(mu)))
+    shifted = flow.flow_uniform(4, np.exp(mu))
+    assert sigmas[0] == 1 and sigmas[3] == pytest.approx(0.02, rel=1e-12) and sigmas[4] == 0
+    np.testing.assert_allclose((1 - sigmas[1:4]) / (1 - shifted[1:4]), 0.98 / (1 - shifted[3]), rtol=1e-12)
+    assert flow.flow_terminal(1, 3.0).tolist() == [1, 0]

@@ -9,14 +9,16 @@ from refsd.engines.torch.stages.torch_stage import SD, Params, TorchStage
 
 _SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_multistep"
 _FLOWS = "flow_uniform", "flow_linspace"
-_SHIFTS = "flux", "flux2"
+_SHIFTS = "flux", "flux2", "qwen-image"
+# Of Qwen/Qwen-Image's scheduler_config.json.
+_QWEN_IMAGE = {"base_image_seq_len": 256, "max_image_seq_len": 8192, "base_shift": 0.5, "max_shift": 0.9}
 
 
 def _refuses(p: Params, inputs: Set[str]) -> str | None:
     if p["engine"] not in ("diffusers", "k-diffusion"):
         return f"diffusers does not follow {p['engine']}'s convention"
     known = {"sd": (*_SPACINGS, "karras"), "sd-zero-snr": _SPACINGS, "flow": _FLOWS}
-    known |= dict.fromkeys(_SHIFTS, ("flow_uniform",))
+    known |= {**dict.fromkeys(_SHIFTS, ("flow_uniform",)), "qwen-image": ("flow_terminal",)}
     if p["schedule"] not in known.get(p["levels"], ()):
         return f"no scheduler of diffusers that refsd knows spaces {p['levels']} levels as {p['schedule']}"
     return None
@@ -42,14 +44,17 @@ def _of_a_flow(torch, p: Params):
     from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 
     n = p["steps"]
-    evenly = {"sigmas": np.linspace(1.0, 1 / n, n)} if p["schedule"] == "flow_uniform" else {}
+    evenly = {"sigmas": np.linspace(1.0, 1 / n, n)} if p["schedule"] in ("flow_uniform", "flow_terminal") else {}
     if p["levels"] == "flow":
         scheduler = FlowMatchEulerDiscreteScheduler(shift=p["shift"])
         scheduler.set_timesteps(n, **evenly)
         return scheduler
-    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    terminal = {"shift_terminal": p["options"]["terminal"]} if p["levels"] == "qwen-image" else {}
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **terminal)
     if p["levels"] == "flux":
         mu = calculate_shift(p["tokens"], max_shift=1.15)
+    elif p["levels"] == "qwen-image":
+        mu = calculate_shift(p["tokens"], *_QWEN_IMAGE.values())
     else:
         mu = compute_empirical_mu(p["tokens"], n)
     scheduler.set_timesteps(n, mu=mu, **evenly)
