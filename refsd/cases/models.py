@@ -51,6 +51,10 @@ def _lone(case: Case) -> Case:
     return msgspec.structs.replace(case, name=f"lone/{case.name}")
 
 
+def _with(case: Case, **params) -> Case:
+    return msgspec.structs.replace(case, params=params)
+
+
 def _quiet(case: Case, quiet: int = _QUIET) -> Case:
     """quiet: as in ModelRecipe; negative for larger weights"""
     assert case.model is not None
@@ -106,6 +110,21 @@ CASES = [
     ),
     _denoise("flux2-klein", "flux2", "between", _x(128, 5, 2), _all(0.25), 5),
     _quiet(_denoise("flux2-klein", "flux2", "quiet", _x(128, 2, 3), _all(0.5), 7)),
+    _denoise("qwen-image", "qwen-image", "first-step", _x(16, 6, 10), _all(1), 7),
+    _denoise("qwen-image", "qwen-image", "masked", _x(16, 12, 4), _SHARE, 37, context_mask=_mask(37, 32)),
+    _denoise(
+        "qwen-image", "qwen-image", "edit", _x(16, 4, 6), _all(0.5), 5,
+        reference=_x(16, 6, 10), reference_2=_x(16, 14, 2),
+    ),
+    _with(
+        _denoise("qwen-image-edit-2511", "qwen-image", "edit", _x(16, 4, 6), _SHARE, 5, reference=_x(16, 6, 2)),
+        zero_cond_t=True,
+    ),
+    _quiet(_denoise("qwen-image", "qwen-image", "quiet", _x(16, 4, 8), _all(0.75), 5)),
+    _denoise(
+        "qwen-image-layered", "qwen-image-layered", "layers", Recipe((_BATCH, 3, 16, 4, 6)), _SHARE, 5,
+        condition=_x(16, 4, 6),
+    ),
     _denoise("zimage", "zimage", "whole", _x(16, 6, 10), _SHARE, 7, "f16"),
     _denoise("zimage", "zimage", "masked", _x(16, 12, 4), _all(0), 37, "f16", context_mask=_mask(37, 32)),
     _quiet(_denoise("zimage", "zimage", "quiet", _x(16, 4, 6), _all(0.5), 9)),

@@ -14,7 +14,8 @@ import numpy as np
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
 from refsd.judges import wrong_operations as operations
-from refsd.models import clip, t5
+from refsd.judges import wrong_qwen_image
+from refsd.models import clip, qwen_image, t5
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -134,7 +135,15 @@ def _first_of_batch(inputs: Inputs) -> Inputs:
     return {name: np.broadcast_to(value[:1], value.shape) for name, value in inputs.items()}
 
 
-_MODULATION = ("mod.lin", "adaLN_modulation.0", "adaLN_modulation.1", "modulation.lin")
+_MODULATION = (
+    "img_mod.1",
+    "txt_mod.1",
+    "norm_out.linear",
+    "mod.lin",
+    "adaLN_modulation.0",
+    "adaLN_modulation.1",
+    "modulation.lin",
+)
 
 
 def _swap_modulation(name: str, values: np.ndarray) -> np.ndarray | None:
@@ -147,7 +156,7 @@ def _swap_modulation(name: str, values: np.ndarray) -> np.ndarray | None:
 
 
 def _chunks(name: str) -> int:
-    if "final_layer" in name:
+    if "final_layer" in name or "norm_out" in name:
         return 2
     if name.startswith(("layers.", "noise_refiner.")):
         return 4
@@ -230,7 +239,13 @@ def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
 
 _Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
 _K_V = (("k_proj", "v_proj"), ("to_k", "to_v"), ("Attention.k.", "Attention.v."), (".k.", ".v."))
-_HEAD_NORMS = (("query_norm", "key_norm"), ("q_norm", "k_norm"), ("ln_q", "ln_k"))
+_HEAD_NORMS = (
+    ("norm_q", "norm_k"),
+    ("norm_added_q", "norm_added_k"),
+    ("query_norm", "key_norm"),
+    ("q_norm", "k_norm"),
+    ("ln_q", "ln_k"),
+)
 _NORMS = (
     *(
         ("layer_norm1", "layer_norm2"),
@@ -268,6 +283,11 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the text is missing", Change(inputs=_change("context", np.zeros_like))),
     Mutant("the mask is not read", Change(inputs=_drop("context_mask", "attention_mask"))),
     Mutant("the reference is not read", Change(inputs=_drop("reference"))),
+    Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
+    *(
+        Mutant(name, Change(replaced=((qwen_image, function, wrong),)))
+        for name, function, wrong in wrong_qwen_image.ROWS
+    ),
     Mutant("the hint is not read", Change(inputs=_change("hint", np.zeros_like))),
     Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),
     Mutant("a picture's channels are blue, green, red", Change(inputs=_pictures(lambda x: x[:, ::-1]))),

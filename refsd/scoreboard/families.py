@@ -25,6 +25,8 @@ _TABLE = {
         "model/flux",
         "model/flux2",
         "model/zimage",
+        "model/qwen-image",
+        "model/qwen-image-layered",
         "model/chroma",
         "model/chroma-radiance",
     ),

@@ -6,6 +6,7 @@ Each reader takes the module and the call's arguments by name, and raises BadInp
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from refsd.components.flux2 import REFERENCES
 from refsd.engines.torch.denoisers import grid, unpack
 from refsd.numerics.errors import BadInput
 
@@ -227,6 +228,27 @@ def _zimage(model, given: Given) -> Arguments:
     return Arguments(inputs, {}, lambda y: {"out": torch.stack([latent[:, 0] for latent in _sample(y)])})
 
 
+def _qwen_image(model, given: Given) -> Arguments:
+    _refuse(given, "guidance", "attention_kwargs", "controlnet_block_samples", "additional_t_cond")
+    tokens, sizes = given["hidden_states"], given["img_shapes"][0]
+    sizes = sizes if isinstance(sizes, list) else [sizes]
+    if any(frames != 1 for frames, *_ in sizes) or len(sizes) > 1 + len(REFERENCES):
+        raise BadInput("img_shapes are not those of one picture and up to four references of one frame each")
+    parts = tokens.split([high * wide for _, high, wide in sizes], 1)
+    inputs: dict[str, Any] = {
+        name: unpack(part, 2 * high, 2 * wide)
+        for name, part, (_, high, wide) in zip(("x", *REFERENCES), parts, sizes, strict=False)
+    }
+    inputs["timesteps"] = _timesteps(given, "timestep", len(tokens)).to(tokens.dtype).double()
+    inputs["context"] = given["encoder_hidden_states"]
+    mask = given.get("encoder_hidden_states_mask")
+    if mask is not None:
+        inputs["context_mask"] = mask.bool().long()
+    *_, H, W = inputs["x"].shape
+    params = {"zero_cond_t": bool(model.config.zero_cond_t)}
+    return Arguments(inputs, params, lambda y: {"out": unpack(_sample(y), H, W)})
+
+
 def _encoder(model, given: Given) -> Arguments:
     def outputs(moments):
         mean, logvar = moments.chunk(2, dim=1)
@@ -279,6 +301,7 @@ READERS: dict[str, tuple[Reader, ...]] = {
     "FluxTransformer2DModel": (Reader("flux", _flux),),
     "ChromaTransformer2DModel": (Reader("chroma", _chroma),),
     "Flux2Transformer2DModel": (Reader("flux2", _flux2),),
+    "QwenImageTransformer2DModel": (Reader("qwen-image", _qwen_image),),
     "ZImageTransformer2DModel": (Reader("zimage", _zimage),),
     "AutoencoderKL": (
         Reader("vae-encoder", _encoder, ("encoder",), ("quant_conv", "encoder")),

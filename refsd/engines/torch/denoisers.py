@@ -1,5 +1,6 @@
 """Denoisers by diffusers, called as its pipelines call them."""
 
+from refsd.components.flux2 import REFERENCES
 from refsd.engines.torch.model import diffusers
 
 _REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's is 1
@@ -76,10 +77,39 @@ def _zimage(model, x, params):
     return {"out": _stacked([latent[:, 0] for latent in y])}
 
 
+def _qwen_image(model, x, params):
+    pictures = [x["x"], *(x[name] for name in REFERENCES if name in x)]
+    sizes = [(1, picture.shape[2] // 2, picture.shape[3] // 2) for picture in pictures]
+    tokens = _joined([_pack(picture) for picture in pictures], 1)
+    y = model(tokens, x["context"], x.get("context_mask"), x["timesteps"], [sizes] * len(tokens)).sample
+    return {"out": unpack(y, *x["x"].shape[2:])}
+
+
+def _qwen_image_layered(model, x, params):
+    N, T, _, H, W = x["x"].shape
+    pictures = [*x["x"].unbind(1), x["condition"]]
+    sizes = [(1, H // 2, W // 2)] * len(pictures)
+    none = x["timesteps"].new_zeros(N).long()
+    y = model(
+        _joined([_pack(picture) for picture in pictures], 1),
+        x["context"],
+        x.get("context_mask"),
+        x["timesteps"],
+        [sizes] * N,
+        additional_t_cond=none,
+    ).sample
+    return {"out": _stacked([unpack(layer, H, W) for layer in y.chunk(T + 1, 1)[:T]]).transpose(0, 1)}
+
+
 def _flux_taps(taps, x):
     """Drop the reference's tokens from the last layer: they are not part of the output."""
     *_, H, W = x["x"].shape
     return _first_tokens(taps, "final_layer.linear", H * W // 4)
+
+
+def _qwen_image_taps(taps, x):
+    *layers, H, W = x["x"].shape[1:]
+    return _first_tokens(taps, "proj_out", H * W // 4 * (layers[0] if len(layers) == 2 else 1))
 
 
 def _flux2_taps(taps, x):
@@ -175,6 +205,20 @@ MODELS = {
     ),
     "model/flux2": diffusers(
         "transformer", "Flux2Transformer2DModel", _flux2, rounds_time=True, laid_out=_flux2_taps
+    ),
+    "model/qwen-image": diffusers(
+        "transformer",
+        "QwenImageTransformer2DModel",
+        _qwen_image,
+        rounds_time=True,
+        laid_out=_qwen_image_taps,
+    ),
+    "model/qwen-image-layered": diffusers(
+        "transformer",
+        "QwenImageTransformer2DModel",
+        _qwen_image_layered,
+        rounds_time=True,
+        laid_out=_qwen_image_taps,
     ),
     "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage, laid_out=_zimage_taps),
 }

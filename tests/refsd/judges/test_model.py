@@ -32,6 +32,8 @@ BROKEN = (
     "taesd/tae-decoder/outliers",
     "sd35-large/mmdit/last-step",
     "chroma/chroma/masked",
+    "qwen-image/qwen-image/edit",
+    "qwen-image-edit-2511/qwen-image/edit",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
     "flux-vae/vae-encoder/tall",
