@@ -41,6 +41,11 @@ def _ids(tokens: int, vocab: int = 1000) -> Recipe:
     return Recipe((_BATCH, tokens), "i32", data="token_ids", exponent=0, n=vocab)
 
 
+def _positions(tokens: int) -> Recipe:
+    """Make three positions of each token, all different: whole numbers below 64."""
+    return Recipe((_BATCH, tokens, 3), "i32", data="token_ids", exponent=0, n=64)
+
+
 def _case(family: str, component: str, label: str, inputs: dict[str, Recipe], type="f32", **params) -> Case:
     model = ModelRecipe(family, type, tiny=True)
     return Case(f"{family}/{component}/{label}", f"model/{component}", inputs, params, model)
@@ -150,6 +155,15 @@ CASES = [
     _case("qwen3-4b", "qwen3", "whole", {"input_ids": _ids(37)}),
     _case("qwen3-4b", "qwen3", "padded", {"input_ids": _ids(65), "attention_mask": _mask(65, 40)}),
     _quiet(_case("qwen3-4b", "qwen3", "quiet", {"input_ids": _ids(21)})),
+    _case("qwen2.5-vl-7b", "qwen2_5_vl", "padded", {"input_ids": _ids(65), "attention_mask": _mask(65, 40)}),
+    _case("qwen2.5-vl-7b", "qwen2_5_vl", "image", {"input_ids": _ids(37), "positions": _positions(37)}),
+    _quiet(_case("qwen2.5-vl-7b", "qwen2_5_vl", "quiet", {"input_ids": _ids(21)})),
+    _case("qwen3-vl-4b", "qwen3_vl", "layers", {"input_ids": _ids(37)}, layers=[1, 2]),
+    _case(
+        "qwen3-vl-4b", "qwen3_vl", "image",
+        {"input_ids": _ids(65), "attention_mask": _mask(65, 40), "positions": _positions(65)}, final_norm=False,
+    ),
+    _quiet(_case("qwen3-vl-4b", "qwen3_vl", "quiet", {"input_ids": _ids(21)})),
     _case("mistral-small", "mistral", "padded", {"input_ids": _ids(37), "attention_mask": _mask(37, 30)}),
     _quiet(_case("mistral-small", "mistral", "quiet", {"input_ids": _ids(21)})),
     # No released torch library has this model.

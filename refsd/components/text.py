@@ -1,18 +1,20 @@
-"""The components of the text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Mistral."""
+"""The components of the text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral."""
 
 import math
 
-from refsd.components.component import IDS, MASK, Argument, Component, Fit, at_most, divisor_of, exactly
+from refsd.components.component import IDS, MASK, POSITION, Argument, Component, Fit, at_most, divisor_of, exactly
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
+from refsd.models.qwen_vl import KREA2_LAYERS, qwen2_5_vl, qwen3_vl
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
 ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)
+POSITIONS = Argument("N L 3", POSITION, "time, row and column of each token; left out: its number", optional=True)
 _CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407, "final_norm": True}
 
 
@@ -51,18 +53,27 @@ def _qwen3(m: Module, input_ids, attention_mask=None, layers=()):
     return _context(qwen3(m, input_ids, attention_mask), layers, QWEN3_LAYERS)
 
 
+def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), final_norm=True):
+    return _context(qwen2_5_vl(m, input_ids, attention_mask, positions, final_norm), layers)
+
+
+def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), final_norm=True):
+    return _context(qwen3_vl(m, input_ids, attention_mask, positions, final_norm), layers, KREA2_LAYERS)
+
+
 def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128, layers=()):
     return _context(mistral(m, input_ids, attention_mask, head_dim), layers, MISTRAL_LAYERS)
 
 
-def _context(hidden_states, layers, usual) -> dict:
-    """Select hidden states for a denoiser: those of `layers`, else the last two and FLUX.2's context."""
+def _context(hidden_states, layers, usual=()) -> dict:
+    """Select hidden states for a denoiser: those of `layers`, else the last two, and `usual` as context."""
     if layers:
         if not all(type(i) is int and i >= 0 for i in layers):
             raise BadInput(f"param layers is {str(layers)[:40]}, expected numbers of hidden states, from 0 on")
         return {"hidden_states": stacked(hidden_states, layers)}
     states = {"last_hidden_state": hidden_states[-1], "penultimate": hidden_states[-2]}
-    return states | ({"context": stacked(hidden_states, usual)} if len(hidden_states) > max(usual) else {})
+    deep_enough = usual and len(hidden_states) > max(usual)
+    return states | ({"context": stacked(hidden_states, usual)} if deep_enough else {})
 
 
 COMPONENTS = {
@@ -100,6 +111,23 @@ COMPONENTS = {
         {"layers": []},
         _llm_fits,
         also={"context": "N L 3D"},
+    ),
+    "qwen2_5_vl": Component(
+        "qwen2_5_vl",
+        _qwen2_5_vl,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {"layers": [], "final_norm": True},
+        _llm_fits,
+    ),
+    "qwen3_vl": Component(
+        "qwen3_vl",
+        _qwen3_vl,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {"layers": [], "final_norm": True},
+        _llm_fits,
+        also={"context": "N L 12D"},
     ),
     "mistral": Component(
         "mistral",

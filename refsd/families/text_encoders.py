@@ -19,6 +19,37 @@ T5_CHUNKS = TextRule(256, in_chunks, eos=True, source=SDCPP + "FluxCLIPEmbedder"
 
 USER, ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 QWEN3 = TextRule(512, cut_off, mask=True, around=(USER, ASSISTANT), source=DIFFUSERS + "z_image, _encode_prompt")
+# The system prompt of Qwen-Image, 34 tokens long, whose hidden states are dropped.
+DESCRIBE = (
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
+    "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n"
+)
+# Qwen-Image takes at most 512 tokens after the dropped ones: max_sequence_length of the pipelines' __call__.
+QWEN_IMAGE = TextRule(
+    34 + 512,
+    cut_off,
+    mask=True,
+    around=(DESCRIBE, ASSISTANT),
+    drop=34,
+    fill=False,
+    source=DIFFUSERS + "qwenimage, _get_qwen_prompt_embeds",
+)
+QWEN_IMAGE_SDCPP = QWEN_IMAGE._replace(length=None, over=as_long_as_it_is, source=SDCPP + "LLMEmbedder")
+# Edit and Edit Plus: the words of the images to edit stand before the prompt.
+CHANGE = (
+    "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
+    "background), then explain how the user's text instruction should alter or modify the image. Generate a new "
+    "image that meets the user's requirements while maintaining consistency with the original input where "
+    "appropriate.<|im_end|>\n<|im_start|>user\n"
+)
+QWEN_IMAGE_EDIT = QWEN_IMAGE._replace(
+    length=None,
+    over=as_long_as_it_is,
+    around=(CHANGE, ASSISTANT),
+    drop=64,
+    source=DIFFUSERS + "qwenimage, pipeline_qwenimage_edit_plus.py",
+)
+
 QWEN3_SDCPP = TextRule(None, as_long_as_it_is, mask=True, around=(USER, ASSISTANT), source=SDCPP + "LLMEmbedder")
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
+from refsd.judges import wrong_language_model, wrong_qwen_image
 from refsd.judges import wrong_operations as operations
-from refsd.judges import wrong_qwen_image
 from refsd.models import clip, qwen_image, t5
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
@@ -96,6 +96,10 @@ def _skips_the_last(m, x, num_heads, activation):
 
 def _twice(*arguments, **named):
     return [2 * part for part in _CONTROL(*arguments, **named)]
+
+
+def _positions(change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    return Change(inputs=_change("positions", change))
 
 
 _LAST_LEFT_OUT = Change(replaced=((clip, "layer", _skips_the_last),))
@@ -317,6 +321,13 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the pooled text is at the first token", _ends(lambda ids, eos: np.zeros(len(ids), int))),
     Mutant("the pooled text is one token early", _ends(lambda ids, eos: np.argmax(ids == eos, axis=1) - 1)),
     Mutant("the last layer is left out (of the pooled text)", _LAST_LEFT_OUT),
+    Mutant("the last hidden state is normalised, or the reverse", Change(replaced=wrong_language_model.OTHER_LAST_NORM)),
+    Mutant("hidden states are one layer early", Change(replaced=wrong_language_model.ONE_STATE_EARLY)),
+    Mutant("M-RoPE's sections are interleaved, or the reverse", Change(replaced=wrong_language_model.OTHER_SECTIONS)),
+    Mutant("M-RoPE turns by each token's number alone", Change(inputs=_drop("positions"))),
+    Mutant("M-RoPE turns by the time alone", _positions(lambda p: np.repeat(p[..., :1], 3, axis=-1))),
+    Mutant("M-RoPE's row and column are swapped", _positions(lambda p: p[..., [0, 2, 1]])),
+    Mutant("M-RoPE's positions are one token late", _positions(lambda p: np.roll(p, 1, axis=1))),
     Mutant("what the ControlNet adds is added twice", _ADDED_TWICE),
     Mutant("the output's channels and rows are swapped in memory", Change(outputs=_memory(0, 2, 1, 3))),
     Mutant("the output's rows and columns are swapped in memory", Change(outputs=_memory(0, 1, 3, 2))),

@@ -53,11 +53,16 @@ def same(name: str) -> Layout:
 
 
 class Location(NamedTuple):
-    """Where files keep a network: under one of `prefixes`, if a name begins with it and one of `witnesses`."""
+    """Where files keep a network: under one of `prefixes`, if a name begins with it and one of `witnesses`.
+
+    architectures: general.architecture of a GGUF or model_type of a config.json, one of which the file must have,
+                   where names do not tell this network from another; (): any
+    """
 
     layout: Layout
     prefixes: tuple[str, ...]
     witnesses: tuple[str, ...]
+    architectures: tuple[str, ...] = ()
 
 
 class Folder(NamedTuple):

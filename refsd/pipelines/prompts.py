@@ -19,7 +19,7 @@ from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.cards import PromptCard
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
-from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, in_chunks, token_rows
+from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, first_taken, in_chunks, token_rows
 from refsd.tokenizers.text_tokenizer import TextTokenizer
 from refsd.tokenizers.textual_inversion import Embedding, Find, WithEmbeddings
 from refsd.tokenizers.tokenizer_files import open_tokenizer
@@ -147,7 +147,7 @@ def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
 def _language(
     encoder: LoadedComponent, tokenizer: TextTokenizer, rule: TextRule, card: PromptCard, hidden: str, prompt: str
 ) -> Encoded:
-    """Encode a prompt with T5, Qwen3 or Mistral; BREAKs are dropped."""
+    """Encode a prompt with T5 or a language model; BREAKs are dropped."""
     parts = [pair for pair in card.parse(prompt.replace(rule.without, "") if rule.without else prompt) if pair]
     before, after = rule.around
     ids, weights = _weighted_ids(tokenizer.encode, [(before, 1.0), *parts, (after, 1.0)])
@@ -165,7 +165,11 @@ def _language(
         if hidden not in outputs:
             raise BadInput(f"{encoder.path}: {encoder.name} has too few layers for this family")
         answers.append(_weighted([outputs[hidden]], weight, card, encoder)[0])
-    return Encoded(np.concatenate(answers, axis=1), None, mask.reshape(1, -1))
+    start = int(first_taken(mask, rule)[0])
+    states, seen = np.concatenate(answers, axis=1)[:, start:], mask.reshape(1, -1)[:, start:]
+    if not seen.any():
+        raise BadInput(f"{source}: the prompt's {mask.sum()} tokens are all of the template, which is dropped")
+    return Encoded(states, None, seen)
 
 
 def _weighted_ids(encode: Callable[[str], list[int]], parts: list) -> tuple[list[int], list[float]]:

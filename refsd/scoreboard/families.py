@@ -18,7 +18,15 @@ _TABLE = {
     "gates": ("add", "mul", "gated_add", "geglu", "swiglu", "swiglu_oai", "modulate"),
     "positions": ("rope", "sincos_positions", "timestep_embedding"),
     "adapters": ("lora", "lora_conv2d", "lokr", "lokr_conv2d", "stage/adapter"),
-    "text encoders": ("model/clip", "model/clip_g", "model/t5", "model/qwen3", "model/mistral"),
+    "text encoders": (
+        "model/clip",
+        "model/clip_g",
+        "model/t5",
+        "model/qwen3",
+        "model/qwen2_5_vl",
+        "model/qwen3_vl",
+        "model/mistral",
+    ),
     "UNets": ("model/unet", "model/controlnet"),
     "transformers": (
         "model/mmdit",

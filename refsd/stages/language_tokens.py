@@ -20,7 +20,15 @@ from refsd.tokenizers.cards import PROMPT_CARDS
 from refsd.tokenizers.chunking import Parts
 from refsd.tokenizers.prompt import parse_attention
 from refsd.tokenizers.sentence_pieces import CONTROL, NORMAL, UNKNOWN, Pieces, unigram
-from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, as_long_as_it_is, cut_off, in_chunks, token_rows
+from refsd.tokenizers.text_rules import (
+    MAX_LENGTH,
+    TextRule,
+    as_long_as_it_is,
+    cut_off,
+    first_taken,
+    in_chunks,
+    token_rows,
+)
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer
 
 Encode = Callable[[str], list[int]]
@@ -115,7 +123,10 @@ def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     for i in range(len(rows)):
         own = weights[i * room : (i + 1) * room]
         of_rows[i, np.flatnonzero(seen[i])[text.bos :][: len(own)]] = own
-    return {"ids": rows, "mask": rule.mask(seen, text), "weights": np.stack([rule.weigh(row) for row in of_rows])}
+    found = {"ids": rows, "mask": rule.mask(seen, text), "weights": np.stack([rule.weigh(row) for row in of_rows])}
+    if text.drop:
+        found["taken"] = (np.arange(rows.shape[1]) >= first_taken(seen, text)[:, None]).astype(np.int64)
+    return found
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -256,6 +267,7 @@ STAGES = (
         outputs={
             "ids": Output(("chunk", "token")),
             "mask": Output(("chunk", "token")),
+            "taken": Output(("chunk", "token")),
             "weights": Output(("chunk", "token"), magnitude, 8),
         },
         rule=RULE,

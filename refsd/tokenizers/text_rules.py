@@ -31,12 +31,14 @@ class TextRule(NamedTuple):
     """How a family turns a prompt into rows of token ids.
 
     length: tokens per row, BOS and EOS included; None: as long as the longest prompt
+    fill:   False: longer prompts are cut to the length, shorter ones are not padded to it
     over:   what to do with longer prompts: (ids, room) -> rows
     bos, eos: True if a row begins with BOS, ends with EOS
     pad:    id of the padding; None: the tokenizer's padding, else its EOS
     mask:   True if the encoder receives a mask of the padding
     around: template: the text before and after the prompt
     without: text to remove from the prompt
+    drop:   tokens at the start, of the template, whose hidden states the denoiser does not take
     source: code that this rule follows
     """
 
@@ -48,6 +50,8 @@ class TextRule(NamedTuple):
     mask: bool = False
     around: tuple[str, str] = ("", "")
     without: str = ""
+    drop: int = 0
+    fill: bool = True
     source: str = ""
 
 
@@ -71,7 +75,7 @@ def token_rows(
         text = prompt.replace(rule.without, "") if rule.without else prompt
         words = rule.around[0] + text + rule.around[1]
         rows += [before + row + behind for row in rule.over(encode(words), (rule.length or MAX_LENGTH) - around)]
-    length = max([rule.length or 0, *map(len, rows)])
+    length = max([rule.length if rule.length and rule.fill else 0, *map(len, rows)])
     mask = np.zeros((len(rows), length), np.int64)
     ids = np.zeros_like(mask)
     if any(len(row) < length for row in rows):
@@ -82,6 +86,14 @@ def token_rows(
         ids[i, at : at + len(row)] = row
         mask[i, at : at + len(row)] = 1
     return ids, mask
+
+
+def first_taken(mask: np.ndarray, rule: TextRule) -> np.ndarray:
+    """Return the place of the first token whose hidden state the denoiser takes. mask [N, L] -> [N]
+
+    All are taken, padding in front included, unless the rule drops the template's beginning.
+    """
+    return mask.argmax(axis=1) + rule.drop if rule.drop else np.zeros(len(mask), np.int64)
 
 
 def _needed(token: int | None, name: str, source: str) -> int:

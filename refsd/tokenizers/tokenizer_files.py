@@ -17,12 +17,17 @@ from refsd.weights.files import read_json
 
 LIMIT = 2**26  # bytes of a file
 MAX_ID = 2**20
-FOLDERS = {"t5": ("tokenizer_3", "tokenizer_2", "tokenizer"), "qwen3": ("tokenizer",), "mistral": ("tokenizer",)}
-CUTS = {"qwen3": QWEN2, "mistral": TEKKEN}  # for vocab.json with merges.txt, which do not define it
+QWENS = "qwen3", "qwen2_5_vl", "qwen3_vl"
+FOLDERS = {
+    "t5": ("tokenizer_3", "tokenizer_2", "tokenizer"),
+    **dict.fromkeys(QWENS, ("tokenizer", "processor")),
+    "mistral": ("tokenizer",),
+}
+CUTS = {**dict.fromkeys(QWENS, QWEN2), "mistral": TEKKEN}  # for vocab.json with merges.txt, which do not define it
 # Component -> its BOS, EOS and padding tokens, if no file names them.
 NAMES = {
     "t5": (None, "</s>", "<pad>"),
-    "qwen3": (None, "<|im_end|>", "<|endoftext|>"),
+    **dict.fromkeys(QWENS, (None, "<|im_end|>", "<|endoftext|>")),
     "mistral": ("<s>", "</s>", "<pad>"),
 }
 

@@ -45,7 +45,7 @@ PART_FLAGS = {
     "--clip_l": ("clip",),
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
-    "--llm": ("qwen3", "mistral"),
+    "--llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral"),
     "--control-net": ("controlnet",),
 }
 
@@ -139,12 +139,12 @@ def _survey_one(path: Path, mapped: bool) -> Checkpoint:
     rest: list[str] = []
     for weights, config in opened:
         shapes = {name: header.shape for name, header in weights.headers.items()}
-        found, left = find_components(weights.path, shapes)
+        given = read_json(config) if config is not None else None
+        found, left = find_components(weights.path, shapes, _architecture(weights, given))
         rest += left
         for name, where in found.items() if foreign is None else ():
             if name in components:
                 raise BadInput(f"{path}: the component {name} is there twice")
-            given = read_json(config) if config is not None else None
             components[name] = _component(name, weights, where, config or weights.path, given)
     files = [weights for weights, _ in opened]
     return _checkpoint(path, foreign, components, files, rest)._replace(adapter=adapter)
@@ -211,7 +211,7 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
     Raises BadInput if the tensors belong to no component or to several, and for tensors that do not fit.
     """
     shapes = {name: header.shape for name, header in weights.headers.items()}
-    found, rest = find_components(weights.path, shapes)
+    found, rest = find_components(weights.path, shapes, _architecture(weights, config))
     if len(found) != 1:
         what = ", ".join(found) or "no component"
         raise BadInput(f"{weights.path}: its tensors make {what}; expected one that refsd knows")
@@ -222,6 +222,11 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
     findings = culprits([component], strays)
     raise_problems(weights.path, NETWORKS[name].title, [problems(component), unknown], findings)
     return component
+
+
+def _architecture(weights: Weights, config: dict[str, Any] | None) -> object:
+    """Return what a file says that it is: a GGUF by its metadata, others by the config.json beside them."""
+    return weights.metadata.get("general.architecture", (config or {}).get("model_type"))
 
 
 def _component(

@@ -19,6 +19,9 @@ _CLIP_LAYERS = ("text_model.encoder.layers.", "encoder.layers.", "transformer.re
 PICTURE_TOWERS = ("vision_model.", "visual.")
 _TEXT_TOWERS = ("text_model.", "transformer.resblocks.")
 
+# Parts of names of a language model's layer, and of the vision tower that refsd ignores beside one.
+_DECODER, _VISION = ".input_layernorm.", "visual."
+
 # (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
     *((tower, "CLIP's picture encoder") for tower in PICTURE_TOWERS),
@@ -71,17 +74,21 @@ KNOWN_EXTRAS = (
 
 
 class Candidate(NamedTuple):
-    """A place for a component: it is under `prefix` if some name begins with `prefix` and one of `witnesses`."""
+    """A place for a component: it is under `prefix` if some name begins with `prefix` and one of `witnesses`.
+
+    architectures: the file must name one of these; (): any
+    """
 
     component: str
     layout: Layout
     prefix: str
     witnesses: tuple[str, ...]
+    architectures: tuple[str, ...] = ()
 
 
 # In order of preference: the first candidate of a component whose witness occurs is taken.
 CANDIDATES = tuple(
-    Candidate(network.name, place.layout, prefix, place.witnesses)
+    Candidate(network.name, place.layout, prefix, place.witnesses, place.architectures)
     for network in NETWORKS.values()
     for place in network.places
     for prefix in place.prefixes
@@ -100,12 +107,17 @@ def foreign_family(names: Iterable[str]) -> str | None:
     names = [name for name in names if not is_known_extra(name)]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
+    if any(_DECODER in name for name in names):
+        names = [name for name in names if _VISION not in name]
     return next((family for part, family in FOREIGN if any(part in name for name in names)), None)
 
 
-def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str, FoundComponent], list[str]]:
+def find_components(
+    path: object, shapes: Mapping[str, Shape], architecture: object = None
+) -> tuple[dict[str, FoundComponent], list[str]]:
     """Find the components, and the names that belong to none.
 
+    architecture: a GGUF's general.architecture, or the model_type of the config.json beside the file
     At most one component has names without a prefix; it is the first in CANDIDATES that fits.
 
     Raises BadInput if the names fit two denoisers, or one component in two places.
@@ -115,6 +127,8 @@ def find_components(path: object, shapes: Mapping[str, Shape]) -> tuple[dict[str
     prefixes = tuple({place.prefix for place in CANDIDATES if place.prefix and _witnessed(place, shapes)})
     for place in CANDIDATES:
         if place.prefix == "" and _is_bare(found):
+            continue
+        if place.architectures and architecture not in place.architectures:
             continue
         left = [name for name in shapes if name not in taken]
         if not place.prefix:

@@ -36,10 +36,30 @@ def _llm(model, x, params):
     return {"last_hidden_state": out.last_hidden_state, "penultimate": out.hidden_states[-2]}
 
 
+def _qwen_vl(model, x, params):
+    import torch
+
+    positions = x.get("positions")
+    model.config.tie_last_hidden_states = params.get("final_norm", True)
+    out = model(
+        x["input_ids"],
+        x.get("attention_mask"),
+        position_ids=None if positions is None else positions.long().permute(2, 0, 1),
+        output_hidden_states=True,
+        use_cache=False,
+    )
+    layers = params.get("layers") or ()
+    if layers:
+        return {"hidden_states": torch.cat([out.hidden_states[i] for i in layers], -1)}
+    return {"last_hidden_state": out.hidden_states[-1], "penultimate": out.hidden_states[-2]}
+
+
 MODELS = {
     "model/clip": transformers("text_encoder", "CLIPTextModel", _clip),
     "model/clip_g": transformers("text_encoder_2", "CLIPTextModelWithProjection", _clip_g),
     "model/t5": transformers("text_encoder_2", "T5EncoderModel", _t5),
     "model/qwen3": transformers("text_encoder", "Qwen3Model", _llm),
+    "model/qwen2_5_vl": transformers("text_encoder", "Qwen2_5_VLTextModel", _qwen_vl),
+    "model/qwen3_vl": transformers("text_encoder", "Qwen3VLTextModel", _qwen_vl),
     "model/mistral": transformers("text_encoder", "MistralModel", _llm),
 }

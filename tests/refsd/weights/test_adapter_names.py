@@ -16,6 +16,7 @@ from refsd.networks.mistral import MistralSize, mistral_shapes
 from refsd.networks.mmdit import MMDiTSize, mmdit_shapes
 from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
 from refsd.networks.qwen_image import QWEN_IMAGE_LAYERED, QwenImageSize, qwen_image_shapes
+from refsd.networks.qwen_vl import Qwen25Size, qwen2_5_vl_shapes
 from refsd.networks.t5 import T5Size, t5_shapes
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.networks.zimage import ZImageSize, zimage_shapes
@@ -36,6 +37,8 @@ SIZES = {
     "clip_g": CLIP_G,
     "t5": T5Size(),
     "qwen3": Qwen3Size(),
+    "qwen2_5_vl": Qwen25Size(),
+    "qwen3_vl": Qwen3Size(),
     "mistral": MistralSize(),
 }
 SHAPES = {
@@ -52,6 +55,8 @@ SHAPES = {
     "clip_g": clip_shapes,
     "t5": t5_shapes,
     "qwen3": qwen3_shapes,
+    "qwen2_5_vl": qwen2_5_vl_shapes,
+    "qwen3_vl": qwen3_shapes,
     "mistral": mistral_shapes,
 }
 TABLES = ("n_embedding", "embed_tokens", "shared", "relative_attention_bias")
@@ -112,6 +117,7 @@ def test_every_naming_covers_every_row_of_every_layer_once(component):
         ("clip_g", "lora_te2_text_model_encoder_layers_31_mlp_fc1", ("text_model.encoder.layers.31.mlp.fc1",)),
         ("t5", "lora_te3_encoder_block_0_layer_0_SelfAttention_q", ("encoder.block.0.layer.0.SelfAttention.q",)),
         ("qwen3", "text_encoder.layers.0.mlp.up_proj", ("model.layers.0.mlp.up_proj",)),
+        ("qwen2_5_vl", "lora_te_model_layers_0_self_attn_q_proj", ("model.layers.0.self_attn.q_proj",)),
     ],
 )
 def test_a_name_and_its_layer(component, name, target):

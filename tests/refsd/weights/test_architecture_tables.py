@@ -18,6 +18,13 @@ from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
 from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.qwen_image import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
+from refsd.networks.qwen_vl import (
+    QWEN2_5_VL_7B,
+    QWEN3_VL_8B,
+    Qwen25Size,
+    qwen2_5_vl_shapes,
+    qwen2_5_vl_size,
+)
 from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.networks.unet_tensors import UNetSize
@@ -73,6 +80,9 @@ TABLES = {
     "mmdit": Table(mmdit_shapes, mmdit_size, SD3_MEDIUM, mmdits()),
     "t5": Table(t5_shapes, t5_size, T5_XXL, t5s()),
     "qwen3": Table(qwen3_shapes, qwen3_size, QWEN3_4B, sizes(Qwen3Size, layers=few)),
+    "qwen2_5_vl": Table(
+        qwen2_5_vl_shapes, qwen2_5_vl_size, QWEN2_5_VL_7B, sizes(Qwen25Size, layers=few, head_dim=st.just(128))
+    ),
     "esrgan": Table(
         esrgan_shapes,
         esrgan_size,
@@ -215,6 +225,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (flux2_vae_shapes, Flux2VAESize(), 84_046_371),
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (mistral_shapes, MistralSize(), 22_901_314_560),
+        (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
+        (qwen3_shapes, QWEN3_VL_8B, 7_568_405_504),
     ],
 )
 def test_parameters(shapes, size, parameters):

@@ -24,6 +24,8 @@ def _narrow_bigg(monkeypatch):
     monkeypatch.setattr(detect, "_BIGG", small.BIGG)
 
 
+# Two of a vision tower's tensors.
+SEES = {"visual.patch_embed.proj.weight": ONE, "visual.merger.ln_q.weight": ONE}
 # file -> family, then (prefix, whose weights, in which layout), then what else stands there
 FILES = {
     "v1-5-pruned.ckpt": (
@@ -127,6 +129,27 @@ FILES = {
     "chroma-unlocked": ("chroma", [("", "chroma", "original")], {}),
     "t5xxl_fp16": ("parts", [("", "t5xxl", "transformers")], {"encoder.embed_tokens.weight": ONE}),
     "umt5_xxl": ("parts", [("", "umt5", "transformers")], {"spiece_model": np.ones(9, np.uint8)}),
+    "qwen_2.5_vl_7b": ("parts", [("", "qwen2.5-vl", "transformers")], SEES | {"lm_head.weight": ONE}),
+    "Qwen2.5-VL of transformers 5": (
+        "parts",
+        [("", "qwen2.5-vl", "transformers 5")],
+        {f"model.{name}": array for name, array in SEES.items()} | {"lm_head.weight": ONE},
+    ),
+    "Qwen2.5-VL in a whole file of ComfyUI": (
+        "parts",
+        [(f"{COMFY}qwen25_7b.transformer.", "qwen2.5-vl", "transformers")],
+        {f"{COMFY}qwen25_7b.transformer.{name}": array for name, array in SEES.items()},
+    ),
+    "Qwen3-VL of transformers 5": (
+        "parts",
+        [("", "qwen3-vl", "transformers 5")],
+        {"model.visual.pos_embed.weight": ONE, "model.visual.deepstack_merger_list.0.norm.weight": ONE},
+    ),
+    "Qwen3-VL as Qwen2.5-VL was": (
+        "parts",
+        [("", "qwen3-vl", "transformers")],
+        {"visual.pos_embed.weight": ONE, "visual.deepstack_merger_list.0.norm.weight": ONE},
+    ),
     "clip_l": (
         "parts",
         [("", "clip-l", "ldm")],
@@ -183,6 +206,25 @@ def test_it_opens_and_is_what_it_is(tmp_path, file):
         assert arrays.keys() - unread <= held.weights.keys() | {"text_projection.weight"}
         for name in arrays.keys() & held.weights.keys():
             np.testing.assert_array_equal(held.weights[name].values(), arrays[name])
+
+
+@pytest.mark.parametrize(
+    ("family", "architecture", "component"),
+    [
+        ("qwen2.5-vl", "qwen2vl", "qwen2_5_vl"),
+        ("qwen3-vl", "qwen3vl", "qwen3_vl"),
+        ("qwen3-vl", "qwen3", "qwen3"),
+    ],
+)
+def test_a_gguf_of_a_language_model_is_what_its_architecture_says(tmp_path, family, architecture, component):
+    """Qwen3's and Qwen3-VL's tensors have the same names and shapes; their rotary base is not the same."""
+    ((of, size),) = small.FAMILIES[family].items()
+    arrays = small.weights(of, size)
+    path = small.save_gguf(tmp_path / "a.gguf", small.written(of, "llama.cpp", size, arrays), arch=architecture)
+    (held,) = open_checkpoint(path).components.values()
+    assert (held.name, held.layout) == (component, "llama.cpp")
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(held.weights[name].values(), array)
 
 
 @pytest.mark.parametrize("family", ("flux-dev", "chroma", "chroma-radiance", "flux2-dev"))

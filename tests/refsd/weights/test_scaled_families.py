@@ -24,6 +24,7 @@ KEPT = [
     ("t5xxl", "transformers", ""),
     ("t5xxl", "transformers", "text_encoders.t5xxl.transformer."),
     ("qwen3", "transformers", ""),
+    ("qwen2.5-vl", "transformers", ""),
 ]
 # What the scale is called, what else stands beside it, and whether the file says so by a marker.
 STYLES = {"old": ("scale_weight", "scale_input", True), "of today": ("weight_scale", "input_scale", False)}

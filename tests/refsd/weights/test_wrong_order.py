@@ -28,7 +28,9 @@ def test_a_denoiser_of_reversed_dimensions(tmp_path, family, layout):
         open_checkpoint(small.save_gguf(tmp_path / "a.gguf", arrays, turned=True))
 
 
-@pytest.mark.parametrize("family", ["clip-l", "clip-g", "t5xxl", "qwen3", "mistral", "controlnet", "esrgan"])
+@pytest.mark.parametrize(
+    "family", ["clip-l", "clip-g", "t5xxl", "qwen3", "qwen2.5-vl", "mistral", "controlnet", "esrgan"]
+)
 def test_a_side_model_of_reversed_dimensions(tmp_path, family):
     ((component, size),) = small.FAMILIES[family].items()
     layouts = [layout for of, layout in small.KEYMAPS if of == component and layout in ("llama.cpp", "openclip")]

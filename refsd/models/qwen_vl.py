@@ -1,0 +1,117 @@
+"""The language models of Qwen2.5-VL and Qwen3-VL as text encoders: they return the hidden states of every layer.
+
+Qwen3's layers (language_model.py), with rotary angles of three positions a token (M-RoPE): time, row and column of
+an image's patch. A word has one position for all three, so a prompt without images is encoded as by plain RoPE.
+
+Bai et al. 2025, "Qwen2.5-VL", section 2.1; Bai et al. 2025, "Qwen3-VL", section 2 (interleaved M-RoPE). Key names
+as in transformers 4.51, modeling_qwen2_5_vl.py: `model.layers`, later `model.language_model.layers`.
+"""
+
+import numpy as np
+
+from refsd.models.language_model import hidden_states
+from refsd.module import Module, block
+from refsd.numerics.errors import BadInput
+
+EPS = 1e-6
+QWEN2_5_SECTIONS = 16, 24, 24  # frequencies of a head that turn by time, row, column
+QWEN3_SECTIONS = 24, 20, 20
+KREA2_LAYERS = 2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35  # hidden states of Qwen3-VL 4B that Krea 2 takes
+
+
+@block
+def qwen2_5_vl(
+    m: Module, input_ids, attention_mask=None, positions=None, final_norm=True, sections=QWEN2_5_SECTIONS, theta=1e6
+):
+    """Encode token ids with Qwen2.5-VL.
+
+    input_ids:      [N, L], integers
+    attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
+    positions:      [N, L, 3], time, row and column of each token; None: each token's number in its row, padding
+                    included
+    final_norm:     False to return the last layer's output as it is
+    sections:       frequencies of a head for each of the three positions; their sum is head_dim / 2
+    theta:          base of the rotary frequencies
+    -> hidden_states: [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final
+                      norm. Qwen-Image uses hidden_states[-1].
+    """
+    return encode(m["model"], input_ids, attention_mask, positions, final_norm, in_turn(sections), theta)
+
+
+@block
+def qwen3_vl(
+    m: Module, input_ids, attention_mask=None, positions=None, final_norm=True, sections=QWEN3_SECTIONS, theta=5e6
+):
+    """Encode token ids with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
+
+    Krea 2 uses twelve hidden states, Qwen-Image 2.1 the last one without the final norm.
+    """
+    return encode(m["model"], input_ids, attention_mask, positions, final_norm, interleaved(sections), theta)
+
+
+def encode(m: Module, input_ids, attention_mask, positions, final_norm, axis, theta):
+    """axis [head_dim / 2]: which of the three positions each frequency turns by"""
+    x = m.embedding("embed_tokens", input_ids)
+    if positions is None:
+        positions = np.broadcast_to(np.arange(x.shape[1])[None, :, None], (1, x.shape[1], 3))
+    return hidden_states(m, x, mrope_angles(m, positions, axis, theta), attention_mask, EPS, final_norm)
+
+
+def in_turn(sections):
+    """Qwen2.5-VL: the first frequencies turn by time, the next by row, the last by column. -> [head_dim / 2]"""
+    return np.repeat([0, 1, 2], sections)
+
+
+def interleaved(sections):
+    """Qwen3-VL: time, row, column in turn, until the rows and columns are used up. -> [head_dim / 2]"""
+    axis = np.arange(sum(sections)) % 3
+    for i in (1, 2):
+        axis[3 * sections[i] :][axis[3 * sections[i] :] == i] = 0
+    return axis
+
+
+def mrope_angles(m: Module, positions, axis, theta):
+    """Return the rotary angles: positions[..., axis[i]] * theta ** (-i / len(axis)).
+
+    positions: [N, L, 3]
+    -> angle:  [N, L, head_dim / 2], radians
+    """
+    return np.choose(axis, [m.rope_angles(positions[..., i, None], (2 * len(axis),), theta) for i in range(3)])
+
+
+def text_and_image_positions(input_ids, attention_mask, image_token, grids):
+    """Return the positions of the tokens of prompts with images.
+
+    A word's three positions are its number, counted from the word before it. An image's patches have the next
+    number as their time, and that number plus their row and their column; the next word counts on from
+    max(rows, columns).
+
+    input_ids:      [N, L]; each image is a run of `image_token`
+    attention_mask: [N, L], 0 for padding, which is not counted; None: no padding
+    grids:          (rows, columns) of the merged patches of each image, in the order of the prompts
+    -> positions:   [N, L, 3]; 0 for padding
+
+    Raises BadInput unless each run of image tokens has the length of its image.
+    Source: transformers 5, Qwen2_5_VLModel.get_rope_index.
+    """
+    ids = np.asarray(input_ids)
+    seen = np.ones(ids.shape, bool) if attention_mask is None else np.asarray(attention_mask) != 0
+    positions = np.zeros((*ids.shape, 3), np.int64)
+    left = list(grids)
+    for n in range(len(ids)):
+        (tokens,) = np.nonzero(seen[n])
+        number = at = 0
+        while at < len(tokens):
+            patches = np.zeros((1, 3), np.int64)
+            step = 1
+            if ids[n, tokens[at]] == image_token:
+                rows, columns = left.pop(0) if left else (0, 0)
+                patches, step = np.indices((1, rows, columns)).reshape(3, -1).T, max(rows, columns)
+                run = tokens[at : at + rows * columns]
+                if step == 0 or len(run) < rows * columns or (ids[n, run] != image_token).any():
+                    raise BadInput(f"prompt {n}: token {at} begins an image that its tokens do not fit")
+            positions[n, tokens[at : at + len(patches)]] = patches + number
+            number, at = number + step, at + len(patches)
+    if left:
+        raise BadInput(f"the prompts have no tokens for {len(left)} of {len(grids)} images")
+    return positions
