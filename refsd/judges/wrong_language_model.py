@@ -21,7 +21,12 @@ def _everywhere(states: Any) -> tuple[tuple[ModuleType, str, Any], ...]:
     return tuple((page, "hidden_states", states) for page in (qwen3, qwen_vl, mistral))
 
 
-# Each as Change.replaced of model_mutants.
-OTHER_LAST_NORM = _everywhere(_other_last_norm)
-ONE_STATE_EARLY = _everywhere(_one_state_early)
-OTHER_SECTIONS = (qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)
+# Name of the bug -> (model's module, function's name, replacement) of each function.
+ROWS = (
+    ("the last hidden state is normalised, or the reverse", _everywhere(_other_last_norm)),
+    ("hidden states are one layer early", _everywhere(_one_state_early)),
+    (
+        "M-RoPE's sections are interleaved, or the reverse",
+        ((qwen_vl, "in_turn", qwen_vl.interleaved), (qwen_vl, "interleaved", qwen_vl.in_turn)),
+    ),
+)
