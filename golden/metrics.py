@@ -155,7 +155,7 @@ def not_asked_for(found: Mapping[str, np.ndarray], truth: Mapping[str, np.ndarra
 
 def channel_axis(y: np.ndarray) -> int:
     """Return the axis of channels where none is declared: the second of a picture or latent, else the last."""
-    return 1 if y.ndim == 4 else -1
+    return 1 if y.ndim in (4, 5) else -1
 
 
 def _scale(

@@ -20,6 +20,10 @@ def _x(channels: int, high: int, wide: int, **recipe) -> Recipe:
     return Recipe((_BATCH, channels, high, wide), **recipe)
 
 
+def _video(channels: int, frames: int, high: int, wide: int, **recipe) -> Recipe:
+    return Recipe((_BATCH, channels, frames, high, wide), **recipe)
+
+
 def _context(tokens: int, width: int = _E) -> Recipe:
     return Recipe((_BATCH, tokens, width))
 
@@ -141,6 +145,10 @@ CASES = [
     _quiet(_case("flux-vae", "vae-decoder", "loud", {"z": _x(16, 2, 4)}), -2),
     _case("flux2-vae", "flux2-vae-encoder", "tall", {"x": _x(3, 48, 16, **_PICTURE)}),
     _case("flux2-vae", "flux2-vae-decoder", "wide", {"z": _x(128, 1, 3)}),
+    _case("wan-vae", "wan-vae-encoder", "picture", {"x": _video(3, 1, 19, 32, **_PICTURE)}),
+    _case("wan-vae", "wan-vae-encoder", "frames", {"x": _video(3, 9, 16, 8, **_PICTURE)}),
+    _case("wan-vae", "wan-vae-decoder", "picture", {"z": _video(16, 1, 2, 3)}),
+    _case("wan-vae", "wan-vae-decoder", "frames", {"z": _video(16, 3, 2, 1)}),
     _case("taesd", "tae-encoder", "odd", {"x": _x(3, 19, 33, **_PICTURE)}),
     _case("taesd", "tae-decoder", "outliers", {"z": _x(4, 5, 3, data="outliers", exponent=-18)}),
     _case("taef1", "tae-decoder", "wide", {"z": _x(16, 3, 7)}),

@@ -15,7 +15,8 @@ from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
 from refsd.judges import wrong_language_model, wrong_qwen_image
 from refsd.judges import wrong_operations as operations
-from refsd.models import clip, qwen_image, t5
+from refsd.judges import wrong_videos as videos
+from refsd.models import clip, qwen_image, t5, vae_wan
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -195,7 +196,8 @@ def _transpose(name: str, values: np.ndarray) -> np.ndarray | None:
 
 
 def _unscaled_norms(name: str, values: np.ndarray) -> np.ndarray | None:
-    return np.ones_like(values) if values.ndim == 1 and name.endswith((".weight", ".scale")) else None
+    scale = name.endswith(".gamma") or (values.ndim == 1 and name.endswith((".weight", ".scale")))
+    return np.ones_like(values) if scale else None
 
 
 def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
@@ -203,10 +205,10 @@ def _no_bias(name: str, values: np.ndarray) -> np.ndarray | None:
 
 
 def _pictures(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs | None]:
-    """Change the tensors with three channels: pictures."""
+    """Change the tensors with three channels: pictures and videos."""
 
     def changed(tensors):
-        met = {name: change(x) for name, x in tensors.items() if x.ndim == 4 and x.shape[1] == 3}
+        met = {name: change(x) for name, x in tensors.items() if x.ndim in (4, 5) and x.shape[1] == 3}
         return {**tensors, **met} if met else None
 
     return changed
@@ -238,7 +240,20 @@ def _all(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Input
 
 
 def _flip(name: str, values: np.ndarray) -> np.ndarray | None:
-    return values[:, :, ::-1, ::-1] if values.ndim == 4 and values.shape[2] > 1 else None
+    return values[..., ::-1, ::-1] if values.ndim in (4, 5) and values.shape[-2] > 1 else None
+
+
+def _flip_in_time(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values[:, :, ::-1] if values.ndim == 5 and values.shape[2] > 1 else None
+
+
+def _video(*replaced: tuple[str, Callable]) -> Change:
+    """Replace functions of the autoencoder of videos."""
+    return Change(replaced=tuple((vae_wan, name, wrong) for name, wrong in replaced))
+
+
+def _latents(wrong: Callable) -> Change:
+    return _video(*((name, wrong(getattr(vae_wan, name))) for name in ("to_denoiser", "to_vae")))
 
 
 _Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
@@ -307,6 +322,20 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("square matrices are transposed", Change(revalue=_transpose)),
     Mutant("convolutions are flipped", Change(revalue=_flip)),
     Mutant("biases are missing", Change(revalue=_no_bias)),
+    Mutant("convolutions over frames are flipped in time", Change(revalue=_flip_in_time)),
+    Mutant("convolutions over frames see the later frames, not the earlier", Change(videos.LaterFrames)),
+    Mutant("convolutions over frames see a frame on each side", Change(videos.BothSidesInTime)),
+    Mutant("convolutions over frames see each frame alone", Change(videos.FramesApart)),
+    Mutant("convolutions over frames see one earlier frame, not two", Change(videos.OneFrameKept)),
+    Mutant("before the first frame stands the first again, not zeros", Change(videos.FirstFrameRepeated)),
+    Mutant("latents are not normalised", _latents(lambda right: videos.left_as_it_is)),
+    Mutant("mean and deviation of latents are exchanged", _latents(videos.with_exchanged_statistics)),
+    Mutant("RMS norms lack the factor sqrt(C)", _video(("rms_norm", videos.of_unit_length))),
+    Mutant("attention sees the pixels of all frames", _video(("attention", videos.over_all_frames))),
+    Mutant("the first frame is doubled as the others", _video(("upsample", videos.doubles_the_first_frame))),
+    Mutant("doubling frames sees the first frame", _video(("upsample", videos.sees_the_first_frame))),
+    Mutant("doubled frames stand one after another", _video(("in_turn", videos.one_after_another))),
+    Mutant("halving frames leaves out every other", _video(("downsample", videos.every_other_frame))),
     Mutant("T5's gate and value are swapped", Change(rename=_swap(("wi_0", "wi_1")))),
     Mutant("the MLP's gate and value are swapped", Change(rename=_swap(("gate_proj", "up_proj")))),
     Mutant("token ids are one too small", Change(inputs=_change("input_ids", lambda ids: np.maximum(ids - 1, 0)))),

@@ -35,9 +35,8 @@ def encode(m: Module, x, latents_mean, latents_std):
     later = frames_per_latent(m["encoder"])
     h = encoder(m["encoder"], x[:, :, : 1 + (x.shape[2] - 1) // later * later])
     mean, logvar = np.split(m.conv3d("conv1", h), 2, axis=1)
-    shift, deviation = _channels(latents_mean), _channels(latents_std)
-    mean = m.multiply(m.add(mean, m.store(-shift)), m.store(1 / deviation))
-    return mean, m.add(logvar, m.store(-2 * np.log(deviation)))
+    logvar = m.add(logvar, m.store(-2 * np.log(_channels(latents_std))))
+    return to_denoiser(m, mean, latents_mean, latents_std), logvar
 
 
 @block
@@ -47,8 +46,17 @@ def decode(m: Module, z, latents_mean, latents_std):
     z:      [N, Z, 1 + F, H, W], as the denoiser has it
     -> out: [N, 3, 1 + 4F, 8H, 8W], about -1..1, not clipped
     """
-    z = m.add(m.multiply(z, m.store(_channels(latents_std))), m.store(_channels(latents_mean)))
-    return decoder(m["decoder"], m.conv3d("conv2", z))
+    return decoder(m["decoder"], m.conv3d("conv2", to_vae(m, z, latents_mean, latents_std)))
+
+
+def to_denoiser(m: Module, z, latents_mean, latents_std):
+    """Normalise each channel: (z - mean) / std. z [N, Z, F, H, W] -> the same"""
+    return m.multiply(m.add(z, m.store(-_channels(latents_mean))), m.store(1 / _channels(latents_std)))
+
+
+def to_vae(m: Module, x, latents_mean, latents_std):
+    """Undo `to_denoiser`: x std + mean. x [N, Z, F, H, W] -> the same"""
+    return m.add(m.multiply(x, m.store(_channels(latents_std))), m.store(_channels(latents_mean)))
 
 
 def _channels(values):
@@ -101,12 +109,17 @@ def upsample(m: Module, x):
 
     [N, C, 1 + F, H, W] -> [N, C/2, 1 + F or 1 + 2F, 2H, 2W]
     """
-    N, C, frames, H, W = x.shape
-    if "time_conv" in m and frames > 1:
+    if "time_conv" in m and x.shape[2] > 1:
         pairs = m.conv3d("time_conv", x[:, :, 1:], padding=CAUSAL_IN_TIME)
-        pairs = pairs.reshape(N, 2, C, frames - 1, H, W).transpose(0, 2, 3, 1, 4, 5)
-        x = np.concatenate([x[:, :, :1], pairs.reshape(N, C, 2 * (frames - 1), H, W)], axis=2)
-    return video(m.conv2d("resample.1", m.upsample_nearest(pictures(x)), padding=1), N)
+        x = np.concatenate([x[:, :, :1], in_turn(pairs)], axis=2)
+    return video(m.conv2d("resample.1", m.upsample_nearest(pictures(x)), padding=1), len(x))
+
+
+def in_turn(pairs):
+    """Take the two halves of the channels for two frames in turn. [N, 2C, F, H, W] -> [N, C, 2F, H, W]"""
+    N, C, F, H, W = pairs.shape
+    halves = pairs.reshape(N, 2, C // 2, F, H, W).transpose(0, 2, 3, 1, 4, 5)
+    return halves.reshape(N, C // 2, 2 * F, H, W)
 
 
 @block

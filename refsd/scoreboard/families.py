@@ -41,6 +41,7 @@ _TABLE = {
     "autoencoders": (
         *("model/vae-encoder", "model/vae-decoder", "model/tae-encoder", "model/tae-decoder"),
         *("model/flux2-vae-encoder", "model/flux2-vae-decoder", "model/esrgan"),
+        *("model/wan-vae-encoder", "model/wan-vae-decoder"),
     ),
     "samplers": ("trajectory", "stage/sigmas", "stage/step_noise", "stage/noising", "stage/steps", "stage/calls"),
 }

@@ -48,6 +48,53 @@ def _unpacked(z):
     return z.reshape(N, C // 4, 2, 2, H, W).permute(0, 1, 4, 2, 5, 3).reshape(N, C // 4, 2 * H, 2 * W)
 
 
+def _wan_encoder(model, x, params):
+    mean, logvar = model.encode(x["x"]).latent_dist.parameters.chunk(2, dim=1)
+    of_mean, std = _wan_statistics(model, x["x"])
+    return {"mean": (mean - of_mean) * (1 / std), "logvar": logvar - 2 * std.log()}
+
+
+def _wan_decoder(model, x, params):
+    """Return the picture as the decoder gives it, chunk by chunk: diffusers clips it afterwards."""
+    import torch
+
+    mean, std = _wan_statistics(model, x["z"])
+    chunks = []
+    hook = model.decoder.register_forward_hook(lambda module, given, y: chunks.append(y))
+    try:
+        model.decode(x["z"] / (1 / std) + mean)
+    finally:
+        hook.remove()
+    return {"out": torch.cat(chunks, 2)}
+
+
+def _wan_statistics(model, like):
+    """Return mean and standard deviation of the latent's channels, as in QwenImagePipeline."""
+    config = model.config
+    mean, std = (
+        like.new_tensor(values)[:, None, None, None] for values in (config.latents_mean, config.latents_std)
+    )
+    return mean, std
+
+
+def _wan_taps(taps, x):
+    """Join the taps of each chunk of frames: diffusers calls a layer once for each."""
+    import torch
+
+    ((_, given),) = x.items()
+    chunks: dict[str, list] = {}
+    for name, y in taps.items():
+        first, _, again = name.rpartition(".")
+        chunks.setdefault(first if again.isdigit() and first in taps else name, []).append(y)
+    joined = {}
+    for name, parts in chunks.items():
+        # A layer on pictures has the frames of a chunk in its batch.
+        videos = [y if y.ndim == 5 else y.unflatten(0, (len(given), -1)).transpose(1, 2) for y in parts]
+        y = torch.cat(videos, 2)
+        joined[name] = y if parts[0].ndim == 5 else y.transpose(1, 2).flatten(0, 1)
+    return joined
+
+
 def _tae_encoder(model, x, params):
     return {"mean": model.encode(2 * x["x"] - 1).latents}
 
@@ -92,6 +139,8 @@ MODELS = {
     "model/vae-decoder": diffusers("vae", "AutoencoderKL", _vae_decoder),
     "model/flux2-vae-encoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_encoder),
     "model/flux2-vae-decoder": diffusers("vae", "AutoencoderKLFlux2", _flux2_decoder),
+    "model/wan-vae-encoder": diffusers("vae", "AutoencoderKLQwenImage", _wan_encoder, laid_out=_wan_taps),
+    "model/wan-vae-decoder": diffusers("vae", "AutoencoderKLQwenImage", _wan_decoder, laid_out=_wan_taps),
     "model/tae-encoder": diffusers("vae", "AutoencoderTiny", _tae_encoder),
     "model/tae-decoder": diffusers("vae", "AutoencoderTiny", _tae_decoder, laid_out=_tae_taps),
     "model/esrgan": TorchModel("spandrel", "esrgan", _load_esrgan, _esrgan, layout="ldm"),

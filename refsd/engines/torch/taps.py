@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Source
 
 # Layers whose output channels (last axis, or axis 1 of a picture) are the first axis of their weight.
-_LAYERS = ("Linear", "Conv2d", "GroupNorm", "LayerNorm")
+_LAYERS = ("Linear", "Conv2d", "GroupNorm", "LayerNorm", "QwenImageCausalConv3d", "WanCausalConv3d")
 
 
 class _Tap(NamedTuple):
@@ -74,7 +74,7 @@ def listening(model, sources: Mapping[str, Source]) -> Iterator[dict[str, Any]]:
             hook.remove()
     for tap in wanted:
         for again, parts in enumerate(zip(*(outputs[module] for module in tap.modules), strict=False)):
-            axis = 1 if parts[0].ndim == 4 else -1
+            axis = 1 if parts[0].ndim in (4, 5) else -1
             y = torch.cat(parts, axis)
             if tap.swapped:
                 y = torch.cat(y.chunk(2, axis)[::-1], axis)

@@ -37,6 +37,8 @@ BROKEN = (
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
     "flux-vae/vae-encoder/tall",
+    "wan-vae/wan-vae-encoder/frames",
+    "wan-vae/wan-vae-decoder/frames",
     "controlnet/controlnet/between",
 )
 # Bugs that each is asked for.

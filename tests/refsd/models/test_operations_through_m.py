@@ -26,6 +26,8 @@ NAMES = (
     "zimage/zimage/masked",
     "flux-vae/vae-encoder/tall",
     "flux2-vae/flux2-vae-decoder/wide",
+    "wan-vae/wan-vae-encoder/frames",
+    "wan-vae/wan-vae-decoder/frames",
     "taesd/tae-encoder/odd",
     "taesd/tae-decoder/outliers",
     "esrgan/esrgan/odd",

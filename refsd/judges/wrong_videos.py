@@ -1,0 +1,94 @@
+"""Bugs of networks over frames: which frames a convolution sees, how frames are made, how latents are scaled.
+
+A function here replaces the one of the same arguments in models/vae_wan.py.
+"""
+
+import numpy as np
+
+from refsd.models import vae_wan
+from refsd.models.vae_wan import CAUSAL_IN_TIME, in_turn, pictures, video
+from refsd.numerics.arithmetic import Arithmetic
+
+
+def _changed_conv3d(change):
+    """Return an Arithmetic whose causal convolutions over frames are changed. change: x, weight, padding -> same"""
+
+    class Changed(Arithmetic):
+        def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
+            if padding[0] > padding[1]:
+                x, weight, padding = change(x, weight, tuple(padding))
+            return super().conv3d(x, weight, bias, stride, padding, dilation, groups)
+
+    return Changed
+
+
+def _without(weight, taps):
+    weight = weight.copy()
+    weight[:, :, taps] = 0
+    return weight
+
+
+def _first_again(x, weight, padding):
+    front, *rest = padding
+    return np.concatenate([*[x[:, :, :1]] * front, x], axis=2), weight, (0, *rest)
+
+
+LaterFrames = _changed_conv3d(lambda x, w, p: (x, w, (p[1], p[0], *p[2:])))
+BothSidesInTime = _changed_conv3d(lambda x, w, p: (x, w, (p[0] // 2, p[0] - p[0] // 2, *p[2:])))
+FramesApart = _changed_conv3d(lambda x, w, p: (x, _without(w, slice(0, -1)), p))
+OneFrameKept = _changed_conv3d(lambda x, w, p: (x, _without(w, 0), p))
+FirstFrameRepeated = _changed_conv3d(_first_again)
+
+
+def left_as_it_is(m, x, latents_mean, latents_std):
+    return x
+
+
+def with_exchanged_statistics(function):
+    return lambda m, x, latents_mean, latents_std: function(m, x, latents_std, latents_mean)
+
+
+def of_unit_length(m, name, x):
+    """An RMS norm without its factor sqrt(C)."""
+    return m.multiply(RMS_NORM(m, name, x), x.shape[1] ** -0.5)
+
+
+def over_all_frames(m, x):
+    """Attention over the pixels of all frames at once."""
+    N, C, F, H, W = x.shape
+    return ATTENTION(m, x.reshape(N, C, 1, F * H, W)).reshape(x.shape)
+
+
+def _resampled(m, x):
+    return video(m.conv2d("resample.1", m.upsample_nearest(pictures(x)), padding=1), len(x))
+
+
+def doubles_the_first_frame(m, x):
+    """An upsampling whose convolution also makes the first frame, of which the second half is kept."""
+    if "time_conv" in m and x.shape[2] > 1:
+        x = in_turn(m.conv3d("time_conv", x, padding=CAUSAL_IN_TIME))[:, :, 1:]
+    return _resampled(m, x)
+
+
+def sees_the_first_frame(m, x):
+    """An upsampling in which the first frame is the past of the second, where the original has zeros."""
+    if "time_conv" in m and x.shape[2] > 1:
+        pairs = m.conv3d("time_conv", x, padding=CAUSAL_IN_TIME)[:, :, 1:]
+        x = np.concatenate([x[:, :, :1], in_turn(pairs)], axis=2)
+    return _resampled(m, x)
+
+
+def one_after_another(pairs):
+    """The first frames of all pairs, then the second ones."""
+    N, C, F, H, W = pairs.shape
+    halves = pairs.reshape(N, 2, C // 2, F, H, W).transpose(0, 2, 1, 3, 4, 5)
+    return halves.reshape(N, C // 2, 2 * F, H, W)
+
+
+def every_other_frame(m, x):
+    """A downsampling that leaves out frames instead of joining them."""
+    h = video(m.conv2d("resample.1", pictures(x), stride=2, padding=(0, 1, 0, 1)), len(x))
+    return h[:, :, ::2] if "time_conv" in m else h
+
+
+RMS_NORM, ATTENTION = vae_wan.rms_norm, vae_wan.attention
