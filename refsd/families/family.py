@@ -149,6 +149,7 @@ class Variant(NamedTuple):
     latent_format:    key of pipelines/latent_rgb.json, its latents' projection to colours; None: none is known
     corrects_scheduler: True if diffusers' pipelines set steps_offset to 1 and clip_sample to False in any folder
     rounds_size_down: True if diffusers rounds a side down to a multiple; False if it refuses other sizes
+    edits:            False if txt2img does not give the text encoder the pictures to edit, as the model needs
     draws:            False if txt2img does not support it
     """
 
@@ -172,6 +173,7 @@ class Variant(NamedTuple):
     latent_format: str | None = None
     corrects_scheduler: bool = False
     rounds_size_down: bool = False
+    edits: bool = True
     draws: bool = True
 
 

@@ -1,11 +1,17 @@
-"""Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states."""
+"""Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states.
+
+txt2img draws from words alone: for Edit and Layered the text encoder must see the pictures, with a vision tower
+that refsd does not have.
+"""
 
 import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, unit_time
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
+from refsd.families.text_encoders import QWEN_IMAGE as RULE
+from refsd.families.text_encoders import QWEN_IMAGE_SDCPP
 from refsd.networks.dimensions import Shape
 from refsd.networks.qwen_image import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
 from refsd.networks.recipe import alone
@@ -46,7 +52,7 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
 QWEN = Variant(
     "qwen-image",
     "Qwen-Image or Qwen-Image-Edit",
-    {},
+    {"qwen2_5_vl": TextEncoder({"diffusers": RULE, "sdcpp": QWEN_IMAGE_SDCPP})},
     join,
     {"sdcpp": "discrete", "diffusers": "flow_terminal"},
     Flow({"sdcpp": lambda tokens, steps: 3.0, "diffusers": shift_by_tokens}, levels=unit_time),
@@ -54,11 +60,11 @@ QWEN = Variant(
     steps=50,
     cfg_scale=4.0,
     rounds_size_down=True,
-    draws=False,
+    edits=False,
 )
 GGUF = "qwen_image"  # the architecture that city96's converter names
-EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
-LAYERED = QWEN._replace(name="qwen-image-layered", title="Qwen-Image-Layered")
+EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511", draws=False)
+LAYERED = EDIT_2511._replace(name="qwen-image-layered", title="Qwen-Image-Layered")
 
 _TINY = QWEN_IMAGE._replace(hidden=256, layers=2, mlp=1024, context_dim=128)
 FAMILIES = (

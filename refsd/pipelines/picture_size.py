@@ -69,6 +69,11 @@ def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height:
         multiple = pipe.autoencoder.pixels * pipe.denoiser.patch
         if "reference" not in arguments or "reference" in pipe.denoiser.fits:
             raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
+        if not pipe.variant.edits:
+            raise BadInput(
+                f"--ref-image: {pipe.variant.title}'s text encoder must see the picture, and refsd lacks its "
+                "vision tower; run the transformer with refsd forward"
+            )
         if any(side % multiple for side in images.reference.shape[2:]):
             raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
     needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))

@@ -17,6 +17,7 @@ from diffusers import (
     Flux2KleinPipeline,
     Flux2Pipeline,
     FluxPipeline,
+    QwenImagePipeline,
     StableDiffusion3Pipeline,
     StableDiffusionPipeline,
     StableDiffusionXLPipeline,
@@ -36,22 +37,28 @@ from test_models_mistral import peer_mistral
 from test_models_mmdit import MMDiTSize as PeerSize
 from test_models_mmdit import peer_mmdit
 from test_models_qwen3 import peer_config
+from test_models_qwen_image import peer_qwen_image
+from test_models_qwen_vl import peer_text_model
 from test_models_sdxl import Config, peer_unet
 from test_models_sdxl import peer_clip as peer_clip_of
 from test_models_t5 import peer_t5
 from test_models_unet import peer_unet as peer_unet_sd1
 from test_models_vae import peer_vae
+from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
 from refsd.families.family import Condition, Encoded, EncodedPrompt
+from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
 from refsd.networks.clip import CLIPSize
 from refsd.networks.flux2_vae import Flux2VAESize
 from refsd.networks.mistral import MistralSize
 from refsd.networks.qwen3 import Qwen3Size
+from refsd.networks.qwen_vl import Qwen25Size
 from refsd.networks.t5 import T5Size
 from refsd.networks.unet_tensors import UNetSize
 from refsd.networks.vae import VAESize
+from refsd.networks.wan_vae import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
@@ -72,6 +79,7 @@ pytestmark = [
 ]
 
 LLM = {"hidden": 40, "layers": 3, "heads": 2, "kv_heads": 1, "head_dim": 128, "mlp": 56, "vocab": 50}
+QWEN_VL = Qwen25Size(256, 2, 2, 1, 128, 56, 50), QWEN2_5_SECTIONS, 1e6
 BIGG = 128
 
 
@@ -94,6 +102,7 @@ def encoders(folder, *names):
         "t5": lambda: peer_t5(T5Size(40, 2, 3, 8, 72, vocab=50)),
         "qwen3": lambda: Qwen3Model(peer_config(Qwen3Size(**LLM))),
         "mistral": lambda: peer_mistral(MistralSize(**LLM)),
+        "qwen2_5_vl": lambda: peer_text_model(qwen2_5_vl, *QWEN_VL),
     }
     for i, name in enumerate(names):
         made[name]().save_pretrained(folder / f"text_encoder{f'_{i + 1}' if i else ''}")
@@ -361,6 +370,32 @@ def test_zimage(tmp_path):
         )  # fmt: skip
     cond, uncond = (Condition(text[None]) for text in texts)
     agree(drawn(ours, settings, Conditioning(cond, uncond), begin), theirs)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_qwen_image(tmp_path, steps):
+    """True CFG with rescaled tokens; the released scheduler, whose last step above 0 is 0.02."""
+    scheduler = FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, max_shift=0.9, max_image_seq_len=8192, shift_terminal=0.02 if steps > 1 else None
+    )
+    with float64_throughout():
+        network = peer_qwen_image(1, (16, 56, 56))
+        vae = peer_wan_vae(WanVAESize(8, (8, 16, 32, 32), 1))
+        ours = opened(tmp_path, network, vae, scheduler, "qwen2_5_vl")
+        schedule = None if steps > 1 else "flow_uniform"
+        settings = Settings("", "", 48, 80, steps=steps, schedule=schedule, cfg_scale=4.0, like="diffusers")
+        begin = begun(ours, settings)
+        texts = [draw((1, 9, 40), 2), draw((1, 4, 40), 3)]
+        pipe = QwenImagePipeline(scheduler, vae, None, None, network)
+        theirs = answer(
+            pipe, prompt_embeds=of(texts[0]), negative_prompt_embeds=of(texts[1]), num_inference_steps=steps,
+            latents=pipe._pack_latents(of(begin.noise)[:, None], 1, 16, 10, 6), true_cfg_scale=4.0,
+            width=48, height=80,
+        )  # fmt: skip
+        latents = pipe._unpack_latents(theirs[0], 80, 48, 8)[:, :, 0]
+    assert pipe.vae_scale_factor == 8
+    latent, picture = drawn(ours, settings, Conditioning(*map(Condition, texts)), begin)
+    agree((latent, np.clip(picture, -1, 1)), (latents, theirs[1]))  # their autoencoder clips
 
 
 @pytest.mark.parametrize("kind", ["klein", "dev"])

@@ -8,6 +8,7 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     FluxPipeline,
+    QwenImagePipeline,
     ZImagePipeline,
 )
 from float64_peers import distance, draw, float64_throughout, redraw
@@ -15,10 +16,17 @@ from test_conditioning import qwen3_peer, t5_peer  # noqa: F401
 from test_models_chroma import peer_chroma
 from test_models_flux2 import peer_flux2, redraw_statistics
 from test_models_flux2 import peer_vae as peer_flux2_vae
+from test_models_qwen_image import peer_qwen_image
+from test_models_qwen_vl import peer_config
+from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
+from transformers import Qwen2_5_VLForConditionalGeneration
 
+from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
 from refsd.networks.flux2_vae import Flux2VAESize
+from refsd.networks.qwen_vl import Qwen25Size
+from refsd.networks.wan_vae import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img
@@ -35,7 +43,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed
 WORDS, UGLY = "a lovely cat, caf\u00e9 \U0001f431", "the hat"
 
 
-def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg):
+def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg, size=(24, 16)):
     """refsd's pipeline of the folder that these make; its start, its latents and its picture."""
     redraw(network, 4)
     redraw(vae, 5)
@@ -43,7 +51,7 @@ def drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, cfg):
     for name, part in {**names, "tokenizer": tokenizer}.items():
         part.save_pretrained(tmp_path / name)
     ours = open_pipeline(open_checkpoint(tmp_path), Tokenizers(model=tmp_path), Arithmetic(FLOAT64), 1 << 30)
-    plan = resolve(ours, Settings(WORDS, UGLY, 24, 16, 2, cfg, like="diffusers"))
+    plan = resolve(ours, Settings(WORDS, UGLY, *size, 2, cfg, like="diffusers"))
     begin = InitialLatent(draw(plan.latent_shape, 1), TorchCpu(0))
     latent = txt2img.sample(ours, plan, txt2img.encode(ours, plan), 0, start=begin)
     return begin, (latent, txt2img.decode(ours, latent))
@@ -68,6 +76,28 @@ def test_zimage(tmp_path, qwen3_peer):  # noqa: F811
         pipe = ZImagePipeline(scheduler, vae, model.model, tokenizer, network)
         theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **asked(begin, 2.5))
     agree(mine, theirs)
+
+
+def test_qwen_image(tmp_path, qwen3_peer):  # noqa: F811
+    """Without the template's first 34 tokens; the negative prompt is shorter. Its own sides are multiples of 16."""
+    tokenizer, _, _ = qwen3_peer
+    size = Qwen25Size(256, 2, 2, 1, 128, 20, len(tokenizer))
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, max_shift=0.9, max_image_seq_len=8192, shift_terminal=0.02
+        )
+        network, vae = (
+            peer_qwen_image(1, (16, 56, 56), context=256),
+            peer_wan_vae(WanVAESize(8, (8, 16, 32, 32), 1)),
+        )
+        encoder = Qwen2_5_VLForConditionalGeneration(peer_config(qwen2_5_vl, size, QWEN2_5_SECTIONS, 1e6)).eval()
+        redraw(encoder, 7)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, 3.5, (32, 16))
+        pipe = QwenImagePipeline(scheduler, vae, encoder, tokenizer, network)
+        given = {**asked(begin, None), "width": 32, "latents": pipe._pack_latents(of(begin.noise), 1, 16, 2, 4)}
+        theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, true_cfg_scale=3.5, **given)
+        latents = pipe._unpack_latents(theirs[0], 16, 32, 8)[:, :, 0]
+    agree((mine[0], np.clip(mine[1], -1, 1)), (latents, theirs[1]))
 
 
 def test_flux2_klein(tmp_path, qwen3_peer):  # noqa: F811

@@ -193,6 +193,7 @@ def test_a_controlnet(folder, tmp_path):
         ("sd15", {"mask": MASK}, "--mask: it says what of --init-img is drawn anew"),
         ("sd15", {"init": PICTURE[:, :, 1:]}, "--init-img: the picture has 32x15 pixels and 32x16 are drawn"),
         ("sd15", {"reference": PICTURE}, "--ref-image: Stable Diffusion 1.x edits no picture"),
+        ("qwen-image", {"reference": PICTURE}, "--ref-image: Qwen-Image or Qwen-Image-Edit's text encoder must"),
         ("sd15-inpaint", {"init": PICTURE}, "these weights are for inpainting: give --init-img and --mask"),
         ("sd15-edit", {}, "these weights edit a picture: give it with --ref-image"),
         ("flux-control", {}, "follow a picture of edges or depths: give it with --control-image"),
