@@ -165,7 +165,7 @@ CASES = [
     _quiet(_case("qwen3-4b", "qwen3", "quiet", {"input_ids": _ids(21)})),
     _case("qwen2.5-vl-7b", "qwen2_5_vl", "padded", {"input_ids": _ids(65), "attention_mask": _mask(65, 40)}),
     _case("qwen2.5-vl-7b", "qwen2_5_vl", "image", {"input_ids": _ids(37), "positions": _positions(37)}),
-    _quiet(_case("qwen2.5-vl-7b", "qwen2_5_vl", "quiet", {"input_ids": _ids(21)})),
+    _quiet(_case("qwen2.5-vl-7b", "qwen2_5_vl", "quiet", {"input_ids": _ids(21)}), 4),
     _case("qwen3-vl-4b", "qwen3_vl", "layers", {"input_ids": _ids(37)}, layers=[1, 2]),
     _case(
         "qwen3-vl-4b", "qwen3_vl", "image",

@@ -16,12 +16,21 @@ from refsd.numerics.errors import BadInput
 EPS = 1e-6
 QWEN2_5_SECTIONS = 16, 24, 24  # frequencies of a head that turn by time, row, column
 QWEN3_SECTIONS = 24, 20, 20
+IMAGE_PAD = 151655  # the id of <|image_pad|>
 KREA2_LAYERS = 2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35  # hidden states of Qwen3-VL 4B that Krea 2 takes
 
 
 @block
 def qwen2_5_vl(
-    m: Module, input_ids, attention_mask=None, positions=None, final_norm=True, sections=QWEN2_5_SECTIONS, theta=1e6
+    m: Module,
+    input_ids,
+    attention_mask=None,
+    positions=None,
+    final_norm=True,
+    pictures=None,
+    image_token=IMAGE_PAD,
+    sections=QWEN2_5_SECTIONS,
+    theta=1e6,
 ):
     """Encode token ids with Qwen2.5-VL.
 
@@ -30,28 +39,46 @@ def qwen2_5_vl(
     positions:      [N, L, 3], time, row and column of each token; None: each token's number in its row, padding
                     included
     final_norm:     False to return the last layer's output as it is
+    pictures:       [T, D], the vision tower's tokens of all images in turn (qwen_vision.py), in the place of the
+                    tokens image_token; None: no images
     sections:       frequencies of a head for each of the three positions; their sum is head_dim / 2
     theta:          base of the rotary frequencies
     -> hidden_states: [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final
                       norm. Qwen-Image uses hidden_states[-1].
+
+    Raises BadInput if the prompts have not as many image tokens as there are of pictures.
     """
-    return encode(m["model"], input_ids, attention_mask, positions, final_norm, in_turn(sections), theta)
+    m = m["model"]
+    x = m.embedding("embed_tokens", input_ids)
+    if pictures is not None:
+        x = with_pictures(x, np.asarray(input_ids) == image_token, pictures)
+    return encode(m, x, attention_mask, positions, final_norm, in_turn(sections), theta)
 
 
 @block
 def qwen3_vl(
     m: Module, input_ids, attention_mask=None, positions=None, final_norm=True, sections=QWEN3_SECTIONS, theta=5e6
 ):
-    """Encode token ids with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
+    """Encode token ids of words with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
 
     Krea 2 uses twelve hidden states, Qwen-Image 2.1 the last one without the final norm.
     """
-    return encode(m["model"], input_ids, attention_mask, positions, final_norm, interleaved(sections), theta)
-
-
-def encode(m: Module, input_ids, attention_mask, positions, final_norm, axis, theta):
-    """axis [head_dim / 2]: which of the three positions each frequency turns by"""
+    m = m["model"]
     x = m.embedding("embed_tokens", input_ids)
+    return encode(m, x, attention_mask, positions, final_norm, interleaved(sections), theta)
+
+
+def with_pictures(x, places, pictures):
+    """Return the embeddings with pictures' tokens in their places. x [N, L, D], places [N, L], pictures [T, D]"""
+    if places.sum() != len(pictures):
+        raise BadInput(f"the prompts have {places.sum()} image tokens, the pictures {len(pictures)}")
+    x = np.array(x)
+    x[places] = pictures
+    return x
+
+
+def encode(m: Module, x, attention_mask, positions, final_norm, axis, theta):
+    """x [N, L, D]: embeddings; axis [head_dim / 2]: which of the three positions each frequency turns by"""
     if positions is None:
         positions = np.broadcast_to(np.arange(x.shape[1])[None, :, None], (1, x.shape[1], 3))
     return hidden_states(m, x, mrope_angles(m, positions, axis, theta), attention_mask, EPS, final_norm)

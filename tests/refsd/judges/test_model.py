@@ -28,6 +28,7 @@ BROKEN = (
     "clip-l/clip/ended",
     "mistral-small/mistral/padded",
     "qwen3-4b/qwen3/padded",
+    "qwen2.5-vl-7b/qwen2_5_vl/image",
     "t5xxl/t5/padded",
     "taesd/tae-decoder/outliers",
     "sd35-large/mmdit/last-step",
