@@ -81,10 +81,11 @@ def disagree(
     the known bug that explains it.
 
     With -p, a whole picture is compared. A and B are then conventions of `refsd txt2img --like` (sdcpp,
-    diffusers), optionally with :PROFILE; sdcpp:SD_CLI for the program itself; or dumps of `refsd txt2img --taps`,
-    as dump:FILE[:PROFILE][:CONVENTION]. refsd compares their settings, then tokens, conditioning, noise levels,
-    noise, every step, latent and pixels. The reference judges programs and dumps under their own convention. The
-    other options are those of `refsd txt2img`.
+    diffusers), optionally with :PROFILE; sdcpp:SD_CLI for the program itself; torch, torch-f16 or torch-bf16 for
+    diffusers' pipeline of a folder; or dumps of `refsd txt2img --taps`, as dump:FILE[:PROFILE][:CONVENTION].
+    refsd compares their settings, then tokens, conditioning, noise levels, noise, every step, latent and pixels.
+    The reference judges programs, pipelines and dumps under their own convention. The other options are those of
+    `refsd txt2img`.
 
     Exit code 0: both conform (for a picture: and agree). 1: one is wrong, or they differ. 2: bad usage or input.
     """

@@ -43,6 +43,7 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
     from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
     from refsd.numerics.named import named
+    from refsd.numerics.profiles import PROFILES
     from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
     from refsd.pipelines.pipeline import open_pipeline
     from refsd.pipelines.plan import check_ranges, resolve
@@ -56,8 +57,8 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
         check_ranges(settings._replace(like=side.convention))
         if side.dump is not None:
             note_input(side.dump)
-        if side.program is not None and image_files:
-            raise BadInput(f"{side.name}: sd-cli is looked into only where it draws without {min(image_files)}")
+        if side.draws and image_files:
+            raise BadInput(f"{side.name}: an engine is looked into only where it draws without {min(image_files)}")
     images = ConditioningImages(**{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in image_files.items()})
     checkpoint = open_checkpoint(model.model, model.parts)
     tokenizers = Tokenizers(model.vocab, model.tokenizer, model.model)
@@ -71,16 +72,25 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
         return pipe, resolve(pipe, settings._replace(like=convention, **changes), images)
 
     def drawn(side: Side):
-        assert side.program is not None
-        place = Path(shutil.which(side.program) or side.program)
+        try:
+            return by_diffusers(side) if side.program is None else by_program(side, side.program)
+        except (EngineFailure, OSError) as error:
+            raise BadInput(f"{side.name}: {error}") from None
+
+    def by_diffusers(side: Side):
+        from refsd.engines.torch.drawing import draw
+
+        if model.model is None or model.parts:
+            raise BadInput(f"{side.name}: diffusers draws from a folder alone: give it as -m")
+        return draw(model.model, PROFILES[side.profile].storage, settings, plan_of(side.convention, "float64")[1])
+
+    def by_program(side: Side, program: Path):
+        place = Path(shutil.which(program) or program)
         named_files = {"-m": model.model, **model.parts}
         args = [
             word for flag, file in named_files.items() if file is not None for word in (flag, str(file.absolute()))
         ]
-        try:
-            return draw(Program(place), [*args, *flags(settings)], *plan_of(side.convention, "float64"))
-        except (EngineFailure, OSError) as error:
-            raise BadInput(f"{side.name}: {error}") from None
+        return draw(Program(place), [*args, *flags(settings)], *plan_of(side.convention, "float64"))
 
     report = Report(verbose=False)
     try:

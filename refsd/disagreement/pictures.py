@@ -15,7 +15,7 @@ from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import INFINITE, judge_output
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, Numerics
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
 from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
@@ -26,6 +26,8 @@ from refsd.samplers.schedules.flow import FLOW_SCHEDULES
 _FLOAT64 = 1e-11
 # Error of any float32 engine: a few roundings; for noise levels, a table's root, quotient and interpolation.
 _ROUNDING, _LEVEL_ROUNDING = 2.0**-22, 2.0**-18
+# The first latent is the noise times a level: the level's error is its own.
+_OF_LEVELS = ("sigmas", "steps.0.x")
 # Stages that depend only on the settings, not on another stage.
 _ROOTS = (*TEXT, "sigmas", "noise", "init", "steps.0.x")
 
@@ -33,6 +35,8 @@ _ROOTS = (*TEXT, "sigmas", "noise", "init", "steps.0.x")
 PlanOf = Callable[..., tuple[Pipeline, Plan]]
 # convention whose program can be run with a tap -> the program's numerics
 PROGRAMS = {"sdcpp": GGML_CPU}
+# diffusers' pipelines, that draw in this process -> their numerics
+LIBRARIES = {"torch": TORCH_F32, "torch-f16": TORCH_F16, "torch-bf16": TORCH_BF16}
 
 
 class Side(NamedTuple):
@@ -42,7 +46,8 @@ class Side(NamedTuple):
     convention: the convention that resolves the settings
     profile:    the numerics profile
     dump:       file with recorded tensors
-    program:    program that draws the picture; without dump and program, the reference draws it
+    program:    program that draws the picture
+    library:    True if diffusers draws it; without dump, program and library the reference does
     """
 
     name: str
@@ -50,15 +55,23 @@ class Side(NamedTuple):
     profile: str
     dump: Path | None = None
     program: Path | None = None
+    library: bool = False
+
+    @property
+    def draws(self) -> bool:
+        """True if a program or a library draws the picture."""
+        return self.program is not None or self.library
 
     @property
     def judged(self) -> bool:
-        """True if a dump or a program gives the tensors; False if the reference draws the picture itself."""
-        return self.dump is not None or self.program is not None
+        """True if the tensors are not the reference's: from a dump, a program or a library."""
+        return self.dump is not None or self.draws
 
     @classmethod
     def of(cls, argument: str) -> "Side":
-        """Parse sdcpp, diffusers:torch-f16, sdcpp:SD_CLI or dump:FILE:torch-f16:diffusers. Raises BadInput."""
+        """Parse sdcpp, diffusers:torch-f16, sdcpp:SD_CLI, torch, dump:FILE:torch-f16:diffusers. Raises BadInput."""
+        if argument in LIBRARIES:
+            return cls(argument, "diffusers", LIBRARIES[argument].name, library=True)
         kind, _, rest = argument.partition(":")
         words = rest.split(":") if rest else []
         convention, profile = DEFAULT.name if kind == "dump" else kind, FLOAT64.name
@@ -73,10 +86,10 @@ class Side(NamedTuple):
             given = argument.endswith(f":{profile}")
             return cls(argument, kind, profile if given else PROGRAMS[kind].name, program=Path(path))
         if kind not in CONVENTIONS or path or convention != kind:
-            known = [*CONVENTIONS, "dump"]
+            known = [*CONVENTIONS, *LIBRARIES, "dump"]
             raise BadInput(
                 f"{argument}{did_you_mean(kind, known)}: for a picture expected a convention "
-                f"({', '.join(CONVENTIONS)}), perhaps with :PROFILE, sdcpp:SD_CLI, or "
+                f"({', '.join(CONVENTIONS)}), perhaps with :PROFILE, sdcpp:SD_CLI, {', '.join(LIBRARIES)}, or "
                 "dump:FILE[:PROFILE][:CONVENTION]"
             )
         return cls(argument, convention, profile)
@@ -185,7 +198,7 @@ def disagree(
 
     plan_of: (convention, numerics, replaced settings) -> the model opened with these numerics, and the settings as
              the convention resolves them
-    drawn:   returns the tensors of a side that a program draws
+    drawn:   returns the tensors of a side that a program or a library draws
     refsd:   version of the reference
     say:     called with a phrase for progress
 
@@ -195,8 +208,8 @@ def disagree(
     for side in sides:
         if side.dump is not None:
             given[side] = read_picture(side.dump)
-        elif side.program is not None:
-            say(f"drawing with {side.program.name}")
+        elif side.draws:
+            say(f"drawing with {side.program.name if side.program is not None else side.name}")
             given[side] = in_order(drawn(side))
     runs: dict[tuple[str, str], PictureRun] = {}
 
@@ -292,7 +305,7 @@ def _explain_wrong(one: _Answer, stage: str, plan_of: PlanOf) -> list[str]:
 def _least(name: str) -> float:
     if name.startswith("tokens."):
         return _FLOAT64
-    return _LEVEL_ROUNDING if name == "sigmas" else _ROUNDING
+    return _LEVEL_ROUNDING if name in _OF_LEVELS else _ROUNDING
 
 
 def _roots(pipe: Pipeline, outcome: PictureDisagreement, a: _Answer, b: _Answer) -> Iterator[Root]:

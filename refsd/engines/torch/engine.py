@@ -141,7 +141,7 @@ class TorchEngine:
     def _run(self, case: Case, inputs: Mapping[str, StoredTensor], tapped: bool):
         import torch
 
-        with _quiet(), torch.backends.mkldnn.flags(enabled=self._onednn), torch.inference_mode():
+        with quietly(), torch.backends.mkldnn.flags(enabled=self._onednn), torch.inference_mode():
             tensors = {name: self._tensor(tensor.values(), name) for name, tensor in inputs.items()}
             try:
                 if case.op in FUNCTIONS:
@@ -149,7 +149,7 @@ class TorchEngine:
                     return {"y": self._answer(FUNCTIONS[case.op](torch, tensors, params))}, {}
                 if case.op == "trajectory":
                     outputs = torch_trajectories.run(torch, tensors["noise"], case.params)
-                    return {name: _array(y) for name, y in outputs.items()}, {}
+                    return {name: arrays(y) for name, y in outputs.items()}, {}
                 if case.op in STAGES:
                     params = PAGES[case.op].complete(inputs, case.params)
                     outputs = STAGES[case.op].run(torch, tensors, params)
@@ -160,12 +160,12 @@ class TorchEngine:
                 taps = MODELS[case.op].laid_out(taps, tensors) if tapped else {}
             except (RuntimeError, NotImplementedError) as error:
                 raise EngineFailure(f"torch: {str(error).splitlines()[0]}") from error
-            taken = {name: _array(y) for name, y in taps.items()}
+            taken = {name: arrays(y) for name, y in taps.items()}
             return {name: self._answer(y) for name, y in outputs.items()}, taken
 
     def _answer(self, y) -> np.ndarray:
         check_device(y, self._device)
-        return _array(y)
+        return arrays(y)
 
     def _sources(self, case: Case) -> Mapping[str, Source]:
         """Return refsd's name of each weight -> its sources in the folder from which the model was loaded."""
@@ -200,7 +200,7 @@ class TorchEngine:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None
             folder = self._model_files(case.model, kind.layout)
-            with _quiet():
+            with quietly():
                 model = kind.load(folder, self._dtype).to(self._device).eval()
                 if self._channels_last:
                     import torch
@@ -211,7 +211,7 @@ class TorchEngine:
 
 
 @contextmanager
-def _quiet():
+def quietly():
     """Suppress warnings, log messages up to WARNING, and progress bars."""
     logged = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -227,7 +227,7 @@ def _quiet():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _array(y) -> np.ndarray:
+def arrays(y) -> np.ndarray:
     y = y.detach().cpu()
     if str(y.dtype) == "torch.bfloat16":
         return y.float().numpy().astype(ml_dtypes.bfloat16)

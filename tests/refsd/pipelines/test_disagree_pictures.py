@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.disagreement import pictures
+from refsd.engines.torch import drawing
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
+from refsd.pipelines.settings import Settings
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import TorchCpu
 from refsd.samplers.schedules import SCHEDULES
@@ -200,7 +202,7 @@ def test_flows_are_compared(folder, letters):
 
 
 def test_a_program_is_not_asked_for_a_picture_from_a_picture(tiny, picture):
-    with pytest.raises(BadInput, match="sd-cli: sd-cli is looked into only where it draws without --init-img"):
+    with pytest.raises(BadInput, match="sd-cli: an engine is looked into only where it draws without --init-img"):
         disagree(tiny, "sdcpp", "sdcpp:build/sd-cli", "-i", picture)
 
 
@@ -227,12 +229,24 @@ def fails(*_):
     raise EngineFailure("no such luck")
 
 
+def test_a_folder_that_diffusers_cannot_draw_from_is_refused(tmp_path):
+    settings = Settings("a cat")
+    for text, changed, said in (
+        ("[1", {}, "model_index.json: no list of components in JSON"),
+        ("{}", {"sampler": "euler"}, "leave out --sampling-method"),
+    ):
+        (tmp_path / "model_index.json").write_text(text)
+        with pytest.raises(EngineFailure, match=said):
+            drawing.draw(tmp_path, "float32", settings._replace(**changed), None)
+
+
 def test_bad_input_is_one_line(tiny, tmp_path):
     (tmp_path / "none.safetensors").write_bytes(b"none")
     save_file({"x": np.ones(3)}, tmp_path / "other.safetensors")
     for a, more, said in (
         ("diffuser", (), "did you mean"),
-        ("torch", (), "for a picture expected a convention (sdcpp, diffusers)"),
+        ("onnxruntime", (), "for a picture expected a convention (sdcpp, diffusers)"),
+        ("torch", (), "diffusers draws from a folder with model_index.json"),
         ("dump", (), "dump:FILE"),
         ("sdcpp:nowhere/sd-cli", (), "sdcpp:nowhere/sd-cli: "),
         ("diffusers:nowhere", (), "for a picture expected"),
