@@ -40,11 +40,25 @@ RefImage = Annotated[
         rich_help_panel=IMAGES,
     ),
 ]
+ReduxImage = Annotated[
+    Path | None,
+    typer.Option(
+        "--redux-image",
+        help="The picture whose content FLUX.1 takes as words, with --redux and --clip_vision; of the encoder's "
+        "size, 384x384.",
+        rich_help_panel=IMAGES,
+    ),
+]
 
 
 def image_files(
-    init: Path | None, mask: Path | None, control: Path | None = None, reference: Path | None = None
+    init: Path | None,
+    mask: Path | None,
+    control: Path | None = None,
+    reference: Path | None = None,
+    redux: Path | None = None,
 ) -> dict[str, Path]:
     """Return flag -> file for the pictures that were given."""
     files = {"--init-img": init, "--mask": mask, "--control-image": control, "--ref-image": reference}
+    files |= {"--redux-image": redux}
     return {flag: file for flag, file in files.items() if file is not None}

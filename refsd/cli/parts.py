@@ -18,6 +18,8 @@ ClipG = Annotated[Path | None, _file("--clip_g", "OpenCLIP bigG")]
 T5XXL = Annotated[Path | None, _file("--t5xxl", "T5")]
 Llm = Annotated[Path | None, _file("--llm", "Qwen3 or Mistral")]
 ControlNet = Annotated[Path | None, _file("--control-net", "ControlNet")]
+ClipVision = Annotated[Path | None, _file("--clip_vision", "SigLIP or CLIP's image encoder")]
+Redux = Annotated[Path | None, _file("--redux", "FLUX.1 Redux")]
 Vocab = Annotated[
     Path | None,
     typer.Option(
@@ -42,9 +44,12 @@ LoraRule = Annotated[
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file too.")]
 
-FLAGS = ("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net")
+FLAGS = (
+    *("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net"),
+    *("--clip_vision", "--redux"),
+)
 
 
 def part_files(*files: Path | None) -> dict[str, Path]:
-    """Return flag -> file for the parts that were given. files: in the order of FLAGS"""
-    return {flag: file for flag, file in zip(FLAGS, files, strict=True) if file is not None}
+    """Return flag -> file for the parts that were given. files: in the order of FLAGS, the last may be left out"""
+    return {flag: file for flag, file in zip(FLAGS, files, strict=False) if file is not None}

@@ -27,8 +27,9 @@ def clip_text(m: Module, input_ids, num_heads=12, hidden_act="quick_gelu", clip_
     """
     m = m["text_model"]
     states = [embeddings(m["embeddings"], input_ids)]
+    mask = causal_mask(input_ids.shape[1], np.float64)
     for i in range(m.count("encoder.layers")):
-        states.append(layer(m["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act]))
+        states.append(layer(m["encoder.layers"][i], states[-1], num_heads, ACTIVATIONS[hidden_act], mask))
     last = m.layer_norm("final_layer_norm", states[-1])
     hidden = states[-clip_skip]
     if final_norm:
@@ -65,18 +66,18 @@ def embeddings(m: Module, input_ids):
 
 
 @block
-def layer(m: Module, x, num_heads, activation):
-    """Pre-norm attention and MLP. [N, L, D] -> [N, L, D]"""
-    x = m.add(x, self_attention(m["self_attn"], m.layer_norm("layer_norm1", x), num_heads))
-    return m.add(x, mlp(m["mlp"], m.layer_norm("layer_norm2", x), activation))
+def layer(m: Module, x, num_heads, activation, mask=None, eps=1e-5):
+    """Pre-norm attention and MLP. mask: causal for a text, None for a picture. [N, L, D] -> [N, L, D]"""
+    x = m.add(x, self_attention(m["self_attn"], m.layer_norm("layer_norm1", x, eps), num_heads, mask))
+    return m.add(x, mlp(m["mlp"], m.layer_norm("layer_norm2", x, eps), activation))
 
 
 @block
-def self_attention(m: Module, x, num_heads):
-    """Causal attention: token l attends to tokens 0..l. [N, L, D] -> [N, L, D]"""
+def self_attention(m: Module, x, num_heads, mask):
+    """With the causal mask, token l attends to tokens 0..l. [N, L, D] -> [N, L, D]"""
     N, L, D = x.shape
     q, k, v = (m.linear(name, x).reshape(N, L, num_heads, -1) for name in ("q_proj", "k_proj", "v_proj"))
-    y = m.attention(q, k, v, mask=causal_mask(L, np.float64))
+    y = m.attention(q, k, v, mask=mask)
     return m.linear("out_proj", y.reshape(N, L, D))
 
 

@@ -1,4 +1,4 @@
-"""Input images of txt2img: the initial image, its mask, a control image, a reference image to edit.
+"""Input images of txt2img: the initial image, its mask, a control image, an image to edit, one to be read as words.
 
 refsd never resizes images, because each engine does it differently: it refuses a size that does not fit.
 """
@@ -15,13 +15,19 @@ from refsd.numerics.errors import BadInput
 MAX_SIDE = 4096  # pixels
 
 # Flag -> field of ConditioningImages.
-IMAGE_FLAGS = {"--init-img": "init", "--mask": "mask", "--control-image": "control", "--ref-image": "reference"}
+IMAGE_FLAGS = {
+    "--init-img": "init",
+    "--mask": "mask",
+    "--control-image": "control",
+    "--ref-image": "reference",
+    "--redux-image": "redux",
+}
 
 
 class ConditioningImages(NamedTuple):
     """The images that the user gave; None: not given.
 
-    init, control, reference: [1, 3, H, W], 0..1
+    init, control, reference, redux: [1, 3, H, W], 0..1
     mask:                     [1, 1, H, W], 1 where the picture is to be redrawn
     """
 
@@ -29,6 +35,7 @@ class ConditioningImages(NamedTuple):
     mask: np.ndarray | None = None
     control: np.ndarray | None = None
     reference: np.ndarray | None = None
+    redux: np.ndarray | None = None
 
 
 def read_image(flag: str, path: Path) -> np.ndarray:

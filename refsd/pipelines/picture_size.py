@@ -30,7 +30,7 @@ def drawn_size(
     pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
 ) -> tuple[int, int, tuple[str, ...]]:
     """Return width and height as the convention rounds them, and a notice if they differ from the settings."""
-    first = next((image for image in images if image is not None), None)
+    first = next((image for image in images._replace(redux=None) if image is not None), None)
     height, width = (512, 512) if first is None else first.shape[2:]
     width, height = settings.width or width, settings.height or height
     multiple = size_multiple(pipe, convention)
@@ -52,7 +52,7 @@ def drawn_size(
 def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height: int) -> None:
     """Raise BadInput for an image that is missing, has no effect on this model, or has the wrong size."""
     kind, arguments = pipe.variant.extra_channels, pipe.denoiser.arguments
-    as_large = [field for field in images._fields if field != "reference" or kind == "edit"]
+    as_large = [field for field in images._fields if field != "redux" and (field != "reference" or kind == "edit")]
     for flag, field in IMAGE_FLAGS.items():
         image = getattr(images, field)
         if image is not None and field in as_large and image.shape[2:] != (height, width):
@@ -76,6 +76,8 @@ def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height:
             )
         if any(side % multiple for side in images.reference.shape[2:]):
             raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
+    if images.redux is not None and not pipe.image_encoders:
+        raise BadInput(f"--redux-image: {pipe.variant.title} needs --redux and --clip_vision to read it as words")
     needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
     if any(getattr(images, field) is None for field in needed):
         raise BadInput(f"these weights {purpose}")

@@ -18,12 +18,19 @@ from refsd.weights import Checkpoint
 
 
 class Pipeline(NamedTuple):
+    """A model that draws.
+
+    encoders:       of text, by name
+    image_encoders: those that turn a picture into words: "siglip" and "redux"; empty without them
+    """
+
     variant: Variant
     encoders: Mapping[str, LoadedComponent]
     denoiser: LoadedComponent
     autoencoder: Autoencoder
     tokenizers: Tokenizers
     checkpoint: Checkpoint
+    image_encoders: Mapping[str, LoadedComponent] = {}
 
     @property
     def dtype(self) -> np.dtype:
@@ -62,4 +69,15 @@ def open_pipeline(
     present = [name for name in variant.encoders if name in checkpoint.components]
     encoders = {name: load_component(checkpoint, name, arithmetic, loras) for name in present}
     vae = PIXELS if variant.pixel_space else open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)
-    return Pipeline(variant, encoders, denoiser, vae, tokenizers, checkpoint)
+    return Pipeline(
+        variant, encoders, denoiser, vae, tokenizers, checkpoint, _image_encoders(checkpoint, arithmetic)
+    )
+
+
+def _image_encoders(checkpoint: Checkpoint, arithmetic: Arithmetic) -> dict[str, LoadedComponent]:
+    """Load Redux and the encoder before it, if they are there. Raises BadInput for Redux without its encoder."""
+    if "redux" not in checkpoint.components:
+        return {}
+    if "siglip" not in checkpoint.components:
+        raise BadInput("--redux: it reads a picture through SigLIP: give that with --clip_vision")
+    return {name: load_component(checkpoint, name, arithmetic) for name in ("siglip", "redux")}

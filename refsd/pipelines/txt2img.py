@@ -8,7 +8,7 @@ from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import prompts
 from refsd.pipelines.guided_network import Conditioning, GuidedNetwork, Listener
-from refsd.pipelines.initial_latent import InitialLatent, initial_latent
+from refsd.pipelines.initial_latent import InitialLatent, initial_latent, signed
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
 from refsd.samplers.cfg_pp import GuidedDenoiser
@@ -30,9 +30,22 @@ def encode_prompt(pipe: Pipeline, plan: Plan, negative: bool = False) -> Conditi
         pipe.variant, plan.convention, pipe.encoders, pipe.tokenizers, prompt, plan.clip_skip, negative
     )
     size = plan.height, plan.width
-    return pipe.variant.join(
+    condition = pipe.variant.join(
         EncodedPrompt(encoded, pipe.denoiser.module, size, plan.convention, negative, empty=not prompt)
     )
+    if plan.images.redux is None or negative:
+        return condition
+    words = words_of_picture(pipe, plan.images.redux).astype(condition.context.dtype)
+    return condition._replace(context=np.concatenate([condition.context, words], axis=1))
+
+
+def words_of_picture(pipe: Pipeline, picture: np.ndarray) -> np.ndarray:
+    """Encode a picture, [1, 3, H, W], 0..1, to tokens that follow the text's. -> [1, L, E]
+
+    Source: diffusers FluxPriorReduxPipeline; Black Forest Labs 2024, flux/modules/image_embedders.py.
+    """
+    seen = pipe.image_encoders["siglip"]({"x": signed(picture)}, "--redux-image")["last_hidden_state"]
+    return pipe.image_encoders["redux"]({"x": seen}, "--redux-image")["out"]
 
 
 def sample(

@@ -27,6 +27,7 @@ _TABLE = {
         "model/qwen3_vl",
         "model/mistral",
     ),
+    "image encoders": ("model/clip-vision", "model/siglip", "model/redux"),
     "UNets": ("model/unet", "model/controlnet"),
     "transformers": (
         "model/mmdit",

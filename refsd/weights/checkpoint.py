@@ -47,6 +47,8 @@ PART_FLAGS = {
     "--t5xxl": ("t5",),
     "--llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral"),
     "--control-net": ("controlnet",),
+    "--clip_vision": ("siglip", "clip-vision"),
+    "--redux": ("redux",),
 }
 
 

@@ -24,7 +24,7 @@ _DECODER, _VISION = ".input_layernorm.", "visual."
 
 # (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
-    *((tower, "CLIP's picture encoder") for tower in PICTURE_TOWERS),
+    ("visual.", "CLIP's picture encoder under OpenCLIP's names"),
     ("patch_embedding.", "a video model"),
     ("lora_controlnet", "Control-LoRA"),
     ("controlnet_x_embedder.", "a transformer's ControlNet"),
@@ -104,7 +104,7 @@ class FoundComponent(NamedTuple):
 
 def foreign_family(names: Iterable[str]) -> str | None:
     """Return the title of a model or file that refsd does not run, recognised by some name; else None."""
-    names = [name for name in names if not is_known_extra(name)]
+    names = [name for name in names if not is_known_extra(name) and "embeddings.patch_embedding." not in name]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     if any(_DECODER in name for name in names):

@@ -23,12 +23,14 @@ from refsd.models import (
     mmdit,
     qwen3,
     qwen_image,
+    redux,
     t5,
     taesd,
     unet,
     vae,
     vae_flux2,
     vae_wan,
+    vision,
     zimage,
 )
 from refsd.module import Module
@@ -78,6 +80,9 @@ PAGES = {
     "qwen3": lambda m, **given: _last_two(qwen3.qwen3(m, **given)),
     "mistral": lambda m, **given: _last_two(mistral.mistral(m, **given)),
     "esrgan": esrgan.rrdbnet,
+    "clip-vision": vision.clip_vision,
+    "siglip": vision.siglip_vision,
+    "redux": redux.redux,
 }
 # What a page returns in another order than `forward` names it.
 ORDER = {

@@ -1,6 +1,8 @@
-"""Text encoders by transformers."""
+"""Encoders of texts and pictures by transformers, and Redux by diffusers."""
 
-from refsd.engines.torch.model import transformers
+from pathlib import Path
+
+from refsd.engines.torch.model import TorchModel, transformers
 
 
 def _clip(model, x, params):
@@ -54,6 +56,30 @@ def _qwen_vl(model, x, params):
     return {"last_hidden_state": out.hidden_states[-1], "penultimate": out.hidden_states[-2]}
 
 
+def _clip_vision(model, x, params):
+    out = model(x["x"], output_hidden_states=True)
+    return {
+        "last_hidden_state": out.last_hidden_state,
+        "penultimate": out.hidden_states[-2],
+        "embeds": out.image_embeds,
+    }
+
+
+def _siglip(model, x, params):
+    return {"last_hidden_state": model(x["x"]).last_hidden_state}
+
+
+def _load_redux(path: Path, dtype):
+    """Load diffusers' class, which the package does not export."""
+    from diffusers.pipelines.flux.modeling_flux import ReduxImageEncoder
+
+    return ReduxImageEncoder.from_pretrained(path / "image_embedder", torch_dtype=dtype, local_files_only=True)
+
+
+def _redux(model, x, params):
+    return {"out": model(x["x"]).image_embeds}
+
+
 MODELS = {
     "model/clip": transformers("text_encoder", "CLIPTextModel", _clip),
     "model/clip_g": transformers("text_encoder_2", "CLIPTextModelWithProjection", _clip_g),
@@ -62,4 +88,7 @@ MODELS = {
     "model/qwen2_5_vl": transformers("text_encoder", "Qwen2_5_VLTextModel", _qwen_vl),
     "model/qwen3_vl": transformers("text_encoder", "Qwen3VLTextModel", _qwen_vl),
     "model/mistral": transformers("text_encoder", "MistralModel", _llm),
+    "model/clip-vision": transformers("image_encoder", "CLIPVisionModelWithProjection", _clip_vision),
+    "model/siglip": transformers("image_encoder", "SiglipVisionModel", _siglip),
+    "model/redux": TorchModel("diffusers", "image_embedder", _load_redux, _redux),
 }

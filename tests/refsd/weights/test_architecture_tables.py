@@ -28,6 +28,19 @@ from refsd.networks.qwen_vl import (
 from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
 from refsd.networks.unet_tensors import UNetSize
+from refsd.networks.vision import (
+    CLIP_VIT_H,
+    CLIP_VIT_L,
+    REDUX_DEV,
+    SIGLIP_SO400M,
+    ReduxSize,
+    VisionSize,
+    clip_vision_size,
+    redux_shapes,
+    redux_size,
+    siglip_size,
+    vision_shapes,
+)
 from refsd.networks.wan_vae import WanVAESize, wan_vae_shapes, wan_vae_size
 from refsd.networks.zimage import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
 
@@ -89,6 +102,11 @@ TABLES = {
         ESRGAN_X4,
         sizes(ESRGANSize, blocks=few, ups=st.integers(0, 2)),
     ),
+    "siglip": Table(
+        vision_shapes, siglip_size, SIGLIP_SO400M, sizes(VisionSize, layers=few, projection=st.just(0))
+    ),
+    "clip-vision": Table(vision_shapes, clip_vision_size, CLIP_VIT_H, sizes(VisionSize, layers=few)),
+    "redux": Table(redux_shapes, redux_size, REDUX_DEV, sizes(ReduxSize)),
     "taesd": Table(
         taesd_shapes,
         taesd_size,
@@ -213,6 +231,10 @@ def test_hostile_names_make_no_large_table(name, number):
         (mmdit_shapes, SD35_LARGE, 8_146_280_768),
         (t5_shapes, T5_XXL, 4_762_310_656),
         (esrgan_shapes, ESRGAN_X4, 16_697_987),
+        (vision_shapes, SIGLIP_SO400M, 412_987_248),
+        (vision_shapes, CLIP_VIT_L, 303_966_208),
+        (vision_shapes, CLIP_VIT_H, 632_076_800),
+        (redux_shapes, REDUX_DEV, 64_503_808),
         (esrgan_shapes, ESRGAN_ANIME_6B, 4_467_779),
         (taesd_shapes, TAESD, 2_445_063),
         (controlnet_shapes, CONTROLNET_SD15, 361_279_120),

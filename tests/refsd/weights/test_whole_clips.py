@@ -7,6 +7,7 @@ from safetensors.numpy import save_file
 
 from refsd.networks.clip import CLIPSize, clip_shapes
 from refsd.networks.openclip_names import OpenCLIP
+from refsd.networks.vision import vision_shapes
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.weights import detect, open_checkpoint
@@ -64,10 +65,12 @@ def test_the_text_tower_is_the_component(tmp_path, layout, hidden, component):
     assert {name for name in pictures if name.startswith(detect.PICTURE_TOWERS)} <= set(found.extras)
 
 
-@pytest.mark.parametrize("pictures", [TRANSFORMERS, OPENCLIP], ids=["transformers", "open_clip"])
-def test_the_picture_tower_alone_is_not_run(tmp_path, pictures):
-    with pytest.raises(BadInput, match="refsd does not run CLIP's picture encoder"):
-        opened(tmp_path, drawn(pictures))
+def test_the_picture_tower_alone_is_run_under_transformers_names(tmp_path):
+    tower = drawn(vision_shapes(small.FAMILIES["clip-vision-h"]["clip-vision"])) | drawn({"logit_scale": ()})
+    checkpoint = opened(tmp_path, tower)
+    assert list(checkpoint.components) == ["clip-vision"] and not checkpoint.unknown
+    with pytest.raises(BadInput, match="refsd does not run CLIP's picture encoder under OpenCLIP's names"):
+        opened(tmp_path, drawn(OPENCLIP))
 
 
 @pytest.mark.parametrize(
