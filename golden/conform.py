@@ -10,10 +10,18 @@ import msgspec
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.engine import Engine, EngineFailure, ForcedEngine, PartialEngine, ServingEngine, TappedEngine
+from refsd.golden.engine import (
+    Engine,
+    EngineFailure,
+    FusingEngine,
+    PartialEngine,
+    ServingEngine,
+    TappedEngine,
+)
 from refsd.golden.examination import Examination, describe, examine, explain, nearest
 from refsd.golden.explanation import Nearest
 from refsd.golden.forcing import wrong_alone
+from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.leftovers import LEFT_OVER, asked_again, conforms_alone
 from refsd.golden.metrics import Metrics
@@ -268,6 +276,7 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
             taps = {name: y for name, y in taps.items() if fnmatch.fnmatchcase(name, runner.taps)}
         else:
             found, taps = engine.run(case, handed), {}
+        fused = engine.run(case, handed) if taps and isinstance(engine, FusingEngine) else None
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))
@@ -290,6 +299,11 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
         truth = {name: y for name, y in truth.items() if name in found}
     standard = Standard(case, inputs, truth, near, numerics)
     examined = examine(judge, standard, found, taps)
+    tapped: list[str] = []  # the taps that hide an error
+    if fused is not None and examined.verdict.passed:
+        without_taps = examine(judge, standard, fused, {})
+        if not without_taps.verdict.passed:
+            found, taps, examined, tapped = fused, {}, without_taps, [m.output for m in examined.trace.taps]
     answered = Answered(engine.name, standard, found, taps, examined)
     runner.measured(answered)
     judged = examined.verdict
@@ -313,9 +327,8 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     else:
         left = isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, bool(taps))
         causes = _left_over(examined) if left else _causes(judge, standard, found, taps, examined)
-        if taps and isinstance(engine, ForcedEngine) and engine.can_force(case):
-            forced = wrong_alone(engine, judge, standard, taps)
-            causes |= {"reason": "; ".join(filter(None, [causes["reason"], forced]))}
+        again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
+        causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)
 

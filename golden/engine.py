@@ -1,6 +1,6 @@
 """The Engine protocol: what refsd can judge. The engines themselves are in refsd/engines."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -51,6 +51,29 @@ class TappedEngine(Engine, Protocol):
         self, case: Case, inputs: Mapping[str, StoredTensor]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Compute the case -> outputs, and the taps it has, by the reference's names. Raises EngineFailure."""
+        ...
+
+
+@runtime_checkable
+class FusingEngine(TappedEngine, Protocol):
+    """An engine that computes otherwise when it gives taps: a tap ends the fusion of the operations around it.
+
+    So it is judged twice: with all its taps, and by its outputs without them.
+    """
+
+    def run_with(
+        self, case: Case, inputs: Mapping[str, StoredTensor], taps: Collection[str]
+    ) -> dict[str, np.ndarray]:
+        """Compute as run_tapped does with only these taps, and return the outputs. Raises EngineFailure."""
+        ...
+
+
+@runtime_checkable
+class SparingEngine(Engine, Protocol):
+    """An engine that takes more cases than a run should ask it for unless the user names them."""
+
+    def usual(self, case: Case) -> bool:
+        """Return True if the engine is asked this case where the user names no cases."""
         ...
 
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from refsd.golden.engine import EngineFailure, ForcedEngine
+from refsd.golden.engine import Engine, EngineFailure, ForcedEngine
 from refsd.golden.examination import Examination
 from refsd.golden.judge import Answer, Judge, Standard
 from refsd.golden.wording import counted
@@ -15,12 +15,14 @@ from refsd.golden.wording import counted
 _NAMED = 3  # most wrong taps to name
 
 
-def wrong_alone(engine: ForcedEngine, judge: Judge, standard: Standard, taps: Answer) -> str:
-    """Say in a phrase which of an engine's taps are wrong when all of them are forced; "" if it has no taps.
+def wrong_alone(engine: Engine, judge: Judge, standard: Standard, taps: Answer) -> str:
+    """Say in a phrase which of an engine's taps are wrong when all of them are forced; "" if none can be.
 
     taps: the engine's taps without forcing; those that the reference has too, in the same size, are forced
     """
     case, inputs = standard.case, standard.inputs
+    if not taps or not isinstance(engine, ForcedEngine) or not engine.can_force(case):
+        return ""
     reference = judge.reference_taps(case, inputs)
     forced = {
         name: np.reshape(reference[name], y.shape).astype(np.float32)

@@ -43,7 +43,7 @@ from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.one_pass_norms import group_norm_one_pass, layer_norm_one_pass
 from refsd.numerics.profiles import Numerics
-from refsd.numerics.rational_logistic import rational_logistic
+from refsd.numerics.rational_logistic import as_a_quotient
 from refsd.numerics.running_angles import ANGLES
 from refsd.numerics.shader_functions import in_a_shader
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
@@ -139,6 +139,7 @@ class Arithmetic:
     def apply(self, kernel: Callable[..., np.ndarray], *arrays, **params):
         """Call a kernel that only needs its arrays widened and its result rounded."""
         function = in_a_shader(kernel) if self.numerics.shader else kernel
+        function = as_a_quotient(function) if self.numerics.logistic else function
         return self._round(function(*map(self._widen, arrays), **params))
 
     @property
@@ -259,7 +260,7 @@ class Arithmetic:
         return self.apply(np.divide, x, self.apply(np.maximum, length, eps))
 
     def sigmoid(self, x):
-        return self.apply(rational_logistic if self.numerics.logistic else sigmoid, x)
+        return self.apply(sigmoid, x)
 
     def silu(self, x):
         return self.multiply(x, self.sigmoid(x)) if self.numerics.logistic else self.apply(act.silu, x)

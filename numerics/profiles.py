@@ -44,7 +44,7 @@ class Numerics:
                  faster), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers to which it applies)
     attention:   "three-pass" or "online" (float32, without storing a row of scores)
     sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
-    logistic:    "rational": sigmoid, and SiLU and its like with it, by numerics/rational_logistic.py; None: by exp
+    logistic:    "rational": tanh, sigmoid and its like by numerics/rational_logistic.py; None: by exp
     shader:      exp, and what is made of it, as in numerics/shader_functions.py; False: a math library's
     one_pass:    norms whose variance is E[x^2] - E[x]^2, both sums in `compute`: "group_norm", "layer_norm"
     """
@@ -122,7 +122,7 @@ TORCH_BF16_CHANNELS_LAST = replace(TORCH_BF16, name="torch-bf16-channels-last", 
 # What reads ONNX in float32. The standard's own bodies of GroupNormalization and LayerNormalization take the
 # variance as E[x^2] - E[x]^2 (onnx/defs/nn/defs.cc), so engines may; onnxruntime 1.32 does so in the former alone.
 ONNX_F32 = replace(TORCH_F32, name="onnx-f32", one_pass=("group_norm", "layer_norm"))
-# onnxruntime's CPU provider: mlas/lib/logistic.cpp.
+# onnxruntime's CPU provider: mlas/lib/logistic.cpp, mlas/lib/tanh.cpp.
 ONNXRUNTIME_CPU = replace(ONNX_F32, name="onnxruntime-cpu", logistic="rational")
 # OpenVINO's CPU plugin where INFERENCE_PRECISION_HINT is bf16, its default on processors with AVX512-BF16 or AMX.
 OPENVINO_BF16 = replace(ONNX_F32, name="openvino-bf16", storage="bfloat16")

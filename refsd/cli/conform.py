@@ -93,6 +93,7 @@ def conform(
     from refsd.golden.output_file import write_file
     from refsd.golden.shared_traits import shared_traits
     from refsd.golden.shortages import shortages
+    from refsd.golden.usual_cases import notes, unusual
     from refsd.goldens import make_into
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store
@@ -124,9 +125,15 @@ def conform(
     found = [engine for group in groups.values() for engine in group]
     for argument in engines or ():
         note_input(Path(registry.Argument.of(argument).path))
+    whole = _whole(cases, profile, again)
+    left_out = unusual(found, chosen) if whole else {}
     store = open_store(golden)
     paths = _outputs(report, json, junit, submission)
-    make_into(store, [case for case in chosen if any(engine.refuses(case) is None for engine in found)])
+
+    def is_asked(engine, case) -> bool:
+        return case.name not in left_out.get(engine.name, ()) and engine.refuses(case) is None
+
+    make_into(store, [case for case in chosen if any(is_asked(engine, case) for engine in found)])
     pictures = Pictures()
     with keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept:
 
@@ -138,16 +145,21 @@ def conform(
         collector = Collector(runner.judges, found)
         if submission is not None:
             runner = runner._replace(measured=collector.add)
-        runner = runner._replace(keep=keep_tensors, **({"wanted": again.wants} if again is not None else {}))
+        runner = runner._replace(
+            keep=keep_tensors,
+            wanted=again.wants if again is not None else lambda engine, case: case not in left_out.get(engine, ()),
+        )
         total = len(again.pairs) if again is not None else len(found) * len(chosen)
+        total -= sum(map(len, left_out.values()))
         results, partial = _judge(runner, found, chosen, again, total)
     names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
-    short = [] if partial else shortages(names, results, min_cases, _whole(cases, profile, again, shard))
+    short = [] if partial else shortages(names, results, min_cases, whole and shard is None)
     versions = {engine.name: engine.version for engine in found}
     shared = shared_traits(results, {case.name: case for case in chosen})
-    outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=kept.notes)
+    said = [*kept.notes, *notes(left_out)]
+    outcome = Report(__version__, versions, missing, results, short, shared, partial, notes=said)
     outcome.date, outcome.profile = datetime.date.today().isoformat(), profile or ""
     outcome.devices = {engine.name: device or device_of(engine) for engine in found}
     if profile and not partial:
@@ -195,9 +207,9 @@ def _part(cases: list, shard: str | None) -> list:
     return cases[int(which) - 1 :: int(of)]
 
 
-def _whole(globs: list[str], profile: str | None, again, shard: str | None) -> bool:
-    """True if the whole corpus is judged, so that each engine must run as many cases as it did before."""
-    return "*" in globs and profile is None and again is None and shard is None
+def _whole(globs: list[str], profile: str | None, again) -> bool:
+    """True if the user names no cases. Without --shard each engine must then run as many as it did before."""
+    return "*" in globs and profile is None and again is None
 
 
 def _find(arguments: list[str] | None, taps: str):

@@ -1,4 +1,4 @@
-"""Engines that read ONNX: a case goes to them as a model, in a process of their own.
+"""Engines that read ONNX: a case of an operation or of a model goes to them as a graph, in a process of their own.
 
 Such an engine is a folder whose engine.py has, beside find():
 
@@ -10,18 +10,21 @@ Such an engine is a folder whose engine.py has, beside find():
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from refsd.engines.worker import Worker, serve
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor, stored
+
+if TYPE_CHECKING:
+    from refsd.onnx.case_model import CaseModel
 
 Settings = Mapping[str, Any]
 
@@ -30,20 +33,33 @@ class Elsewhere(RuntimeError):
     """A node ran on another device than the one that was asked for. Raised by `execute`."""
 
 
+_MODEL = "model/"
+# Cases of models that a run without --cases asks: one of each kind of network. Judging all would take minutes.
+USUAL = (
+    "sd15/clip/short",
+    "sd15/vae-decoder/wide",
+    "sd3-medium/mmdit/between",
+    "flux-dev/flux/between",
+    "t5xxl/t5/padded",
+    "qwen3-4b/qwen3/quiet",
+)
+# Bytes of weights that fit in a message of protobuf, which holds less than 2 GiB.
+_MESSAGE = (2 << 30) - (64 << 20)
 Refusal = Callable[[Case], str | None]
 
 
 class OnnxEngine:
-    """Answer cases of operations through their ONNX models.
+    """Answer cases of operations and of models through their graphs.
 
-    name:     of the engine
-    folder:   of refsd/engines, whose engine.py executes
-    version:  of the package that computes
-    numerics: what it declares for a case
-    settings: what `execute` is given
-    refusal:  why the engine does not take a case that can be written in ONNX
-    device:   what computes, if it is not the processor: each case is then tried first, and refused if a node of it
-              ran elsewhere
+    name:        of the engine
+    folder:      of refsd/engines, whose engine.py executes
+    version:     of the package that computes
+    numerics:    what it declares for a case
+    settings:    what `execute` is given
+    refusal:     why the engine does not take a case that can be written in ONNX
+    device:      what computes, if it is not the processor: each case is then tried first, and refused if a node of
+                 it ran elsewhere
+    model_files: model recipe, layout -> its files; None: the engine refuses cases of models
     """
 
     def __init__(
@@ -56,15 +72,26 @@ class OnnxEngine:
         refusal: Refusal = lambda case: None,
         timeout: float = 300.0,
         device: str = "",
+        model_files: ModelFiles | None = None,
     ):
         self.name, self.version, self.device = name, version, device
-        self._numerics, self._refusal = numerics, refusal
+        self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
         self._worker = Worker(["-m", "refsd.engines.by_onnx", folder, json.dumps(dict(settings))], timeout)
+        self._traced: tuple[Any, CaseModel] | None = None
 
     def refuses(self, case: Case) -> str | None:
-        from refsd.onnx import case_model
+        from refsd.onnx.export import refuses
 
-        return case_model.refuses(case) or self._refusal(case) or self._went_elsewhere(case)
+        return refuses(case) or self._refuses_model(case) or self._refusal(case) or self._went_elsewhere(case)
+
+    def _refuses_model(self, case: Case) -> str | None:
+        from refsd.onnx.trace.model_graph import bytes_of_weights
+
+        if case.model is None:
+            return None
+        if self._model_files is None:
+            return "no folder to write the model's weights to"
+        return "its graph is larger than a message of protobuf" if bytes_of_weights(case) > _MESSAGE else None
 
     def _went_elsewhere(self, case: Case) -> str | None:
         if not self.device:
@@ -83,13 +110,74 @@ class OnnxEngine:
         return ()
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        if case.op.startswith(_MODEL):
+            return self.run_with(case, inputs, ())
         from refsd.onnx.case_model import case_model
 
-        model, feeds = case_model(case, inputs)
-        sent = {f"feed:{name}": stored(array) for name, array in feeds.items()}
-        sent["model"] = stored(np.frombuffer(model.SerializeToString(), np.uint8))
+        return self._execute(case_model(case, inputs))
+
+    def run_tapped(
+        self, case: Case, inputs: Mapping[str, StoredTensor]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        if not self.can_force(case):
+            return self.run(case, inputs), {}
+        graph = self._tapped_graph(case, inputs)
+        return _apart(graph, self._execute(graph))
+
+    def run_with(
+        self, case: Case, inputs: Mapping[str, StoredTensor], taps: Collection[str]
+    ) -> dict[str, np.ndarray]:
+        graph = _with_taps(self._tapped_graph(case, inputs), taps)
+        return _apart(graph, self._execute(graph))[0]
+
+    def usual(self, case: Case) -> bool:
+        return not case.op.startswith(_MODEL) or case.name in USUAL
+
+    def can_force(self, case: Case) -> bool:
+        return case.op.startswith(_MODEL)
+
+    def run_forced(
+        self, case: Case, inputs: Mapping[str, StoredTensor], forced: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        from refsd.onnx.trace.model_graph import model_graph
+
+        graph = model_graph(case, inputs, self._model_files, taps=True, forced=forced)
+        return _apart(graph, self._execute(graph))
+
+    def _tapped_graph(self, case: Case, inputs: Mapping[str, StoredTensor]) -> "CaseModel":
+        """Trace a case of a model; the last graph is kept, for the run without its taps."""
+        from refsd.onnx.trace.model_graph import model_graph
+
+        key = case, {name: tensor.data.tobytes() for name, tensor in inputs.items()}
+        if self._traced is None or self._traced[0] != key:
+            self._traced = None
+            self._traced = key, model_graph(case, inputs, self._model_files, taps=True)
+        return self._traced[1]
+
+    def _execute(self, graph: "CaseModel") -> dict[str, np.ndarray]:
+        sent = {f"feed:{name}": stored(array) for name, array in graph.feeds.items()}
+        sent["model"] = stored(np.frombuffer(graph.model.SerializeToString(), np.uint8))
         _, results = self._worker.ask({}, sent)
         return {name: tensor.data for name, tensor in results.items()}
+
+
+def _with_taps(graph: "CaseModel", taps: Collection[str]) -> "CaseModel":
+    """The graph with these taps alone: an engine does not fuse away what is an output."""
+    model = type(graph.model)()
+    model.CopyFrom(graph.model)
+    left_out = {*graph.taps} - {*taps}
+    outputs = [output for output in model.graph.output if output.name not in left_out]
+    del model.graph.output[:]
+    model.graph.output.extend(outputs)
+    return graph._replace(model=model, taps=[name for name in graph.taps if name in taps])
+
+
+def _apart(
+    graph: "CaseModel", answers: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Tell outputs and taps of a graph apart."""
+    taps = {name: answers[name] for name in graph.taps}
+    return {name: y for name, y in answers.items() if name not in taps}, taps
 
 
 def missing(name: str, extra: str, *packages: str) -> list[EngineSearch]:

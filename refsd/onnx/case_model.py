@@ -1,6 +1,6 @@
 """A case of an operation as an ONNX model with what it is fed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +21,14 @@ WEIGHTS = frozenset(
 
 class CaseModel(NamedTuple):
     """
-    model: its inputs are the case's that are no weights; its output is "y", float32
+    model: its inputs are the case's that are no weights; the output of an operation is "y", float32
     feeds: input -> array
+    taps:  those that are outputs of the graph, behind the case's own
     """
 
     model: onnx.ModelProto
     feeds: dict[str, np.ndarray]
+    taps: Sequence[str] = ()
 
 
 def refuses(case: Case) -> str | None:

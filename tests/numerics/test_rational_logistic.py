@@ -1,4 +1,4 @@
-"""A sigmoid of absolute error: how far it is off, and that an arithmetic that declares it uses it everywhere."""
+"""Sigmoid and tanh as quotients: how far they are off, and that an arithmetic that declares them uses them."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,10 @@ from refsd.golden.judge import Standard
 from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.verdict import judge
+from refsd.kernels.tanh import tanh
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, ONNX_F32, ONNXRUNTIME_CPU
-from refsd.numerics.rational_logistic import RATIONAL_ERROR, rational_logistic
+from refsd.numerics.rational_logistic import RATIONAL_ERROR, rational_logistic, rational_tanh
 
 GATED = ("sigmoid", "silu", "quick_gelu", "swiglu", "swiglu_oai", "group_norm_silu")
 
@@ -22,6 +23,22 @@ def test_its_error_is_absolute():
     assert (y >= 0).all() and (y <= 1).all()
     assert np.abs(y / truth - 1)[x < -16].max() > 0.1
     assert np.isnan(rational_logistic(np.float32([np.nan]))).all()
+
+
+def test_tanh_is_a_few_units_off_and_too_small_near_zero():
+    x = np.geomspace(1e-6, 12, 200_001).astype(np.float32)
+    y, truth = rational_tanh(x), np.tanh(x.astype(np.float64))
+    error = (y - truth) / np.spacing(truth.astype(np.float32))
+    assert 2 < np.abs(error).max() <= 7
+    assert -2 < error[x < 0.1].mean() < -0.5
+    np.testing.assert_array_equal(rational_tanh(-x), -y)
+    assert np.isnan(rational_tanh(np.float32([np.nan]))).all()
+
+
+def test_who_declares_it_gets_that_tanh():
+    x = np.linspace(0.01, 0.1, 100).astype(np.float32)
+    assert (Arithmetic(ONNXRUNTIME_CPU).apply(tanh, x) == rational_tanh(x)).all()
+    assert (Arithmetic(FLOAT32).apply(tanh, x) != rational_tanh(x)).any()
 
 
 @pytest.mark.parametrize("op", GATED)

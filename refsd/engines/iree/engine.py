@@ -5,7 +5,7 @@ from importlib.metadata import version
 import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
-from refsd.golden.engine import EngineSearch
+from refsd.golden.engine import EngineSearch, ModelFiles
 from refsd.numerics.profiles import ONNX_F32
 
 
@@ -30,9 +30,16 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
     return {"y": np.asarray(call(*feeds.values()).to_host())}
 
 
-def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
     """The installed iree-base-compiler and iree-base-runtime."""
     if absent := missing("iree", "iree", "iree"):
         return absent
     release = version("iree-base-compiler")
-    return [EngineSearch("iree", OnnxEngine("iree", "iree", release, lambda case: ONNX_F32, {}, timeout=timeout))]
+    return [
+        EngineSearch(
+            "iree",
+            OnnxEngine(
+                "iree", "iree", release, lambda case: ONNX_F32, {}, timeout=timeout, model_files=model_files
+            ),
+        )
+    ]

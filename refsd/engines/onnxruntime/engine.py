@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.engines.by_onnx import Elsewhere, OnnxEngine, Settings, missing
-from refsd.golden.engine import EngineSearch
+from refsd.golden.engine import EngineSearch, ModelFiles
 from refsd.numerics.profiles import ONNX_F32, ONNXRUNTIME_CPU
 
 _QUIET = 3  # errors only: onnxruntime warns of initializers that its own optimizer has made superfluous
@@ -72,7 +72,9 @@ def devices(path: str | None = None) -> list[Device]:
     return [Device(name.removesuffix(_SUFFIX), name) for name in onnxruntime.get_available_providers()]
 
 
-def find(device: str = "cpu", threads: int = 2, timeout: float = 300.0, **_) -> list[EngineSearch]:
+def find(
+    device: str = "cpu", threads: int = 2, timeout: float = 300.0, model_files: ModelFiles | None = None, **_
+) -> list[EngineSearch]:
     """The installed onnxruntime. device: one of its providers, in any case"""
     name = "onnxruntime"
     if absent := missing(name, "onnx", name):
@@ -92,6 +94,7 @@ def find(device: str = "cpu", threads: int = 2, timeout: float = 300.0, **_) -> 
         {"threads": threads, "provider": provider.title},
         timeout=timeout,
         device="" if on_cpu else provider.title,
+        model_files=model_files,
     )
     return [EngineSearch(engine.name, engine)]
 

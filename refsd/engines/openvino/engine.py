@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineSearch
+from refsd.golden.engine import EngineSearch, ModelFiles
 from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16
 
 _HINT = "INFERENCE_PRECISION_HINT"
@@ -18,11 +18,15 @@ _NUMERICS = {"float32": ONNX_F32, "bfloat16": OPENVINO_BF16}
 
 
 def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
+    import onnx
     import openvino
 
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model), "CPU", settings["properties"])
-    return {"y": compiled(feeds)[compiled.output("y")]}
+    answers = compiled(feeds)
+    # By their order: where the plugin drops an Identity, an output has the names of both values.
+    names = [output.name for output in onnx.load_from_string(model).graph.output]
+    return {name: answers[i] for i, name in enumerate(names)}
 
 
 def _refusal(case: Case) -> str | None:
@@ -38,7 +42,7 @@ def _as_without_antialias(case: Case) -> bool:
     return case.op == "resize_bilinear" and case.params["height"] >= H and case.params["width"] >= W
 
 
-def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
     """The installed OpenVINO."""
     if absent := missing("openvino", "openvino", "openvino"):
         return absent
@@ -54,7 +58,14 @@ def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
         how = {"properties": properties}
         numerics = _NUMERICS[hint]
         engine = OnnxEngine(
-            name, "openvino", version("openvino"), lambda case, n=numerics: n, how, _refusal, timeout
+            name,
+            "openvino",
+            version("openvino"),
+            lambda case, n=numerics: n,
+            how,
+            _refusal,
+            timeout,
+            model_files=model_files,
         )
         found.append(EngineSearch(name, engine))
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
 from refsd.engines.tinygrad.compiler import MISSING, find_clang
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineSearch
+from refsd.golden.engine import EngineSearch, ModelFiles
 from refsd.numerics.profiles import ONNX_F32
 
 
@@ -36,7 +36,7 @@ def _refusal(case: Case) -> str | None:
     return "tinygrad has no Resize with antialias" if case.params.get("antialias") else None
 
 
-def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
     """The installed tinygrad, if there is a clang."""
     if absent := missing("tinygrad", "tinygrad", "tinygrad"):
         return absent
@@ -44,5 +44,14 @@ def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
     if compiler is None:
         return [EngineSearch("tinygrad", None, MISSING)]
     how = {"compiler": compiler}
-    engine = OnnxEngine("tinygrad", "tinygrad", version("tinygrad"), lambda case: ONNX_F32, how, _refusal, timeout)
+    engine = OnnxEngine(
+        "tinygrad",
+        "tinygrad",
+        version("tinygrad"),
+        lambda case: ONNX_F32,
+        how,
+        _refusal,
+        timeout,
+        model_files=model_files,
+    )
     return [EngineSearch("tinygrad", engine)]

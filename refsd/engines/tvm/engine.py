@@ -6,7 +6,7 @@ import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineSearch
+from refsd.golden.engine import EngineSearch, ModelFiles
 from refsd.numerics.profiles import ONNX_F32
 
 
@@ -27,9 +27,11 @@ def _refusal(case: Case) -> str | None:
     return f"TVM reads no DequantizeLinear of blocks: {blocks}" if blocks else None
 
 
-def find(timeout: float = 300.0, **_) -> list[EngineSearch]:
+def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> list[EngineSearch]:
     """The installed apache-tvm."""
     if absent := missing("tvm", "tvm", "tvm"):
         return absent
-    engine = OnnxEngine("tvm", "tvm", version("apache-tvm"), lambda case: ONNX_F32, {}, _refusal, timeout)
+    engine = OnnxEngine(
+        "tvm", "tvm", version("apache-tvm"), lambda case: ONNX_F32, {}, _refusal, timeout, model_files=model_files
+    )
     return [EngineSearch("tvm", engine)]

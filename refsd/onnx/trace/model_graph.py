@@ -1,5 +1,8 @@
 """A case of a model as an ONNX graph with what it is fed."""
 
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,13 +13,17 @@ from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Inputs
 from refsd.module import WeightCache
+from refsd.networks import NETWORKS
 from refsd.onnx.case_model import CaseModel
 from refsd.onnx.trace.arithmetic import TracingArithmetic
 from refsd.onnx.trace.array import Graph, Traced
 from refsd.onnx.trace.module import TapNames, TracingModule
 from refsd.weights.checkpoint import open_checkpoint
+from refsd.weights.recipes import model_of
 
 _PREFIX = "model/"
+# Bytes of an element of a type that the graph keeps.
+_NARROW = {"f16": 2.0, "bf16": 2.0, "f8_e4m3": 1.0, "f8_e5m2": 1.0, "q8_0": 1.125, "q4_0": 0.625}
 
 
 def refuses(case: Case) -> str | None:
@@ -26,15 +33,30 @@ def refuses(case: Case) -> str | None:
     return None
 
 
+def bytes_of_weights(case: Case) -> int:
+    """Estimate the weights of a case's graph: large matrices in their type if ONNX has it, else in float32."""
+    assert case.model is not None
+    component = COMPONENTS[case.op.removeprefix(_PREFIX)].part or ""
+    part, narrow = model_of(case.model).parts[component], _NARROW.get(case.model.type, 4.0)
+    sizes = NETWORKS[component].shapes(part.tiny if case.model.tiny else part.full).values()
+    return int(sum((narrow if len(shape) > 1 else 4) * math.prod(shape) for shape in sizes))
+
+
 def model_graph(
-    case: Case, inputs: Inputs, model_files: ModelFiles, dtype: Any = np.float32, taps: bool = False
+    case: Case,
+    inputs: Inputs,
+    model_files: ModelFiles | None,
+    dtype: Any = np.float32,
+    taps: bool = False,
+    forced: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> CaseModel:
     """Trace the component of a case; values are named as the reference's taps.
 
     Masks are constants of the graph, because they decide shapes and positions; everything else is an input.
 
-    dtype: of the floats: float32, or float64 to hold the graph against the truth
-    taps:  make every tap an output too
+    dtype:  of the floats: float32, or float64 to hold the graph against the truth
+    taps:   make every tap an output too; the taps stand behind the outputs of the case
+    forced: tap -> the tensor from which the graph goes on in its place; it becomes an input of the graph
     """
     name = case.op.removeprefix(_PREFIX)
     component = COMPONENTS[name]
@@ -44,10 +66,10 @@ def model_graph(
     if component.part is None:
         weights, params = {key: tensor for key, tensor in inputs.items() if "." in key}, dict(case.params)
     else:
-        assert case.model is not None
+        assert case.model is not None and model_files is not None
         opened, config = load(open_checkpoint(model_files(case.model, "ldm")), name, arithmetic)
         weights, params = opened.weights, {**config, **case.params}
-    names = TapNames(graph)
+    names = TapNames(graph, forced)
     m = TracingModule(weights, arithmetic, taps=names, cache=WeightCache())
     arguments: dict[str, Any] = {}
     feeds: dict[str, np.ndarray] = {}
@@ -65,9 +87,14 @@ def model_graph(
     if not isinstance(y, dict):
         outputs = y if isinstance(y, tuple) else (y,)
         y = dict(zip([*component.outputs, *component.also], outputs, strict=True))
-    for output in component.outputs:
-        graph.output(y[output].value, output)
+    for output, value in y.items():
+        if output not in component.also:
+            graph.output(value.value, output)
     if taps:
         for value in names.values.values():
             graph.also_output(value)
-    return CaseModel(graph.model({"refsd.case": case.name}), feeds)
+    return CaseModel(
+        graph.model({"refsd.case": case.name}),
+        {**feeds, **names.feeds},
+        [value.name for value in names.values.values()] if taps else (),
+    )

@@ -1,5 +1,6 @@
 """A Module whose weights are a graph's initializers, and taps that name its values."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,24 @@ class _Kept:
 class TapNames(Taps):
     """Taps that give each value of a graph the name under which the reference records it.
 
+    forced: tap -> the tensor that what follows is computed from, as an input of the graph
+
     values: tap -> value
+    feeds:  input of the graph -> forced tensor
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, forced: Mapping[str, np.ndarray]):
         super().__init__("", ops=True)
-        self._graph = graph
+        self._graph, self._forced = graph, forced
         self.values: dict[str, Value] = {}
+        self.feeds: dict[str, np.ndarray] = {}
 
     def record(self, name: str, value):
         super().record(name, np.zeros(0))
-        value = traced(self._graph, value)
-        named = self._graph.named(value.value, self.recorded[-1])
-        self.values[self.recorded[-1]] = named
-        return Traced(self._graph, named, value.known)
+        tap, value = self.recorded[-1], traced(self._graph, value)
+        self.values[tap] = self._graph.named(value.value, tap)
+        if tap not in self._forced:
+            return Traced(self._graph, self.values[tap], value.known)
+        given = self._graph.input(f"/forced/{tap}", value.dtype, value.shape)
+        self.feeds[given.name] = self._forced[tap].astype(value.dtype)
+        return Traced(self._graph, given)

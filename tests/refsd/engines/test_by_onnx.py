@@ -48,13 +48,6 @@ def test_blocks_that_onnx_lacks_are_refused(engines):
     assert {engine.refuses(case) for engine in engines} == {"ONNX has no q4_k"}
 
 
-def test_models_are_refused(engines):
-    from refsd.cases import CASES
-
-    case = next(case for case in CASES.values() if case.op == "model/unet")
-    assert {engine.refuses(case) for engine in engines} == {"refsd writes no model/unet in ONNX"}
-
-
 def test_a_package_that_is_missing_is_named():
     (found,) = missing("onnxruntime", "onnx", "no_such_package")
     assert found.engine is None
