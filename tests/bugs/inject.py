@@ -4,6 +4,7 @@
     uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
     uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
     uv run python tests/bugs/inject.py --held-out
+    uv run python tests/bugs/inject.py --held-out fresh
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -18,6 +19,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fresh_models import FRESH_MODELS
+from fresh_operations import FRESH_OPERATIONS
+from fresh_stages import FRESH_STAGES
+from fresh_steps import FRESH_STEPS
 from held_out import HeldOut, injections, levels
 from held_out_batches import HELD_OUT_BATCHES
 from held_out_later import HELD_OUT_LATER
@@ -57,6 +62,8 @@ HELD_OUT: dict[str, HeldOut] = {
     **HELD_OUT_STAGES_LATER,
     **HELD_OUT_BATCHES,
 }
+FRESH: dict[str, HeldOut] = {**FRESH_OPERATIONS, **FRESH_MODELS, **FRESH_STEPS, **FRESH_STAGES}
+HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH}
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
     **PRODUCTS,
@@ -65,6 +72,7 @@ INJECTIONS: dict[str, Injection] = {
     **STAGES,
     **STEPS,
     **injections(HELD_OUT),
+    **injections(FRESH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
@@ -198,7 +206,13 @@ def inject(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bugs", type=Path, nargs="?", help='JSON: [{"id": "act-01", "level": "op"}, ...]')
-    parser.add_argument("--held-out", action="store_true", help="the held-out bugs of this folder, not a list's")
+    parser.add_argument(
+        "--held-out",
+        nargs="?",
+        const="earlier",
+        choices=[*HELD_OUT_SETS],
+        help="held-out bugs of this folder, not a list's: the earlier ones, or the fresh ones of 2026-11-23",
+    )
     parser.add_argument("--id", action="append", help="only this bug; may be repeated")
     parser.add_argument("--level", help="only bugs of this level")
     parser.add_argument("--numerics", default="float32", choices=[*PROFILES], help="how the engine computes")
@@ -206,10 +220,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="of the halves")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     told = parser.parse_args()
-    if (told.bugs is None) != told.held_out:
+    if (told.bugs is None) == (told.held_out is None):
         parser.error("expected either a list of bugs, or --held-out")
     try:
-        bugs = levels(HELD_OUT) if told.held_out else read(told.bugs)
+        bugs = levels(HELD_OUT_SETS[told.held_out]) if told.held_out else read(told.bugs)
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
