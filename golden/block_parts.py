@@ -174,14 +174,48 @@ def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
     if tensor.type not in BLOCK_TYPES:
         return
     kind = BLOCK_TYPES[tensor.type]
-    parts = parts_of(tensor.type, tensor.data.reshape(-1, kind.bytes))
+    blocks = tensor.data.reshape(-1, kind.bytes)
+    parts = parts_of(tensor.type, blocks)
     if parts is None:
+        yield from _other_indices(tensor, blocks)
         return
     right = parts.values()
     with np.errstate(all="ignore"):
         for name, y in _changed(tensor.type, parts):
             if not np.array_equal(y, right):
                 yield f"{tensor.type}: {name}", y.reshape(tensor.shape).astype(np.float32)
+
+
+# Type of blocks -> first byte, and count, of its indices into a grid.
+_INDICES = {
+    "iq2_s": (2, 32),
+    "iq3_xxs": (2, 64),
+    "iq3_s": (2, 64),
+    "iq1_s": (2, 32),
+    "iq1_m": (0, 32),
+}
+
+
+def _other_indices(tensor: StoredTensor, blocks: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (name, values) with the bytes of grid indices read in another order, as from packed integers."""
+    if tensor.type not in _INDICES:
+        return
+    start, count = _INDICES[tensor.type]
+    i = np.arange(count)
+    orders = {}
+    for run in (2, 4, 8):
+        orders[f"the first byte of each {run} indices read for all"] = i // run * run
+        orders[f"the bytes of each {run} indices in reverse order"] = i // run * run + run - 1 - i % run
+    orders["the index before"], orders["the index after"] = np.roll(i, 1), np.roll(i, -1)
+    orders["the first half's indices twice"] = i % (count // 2)
+    expand = BLOCK_TYPES[tensor.type].dequantize
+    right = expand(blocks)
+    for name, order in orders.items():
+        changed = blocks.copy()
+        changed[:, start : start + count] = blocks[:, start + order]
+        y = expand(changed)
+        if not np.array_equal(y, right):
+            yield f"{tensor.type}: {name}", np.asarray(y, np.float32).reshape(tensor.shape)
 
 
 def _changed(type: str, p: Parts) -> Iterator[tuple[str, np.ndarray]]:

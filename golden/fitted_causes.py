@@ -15,6 +15,9 @@ _BLOCKS = (32, 16, 64, 128, 256)
 # Scales that vary by less than this share are one gain.
 _VARIED = 0.02
 _NEARLY_ALL = 0.8
+# Rows and half their elements, at the least, for factors of rows; how far from 1 these may be.
+_ROWS, _NEAR = 8, 2.0**-4
+_VECTOR = 16
 
 
 def fitted_causes(
@@ -55,7 +58,15 @@ def fitted_causes(
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
         return [f"nothing is written{place}: memory that nobody wrote, where all should be {part.truth.flat[0]:g}"]
     block = _block_of_scales(part)
-    return [f"blocks of {block} have other scales{place}"] if block else []
+    if block:
+        return [f"blocks of {block} have other scales{place}"]
+    factors = _factors_of_rows(part)
+    if factors:
+        return [f"{factors}{place}"]
+    beginning = _beginning_of_rows(where, truth.shape)
+    return (
+        [f"rows are written over at their beginning, as by the end of the row before{place}"] if beginning else []
+    )
 
 
 def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
@@ -111,6 +122,39 @@ def _in_place(evidence: Evidence, where: Places, suspects: Mapping[str, np.ndarr
         if np.isfinite(wrong).all() and part.fits(wrong):
             distances[name] = float(np.sqrt(np.mean(part.z(wrong) ** 2)))
     return sorted(distances, key=distances.__getitem__)
+
+
+def _beginning_of_rows(where: Places, shape: tuple[int, ...]) -> bool:
+    """Return True if the first few numbers of many rows are wrong, less than a vector of 16, and no others."""
+    if len(shape) < 2 or not where.phrases or shape[-1] < 2 * _ROWS:
+        return False
+    wrong = where.box[-1]
+    rows = int(np.prod([len(indices) for indices in where.box[:-1]]))
+    return wrong[0] == 0 and wrong.size == wrong[-1] + 1 < _VECTOR and 2 * rows >= int(np.prod(shape[:-1]))
+
+
+def _factors_of_rows(part: Evidence) -> str | None:
+    """Describe an answer whose rows are each the truth times their own number, near 1; else return None.
+
+    Such a number is a statistic of the row, of too few bits: its mean square, a sum of its exponentials.
+    """
+    n = part.truth.shape[-1]
+    if part.truth.ndim < 2 or n < 2 * _ROWS or part.truth.size < _ROWS * n:
+        return None
+    truth, found = part.truth.reshape(-1, n), part.found.reshape(-1, n)
+    square = (truth**2).sum(axis=1, keepdims=True)
+    if not square.all():
+        return None
+    factor = (truth * found).sum(axis=1, keepdims=True) / square
+    off = float(np.abs(factor - 1).max())
+    if off > _NEAR or not part.fits((truth * factor).reshape(part.truth.shape)):
+        return None
+    kind = "float16" if off <= 2.0**-9 else "bfloat16" if off <= 2.0**-5 else ""
+    # Most factors must be off: a single one is a wrong row, which has another cause.
+    if np.mean(np.abs(factor - 1) > off / 16) < 0.5:
+        return None
+    range_ = f"{float(factor.min()):.5g} to {float(factor.max()):.5g}"
+    return f"each row has a factor of its own, {range_}: a statistic of the row{kind and f' in {kind}'}"
 
 
 def _block_of_scales(part: Evidence) -> int | None:

@@ -335,6 +335,13 @@ def _of_operator(node: ast.BinOp) -> Iterator[tuple[str, ast.AST, str]]:
         yield "term", node.right, f"{left} left out"
     elif not isinstance(node.op, ast.Pow):
         yield "term", node.right, ""
+    for side in (node.left, node.right):
+        if isinstance(side, ast.BinOp):
+            yield from (
+                ("term", part, f"only {_quoted(part)}")
+                for part in (side.left, side.right)
+                if isinstance(part, ast.BinOp)
+            )
     for other in _OPERATORS.get(type(node.op), ()):
         yield "sign", ast.BinOp(node.left, other(), node.right), ""
     if isinstance(node.op, ast.Sub | ast.Div | ast.Pow | ast.MatMult):

@@ -12,6 +12,7 @@ from itertools import combinations
 import ml_dtypes
 import numpy as np
 
+from refsd.golden.memory_layouts import of_groups, of_slices, of_tokens, reread, restored, strided
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.other_values import fits, other_values, plain
@@ -25,6 +26,11 @@ _BLOCKS = (8, 16, 32, 64, 128, 256)
 _LARGE = 1 << 20
 # These only copy values: do not try them in place of another operation.
 _EXPANDS = ("dequantize", "embedding")
+# Of an input that hides by -inf.
+_MASKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "{} of 1 (keep) and 0 (hide) added to the scores": lambda x: np.where(np.isneginf(x), 0.0, 1.0),
+    "{} turned round: what should be kept is hidden": lambda x: np.where(np.isneginf(x), 0.0, -np.inf),
+}
 _WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} left out: zeros": np.zeros_like,
     "{} left out: ones": np.ones_like,
@@ -33,6 +39,7 @@ _WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} rounded to float16": lambda x: x.astype(np.float16),
     "{} rounded to bfloat16": lambda x: x.astype(ml_dtypes.bfloat16),
     "{} rounded to whole numbers": np.rint,
+    **_MASKS,
 }
 
 
@@ -56,6 +63,10 @@ def _all(op, inputs, params, others, right) -> Iterator[tuple[str, Callable[[], 
     yield from _parameters(op, inputs, params, right.shape)
     yield from _inputs(op, inputs, params)
     yield from _exchanged(op, inputs, params)
+    yield from (
+        (name, lambda changed=changed: _with(op, inputs, params, changed))
+        for name, changed in of_slices({name: t.values() for name, t in inputs.items()})
+    )
     yield from _lengths(op, inputs, params)
     yield from _left_out(op, inputs, params, right)
     yield from _other_operations(op, inputs, params, others)
@@ -79,6 +90,8 @@ def _inputs(op, inputs, params):
     for name, tensor in inputs.items():
         x = tensor.values()
         changes = {phrase.format(name): change for phrase, change in _WHOLE.items() if _applies(phrase, x)}
+        changes |= dict(of_tokens(name, x))
+        changes |= dict(of_groups(name, x, params, letters(op, name, x.ndim)))
         if x.size <= _LARGE:
             changes |= dict(_of_axes(name, x, letters(op, name, x.ndim)))
         if f"{name}?" in op.inputs:
@@ -88,7 +101,7 @@ def _inputs(op, inputs, params):
 
 
 def _applies(phrase: str, x: np.ndarray) -> bool:
-    return x.dtype.kind == "f"
+    return x.dtype.kind == "f" and (phrase not in _MASKS or bool(np.isneginf(x).any()))
 
 
 def _without(inputs, name):
@@ -155,8 +168,15 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
         which = f"{name}: axes {axes[one] or one} and {axes[other] or other}"
         if x.shape[one] == x.shape[other]:
             yield f"{which} exchanged", lambda x, a=one, b=other: x.swapaxes(a, b)
-        yield f"{which} exchanged in memory", lambda x, a=one, b=other: _reread(x, a, b)
-        yield f"{which} stored in the other order", lambda x, a=one, b=other: _restored(x, a, b)
+        yield f"{which} exchanged in memory", lambda x, a=one, b=other: reread(x, a, b)
+        yield f"{which} stored in the other order", lambda x, a=one, b=other: restored(x, a, b)
+
+    for block in _BLOCKS if x.ndim > 1 and x.shape[-2] > 1 else ():
+        if x.shape[-1] % block:
+            yield (
+                f"{name}: its rows are sought at a stride of whole {block}s of numbers",
+                lambda x, b=block: strided(x, -(-x.shape[-1] // b) * b),
+            )
 
 
 def _zeroed(axis: int, start: int, n: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -179,18 +199,6 @@ def _pairs(half: int) -> np.ndarray:
 
 def _halves(half: int) -> np.ndarray:
     return np.arange(2 * half).reshape(half, 2).T.ravel()
-
-
-def _reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
-    """Read the flat data as a tensor with the two axes swapped."""
-    shape = [*x.shape]
-    shape[one], shape[other] = shape[other], shape[one]
-    return np.ascontiguousarray(x).reshape(shape).swapaxes(one, other)
-
-
-def _restored(x: np.ndarray, one: int, other: int) -> np.ndarray:
-    """Store the tensor with the two axes swapped, and read it in the right shape."""
-    return np.ascontiguousarray(x.swapaxes(one, other)).reshape(x.shape)
 
 
 def _exchanged(op, inputs, params):

@@ -1,17 +1,48 @@
 """Describe how one sequence of integers, such as a prompt's tokens, differs from another."""
 
 import difflib
+from collections.abc import Callable
 
 import numpy as np
 
 _LISTED = 4
+# What a vocabulary puts behind the last character of a word.
+_END = "</w>"
+Spelled = Callable[[int], str | None]
 
 
-def sequence_difference(found: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
+def sequence_difference(
+    found: np.ndarray, truth: np.ndarray, unit: str, spelled: Spelled | None = None
+) -> str | None:
     """Describe the difference of two arrays of ids in a phrase; None if they are equal, or not two-dimensional.
 
     found, truth: [rows, length]; unit: what one number is, "token"
+    spelled:      id -> its characters, or None; what they tell comes first
     """
+    phrase = _difference(found, truth, unit)
+    told = spelled and phrase and _of_characters(found, truth, spelled)
+    return f"{told}: {phrase}" if told else phrase
+
+
+def _of_characters(found: np.ndarray, truth: np.ndarray, spelled: Spelled) -> str | None:
+    """Name what ids that were put in, or stand for others, spell: white space, a word's end that is missing."""
+    a, b = (_content(y.ravel().astype(np.int64).tolist()) for y in (found, truth))
+    changes = [op for op in difflib.SequenceMatcher(None, b, a, autojunk=False).get_opcodes() if op[0] != "equal"]
+    put = [spelled(i) for _, _, _, k, m in changes for i in a[k:m]]
+    gone = [spelled(i) for _, i, j, _, _ in changes for i in b[i:j]]
+    blanks = sorted({_SPACES[one] for text in put if text for one in [text.removesuffix(_END)] if one in _SPACES})
+    said = [f"{' and '.join(blanks)} as a token"] if blanks else []
+    ends = [text for text in gone if text and text.endswith(_END) and text.removesuffix(_END) in put]
+    if ends:
+        word = "digit" if all(text.removesuffix(_END).isdigit() for text in ends) else "character"
+        said.append(f"a {word} inside a word for one that ends it ({ends[0].removesuffix(_END)} for {ends[0]})")
+    return ", and ".join(said) or None
+
+
+_SPACES = {" ": "a blank", "\n": "a line end", "\r": "a line end", "\t": "a tab"}
+
+
+def _difference(found: np.ndarray, truth: np.ndarray, unit: str) -> str | None:
     if found.ndim != 2 or truth.ndim != 2 or np.array_equal(found, truth):
         return None
     if len(found) != len(truth):

@@ -178,8 +178,21 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
             variance=lambda r, m: _of_first_item(_variance(r, _mean(r, own)), len(x)),
         ),
     )
+    if len(x) > 1:
+        yield (
+            "mean and variance are taken over all items of the batch",
+            made(
+                mean=lambda r, own: _over_items(_mean(r, own), len(x)),
+                variance=lambda r, m: _over_items(_variance(r, _over_items(_mean(r, own), len(x))), len(x)),
+            ),
+        )
     for label, step in _DIVISORS.items():
         yield label, made(divide=step)
+    for dtype, label in ((np.float16, "float16"), (ml_dtypes.bfloat16, "bfloat16")):
+        yield (
+            f"1 over the root is rounded to {label}",
+            made(divide=lambda v, eps, t=dtype: 1 / (1 / divisor(v, eps)).astype(t).astype(np.float64)),
+        )
     for label, tail in _ends(rows.shape[1]):
         yield f"the mean is not subtracted of {label}", made(centre=lambda r, m, t=tail: np.where(t, r, r - m))
         yield f"{label}, left out of the variance", made(variance=_over(~tail))
@@ -195,6 +208,11 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
 def _of_first_item(rows: np.ndarray, items: int) -> np.ndarray:
     first = rows[: len(rows) // items]
     return np.tile(first, (items, 1))
+
+
+def _over_items(rows: np.ndarray, items: int) -> np.ndarray:
+    """Return the mean over the items of what each row of an item has, for the rows of all."""
+    return np.tile(rows.reshape(items, -1, 1).mean(axis=0), (items, 1))
 
 
 def _over(kept: np.ndarray) -> Step:

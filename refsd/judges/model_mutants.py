@@ -13,7 +13,7 @@ import numpy as np
 
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
-from refsd.judges import wrong_language_model, wrong_qwen_image
+from refsd.judges import wrong_language_model, wrong_qwen_image, wrong_texts
 from refsd.judges import wrong_operations as operations
 from refsd.judges import wrong_videos as videos
 from refsd.models import clip, qwen_image, t5, vae_wan
@@ -298,9 +298,11 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the time runs backwards", Change(inputs=_change("timesteps", _backwards))),
     Mutant("the guidance is not embedded", Change(inputs=_change("guidance", np.zeros_like))),
     Mutant("the guidance is 1000 times too small", Change(inputs=_change("guidance", lambda g: g / 1000))),
+    Mutant("the guidance is 1000 times too large", Change(inputs=_change("guidance", lambda g: 1000 * g))),
     Mutant("the pooled text is missing", Change(inputs=_change("y", np.zeros_like))),
     Mutant("the text is missing", Change(inputs=_change("context", np.zeros_like))),
     Mutant("the mask is not read", Change(inputs=_drop("context_mask", "attention_mask"))),
+    *(Mutant(name, Change(inputs=change)) for name, change in wrong_texts.MASKS),
     Mutant("the reference is not read", Change(inputs=_drop("reference"))),
     Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
     *(
@@ -350,7 +352,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the pooled text is at the first token", _ends(lambda ids, eos: np.zeros(len(ids), int))),
     Mutant("the pooled text is one token early", _ends(lambda ids, eos: np.argmax(ids == eos, axis=1) - 1)),
     Mutant("the last layer is left out (of the pooled text)", _LAST_LEFT_OUT),
-    *(Mutant(name, Change(replaced=replaced)) for name, replaced in wrong_language_model.ROWS),
+    *(Mutant(name, Change(replaced=replaced)) for name, replaced in wrong_language_model.ROWS + wrong_texts.LAYERS),
     Mutant("M-RoPE turns by each token's number alone", Change(inputs=_drop("positions"))),
     Mutant("M-RoPE turns by the time alone", _positions(lambda p: np.repeat(p[..., :1], 3, axis=-1))),
     Mutant("M-RoPE's row and column are swapped", _positions(lambda p: p[..., [0, 2, 1]])),

@@ -34,6 +34,8 @@ _TEXTS: dict[str, Callable[[str], str]] = {
     "without blanks at its ends": str.strip,
     "with all white space as single blanks": lambda text: " ".join(text.split()),
     "with its line ends as blanks": lambda text: re.sub(r"[\r\n]+", " ", text),
+    "without its runs of white space": lambda text: re.sub(r"\s{2,}", "", text),
+    "without its white space": lambda text: re.sub(r"\s+", "", text),
     "without its line ends": lambda text: re.sub(r"[\r\n]+", "", text),
     "up to its first line end": lambda text: text.partition("\n")[0],
     "in composed characters (NFC)": lambda text: unicodedata.normalize("NFC", text),

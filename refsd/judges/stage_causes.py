@@ -40,10 +40,12 @@ def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
     if not scene.wrong:
         return []
     there = [name for name, answer in known.items() if scene.explained(answer)]
-    if there:
-        return there[:_MOST]
+    likely = [name for name in there if scene.consistent(known[name])]
+    if likely:
+        return likely[:_MOST]
+    # The others would have made an earlier output wrong, which is right.
     found = sorted(apart(_search, _SECONDS, scene, known))
-    return list(dict.fromkeys(phrase for *_, phrase in found))[:_MOST] or _sequence(scene)
+    return list(dict.fromkeys(phrase for *_, phrase in found))[:_MOST] or there[:_MOST] or _sequence(scene)
 
 
 def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
@@ -78,14 +80,18 @@ def _answer(scene: Scene, change: Change | None = None) -> Answer | None:
 
 def _settings(scene: Scene) -> Iterator[str]:
     for name, change in settings(scene.stage, scene.inputs.params):
-        if scene.explained(_answer(scene, change)):
+        if _explains(scene, _answer(scene, change)):
             yield name
 
 
 def _exchanged(scene: Scene) -> Iterator[str]:
     for name, change in exchanged(scene.inputs.tensors):
-        if scene.explained(_answer(scene, change)):
+        if _explains(scene, _answer(scene, change)):
             yield name
+
+
+def _explains(scene: Scene, answer: Answer | None) -> bool:
+    return answer is not None and scene.explained(answer) and scene.consistent(answer)
 
 
 def _error(scene: Scene, answer: Answer | None) -> np.ndarray | None:
@@ -219,5 +225,6 @@ def _sequence(scene: Scene) -> list[str]:
     output = scene.stage.outputs[name]
     if output.size is not None or len(output.axes) != 2:
         return []
-    phrase = sequence_difference(np.asarray(scene.found[name]), np.asarray(scene.truth[name]), output.axes[-1])
+    found, truth = np.asarray(scene.found[name]), np.asarray(scene.truth[name])
+    phrase = sequence_difference(found, truth, output.axes[-1], output.spelled)
     return [f"{name}: {phrase}"] if phrase else []

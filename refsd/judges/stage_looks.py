@@ -53,6 +53,20 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
                 yield f"{name} is {shown(float(factor))} times what it should be, and {shown(float(offset))}"
 
 
+def _whole_numbers(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """The truth's numbers cut or rounded to whole ones, whose fractions it has."""
+    if (
+        found.shape != truth.shape
+        or scene.stage.outputs[name].size is None
+        or np.array_equal(np.rint(truth), truth)
+    ):
+        return
+    for words, change in (("cut to", np.trunc), ("rounded to", np.rint), ("raised to", np.ceil)):
+        if np.array_equal(found, change(truth)):
+            yield f"{name}: {words} whole numbers"
+            return
+
+
 def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     """A weighted sum of inputs and other outputs; the truth is one too, with other weights."""
     if scene.stage.outputs[name].size is None or found.shape != truth.shape:
@@ -233,5 +247,5 @@ def _masked(scene: Scene, name: str, wrong: np.ndarray, truth: np.ndarray) -> st
     return ""
 
 
-WHOLE = (_linear, _of_inputs, _reordered, _more_slices, _reshaped)
+WHOLE = (_linear, _whole_numbers, _of_inputs, _reordered, _more_slices, _reshaped)
 PARTS = (_multiple_in_part,)

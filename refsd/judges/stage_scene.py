@@ -47,6 +47,11 @@ class Scene(NamedTuple):
             error = np.abs(np.asarray(found, np.float64) - answer)
         return bool(((error <= more) | (np.isnan(found) & np.isnan(answer))).all())
 
+    def consistent(self, answer: Answer) -> bool:
+        """Return True if the answer matches the outputs, too, that come before the first wrong one."""
+        before = [*self.truth][: [*self.truth].index(self.wrong)]
+        return all(name in answer and self.agrees(name, np.asarray(answer[name])) for name in before)
+
     def explained(self, answer: Answer | None) -> bool:
         """Return True if the answer matches the engine's first wrong output, and it or the truth the others."""
         if answer is None or self.wrong not in answer:

@@ -324,6 +324,14 @@ _KNOWN = (
     part("the first core for both", parts=_other(hada_t2=lambda p: p["hada_t1"])),
     part("factors added, not multiplied", adapter=_wrong(LoHa, _sum)),
     part("Kronecker factors swapped", adapter=_wrong(LoKr, _factors_swapped)),
+    part(
+        "alpha over a side of LoKr's factors, which are whole",
+        parts=_other(
+            alpha=lambda p: p["alpha"],
+            lokr_w1=lambda p: p["lokr_w1"] * p["alpha"] / len(p["lokr_w1"]),
+            lokr_w2=lambda p: p["lokr_w2"],
+        ),
+    ),
     part("w1 transposed", parts=_other(lokr_w1=lambda p: p["lokr_w1"].T)),
     part("DoRA left out", parts=_without(*_DECOMPOSED)),
     part(

@@ -103,6 +103,17 @@ CASES = (
         {f"{_NAME}.lokr_w1": _factor(4, 4), f"{_NAME}.lokr_w2": _factor(6, 9)},
         strength=0.5,
     ),
+    # Both factors are stored whole: alpha belongs to a rank that no factor has, and counts for nothing.
+    _case(
+        "lokr-full-alpha",
+        (24, 36),
+        {
+            f"{_NAME}.lokr_w1": _factor(4, 4),
+            f"{_NAME}.lokr_w2": _factor(6, 9),
+            f"{_NAME}.alpha": _alpha(3.0),
+        },
+        strength=0.75,
+    ),
     _case(
         "dora",
         (32, 32),

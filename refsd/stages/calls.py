@@ -139,6 +139,18 @@ def _begin_beside(by: int) -> Callable[[np.ndarray, int], float]:
     return begin
 
 
+def _trained_beside(by: int) -> Callable[[np.ndarray, int], float]:
+    """Begin `by` trained timesteps above the first call's."""
+
+    def begin(calls: np.ndarray, first: int) -> float:
+        t = SD_LEVELS.to_t(float(calls[first])) + by
+        if not 0 <= t <= len(SD_LEVELS.sigmas) - 1:
+            raise NoDifference
+        return float(SD_LEVELS.to_sigma(t))
+
+    return begin
+
+
 def _second_of(other: str):
     def calls(solver: str):
         if solver == "dpm++2m":
@@ -187,6 +199,8 @@ _KNOWN = (
     part("two calls in a step's arithmetic middle", calls=_middles),
     part("the picture noised to the level before", begin=_begin_beside(-1)),
     part("the picture noised to the level after", begin=_begin_beside(1)),
+    part("the picture noised to the trained timestep above", begin=_trained_beside(1)),
+    part("the picture noised to the trained timestep below", begin=_trained_beside(-1)),
     part("the picture noised to the highest level", begin=lambda calls, first: float(calls[0])),
     part("the first step of second order", lowered=lambda i, n: i == n - 1),
     part("the last step of second order", lowered=lambda i, n: i == 0),

@@ -95,6 +95,17 @@ def text_rule(params: Params) -> TextRule:
     return rules.get(params["engine"], rules["sdcpp"])
 
 
+def spelled(id: int) -> str | None:
+    """Spell an id of a single byte, with "</w>" if it ends a word; None for other ids."""
+    if not 0 <= id < 512:
+        return None
+    character = byte_characters()[id % 256]
+    # The characters behind the printable ones stand for the other bytes, rising.
+    others = [b for b in range(256) if chr(b) not in byte_characters()]
+    byte = character if ord(character) < 256 else chr(others[ord(character) - 256])
+    return byte + "</w>" * (id >= 256)
+
+
 def _run(rule: ClipRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     params = inputs.params
     family, engine = text_rule(params), params["engine"]
@@ -170,6 +181,15 @@ def _unweighted(prompt: str) -> Parts:
     return [part and (part[0], 1.0) for part in parse_attention(prompt)]
 
 
+def _only_first(engine: str) -> Callable[[str], Parts]:
+    def parse(prompt: str) -> Parts:
+        parts = list(PROMPT_CARDS[engine].parse(prompt))
+        first = next((i for i, part in enumerate(parts) if part and part[1] != 1), len(parts))
+        return [part and (part[0], part[1] if i <= first else 1.0) for i, part in enumerate(parts)]
+
+    return parse
+
+
 def _one_more(tokenizer: Tokenizer, parts: Parts) -> list[Chunk]:
     """Put 76 tokens into a chunk, the last in place of EOS."""
     pairs = [(i, p[1]) for p in parts if p for i in tokenizer.encode(p[0])]
@@ -208,6 +228,7 @@ _KNOWN = (
     part("brackets add up", parse=_in_place_of(_sums)),
     part("weights count half", parse=_in_place_of(_half)),
     part("weights parsed and dropped", parse=_in_place_of(_unweighted)),
+    part("only the first weighted part has its weight", parse=_only_first),
     *(
         part(f"chunks as {name}", chunk=lambda engine, cut=rule: lambda t, parts: cut(t, [p for p in parts if p]))
         for name, rule in (("ComfyUI's", by_parts), ("diffusers' one", cut_off))
@@ -257,7 +278,10 @@ STAGES = (
         "A prompt as CLIP reads it, by an engine's rule.",
         inputs={},
         params={"engine": REQUIRED, "prompt": REQUIRED, "family": "sd1", "encoder": "clip"},
-        outputs={"ids": Output(("chunk", "token")), "weights": Output(("chunk", "token"), magnitude, 8)},
+        outputs={
+            "ids": Output(("chunk", "token"), spelled=spelled),
+            "weights": Output(("chunk", "token"), magnitude, 8),
+        },
         rule=RULE,
         run=_run,
         known=_KNOWN,

@@ -162,6 +162,10 @@ STAGES = (
             *(part(f"the generator {name}", streams=_other_rng(name)) for name in ("cuda", "cpu", "cpu_scalar")),
             part("the steps draw the first noise again", later=lambda streams, p, seeds: _streams(p, seeds)),
             part(
+                "the steps draw from one generator for the batch",
+                later=lambda streams, p, seeds: _streams({**p, "one_stream": True}, seeds),
+            ),
+            part(
                 "the steps draw without a seed",
                 later=lambda streams, p, seeds: _streams(p, [0] * len(seeds)),
             ),

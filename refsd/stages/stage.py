@@ -44,11 +44,13 @@ class Output(NamedTuple):
     size:      inputs, truth -> size of the terms behind each element, to which the bound is proportional; None:
                engines must give exactly these numbers
     roundings: longest chain of roundings behind an element
+    spelled:   of ids: id -> the characters that it stands for, or None if that is not known
     """
 
     axes: tuple[str, ...]
     size: Callable[[StageInputs, np.ndarray], np.ndarray] | None = None
     roundings: int = 0
+    spelled: Callable[[int], str | None] | None = None
 
     @property
     def shape(self) -> str:
@@ -61,8 +63,10 @@ class Output(NamedTuple):
         """
         if self.size is None:
             return Bound(np.zeros(truth.shape), np.zeros(truth.shape))
-        limit = gamma(self.roundings, unit(numerics.compute_dtype)) * self.size(inputs, truth)
-        limit = limit + unit(numerics.storage_dtype) * np.abs(truth) + floor(numerics.storage_dtype)
+        # A known bug may answer with NaN or infinity, which have no bound.
+        with np.errstate(invalid="ignore"):
+            limit = gamma(self.roundings, unit(numerics.compute_dtype)) * self.size(inputs, truth)
+            limit = limit + unit(numerics.storage_dtype) * np.abs(truth) + floor(numerics.storage_dtype)
         limit = np.broadcast_to(limit, truth.shape)
         return Bound(limit, limit / np.sqrt(3))
 

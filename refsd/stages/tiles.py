@@ -102,8 +102,11 @@ def _weighed(ramp: Callable[[np.ndarray], np.ndarray], axes: tuple[bool, bool] =
     return lambda engine: tiled if engine == "sdcpp" else _not_asked
 
 
-def _mixed(rows: bool = True, columns: bool = True, clamped: bool = True) -> Callable:
-    """diffusers' tiles blended along some axes; not `clamped`, a small last tile has the ramp of a full one."""
+def _mixed(rows: bool = True, columns: bool = True, clamped: bool = True, finished: bool = True) -> Callable:
+    """diffusers' tiles blended along some axes; not `clamped`, a small last tile has the ramp of a full one.
+
+    finished: False to blend with neighbours as they were decoded, before they were blended themselves
+    """
 
     def tiled(run: Run, z: np.ndarray, p: Params) -> np.ndarray:
         size, out = p["size"][0], p["size"][0] * p["up"]
@@ -112,11 +115,12 @@ def _mixed(rows: bool = True, columns: bool = True, clamped: bool = True) -> Cal
             [run(z[:, :, i : i + size, j : j + size]).copy() for j in range(0, z.shape[3], step)]
             for i in range(0, z.shape[2], step)
         ]
+        others = tiles if finished else [[tile.copy() for tile in row] for row in tiles]
         for i, row in enumerate(tiles):
             for j, tile in enumerate(row):
                 for on, before, axis in ((rows and i > 0, (i - 1, j), 2), (columns and j > 0, (i, j - 1), 3)):
                     if on:
-                        _ramp_into(tiles[before[0]][before[1]], tile, blend, axis, clamped)
+                        _ramp_into(others[before[0]][before[1]], tile, blend, axis, clamped)
         kept = out - blend
         return np.concatenate(
             [np.concatenate([tile[:, :, :kept, :kept] for tile in row], axis=3) for row in tiles], axis=2
@@ -166,6 +170,7 @@ _KNOWN = (
     part("no ramps, the later tile wins", tiled=_weighed(smootherstep, (False, False))),
     part("mixed to the left alone", tiled=_mixed(rows=False)),
     part("mixed upwards alone", tiled=_mixed(columns=False)),
+    part("mixed with neighbours as they were decoded, not as they were mixed", tiled=_mixed(finished=False)),
     part("not mixed", tiled=_mixed(rows=False, columns=False)),
     part("a small last tile under a whole one's ramp", tiled=_mixed(clamped=False)),
     part("only the first channel tiled", tiled=_of_some(1)),

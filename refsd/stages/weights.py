@@ -160,6 +160,15 @@ def _blocks(change: Callable[[np.ndarray], np.ndarray]):
     return fits
 
 
+def _bytes_swapped(dtype):
+    def fits(y: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            swapped = y.astype(dtype).view(np.uint16).byteswap().view(dtype).astype(y.dtype)
+        return _fits(np.where(np.isnan(swapped), np.nan, swapped).astype(y.dtype), shape)
+
+    return fits
+
+
 _KNOWN = (
     part("a square's rows and columns swapped", fits=_transposed),
     part("column by column", fits=_column_major),
@@ -195,6 +204,10 @@ _KNOWN = (
     part("joined along the inputs", join=lambda how: _along_inputs),
     part("shift and scale not swapped", join=lambda how: _join("same") if how == "shift and scale" else _join(how)),
     part("halves swapped", join=lambda how: _join("shift and scale") if how == "same" else _join(how)),
+    *(
+        part(f"the two bytes of {dtype.__name__} in the other order", fits=_bytes_swapped(dtype))
+        for dtype in (np.float16, ml_dtypes.bfloat16)
+    ),
     part("added rows as float16's bytes", table=_as_bytes_of(np.float16)),
     part("added rows as bfloat16's bytes", table=_as_bytes_of(ml_dtypes.bfloat16)),
     part("added rows before the table", table=lambda table, rows: np.concatenate([rows, table])),

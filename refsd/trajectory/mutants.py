@@ -147,6 +147,27 @@ def _one_too_old(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | No
     return _past(form.rows, form, change) if _bare(case) in _MULTISTEP else None
 
 
+def _history_of_noise(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
+    """Extrapolate eps = (x - denoised) / sigma where denoised is extrapolated: DPM-Solver for DPM-Solver++.
+
+    With the same share c of an earlier output: x - (sigma - sigma_next) ((1 + c) eps - c eps_before).
+    """
+    if _bare(case) not in _MULTISTEP or form.draws or form.calls != len(sigmas) - 1:
+        return None
+    rows, n = form.rows.copy(), form.calls
+    for k in range(2, len(rows)):
+        weights, sigma, to = form.rows[k, n : n + k], sigmas[k - 1], sigmas[k]
+        if to == 0 or not weights.sum():
+            continue
+        share = -weights[: k - 1] / weights.sum()
+        rows[k, : n + k] = 0
+        rows[k, n + k - 1] = (sigma - to) * (1 + share.sum()) / sigma
+        rows[k, k - 1] = 1 - rows[k, n + k - 1]
+        rows[k, n : n + k - 1] = -(sigma - to) * share / sigmas[: k - 1]
+        rows[k, : k - 1] = -rows[k, n : n + k - 1]
+    return rows
+
+
 def _slope_taken_twice(case: Case, form: Forms, sigmas: np.ndarray) -> np.ndarray | None:
     """Once the history is full, read older slopes one step too new: newest, previous, previous again, ...
 
@@ -343,6 +364,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("history is one step too old", Change(_one_too_old)),
     Mutant("history is forgotten", Change(_forgotten)),
     Mutant("history has one slope twice", Change(_slope_taken_twice)),
+    Mutant("history is of the noise, not of denoised (DPM-Solver, not ++)", Change(_history_of_noise)),
     _on_its_own("discrete"),
     _on_its_own("trailing"),
     Mutant("h is a decimal logarithm", Change(_log10)),

@@ -105,7 +105,7 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
         "sgl-project/sglang#22059",
         _model(
             Bug(inputs=lambda v: {**v, "guidance": 1000 * v["guidance"]}),
-            "guidance",
+            "guidance|timestep_embedding",
             "guidance.*(1000|times|thousand)|1000",
             "flux-dev/flux/between",
             "flux-dev/flux/quiet",

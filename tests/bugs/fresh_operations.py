@@ -229,7 +229,7 @@ _TABLE: dict[str, tuple[str, Injection]] = {
         wrong_method(
             "rms_norm",
             "rms_norm",
-            r"(channel|column|number|element) 0|first (channel|column|number)|index 0",
+            r"(channel|column|number|element) 0|first (channel|column|number)|index 0|first 1 of",
             rms_norm=_row_beginnings,
         ),
     ),

@@ -1,0 +1,83 @@
+"""Read a tensor's memory as that of another layout: axes exchanged, rows at another stride, groups for items."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from refsd.golden.error_places import joined
+from refsd.golden.operation import Params
+
+# Parameters that divide axis 1, the channels, into so many groups.
+_GROUPS = ("groups", "num_groups")
+# The longest mask whose tokens are tried from every one on.
+_TOKENS = 64
+
+
+def reread(x: np.ndarray, one: int, other: int) -> np.ndarray:
+    """Read the flat data as a tensor with the two axes swapped."""
+    shape = [*x.shape]
+    shape[one], shape[other] = shape[other], shape[one]
+    return np.ascontiguousarray(x).reshape(shape).swapaxes(one, other)
+
+
+def restored(x: np.ndarray, one: int, other: int) -> np.ndarray:
+    """Store the tensor with the two axes swapped, and read it in the right shape."""
+    return np.ascontiguousarray(x.swapaxes(one, other)).reshape(x.shape)
+
+
+def strided(x: np.ndarray, stride: int) -> np.ndarray:
+    """Read rows of n numbers, which lie one behind the other, at a larger stride; zeros lie behind the last."""
+    *outer, L, n = x.shape
+    flat = np.pad(x.reshape(-1, L * n), ((0, 0), (0, L * (stride - n))))
+    return flat.reshape(-1, L, stride)[..., :n].reshape(*outer, L, n)
+
+
+def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iterator[tuple[str, Callable]]:
+    """Yield changes where the groups that a parameter makes of an axis change places with the items."""
+    for param, count in params.items():
+        if param not in _GROUPS or not isinstance(count, int) or count < 2 or x.ndim < 3 or x.shape[0] < 2:
+            continue
+        axis = 1
+        if x.shape[axis] % count == 0:
+            which = f"{name}: items and {param} (of axis {axes[axis] or axis})"
+            split = (x.shape[0], count, x.shape[1] // count, *x.shape[2:])
+            for words, read in (("exchanged in memory", reread), ("stored in the other order", restored)):
+                yield (
+                    f"{which} {words}",
+                    lambda x, s=split, r=read: r(x.reshape(s), 0, 1).reshape(x.shape),
+                )
+
+
+def of_tokens(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes of what belongs to tokens: positions counted, a mask whose streams are in the other order."""
+    if x.dtype.kind in "iu" and x.ndim > 1 and x.shape[-2] > 1:
+        yield (
+            f"{name} not read: positions are counted, 0, 1, 2, ...",
+            lambda x: np.broadcast_to(np.arange(x.shape[-2])[:, None], x.shape).astype(x.dtype),
+        )
+    square = x.ndim > 2 and 1 < x.shape[-1] == x.shape[-2] <= _TOKENS
+    if square and np.isneginf(x).any():
+        for by in range(1, x.shape[-1]):
+            yield (
+                f"{name}: of two streams in the other order, its first token is token {by}",
+                lambda x, by=by: np.roll(x, (by, by), (-2, -1)),
+            )
+
+
+def of_slices(inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yield inputs of one shape as slices of one tensor (a fused qkv), whose rows an engine reads as if dense.
+
+    Each slice begins where it should; its next row is sought behind it, where the next slice lies.
+    """
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, x in inputs.items():
+        if x.ndim >= 3 and x.dtype.kind == "f":
+            alike.setdefault(x.shape, []).append(name)
+    for shape, names in alike.items():
+        if len(names) < 2:
+            continue
+        axis = 2 if len(shape) > 3 else len(shape) - 1
+        memory = np.stack([inputs[name] for name in names], axis=axis).ravel()
+        row = int(np.prod(shape[axis:]))
+        dense = {name: memory[i * row :][: inputs[name].size].reshape(shape) for i, name in enumerate(names)}
+        yield f"{joined(names, 'and')}, slices of one tensor, are read as if dense", dense
