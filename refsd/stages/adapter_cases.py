@@ -110,7 +110,7 @@ CASES = (
         {
             f"{_NAME}.lokr_w1": _factor(4, 4),
             f"{_NAME}.lokr_w2": _factor(6, 9),
-            f"{_NAME}.alpha": _alpha(3.0),
+            f"{_NAME}.alpha": _alpha(2.5),
         },
         strength=0.75,
     ),
