@@ -105,6 +105,17 @@ CASES = [
         },
         "q8_0",
     ),
+    _case(
+        "full/qwen-image/13-tokens",
+        "qwen-image",
+        "qwen-image-block",
+        {
+            "x": Recipe((1, 16, 16, 8)),
+            "timesteps": Recipe((1,), exponent=-20, offset=0.5),
+            "context": Recipe((1, 13, 3584)),
+        },
+        "q8_0",
+    ),
     _case("full/t5xxl/256-tokens", "t5", "t5xxl", {"input_ids": _ids(256, 32128)}, "q8_0"),
     _case("full/chroma/256-tokens", "chroma", "chroma-narrow", _CHROMA),
     _case("full/chroma/masked", "chroma", "chroma-narrow", _CHROMA | _MASK),

@@ -1,7 +1,7 @@
 """Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states.
 
-txt2img draws from words alone: for Edit and Layered the text encoder must see the pictures, with a vision tower
-that refsd does not have.
+txt2img draws from words alone: for Edit and Layered the text encoder must see the pictures, which txt2img does not
+give it.
 """
 
 import math
@@ -66,6 +66,8 @@ GGUF = "qwen_image"  # the architecture that city96's converter names
 EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511", draws=False)
 LAYERED = EDIT_2511._replace(name="qwen-image-layered", title="Qwen-Image-Layered")
 
+# In full width, because some engines accept no other.
+_BLOCK = QWEN_IMAGE._replace(layers=1)
 _TINY = QWEN_IMAGE._replace(hidden=256, layers=2, mlp=1024, context_dim=128)
 FAMILIES = (
     Family(
@@ -77,6 +79,7 @@ FAMILIES = (
         sizes={"Qwen-Image": {"qwen-image": QWEN_IMAGE}},
         recipes={
             "qwen-image": alone("qwen-image", QWEN_IMAGE, _TINY, GGUF),
+            "qwen-image-block": alone("qwen-image", _BLOCK, _BLOCK, GGUF),
             "qwen-image-edit-2511": alone(
                 "qwen-image", QWEN_IMAGE._replace(zero_cond_t=()), _TINY._replace(zero_cond_t=()), GGUF
             ),

@@ -71,8 +71,8 @@ def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height:
             raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
         if not pipe.variant.edits:
             raise BadInput(
-                f"--ref-image: {pipe.variant.title}'s text encoder must see the picture, and refsd lacks its "
-                "vision tower; run the transformer with refsd forward"
+                f"--ref-image: {pipe.variant.title}'s text encoder must see the picture, which txt2img does "
+                "not show it; run the components with refsd forward"
             )
         if any(side % multiple for side in images.reference.shape[2:]):
             raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")

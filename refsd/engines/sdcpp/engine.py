@@ -21,6 +21,7 @@ from refsd.engines.ggml.devices import CPU, Device
 from refsd.engines.sdcpp import chroma as sdcpp_chroma
 from refsd.engines.sdcpp import families as sdcpp_families
 from refsd.engines.sdcpp import flux2 as sdcpp_flux2
+from refsd.engines.sdcpp import qwen_image as sdcpp_qwen_image
 from refsd.engines.sdcpp import sd1 as sdcpp_sd1
 from refsd.engines.sdcpp import text as sdcpp_text
 from refsd.engines.sdcpp import unets as sdcpp_unets
@@ -43,6 +44,7 @@ REACHES: dict[tuple[str, str], Reach] = {
     **sdcpp_families.REACHES,
     **sdcpp_chroma.REACHES,
     **sdcpp_flux2.REACHES,
+    **sdcpp_qwen_image.REACHES,
     **sdcpp_text.REACHES,
 }
 

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from refsd.networks.wan_vae import WanVAESize, wan_vae_shapes
+
 # The tap's signature of CLIP-L's graph (causal mask and ids), so that the graph can be skipped.
 CLIP_L_GRAPH = "f32:77x77x1x1,i32:77x1x1x1"
 
@@ -62,11 +64,33 @@ def mistral(folder: Path, hidden: int) -> Path:
     return _language_model(folder / "mistral.safetensors", hidden, 1, ())
 
 
-def _language_model(path: Path, hidden: int, layers: int, norms: tuple[str, ...]) -> Path:
+def qwen2_5_vl(folder: Path) -> Path:
+    """Write Qwen2.5-VL of zeros in the same way: 28 heads, 4 kv heads, biases, and the 7B's width."""
+    return _language_model(folder / "qwen2_5_vl.safetensors", 3584, 1, (), 3584, 512, bias=True)
+
+
+def qwen2_5_vl_graph(tokens: int) -> str:
+    """Return the tap's signature of Qwen2.5-VL's graph: each token has four positions."""
+    return f"f32:{tokens}x{tokens}x1x1,i32:{4 * tokens}x1x1x1,i32:{tokens}x1x1x1"
+
+
+def wan_vae(folder: Path) -> Path:
+    """Write Wan's autoencoder of zeros, at full size: sd-cli loads no other for Qwen-Image."""
+    return hollow(folder / "wan_vae.safetensors", wan_vae_shapes(WanVAESize()))
+
+
+def _language_model(
+    path: Path, hidden: int, layers: int, norms: tuple[str, ...], q: int = 4096, kv: int = 1024, bias: bool = False
+) -> Path:
+    """q, kv: channels of the queries, and of the keys and values"""
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (1, hidden), "norm.weight": (hidden,)}
-    heads = {"q_proj": (4096, hidden), "k_proj": (1024, hidden), "v_proj": (1024, hidden), "o_proj": (hidden, 4096)}
+    heads = {"q_proj": (q, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, q)}
     for i in range(layers):
         layer = f"layers.{i}."
+        if bias:
+            shapes |= {
+                f"{layer}self_attn.{name}.bias": (heads[name][0],) for name in ("q_proj", "k_proj", "v_proj")
+            }
         shapes |= {f"{layer}self_attn.{name}.weight": shape for name, shape in heads.items()}
         shapes |= {f"{layer}self_attn.{name}.weight": (128,) for name in norms}
         shapes |= {f"{layer}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
