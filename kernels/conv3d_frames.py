@@ -21,21 +21,24 @@ def conv3d_frames(x, weight, bias, stride, padding, dilation=1, groups=1, convol
     K, _, T, R, S = weight.shape
     stride, dilation = each(stride, 3), each(dilation, 3)
     F, P, Q = positions(x.shape[2:], padding, weight.shape[2:], stride, dilation)
-    y = np.empty((N, K, F, P, Q), x.dtype)
-    y[...] = bias[:, None, None, None]
+    frames = []
     for f in range(F):
         first, step = f * stride[0] - padding[0], dilation[0]
         # Taps before `t` see frames before the video, taps from `end` frames after it: zeros.
         t, end = max(0, -(first // step)), min(T, -((first - D) // step))
         if t >= end:
+            frames.append(np.broadcast_to(bias[:, None, None], (N, K, P, Q)).astype(x.dtype))
             continue
-        y[:, :, f] = convolve(
-            np.ascontiguousarray(x[:, :, first + t * step : first + end * step : step]).reshape(N, -1, H, W),
-            np.ascontiguousarray(weight[:, :, t:end]).reshape(K, -1, R, S),
-            bias,
-            stride[1:],
-            padding[2:],
-            dilation[1:],
-            groups,
+        seen = x[:, :, first + t * step : first + end * step : step]
+        frames.append(
+            convolve(
+                np.ascontiguousarray(seen).reshape(N, -1, H, W),
+                np.ascontiguousarray(weight[:, :, t:end]).reshape(K, -1, R, S),
+                bias,
+                stride[1:],
+                padding[2:],
+                dilation[1:],
+                groups,
+            )
         )
-    return y
+    return frames[0][:, :, None] if F == 1 else np.stack(frames, axis=2)

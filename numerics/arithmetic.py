@@ -5,6 +5,7 @@ kernel and rounds the result. If storage is narrower than compute, an operation 
 x * (1 + scale) + shift, is rounded after each of them.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ from refsd.kernels.linear import linear
 from refsd.kernels.products_f16 import products_f16
 from refsd.kernels.quant import BLOCK_TYPES, bf16, f16
 from refsd.kernels.rms_norm import rms_norm
+from refsd.kernels.rms_norm_channels import rms_norm_channels, rms_norm_channels_silu
 from refsd.kernels.scratch import scratch
 from refsd.kernels.sigmoid import sigmoid
 from refsd.kernels.softmax import softmax, softmax_sinks
@@ -251,6 +253,19 @@ class Arithmetic:
         if self._fuses:
             return self.rms_norm(x, weight, eps)
         return self.multiply(self.rms_norm(x, None, eps), weight)
+
+    def rms_norm_channels(self, x, weight, eps=1e-12):
+        """x [N, C, ...], weight [C] -> the same: each pixel's channels scaled to unit mean square"""
+        if self._fuses:
+            return rms_norm_channels(self._widen(x), weight, eps)
+        unit = np.moveaxis(self.l2_norm(np.moveaxis(x, 1, -1), eps), -1, 1)
+        return self.multiply(self.multiply(unit, math.sqrt(len(weight))), weight.reshape(-1, *[1] * (x.ndim - 2)))
+
+    def rms_norm_channels_silu(self, x, weight, eps=1e-12):
+        """rms_norm_channels, then SiLU"""
+        if self._fuses and not self.numerics.logistic:
+            return rms_norm_channels_silu(self._widen(x), weight, eps)
+        return self.silu(self.rms_norm_channels(x, weight, eps))
 
     def l2_norm(self, x, eps=1e-12):
         """x [..., D] -> [..., D]: x / max(|x|, eps), with |x| over the last axis"""

@@ -251,6 +251,24 @@ class Module:
         """RMSNorm as diffusers and transformers write it: round the normalised x, then multiply by the weight."""
         return self._tap(name, self.arithmetic.rms_norm_apart(x, self.weight(name), eps))
 
+    def rms_norm_channels(self, name: str, x, eps=1e-12):
+        """x [N, C, ...] -> the same, the channels of each pixel normalised; `name` is the full key of the weight
+
+        In one kernel; in three operations if taps record operations.
+        """
+        weight = self.weight(name).reshape(-1)
+        if self.taps is None or not self.taps.ops:
+            return self.arithmetic.rms_norm_channels(x, weight, eps)
+        unit = np.moveaxis(self.l2_norm(np.moveaxis(x, 1, -1), eps), -1, 1)
+        scaled = self.multiply(unit, math.sqrt(x.shape[1]))
+        return self.multiply(scaled, weight.reshape(-1, *[1] * (x.ndim - 2)))
+
+    def rms_norm_channels_silu(self, name: str, x, eps=1e-12):
+        """Compute silu(rms_norm_channels(x)) in one kernel; in more if taps record operations."""
+        if self.taps is not None and self.taps.ops:
+            return self.silu(self.rms_norm_channels(name, x, eps))
+        return self.arithmetic.rms_norm_channels_silu(x, self.weight(name).reshape(-1), eps)
+
     def embedding(self, name: str, ids):
         """ids [...] -> [..., D]; only the rows in use are expanded"""
         used, places = np.unique(ids, return_inverse=True)

@@ -332,7 +332,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("before the first frame stands the first again, not zeros", Change(videos.FirstFrameRepeated)),
     Mutant("latents are not normalised", _latents(lambda right: videos.left_as_it_is)),
     Mutant("mean and deviation of latents are exchanged", _latents(videos.with_exchanged_statistics)),
-    Mutant("RMS norms lack the factor sqrt(C)", _video(("rms_norm", videos.of_unit_length))),
+    Mutant("RMS norms of channels lack the factor sqrt(C)", Change(videos.NormsOfUnitLength)),
     Mutant("attention sees the pixels of all frames", _video(("attention", videos.over_all_frames))),
     Mutant("the first frame is doubled as the others", _video(("upsample", videos.doubles_the_first_frame))),
     Mutant("doubling frames sees the first frame", _video(("upsample", videos.sees_the_first_frame))),

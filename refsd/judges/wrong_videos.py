@@ -40,17 +40,22 @@ OneFrameKept = _changed_conv3d(lambda x, w, p: (x, _without(w, 0), p))
 FirstFrameRepeated = _changed_conv3d(_first_again)
 
 
+class NormsOfUnitLength(Arithmetic):
+    """RMS norms of channels without their factor sqrt(C)."""
+
+    def rms_norm_channels(self, x, weight, eps=1e-12):
+        return super().rms_norm_channels(x, weight / len(weight) ** 0.5, eps)
+
+    def rms_norm_channels_silu(self, x, weight, eps=1e-12):
+        return self.silu(self.rms_norm_channels(x, weight, eps))
+
+
 def left_as_it_is(m, x, latents_mean, latents_std):
     return x
 
 
 def with_exchanged_statistics(function):
     return lambda m, x, latents_mean, latents_std: function(m, x, latents_std, latents_mean)
-
-
-def of_unit_length(m, name, x):
-    """An RMS norm without its factor sqrt(C)."""
-    return m.multiply(RMS_NORM(m, name, x), x.shape[1] ** -0.5)
 
 
 def over_all_frames(m, x):
@@ -91,4 +96,4 @@ def every_other_frame(m, x):
     return h[:, :, ::2] if "time_conv" in m else h
 
 
-RMS_NORM, ATTENTION = vae_wan.rms_norm, vae_wan.attention
+ATTENTION = vae_wan.attention

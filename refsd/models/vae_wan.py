@@ -10,8 +10,6 @@ that change the number of frames treat the first frame apart: it never enters `t
 as the past of the second frame.
 """
 
-import math
-
 import numpy as np
 
 from refsd.module import Module, block
@@ -131,15 +129,15 @@ def middle(m: Module, h):
 @block
 def head(m: Module, h):
     """[N, C, F, H, W] -> [N, K, F, H, W]"""
-    return m.conv3d("2", m.silu(rms_norm(m, "0.gamma", h)), padding=CAUSAL)
+    return m.conv3d("2", m.rms_norm_channels_silu("0.gamma", h), padding=CAUSAL)
 
 
 @block
 def res_block(m: Module, x):
     """[N, C, F, H, W] -> [N, K, F, H, W]"""
-    h = m.silu(rms_norm(m, "residual.0.gamma", x))
+    h = m.rms_norm_channels_silu("residual.0.gamma", x)
     h = m.conv3d("residual.2", h, padding=CAUSAL)
-    h = m.silu(rms_norm(m, "residual.3.gamma", h))
+    h = m.rms_norm_channels_silu("residual.3.gamma", h)
     h = m.conv3d("residual.6", h, padding=CAUSAL)
     return m.add(h, m.conv3d("shortcut", x) if "shortcut" in m else x)
 
@@ -149,23 +147,10 @@ def attention(m: Module, x):
     """Self-attention over the pixels of each frame, with one head. [N, C, F, H, W] -> the same"""
     h = pictures(x)
     N, C, H, W = h.shape
-    qkv = m.conv2d("to_qkv", rms_norm(m, "norm.gamma", h))
+    qkv = m.conv2d("to_qkv", m.rms_norm_channels("norm.gamma", h))
     q, k, v = np.split(qkv.reshape(N, 3 * C, H * W).swapaxes(1, 2)[:, :, None], 3, axis=3)
     h = m.attention(q, k, v)[:, :, 0].swapaxes(1, 2).reshape(N, C, H, W)
     return m.add(x, video(m.conv2d("proj", h), len(x)))
-
-
-def rms_norm(m: Module, name: str, x):
-    """Scale the channels of each pixel to unit mean square, then by a weight.
-
-        y = sqrt(C) x / max(|x|, 1e-12) * gamma
-
-    x: [N, C, ..., H, W] -> the same
-    """
-    C = x.shape[1]
-    unit = np.moveaxis(m.l2_norm(np.moveaxis(x, 1, -1)), -1, 1)
-    gamma = m.weight(name).reshape(C, *[1] * (x.ndim - 2))
-    return m.multiply(m.multiply(unit, math.sqrt(C)), gamma)
 
 
 def pictures(x):
