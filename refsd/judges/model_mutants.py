@@ -247,13 +247,9 @@ def _flip_in_time(name: str, values: np.ndarray) -> np.ndarray | None:
     return values[:, :, ::-1] if values.ndim == 5 and values.shape[2] > 1 else None
 
 
-def _video(*replaced: tuple[str, Callable]) -> Change:
-    """Replace functions of the autoencoder of videos."""
-    return Change(replaced=tuple((vae_wan, name, wrong) for name, wrong in replaced))
-
-
-def _latents(wrong: Callable) -> Change:
-    return _video(*((name, wrong(getattr(vae_wan, name))) for name in ("to_denoiser", "to_vae")))
+def _video(wrong: Mapping[str, Callable]) -> Change:
+    """Replace functions of the autoencoder of videos, by name."""
+    return Change(replaced=tuple((vae_wan, name, function) for name, function in wrong.items()))
 
 
 _Q_K = (("q_proj", "k_proj"), ("to_q", "to_k"), ("Attention.q.", "Attention.k."), (".q.", ".k."))
@@ -330,14 +326,8 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("convolutions over frames see each frame alone", Change(videos.FramesApart)),
     Mutant("convolutions over frames see one earlier frame, not two", Change(videos.OneFrameKept)),
     Mutant("before the first frame stands the first again, not zeros", Change(videos.FirstFrameRepeated)),
-    Mutant("latents are not normalised", _latents(lambda right: videos.left_as_it_is)),
-    Mutant("mean and deviation of latents are exchanged", _latents(videos.with_exchanged_statistics)),
     Mutant("RMS norms of channels lack the factor sqrt(C)", Change(videos.NormsOfUnitLength)),
-    Mutant("attention sees the pixels of all frames", _video(("attention", videos.over_all_frames))),
-    Mutant("the first frame is doubled as the others", _video(("upsample", videos.doubles_the_first_frame))),
-    Mutant("doubling frames sees the first frame", _video(("upsample", videos.sees_the_first_frame))),
-    Mutant("doubled frames stand one after another", _video(("in_turn", videos.one_after_another))),
-    Mutant("halving frames leaves out every other", _video(("downsample", videos.every_other_frame))),
+    *(Mutant(name, _video(wrong)) for name, wrong in videos.REPLACED.items()),
     Mutant("T5's gate and value are swapped", Change(rename=_swap(("wi_0", "wi_1")))),
     Mutant("the MLP's gate and value are swapped", Change(rename=_swap(("gate_proj", "up_proj")))),
     Mutant("token ids are one too small", Change(inputs=_change("input_ids", lambda ids: np.maximum(ids - 1, 0)))),

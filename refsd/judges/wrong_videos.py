@@ -97,3 +97,17 @@ def every_other_frame(m, x):
 
 
 ATTENTION = vae_wan.attention
+
+# Bug -> function of the model -> its replacement.
+REPLACED = {
+    "latents are not normalised": {"to_denoiser": left_as_it_is, "to_vae": left_as_it_is},
+    "mean and deviation of latents are exchanged": {
+        "to_denoiser": with_exchanged_statistics(vae_wan.to_denoiser),
+        "to_vae": with_exchanged_statistics(vae_wan.to_vae),
+    },
+    "attention sees the pixels of all frames": {"attention": over_all_frames},
+    "the first frame is doubled as the others": {"upsample": doubles_the_first_frame},
+    "doubling frames sees the first frame": {"upsample": sees_the_first_frame},
+    "doubled frames stand one after another": {"in_turn": one_after_another},
+    "halving frames leaves out every other": {"downsample": every_other_frame},
+}
