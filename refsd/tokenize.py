@@ -19,7 +19,14 @@ from refsd.weights.tensor_files import check_name, write_arrays
 
 CLIP = "clip", "clip_g"
 # Text encoder -> default of --family.
-DEFAULT_FAMILY = {"clip": "sd1", "clip_g": "sdxl", "t5": "flux", "qwen3": "zimage", "mistral": "flux2-dev"}
+DEFAULT_FAMILY = {
+    "clip": "sd1",
+    "clip_g": "sdxl",
+    "t5": "flux",
+    "qwen3": "zimage",
+    "qwen2_5_vl": "qwen-image",
+    "mistral": "flux2-dev",
+}
 
 
 class Options(NamedTuple):

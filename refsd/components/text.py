@@ -2,12 +2,23 @@
 
 import math
 
-from refsd.components.component import IDS, MASK, POSITION, Argument, Component, Fit, at_most, divisor_of, exactly
+from refsd.components.component import (
+    IDS,
+    MASK,
+    POSITION,
+    Argument,
+    Component,
+    Fit,
+    at_most,
+    divisor_of,
+    exactly,
+    whole_heads,
+)
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
-from refsd.models.qwen_vl import KREA2_LAYERS, qwen2_5_vl, qwen3_vl
+from refsd.models.qwen_vl import KREA2_LAYERS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
@@ -30,6 +41,15 @@ def _clip_fits(m: Module) -> dict[str, Fit]:
 
 def _llm_fits(m: Module) -> dict[str, Fit]:
     return {"V": exactly(m.shape("model.embed_tokens.weight")[0])}
+
+
+def _qwen_vl_fits(m: Module) -> dict[str, Fit]:
+    root = "model.language_model" if "model.language_model" in m else "model"
+    attention = f"{root}.layers.0.self_attn"
+    for name in ("q", "k"):
+        norms = (f"{attention}.{name}_norm.weight",)
+        whole_heads(m, f"{attention}.{name}_proj.weight", 2 * sum(QWEN3_SECTIONS), norms)
+    return {"V": exactly(m.shape(f"{root}.embed_tokens.weight")[0])}
 
 
 def _mistral_fits(m: Module) -> dict[str, Fit]:
@@ -118,7 +138,7 @@ COMPONENTS = {
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {"layers": [], "final_norm": True},
-        _llm_fits,
+        _qwen_vl_fits,
     ),
     "qwen3_vl": Component(
         "qwen3_vl",
@@ -126,7 +146,7 @@ COMPONENTS = {
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {"layers": [], "final_norm": True},
-        _llm_fits,
+        _qwen_vl_fits,
         also={"context": "N L 12D"},
     ),
     "mistral": Component(

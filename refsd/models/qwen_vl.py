@@ -4,7 +4,7 @@ Qwen3's layers (language_model.py), with rotary angles of three positions a toke
 an image's patch. A word has one position for all three, so a prompt without images is encoded as by plain RoPE.
 
 Bai et al. 2025, "Qwen2.5-VL", section 2.1; Bai et al. 2025, "Qwen3-VL", section 2 (interleaved M-RoPE). Key names
-as in transformers 4.51, modeling_qwen2_5_vl.py: `model.layers`, later `model.language_model.layers`.
+as in the released models: Qwen2.5-VL's under `model.`, Qwen3-VL's under `model.language_model.`.
 """
 
 import numpy as np
@@ -63,7 +63,7 @@ def qwen3_vl(
 
     Krea 2 uses twelve hidden states, Qwen-Image 2.1 the last one without the final norm.
     """
-    m = m["model"]
+    m = m["model"]["language_model"]
     x = m.embedding("embed_tokens", input_ids)
     return encode(m, x, attention_mask, positions, final_norm, interleaved(sections), theta)
 

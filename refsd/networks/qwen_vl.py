@@ -64,10 +64,21 @@ def qwen2_5_vl_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> Qwen25S
     )
 
 
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
+_IN_MODEL = "model.language_model."
+_PREFIXES = ("model.", _IN_MODEL, "language_model.model.", "language_model.", "")
 
 
-def qwen_vl_keymap() -> Keymap:
+def qwen3_vl_shapes(size: Qwen3Size) -> Shapes:
+    """Return the shapes of all tensors: Qwen3's, under the released model's names."""
+    return {_IN_MODEL + name.removeprefix("model."): shape for name, shape in qwen3_shapes(size).items()}
+
+
+def qwen3_vl_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
+    """Infer the size from shapes under the released model's names."""
+    return qwen3_size({"model." + name.removeprefix(_IN_MODEL): shape for name, shape in shapes.items()})
+
+
+def qwen2_5_vl_keymap() -> Keymap:
     """Map names to and from transformers 4's and ComfyUI's (`model.layers`).
 
     Also reads transformers 5's (`model.language_model.layers`), those of older exports (`language_model.model.`),
@@ -76,9 +87,10 @@ def qwen_vl_keymap() -> Keymap:
     return Keymap(Row(f"model.{name}", (at + name,), SAME) for at in _PREFIXES for name in HEADLESS)
 
 
-def released_keymap() -> Keymap:
-    """Map names to and from those of transformers 5 and of the released Qwen3-VL."""
-    return Keymap(Row(f"model.{name}", (f"model.language_model.{name}",), SAME) for name in HEADLESS)
+def qwen3_vl_keymap(first: str = _IN_MODEL) -> Keymap:
+    """Map names to and from the released Qwen3-VL's; read all prefixes of Qwen2.5-VL's, and write `first`."""
+    prefixes = [first, *(at for at in _PREFIXES if at != first)]
+    return Keymap(Row(_IN_MODEL + name, (at + name,), SAME) for at in prefixes for name in HEADLESS)
 
 
 def qwen2_5_vl_gguf_keymap(layers: int = 28) -> Keymap:
@@ -89,10 +101,12 @@ def qwen2_5_vl_gguf_keymap(layers: int = 28) -> Keymap:
 
 def qwen3_vl_gguf_keymap(layers: int = 36) -> Keymap:
     """Map transformers' names to and from llama.cpp's GGUF of arch qwen3vl: the names of Qwen3's."""
-    return gguf_keymap(GGUF_ENDS, GGUF_LAYER, layers, "model.layers", "blk")
+    ends = [(_IN_MODEL + ours.removeprefix("model."), theirs) for ours, theirs in GGUF_ENDS]
+    return gguf_keymap(ends, GGUF_LAYER, layers, f"{_IN_MODEL}layers", "blk")
 
 
-_NAMES = fixed("transformers", qwen_vl_keymap)
+_NAMES_2_5 = fixed("transformers", qwen2_5_vl_keymap)
+_NAMES_3 = fixed("transformers", qwen3_vl_keymap)
 _NOT_TEXT = (*NOT_TEXT, "visual.*", "model.visual.*")
 _FIELDS = {
     name: values
@@ -128,13 +142,13 @@ QWEN2_5_VL = Network(
     qwen2_5_vl_size,
     qwen2_5_vl_shapes,
     places=(
-        Location(_NAMES, ("text_encoders.qwen25_7b.transformer.", *LLM_PREFIXES), _PLACES_2_5),
+        Location(_NAMES_2_5, ("text_encoders.qwen25_7b.transformer.", *LLM_PREFIXES), _PLACES_2_5),
         Location(_gguf(qwen2_5_vl_gguf_keymap, 28), ("",), tuple(f"blk.0.attn_{name}.bias" for name in "qkv")),
     ),
     folder=Folder(
         "text_encoder",
         TRANSFORMERS_FILE,
-        _NAMES,
+        _NAMES_2_5,
         lambda size: _config(size, "Qwen2_5_VLTextModel", "qwen2_5_vl_text", 1000000, [16, 24, 24]),
     ),
     computed={**_FIELDS, "rope_theta": (1e6,), "mrope_section": ([16, 24, 24],)},
@@ -148,17 +162,17 @@ QWEN3_VL = Network(
     "qwen3_vl",
     "Qwen3-VL",
     "text encoder",
-    qwen3_size,
-    qwen3_shapes,
+    qwen3_vl_size,
+    qwen3_vl_shapes,
     places=(
-        Location(_NAMES, LLM_PREFIXES, _PLACES_3),
-        Location(_NAMES, ("",), ("model.layers.", "layers."), ("qwen3_vl", "qwen3_vl_text")),
+        Location(_NAMES_3, LLM_PREFIXES, _PLACES_3),
+        Location(_NAMES_3, ("",), ("model.layers.", "layers."), ("qwen3_vl", "qwen3_vl_text")),
         Location(_gguf(qwen3_vl_gguf_keymap, 36), ("",), ("blk.0.attn_q_norm.",), ("qwen3vl",)),
     ),
     folder=Folder(
         "text_encoder",
         TRANSFORMERS_FILE,
-        _NAMES,
+        fixed("transformers", lambda: qwen3_vl_keymap("model.")),
         lambda size: _config(
             size, "Qwen3VLTextModel", "qwen3_vl_text", 5000000, [24, 20, 20], mrope_interleaved=True
         ),
@@ -173,15 +187,8 @@ QWEN3_VL = Network(
     unread=_NOT_TEXT,
     adapters=namings(ENCODER_LAYOUTS, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
     before=("mistral", "qwen3"),
-    # Under the released model's names, which are not Qwen3's.
     recipes={
-        "qwen3-vl-4b": alone(
-            "qwen3_vl",
-            QWEN3_VL_4B,
-            Qwen3Size(128, 3, 6, 2, mlp=256, vocab=1000),
-            "qwen3vl",
-            keymap=lambda size: released_keymap(),
-        )
+        "qwen3-vl-4b": alone("qwen3_vl", QWEN3_VL_4B, Qwen3Size(128, 3, 6, 2, mlp=256, vocab=1000), "qwen3vl")
     },
 )
 NETWORKS = (QWEN2_5_VL, QWEN3_VL)

@@ -124,7 +124,7 @@ def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         own = weights[i * room : (i + 1) * room]
         of_rows[i, np.flatnonzero(seen[i])[text.bos :][: len(own)]] = own
     found = {"ids": rows, "mask": rule.mask(seen, text), "weights": np.stack([rule.weigh(row) for row in of_rows])}
-    if text.drop:
+    if _text(p["variant"], p["encoder"], p["engine"]).drop:
         found["taken"] = (np.arange(rows.shape[1]) >= first_taken(seen, text)[:, None]).astype(np.int64)
     return found
 
@@ -209,6 +209,11 @@ _KNOWN = (
     part("an EOS", text=_other(eos=True)),
     part("padding with EOS", text=_other(pad=1)),
     part("padding with 2", text=_other(pad=2)),
+    part("padded to the length, or not", text=_other(fill=lambda fill: not fill)),
+    part("the template's beginning is taken too", text=_other(drop=0)),
+    part("one token less is dropped", text=_other(drop=lambda drop: drop and drop - 1)),
+    part("one token more is dropped", text=_other(drop=lambda drop: drop and drop + 1)),
+    part("as many tokens are dropped as for Qwen-Image-Edit", text=_other(drop=lambda drop: drop and 64)),
     param("one token more", length=lambda length: length and length + 1),
     part("weights parsed as the other engine's", parse=lambda engine: PROMPT_CARDS[_turned(engine)].parse),
     part("weights parsed and dropped", parse=lambda engine: _unweighted),
@@ -287,6 +292,9 @@ STAGES = (
             _case("zimage-sdcpp-weights", "zimage", "qwen3", "sdcpp", _WEIGHTS),
             _case("zimage-sdcpp-empty", "zimage", "qwen3", "sdcpp", ""),
             _case("zimage-lines", "zimage", "qwen3", "diffusers", "a cat.\n\nthe hat", 40, ends=True),
+            _case("qwen-image", "qwen-image", "qwen2_5_vl", "diffusers", _CAPITALS, None),
+            _case("qwen-image-long", "qwen-image", "qwen2_5_vl", "diffusers", _LONG, 300),
+            _case("qwen-image-sdcpp-weights", "qwen-image", "qwen2_5_vl", "sdcpp", _WEIGHTS, None),
             _case("zimage-foreign", "zimage", "qwen3", "diffusers", _FOREIGN, 60),
         ),
     ),

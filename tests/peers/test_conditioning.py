@@ -13,6 +13,8 @@ from diffusers import (
     Flux2KleinPipeline,
     Flux2Pipeline,
     FluxPipeline,
+    QwenImageEditPlusPipeline,
+    QwenImagePipeline,
     StableDiffusion3Pipeline,
     StableDiffusionXLPipeline,
     ZImagePipeline,
@@ -23,6 +25,9 @@ from test_models_mistral import peer_config as mistral_config
 from test_models_mistral import weights_of as mistral_weights
 from test_models_qwen3 import peer_config as qwen3_config
 from test_models_qwen3 import weights_of as qwen3_weights
+from test_models_qwen_vl import CONFIGS
+from test_models_qwen_vl import peer_config as qwen_vl_config
+from test_models_qwen_vl import weights_of as qwen_vl_weights
 from test_models_sdxl import peer_clip
 from test_models_t5 import peer_t5
 from test_models_t5 import weights_of as t5_weights
@@ -33,15 +38,18 @@ from transformers import (
     CLIPTokenizer,
     MistralForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen3ForCausalLM,
 )
 
 from refsd.families import FAMILIES, VARIANTS
 from refsd.families.family import Encoded, EncodedPrompt
+from refsd.families.text_encoders import QWEN_IMAGE, QWEN_IMAGE_EDIT
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
+from refsd.models.qwen_vl import qwen2_5_vl
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
 from refsd.networks.clip import CLIPSize
@@ -51,7 +59,7 @@ from refsd.networks.t5 import T5Size
 from refsd.numerics.tensor import stored
 from refsd.pipelines.conventions import DIFFUSERS
 from refsd.tokenizers.clip_bpe import byte_characters
-from refsd.tokenizers.text_rules import token_rows
+from refsd.tokenizers.text_rules import first_taken, token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 
@@ -245,6 +253,40 @@ def test_flux2_klein(qwen3_peer):
     hidden = stacked(qwen3(Module(qwen3_weights(model.model)), ids, seen), QWEN3_LAYERS)
     made = joined("flux2-klein", qwen3=(hidden, None, seen))
     agree(made.context[:, :70], context)
+
+
+@pytest.mark.parametrize("words", [50, 512])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("edit", [False, True])
+def test_qwen_image(tmp_path, edit, side, words):
+    """Prompts of different lengths in one batch; only Qwen-Image's own pipeline cuts them. Edit sees no picture."""
+    tokenizer = qwen2(*bytes_trained())
+    tokenizer.padding_side = side
+    tokenizer.save_pretrained(tmp_path)
+    run, size, sections, theta, _ = CONFIGS["2.5-grouped"]
+    size = size._replace(vocab=len(tokenizer))
+    with float64_throughout():
+        config = qwen_vl_config(run, size, sections, theta)
+        model = Qwen2_5_VLForConditionalGeneration(config).eval()
+        redraw(model, 11)
+        if edit:
+            pipe = QwenImageEditPlusPipeline(
+                None, None, model, tokenizer, lambda images, **given: tokenizer(**given), None
+            )
+            context, mask = pipe.encode_prompt(PROMPTS, None, "cpu", max_sequence_length=words)
+        else:
+            pipe = QwenImagePipeline(None, None, model, tokenizer, None)
+            context, mask = pipe.encode_prompt(PROMPTS, "cpu", max_sequence_length=words)
+    rule = QWEN_IMAGE_EDIT if edit else QWEN_IMAGE._replace(length=34 + words)
+    opened = open_tokenizer(tmp_path, "qwen2_5_vl")
+    ids, seen = token_rows(opened.encode, opened.ends, PROMPTS, rule, opened.source)
+    states = qwen2_5_vl(Module(qwen_vl_weights(model)), ids, seen, sections=sections, theta=theta)[-1]
+    taken = seen * (np.arange(ids.shape[1]) >= first_taken(seen, rule)[:, None])
+    made = joined("qwen-image", qwen2_5_vl=(states, None, taken))
+    own = np.ones(made.context.shape[:2]) if made.mask is None else made.mask
+    there = torch.ones(context.shape[:2]) if mask is None else mask
+    for n in range(len(PROMPTS)):
+        agree(made.context[n][own[n] != 0], context[n][there[n] != 0])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

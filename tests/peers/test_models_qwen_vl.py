@@ -23,15 +23,17 @@ from refsd.models.qwen_vl import (
     text_and_image_positions,
 )
 from refsd.module import Module, Taps
-from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
+from refsd.networks.qwen3 import Qwen3Size
 from refsd.networks.qwen_vl import (
     QWEN2_5_VL_7B,
     QWEN3_VL_4B,
     Qwen25Size,
     qwen2_5_vl_gguf_keymap,
+    qwen2_5_vl_keymap,
     qwen2_5_vl_shapes,
     qwen3_vl_gguf_keymap,
-    qwen_vl_keymap,
+    qwen3_vl_keymap,
+    qwen3_vl_shapes,
 )
 from refsd.numerics.tensor import stored
 
@@ -91,7 +93,8 @@ def peer_text_model(run, size, sections, theta):
 
 def weights_of(peer):
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    sources, unread = qwen_vl_keymap().sources(there)
+    is_3 = any("q_norm" in name for name in there)
+    sources, unread = (qwen3_vl_keymap() if is_3 else qwen2_5_vl_keymap()).sources(there)
     assert all("visual." in name or name == "lm_head.weight" for name in unread)
     return {name: source.read(there) for name, source in sources.items()}
 
@@ -102,7 +105,7 @@ def hold(m, hidden_states, want, blocks, layers):
         assert distance(got, there) <= 1e-12, i
     assert len(m.taps) == 3 * layers
     for at, got in m.taps.items():
-        assert distance(got, blocks[at.removeprefix("model.")]) <= 1e-12, at
+        assert distance(got, blocks[at.removeprefix("model.").removeprefix("language_model.")]) <= 1e-12, at
 
 
 @pytest.mark.parametrize("padded", PADDED)
@@ -192,16 +195,19 @@ def test_positions_of_words_and_images(run, left):
 
 
 @pytest.mark.parametrize(
-    ("run", "size", "shapes"),
-    [(qwen2_5_vl, QWEN2_5_VL_7B, qwen2_5_vl_shapes), (qwen3_vl, QWEN3_VL_4B, qwen3_shapes)],
+    ("run", "size", "shapes", "keymap"),
+    [
+        (qwen2_5_vl, QWEN2_5_VL_7B, qwen2_5_vl_shapes, qwen2_5_vl_keymap()),
+        (qwen3_vl, QWEN3_VL_4B, qwen3_vl_shapes, qwen3_vl_keymap()),
+    ],
     ids=["2.5", "3"],
 )
-def test_the_shapes_of_the_real_one(run, size, shapes):
+def test_the_shapes_of_the_real_one(run, size, shapes, keymap):
     """All names of the whole model are known: those of the language model are read, its vision tower's are not."""
     with torch.device("meta"):
         peer = PEERS[run][1](peer_config(run, size, (24, 20, 20), 5e6))
     there = {name: tuple(tensor.shape) for name, tensor in peer.state_dict().items()}
-    sources, unread = qwen_vl_keymap().sources(there)
+    sources, unread = keymap.sources(there)
     assert {name: source.shape(there) for name, source in sources.items()} == shapes(size)
     assert all(name.startswith(("model.visual.", "lm_head.")) for name in unread)
 
@@ -210,13 +216,14 @@ def test_the_shapes_of_the_real_one(run, size, shapes):
     ("arch", "keymap", "shapes"),
     [
         (gguf.MODEL_ARCH.QWEN2VL, qwen2_5_vl_gguf_keymap(), qwen2_5_vl_shapes(QWEN2_5_VL_7B)),
-        (gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_gguf_keymap(), qwen3_shapes(QWEN3_VL_4B)),
+        (gguf.MODEL_ARCH.QWEN3VL, qwen3_vl_gguf_keymap(), qwen3_vl_shapes(QWEN3_VL_4B)),
     ],
     ids=["2.5", "3"],
 )
 def test_names_in_a_gguf(arch, keymap, shapes):
     names = gguf.get_tensor_name_map(arch, 36)
-    there = {names.get_name(ours, try_suffixes=(".weight", ".bias")): ours for ours in shapes}
+    known = {ours: ours.replace("language_model.", "") for ours in shapes}
+    there = {names.get_name(name, try_suffixes=(".weight", ".bias")): ours for ours, name in known.items()}
     sources, unread = keymap.sources(there)
     assert not unread
     assert {source.names[0]: ours for ours, source in sources.items()} == there

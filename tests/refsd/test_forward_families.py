@@ -23,6 +23,7 @@ from refsd.models import (
     mmdit,
     qwen3,
     qwen_image,
+    qwen_vl,
     redux,
     t5,
     taesd,
@@ -78,6 +79,8 @@ PAGES = {
     "clip_g": lambda m, **given: clip.clip_text_with_projection(m, **given, clip_skip=1, final_norm=True),
     "t5": t5.t5_encoder,
     "qwen3": lambda m, **given: _last_two(qwen3.qwen3(m, **given)),
+    "qwen2_5_vl": lambda m, **given: _last_two(qwen_vl.qwen2_5_vl(m, **given)),
+    "qwen3_vl": lambda m, **given: _last_two(qwen_vl.qwen3_vl(m, **given)),
     "mistral": lambda m, **given: _last_two(mistral.mistral(m, **given)),
     "esrgan": esrgan.rrdbnet,
     "clip-vision": vision.clip_vision,
@@ -126,6 +129,8 @@ def inputs_for(name, m):
             given[argument][:, -2] = EOS
         elif wanted.kind is MASK:
             given[argument] = (np.arange(shape[1]) < np.array([[shape[1]], [shape[1] - 2]])).astype(np.int64)
+        elif argument == "positions":
+            given[argument] = rng.integers(0, 40, shape).astype(np.float64)
         elif wanted.kind is POSITION:
             given[argument] = np.array([0.8, 0.3]) * (1000 if name in THOUSANDS else 1)
         else:

@@ -19,13 +19,15 @@ from refsd.models.qwen_vl import (
     text_and_image_positions,
 )
 from refsd.module import Module, Taps
-from refsd.networks.qwen_vl import QWEN3_VL_4B, qwen2_5_vl_gguf_keymap, qwen_vl_keymap
+from refsd.networks.qwen_vl import QWEN3_VL_4B, qwen2_5_vl_gguf_keymap, qwen2_5_vl_keymap, qwen3_vl_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
 
 RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "qwen_vl.npz")
 MODELS = {"qwen2_5_vl": (qwen2_5_vl, tiny.SECTIONS), "qwen3_vl": (qwen3_vl, tiny.SECTIONS_3)}
+ROOTS = {"qwen2_5_vl": "model.", "qwen3_vl": "model.language_model."}
+KEYMAPS = {"qwen2_5_vl": qwen2_5_vl_keymap(), "qwen3_vl": qwen3_vl_keymap()}
 POSITIONS = {"padded": None, "images": tiny.POSITIONS}
 LAYERS = tiny.QWEN2_5_VL.layers
 
@@ -63,12 +65,12 @@ def test_every_profile_is_near_the_truth(model, profile):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_last_state_without_the_final_norm_is_the_last_layer(model):
-    taps = Taps("model.layers.?")
+    taps = Taps("*.layers.?")
     normed, raw = run(model), run(model, final_norm=False, taps=taps)
-    np.testing.assert_array_equal(raw[-1], taps[f"model.layers.{LAYERS - 1}"])
+    np.testing.assert_array_equal(raw[-1], taps[f"{ROOTS[model]}layers.{LAYERS - 1}"])
     for one, other in zip(normed[:-1], raw[:-1], strict=True):
         np.testing.assert_array_equal(one, other)
-    norm = tiny.weights(model)["model.norm.weight"].values().astype(np.float64)
+    norm = tiny.weights(model)[ROOTS[model] + "norm.weight"].values().astype(np.float64)
     want = raw[-1] / np.sqrt((raw[-1] ** 2).mean(axis=-1, keepdims=True) + 1e-6) * norm
     np.testing.assert_allclose(normed[-1], want, rtol=1e-12)
 
@@ -143,9 +145,9 @@ PREFIXES = ("model.", "model.language_model.", "language_model.model.", "languag
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_prefix_is_read(model, prefix):
-    names = [prefix + name.removeprefix("model.") for name in tiny.SHAPES[model]]
+    names = [prefix + name.removeprefix(ROOTS[model]) for name in tiny.SHAPES[model]]
     pictures = ["visual.blocks.0.attn.qkv.weight", "model.visual.merger.ln_q.weight", "lm_head.weight"]
-    sources, unread = qwen_vl_keymap().sources([*names, *pictures])
+    sources, unread = KEYMAPS[model].sources([*names, *pictures])
     assert set(sources) == set(tiny.SHAPES[model]) and unread == pictures
     assert [source.names for source in sources.values()] == [(name,) for name in names]
 

@@ -16,7 +16,7 @@ from refsd.networks.mistral import MistralSize, mistral_shapes
 from refsd.networks.mmdit import MMDiTSize, mmdit_shapes
 from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
 from refsd.networks.qwen_image import QWEN_IMAGE_LAYERED, QwenImageSize, qwen_image_shapes
-from refsd.networks.qwen_vl import Qwen25Size, qwen2_5_vl_shapes
+from refsd.networks.qwen_vl import Qwen25Size, qwen2_5_vl_shapes, qwen3_vl_shapes
 from refsd.networks.t5 import T5Size, t5_shapes
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.networks.zimage import ZImageSize, zimage_shapes
@@ -56,7 +56,7 @@ SHAPES = {
     "t5": t5_shapes,
     "qwen3": qwen3_shapes,
     "qwen2_5_vl": qwen2_5_vl_shapes,
-    "qwen3_vl": qwen3_shapes,
+    "qwen3_vl": qwen3_vl_shapes,
     "mistral": mistral_shapes,
 }
 TABLES = ("n_embedding", "embed_tokens", "shared", "relative_attention_bias")

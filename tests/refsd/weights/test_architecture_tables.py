@@ -20,10 +20,13 @@ from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.qwen_image import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
 from refsd.networks.qwen_vl import (
     QWEN2_5_VL_7B,
+    QWEN3_VL_4B,
     QWEN3_VL_8B,
     Qwen25Size,
     qwen2_5_vl_shapes,
     qwen2_5_vl_size,
+    qwen3_vl_shapes,
+    qwen3_vl_size,
 )
 from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
 from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
@@ -96,6 +99,7 @@ TABLES = {
     "qwen2_5_vl": Table(
         qwen2_5_vl_shapes, qwen2_5_vl_size, QWEN2_5_VL_7B, sizes(Qwen25Size, layers=few, head_dim=st.just(128))
     ),
+    "qwen3_vl": Table(qwen3_vl_shapes, qwen3_vl_size, QWEN3_VL_4B, sizes(Qwen3Size, layers=few)),
     "esrgan": Table(
         esrgan_shapes,
         esrgan_size,
@@ -248,7 +252,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
-        (qwen3_shapes, QWEN3_VL_8B, 7_568_405_504),
+        (qwen3_vl_shapes, QWEN3_VL_8B, 7_568_405_504),
     ],
 )
 def test_parameters(shapes, size, parameters):

@@ -142,12 +142,12 @@ FILES = {
     ),
     "Qwen3-VL of transformers 5": (
         "parts",
-        [("", "qwen3-vl", "transformers 5")],
+        [("", "qwen3-vl", "original")],
         {"model.visual.pos_embed.weight": ONE, "model.visual.deepstack_merger_list.0.norm.weight": ONE},
     ),
     "Qwen3-VL as Qwen2.5-VL was": (
         "parts",
-        [("", "qwen3-vl", "transformers")],
+        [("", "qwen3-vl", "transformers 4")],
         {"visual.pos_embed.weight": ONE, "visual.deepstack_merger_list.0.norm.weight": ONE},
     ),
     "clip_l": (
@@ -213,7 +213,7 @@ def test_it_opens_and_is_what_it_is(tmp_path, file):
     [
         ("qwen2.5-vl", "qwen2vl", "qwen2_5_vl"),
         ("qwen3-vl", "qwen3vl", "qwen3_vl"),
-        ("qwen3-vl", "qwen3", "qwen3"),
+        ("qwen3", "qwen3", "qwen3"),
     ],
 )
 def test_a_gguf_of_a_language_model_is_what_its_architecture_says(tmp_path, family, architecture, component):
