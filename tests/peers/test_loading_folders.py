@@ -17,6 +17,8 @@ from test_models_mistral import peer_mistral
 from test_models_mmdit import MMDiTSize as PeerSize
 from test_models_mmdit import peer_mmdit
 from test_models_qwen3 import peer_config
+from test_models_qwen_image import answer as qwen_image_answer
+from test_models_qwen_image import peer_qwen_image
 from test_models_sdxl import CONFIGS, peer_unet
 from test_models_sdxl import peer_clip as peer_openclip
 from test_models_t5 import peer_t5
@@ -91,6 +93,14 @@ def _zimage():
     x, context = draw((2, 16, 6, 10), 1), draw((2, 7, 40), 2)
     inputs = {"x": x, "timesteps": T, "context": context}
     return peer, lambda: zimage_answer(peer, x, T, list(context)), "zimage", inputs
+
+
+def _qwen_image(zero_cond_t):
+    """Edit 2511 is told from Edit 2509 by config.json alone."""
+    peer = peer_qwen_image(1, (16, 56, 56), zero_cond_t=zero_cond_t)
+    x, context, reference = draw((2, 16, 6, 10), 1), draw((2, 7, 40), 2), draw((2, 16, 4, 2), 3)
+    inputs = {"x": x, "timesteps": T, "context": context, "reference": reference}
+    return peer, lambda: qwen_image_answer(peer, x, T, context, None, [reference]), "qwen-image", inputs
 
 
 def _flux2():
@@ -220,6 +230,8 @@ FAMILIES = {
     "flux": _flux,
     "chroma": _chroma,
     "zimage": _zimage,
+    "qwen-image": lambda: _qwen_image(False),
+    "qwen-image-edit-2511": lambda: _qwen_image(True),
     "flux2": _flux2,
     "tae": _tae,
     "t5": lambda: _t5(False),
