@@ -45,7 +45,12 @@ def living(engine, name):
         *("sdxl/unet/between", "sd35-large/mmdit/last-step", "flux-dev/flux/reference", "flux-dev/flux/between"),
         *("chroma/chroma/masked", "zimage/zimage/masked", "clip-l/clip/ended", "t5xxl/t5/padded"),
         *("sd15/vae-decoder/wide", "sd15/vae-encoder/tall", "controlnet/controlnet/between"),
-        *("flux2-dev/flux2/reference", "qwen3-4b/qwen3/padded", "mistral-small/mistral/padded"),
+        *(
+            "flux2-dev/flux2/reference",
+            "qwen-image-edit-2511/qwen-image/edit",
+            "qwen3-4b/qwen3/padded",
+            "mistral-small/mistral/padded",
+        ),
     ],
 )
 @pytest.mark.parametrize("variant", ["torch", "torch-bf16"])
