@@ -79,7 +79,8 @@ def test_a_picture_conforms(tmp_path):
         (("--clip-skip", "2"), "CLIP's last layer skipped (clip_skip 2)"),
     ],
 )
-def test_a_wrong_setting_of_the_server_is_named(tmp_path, flags, cause):
+def test_a_wrong_setting_of_the_server_is_named(tmp_path, flags, cause, monkeypatch):
+    monkeypatch.setattr("refsd.judges.picture._SEARCH", 3600.0)  # seconds: other tests may run beside it
     with serving(tmp_path, *flags) as address:
         result = judged(address)
     assert (result.status, result.causes) == (verdict.FAIL, (cause,)), result.reason
