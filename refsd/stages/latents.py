@@ -164,6 +164,13 @@ class _ShiftSubtracted(LatentScale):
         return x / self.factor - self.shift
 
 
+class _ShiftOffFirst(LatentScale):
+    """The encoder's (z - shift), divided by the factor, where the decoder takes z / factor + shift."""
+
+    def to_vae(self, x):
+        return (x - self.shift) / self.factor
+
+
 class _EachChannel(LatentScale):
     """Only the first channel is scaled."""
 
@@ -253,6 +260,7 @@ _KNOWN = (
     part("the same way to the decoder", scale=_changed(lambda s: _BothWaysThere(*s))),
     part("the same way from the encoder", scale=_changed(lambda s: _BothWaysBack(*s))),
     part("shift subtracted for the decoder", scale=_changed(lambda s: _ShiftSubtracted(*s))),
+    part("the shift taken off before the division, for the decoder", scale=_changed(lambda s: _ShiftOffFirst(*s))),
     part("only the first channel scaled", scale=_changed(lambda s: _EachChannel(*s))),
     *(
         part(f"scale and shift of {family}", scale=_changed(lambda s, other=other: other))

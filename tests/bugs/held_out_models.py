@@ -243,7 +243,7 @@ _TABLE: dict[str, Injection] = {
     "u-mod-04": _model(
         Bug(patched=_patch(esrgan, "pixel_unshuffle", pixel_unshuffle)),
         "pixel_unshuffle",
-        "order|last|first",
+        "order|last|first|place before channel",
         "esrgan*",
         "lone/esrgan-x2/*",
     ),
