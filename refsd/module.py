@@ -259,7 +259,8 @@ class Module:
         weight = self.weight(name).reshape(-1)
         if self.taps is None or not self.taps.ops:
             return self.arithmetic.rms_norm_channels(x, weight, eps)
-        unit = np.moveaxis(self.l2_norm(np.moveaxis(x, 1, -1), eps), -1, 1)
+        rows = self.l2_norm(x.transpose(0, *range(2, x.ndim), 1), eps)
+        unit = rows.transpose(0, x.ndim - 1, *range(1, x.ndim - 1))
         scaled = self.multiply(unit, math.sqrt(x.shape[1]))
         return self.multiply(scaled, weight.reshape(-1, *[1] * (x.ndim - 2)))
 
