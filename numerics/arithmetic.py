@@ -202,7 +202,7 @@ class Arithmetic:
         """Transform a weight for the algorithm `choice`, to be cached."""
         return prepare(self.expand(weight), choice)
 
-    def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
+    def conv3d(self, x, weight, bias, stride: int | tuple[int, ...] = 1, padding=(0,) * 6, dilation=1, groups=1):
         """x [N, C, D, H, W], weight [K, C/groups, T, R, S], bias [K] -> [N, K, F, P, Q]
 
         padding: (front, back, top, bottom, left, right); stride, dilation: a number, or (frames, down, across)

@@ -196,14 +196,13 @@ class Module:
         y = self.arithmetic.conv2d(x, weight, bias, stride, sides)
         return self._tap(name, self.adapters.conv2d(self.prefix + name, x, y, weight, bias, stride, sides))
 
-    def conv3d(self, name: str, x, stride=1, padding: Sequence[int] = (0,) * 6):
+    def conv3d(self, name: str, x, stride: int | tuple[int, ...] = 1, padding: Sequence[int] = (0,) * 6):
         """x [N, C, D, H, W], padding (front, back, top, bottom, left, right) -> [N, K, F, P, Q]
 
         stride: a number, or (frames, down, across). Adapters of these layers are not supported.
         """
-        front, back, *sides = padding
-        if any(sides):
-            x, sides = self.circular.wrap(x, tuple(sides))
+        front, back, top, bottom, left, right = padding
+        x, sides = self.circular.wrap(x, (top, bottom, left, right))
         weight, bias = self.weight(f"{name}.weight"), self._bias_or_zeros(name)
         return self._tap(name, self.arithmetic.conv3d(x, weight, bias, stride, (front, back, *sides)))
 
