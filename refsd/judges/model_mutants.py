@@ -89,10 +89,10 @@ def _ends(change: Callable[[np.ndarray, int], np.ndarray]) -> Change:
     return Change(replaced=((clip, "end_of_prompt", change),))
 
 
-def _skips_the_last(m, x, num_heads, activation):
+def _skips_the_last(m, x, *more):
     stem, _, index = m.prefix.rstrip(".").rpartition(".")
     last = f"{stem}.{int(index) + 1}.layer_norm1.weight" not in m.weights
-    return x if last else _LAYER(m, x, num_heads, activation)
+    return x if last else _LAYER(m, x, *more)
 
 
 def _twice(*arguments, **named):
