@@ -20,6 +20,7 @@ from refsd.numerics.profiles import FLOAT64
 PROGRAM = os.environ.get("REFSD_SD_CLI_VULKAN", "")
 pytestmark = [
     pytest.mark.peer,
+    pytest.mark.slow,  # and outside CI, which builds no such program
     pytest.mark.skipif(not PROGRAM, reason="REFSD_SD_CLI_VULKAN: no sd-cli with Vulkan"),
 ]
 CASE = CASES["tae/taef1/decoder"]
