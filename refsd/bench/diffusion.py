@@ -20,6 +20,7 @@ from refsd.numerics.profiles import FLOAT32
 PIXELS = {"chroma-radiance": 1, "flux2": 16}
 # component -> text tokens of sd-cli's prompt
 TOKENS = {"unet": 77, "mmdit": 154, "zimage": 32}
+LAYERS = 2  # pictures of a model that draws several at once
 # component -> timestep; 0.5 for the others
 TIMES = {"unet": 500.0, "mmdit": 500.0}
 
@@ -32,7 +33,7 @@ def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:
     pixels = PIXELS.get(component, 8)
     if side % pixels:
         raise BadInput(f"--side {side}: expected a multiple of {pixels}")
-    sizes = {"N": 1, "H": side // pixels, "W": side // pixels, "J": tokens}
+    sizes = {"N": 1, "H": side // pixels, "W": side // pixels, "J": tokens, "T": LAYERS}
     sizes |= {letter: fit.n for letter, fit in fits.items() if letter not in sizes}
     given = {}
     for name, argument in arguments.items():

@@ -14,6 +14,7 @@ from refsd.families.text_encoders import QWEN_IMAGE as RULE
 from refsd.families.text_encoders import QWEN_IMAGE_SDCPP
 from refsd.networks.dimensions import Shape
 from refsd.networks.qwen_image import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
+from refsd.networks.qwen_vl import QWEN2_5_VL_7B
 from refsd.networks.recipe import alone
 from refsd.samplers.guidance import guide, rescale_tokens
 from refsd.samplers.schedules.flow import qwen_image_mu
@@ -76,7 +77,7 @@ FAMILIES = (
         "qwen-image",
         identify,
         (QWEN, EDIT_2511),
-        sizes={"Qwen-Image": {"qwen-image": QWEN_IMAGE}},
+        sizes={"Qwen-Image": {"qwen-image": QWEN_IMAGE, "qwen2_5_vl": QWEN2_5_VL_7B}},
         recipes={
             "qwen-image": alone("qwen-image", QWEN_IMAGE, _TINY, GGUF),
             "qwen-image-block": alone("qwen-image", _BLOCK, _BLOCK, GGUF),

@@ -99,7 +99,7 @@ def _size(random: Random, name: str, before: int, fit: Fit | None) -> int:
         unit = fit.n if fit is not None else 1
         side = min(_LONGEST_SIDE, unit * random.choice(_SIDES))
         odd = side + random.randrange(unit)
-        return odd if fit is not None and fit.holds(odd) else side
+        return next(n for n in (odd, side, before) if fit is None or fit.holds(n))
     tokens = random.choice(_TOKENS) if random.random() < 0.6 else random.randint(1, 100)
     return tokens if name in "JL" and (fit is None or fit.holds(tokens)) else before
 

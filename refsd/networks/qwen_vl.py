@@ -185,7 +185,6 @@ QWEN3_VL = Network(
     },
     nested=("text_config", "rope_scaling", "rope_parameters"),
     unread=_NOT_TEXT,
-    adapters=namings(ENCODER_LAYOUTS, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
     before=("mistral", "qwen3"),
     recipes={
         "qwen3-vl-4b": alone("qwen3_vl", QWEN3_VL_4B, Qwen3Size(128, 3, 6, 2, mlp=256, vocab=1000), "qwen3vl")

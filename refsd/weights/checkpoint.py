@@ -18,7 +18,10 @@ from refsd.weights.problems import Problems, check_order, problems, raise_proble
 from refsd.weights.size_vote import believed_shapes, voted_size
 from refsd.weights.stored import Weights, shown
 
-FOLDERS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet")
+FOLDERS = (
+    *("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet"),
+    *("image_encoder", "image_embedder"),
+)
 
 
 def _files() -> tuple[str, ...]:

@@ -133,6 +133,10 @@ def find_components(
         left = [name for name in shapes if name not in taken]
         if not place.prefix:
             left = [name for name in left if not name.startswith(prefixes)]
+            if NETWORKS[place.component].kind == "image encoder" and any(
+                name.startswith(_TEXT_TOWERS) for name in left
+            ):
+                continue  # a whole CLIP is read for its text encoder
         if _witnessed(place, left) and not _outnumbered(place, left, shapes):
             inside = [name for name in left if name.startswith(place.prefix)]
             here = FoundComponent(place, {name[len(place.prefix) :]: name for name in inside})

@@ -101,4 +101,4 @@ def test_another_shape_and_nothing():
 
 
 def test_the_axis_of_channels():
-    assert [channel_axis(np.zeros((1,) * rank)) for rank in (1, 2, 3, 4, 5)] == [-1, -1, -1, 1, -1]
+    assert [channel_axis(np.zeros((1,) * rank)) for rank in (1, 2, 3, 4, 5)] == [-1, -1, -1, 1, 1]

@@ -52,7 +52,7 @@ def test_nothing_is_claimed_of_a_healthy_file(family, kind, tmp_path):
     try:
         recipes.make(ModelRecipe(family, "f16" if folder else kind, True), path, "diffusers" if folder else "ldm")
     except BadInput as error:
-        assert "no folder for it" in str(error)
+        assert "no folder for it" in str(error) or (kind == "q8_0" and "GGUF at most 4" in str(error))
         return
     assert examine(survey(path), whole=True).findings == []
 

@@ -29,6 +29,7 @@ BROKEN = (
     "mistral-small/mistral/padded",
     "qwen3-4b/qwen3/padded",
     "qwen2.5-vl-7b/qwen2_5_vl/image",
+    "qwen3-vl-4b/qwen3_vl/layers",
     "t5xxl/t5/padded",
     "taesd/tae-decoder/outliers",
     "sd35-large/mmdit/last-step",

@@ -210,10 +210,10 @@ def test_the_sampler_of_a_class(folder):
 
 
 def test_timesteps_of_a_flow_are_not_read(folder):
-    scheduler_config(folder(use_karras_sigmas=False, shift_terminal=None)).check_flow()
+    scheduler_config(folder(use_karras_sigmas=False, shift_terminal=None)).check_flow("flow_uniform")
     for config in ({"use_karras_sigmas": True}, {"shift_terminal": 0.1}, {"stochastic_sampling": True}):
         with pytest.raises(BadInput, match=f"{next(iter(config))} is .*: say --scheduler"):
-            scheduler_config(folder(**config)).check_flow()
+            scheduler_config(folder(**config)).check_flow("flow_uniform")
 
 
 @pytest.fixture(scope="module")

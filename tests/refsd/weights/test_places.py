@@ -64,12 +64,14 @@ def assert_holds(checkpoint, component, arrays, layout=None):
 @pytest.mark.parametrize(("place", "family"), list(cases()))
 def test_the_same_tensors_from_safetensors_and_gguf(tmp_path, place, family):
     arrays, kept = as_kept(place, family)
-    save_file(kept, tmp_path / "a.safetensors")
     component, _ = model(family)
-    assert_holds(open_checkpoint(tmp_path / "a.safetensors"), component, arrays, place.layout.name)
+    if not place.architectures:  # else names alone do not tell it, and a safetensors file holds nothing more
+        save_file(kept, tmp_path / "a.safetensors")
+        assert_holds(open_checkpoint(tmp_path / "a.safetensors"), component, arrays, place.layout.name)
     if component in small.FIVE_DIMENSIONS:
         return
-    assert_holds(open_checkpoint(small.save_gguf(tmp_path / "a.gguf", kept)), component, arrays, place.layout.name)
+    path = small.save_gguf(tmp_path / "a.gguf", kept, arch=next(iter(place.architectures), "test"))
+    assert_holds(open_checkpoint(path), component, arrays, place.layout.name)
 
 
 def test_every_place_is_tried():
