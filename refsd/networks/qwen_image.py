@@ -125,6 +125,7 @@ _NAMES = same("diffusers")
 _PREFIXES = (*DENOISER, "transformer.")
 _FOLDER = Folder("transformer", DIFFUSERS_FILE, _NAMES, _config, drops=(ZERO_COND_T,))
 _COMPUTED = {
+    "attention_head_dim": (128,),
     "patch_size": (2,),
     "guidance_embeds": (False,),
     "axes_dims_rope": ([16, 56, 56],),

@@ -19,7 +19,7 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
     """
     network, given = NETWORKS[component], config or {}
     for inner in network.nested:
-        fields = given.get(inner) or {}
+        fields = {} if given.get(inner) is None else given[inner]
         if not isinstance(fields, dict):
             raise BadInput(f"{path}: {inner} is {shown_value(fields)}; a JSON object expected")
         given = fields if fields and inner == "text_config" else {**given, **fields}

@@ -92,6 +92,15 @@ TOLD_BY_SHAPES = {
     "use_linear_projection",
     "add_upsample",
     "upsample_fn",
+    "base_dim",
+    "dim_mult",
+    "num_res_blocks",
+    "temperal_downsample",
+    "z_dim",
+    "num_channels",
+    "image_size",
+    "redux_dim",
+    "txt_in_features",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {
@@ -127,6 +136,7 @@ NOT_COMPUTED = {
     "scale_decoder_outputs",
     "tie_word_embeddings",
     "max_window_layers",
+    "vision_use_head",
 }
 
 
@@ -162,7 +172,8 @@ def _mutate(rng: Random, files: Files) -> Mutation:
     config = json.loads(content)
     field = rng.choice(sorted(config))
     other = value(rng, config[field])
-    computed = field not in TOLD_BY_SHAPES | NOT_COMPUTED and not _means_the_same(config[field], other)
+    without = {"sliding_window"} if config.get("use_sliding_window") is False else set()
+    computed = field not in TOLD_BY_SHAPES | NOT_COMPUTED | without and not _means_the_same(config[field], other)
     return Mutation(
         {**files, name: json.dumps({**config, field: other}).encode()},
         f"{field}: {config[field]!r:.40} -> {other!r:.40}",
