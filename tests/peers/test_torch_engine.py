@@ -118,6 +118,11 @@ def test_an_honest_run_rounds_where_torch_does(engines, name):
         assert np.mean(same) >= (0.98 if case.op == "adaptive_layer_norm" else 0.999), numerics.name
 
 
+def test_a_unet_with_its_controlnet_is_refused(engines):
+    """It would answer without the hint."""
+    assert "ControlNet are two modules" in engines["torch"].refuses(CASES["lone/sd15-control/unet/between"])
+
+
 def test_half_precision_refuses_an_attention_that_it_has_not(engines):
     sinks = CASES["attention/f32/sinks-b2-l20-j33-h3-d32"]
     assert "rounds the scores" in engines["torch-f16"].refuses(sinks)

@@ -108,6 +108,8 @@ class TorchEngine:
             return f"{package} is not installed"
         if case.model is None or self._model_files is None:
             return "no model files"
+        if case.op == "model/unet" and "hint" in case.inputs:
+            return "the UNet and its ControlNet are two modules of diffusers; this engine runs one"
         if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
             moved = [name for name in _POSITIONS if name in case.inputs and not self._keeps(case, name)]
             if moved:
