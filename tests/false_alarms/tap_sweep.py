@@ -28,7 +28,7 @@ from refsd.golden.verdict import NO_WITNESS, judge, judge_output
 from refsd.judges.model import ModelJudge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import PROFILES, Numerics
-from refsd.weights import recipes
+from refsd.weights.recipe_files import RecipeFiles
 
 
 class HasTaps(Protocol):
@@ -49,15 +49,6 @@ class Traced(NamedTuple):
     taps: int
     alarms: list[str]
     worst: float
-
-
-def files_in(folder: Path) -> ModelFiles:
-    def give(model, layout):
-        name = f"{model.family}-{model.type}-{model.quiet}"
-        path = folder / (name if layout == "diffusers" else f"{name}.safetensors")
-        return path if path.exists() else recipes.make(model, path, layout)
-
-    return give
 
 
 def drawn(case: Case, seed: int) -> Case:
@@ -131,7 +122,7 @@ def main(arguments: list[str], show: Callable[[str], None] = print) -> int:
     seeds = range(given.first, given.first + given.seeds)
     answers: list[Traced] = []
     with tempfile.TemporaryDirectory() as folder:
-        for each in all_traced(files_in(Path(folder)), cases, chosen, seeds):
+        for each in all_traced(RecipeFiles(Path(folder)), cases, chosen, seeds):
             answers.append(each)
             show(f"{each.case} {each.engine}: {each.taps} taps, worst margin {each.worst:.2f}")
             for reason in each.alarms:

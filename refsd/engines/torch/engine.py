@@ -192,7 +192,7 @@ class TorchEngine:
             return torch.from_numpy(x.astype(np.int64)).to(self._device)
         x = np.array(x, np.float32) if x.flags.c_contiguous else np.asarray(x, np.float32)
         y = torch.from_numpy(x).to(self._device, self._dtype)
-        return y.to(memory_format=torch.channels_last) if self._channels_last and y.ndim == 4 else y
+        return channels_last(y) if self._channels_last else y
 
     def _model(self, case: Case):
         """Load the case's component; the last one stays loaded."""
@@ -205,11 +205,18 @@ class TorchEngine:
             with quietly():
                 model = kind.load(folder, self._dtype).to(self._device).eval()
                 if self._channels_last:
-                    import torch
-
-                    model = model.to(memory_format=torch.channels_last)
+                    for parameter in model.parameters():
+                        parameter.data = channels_last(parameter.data)
                 self._loaded = (key, model)
         return self._loaded[1]
+
+
+def channels_last(y):
+    """Store a picture [N, C, H, W] or video [N, C, D, H, W], or filters for them, with channels last in memory."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return y.to(memory_format=formats[y.ndim]) if y.ndim in formats else y
 
 
 @contextmanager
