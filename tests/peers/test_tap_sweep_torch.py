@@ -7,7 +7,9 @@ import torch
 pytestmark = pytest.mark.peer
 
 
-@pytest.mark.parametrize("cases", ["clip-l/*", "flux-dev/flux/quiet", "flux-vae/vae-decoder/quiet"])
+@pytest.mark.parametrize(
+    "cases", ["clip-l/*", "flux-dev/flux/quiet", "flux-vae/vae-decoder/quiet", "wan-vae/wan-vae-decoder/frames"]
+)
 def test_torch_raises_no_alarm(cases):
     lines = []
     assert tap_sweep.main(["--seeds", "2", "--cases", cases, "--engines", "torch*"], lines.append) == 0, lines
