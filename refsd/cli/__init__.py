@@ -1,58 +1,24 @@
 """The command line, one file for each command. Heavy modules are imported only when a command needs them."""
 
-import importlib
 import os
 import sys
 
 import typer
 
 from refsd import SHORT, SPINS, __version__
+from refsd.cli.listing import Listing
 
 # Before any command imports NumPy, and for the processes that it starts.
 os.environ.setdefault(SPINS, SHORT)
 
 app = typer.Typer(
     name="refsd",
+    cls=Listing,
     help="Reference implementation and test oracle for diffusion image engines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-# Each module defines `register(app)`. --help lists the commands in this order.
-_COMMANDS = (
-    "conform",
-    "corpus",
-    "badge",
-    "verify_submission",
-    "scoreboard",
-    "profile",
-    "diff",
-    "golden",
-    "compare",
-    "export",
-    "disagree",
-    "shrink",
-    "fuzz",
-    "txt2img",
-    "tokenize",
-    "forward",
-    "run_onnx",
-    "info",
-    "range",
-    "quality",
-    "weights",
-    "dequant",
-    "sigmas",
-    "noise",
-    "bench",
-    "cache",
-    "engines",
-    "doctor",
-)
-
-for _name in _COMMANDS:
-    importlib.import_module(f"refsd.cli.{_name}").register(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,89 @@
+"""The list of commands: their modules are imported when a command is run, and not to print `refsd --help`."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+# Command -> the first paragraph of its help, in the order of --help. The command verify-submission is in
+# verify_submission.py, which defines `register(app)`; so are all.
+SUMMARIES = {
+    "conform": "Judge engines on every case, each under the numerics that it declares.",
+    "corpus": "List the versions of the corpus and their profiles: the cases that an engine must pass to claim "
+    "one.",
+    "badge": "Draw a badge: the profile, and whether the engine meets it. It loads nothing from the network.",
+    "verify-submission": "Verify a submission: give every verdict again from its metrics, and hold these against "
+    "the truth.",
+    "scoreboard": "Show reports as a board: engines, versions and devices against operations, with a page for each "
+    "run.",
+    "profile": "Tell an engine's numerics by designed inputs, without believing what it declares.",
+    "diff": "Show what changed from one conformance report, or one weight file, to another.",
+    "golden": "Make, list, show, verify and pack reference answers.",
+    "compare": "Judge a dump against a golden, as `refsd conform` judges an engine.",
+    "export": "Write cases as files: inputs, weights, parameters, the float64 answer, and the bound under "
+    "--numerics.",
+    "disagree": "Find out which of two engines is right, how far apart they are, where they begin to differ, and "
+    "why.",
+    "shrink": "Reduce a failing case to the smallest that an engine still fails in the same way.",
+    "fuzz": "Ask an engine random cases of every operation that it has; reduce what it fails.",
+    "txt2img": "Make a picture from a prompt: SD 1, 2, XL, 3, FLUX.1, FLUX.2, Chroma, Z-Image.",
+    "tokenize": "Turn a prompt into token ids, with the start, end and padding tokens that the family's text "
+    "encoder expects.",
+    "forward": "Run one component of a model once on the tensors of a file.",
+    "run-onnx": "Evaluate an ONNX graph in float64: the truth of a graph that another tool wrote.",
+    "info": "Identify a file and say whether it is healthy; the culprit comes in the first line.",
+    "range": "Show the largest value of each layer's output, and of its product before the bias, against 65504.",
+    "quality": "Show what each storage type costs: error of the output, drift of a sampling run, the costliest "
+    "layers.",
+    "weights": "Make the weights of a model from a recipe.",
+    "dequant": "Dequantize a GGUF file, bit for bit as gguf-py does.",
+    "sigmas": "Print the sigmas of an engine's schedule, and the timestep that the network receives at each.",
+    "noise": "Draw the initial noise of an engine: print the first numbers and a hash, or write it to a file.",
+    "bench": "Time refsd in float32 against its peers: interleaved runs, each contender in its own process.",
+    "cache": "Show or clear the caches: compiled kernels, recipe weights of large models, answers for the Python "
+    "API. $REFSD_CACHE moves them, but for the kernels, which $NUMBA_CACHE_DIR moves.",
+    "engines": "List the engines: their versions and devices, and how to get those that are missing.",
+    "doctor": "Examine the installation: versions, processor, threads, BLAS, engines, caches.",
+}
+
+
+class _Commands(Mapping):
+    """The commands by name. Reading one imports its module."""
+
+    def __init__(self):
+        self._read = {}
+
+    def __getitem__(self, name: str):
+        if name not in SUMMARIES:
+            raise KeyError(name)
+        if name not in self._read:
+            alone = typer.Typer()
+            importlib.import_module(f"refsd.cli.{name.replace('-', '_')}").register(alone)
+            self._read[name] = typer.main.get_group(alone).commands[name]
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SUMMARIES)
+
+    def __len__(self) -> int:
+        return len(SUMMARIES)
+
+
+class Listing(TyperGroup):
+    """The group of all commands. It imports the module of the one that is run; its own help imports none."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.commands = _Commands()
+
+    def list_commands(self, ctx) -> list[str]:
+        return list(SUMMARIES)
+
+    def format_help(self, ctx, formatter) -> None:
+        commands = self.commands
+        self.commands = {name: TyperCommand(name, help=text) for name, text in SUMMARIES.items()}
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = commands

@@ -1,0 +1,48 @@
+"""`refsd --help` lists every command by its own first paragraph, and imports none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import refsd.cli
+from refsd.cli import app
+from refsd.cli.listing import SUMMARIES
+
+COMMANDS = typer.main.get_group(app).commands
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_a_summary_is_the_beginning_of_the_commands_own_help(name):
+    assert SUMMARIES[name] == " ".join(COMMANDS[name].help.split("\n\n")[0].split())
+    assert COMMANDS[name].name == name
+
+
+def test_every_module_that_registers_a_command_is_listed():
+    folder = Path(refsd.cli.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py") if "\ndef register(" in path.read_text()}
+    assert modules == {name.replace("-", "_") for name in SUMMARIES}
+
+
+def test_an_unknown_command_is_refused_with_the_nearest():
+    result = CliRunner().invoke(app, ["confrom"])
+    assert result.exit_code == 2 and "conform" in result.output
+    with pytest.raises(KeyError):
+        COMMANDS["confrom"]
+
+
+def test_the_list_imports_no_command_and_no_array_library():
+    """Which is what keeps it fast: NumPy and Numba take half a second."""
+    script = "import sys; from refsd.cli import main; sys.argv = ['refsd', '--help']\n"
+    script += "try: main()\nexcept SystemExit: pass"
+    printed = subprocess.run(
+        [sys.executable, "-P", "-c", f"{script}\nprint(*sys.modules)"], capture_output=True, text=True, check=True
+    ).stdout
+    listed, _, modules = printed.rstrip().rpartition("\n")
+    assert all(f" {name} " in listed for name in SUMMARIES)
+    loaded = set(modules.split())
+    assert "refsd.cli.listing" in loaded
+    assert not loaded & {"numpy", "numba", "msgspec", "refsd.cli.conform", "refsd.cli.golden"}
