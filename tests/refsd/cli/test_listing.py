@@ -17,7 +17,7 @@ COMMANDS = typer.main.get_group(app).commands
 
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_a_summary_is_the_beginning_of_the_commands_own_help(name):
-    assert SUMMARIES[name] == " ".join(COMMANDS[name].help.split("\n\n")[0].split())
+    assert SUMMARIES[name] == " ".join((COMMANDS[name].help or "").split("\n\n")[0].split())
     assert COMMANDS[name].name == name
 
 
