@@ -3,7 +3,7 @@
 import datetime
 import fnmatch
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -186,6 +186,7 @@ class Runner(NamedTuple):
     wanted:   engine, case -> whether to run this pair
     taps:     a glob of the taps to judge; models of full size are asked for taps only where it is not "*"
     explains: whether to search for the cause of a failure
+    itself:   names of engines that are the reference itself: their answer is the honest run, and computed once
     """
 
     judges: Judges
@@ -197,6 +198,7 @@ class Runner(NamedTuple):
     wanted: Callable[[str, str], bool] = lambda engine, case: True
     taps: str = "*"
     explains: bool = True
+    itself: Collection[str] = ()
 
 
 def run(
@@ -221,6 +223,8 @@ def run(
     for case in cases:
         wanted = [engine for engine in engines if runner.wanted(engine.name, case.name)]
         asked = [engine for engine in wanted if engine.refuses(case) is None]
+        # Before anything is computed here: the process that makes goldens has then compiled what both need.
+        truth = runner.truths(case) if asked else {}
         inputs = case.realize() if asked else {}
         honest = _Honest(runner.judges.of(case), case, inputs)
         for engine in wanted:
@@ -228,7 +232,7 @@ def run(
             if refusal is not None:
                 result = Result(engine.name, case.name, case.op, verdict.REFUSED, reason=refusal)
             else:
-                result = _ask(runner, engine, case, inputs, honest)
+                result = _ask(runner, engine, truth, honest)
             done(result)
             results.append(result)
     for engine in engines:
@@ -251,19 +255,25 @@ class _Honest:
     """The reference's answers to one case, one for each of the numerics and deviations that engines declare."""
 
     def __init__(self, judge: Judge, case: Case, inputs: Inputs):
-        self.judge, self._case, self._inputs = judge, case, inputs
+        self.judge, self.case, self.inputs = judge, case, inputs
         self._answers: list[tuple[Numerics, tuple[Deviation, ...], Answer]] = []
 
     def __call__(self, numerics: Numerics, deviations: tuple[Deviation, ...] = ()) -> Answer:
         for known, with_deviations, answer in self._answers:
             if known == numerics and with_deviations == deviations:
                 return answer
-        answer = self.judge.answer(self._case, self._inputs, Arithmetic(numerics, deviations))
+        answer = self.judge.answer(self.case, self.inputs, Arithmetic(numerics, deviations))
         self._answers.append((numerics, deviations, answer))
         return answer
 
+    def know(self, numerics: Numerics, answer: Answer) -> None:
+        """Take an answer that the reference has given as an engine."""
+        self._answers.append((numerics, (), answer))
 
-def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Honest) -> Result:
+
+def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Result:
+    case, inputs = honest.case, honest.inputs
+
     def result(status: str, **rest) -> Result:
         return _waived(runner, Result(engine.name, case.name, case.op, status, **rest))
 
@@ -289,12 +299,13 @@ def _ask(runner: Runner, engine: Engine, case: Case, inputs: Inputs, honest: _Ho
     if spoiled:
         reason = f"the engine wrote into its inputs: {', '.join(spoiled)}"
         return result(verdict.FAIL, margin=verdict.INFINITE, criterion="output", reason=reason, **rest)
+    if engine.name in runner.itself:
+        honest.know(numerics, found)
     try:
         near = honest(numerics)
     except Exception as error:  # declared numerics may not fit the case
         reason = f"the reference cannot compute it under {numerics.name}: {type(error).__name__}: {_line(error)}"
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=reason, **rest)
-    truth = runner.truths(case)
     if taps and isinstance(engine, PartialEngine):
         truth = {name: y for name, y in truth.items() if name in found}
     standard = Standard(case, inputs, truth, near, numerics)

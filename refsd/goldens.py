@@ -1,13 +1,23 @@
-"""Make the answers that a store of goldens lacks, and show how far that is."""
+"""Make the answers that a store of goldens lacks: before they are needed, or in a process beside this one."""
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+import msgspec
 
 from refsd.engines.reference import Reference
 from refsd.golden.case import Case
+from refsd.golden.judge import Answer
 from refsd.golden.store import Store, make
 from refsd.model_files import model_files, trim_model_files
 from refsd.progress import compile_progress
 from refsd.step_progress import steps
+
+# Fewer missing goldens are made in this process: another takes two seconds to start.
+_MANY = 64
 
 
 def make_into(store: Store, chosen: Sequence[Case]) -> int:
@@ -19,3 +29,54 @@ def make_into(store: Store, chosen: Sequence[Case]) -> int:
             trim_model_files()
 
         return make(store, chosen, Reference(model_files=model_files), done)
+
+
+@contextmanager
+def truths(store: Store, chosen: Sequence[Case]) -> Iterator[Callable[[Case], Answer]]:
+    """Yield case -> its golden's answer; make those that the store lacks.
+
+    Many missing ones are made by a process beside this one, in the order of `chosen`, and each is waited for when
+    it is asked for. So the two compile different kernels at the same time (float64 there, the engine's numerics
+    here). Kernels that both need are compiled there alone, if this process asks for a case's answer before it
+    computes.
+
+    Raises BadInput, at once or when an answer is asked for, if one cannot be made.
+    """
+    missing = [case for case in chosen if not store.manifest_path(case.name).exists()]
+    if store.origin is not None or len(missing) < _MANY:
+        make_into(store, chosen)
+        yield lambda case: store.get(case.name).outputs
+        return
+    with _maker(store, chosen) as names:
+        made: set[str] = set()
+
+        def truth(case: Case) -> Answer:
+            while case.name not in made:
+                name = names.readline().rstrip("\n")
+                if name:
+                    made.add(name)
+                else:  # it ended early: what stopped it stops this process too, which says why
+                    make_into(store, chosen)
+                    made.update(case.name for case in chosen)
+            return store.get(case.name).outputs
+
+        yield truth
+
+
+@contextmanager
+def _maker(store: Store, chosen: Sequence[Case]) -> Iterator[IO[str]]:
+    """Start the process that makes goldens, and end it. Yields the names of those that are stored, a line each."""
+    command = [sys.executable, "-P", "-m", "refsd.golden_maker", str(store.root.absolute())]
+    cases = msgspec.json.encode(chosen).decode()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as maker:
+        assert maker.stdin is not None and maker.stdout is not None
+        try:
+            maker.stdin.write(cases)
+            maker.stdin.close()
+            yield maker.stdout
+            for _ in maker.stdout:  # goldens that nobody asked for are stored too
+                pass
+        except BaseException:
+            maker.kill()
+            raise

@@ -87,6 +87,7 @@ def conform(
     from refsd.corpus.met import unmet, verdict_of
     from refsd.engines import registry
     from refsd.engines.devices import device_of
+    from refsd.engines.reference import Reference
     from refsd.golden import waivers as waiving
     from refsd.golden.conform import Report, Runner
     from refsd.golden.input_file import note_input
@@ -94,7 +95,7 @@ def conform(
     from refsd.golden.shared_traits import shared_traits
     from refsd.golden.shortages import shortages
     from refsd.golden.usual_cases import notes, unusual
-    from refsd.goldens import make_into
+    from refsd.goldens import truths
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
@@ -133,15 +134,19 @@ def conform(
     def is_asked(engine, case) -> bool:
         return case.name not in left_out.get(engine.name, ()) and engine.refuses(case) is None
 
-    make_into(store, [case for case in chosen if any(is_asked(engine, case) for engine in found)])
+    judged = [case for case in chosen if any(is_asked(engine, case) for engine in found)]
     pictures = Pictures()
-    with keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept:
+    with (
+        truths(store, judged) as truth_of,
+        keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept,
+    ):
 
         def keep_tensors(result, answered):
             pictures.add(result, answered)
             return kept.keep(result, answered)
 
-        runner = Runner(judges(model_files), lambda case: store.get(case.name).outputs, accepted, taps=taps)
+        runner = Runner(judges(model_files), truth_of, accepted, taps=taps)
+        runner = runner._replace(itself=[engine.name for engine in found if type(engine) is Reference])
         collector = Collector(runner.judges, found)
         if submission is not None:
             runner = runner._replace(measured=collector.add)
