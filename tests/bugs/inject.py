@@ -5,6 +5,7 @@
     uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
     uv run python tests/bugs/inject.py --held-out
     uv run python tests/bugs/inject.py --held-out fresh
+    uv run python tests/bugs/inject.py --held-out second
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -40,6 +41,9 @@ from injected_stages import STAGES
 from injected_steps import STEPS
 from injection import Injected, Injection
 from mechanisms import Named, splits
+from second_models import SECOND_MODELS
+from second_operations import SECOND_OPERATIONS
+from second_stages import SECOND_STAGES
 
 from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
@@ -63,7 +67,8 @@ HELD_OUT: dict[str, HeldOut] = {
     **HELD_OUT_BATCHES,
 }
 FRESH: dict[str, HeldOut] = {**FRESH_OPERATIONS, **FRESH_MODELS, **FRESH_STEPS, **FRESH_STAGES}
-HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH}
+SECOND: dict[str, HeldOut] = {**SECOND_OPERATIONS, **SECOND_MODELS, **SECOND_STAGES}
+HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH, "second": SECOND}
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
     **PRODUCTS,
@@ -73,6 +78,7 @@ INJECTIONS: dict[str, Injection] = {
     **STEPS,
     **injections(HELD_OUT),
     **injections(FRESH),
+    **injections(SECOND),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
@@ -211,7 +217,7 @@ def main() -> int:
         nargs="?",
         const="earlier",
         choices=[*HELD_OUT_SETS],
-        help="held-out bugs of this folder, not a list's: the earlier ones, or the fresh ones of 2026-11-23",
+        help="held-out bugs of this folder, not a list's: earlier ones, or the fresh sets of 2026-11-23",
     )
     parser.add_argument("--id", action="append", help="only this bug; may be repeated")
     parser.add_argument("--level", help="only bugs of this level")
