@@ -40,6 +40,16 @@ RefImage = Annotated[
         rich_help_panel=IMAGES,
     ),
 ]
+RefImages = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "-r",
+        "--ref-image",
+        help="The picture to edit, for pix2pix, FLUX.1 Kontext, FLUX.2, Qwen-Image-Edit. May be repeated for the "
+        "last two.",
+        rich_help_panel=IMAGES,
+    ),
+]
 ReduxImage = Annotated[
     Path | None,
     typer.Option(

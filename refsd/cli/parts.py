@@ -16,7 +16,8 @@ Taesd = Annotated[Path | None, _file("--taesd", "Tiny autoencoder")]
 ClipL = Annotated[Path | None, _file("--clip_l", "CLIP-L")]
 ClipG = Annotated[Path | None, _file("--clip_g", "OpenCLIP bigG")]
 T5XXL = Annotated[Path | None, _file("--t5xxl", "T5")]
-Llm = Annotated[Path | None, _file("--llm", "Qwen3 or Mistral")]
+Llm = Annotated[Path | None, _file("--llm", "Qwen3, Qwen2.5-VL, Qwen3-VL or Mistral")]
+LlmVision = Annotated[Path | None, _file("--llm_vision", "Qwen2.5-VL's vision tower (mmproj)")]
 ControlNet = Annotated[Path | None, _file("--control-net", "ControlNet")]
 ClipVision = Annotated[Path | None, _file("--clip_vision", "SigLIP or CLIP's image encoder")]
 Redux = Annotated[Path | None, _file("--redux", "FLUX.1 Redux")]
@@ -46,7 +47,7 @@ Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plo
 
 FLAGS = (
     *("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net"),
-    *("--clip_vision", "--redux"),
+    *("--clip_vision", "--redux", "--llm_vision"),
 )
 
 

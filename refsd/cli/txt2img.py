@@ -35,7 +35,7 @@ from refsd.cli.image_options import (
     InitImg,
     Mask,
     ReduxImage,
-    RefImage,
+    RefImages,
     Strength,
     image_files,
 )
@@ -48,6 +48,7 @@ from refsd.cli.parts import (
     ControlNet,
     DiffusionModel,
     Llm,
+    LlmVision,
     LoraRule,
     Redux,
     Taesd,
@@ -172,6 +173,7 @@ def txt2img(
     control_net: ControlNet = None,
     clip_vision: ClipVision = None,
     redux: Redux = None,
+    llm_vision: LlmVision = None,
     vocab: Vocab = None,
     tokenizer: Tokenizer = None,
     init_img: InitImg = None,
@@ -179,8 +181,16 @@ def txt2img(
     mask: Mask = None,
     control_image: ControlImage = None,
     control_strength: ControlStrength = CONTROL_STRENGTH,
-    ref_image: RefImage = None,
+    ref_image: RefImages = None,
     redux_image: ReduxImage = None,
+    qwen_image_zero_cond_t: Annotated[
+        bool,
+        typer.Option(
+            "--qwen-image-zero-cond-t",
+            help="The weights are Qwen-Image-Edit 2511's, though no file says so: what is edited is at time 0.",
+            rich_help_panel=IMAGES,
+        ),
+    ] = False,
     img_cfg_scale: Annotated[
         float | None,
         typer.Option(
@@ -334,8 +344,12 @@ def txt2img(
         taps=taps,
         verbose=verbose,
         loras=tuple(lora or ()),
-        parts=part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, clip_vision, redux),
-        images=image_files(init_img, mask, control_image, ref_image, redux_image),
+        parts=part_files(
+            *(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, clip_vision, redux, llm_vision)
+        ),
+        images=image_files(init_img, mask, control_image, next(iter(ref_image or ()), None), redux_image),
+        more_references=tuple(ref_image or ())[1:],
+        zero_cond_t=qwen_image_zero_cond_t,
         tokenizer=tokenizer,
         json=json,
         lora_rule=lora_rule,

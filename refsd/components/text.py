@@ -6,6 +6,7 @@ from refsd.components.component import (
     IDS,
     MASK,
     POSITION,
+    VALUE,
     Argument,
     Component,
     Fit,
@@ -18,13 +19,14 @@ from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
-from refsd.models.qwen_vl import KREA2_LAYERS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
+from refsd.models.qwen_vl import IMAGE_PAD, KREA2_LAYERS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
 ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)
+PICTURES = Argument("T D", VALUE, "tokens of all pictures in turn, by qwen2_5_vision", optional=True)
 POSITIONS = Argument("N L 3", POSITION, "time, row and column of each token; left out: its number", optional=True)
 _CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407, "final_norm": True}
 
@@ -49,7 +51,8 @@ def _qwen_vl_fits(m: Module) -> dict[str, Fit]:
     for name in ("q", "k"):
         norms = (f"{attention}.{name}_norm.weight",)
         whole_heads(m, f"{attention}.{name}_proj.weight", 2 * sum(QWEN3_SECTIONS), norms)
-    return {"V": exactly(m.shape(f"{root}.embed_tokens.weight")[0])}
+    V, D = m.shape(f"{root}.embed_tokens.weight")
+    return {"V": exactly(V), "D": exactly(D)}
 
 
 def _mistral_fits(m: Module) -> dict[str, Fit]:
@@ -73,8 +76,8 @@ def _qwen3(m: Module, input_ids, attention_mask=None, layers=()):
     return _context(qwen3(m, input_ids, attention_mask), layers, QWEN3_LAYERS)
 
 
-def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), final_norm=True):
-    return _context(qwen2_5_vl(m, input_ids, attention_mask, positions, final_norm), layers)
+def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
+    return _context(qwen2_5_vl(m, input_ids, attention_mask, positions, **given), layers)
 
 
 def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), final_norm=True):
@@ -135,9 +138,14 @@ COMPONENTS = {
     "qwen2_5_vl": Component(
         "qwen2_5_vl",
         _qwen2_5_vl,
-        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
+        {
+            "input_ids": INPUT_IDS,
+            "attention_mask": ATTENTION_MASK,
+            "positions": POSITIONS,
+            "pictures": PICTURES,
+        },
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": [], "final_norm": True},
+        {"layers": [], "final_norm": True, "image_token": IMAGE_PAD},
         _qwen_vl_fits,
     ),
     "qwen3_vl": Component(

@@ -1,8 +1,9 @@
-"""The components that encode pictures: CLIP's and SigLIP's vision towers, FLUX.1 Redux."""
+"""The components that encode pictures: CLIP's, SigLIP's and Qwen2.5-VL's vision towers, FLUX.1 Redux."""
 
 import math
 
-from refsd.components.component import VALUE, Argument, Component, Fit, divisor_of, exactly
+from refsd.components.component import VALUE, Argument, Component, Fit, divisor_of, exactly, multiple_of
+from refsd.models.qwen_vision import MERGED, WHOLE, qwen2_5_vision
 from refsd.models.redux import redux
 from refsd.models.vision import clip_vision, siglip_vision
 from refsd.module import Module
@@ -14,6 +15,17 @@ def _fits(m: Module) -> dict[str, Fit]:
     side = patch * math.isqrt(tower.shape("position_embedding.weight")[0])
     pixels = Fit(side, f"{side} to {side + patch - 1}", lambda size: side <= size < side + patch)
     return {"num_heads": divisor_of(D), "H": pixels, "W": pixels}
+
+
+def _qwen_fits(m: Module) -> dict[str, Fit]:
+    D, values = m.shape("patch_embed.proj.weight")
+    patch = math.isqrt(values // 6)
+    return {
+        "patch": exactly(patch),
+        "num_heads": divisor_of(D),
+        "H": multiple_of(MERGED * patch),
+        "W": multiple_of(MERGED * patch),
+    }
 
 
 COMPONENTS = {
@@ -32,6 +44,14 @@ COMPONENTS = {
         {"last_hidden_state": "N L D"},
         {"num_heads": 16},
         _fits,
+    ),
+    "qwen2_5_vision": Component(
+        "qwen2_5_vision",
+        qwen2_5_vision,
+        {"x": Argument("N 3 H W", VALUE, "picture, normalised by CLIP's mean and deviation")},
+        {"tokens": "N L E"},
+        {"num_heads": 16, "window": 4, "patch": 14, "whole": [*WHOLE]},
+        _qwen_fits,
     ),
     "redux": Component(
         "redux",

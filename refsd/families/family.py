@@ -9,6 +9,7 @@ from refsd.module import Module
 from refsd.networks.dimensions import Shape
 from refsd.networks.recipe import RecipeModel
 from refsd.pipelines.conventions import Convention
+from refsd.pipelines.editing import Editings
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import FLOW, Prediction
@@ -149,7 +150,8 @@ class Variant(NamedTuple):
     latent_format:    key of pipelines/latent_rgb.json, its latents' projection to colours; None: none is known
     corrects_scheduler: True if diffusers' pipelines set steps_offset to 1 and clip_sample to False in any folder
     rounds_size_down: True if diffusers rounds a side down to a multiple; False if it refuses other sizes
-    edits:            False if txt2img does not give the text encoder the pictures to edit, as the model needs
+    editing:          engine -> how it shows the pictures to edit to the text encoder; None: it shows none
+    editing_rule:     how a prompt with such pictures becomes tokens
     draws:            False if txt2img does not support it
     """
 
@@ -173,7 +175,8 @@ class Variant(NamedTuple):
     latent_format: str | None = None
     corrects_scheduler: bool = False
     rounds_size_down: bool = False
-    edits: bool = True
+    editing: Mapping[str, Editings] | None = None
+    editing_rule: TextRule | None = None
     draws: bool = True
 
 

@@ -1,7 +1,6 @@
 """Qwen-Image: text to image, Edit and Layered, conditioned on Qwen2.5-VL's last hidden states.
 
-txt2img draws from words alone: for Edit and Layered the text encoder must see the pictures, which txt2img does not
-give it.
+For Edit the text encoder sees the pictures too. txt2img does not draw with Layered.
 """
 
 import math
@@ -11,11 +10,12 @@ import numpy as np
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import QWEN_IMAGE as RULE
-from refsd.families.text_encoders import QWEN_IMAGE_SDCPP
+from refsd.families.text_encoders import QWEN_IMAGE_EDIT, QWEN_IMAGE_SDCPP
 from refsd.networks.dimensions import Shape
 from refsd.networks.qwen_image import QWEN_IMAGE, QWEN_IMAGE_LAYERED, ZERO_COND_T
 from refsd.networks.qwen_vl import QWEN2_5_VL_7B
 from refsd.networks.recipe import alone
+from refsd.pipelines.editing import QWEN_IMAGE_EDITINGS
 from refsd.samplers.guidance import guide, rescale_tokens
 from refsd.samplers.schedules.flow import qwen_image_mu
 
@@ -61,11 +61,12 @@ QWEN = Variant(
     steps=50,
     cfg_scale=4.0,
     rounds_size_down=True,
-    edits=False,
+    editing=QWEN_IMAGE_EDITINGS,
+    editing_rule=QWEN_IMAGE_EDIT,
 )
 GGUF = "qwen_image"  # the architecture that city96's converter names
-EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511", draws=False)
-LAYERED = EDIT_2511._replace(name="qwen-image-layered", title="Qwen-Image-Layered")
+EDIT_2511 = QWEN._replace(name="qwen-image-edit-2511", title="Qwen-Image-Edit 2511")
+LAYERED = EDIT_2511._replace(name="qwen-image-layered", title="Qwen-Image-Layered", draws=False)
 
 # In full width, because some engines accept no other.
 _BLOCK = QWEN_IMAGE._replace(layers=1)

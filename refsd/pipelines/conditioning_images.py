@@ -1,6 +1,7 @@
 """Input images of txt2img: the initial image, its mask, a control image, an image to edit, one to be read as words.
 
-refsd never resizes images, because each engine does it differently: it refuses a size that does not fit.
+refsd refuses a size that does not fit, because each engine resizes in its own way. Only Qwen-Image's pictures to
+edit are resized (editing.py).
 """
 
 from pathlib import Path
@@ -28,6 +29,7 @@ class ConditioningImages(NamedTuple):
     """The images that the user gave; None: not given.
 
     init, control, reference, redux: [1, 3, H, W], 0..1
+    more_references:          further pictures to edit, after `reference`
     mask:                     [1, 1, H, W], 1 where the picture is to be redrawn
     """
 
@@ -36,6 +38,16 @@ class ConditioningImages(NamedTuple):
     control: np.ndarray | None = None
     reference: np.ndarray | None = None
     redux: np.ndarray | None = None
+    more_references: tuple[np.ndarray, ...] = ()
+
+    @property
+    def references(self) -> tuple[np.ndarray, ...]:
+        """All pictures to edit, in their order."""
+        return () if self.reference is None else (self.reference, *self.more_references)
+
+    def given(self) -> list[str]:
+        """Return the fields of the images that the user gave."""
+        return [field for field in IMAGE_FLAGS.values() if getattr(self, field) is not None]
 
 
 def read_image(flag: str, path: Path) -> np.ndarray:

@@ -115,8 +115,7 @@ def resolve_hires(
     truncation = plan.convention.hires_truncation
     if truncation is None:
         raise BadInput(f"--hires: {plan.like} has no hires pass; enlarge the picture and give it with --init-img")
-    given = [name for name, image in plan.images._asdict().items() if image is not None]
-    if given:
+    if plan.images.given():
         raise BadInput("--hires: refsd enlarges pictures drawn from words alone; leave the input pictures out")
     if not (0 < hires.strength <= 1):
         raise BadInput(f"--hires-denoising-strength {hires.strength}: expected above 0, at most 1")

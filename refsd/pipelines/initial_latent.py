@@ -68,8 +68,11 @@ def initial_latent(pipe: Pipeline, plan: Plan, seed: int) -> InitialLatent:
     if images.control is not None and kind != "control":
         constants["hint"] = images.control
     if images.reference is not None and kind != "edit":
-        draw = posterior.randn if convention.draws_reference else None
-        constants["reference"] = vae.encode(signed(images.reference), draw)
+        editing = pipe.editing(convention)
+        draw = posterior.randn if convention.draws_reference and editing is None else None
+        for name, picture in zip(pipe.reference_arguments, images.references, strict=False):
+            whole = picture if editing is None else editing.latent(picture, (plan.height, plan.width))
+            constants[name] = vae.encode(signed(whole), draw)
     if images.mask is not None and (convention.keeps_unmasked or not kind):
         mask = convention.latent_mask(images.mask, vae.pixels)
         mask = widened(mask) if kind in ("inpaint", "fill") else mask

@@ -30,8 +30,11 @@ def drawn_size(
     pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
 ) -> tuple[int, int, tuple[str, ...]]:
     """Return width and height as the convention rounds them, and a notice if they differ from the settings."""
-    first = next((image for image in images._replace(redux=None) if image is not None), None)
+    first = next((image for image in images[: images._fields.index("redux")] if image is not None), None)
     height, width = (512, 512) if first is None else first.shape[2:]
+    editing = pipe.editing(convention)
+    if editing is not None and images.references:
+        height, width = editing.drawn(images.references[-1].shape[2:])
     width, height = settings.width or width, settings.height or height
     multiple = size_multiple(pipe, convention)
     up = -(-width // multiple) * multiple, -(-height // multiple) * multiple
@@ -49,10 +52,12 @@ def drawn_size(
     return *drawn, (notice,)
 
 
-def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height: int) -> None:
+def check_images(
+    pipe: Pipeline, convention: Convention, images: ConditioningImages, width: int, height: int
+) -> None:
     """Raise BadInput for an image that is missing, has no effect on this model, or has the wrong size."""
     kind, arguments = pipe.variant.extra_channels, pipe.denoiser.arguments
-    as_large = [field for field in images._fields if field != "redux" and (field != "reference" or kind == "edit")]
+    as_large = ["init", "mask", "control", *(["reference"] if kind == "edit" else [])]
     for flag, field in IMAGE_FLAGS.items():
         image = getattr(images, field)
         if image is not None and field in as_large and image.shape[2:] != (height, width):
@@ -69,14 +74,22 @@ def check_images(pipe: Pipeline, images: ConditioningImages, width: int, height:
         multiple = pipe.autoencoder.pixels * pipe.denoiser.patch
         if "reference" not in arguments or "reference" in pipe.denoiser.fits:
             raise BadInput(f"--ref-image: {pipe.variant.title} edits no picture; leave it out")
-        if not pipe.variant.edits:
+        editing = pipe.editing(convention)
+        if editing is not None and "qwen2_5_vision" not in pipe.image_encoders:
             raise BadInput(
-                f"--ref-image: {pipe.variant.title}'s text encoder must see the picture, which txt2img does "
-                "not show it; run the components with refsd forward"
+                f"--ref-image: {pipe.variant.title}'s text encoder must see the picture: give its vision "
+                "tower with --llm_vision"
             )
-        if any(side % multiple for side in images.reference.shape[2:]):
+        if editing is None and any(side % multiple for one in images.references for side in one.shape[2:]):
             raise BadInput(f"--ref-image: its sides are no multiples of {multiple}: cut it")
-    if images.redux is not None and not pipe.image_encoders:
+        most = len(pipe.reference_arguments) if editing is None else editing.most
+        if len(images.references) > most:
+            raise BadInput(
+                f"--ref-image: {len(images.references)} pictures; {pipe.variant.title} takes {most} here"
+            )
+    elif images.more_references:
+        raise BadInput("--ref-image: this model takes one picture")
+    if images.redux is not None and "redux" not in pipe.image_encoders:
         raise BadInput(f"--redux-image: {pipe.variant.title} needs --redux and --clip_vision to read it as words")
     needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
     if any(getattr(images, field) is None for field in needed):

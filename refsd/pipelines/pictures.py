@@ -19,7 +19,7 @@ from refsd.pipelines.conventions import CONVENTIONS, DEFAULT
 from refsd.pipelines.embeddings import with_embeddings
 from refsd.pipelines.hires import HiresPass, HiresSettings, resolve_hires, run_hires
 from refsd.pipelines.initial_latent import initial_latent
-from refsd.pipelines.pipeline import open_pipeline
+from refsd.pipelines.pipeline import open_pipeline, with_zero_cond_t
 from refsd.pipelines.plan import Plan, check_ranges, resolve
 from refsd.pipelines.png import output_paths, parameters_text, to_bytes, write_png
 from refsd.pipelines.preview import PreviewSettings, preview
@@ -38,6 +38,8 @@ class Files(NamedTuple):
     preview: pictures of the steps
     parts:  key of PART_FLAGS -> file
     images: key of IMAGE_FLAGS -> file
+    more_references: pictures to edit after that of --ref-image
+    zero_cond_t: True if the user says that the weights are Qwen-Image-Edit 2511's
     """
 
     model: Path | None
@@ -55,6 +57,8 @@ class Files(NamedTuple):
     lora_rule: str = "trainer"
     embeddings: Path | None = None
     preview: PreviewSettings = PreviewSettings()
+    more_references: tuple[Path, ...] = ()
+    zero_cond_t: bool = False
 
 
 def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -> list[Path]:
@@ -69,10 +73,14 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     images = ConditioningImages(
         **{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in files.images.items()}
     )
+    more = tuple(read_image("--ref-image", path) for path in files.more_references)
+    images = images._replace(more_references=more)
     checkpoint = open_checkpoint(files.model, files.parts)
     loras = open_loras(files.loras, checkpoint, files.lora_rule)
     tokenizers = Tokenizers(files.vocab, files.tokenizer, files.model)
     pipe = open_pipeline(checkpoint, tokenizers, arithmetic, memory() // 4, loras)
+    if files.zero_cond_t:
+        pipe = with_zero_cond_t(pipe)
     if files.embeddings is not None:
         pipe, lines = with_embeddings(pipe, files.embeddings, CONVENTIONS.get(settings.like, DEFAULT))
         for line in lines:

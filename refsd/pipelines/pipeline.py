@@ -12,16 +12,19 @@ from refsd.networks import DENOISERS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import KINDS, PIXELS, Autoencoder, open_autoencoder
+from refsd.pipelines.conventions import Convention
+from refsd.pipelines.editing import Editing
 from refsd.pipelines.loaded_component import LoadedComponent, Loras, check_present, load_component
 from refsd.pipelines.prompts import Tokenizers
 from refsd.weights import Checkpoint
+from refsd.weights.files import read_json
 
 
 class Pipeline(NamedTuple):
     """A model that draws.
 
     encoders:       of text, by name
-    image_encoders: those that turn a picture into words: "siglip" and "redux"; empty without them
+    image_encoders: those that turn a picture into words: "siglip" and "redux", or "qwen2_5_vision"
     """
 
     variant: Variant
@@ -36,6 +39,20 @@ class Pipeline(NamedTuple):
     def dtype(self) -> np.dtype:
         """dtype of the latents: the compute dtype of the numerics."""
         return self.denoiser.dtype
+
+    @property
+    def reference_arguments(self) -> list[str]:
+        """Return the denoiser's arguments for latents of pictures to edit, in their order."""
+        return [name for name in self.denoiser.arguments if name.startswith("reference")]
+
+    def editing(self, convention: Convention) -> Editing | None:
+        """Return how pictures to edit are shown to the text encoder; None if they are not."""
+        if self.variant.editing is None:
+            return None
+        rows = convention.row(self.variant.editing)
+        index = self.checkpoint.path / "model_index.json"
+        program = read_json(index).get("_class_name") if index.is_file() else None
+        return rows.get(str(program), rows[""])
 
 
 def open_pipeline(
@@ -75,9 +92,19 @@ def open_pipeline(
 
 
 def _image_encoders(checkpoint: Checkpoint, arithmetic: Arithmetic) -> dict[str, LoadedComponent]:
-    """Load Redux and the encoder before it, if they are there. Raises BadInput for Redux without its encoder."""
-    if "redux" not in checkpoint.components:
-        return {}
-    if "siglip" not in checkpoint.components:
+    """Load Redux and the encoder before it, or a vision tower.
+
+    Raises BadInput for Redux without its encoder.
+    """
+    if "redux" in checkpoint.components and "siglip" not in checkpoint.components:
         raise BadInput("--redux: it reads a picture through SigLIP: give that with --clip_vision")
-    return {name: load_component(checkpoint, name, arithmetic) for name in ("siglip", "redux")}
+    names = [name for name in ("siglip", "redux", "qwen2_5_vision") if name in checkpoint.components]
+    return {name: load_component(checkpoint, name, arithmetic) for name in names}
+
+
+def with_zero_cond_t(pipe: Pipeline) -> Pipeline:
+    """Treat the weights as Qwen-Image-Edit 2511's. Raises BadInput for another family."""
+    if pipe.denoiser.name != "qwen-image":
+        raise BadInput(f"--qwen-image-zero-cond-t: {pipe.variant.title} is no Qwen-Image-Edit; leave it out")
+    params = {**pipe.denoiser.params, "zero_cond_t": True}
+    return pipe._replace(denoiser=pipe.denoiser._replace(params=params))

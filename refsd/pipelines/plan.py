@@ -110,7 +110,9 @@ def resolve(
     convention, own, flow = CONVENTIONS[settings.like], pipe.variant, pipe.variant.flow
     _check_use(pipe, settings)
     width, height, notices = drawn_size(pipe, convention, settings, images)
-    check_images(pipe, images, width, height)
+    if pipe.editing(convention) and images.references and not pipe.denoiser.params.get("zero_cond_t"):
+        notices += ("no file says that these are the weights of Edit 2511; if they are: --qwen-image-zero-cond-t",)
+    check_images(pipe, convention, images, width, height)
 
     # sampler, schedule, prediction type: from the user, the folder, the convention or the family
     scheduler = scheduler_config(pipe.checkpoint)

@@ -15,6 +15,7 @@ from refsd.families.family import Encoded, TextEncoder, Variant
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import Convention
 from refsd.pipelines.loaded_component import LoadedComponent
+from refsd.pipelines.shown_pictures import ShownPictures, pad_of
 from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.cards import PromptCard
 from refsd.tokenizers.clip_bpe import EOS
@@ -82,11 +83,13 @@ def encode(
     prompt: str,
     clip_skip: int | None = None,
     negative: bool = False,
+    shown: ShownPictures | None = None,
 ) -> dict[str, Encoded]:
     """Encode a prompt with all loaded text encoders -> component -> Encoded, with a batch size of 1.
 
     clip_skip: as the engine counts it; None: the family's
     negative:  True for the negative prompt
+    shown:     pictures to edit, for the language model
     """
     clip_skip = clip_skip if convention.prompt.negative or not negative else None
     clips = {name: encoder for name, encoder in encoders.items() if name in CLIP}
@@ -94,8 +97,9 @@ def encode(
     for name, encoder in encoders.items():
         if name not in CLIP:
             own = variant.encoders[name]
-            rule = convention.row(own.rules)
-            encoded[name] = _language(encoder, tokenizers.of(encoder), rule, convention.prompt, own.output, prompt)
+            rule = convention.row(own.rules) if shown is None else shown.rule
+            tokenizer = tokenizers.of(encoder)
+            encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own.output, prompt, shown)
     return encoded
 
 
@@ -145,7 +149,13 @@ def _padded(ids: np.ndarray, rule: TextRule) -> np.ndarray:
 
 
 def _language(
-    encoder: LoadedComponent, tokenizer: TextTokenizer, rule: TextRule, card: PromptCard, hidden: str, prompt: str
+    encoder: LoadedComponent,
+    tokenizer: TextTokenizer,
+    rule: TextRule,
+    card: PromptCard,
+    hidden: str,
+    prompt: str,
+    shown: ShownPictures | None = None,
 ) -> Encoded:
     """Encode a prompt with T5 or a language model; BREAKs are dropped."""
     parts = [pair for pair in card.parse(prompt.replace(rule.without, "") if rule.without else prompt) if pair]
@@ -161,7 +171,11 @@ def _language(
     answers = []
     for row, seen, weight in zip(rows, mask, all_weights, strict=True):
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
-        outputs = encoder(inputs, "prompt", also=True)
+        params = {}
+        if shown is not None:
+            params["image_token"] = pad_of(tokenizer)
+            inputs |= shown.inputs(row[None], seen[None], params["image_token"])
+        outputs = encoder(inputs, "prompt", also=True, **params)
         if hidden not in outputs:
             raise BadInput(f"{encoder.path}: {encoder.name} has too few layers for this family")
         answers.append(_weighted([outputs[hidden]], weight, card, encoder)[0])

@@ -11,6 +11,7 @@ from refsd.pipelines.guided_network import Conditioning, GuidedNetwork, Listener
 from refsd.pipelines.initial_latent import InitialLatent, initial_latent, signed
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
+from refsd.pipelines.shown_pictures import ShownPictures, show
 from refsd.samplers.cfg_pp import GuidedDenoiser
 from refsd.samplers.noise import RNGS
 from refsd.samplers.parameterization import Denoiser, denoiser
@@ -19,15 +20,25 @@ from refsd.samplers.step import Callback, StepsError
 
 def encode(pipe: Pipeline, plan: Plan) -> Conditioning:
     """Encode the prompt, and the negative prompt if the plan is guided."""
-    return Conditioning(
-        encode_prompt(pipe, plan), encode_prompt(pipe, plan, negative=True) if plan.guided else None
-    )
+    shown = _shown(pipe, plan)
+    uncond = encode_prompt(pipe, plan, negative=True, shown=shown) if plan.guided else None
+    return Conditioning(encode_prompt(pipe, plan, shown=shown), uncond)
 
 
-def encode_prompt(pipe: Pipeline, plan: Plan, negative: bool = False) -> Condition:
+def _shown(pipe: Pipeline, plan: Plan) -> ShownPictures | None:
+    """Let the text encoder's vision tower see the pictures to edit, where the model wants that."""
+    editing, rule = pipe.editing(plan.convention), pipe.variant.editing_rule
+    if editing is None or rule is None or not plan.images.references:
+        return None
+    return show(pipe.image_encoders["qwen2_5_vision"], editing, plan.images.references, rule)
+
+
+def encode_prompt(
+    pipe: Pipeline, plan: Plan, negative: bool = False, shown: ShownPictures | None = None
+) -> Condition:
     prompt = plan.negative_prompt if negative else plan.prompt
     encoded = prompts.encode(
-        pipe.variant, plan.convention, pipe.encoders, pipe.tokenizers, prompt, plan.clip_skip, negative
+        pipe.variant, plan.convention, pipe.encoders, pipe.tokenizers, prompt, plan.clip_skip, negative, shown
     )
     size = plan.height, plan.width
     condition = pipe.variant.join(

@@ -21,6 +21,7 @@ _TEXT_TOWERS = ("text_model.", "transformer.resblocks.")
 
 # Parts of names of a language model's layer, and of the vision tower that refsd ignores beside one.
 _DECODER, _VISION = ".input_layernorm.", "visual."
+_QWEN_TOWER = "visual.merger."
 
 # (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
@@ -107,7 +108,7 @@ def foreign_family(names: Iterable[str]) -> str | None:
     names = [name for name in names if not is_known_extra(name) and "embeddings.patch_embedding." not in name]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
-    if any(_DECODER in name for name in names):
+    if any(_DECODER in name or _QWEN_TOWER in name for name in names):
         names = [name for name in names if _VISION not in name]
     return next((family for part, family in FOREIGN if any(part in name for name in names)), None)
 

@@ -23,6 +23,7 @@ from refsd.models import (
     mmdit,
     qwen3,
     qwen_image,
+    qwen_vision,
     qwen_vl,
     redux,
     t5,
@@ -49,6 +50,7 @@ SIZES = {"N": 2, "J": 5, "L": 7, "H": 8, "W": 12, "h": 4, "w": 6, "A": 6}
 SIZES |= {"p": 1, "q": 3, "r": 2, "s": 1, "t": 1, "u": 2}  # of further references
 THOUSANDS = ("unet", "mmdit", "controlnet")  # the components whose timesteps count to 1000
 EOS = 49  # the last of the small vocabularies
+IMAGE = 7  # id of a token that stands for a part of a picture
 
 PAGES = {
     "unet": unet.unet,
@@ -85,6 +87,7 @@ PAGES = {
     "esrgan": esrgan.rrdbnet,
     "clip-vision": vision.clip_vision,
     "siglip": vision.siglip_vision,
+    "qwen2_5_vision": qwen_vision.qwen2_5_vision,
     "redux": redux.redux,
 }
 # What a page returns in another order than `forward` names it.
@@ -135,6 +138,10 @@ def inputs_for(name, m):
             given[argument] = np.array([0.8, 0.3]) * (1000 if name in THOUSANDS else 1)
         else:
             given[argument] = rng.standard_normal(shape)
+    if "pictures" in given:
+        ids, count = given["input_ids"], len(given["pictures"])
+        ids[ids == IMAGE] = IMAGE + 1
+        ids[0, :count] = IMAGE
     return given
 
 
@@ -152,7 +159,7 @@ def _size(letter, fits, sizes):
 
 
 def params_for(name):
-    return {"eos": EOS} if name in ("clip", "clip_g") else {}
+    return {"qwen2_5_vl": {"image_token": IMAGE}, "clip": {"eos": EOS}, "clip_g": {"eos": EOS}}.get(name, {})
 
 
 def kept(path, family):

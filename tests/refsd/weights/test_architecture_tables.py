@@ -18,6 +18,12 @@ from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
 from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.qwen_image import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
+from refsd.networks.qwen_vision import (
+    QWEN2_5_VISION,
+    QwenVisionSize,
+    qwen_vision_shapes,
+    qwen_vision_size,
+)
 from refsd.networks.qwen_vl import (
     QWEN2_5_VL_7B,
     QWEN3_VL_4B,
@@ -98,6 +104,9 @@ TABLES = {
     "qwen3": Table(qwen3_shapes, qwen3_size, QWEN3_4B, sizes(Qwen3Size, layers=few)),
     "qwen2_5_vl": Table(
         qwen2_5_vl_shapes, qwen2_5_vl_size, QWEN2_5_VL_7B, sizes(Qwen25Size, layers=few, head_dim=st.just(128))
+    ),
+    "qwen2_5_vision": Table(
+        qwen_vision_shapes, qwen_vision_size, QWEN2_5_VISION, sizes(QwenVisionSize, layers=few)
     ),
     "qwen3_vl": Table(qwen3_vl_shapes, qwen3_vl_size, QWEN3_VL_4B, sizes(Qwen3Size, layers=few)),
     "esrgan": Table(
@@ -252,6 +261,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (wan_vae_shapes, WanVAESize(), 126_892_531),
         (mistral_shapes, MistralSize(), 22_901_314_560),
         (qwen2_5_vl_shapes, QWEN2_5_VL_7B, 7_070_619_136),
+        (qwen_vision_shapes, QWEN2_5_VISION, 676_550_144),
         (qwen3_vl_shapes, QWEN3_VL_8B, 7_568_405_504),
     ],
 )

@@ -24,8 +24,6 @@ def _narrow_bigg(monkeypatch):
     monkeypatch.setattr(detect, "_BIGG", small.BIGG)
 
 
-# Two of a vision tower's tensors.
-SEES = {"visual.patch_embed.proj.weight": ONE, "visual.merger.ln_q.weight": ONE}
 # file -> family, then (prefix, whose weights, in which layout), then what else stands there
 FILES = {
     "v1-5-pruned.ckpt": (
@@ -129,16 +127,24 @@ FILES = {
     "chroma-unlocked": ("chroma", [("", "chroma", "original")], {}),
     "t5xxl_fp16": ("parts", [("", "t5xxl", "transformers")], {"encoder.embed_tokens.weight": ONE}),
     "umt5_xxl": ("parts", [("", "umt5", "transformers")], {"spiece_model": np.ones(9, np.uint8)}),
-    "qwen_2.5_vl_7b": ("parts", [("", "qwen2.5-vl", "transformers")], SEES | {"lm_head.weight": ONE}),
+    "qwen_2.5_vl_7b": (
+        "parts",
+        [("", "qwen2.5-vl", "transformers"), ("visual.", "qwen2.5-vision", "transformers")],
+        {"lm_head.weight": ONE},
+    ),
+    "a vision tower alone": ("parts", [("visual.", "qwen2.5-vision", "transformers")], {}),
     "Qwen2.5-VL of transformers 5": (
         "parts",
-        [("", "qwen2.5-vl", "transformers 5")],
-        {f"model.{name}": array for name, array in SEES.items()} | {"lm_head.weight": ONE},
+        [("", "qwen2.5-vl", "transformers 5"), ("model.visual.", "qwen2.5-vision", "transformers")],
+        {"lm_head.weight": ONE},
     ),
     "Qwen2.5-VL in a whole file of ComfyUI": (
         "parts",
-        [(f"{COMFY}qwen25_7b.transformer.", "qwen2.5-vl", "transformers")],
-        {f"{COMFY}qwen25_7b.transformer.{name}": array for name, array in SEES.items()},
+        [
+            (f"{COMFY}qwen25_7b.transformer.", "qwen2.5-vl", "transformers"),
+            (f"{COMFY}qwen25_7b.transformer.visual.", "qwen2.5-vision", "transformers"),
+        ],
+        {},
     ),
     "Qwen3-VL of transformers 5": (
         "parts",
@@ -214,6 +220,7 @@ def test_it_opens_and_is_what_it_is(tmp_path, file):
         ("qwen2.5-vl", "qwen2vl", "qwen2_5_vl"),
         ("qwen3-vl", "qwen3vl", "qwen3_vl"),
         ("qwen3", "qwen3", "qwen3"),
+        ("qwen2.5-vision", "clip", "qwen2_5_vision"),
     ],
 )
 def test_a_gguf_of_a_language_model_is_what_its_architecture_says(tmp_path, family, architecture, component):

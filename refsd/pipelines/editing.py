@@ -1,0 +1,128 @@
+"""Pictures to edit with Qwen-Image: how they are resized for the autoencoder and for the vision tower, and told.
+
+The autoencoder's latents are further tokens of the denoiser; the vision tower's tokens stand in the prompt.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+# Height and width, pixels.
+Size = tuple[int, int]
+# CLIP's mean and standard deviation of the colours, which Qwen2.5-VL uses too.
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+LATENT_AREA, SEEN_AREA = 1024**2, 384**2  # pixels
+# Of Qwen2.5-VL's preprocessor_config.json: pixels of a picture for the vision tower.
+LEAST, MOST = 56 * 56, 28 * 28 * 16384
+SDCPP_LEAST, SDCPP_MOST = 384 * 384, 560 * 560
+
+
+class Editing(NamedTuple):
+    """How a program prepares the pictures to edit. Pictures are [1, 3, H, W], 0..1.
+
+    before: number of a picture, from 1 -> the text before its tokens
+    latent: (picture, size drawn) -> what the autoencoder encodes
+    seen:   (picture, pixels on a side of a token) -> what the vision tower sees
+    drawn:  size of the last picture -> size drawn if the user sets none
+    most:   number of pictures that it takes
+    mrope:  True if a picture's tokens have a row and a column; False: the positions of words
+    """
+
+    before: Callable[[int], str]
+    latent: Callable[[np.ndarray, Size], np.ndarray]
+    seen: Callable[[np.ndarray, int], np.ndarray]
+    drawn: Callable[[Size], Size]
+    most: int
+    mrope: bool
+
+
+# Program that a folder's model_index.json names, "" for all others -> Editing.
+Editings = Mapping[str, Editing]
+
+
+def of_area(area: int, size: Size) -> Size:
+    """Return the size of about `area` pixels with a picture's aspect ratio, in multiples of 32.
+
+    Source: diffusers pipeline_qwenimage_edit_plus.py, calculate_dimensions.
+    """
+    ratio = size[1] / size[0]
+    width = math.sqrt(area * ratio)
+    return round(width / ratio / 32) * 32, round(width / 32) * 32
+
+
+def whole_tokens(size: Size, side: int, least: int, most: int) -> Size:
+    """Return the nearest size of whole tokens, whose pixels are between `least` and `most`.
+
+    Source: transformers image_processing_qwen2_vl.py, smart_resize.
+    """
+    pixels = size[0] * size[1]
+    nearest = tuple(round(edge / side) * side for edge in size)
+    if math.prod(nearest) > most:
+        shrink = math.sqrt(pixels / most)
+        nearest = tuple(max(side, math.floor(edge / shrink / side) * side) for edge in size)
+    elif math.prod(nearest) < least:
+        grow = math.sqrt(least / pixels)
+        nearest = tuple(math.ceil(edge * grow / side) * side for edge in size)
+    return nearest[0], nearest[1]
+
+
+def resized(picture: np.ndarray, size: Size, filter: str) -> np.ndarray:
+    """Resize in bytes as Pillow does; filter: "LANCZOS" or "BICUBIC"."""
+    from PIL import Image
+
+    bytes_ = np.floor(picture[0] * 255 + 0.5).astype(np.uint8).transpose(1, 2, 0)
+    image = Image.fromarray(np.ascontiguousarray(bytes_)).resize(size[::-1], getattr(Image.Resampling, filter))
+    return (np.asarray(image).astype(np.float64) / 255).transpose(2, 0, 1)[None]
+
+
+def nearest(picture: np.ndarray, size: Size) -> np.ndarray:
+    """Resize by the pixel at floor(place * old / new). Source: stable-diffusion.cpp, sd::ops::interpolate."""
+    rows, columns = (np.arange(new) * old // new for new, old in zip(size, picture.shape[2:], strict=True))
+    return picture[:, :, rows[:, None], columns]
+
+
+def _latent(picture: np.ndarray, drawn: Size) -> np.ndarray:
+    return resized(picture, of_area(LATENT_AREA, picture.shape[2:]), "LANCZOS")
+
+
+def _seen(picture: np.ndarray, side: int, area: int) -> np.ndarray:
+    small = resized(picture, of_area(area, picture.shape[2:]), "LANCZOS")
+    return resized(small, whole_tokens(small.shape[2:], side, LEAST, MOST), "BICUBIC")
+
+
+def _sdcpp_latent(picture: np.ndarray, drawn: Size) -> np.ndarray:
+    """Source: stable-diffusion.cpp, prepare_image_generation_latents; its quotient of integers is rounded down."""
+    H, W = picture.shape[2:]
+    width = math.sqrt(min(LATENT_AREA, drawn[0] * drawn[1]) * W // H)
+    high, wide = (math.floor(edge / 32 + 0.5) * 32 for edge in (width * H / W, width))
+    return nearest(picture, (max(32, high), max(32, wide)))
+
+
+def _sdcpp_seen(picture: np.ndarray, side: int) -> np.ndarray:
+    """Resize to cover the size, then cut from the middle. Source: stable-diffusion.cpp clip_preprocess."""
+    H, W = picture.shape[2:]
+    high, wide = whole_tokens((H, W), side, SDCPP_LEAST, SDCPP_MOST)
+    scale = max(np.float32(wide) / np.float32(W), np.float32(high) / np.float32(H))
+    covering = max(high, int(scale * np.float32(H))), max(wide, int(scale * np.float32(W)))
+    top, left = (covering[0] - high) // 2, (covering[1] - wide) // 2
+    return nearest(picture, covering)[:, :, top : top + high, left : left + wide]
+
+
+EDIT_PLUS = Editing(
+    lambda number: f"Picture {number}: ",
+    _latent,
+    lambda picture, side: _seen(picture, side, SEEN_AREA),
+    lambda size: of_area(LATENT_AREA, size),
+    most=4,
+    mrope=True,
+)
+EDIT = EDIT_PLUS._replace(
+    before=lambda number: "", seen=lambda picture, side: _seen(picture, side, LATENT_AREA), most=1
+)
+SDCPP = EDIT_PLUS._replace(latent=_sdcpp_latent, seen=_sdcpp_seen, drawn=lambda size: size, mrope=False)
+QWEN_IMAGE_EDITINGS: dict[str, Editings] = {
+    "sdcpp": {"": SDCPP},
+    "diffusers": {"": EDIT_PLUS, "QwenImageEditPipeline": EDIT},
+}
