@@ -13,7 +13,6 @@ import numpy as np
 from refsd.networks.config import divisor, shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim, linear
 from refsd.networks.keymap import CONCAT, Keymap, Row, Rule, prefix_rows
-from refsd.networks.language_model import LLM_PREFIXES
 from refsd.networks.network import Location, Network, counted, fixed
 from refsd.networks.recipe import RecipeModel, RecipePart
 from refsd.numerics.errors import BadInput
@@ -144,11 +143,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
 
 _TRANSFORMERS = fixed("transformers", qwen_vision_keymap)
 _GGUF = counted("llama.cpp", qwen_vision_gguf_keymap, {"v.blk.": 32}, lambda size: (size.layers,))
-_PREFIXES = (
-    "text_encoders.qwen25_7b.transformer.",
-    *(prefix + "model." for prefix in LLM_PREFIXES),
-    *LLM_PREFIXES,
-)
+_PREFIXES = ("text_encoders.qwen25_7b.transformer.", "text_encoders.llm.", "text_encoder.", "model.", "")
 _TINY = QwenVisionSize(64, 2, 48, 512)
 
 QWEN_VISION = Network(

@@ -30,7 +30,8 @@ def drawn_size(
     pipe: Pipeline, convention: Convention, settings: Settings, images: ConditioningImages
 ) -> tuple[int, int, tuple[str, ...]]:
     """Return width and height as the convention rounds them, and a notice if they differ from the settings."""
-    first = next((image for image in images[: images._fields.index("redux")] if image is not None), None)
+    given = images.init, images.mask, images.control, images.reference
+    first = next((image for image in given if image is not None), None)
     height, width = (512, 512) if first is None else first.shape[2:]
     editing = pipe.editing(convention)
     if editing is not None and images.references:

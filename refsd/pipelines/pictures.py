@@ -70,11 +70,9 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     check_ranges(settings)
     files.preview.check()
     arithmetic = named(files.numerics, [*files.deviations])
-    images = ConditioningImages(
-        **{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in files.images.items()}
-    )
+    named_images = {IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in files.images.items()}
     more = tuple(read_image("--ref-image", path) for path in files.more_references)
-    images = images._replace(more_references=more)
+    images = ConditioningImages()._replace(**named_images, more_references=more)
     checkpoint = open_checkpoint(files.model, files.parts)
     loras = open_loras(files.loras, checkpoint, files.lora_rule)
     tokenizers = Tokenizers(files.vocab, files.tokenizer, files.model)

@@ -68,7 +68,7 @@ def test_the_same_tensors_from_safetensors_and_gguf(tmp_path, place, family):
     if not place.architectures:  # else names alone do not tell it, and a safetensors file holds nothing more
         save_file(kept, tmp_path / "a.safetensors")
         assert_holds(open_checkpoint(tmp_path / "a.safetensors"), component, arrays, place.layout.name)
-    if component in small.FIVE_DIMENSIONS:
+    if any(array.ndim > 4 for array in kept.values()):
         return
     path = small.save_gguf(tmp_path / "a.gguf", kept, arch=next(iter(place.architectures), "test"))
     assert_holds(open_checkpoint(path), component, arrays, place.layout.name)
