@@ -7,6 +7,9 @@ import msgspec
 from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.tensor import StoredTensor
 
+# A dimension of a network: channels, blocks, a switch, or a number for each level or block.
+Dimension = int | bool | None | tuple[int | tuple[int, ...], ...]
+
 
 class ModelRecipe(msgspec.Struct, frozen=True):
     """The weights of a whole model, by recipe.
@@ -15,12 +18,15 @@ class ModelRecipe(msgspec.Struct, frozen=True):
     type:   storage type of the large matrices: "f32", "f16", "q8_0", ...
     tiny:   a small configuration of the same architecture
     quiet:  divides weights, except of norms and modulations, by 2**quiet, so that the norms' eps matters
+    sizes:  ("network.dimension", value): dimensions in place of those of the full or tiny configuration. Left
+            out of the text where there are none, so that digests of other recipes stay as they were
     """
 
     family: str
     type: str = "f32"
     tiny: bool = False
     quiet: int = 0
+    sizes: tuple[tuple[str, Dimension], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -46,9 +46,11 @@ def fuzz(
     from which it can be made again: --only NAME, `refsd shrink ENGINE NAME`. What the
     engine fails is reduced as `refsd shrink` does it, one find of each cause.
     --ops 'model/*' asks for models: every family's tiny one with other sides, batches,
-    texts, storage types and data, judged tap by tap where the engine shows taps. A case that
-    the engine refuses is no failure; a crash, and no answer in time, are finds. After
-    Ctrl-C or SIGTERM the finds until then are written. docs/fuzz.md explains it.
+    texts, storage types and data, judged tap by tap where the engine shows taps.
+    --ops 'block/*' asks for models of one block (flux-double, unet-transformer, ...) with other
+    widths, heads and tokens. A case that the engine refuses is no failure; a crash, and
+    no answer in time, are finds. After Ctrl-C or SIGTERM the finds until then are
+    written. docs/fuzz.md explains it.
 
     Exit code 0: nothing was found. 1: something was. 2: bad usage or bad input. 130: interrupted.
     """
@@ -104,9 +106,7 @@ def _cases(asked, seed: int, ops: list[str], only: str | None, count: int | None
     import fnmatch
 
     from refsd.fuzzing import fuzz as fuzzing
-    from refsd.fuzzing.draw_models import MODEL, components
     from refsd.fuzzing.random_case import parse
-    from refsd.golden.operations import OPERATIONS
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
 
@@ -117,12 +117,12 @@ def _cases(asked, seed: int, ops: list[str], only: str | None, count: int | None
         return [fuzzing.drawn_case(*found)]
     wanted: set[str] = set()
     for glob in ops:
-        # Models are asked only by a glob with their prefix.
-        known = components() if glob.startswith(MODEL) else [*OPERATIONS]
+        known = next(kind.names() for prefix, kind in fuzzing.KINDS.items() if glob.startswith(prefix))
         if not fnmatch.filter(known, glob):
             raise BadInput(f"--ops {glob}: no operation matches{did_you_mean(glob, known)}")
         wanted |= {*fnmatch.filter(known, glob)}
-    chosen = [op for op in fuzzing.operations_of(asked) if op in wanted]
+    known = [op for kind in reversed(fuzzing.KINDS.values()) for op in kind.names()]
+    chosen = fuzzing.operations_of(asked, [op for op in known if op in wanted])
     if not chosen:
         raise BadInput(f"{asked.name} takes no case of these operations; `refsd fuzz` asks operations and models")
     return fuzzing.cases(seed, chosen, count, seconds)

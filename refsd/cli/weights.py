@@ -52,6 +52,14 @@ def make(
     output: Annotated[Path, typer.Option("-o", "--output", help="A .safetensors or .gguf file, or a folder.")],
     type: Annotated[Type, typer.Option(help="Storage type; block types need a .gguf file.")] = Type.f16,
     tiny: Annotated[bool, typer.Option("--tiny", help="A small configuration of the same architecture.")] = False,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=VALUE",
+            help="Another dimension, as flux.double_blocks=1 or unet.widths=[64]; may be repeated.",
+        ),
+    ] = None,
     layout: Annotated[
         Layout, typer.Option(help="ldm: one file with the original names; diffusers: a folder.")
     ] = Layout.ldm,
@@ -64,7 +72,22 @@ def make(
     from refsd.golden.case import ModelRecipe
     from refsd.weights import recipes
 
-    model = ModelRecipe(family, type.value, tiny)
+    sizes = tuple(_dimension(text) for text in size or ())
+    model = ModelRecipe(family, type.value, tiny, sizes=sizes) if sizes else ModelRecipe(family, type.value, tiny)
     recipes.shapes(model)
     with bar(f"{output}", recipes.size(model)) as advance:
         recipes.make(model, output, layout.value, advance)
+
+
+def _dimension(text: str):
+    """Read NAME=VALUE. Raises BadInput."""
+    import msgspec
+
+    from refsd.golden.case import Dimension
+    from refsd.numerics.errors import BadInput
+
+    name, _, value = text.partition("=")
+    try:
+        return name, msgspec.json.decode(value, type=Dimension)
+    except msgspec.DecodeError:
+        raise BadInput(f"--size {text}: expected NETWORK.DIMENSION=NUMBER, true, false, null or [N,N]") from None

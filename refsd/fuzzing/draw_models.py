@@ -6,7 +6,7 @@ same seed, component and number give the same case.
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import numpy as np
@@ -16,7 +16,7 @@ from refsd.cases import CASES
 from refsd.components import check
 from refsd.components.component import Fit
 from refsd.fuzzing.random_case import RandomCase, name_of
-from refsd.golden.case import Case, ModelRecipe
+from refsd.golden.case import Case, Dimension, ModelRecipe
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
 from refsd.shrinking.named_axes import sizes_of, with_sizes
@@ -42,18 +42,33 @@ _ATTEMPTS = 60
 
 def draw_model(seed: int, op: str, number: int) -> RandomCase:
     """The random case of this seed, component and number. Raises BadInput where none can be drawn."""
-    random = Random(f"{seed}/{op}/{number}")
-    name = name_of(seed, op, number)
+    return draw_of(bases(op), Random(f"{seed}/{op}/{number}"), (seed, op, number))
+
+
+def draw_of(
+    cases: Sequence[Case],
+    random: Random,
+    number: tuple[int, str, int],
+    resized: Callable[[Random], tuple[tuple[str, Dimension], ...]] | None = None,
+) -> RandomCase:
+    """A random case made of one of `cases`. Raises BadInput where none can be drawn.
+
+    number:  seed, operation and number of its name
+    resized: dimensions of the model in place of the tiny one's
+    """
+    name = name_of(*number)
     for _ in range(_ATTEMPTS):
-        base = random.choice(bases(op))
-        case = replace(base, name=name, model=_other_model(random, base), inputs=_other_inputs(random, base))
+        base = random.choice(cases)
+        model = _other_model(random, base)
+        model = replace(model, sizes=resized(random)) if resized is not None else model
+        case = replace(base, name=name, model=model, inputs=_other_inputs(random, base))
         try:
             fits = fits_of(case)
             case = _with_data(random, _with_other_sizes(random, case, fits))
             _check(case)
         except BadInput:
             continue
-        return RandomCase(name, op, case.inputs, case.params, case.model)
+        return RandomCase(name, base.op, case.inputs, case.params, case.model)
     raise BadInput(f"{name}: no case could be drawn")
 
 
@@ -87,7 +102,9 @@ def _other_inputs(random: Random, base: Case) -> dict[str, Recipe]:
 
 
 def _with_other_sizes(random: Random, case: Case, fits: Mapping[str, Fit]) -> Case:
-    changed = {name: _size(random, name, n, fits.get(name)) for name, n in sizes_of(case).items()}
+    asked = {name: fits[name].n for name, n in sizes_of(case).items() if name in fits and not fits[name].holds(n)}
+    sizes = {**sizes_of(case), **asked}
+    changed = {name: _size(random, name, n, fits.get(name)) for name, n in sizes.items()}
     return with_sizes(case, changed)
 
 
@@ -126,5 +143,5 @@ def _check(case: Case) -> None:
         raise BadInput(f"{case.name}: too large")
     values: dict[str, np.ndarray] = {name: tensor.values() for name, tensor in case.realize().items()}
     # The number of heads stands in a model's file: any that divides will do here.
-    told = {name: fit.n for name, fit in fits_of(case).items() if name.startswith("num_")}
+    told = {name: fit.n for name, fit in fits_of(case).items() if name.startswith("num_") and fit.n}
     check(case.op.removeprefix(MODEL), hollow_module(case), values, {**told, **case.params}, case.name)

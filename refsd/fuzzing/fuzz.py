@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,12 +11,15 @@ from msgspec.structs import replace
 from refsd import __version__
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw import draw, rounds
+from refsd.fuzzing.draw_blocks import BLOCK, block_bases, blocks, draw_block
 from refsd.fuzzing.draw_models import MODEL, bases, components, draw_model
-from refsd.fuzzing.random_case import RandomCase
+from refsd.fuzzing.random_case import RandomCase, name_of, parse
 from refsd.golden import verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Result, Runner
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.wording import did_you_mean
+from refsd.numerics.errors import BadInput
 from refsd.shrinking.failure import Failure, ask, cut, failure_of
 from refsd.shrinking.shrink import Shrunk, shrink
 
@@ -76,6 +79,27 @@ class Outcome(msgspec.Struct):
     partial: str = ""
 
 
+class Kind(NamedTuple):
+    """What random cases are drawn of.
+
+    names: of the operations, components or blocks
+    bases: a name -> the corpus' cases from which its random cases are made
+    draw:  seed, name, number -> the random case
+    """
+
+    names: Callable[[], list[str]]
+    bases: Callable[[str], Sequence[Case]]
+    draw: Callable[[int, str, int], RandomCase]
+
+
+# The prefix of its names -> kind, operations last. Without their prefix, models and blocks are not asked.
+KINDS = {
+    MODEL: Kind(components, bases, draw_model),
+    BLOCK: Kind(blocks, block_bases, draw_block),
+    "": Kind(lambda: [*OPERATIONS], lambda op: OPERATIONS[op].cases, draw),
+}
+
+
 class _Known(NamedTuple):
     """A find, and how the engine failed there."""
 
@@ -113,7 +137,8 @@ class Fuzzer:
             if not self.engine.refused:
                 self.unjudged += 1
             return None
-        self.asked[case.op] += 1
+        named = parse(case.name)
+        self.asked[named[1] if named is not None else case.op] += 1
         failure = failure_of(result)
         if failure is None:
             return None
@@ -175,7 +200,7 @@ def _kind(failure: Failure) -> str:
 
 def _alike(one: Failure, other: Failure) -> bool:
     """Whether two failures are one find: of one operation and kind, with a cause in common or none."""
-    if (one.place, one.status, one.kind) != (other.place, other.status, other.kind):
+    if (one.layer, one.status, one.kind) != (other.layer, other.status, other.kind):
         return False
     return bool({*one.causes} & {*other.causes}) or not (one.causes or other.causes)
 
@@ -190,14 +215,23 @@ def cases(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> I
 
 
 def drawn_case(seed: int, op: str, number: int) -> RandomCase:
-    """The random case of an operation, or of a model's component ("model/unet")."""
-    return draw_model(seed, op, number) if op.startswith(MODEL) else draw(seed, op, number)
+    """The random case of an operation, a model's component ("model/unet") or a block. Raises BadInput."""
+    for prefix, kind in KINDS.items():
+        if op.startswith(prefix):
+            if op not in kind.names():
+                known = [*OPERATIONS, *(name for other in KINDS.values() for name in other.names())]
+                raise BadInput(f"{name_of(seed, op, number)}: no operation {op}{did_you_mean(op, known)}")
+            return kind.draw(seed, op, number)
+    raise AssertionError(op)
 
 
-def operations_of(engine: AskedEngine) -> list[str]:
-    """The operations, then the components of models, of which the engine takes some case."""
-    of = {op: page.cases for op, page in OPERATIONS.items()} | {op: bases(op) for op in components()}
-    return [op for op, cases in of.items() if any(engine.refuses(case) is None for case in cases)]
+def operations_of(engine: AskedEngine, ops: Iterable[str]) -> list[str]:
+    """Those of these operations, components of models and blocks of which the engine takes some case."""
+
+    def cases_of(op: str) -> Sequence[Case]:
+        return next(kind.bases(op) for prefix, kind in KINDS.items() if op.startswith(prefix))
+
+    return [op for op in ops if any(engine.refuses(case) is None for case in cases_of(op))]
 
 
 def outcome(fuzzer: Fuzzer, seed: int, partial: str = "") -> Outcome:

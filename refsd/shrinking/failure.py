@@ -51,9 +51,14 @@ class Failure(NamedTuple):
     place: str
     margin: float
 
+    @property
+    def layer(self) -> str:
+        """The place without the numbers of its blocks: of a model of fewer blocks another one fails."""
+        return re.sub(r"\.\d+(?=\.)", ".#", self.place)
+
     def is_that_of(self, other: "Failure") -> bool:
-        """Whether another answer fails so: with the same status, kind and place, and the likeliest cause."""
-        same = (self.status, self.kind, self.place) == (other.status, other.kind, other.place)
+        """Whether another answer fails so: with the same status, kind and layer, and the likeliest cause."""
+        same = (self.status, self.kind, self.layer) == (other.status, other.kind, other.layer)
         explained = not self.causes or self.causes[0] in other.causes
         return same and explained and other.margin >= min(self.margin, _CLEAR)
 

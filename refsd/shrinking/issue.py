@@ -1,5 +1,6 @@
 """The text of an issue for an engine's tracker: symptom, smallest case, figures, place, cause, how to reproduce."""
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -86,7 +87,8 @@ def _case(shrunk: Shrunk) -> list[str]:
 
 def _weights(model: ModelRecipe) -> str:
     tiny, ending = " --tiny" if model.tiny else "", "safetensors" if model.type in FLOAT_TYPES else "gguf"
-    made = f"refsd weights make {model.family} --type {model.type}{tiny} -o weights.{ending}"
+    sizes = "".join(f" --size {name}={json.dumps(value)}".replace(", ", ",") for name, value in model.sizes or ())
+    made = f"refsd weights make {model.family} --type {model.type}{tiny}{sizes} -o weights.{ending}"
     quiet = f", with weights divided by 2^{model.quiet} but for norms and modulations" if model.quiet else ""
     return f"Weights: `{made}`{quiet}."
 

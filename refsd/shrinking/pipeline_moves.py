@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from refsd.components import COMPONENTS
@@ -10,9 +11,9 @@ from refsd.golden.case import Case
 from refsd.golden.operation import REQUIRED
 from refsd.numerics.errors import BadInput
 from refsd.shrinking.cropping import with_inputs
+from refsd.shrinking.fewer_blocks import in_sizes_asked
 from refsd.shrinking.named_axes import sizes_of, with_sizes
 from refsd.stages import STAGES
-from refsd.weights.hollow import fits_of
 
 _MODEL = "model/"
 
@@ -29,19 +30,9 @@ def plainer_models(case: Case) -> Iterator[Case]:
     if model is None:
         return
     if not model.tiny:
-        yield from _of_model(replace(case, model=replace(model, tiny=True)))
+        yield from in_sizes_asked(replace(case, model=replace(model, tiny=True, sizes=UNSET)))
     if model.type != "f32":
         yield replace(case, model=replace(model, type="f32"))
-
-
-def _of_model(case: Case) -> Iterator[Case]:
-    """The case with the widths that its model asks for."""
-    sizes, fits = sizes_of(case), fits_of(case)
-    asked = {name: fits[name].n for name, n in sizes.items() if name in fits and not fits[name].holds(n)}
-    try:
-        yield with_sizes(case, asked)
-    except BadInput:
-        return
 
 
 def plainer_params(case: Case) -> Iterator[Case]:

@@ -13,6 +13,7 @@ from refsd.golden.given_case import GivenCase
 from refsd.golden.operations import OPERATIONS
 from refsd.shrinking import moves, named_axes, numbers, pipeline_moves
 from refsd.shrinking.failure import Cut, Cutter, Failure, Question, failure_of
+from refsd.shrinking.fewer_blocks import fewer_blocks
 from refsd.stages import STAGES
 
 _SECONDS = 60.0
@@ -38,7 +39,12 @@ _OPERATION = Moves(
     (moves.in_size, moves.in_equal_sizes),
 )
 _PIPELINE = Moves(
-    (pipeline_moves.without_inputs, pipeline_moves.plainer_models, pipeline_moves.plainer_params),
+    (
+        pipeline_moves.plainer_models,
+        fewer_blocks,
+        pipeline_moves.without_inputs,
+        pipeline_moves.plainer_params,
+    ),
     named_axes.sizes_of,
     (pipeline_moves.in_size, pipeline_moves.in_equal_sizes),
 )

@@ -12,7 +12,7 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.module import Module
 from refsd.networks import NETWORKS
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
-from refsd.weights.recipes import model_of
+from refsd.weights.recipes import model_of, size_of
 
 
 def hollow_module(case: Case) -> Module:
@@ -39,10 +39,5 @@ def _weights(model: ModelRecipe, name: str) -> Mapping[str, StoredTensor]:
         prefix + weight: StoredTensor("f32", shape, np.broadcast_to(np.zeros((), SCALAR_TYPES["f32"]), shape))
         for part, prefix in prefixes.items()
         if part is not None and part in parts
-        for weight, shape in NETWORKS[part].shapes(_size(model, part)).items()
+        for weight, shape in NETWORKS[part].shapes(size_of(model, part)).items()
     }
-
-
-def _size(model: ModelRecipe, part: str):
-    sizes = model_of(model).parts[part]
-    return sizes.tiny if model.tiny else sizes.full

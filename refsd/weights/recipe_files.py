@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from refsd.caches import MAKING
 from refsd.golden.case import ModelRecipe
 from refsd.golden.scratch import Scratch, locked, remove
@@ -24,7 +26,8 @@ _BETWEEN = 1 << 28
 @functools.cache
 def fingerprint(model: ModelRecipe) -> str:
     """Return the SHA-256 of all recipes of a model's weights. Raises BadInput for an unknown family or type."""
-    key = hashlib.sha256(repr(model).encode())
+    said = ", ".join(f"{name}={value!r}" for name, value in msgspec.to_builtins(model).items())
+    key = hashlib.sha256(f"ModelRecipe({said})".encode())
     for name, recipe in recipes.all_recipes(model).items():
         key.update(f"{name} {recipe}\n".encode())
     return key.hexdigest()

@@ -12,6 +12,7 @@ from refsd.families import FAMILIES
 from refsd.golden.case import ModelRecipe
 from refsd.golden.output_file import whole_folder, write_file
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
+from refsd.golden.wording import did_you_mean
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.networks import NETWORKS
 from refsd.networks.dimensions import Shape, Shapes
@@ -62,9 +63,26 @@ def model_of(recipe: ModelRecipe) -> RecipeModel:
     return MODELS[recipe.family]
 
 
-def part_shapes(component: str, part: RecipePart, tiny: bool) -> Shapes:
-    """Return one component's tensors: name in the file, with its prefix -> shape."""
-    size = part.tiny if tiny else part.full
+def size_of(model: ModelRecipe, component: str) -> Any:
+    """Return the dimensions of a network in a recipe's model, a NamedTuple of its page in networks/.
+
+    Raises BadInput for an unknown family or dimension.
+    """
+    parts = model_of(model).parts
+    size = parts[component].tiny if model.tiny else parts[component].full
+    dimensions: dict[str, Any] = {}
+    for name, value in model.sizes or ():
+        network, _, dimension = name.partition(".")
+        if network not in parts or dimension not in parts[network].full._fields:
+            known = [f"{part}.{field}" for part in parts for field in parts[part].full._fields]
+            raise BadInput(f"{model.family} has no dimension {name}{did_you_mean(name, known)}")
+        if network == component:
+            dimensions[dimension] = value
+    return size._replace(**dimensions)
+
+
+def part_shapes(component: str, part: RecipePart, size: Any) -> Shapes:
+    """Return the tensors of one component in a size: name in the file, with its prefix -> shape."""
     ours = NETWORKS[component].shapes(size)
     if part.keymap is None:
         return {part.prefix + name: shape for name, shape in ours.items()}
@@ -77,7 +95,7 @@ def shapes(model: ModelRecipe) -> dict[str, Shapes]:
     parts = model_of(model).parts
     if model.type not in TYPES:
         raise BadInput(f"no recipe weights of type {model.type!r}; there are {', '.join(TYPES)}")
-    return {component: part_shapes(component, part, model.tiny) for component, part in parts.items()}
+    return {component: part_shapes(component, part, size_of(model, component)) for component, part in parts.items()}
 
 
 def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
@@ -188,7 +206,7 @@ def _make_folder(model: ModelRecipe, path: Path, advance: Advance) -> Path:
 
 
 def _write_part(folder: Path, model: ModelRecipe, component: str, part: RecipePart, advance: Advance) -> None:
-    size, there = part.tiny if model.tiny else part.full, NETWORKS[component].folder
+    size, there = size_of(model, component), NETWORKS[component].folder
     assert there is not None
     named = recipes(model, component)
     sources = _sources(component, part, size, named)

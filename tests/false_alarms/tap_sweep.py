@@ -12,6 +12,7 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 from refsd.cases import CASES
 from refsd.engines.torch.engine import find
 from refsd.golden.case import Case
-from refsd.golden.engine import ModelFiles, TappedEngine
+from refsd.golden.engine import EngineFailure, ModelFiles, TappedEngine
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import NO_WITNESS, judge, judge_output
 from refsd.judges.model import ModelJudge
@@ -92,7 +93,10 @@ def all_traced(
     for seed in seeds:
         for case in (drawn(case, seed) for case in cases):
             question = Question(kind, case)
-            yield from (question.traced(engine) for engine in asked if engine.refuses(case) is None)
+            for engine in asked:
+                if engine.refuses(case) is None:
+                    with suppress(EngineFailure):  # a model that the engine cannot load: conform reports it
+                        yield question.traced(engine)
 
 
 def table(answers: list[Traced]) -> Iterator[str]:

@@ -132,6 +132,7 @@ class ExecEngine:
                     "family": case.model.family,
                     "type": case.model.type,
                     "tiny": case.model.tiny,
+                    "sizes": dict(case.model.sizes or ()),
                     "file": os.path.abspath(self._model_files(case.model, "ldm")),
                 }
             if forced is not None:

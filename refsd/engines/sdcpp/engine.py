@@ -78,6 +78,8 @@ class SdcppEngine:
         reach = REACHES.get((case.model.family, case.op))
         if reach is None:
             return f"how to reach {case.op} of {case.model.family} in sd-cli is not known here"
+        if case.model.sizes:
+            return f"which other sizes of {case.model.family} sd-cli loads is not known here"
         if case.model.tiny and not reach.tiny:
             return f"sd-cli loads {case.op} of {case.model.family} in its full size only"
         return reach.refuses(case)

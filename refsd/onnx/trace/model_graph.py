@@ -19,7 +19,7 @@ from refsd.onnx.trace.arithmetic import TracingArithmetic
 from refsd.onnx.trace.array import Graph, Traced
 from refsd.onnx.trace.module import TapNames, TracingModule
 from refsd.weights.checkpoint import open_checkpoint
-from refsd.weights.recipes import model_of
+from refsd.weights.recipes import size_of
 
 _PREFIX = "model/"
 # Bytes of an element of a type that the graph keeps.
@@ -37,8 +37,8 @@ def bytes_of_weights(case: Case) -> int:
     """Estimate the weights of a case's graph: large matrices in their type if ONNX has it, else in float32."""
     assert case.model is not None
     component = COMPONENTS[case.op.removeprefix(_PREFIX)].part or ""
-    part, narrow = model_of(case.model).parts[component], _NARROW.get(case.model.type, 4.0)
-    sizes = NETWORKS[component].shapes(part.tiny if case.model.tiny else part.full).values()
+    narrow = _NARROW.get(case.model.type, 4.0)
+    sizes = NETWORKS[component].shapes(size_of(case.model, component)).values()
     return int(sum((narrow if len(shape) > 1 else 4) * math.prod(shape) for shape in sizes))
 
 

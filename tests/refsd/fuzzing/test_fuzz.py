@@ -11,6 +11,7 @@ from injection import Bug, Injected, wrong_operation
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.cli.find_case import find_case
 from refsd.fuzzing import fuzz
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw import draw, rounds
@@ -55,7 +56,7 @@ def test_sizes_at_the_limits_all_data_sets_and_layouts_occur():
 def test_a_name_is_a_case():
     assert parse(name_of(7, "conv2d", 12)) == (7, "conv2d", 12) and parse("conv2d/f32/x") is None
     with pytest.raises(BadInput, match="did you mean"):
-        parse("fuzz/7/conv2/1")
+        find_case("fuzz/7/conv2/1")
 
 
 def test_every_operation_has_its_turn_in_a_new_order():

@@ -10,12 +10,14 @@ from refsd.cli import app
 from refsd.cli.find_case import find_case
 from refsd.fuzzing import fuzz
 from refsd.fuzzing.asked import AskedEngine
+from refsd.fuzzing.draw_blocks import blocks, draw_block
 from refsd.fuzzing.draw_models import bases, components, draw_model
 from refsd.golden.engine import EngineDied
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking.failure import runner_of
 from refsd.shrinking.named_axes import sizes_of
+from refsd.weights.hollow import hollow_module
 from refsd.weights.recipe_files import RecipeFiles
 
 
@@ -32,6 +34,19 @@ def test_what_is_drawn_is_a_case_of_its_component(op):
     assert len({str(case.inputs) + str(case.model) for case in cases}) == 6
     assert draw_model(7, op, 3) == cases[3] == find_case(f"fuzz/7/{op}/3")
     assert {case.model.family for case in cases} <= {case.model.family for case in bases(op)}
+
+
+@pytest.mark.parametrize("op", blocks())
+def test_a_block_is_drawn_alone_in_many_widths(op):
+    cases = [draw_block(7, op, number) for number in range(5)]
+    assert draw_block(7, op, 3) == cases[3] == find_case(f"fuzz/7/{op}/3")
+    assert len({case.model.sizes for case in cases}) > 1
+    weights = hollow_module(cases[0]).weights
+    at = {"block/mmdit": "joint_blocks.", "block/zimage": "layers.", "block/flux-double": "double_blocks."}
+    if op in at:
+        assert {name.split(".")[1] for name in weights if name.startswith(at[op])} <= {"0", "1"}
+    if op == "block/flux-double":
+        assert not any(name.startswith("single_blocks.") for name in weights)
 
 
 def test_odd_sides_batches_texts_types_and_data_occur():

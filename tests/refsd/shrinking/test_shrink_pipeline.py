@@ -15,9 +15,11 @@ from refsd.golden.operations import OPERATIONS
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking import folder
 from refsd.shrinking.failure import ask, cut, failure_of, runner_of
+from refsd.shrinking.fewer_blocks import fewer_blocks
 from refsd.shrinking.named_axes import sizes_of, with_sizes
 from refsd.shrinking.shrink import shrink
-from refsd.weights.hollow import fits_of
+from refsd.weights.checkpoint import open_checkpoint
+from refsd.weights.hollow import fits_of, hollow_module
 from refsd.weights.recipe_files import RecipeFiles
 
 CLIP = "clip-l/clip/ended"
@@ -37,13 +39,14 @@ def runner(model_files):
 
 @pytest.fixture(scope="module")
 def shrunk(runner, model_files):
-    def run(bug: Bug, name: str, kind=Injected):
+    def run(bug: Bug, name: str, kind=Injected, explained=True):
         engine, case = kind(bug, FLOAT32, model_files), CASES[name]
         quick = runner._replace(explains=False)
+        asked = runner if explained else quick
         found = shrink(
-            lambda smaller: ask(runner, engine, smaller),
+            lambda smaller: ask(asked, engine, smaller),
             case,
-            ask(runner, engine, case),
+            ask(asked, engine, case),
             quick=lambda smaller: ask(quick, engine, smaller),
             cut=lambda smaller: cut(runner, engine, smaller),
         )
@@ -87,6 +90,7 @@ def test_where_no_operation_fails_alone_the_model_is_reduced(shrunk, tmp_path, m
     engine, found = shrunk(Bug(weights=without_bias), CLIP)
     assert found.case.op == "model/clip" and shapes(found) == {"input_ids": (1, 1)} and not found.tap
     assert found.case.params == {} and found.result.causes[0] == "bias missing"
+    assert found.case.model.sizes == (("clip.layers", 1),)  # of two; the wrong bias is in the first
     files = folder.write(tmp_path / "out", found, engine, "injected", model_files)
     assert folder.PLACE in files
     place = load_file(tmp_path / "out" / folder.PLACE)
@@ -115,6 +119,28 @@ def test_a_model_without_taps_is_reduced_by_its_outputs(shrunk):
     sizes = sizes_of(found.case)
     assert found.case.op == "model/flux" and (sizes["N"], sizes["J"], sizes["H"], sizes["W"]) == (1, 1, 2, 2)
     assert found.result.causes and found.cut is None
+
+
+@pytest.mark.jitted
+def test_a_model_without_taps_keeps_the_one_layer_that_fails(shrunk, tmp_path, model_files):
+    louder = wrong_operation(attention=lambda self, right, q, *rest, **more: right(2 * q, *rest, **more))
+    engine, found = shrunk(louder, CLIP, Untapped, explained=False)
+    assert found.case.model.sizes == (("clip.layers", 1),)
+    folder.write(tmp_path / "out", found, engine, "injected", model_files)
+    assert "--tiny --size clip.layers=1 -o" in (tmp_path / "out" / folder.ISSUE).read_text()
+    assert not folder.judge(engine, folder.read(tmp_path / "out"), model_files).conforms
+
+
+@pytest.mark.filterwarnings("ignore:.*tensors missing")
+@pytest.mark.parametrize("name", ["sd15/unet/between", "sd35-medium/mmdit/first-step", "flux-dev/flux/quiet", CLIP])
+def test_models_of_fewer_blocks_are_models(name, model_files):
+    """refsd opens the first of them with as many blocks as were asked for."""
+    whole, smaller = CASES[name], [*fewer_blocks(CASES[name])]
+    assert len({case.model.sizes for case in smaller}) == len(smaller) >= 1
+    weights = [len(hollow_module(case).weights) for case in smaller]
+    assert max(weights) < len(hollow_module(whole).weights)
+    parts = open_checkpoint(model_files(smaller[0].model, "ldm")).components
+    assert len(parts[whole.op.removeprefix("model/")].weights) == weights[0]
 
 
 def test_a_trajectory_has_as_few_steps_as_the_bug_needs(shrunk):

@@ -112,7 +112,7 @@ def test_a_model_that_refsd_does_not_have():
 )
 def test_no_model_is_taken_for_an_adapter(family):
     parts = recipes.MODELS[family].parts
-    names = [recipes.part_shapes(component, part, tiny=True) for component, part in parts.items()]
+    names = [recipes.part_shapes(component, part, part.tiny) for component, part in parts.items()]
     assert all(survey_adapter(shapes) is None for shapes in names)
 
 
