@@ -26,6 +26,7 @@ DEFAULT_FAMILY = {
     "qwen3": "zimage",
     "qwen2_5_vl": "qwen-image",
     "mistral": "flux2-dev",
+    "gemma2": "lumina2",
 }
 
 

@@ -47,6 +47,16 @@ def rescale_tokens(guided: np.ndarray, cond: np.ndarray, patch: int = 2) -> np.n
     return guided * (_token_norms(cond, patch) / _token_norms(guided, patch))
 
 
+def rescale_rows(guided: np.ndarray, cond: np.ndarray) -> np.ndarray:
+    """Rescale each row of each channel to the length of cond's: guided ||cond|| / ||guided||, Lumina 2's default.
+
+    guided, cond: [N, C, H, W], velocities; norms over W alone, as the pipeline takes them
+    Source: diffusers Lumina2Pipeline.__call__, cfg_normalization.
+    """
+    lengths = (np.sqrt((x**2).sum(axis=-1, keepdims=True)) for x in (cond, guided))
+    return guided * np.divide(*lengths)
+
+
 def _token_norms(x: np.ndarray, patch: int) -> np.ndarray:
     """[N, C, H, W] -> [N, 1, H, W], each token's norm on all of its positions"""
     N, _, H, W = x.shape

@@ -138,6 +138,8 @@ CASES = [
     _denoise("zimage", "zimage", "masked", _x(16, 12, 4), _all(0), 37, "f16", context_mask=_mask(37, 32)),
     _quiet(_denoise("zimage", "zimage", "quiet", _x(16, 4, 6), _all(0.5), 9)),
     _quiet(_denoise("zimage", "zimage", "loud", _x(16, 4, 10), _all(0.25), 7), -5),
+    _denoise("lumina2", "lumina2", "whole", _x(16, 6, 10), _SHARE, 7),
+    _denoise("lumina2", "lumina2", "masked", _x(16, 8, 4), _all(0.25), 13, context_mask=_mask(13, 8)),
     _case("flux-vae", "vae-encoder", "tall", {"x": _x(3, 48, 16, **_PICTURE)}),
     _quiet(_case("flux-vae", "vae-encoder", "quiet", {"x": _x(3, 16, 24, **_PICTURE)})),
     _case("flux-vae", "vae-decoder", "wide", {"z": _x(16, 2, 5)}),
@@ -177,6 +179,7 @@ CASES = [
     _quiet(_case("qwen3-vl-4b", "qwen3_vl", "quiet", {"input_ids": _ids(21)})),
     _case("mistral-small", "mistral", "padded", {"input_ids": _ids(37), "attention_mask": _mask(37, 30)}),
     _quiet(_case("mistral-small", "mistral", "quiet", {"input_ids": _ids(21)})),
+    _case("gemma2-2b", "gemma2", "padded", {"input_ids": _ids(37), "attention_mask": _mask(37, 30)}),
     # No released torch library has this model.
     _lone(_denoise("chroma-radiance", "chroma-radiance", "whole", _x(3, 16, 40), _all(0.5), 7)),
     _lone(_quiet(_denoise("chroma-radiance", "chroma-radiance", "quiet", _x(3, 24, 16), _all(0.5), 7))),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-COMPONENTS = ("clip", "clip_g", "t5", "qwen3", "qwen2_5_vl", "mistral")
+COMPONENTS = ("clip", "clip_g", "t5", "qwen3", "qwen2_5_vl", "mistral", "gemma2")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,8 +28,8 @@ def tokenize(
     family: Annotated[
         str | None,
         typer.Option(
-            help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, qwen-image, flux2-dev, "
-            "flux2-klein."
+            help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, lumina2, qwen-image, "
+            "flux2-dev, flux2-klein."
         ),
     ] = None,
     like: Annotated[str, typer.Option(help="The engine whose rules to follow: diffusers or sdcpp.")] = "diffusers",

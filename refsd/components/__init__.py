@@ -41,7 +41,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "diffusion": DENOISERS,
     "clip_l": ("clip",),
     "t5xxl": ("t5",),
-    "llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral"),
+    "llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
     "vae-encoder": ("vae-encoder", "flux2-vae-encoder", "wan-vae-encoder"),
     "vae-decoder": ("vae-decoder", "flux2-vae-decoder", "wan-vae-decoder"),
 }

@@ -1,4 +1,6 @@
-"""The components of the text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral."""
+"""The components of the text encoders: CLIP-L, H and bigG, T5 and UMT5, Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral,
+Gemma 2.
+"""
 
 import math
 
@@ -17,6 +19,7 @@ from refsd.components.component import (
 )
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
+from refsd.models.gemma2 import HEAD_DIM, gemma2
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
 from refsd.models.qwen_vl import IMAGE_PAD, KREA2_LAYERS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
@@ -62,6 +65,12 @@ def _mistral_fits(m: Module) -> dict[str, Fit]:
     return _llm_fits(m) | {"head_dim": even}
 
 
+def _gemma2_fits(m: Module) -> dict[str, Fit]:
+    for name in ("q", "k"):
+        whole_heads(m, f"model.layers.0.self_attn.{name}_proj.weight", HEAD_DIM, ())
+    return _llm_fits(m)
+
+
 def _clip(m: Module, input_ids, **params):
     hidden, penultimate, pooled = clip_text(m, input_ids, **params)
     return hidden, pooled, penultimate
@@ -86,6 +95,10 @@ def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=
 
 def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128, layers=()):
     return _context(mistral(m, input_ids, attention_mask, head_dim), layers, MISTRAL_LAYERS)
+
+
+def _gemma2(m: Module, input_ids, attention_mask=None, layers=()):
+    return _context(gemma2(m, input_ids, attention_mask), layers)
 
 
 def _context(hidden_states, layers, usual=()) -> dict:
@@ -165,5 +178,13 @@ COMPONENTS = {
         {"head_dim": 128, "layers": []},
         _mistral_fits,
         also={"context": "N L 3D"},
+    ),
+    "gemma2": Component(
+        "gemma2",
+        _gemma2,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {"layers": []},
+        _gemma2_fits,
     ),
 }

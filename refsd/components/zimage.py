@@ -22,14 +22,14 @@ HEAD_DIM = 128  # the sum of the rotary axes' channels
 
 
 def _run(m: Module, x, timesteps, context, context_mask=None):
-    return zimage(m, x, timesteps, context, None if context_mask is None else _lengths(context_mask))
+    return zimage(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask))
 
 
-def _lengths(mask) -> np.ndarray:
+def lengths_of(mask) -> np.ndarray:
     """Return each caption's length, [N, J] -> [N]. Raises BadInput unless all padding follows the caption."""
     seen = np.asarray(mask) != 0
     if (seen[:, 1:] & ~seen[:, :-1]).any() or not seen[:, 0].all():
-        raise BadInput("context_mask: expected ones, then zeros in every row: Z-Image's captions stand first")
+        raise BadInput("context_mask: expected ones, then zeros in every row: captions stand first")
     return seen.sum(axis=1)
 
 

@@ -68,6 +68,7 @@ class TextEncoder(NamedTuple):
     """How a variant uses a text encoder.
 
     rules:            engine -> how a prompt becomes tokens
+    negative_rules:   the same for the negative prompt; None: as `rules`
     output:           name of the component's output that the denoiser takes
     optional:         True if the denoiser runs without it
     projected:        True if its pooled text is multiplied by text_projection (in conventions that do so)
@@ -79,6 +80,7 @@ class TextEncoder(NamedTuple):
     optional: bool = False
     projected: bool = False
     short_in_folders: bool = False
+    negative_rules: Mapping[str, TextRule] | None = None
 
 
 class Encoded(NamedTuple):

@@ -50,6 +50,16 @@ QWEN_IMAGE_EDIT = QWEN_IMAGE._replace(
     source=DIFFUSERS + "qwenimage, pipeline_qwenimage_edit_plus.py",
 )
 
+ILLUSTRATE = (
+    "You are an assistant designed to generate superior images with the superior degree of image-text alignment "
+    "based on textual prompts or user prompts. <Prompt Start> "
+)
+# The negative prompt has no template.
+GEMMA2_NEGATIVE = TextRule(
+    256, cut_off, bos=True, mask=True, source=DIFFUSERS + "lumina2, _get_gemma_prompt_embeds"
+)
+GEMMA2 = GEMMA2_NEGATIVE._replace(around=(ILLUSTRATE, ""))
+
 QWEN3_SDCPP = TextRule(None, as_long_as_it_is, mask=True, around=(USER, ASSISTANT), source=SDCPP + "LLMEmbedder")
 
 

@@ -13,11 +13,11 @@ from refsd.samplers.parameterization import Prediction
 
 
 def join(prompt: EncodedPrompt) -> Condition:
-    """Return Qwen3's hidden states without the prompts' padding; zeros fill shorter prompts up to the longest.
+    """Return the hidden states without the prompts' padding; zeros fill shorter prompts up to the longest.
 
     Source: diffusers ZImagePipeline._encode_prompt, which returns a list of arrays instead.
     """
-    hidden, _, seen = prompt.encoders["qwen3"]
+    ((hidden, _, seen),) = prompt.encoders.values()
     rows = [row[mask != 0] for row, mask in zip(hidden, seen, strict=True)]
     context = np.zeros((len(rows), max(map(len, rows)), hidden.shape[2]), hidden.dtype)
     mask = np.zeros(context.shape[:2], np.int64)

@@ -13,10 +13,10 @@ import numpy as np
 
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
-from refsd.judges import wrong_language_model, wrong_qwen_image, wrong_texts
+from refsd.judges import wrong_language_model, wrong_lumina2, wrong_qwen_image, wrong_texts
 from refsd.judges import wrong_operations as operations
 from refsd.judges import wrong_videos as videos
-from refsd.models import clip, qwen_image, t5, vae_wan
+from refsd.models import clip, lumina2, qwen_image, t5, vae_wan
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -304,6 +304,10 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     *(
         Mutant(name, Change(replaced=((qwen_image, function, wrong),)))
         for name, function, wrong in wrong_qwen_image.ROWS
+    ),
+    *(
+        Mutant(name, Change(replaced=((lumina2, function, wrong),)))
+        for name, function, wrong in wrong_lumina2.ROWS
     ),
     Mutant("the hint is not read", Change(inputs=_change("hint", np.zeros_like))),
     Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),

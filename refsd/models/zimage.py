@@ -83,19 +83,31 @@ def transformer_block(m: Module, x, angle, c=None, mask=None):
         x = m.add(x, norm(m, "attention_norm2", h))
         return m.add(x, norm(m, "ffn_norm2", feed_forward(m["feed_forward"], norm(m, "ffn_norm1", x))))
 
-    scale_msa, gate_msa, scale_mlp, gate_mlp = np.split(m.linear("adaLN_modulation.0", c), 4, axis=-1)
+    scale_msa, gate_msa, scale_mlp, gate_mlp = np.split(modulation(m, c), 4, axis=-1)
     h = attention(m["attention"], scaled(m, norm(m, "attention_norm1", x), scale_msa), angle, mask)
     x = m.gated_add(x, norm(m, "attention_norm2", h), m.apply(tanh, gate_msa))
     h = feed_forward(m["feed_forward"], scaled(m, norm(m, "ffn_norm1", x), scale_mlp))
     return m.gated_add(x, norm(m, "ffn_norm2", h), m.apply(tanh, gate_mlp))
 
 
+def modulation(m: Module, c):
+    """Return both scales and gates, [N, A] -> [N, 4D]. In Lumina 2, c passes a SiLU first."""
+    if "adaLN_modulation.1" in m:
+        return m.linear("adaLN_modulation.1", m.silu(c))
+    return m.linear("adaLN_modulation.0", c)
+
+
 @block
 def attention(m: Module, x, angle, mask):
-    """Self-attention; queries and keys are normalised per head, then rotated (rope). [N, L, D] -> [N, L, D]"""
-    N, L, _ = x.shape
+    """Self-attention; queries and keys are normalised per head, then rotated (rope). [N, L, D] -> [N, L, D]
+
+    Lumina 2 has fewer heads of keys and values than of queries, which are D channels wide in both.
+    """
+    N, L, D = x.shape
     head_dim = m.shape("q_norm.weight")[0]
-    q, k, v = (part.reshape(N, L, -1, head_dim) for part in np.split(m.linear("qkv", x), 3, axis=-1))
+    queries, keys_and_values = np.split(m.linear("qkv", x), [D], axis=-1)
+    parts = (queries, *np.split(keys_and_values, 2, axis=-1))
+    q, k, v = (part.reshape(N, L, -1, head_dim) for part in parts)
     q, k = m.rope(norm(m, "q_norm", q), angle), m.rope(norm(m, "k_norm", k), angle)
     return m.linear("out", m.attention(q, k, v, mask=mask).reshape(N, L, -1))
 

@@ -97,10 +97,14 @@ def encode(
     for name, encoder in encoders.items():
         if name not in CLIP:
             own = variant.encoders[name]
-            rule = convention.row(own.rules) if shown is None else shown.rule
+            rule = shown.rule if shown is not None else convention.row(_rules(own, negative))
             tokenizer = tokenizers.of(encoder)
             encoded[name] = _language(encoder, tokenizer, rule, convention.prompt, own.output, prompt, shown)
     return encoded
+
+
+def _rules(encoder: TextEncoder, negative: bool) -> Mapping[str, TextRule]:
+    return encoder.negative_rules if negative and encoder.negative_rules is not None else encoder.rules
 
 
 def _clips(

@@ -1,5 +1,12 @@
 """Columns of the board: families of operations, and the operations of each."""
 
+from refsd.networks import NETWORKS
+
+
+def _models(kind: str) -> tuple[str, ...]:
+    return tuple(f"model/{network.name}" for network in NETWORKS.values() if network.kind == kind)
+
+
 _TABLE = {
     "convolution": ("conv2d", "conv3d", "im2col"),
     "linear": ("linear", "embedding"),
@@ -18,27 +25,10 @@ _TABLE = {
     "gates": ("add", "mul", "gated_add", "geglu", "swiglu", "swiglu_oai", "modulate"),
     "positions": ("rope", "sincos_positions", "timestep_embedding"),
     "adapters": ("lora", "lora_conv2d", "lokr", "lokr_conv2d", "stage/adapter"),
-    "text encoders": (
-        "model/clip",
-        "model/clip_g",
-        "model/t5",
-        "model/qwen3",
-        "model/qwen2_5_vl",
-        "model/qwen3_vl",
-        "model/mistral",
-    ),
+    "text encoders": _models("text encoder"),
     "image encoders": ("model/clip-vision", "model/siglip", "model/redux"),
     "UNets": ("model/unet", "model/controlnet"),
-    "transformers": (
-        "model/mmdit",
-        "model/flux",
-        "model/flux2",
-        "model/zimage",
-        "model/qwen-image",
-        "model/qwen-image-layered",
-        "model/chroma",
-        "model/chroma-radiance",
-    ),
+    "transformers": tuple(op for op in _models("denoiser") if op != "model/unet"),
     "autoencoders": (
         *("model/vae-encoder", "model/vae-decoder", "model/tae-encoder", "model/tae-decoder"),
         *("model/flux2-vae-encoder", "model/flux2-vae-decoder", "model/esrgan"),

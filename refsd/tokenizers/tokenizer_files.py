@@ -22,6 +22,7 @@ FOLDERS = {
     "t5": ("tokenizer_3", "tokenizer_2", "tokenizer"),
     **dict.fromkeys(QWENS, ("tokenizer", "processor")),
     "mistral": ("tokenizer",),
+    "gemma2": ("tokenizer",),
 }
 CUTS = {**dict.fromkeys(QWENS, QWEN2), "mistral": TEKKEN}  # for vocab.json with merges.txt, which do not define it
 # Component -> its BOS, EOS and padding tokens, if no file names them.
@@ -29,6 +30,7 @@ NAMES = {
     "t5": (None, "</s>", "<pad>"),
     **dict.fromkeys(QWENS, (None, "<|im_end|>", "<|endoftext|>")),
     "mistral": ("<s>", "</s>", "<pad>"),
+    "gemma2": ("<bos>", "<eos>", "<pad>"),
 }
 
 

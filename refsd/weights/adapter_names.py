@@ -5,12 +5,14 @@ A tensor's name is a module's name plus a part's: "lora_unet_mid_block_attention
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from refsd.adapters import Target
 from refsd.networks import DENOISERS, NETWORKS
 from refsd.networks.dimensions import Shape
 from refsd.networks.keymap import SWAP, Keymap
+from refsd.networks.network import Rows
 
 # Ending of a tensor's name -> part. The longest match counts.
 PARTS: dict[str, str] = {
@@ -81,7 +83,7 @@ ADAPTED = tuple(network.name for network in NETWORKS.values() if network.adapter
 Layout = Callable[[str, Shape], Iterator[tuple[str, int, int | None]]]
 
 
-def _theirs(keymap: Keymap) -> Layout:
+def _theirs(keymap: Keymap, rows: Rows) -> Layout:
     def names(key: str, shape: Shape):
         source = keymap.theirs(key)
         if source is None:
@@ -90,9 +92,11 @@ def _theirs(keymap: Keymap) -> Layout:
             yield source.names[0], shape[0] // 2, shape[0]
         elif len(source.names) == 1:
             yield source.names[0], 0, None
-        else:  # q, k and v have as many rows as columns; a fourth layer has the remaining rows
-            for i, name in enumerate(source.names):
-                yield name, i * shape[1], shape[1] if i < 3 else shape[0] - 3 * shape[1]
+        else:
+            n = len(source.names)
+            parts = rows(f"{key}.weight", shape) or [shape[0] // n] * n
+            for name, end, count in zip(source.names, accumulate(parts), parts, strict=True):
+                yield name, end - count, count
 
     return names
 
@@ -113,7 +117,7 @@ def _layouts(component: str, size: Any) -> dict[str, Layout]:
     found: dict[str, Layout] = {"original": _original, "headless": _headless}
     network = NETWORKS[component]
     if network.kind == "denoiser" and network.folder is not None:
-        found["diffusers"] = _theirs(network.folder.layout.of_size(size))
+        found["diffusers"] = _theirs(network.folder.layout.of_size(size), network.folder.rows(size))
     return found
 
 

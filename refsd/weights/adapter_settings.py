@@ -19,7 +19,7 @@ CONFIG = "adapter_config.json"
 METADATA = "lora_adapter_metadata"
 # diffusers' name of a text encoder -> the components that it may be; any other name is the denoiser's.
 _ENCODERS = {
-    "text_encoder": ("clip", "qwen3", "qwen3_vl", "qwen2_5_vl", "mistral"),
+    "text_encoder": ("clip", "qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
     "text_encoder_2": ("clip_g", "t5"),
     "text_encoder_3": ("t5",),
 }

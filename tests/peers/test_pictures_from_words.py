@@ -8,6 +8,7 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     FluxPipeline,
+    Lumina2Pipeline,
     QwenImagePipeline,
     ZImagePipeline,
 )
@@ -16,15 +17,19 @@ from test_conditioning import qwen3_peer, t5_peer  # noqa: F401
 from test_models_chroma import peer_chroma
 from test_models_flux2 import peer_flux2, redraw_statistics
 from test_models_flux2 import peer_vae as peer_flux2_vae
+from test_models_gemma2 import peer_gemma2
+from test_models_lumina2 import peer_lumina2
 from test_models_qwen_image import peer_qwen_image
 from test_models_qwen_vl import peer_config
 from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
-from transformers import Qwen2_5_VLForConditionalGeneration
+from tokenizers.processors import TemplateProcessing
+from transformers import GemmaTokenizer, Qwen2_5_VLForConditionalGeneration
 
 from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
 from refsd.networks.flux2_vae import Flux2VAESize
+from refsd.networks.gemma2 import Gemma2Size
 from refsd.networks.qwen_vl import Qwen25Size
 from refsd.networks.wan_vae import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
@@ -75,6 +80,34 @@ def test_zimage(tmp_path, qwen3_peer):  # noqa: F811
         begin, mine = drawn(tmp_path, scheduler, network, vae, model.model, tokenizer, 3.5)
         pipe = ZImagePipeline(scheduler, vae, model.model, tokenizer, network)
         theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **asked(begin, 2.5))
+    agree(mine, theirs)
+
+
+def gemma_tokenizer():
+    """A vocabulary of bytes and some letters, so that most of the template and the prompts are byte tokens."""
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{i:02X}>" for i in range(256))]
+    tokens += ["\u2581", *"aeiotcpms", "at", "\u2581a"]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    tokenizer = GemmaTokenizer(vocab=vocab, merges=[("a", "t"), ("\u2581", "a")])
+    begun = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", vocab["<bos>"])]
+    )  # as the released file
+    tokenizer._tokenizer.post_processor = begun
+    return tokenizer
+
+
+def test_lumina2(tmp_path):
+    """The template is the prompt's alone; their pipeline has the tokenizer pad on the right."""
+    tokenizer = gemma_tokenizer()
+    size = Gemma2Size(hidden=48, layers=2, heads=2, kv_heads=1, mlp=20, vocab=len(tokenizer))
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(shift=6.0)
+        network, vae = peer_lumina2(2, 1, (32, 32, 32), 2, 1, 48), vae_of(16, NO_QUANT, **FLUX_VAE)
+        encoder = peer_gemma2(size)
+        redraw(encoder, 7)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, 3.5, (32, 16))
+        pipe = Lumina2Pipeline(network, scheduler, vae, encoder, tokenizer)
+        theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **{**asked(begin, 3.5), "width": 32})
     agree(mine, theirs)
 
 

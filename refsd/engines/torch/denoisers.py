@@ -77,6 +77,12 @@ def _zimage(model, x, params):
     return {"out": _stacked([latent[:, 0] for latent in y])}
 
 
+def _lumina2(model, x, params):
+    N, J, _ = x["context"].shape
+    seen = x["context_mask"] if "context_mask" in x else x["timesteps"].new_ones(N, J).long()
+    return {"out": model(x["x"], x["timesteps"], x["context"], seen).sample}
+
+
 def _qwen_image(model, x, params):
     pictures = [x["x"], *(x[name] for name in REFERENCES if name in x)]
     sizes = [(1, picture.shape[2] // 2, picture.shape[3] // 2) for picture in pictures]
@@ -147,6 +153,16 @@ def _zimage_taps(taps, x):
         return {name: y for name, y in shown.items() if name.startswith(of_pictures)}
     shown["cap_embedder.1"] = _unpacked(taps["cap_embedder.1"], N)[:, : x["context"].shape[1]]
     return _first_tokens(shown, "final_layer.linear", H * W // 4)
+
+
+def _lumina2_taps(taps, x):
+    """Keep only pictures' taps if captions differ in length: diffusers puts each picture right behind its own."""
+    *_, H, W = x["x"].shape
+    if "context_mask" in x:
+        of_pictures = ("x_embedder", "t_embedder.", "noise_refiner.")
+        return {name: y for name, y in taps.items() if name.startswith(of_pictures)}
+    J = x["context"].shape[1]
+    return {name: y[:, J : J + H * W // 4] if name == "final_layer.linear" else y for name, y in taps.items()}
 
 
 def _unpacked(rows, N):
@@ -220,5 +236,6 @@ MODELS = {
         rounds_time=True,
         laid_out=_qwen_image_taps,
     ),
+    "model/lumina2": diffusers("transformer", "Lumina2Transformer2DModel", _lumina2, laid_out=_lumina2_taps),
     "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage, laid_out=_zimage_taps),
 }

@@ -88,6 +88,7 @@ MODELS = {
     "model/qwen2_5_vl": transformers("text_encoder", "Qwen2_5_VLTextModel", _qwen_vl),
     "model/qwen3_vl": transformers("text_encoder", "Qwen3VLTextModel", _qwen_vl),
     "model/mistral": transformers("text_encoder", "MistralModel", _llm),
+    "model/gemma2": transformers("text_encoder", "Gemma2Model", _llm),
     "model/clip-vision": transformers("image_encoder", "CLIPVisionModelWithProjection", _clip_vision),
     "model/siglip": transformers("image_encoder", "SiglipVisionModel", _siglip),
     "model/redux": TorchModel("diffusers", "image_embedder", _load_redux, _redux),

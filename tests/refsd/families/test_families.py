@@ -31,7 +31,7 @@ def test_a_variant_names_what_there_is(name):
 
 
 def test_latents_are_the_familys():
-    assert [*LATENT_SCALES] == ["sd1", "sd2", "sdxl", "sd3", "flux", "chroma", "zimage"]
+    assert [*LATENT_SCALES] == ["sd1", "sd2", "sdxl", "sd3", "flux", "lumina2", "chroma", "zimage"]
     assert latents_of("sdxl-refiner") is LATENT_SCALES["sdxl"] and latents_of("sd35-large") is LATENT_SCALES["sd3"]
     assert latents_of("flux2-dev") is None and latents_of("parts") is None
 
@@ -40,7 +40,7 @@ def test_latents_are_shifted_then_scaled_and_back():
     """By hand, for the picture of a latent of 1."""
     ones = np.ones((1, 4, 2, 2))
     want = {"sd1": 0.18215, "sd2": 0.18215, "sdxl": 0.13025, "sd3": 1.43729255}
-    want |= dict.fromkeys(("flux", "chroma", "zimage"), 0.31924851)
+    want |= dict.fromkeys(("flux", "lumina2", "chroma", "zimage"), 0.31924851)
     assert set(want) == set(LATENT_SCALES)
     for family, scale in LATENT_SCALES.items():
         np.testing.assert_allclose(scale.to_denoiser(ones), want[family], rtol=1e-12)

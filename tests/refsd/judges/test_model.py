@@ -36,6 +36,7 @@ BROKEN = (
     "chroma/chroma/masked",
     "qwen-image/qwen-image/edit",
     "qwen-image-edit-2511/qwen-image/edit",
+    "lumina2/lumina2/masked",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
     "flux-vae/vae-encoder/tall",

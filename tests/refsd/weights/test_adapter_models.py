@@ -108,7 +108,8 @@ def test_a_model_that_refsd_does_not_have():
 
 
 @pytest.mark.parametrize(
-    "family", ["sd15", "sd21", "sdxl", "sd3-medium", "flux-dev", "chroma", "flux2-dev", "zimage", "qwen-image"]
+    "family",
+    ["sd15", "sd21", "sdxl", "sd3-medium", "flux-dev", "chroma", "flux2-dev", "zimage", "lumina2", "qwen-image"],
 )
 def test_no_model_is_taken_for_an_adapter(family):
     parts = recipes.MODELS[family].parts

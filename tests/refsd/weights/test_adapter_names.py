@@ -7,58 +7,16 @@ import numpy as np
 import pytest
 
 from refsd.networks import NETWORKS
-from refsd.networks.chroma import ChromaSize, chroma_shapes
-from refsd.networks.chroma_radiance import RadianceSize, radiance_shapes
-from refsd.networks.clip import CLIP_G, CLIPSize, clip_shapes
-from refsd.networks.flux import FluxSize, flux_shapes
-from refsd.networks.flux2 import Flux2Size, flux2_shapes
-from refsd.networks.mistral import MistralSize, mistral_shapes
-from refsd.networks.mmdit import MMDiTSize, mmdit_shapes
-from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
-from refsd.networks.qwen_image import QWEN_IMAGE_LAYERED, QwenImageSize, qwen_image_shapes
-from refsd.networks.qwen_vl import Qwen25Size, qwen2_5_vl_shapes, qwen3_vl_shapes
-from refsd.networks.t5 import T5Size, t5_shapes
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.zimage import ZImageSize, zimage_shapes
+from refsd.networks.clip import CLIP_G
+from refsd.networks.qwen_image import QWEN_IMAGE_LAYERED
 from refsd.weights.adapter_names import ADAPTED, Target, aliases, split
 
 PUBLISHED = np.load(Path(__file__).parents[2] / "fixtures" / "published_layouts.npz")
-SIZES = {
-    "unet": UNetSize(),
-    "flux": FluxSize(),
-    "chroma": ChromaSize(),
-    "chroma-radiance": RadianceSize(),
-    "flux2": Flux2Size(),
-    "mmdit": MMDiTSize(),
-    "zimage": ZImageSize(),
-    "qwen-image": QwenImageSize(),
-    "qwen-image-layered": QWEN_IMAGE_LAYERED,
-    "clip": CLIPSize(),
+SIZES = {component: NETWORKS[component].size({}) for component in ADAPTED} | {
     "clip_g": CLIP_G,
-    "t5": T5Size(),
-    "qwen3": Qwen3Size(),
-    "qwen2_5_vl": Qwen25Size(),
-    "qwen3_vl": Qwen3Size(),
-    "mistral": MistralSize(),
+    "qwen-image-layered": QWEN_IMAGE_LAYERED,
 }
-SHAPES = {
-    "unet": unet_shapes,
-    "flux": flux_shapes,
-    "chroma": chroma_shapes,
-    "chroma-radiance": radiance_shapes,
-    "flux2": flux2_shapes,
-    "mmdit": mmdit_shapes,
-    "zimage": zimage_shapes,
-    "qwen-image": qwen_image_shapes,
-    "qwen-image-layered": qwen_image_shapes,
-    "clip": clip_shapes,
-    "clip_g": clip_shapes,
-    "t5": t5_shapes,
-    "qwen3": qwen3_shapes,
-    "qwen2_5_vl": qwen2_5_vl_shapes,
-    "qwen3_vl": qwen3_vl_shapes,
-    "mistral": mistral_shapes,
-}
+SHAPES = {component: NETWORKS[component].shapes for component in ADAPTED}
 TABLES = ("n_embedding", "embed_tokens", "shared", "relative_attention_bias")
 
 
@@ -101,6 +59,10 @@ def test_every_naming_covers_every_row_of_every_layer_once(component):
         ),
         ("zimage", "diffusion_model.layers.29.attention.to_out.0", ("layers.29.attention.out",)),
         ("zimage", "lora_unet_layers_29_attention_to_q", ("layers.29.attention.qkv", 0, 3840)),
+        ("lumina2", "diffusion_model.layers.3.attention.qkv", ("layers.3.attention.qkv",)),
+        ("lumina2", "transformer.layers.3.attn.to_q", ("layers.3.attention.qkv", 0, 2304)),
+        ("lumina2", "transformer.layers.3.attn.to_v", ("layers.3.attention.qkv", 3072, 768)),
+        ("lumina2", "transformer.noise_refiner.1.norm1.linear", ("noise_refiner.1.adaLN_modulation.1",)),
         ("qwen-image", "transformer_blocks.59.attn.to_out.0", ("transformer_blocks.59.attn.to_out.0",)),
         (
             "qwen-image",

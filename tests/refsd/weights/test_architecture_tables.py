@@ -14,6 +14,8 @@ from refsd.networks.esrgan import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan
 from refsd.networks.flux import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flux_shapes, flux_size
 from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size, flux2_shapes, flux2_size
 from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
+from refsd.networks.gemma2 import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
+from refsd.networks.lumina2 import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
 from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
 from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
 from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
@@ -109,6 +111,7 @@ TABLES = {
         qwen_vision_shapes, qwen_vision_size, QWEN2_5_VISION, sizes(QwenVisionSize, layers=few)
     ),
     "qwen3_vl": Table(qwen3_vl_shapes, qwen3_vl_size, QWEN3_VL_4B, sizes(Qwen3Size, layers=few)),
+    "gemma2": Table(gemma2_shapes, gemma2_size, GEMMA2_2B, sizes(Gemma2Size, layers=few, head_dim=st.just(256))),
     "esrgan": Table(
         esrgan_shapes,
         esrgan_size,
@@ -161,6 +164,12 @@ TABLES = {
         zimage_size,
         ZIMAGE,
         sizes(ZImageSize, layers=few, noise_refiners=few, context_refiners=few),
+    ),
+    "lumina2": Table(
+        lumina2_shapes,
+        lumina2_size,
+        LUMINA2,
+        sizes(Lumina2Size, layers=few, noise_refiners=few, context_refiners=few),
     ),
     "qwen-image": Table(
         qwen_image_shapes,
@@ -253,6 +262,8 @@ def test_hostile_names_make_no_large_table(name, number):
         (controlnet_shapes, CONTROLNET_SD15, 361_279_120),
         (chroma_shapes, CHROMA, 8_899_983_424),
         (zimage_shapes, ZIMAGE, 6_154_908_736),
+        (gemma2_shapes, GEMMA2_2B, 2_614_341_888),
+        (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),

@@ -16,7 +16,7 @@ def _narrow_bigg(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "family", ["sd15", "sdxl", "zimage", "qwen-image", "flux-dev", "sd3", "chroma", "flux2-dev", "vae"]
+    "family", ["sd15", "sdxl", "zimage", "lumina2", "qwen-image", "flux-dev", "sd3", "chroma", "flux2-dev", "vae"]
 )
 @pytest.mark.parametrize("layout", ["original", "diffusers"])
 def test_a_denoiser_of_reversed_dimensions(tmp_path, family, layout):
@@ -29,7 +29,7 @@ def test_a_denoiser_of_reversed_dimensions(tmp_path, family, layout):
 
 
 @pytest.mark.parametrize(
-    "family", ["clip-l", "clip-g", "t5xxl", "qwen3", "qwen2.5-vl", "mistral", "controlnet", "esrgan"]
+    "family", ["clip-l", "clip-g", "t5xxl", "qwen3", "qwen2.5-vl", "mistral", "gemma2", "controlnet", "esrgan"]
 )
 def test_a_side_model_of_reversed_dimensions(tmp_path, family):
     ((component, size),) = small.FAMILIES[family].items()

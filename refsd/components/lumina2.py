@@ -1,0 +1,49 @@
+"""The component of Lumina 2's transformer."""
+
+from refsd.components.component import (
+    MASK,
+    POSITION,
+    VALUE,
+    Argument,
+    Component,
+    Fit,
+    exactly,
+    multiple_of,
+    whole_heads,
+)
+from refsd.components.zimage import lengths_of
+from refsd.models.lumina2 import AXES_DIM, lumina2
+from refsd.module import Module
+
+PATCH = 2
+_NORMS = tuple(f"{stack}.0.attention.q_norm.weight" for stack in ("layers", "noise_refiner", "context_refiner"))
+
+
+def _run(m: Module, x, timesteps, context, context_mask=None):
+    return lumina2(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask))
+
+
+def _fits(m: Module) -> dict[str, Fit]:
+    whole_heads(m, "x_embedder.weight", sum(AXES_DIM), _NORMS)
+    fits = {
+        "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
+        "E": exactly(m.shape("cap_embedder.1.weight")[1]),
+    }
+    return fits | dict.fromkeys("HW", multiple_of(PATCH))
+
+
+COMPONENTS = {
+    "lumina2": Component(
+        "lumina2",
+        _run,
+        {
+            "x": Argument("N C H W", VALUE, "noisy latent"),
+            "timesteps": Argument("N", POSITION, "1 - sigma: 0 pure noise, 1 clean"),
+            "context": Argument("N J E", VALUE, "Gemma 2's hidden states before the last layer"),
+            "context_mask": Argument("N J", MASK, "ones, then zeros where the caption is over", optional=True),
+        },
+        {"out": "N C H W"},
+        {},
+        _fits,
+    ),
+}

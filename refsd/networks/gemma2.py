@@ -1,0 +1,121 @@
+"""Gemma 2, the language model that encodes Lumina 2's prompts: sizes, tensors, names in files."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from refsd.networks.dimensions import Shape, Shapes, count, dim
+from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.language_model import LLM_PREFIXES, NOT_TEXT, llm_config
+from refsd.networks.llama_cpp_names import HEADLESS
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed
+from refsd.networks.recipe import alone
+
+
+class Gemma2Size(NamedTuple):
+    """Dimensions of the model; the defaults are Gemma 2 2B's, whose heads have 256 channels."""
+
+    hidden: int = 2304
+    layers: int = 26
+    heads: int = 8
+    kv_heads: int = 4
+    head_dim: int = 256
+    mlp: int = 9216
+    vocab: int = 256000
+
+
+GEMMA2_2B = Gemma2Size()
+_NORMS = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+
+
+def gemma2_shapes(size: Gemma2Size) -> Shapes:
+    """Return the shapes of all tensors. Source: transformers' Gemma2ForCausalLM, without its output head."""
+    D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
+    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
+    for i in range(size.layers):
+        at = f"model.layers.{i}"
+        shapes[f"{at}.self_attn.q_proj.weight"] = (queries, D)
+        shapes |= {f"{at}.self_attn.{name}_proj.weight": (keys, D) for name in "kv"}
+        shapes[f"{at}.self_attn.o_proj.weight"] = (D, queries)
+        shapes |= {f"{at}.mlp.{name}_proj.weight": (size.mlp, D) for name in ("gate", "up")}
+        shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
+        shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in _NORMS}
+    return shapes | {"model.norm.weight": (D,)}
+
+
+def gemma2_size(shapes: Mapping[str, Shape], head_dim: int = 256) -> Gemma2Size:
+    """Infer the size from shapes under transformers' names. Shapes do not reveal head_dim; pass it.
+
+    Dimensions of missing tensors are Gemma 2 2B's.
+    """
+    usual = Gemma2Size()
+    tokens, layer = "model.embed_tokens.weight", "model.layers.0"
+    queries = dim(shapes, f"{layer}.self_attn.q_proj.weight", 0, usual.heads * head_dim)
+    values = dim(shapes, f"{layer}.self_attn.v_proj.weight", 0, usual.kv_heads * head_dim)
+    return Gemma2Size(
+        hidden=dim(shapes, tokens, 1, dim(shapes, "model.norm.weight", 0, usual.hidden)),
+        layers=count(shapes, "model.layers.", usual.layers),
+        heads=max(1, queries // head_dim),
+        kv_heads=max(1, dim(shapes, f"{layer}.self_attn.k_proj.weight", 0, values) // head_dim),
+        head_dim=head_dim,
+        mlp=dim(shapes, f"{layer}.mlp.gate_proj.weight", 0, usual.mlp),
+        vocab=dim(shapes, tokens, 0, usual.vocab),
+    )
+
+
+def gemma2_keymap() -> Keymap:
+    """Map names to and from transformers' Gemma2ForCausalLM; also read Gemma2Model's, which lack `model.`."""
+    rows = [Row(f"model.{name}", (f"model.{name}",), SAME) for name in HEADLESS]
+    return Keymap(rows + [Row(f"model.{name}", (name,), SAME) for name in HEADLESS])
+
+
+def _config(size: Gemma2Size) -> dict:
+    told = llm_config(size, "Gemma2ForCausalLM", "gemma2", 1e-06, 10000.0)
+    return told | {
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+        "bos_token_id": 2,
+        "pad_token_id": 0,
+        "query_pre_attn_scalar": size.head_dim,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+    }
+
+
+_TRANSFORMERS = fixed("transformers", gemma2_keymap)
+
+GEMMA2 = Network(
+    "gemma2",
+    "Gemma 2",
+    "text encoder",
+    gemma2_size,
+    gemma2_shapes,
+    places=(
+        Location(
+            _TRANSFORMERS,
+            ("text_encoders.gemma2_2b.transformer.", *LLM_PREFIXES),
+            ("model.layers.0.pre_feedforward_layernorm.", "layers.0.pre_feedforward_layernorm."),
+        ),
+    ),
+    folder=Folder("text_encoder", TRANSFORMERS_FILE, _TRANSFORMERS, _config),
+    computed={
+        "hidden_activation": ("gelu_pytorch_tanh",),
+        "head_dim": (256,),
+        "query_pre_attn_scalar": (256,),
+        "sliding_window": (4096,),
+        "attn_logit_softcapping": (50.0,),
+        "rms_norm_eps": (1e-6,),
+        "rope_type": ("default",),
+        "rope_scaling": (None,),
+        "rope_theta": (10000.0,),
+        "attention_bias": (False,),
+        "use_bidirectional_attention": (None, False),
+    },
+    nested=("rope_parameters",),
+    unread=NOT_TEXT,
+    before=("mistral",),
+    recipes={"gemma2-2b": alone("gemma2", GEMMA2_2B, Gemma2Size(128, 3, 2, 1, mlp=256, vocab=1000), "gemma2")},
+)
+NETWORKS = (GEMMA2,)
