@@ -9,6 +9,7 @@ is complete, so that an interrupted run can be continued.
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -365,6 +366,7 @@ def _as_stored(case: Case) -> Case:
     return msgspec.json.decode(msgspec.json.encode(case), type=Case)
 
 
+@functools.cache
 def _generator() -> dict[str, str]:
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     return {

@@ -1,12 +1,14 @@
 """Control the threads and find the memory of this machine."""
 
 import contextlib
+import functools
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from refsd.numerics.profiles import Numerics
 
@@ -17,11 +19,19 @@ def one_answer(numerics: Numerics) -> Iterator[None]:
 
     What overflows in narrower numerics does so without a warning.
     """
-    with (
-        threadpool_limits(1 if numerics.compute == "float64" else None, "blas"),
-        np.errstate(over="ignore", invalid="ignore"),
-    ):
+    alone = numerics.compute == "float64"
+    threads = _libraries(len(sys.modules)).limit(limits=1, user_api="blas") if alone else contextlib.nullcontext()
+    with threads, np.errstate(over="ignore", invalid="ignore"):
         yield
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """Find the libraries with threads of their own: a millisecond or two, so only after further imports.
+
+    modules: how many are imported; the next one may bring a library
+    """
+    return ThreadpoolController()
 
 
 def memory() -> int:

@@ -9,8 +9,9 @@ from refsd.golden.wording import counted
 from refsd.reports.cells import cell, grid, margin_text
 from refsd.reports.html.elements import element
 
-# Limit in characters; beyond it, an operation that passes gets a single row.
+# Limit in characters; beyond it, only cases that do not conform get a row, and of an operation at most _WORST.
 _ROOM = 400_000
+_WORST = 200
 _CELL = 40
 _WORD = {verdict.PASS: "", verdict.REFUSED: "-"}
 
@@ -29,7 +30,14 @@ def matrix(report: Report, ids: Mapping[Pair, str]) -> Element:
                 cases.setdefault(r.case, {})[r.engine] = r
         bad = any(not r.conforms for results in cells.values() for r in results)
         room -= sum(len(case) + 30 + _CELL * len(names) for case in cases)
-        rows = [_row(case, found, names, ids) for case, found in cases.items()] if room > 0 or bad else []
+        if room > 0:
+            shown = list(cases)
+        else:
+            shown = [case for case, found in cases.items() if not all(r.conforms for r in found.values())][:_WORST]
+        rows = [_row(case, cases[case], names, ids) for case in shown]
+        if room <= 0 and shown:
+            more = f"and {counted(len(cases) - len(shown), 'other case')}, in conform.json"
+            rows.append(element("tr", element("th", more, scope="row"), *(element("td") for _ in names)))
         body = element("tbody", _head(op, cells, names, len(cases)), *rows, class_="bad" if bad else "good")
         table.append(body)
     return table
