@@ -101,6 +101,8 @@ TOLD_BY_SHAPES = {
     "image_size",
     "redux_dim",
     "txt_in_features",
+    "decoder_base_dim",
+    "input_channels",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {
@@ -137,6 +139,8 @@ NOT_COMPUTED = {
     "tie_word_embeddings",
     "max_window_layers",
     "vision_use_head",
+    "scale_factor_temporal",
+    "scale_factor_spatial",
 }
 
 
@@ -152,7 +156,8 @@ def _examples(folder: Path) -> dict[str, Files]:
         save_file(small.written(component, layout, size, weights), path)
         config = {**CONFIGS.get("clip" if component == "clip_g" else component, {}), **part.config(size)}
         if "rope_parameters" in config:
-            config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default"}
+            turning = {"rope_theta": config.pop("rope_theta"), "rope_type": "default"}
+            config["rope_parameters"] = {**config["rope_parameters"], **turning}
         place = part.folder or "controlnet"
         made[family] = {f"{place}/{part.file}": path, f"{place}/config.json": json.dumps(config).encode()}
     return made
