@@ -22,6 +22,7 @@ NAMES = [
     "07_z_image_from_prompt_to_velocity",
     "08_samplers_on_two_dimensions",
     "09_judging_an_engine",
+    "10_qwen_image_from_words_to_latents",
 ]
 TOOL = runpy.run_path(str(FOLDER / "execute.py"))
 NUMBER = re.compile(r"[-+]?(\d[\d.]*(e[-+]?\d+)?|nan|inf)")
