@@ -15,7 +15,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_FEATURES = llvmlite.binding.get_host_cpu_features()
+
+def _features() -> dict[str, bool]:
+    """List the CPU features for which Numba compiles: this machine's, or those that NUMBA_CPU_FEATURES names."""
+    named = numba.config.CPU_FEATURES
+    if named is None:
+        return llvmlite.binding.get_host_cpu_features()
+    return {name[1:]: name[0] == "+" for name in named.split(",") if name}
+
+
+_FEATURES = _features()
 _VECTOR = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx") else 16  # bytes
 _VECTORS = 2  # vectors in a row of accumulators
 # The left operand is read once, from main memory. Prefetch distance in bytes:

@@ -1,9 +1,10 @@
-"""Measure time and peak memory of refsd, torch and sd-cli in one interleaved run.
+"""Measure time and peak memory of refsd, its peers and the machine's limit in one interleaved run.
 
 Each contender runs in a separate process (worker.py), so that its peak memory can be measured. The contenders
 take turns, A B C A B C, so that other load on the machine affects all of them. The fastest turn counts.
 """
 
+import fnmatch
 import json
 import os
 import shutil
@@ -13,9 +14,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.bench.environment import environment
 from refsd.numerics.errors import BadInput
 
-CONTENDERS = ("refsd", "torch", "sd-cli")
+# In the order of their turns. Each holds the weights, so all of them at once need some 25 GiB for a UNet.
+CONTENDERS = (
+    "refsd",
+    "limit",
+    "torch",
+    "torch channels_last",
+    "torch compile",
+    "onnxruntime",
+    "openvino",
+    "sd-cli",
+    "sd-cli llamafile",
+)
+USUAL = ("refsd", "limit", "torch", "onnxruntime", "openvino", "sd-cli")
 
 
 class BenchRequest(NamedTuple):
@@ -29,6 +43,10 @@ class BenchRequest(NamedTuple):
     parts:  "diffusion": sd-cli's flag -> file of a model part
     side:   "diffusion", "flux-blocks": side of the square picture, in pixels
     tokens: "diffusion", "flux-blocks": number of text tokens; 0: the family's usual number
+    threads:    threads of every contender
+    avx2:       True keeps every contender that can be kept from AVX-512
+    contenders: globs of CONTENDERS; refsd always takes part
+    llamafile:  an sd-cli built with GGML_LLAMAFILE; None: $REFSD_SD_CLI_LLAMAFILE
     """
 
     what: str
@@ -38,6 +56,10 @@ class BenchRequest(NamedTuple):
     parts: Mapping[str, Path] = {}
     side: int = 256
     tokens: int = 0
+    threads: int = 2
+    avx2: bool = False
+    contenders: tuple[str, ...] = USUAL
+    llamafile: Path | None = None
 
 
 class Entry(NamedTuple):
@@ -61,7 +83,8 @@ class _Worker:
     def __init__(self, contender: str, request: BenchRequest, sd_cli: str | None):
         self.contender = contender
         parts = {flag: str(file) for flag, file in request.parts.items()}
-        more = json.dumps({"parts": parts, "side": request.side, "tokens": request.tokens})
+        numbers = {"side": request.side, "tokens": request.tokens, "threads": request.threads}
+        more = json.dumps({"parts": parts, **numbers, "avx2": request.avx2})
         args = [contender, request.what, str(request.model or ""), sd_cli or "", more]
         # -P: otherwise diffusers would import the folder `kernels` of a checkout instead of Hugging Face's package.
         self._process = subprocess.Popen(
@@ -69,6 +92,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=environment(request.threads, avx2=request.avx2),
         )
 
     def answer(self) -> dict[str, Any]:
@@ -96,16 +120,18 @@ class _Worker:
 
 def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]:
     """Run every installed contender. -> contender -> Entry. Raises BadInput for a missing or unusable file."""
-    for path in (request.model, request.sd_cli, *request.parts.values()):
+    for path in (request.model, request.sd_cli, request.llamafile, *request.parts.values()):
         if path is not None and not path.exists():
             raise BadInput(f"{path}: no such file")
-    program = str(request.sd_cli) if request.sd_cli else os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
+    own = str(request.sd_cli) if request.sd_cli else os.environ.get("REFSD_SD_CLI") or shutil.which("sd-cli")
+    llamafile = str(request.llamafile) if request.llamafile else os.environ.get("REFSD_SD_CLI_LLAMAFILE")
+    programs = {"sd-cli": own, "sd-cli llamafile": llamafile}
     entries: dict[str, Entry] = {}
     workers: list[_Worker] = []
     try:
-        for contender in CONTENDERS:
+        for contender in _chosen(request.contenders):
             progress(f"{contender}: loading and warming up")
-            worker = _Worker(contender, request, program)
+            worker = _Worker(contender, request, programs.get(contender))
             workers.append(worker)
             setup = worker.answer()
             if "bad input" in setup:
@@ -128,6 +154,13 @@ def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]
         for worker in workers:
             worker.close()
     return entries
+
+
+def _chosen(globs: tuple[str, ...]) -> list[str]:
+    for glob in globs:
+        if not fnmatch.filter(CONTENDERS, glob):
+            raise BadInput(f"--contender {glob}: there are {', '.join(CONTENDERS)}")
+    return [name for name in CONTENDERS if name == "refsd" or any(fnmatch.fnmatch(name, glob) for glob in globs)]
 
 
 def best(entries: dict[str, Entry]) -> dict[str, dict[str, float]]:

@@ -1,11 +1,11 @@
 """Format the result of refsd.bench as a table."""
 
-import os
 from collections.abc import Iterator
 
 from rich.table import Table
 
 from refsd.bench import Entry, best
+from refsd.bench.environment import presets
 
 
 def table(entries: dict[str, Entry]) -> Table:
@@ -26,7 +26,8 @@ def table(entries: dict[str, Entry]) -> Table:
             cells.append(_time(seconds[name]) + ratio)
         shown.add_row(row, *cells)
     shown.add_section()
-    shown.add_row("peak memory of the process", *(f"{entries[name].peak / 2**30:.2f} GiB" for name in present))
+    held = ("-" if name == "limit" else f"{entries[name].peak / 2**30:.2f} GiB" for name in present)
+    shown.add_row("peak memory of the process", *held)
     return shown
 
 
@@ -35,11 +36,13 @@ def _time(seconds: float) -> str:
 
 
 def warnings(entries: dict[str, Entry]) -> Iterator[str]:
-    """List each contender's versions, absent contenders with reasons, and settings that slow the benchmark."""
+    """List each contender's versions, absent contenders with reasons, and what the limit is."""
     for name, entry in entries.items():
         if entry.absent:
             yield f"{name}: absent: {entry.absent}"
         else:
             yield f"{name}: " + ", ".join(f"{key} {value}" for key, value in entry.setup.items())
-    if preset := os.environ.get("OPENBLAS_CORETYPE"):
-        yield f"OPENBLAS_CORETYPE={preset} is set: NumPy's matrix products may run at half their speed"
+    if "limit" in entries and not entries["limit"].absent:
+        yield "limit: the multiplications that refsd makes, at the rate of multiply-adds measured in the same turns"
+    for name, value in presets().items():
+        yield f"{name}={value} was preset, and taken out for every contender"

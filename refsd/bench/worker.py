@@ -1,6 +1,6 @@
 """Run one contender: python -m refsd.bench.worker CONTENDER WHAT MODEL SD_CLI REQUEST.
 
-REQUEST is JSON with the other fields of a BenchRequest: parts, side, tokens.
+REQUEST is JSON with the other fields of a BenchRequest: parts, side, tokens, threads.
 
 The first line of JSON on stdout has the contender's versions, the reason why it is absent, or what is wrong with
 the model. Then each line on stdin starts one turn, whose answer is {"seconds": {row: s}, "peak": bytes}.
@@ -16,15 +16,14 @@ from typing import Any
 
 from refsd.bench import BenchRequest
 from refsd.bench.row import Absent
+from refsd.bench.sd15 import COMPONENTS, LATENT, ROWS, inputs
 from refsd.golden.engine import EngineFailure
 from refsd.numerics.errors import BadInput
 
 # row -> function to time; a contender with its own clock returns the seconds
 Rows = dict[str, Callable[[], Any]]
 
-LATENT = {"unet": 64, "vae": 32}
 USUAL = BenchRequest("", None, None, 1)
-ROWS = {"unet": "UNet step, 64x64 latents", "vae": "VAE decode, 256x256 pixels"}
 
 
 def refsd_rows(what: str, model: str, _: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
@@ -39,10 +38,34 @@ def refsd_rows(what: str, model: str, _: str, request: BenchRequest = USUAL) -> 
 
         rows, about = {"diffusion": refsd_step, "flux-blocks": refsd_blocks}[what](request)
         return rows, refsd_setup() | about
-    component = {"unet": "unet", "vae": "vae-decoder"}[what]
+    component = COMPONENTS[what]
     m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), WeightCache(2**40))
     values = inputs(what)
     return {ROWS[what]: lambda: forward(component, m, values, params, component)}, refsd_setup()
+
+
+def limit_rows(what: str, model: str, _: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
+    """Prepare the machine's limit: the time in which it could make refsd's multiplications and nothing else."""
+    from refsd.bench.limit import CountedArithmetic, bytes_per_second, multiplications_per_second
+    from refsd.components import forward, load
+    from refsd.module import WeightCache
+    from refsd.numerics.profiles import FLOAT32
+    from refsd.weights.checkpoint import open_checkpoint
+
+    if what not in COMPONENTS:
+        raise Absent("not asked: only the multiplications of unet and vae are counted")
+    counted, component = CountedArithmetic(FLOAT32), COMPONENTS[what]
+    # With filters kept, as refsd's contender keeps them: that decides on Winograd.
+    m, params = load(open_checkpoint(model), component, counted, WeightCache(2**40))
+    forward(component, m, inputs(what), params, component)
+    del m
+    least = lambda: counted.multiplications / multiplications_per_second()
+    setup = {
+        "multiplications of a step": f"{counted.multiplications / 1e9:.0f} G",
+        "multiply-adds": f"{multiplications_per_second() / 1e9:.0f} G/s",
+        "copy": f"{bytes_per_second() / 1e9:.0f} GB/s",
+    }
+    return {ROWS[what]: least}, setup
 
 
 def refsd_setup() -> dict[str, Any]:
@@ -63,50 +86,50 @@ def refsd_setup() -> dict[str, Any]:
     }
 
 
-def inputs(what: str) -> dict[str, Any]:
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-    latent = rng.standard_normal((1, 4, LATENT[what], LATENT[what]), np.float32)
-    if what == "vae":
-        return {"z": latent}
-    context = rng.standard_normal((1, 77, 768), np.float32)
-    return {"x": latent, "timesteps": np.array([500.0], np.float32), "context": context}
-
-
-def torch_rows(what: str, _: str, __: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
-    """Prepare diffusers' UNet or autoencoder of SD 1.5, with random weights; values do not affect the time."""
-    if what == "flux-blocks":
+def torch_rows(what: str, kind: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
+    """Prepare diffusers' UNet or decoder of SD 1.5. kind: "eager", "channels_last" or "compile" """
+    if what == "flux-blocks" and kind == "eager":
         from refsd.bench.diffusion import torch_blocks
 
         return torch_blocks(request)
-    if what == "diffusion":
+    if what not in COMPONENTS:
         raise Absent("not asked: it reads no GGUF, and in float32 it would hold four bytes for every weight")
-    try:
-        import diffusers
-        import torch
-    except ImportError as error:
-        raise Absent(f"{error.name} is not installed") from None
+    from refsd.bench.graphs import module
 
-    torch.set_grad_enabled(False)
-    torch.manual_seed(0)
+    part = module(what)
+    import diffusers
+    import torch
+
     setup = {
         "version": torch.__version__,
         "diffusers": diffusers.__version__,
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
-    values = {name: torch.from_numpy(value) for name, value in inputs(what).items()}
-    if what == "unet":
-        unet = diffusers.UNet2DConditionModel(sample_size=64, cross_attention_dim=768).eval()
-        return {ROWS[what]: lambda: unet(values["x"], values["timesteps"], values["context"])}, setup
-    vae = diffusers.AutoencoderKL(
-        block_out_channels=(128, 256, 512, 512),
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        layers_per_block=2,
-    ).eval()
-    return {ROWS[what]: lambda: vae.decode(values["z"])}, setup
+    values = [torch.from_numpy(value) for value in inputs(what).values()]
+    if kind == "channels_last":
+        part.to(memory_format=torch.channels_last)
+        values[0] = values[0].to(memory_format=torch.channels_last)
+    run = torch.compile(part) if kind == "compile" else part
+    return {ROWS[what]: lambda: run(*values)}, setup
+
+
+def onnxruntime_rows(what: str, _: str, __: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
+    from refsd.bench import graphs
+
+    _switchable(request)
+    return graphs.onnxruntime_rows(what, request.threads)
+
+
+def _switchable(request: BenchRequest) -> None:
+    if request.avx2:
+        raise Absent("it cannot be kept from AVX-512")
+
+
+def openvino_rows(what: str, _: str, __: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
+    from refsd.bench import graphs
+
+    return graphs.openvino_rows(what, request.threads)
 
 
 def sd_cli_rows(what: str, model: str, program: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
@@ -117,7 +140,8 @@ def sd_cli_rows(what: str, model: str, program: str, request: BenchRequest = USU
     if what == "flux-blocks":
         raise Absent("not asked: it runs whole models")
     if not program:
-        raise Absent("no sd-cli: give --sd-cli, or set REFSD_SD_CLI")
+        raise Absent("no sd-cli: give --sd-cli (--sd-cli-llamafile), or set REFSD_SD_CLI (REFSD_SD_CLI_LLAMAFILE)")
+    _switchable(request)
     try:
         version = Program(Path(program)).version
     except EngineFailure as error:
@@ -126,12 +150,33 @@ def sd_cli_rows(what: str, model: str, program: str, request: BenchRequest = USU
         from refsd.bench.diffusion import row_name, sd_cli_files
 
         files, side = sd_cli_files(request), request.side
-        return {row_name(side): lambda: seconds_of("sampling", program, files, side)}, {"version": version}
+        return {row_name(side): lambda: seconds_of("sampling", program, files, side, request.threads)}, {
+            "version": version
+        }
     stage = {"unet": "sampling", "vae": "vae-decoder"}[what]
-    return {ROWS[what]: lambda: seconds_of(stage, program, ["-m", model], 8 * LATENT[what])}, {"version": version}
+    side, threads = 8 * LATENT[what], request.threads
+    run = lambda: seconds_of(stage, program, ["-m", model], side, threads)
+    return {ROWS[what]: run}, {"version": version, "threads": threads}
 
 
-CONTENDERS = {"refsd": refsd_rows, "torch": torch_rows, "sd-cli": sd_cli_rows}
+Prepare = Callable[[str, str, str, BenchRequest], tuple[Rows, dict[str, Any]]]
+
+
+def _torch(kind: str) -> Prepare:
+    return lambda what, _, __, request: torch_rows(what, kind, request)
+
+
+CONTENDERS: dict[str, Prepare] = {
+    "refsd": refsd_rows,
+    "limit": limit_rows,
+    "torch": _torch("eager"),
+    "torch channels_last": _torch("channels_last"),
+    "torch compile": _torch("compile"),
+    "onnxruntime": onnxruntime_rows,
+    "openvino": openvino_rows,
+    "sd-cli": sd_cli_rows,
+    "sd-cli llamafile": sd_cli_rows,
+}
 
 
 def main(contender: str, what: str, model: str, program: str, more: str = "{}") -> None:
@@ -142,7 +187,7 @@ def main(contender: str, what: str, model: str, program: str, more: str = "{}") 
         request = USUAL._replace(what=what, model=Path(model) if model else None, **json.loads(more))
         request = request._replace(parts={flag: Path(file) for flag, file in request.parts.items()})
         rows, setup = CONTENDERS[contender](what, model, program, request)
-        if contender != "sd-cli":  # sd-cli starts anew for each turn, so warming up would not help
+        if not contender.startswith("sd-cli"):  # sd-cli starts anew for each turn, so warming up would not help
             for run in rows.values():
                 run()
     except Absent as why:
@@ -152,7 +197,7 @@ def main(contender: str, what: str, model: str, program: str, more: str = "{}") 
         say({"bad input": str(error)})
         return
     say(setup)
-    whose = resource.RUSAGE_CHILDREN if contender == "sd-cli" else resource.RUSAGE_SELF
+    whose = resource.RUSAGE_CHILDREN if contender.startswith("sd-cli") else resource.RUSAGE_SELF
     for _ in sys.stdin:
         seconds = {}
         for row, run in rows.items():

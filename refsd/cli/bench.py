@@ -21,7 +21,7 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels), against torch and sd-cli;"
+            help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels), beside peers and the limit;"
             " diffusion: a step of any model's denoiser beside sd-cli; flux-blocks: Flux's two kinds beside torch;"
             " kernels: single operations beside torch, ggml and gguf-py; samplers: what a solver's step costs"
             " beside its model."
@@ -37,13 +37,29 @@ def bench(
         list[str] | None,
         typer.Option(help="kernels, samplers: only rows that match a glob: 'convolution/*', 'dpm++*'. Repeatable."),
     ] = None,
+    contender: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="unet, vae: who takes part, by glob, repeatable: limit, 'torch*', onnxruntime, 'sd-cli*', ..."
+            " Default: all but torch's channels_last and compile, and sd-cli with llamafile."
+        ),
+    ] = None,
+    sd_cli_llamafile: Annotated[
+        Path | None, typer.Option(help="An sd-cli built with GGML_LLAMAFILE. Default: $REFSD_SD_CLI_LLAMAFILE.")
+    ] = None,
+    avx2: Annotated[
+        bool, typer.Option("--avx2", help="unet, vae: keep every contender that can be kept from AVX-512.")
+    ] = False,
+    card: Annotated[
+        Path | None, typer.Option(help="unet, vae: write a card of this machine and its times, in Markdown.")
+    ] = None,
     ggml: Annotated[
         Path | None, typer.Option(help="kernels: folder of a shared libggml. Default: $REFSD_GGML.")
     ] = None,
     ggml_llamafile: Annotated[
         Path | None, typer.Option(help="kernels: the same, built with GGML_LLAMAFILE. Default: $REFSD_GGML_NEWEST.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="kernels: threads of every contender.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of every contender.")] = 2,
     presets: Annotated[
         bool,
         typer.Option("--presets", help="kernels: also time refsd with the OPENBLAS_* variables that are set."),
@@ -72,10 +88,11 @@ def bench(
 
     if what not in WHAT:
         raise BadInput(f"{what}: expected {', '.join(WHAT)}")
-    for file in filter(None, (model, sd_cli, diffusion_model, vae, clip_l, clip_g, t5xxl, llm)):
+    for file in filter(None, (model, sd_cli, sd_cli_llamafile, diffusion_model, vae, clip_l, clip_g, t5xxl, llm)):
         note_input(file)
-    if json is not None:
-        Outputs().add("--json", json)
+    for option, file in (("--json", json), ("--card", card)):
+        if file is not None:
+            Outputs().add(option, file)
     progress, console = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 160, emoji=False)
     if what == "kernels":
         from refsd.bench import kernels
@@ -118,7 +135,7 @@ def bench(
             "beside": beside,
         }
     else:
-        from refsd.bench import BenchRequest
+        from refsd.bench import USUAL, BenchRequest
         from refsd.bench import bench as measure
         from refsd.bench.table import table, warnings
         from refsd.golden.case import ModelRecipe
@@ -131,10 +148,16 @@ def bench(
                 from refsd.model_files import model_files
 
                 model = model_files(ModelRecipe("sd15", "f16"), "ldm")
-            entries = measure(BenchRequest(what, model, sd_cli, runs, parts, side, tokens), status.update)
+            chosen = tuple(contender or USUAL), sd_cli_llamafile
+            request = BenchRequest(what, model, sd_cli, runs, parts, side, tokens, threads, avx2, *chosen)
+            entries = measure(request, status.update)
         console.print(table(entries))
         for line in warnings(entries):
             console.print(printable(line), highlight=False, markup=False)
         written = {name: entry._asdict() for name, entry in entries.items()}
+        if card is not None:
+            from refsd.bench.card import machine_card
+
+            write_file(card, machine_card(entries, avx2).encode())
     if json is not None:
         write_file(json, json_module.dumps(written, indent=2).encode())

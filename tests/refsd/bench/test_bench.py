@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from refsd import bench
 from refsd.bench import BenchRequest, Entry, best, table, worker
+from refsd.bench.card import machine_card
+from refsd.bench.environment import environment
 from refsd.bench.sd_cli import seconds_of
 from refsd.cli import app
 from refsd.golden.engine import EngineFailure
@@ -47,7 +49,7 @@ def test_the_absent_are_named(monkeypatch):
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     lines = list(table.warnings(ENTRIES))
     assert lines[:3] == ["refsd: version 1", "torch: version 2", "sd-cli: absent: no sd-cli"]
-    assert "OPENBLAS_CORETYPE=Haswell" in lines[3]
+    assert "OPENBLAS_CORETYPE=Haswell was preset, and taken out" in lines[3]
 
 
 def test_contenders_take_turns(monkeypatch):
@@ -68,7 +70,8 @@ def test_contenders_take_turns(monkeypatch):
             order.append(f"close {self.contender}")
 
     monkeypatch.setattr(bench, "_Worker", Worker)
-    entries = bench.bench(BenchRequest("unet", None, None, 2))
+    chosen = ("torch", "sd-cli")
+    entries = bench.bench(BenchRequest("unet", None, None, 2, contenders=chosen))
     assert order == ["refsd", "sd-cli", "refsd", "sd-cli", "close refsd", "close torch", "close sd-cli"]
     assert entries["torch"].absent == "gone"
     assert entries["refsd"] == Entry({"step": [1.0, 3.0]}, 3, {"version": "1"})
@@ -110,3 +113,35 @@ def test_an_sd_cli_that_fails_says_why(tmp_path):
 def test_sd_cli_without_a_program_is_absent():
     with pytest.raises(worker.Absent, match="--sd-cli"):
         worker.sd_cli_rows("unet", "m", "")
+
+
+def test_contenders_are_chosen_by_glob_and_refsd_always_takes_part():
+    assert bench._chosen(("torch*", "limit")) == ["refsd", "limit", "torch", "torch channels_last", "torch compile"]
+    assert set(bench.USUAL) <= set(bench.CONTENDERS) == set(worker.CONTENDERS)
+    with pytest.raises(BadInput, match=r"--contender tensorflow: there are refsd, limit"):
+        bench._chosen(("tensorflow",))
+
+
+def test_the_card_has_machine_limit_and_times():
+    entries = ENTRIES | {"limit": Entry({"step": [1.5, 1.4]}, 0, {"multiply-adds": "100 G/s"})}
+    text = machine_card(entries, avx2=True)
+    assert "| vector instructions | AVX2 (AVX-512 switched off) |" in text
+    assert "| multiply-adds | 100 G/s |" in text
+    assert "| limit | 1.4 s | 0.70 |  |  |" in text  # 1.4 / 2.0
+    assert "| torch | 3 s | 1.50 | 2.00 GiB | 2 |" in text
+    assert "| sd-cli | | | | no sd-cli |" in text
+    shown = rendered(entries)
+    assert "1.40 s  0.70x" in shown
+    assert any(line.startswith("limit: the multiplications that refsd makes") for line in table.warnings(entries))
+
+
+def test_avx512_is_switched_off_by_variables_and_the_rest_stays_absent():
+    named = environment(2, environ={"OPENBLAS_CORETYPE": "SkylakeX"}, avx2=True)
+    assert named["OPENBLAS_CORETYPE"] == "Haswell" and named["ATEN_CPU_CAPABILITY"] == "avx2"
+    assert "+avx512" not in named["NUMBA_CPU_FEATURES"] and "OPENBLAS_CORETYPE" not in environment(
+        2, environ={"OPENBLAS_CORETYPE": "SkylakeX"}
+    )
+    request = BenchRequest("unet", None, None, 1, avx2=True)
+    for contender in ("onnxruntime", "sd-cli"):
+        with pytest.raises(worker.Absent, match="cannot be kept from AVX-512"):
+            worker.CONTENDERS[contender]("unet", "m", "program", request)
