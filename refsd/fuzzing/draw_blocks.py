@@ -56,7 +56,8 @@ def blocks() -> list[str]:
 def _unet(transformers: bool) -> Callable[[Random], Dimensions]:
     """One res block on each side, with or without a transformer; heads are eight, or of 64 channels (SD 2, SDXL).
 
-    Two levels bring the skip's convolution and both resamplings.
+    The middle block is as deep as its level, or missing. Two levels bring the skip's convolution
+    and both resamplings.
     """
 
     def size(random: Random) -> Dimensions:
@@ -71,7 +72,7 @@ def _unet(transformers: bool) -> Callable[[Random], Dimensions]:
             "unet.attention": (),
             "unet.down": ((depth,),) * levels,
             "unet.up": ((depth, depth),) * levels,
-            "unet.middle": random.choice((1, None) if transformers else (0, None)),
+            "unet.middle": random.choice((depth, None)),
         }
 
     return size

@@ -86,7 +86,10 @@ def unet_config(size: UNetSize) -> dict:
     more: dict[str, Any] = {}
     if size.linear:
         more |= {"attention_head_dim": [max(1, wide // 64) for wide in size.widths], "use_linear_projection": True}
+    if size.linear or max(depths) > 1:
         more["transformer_layers_per_block"] = [depth or 1 for depth in depths]
+    if not size.middle:
+        more["mid_block_type"] = "UNetMidBlock2D" if size.middle == 0 else None
     if size.label:
         more |= {"addition_embed_type": "text_time", "addition_time_embed_dim": 256}
         more["projection_class_embeddings_input_dim"] = size.label

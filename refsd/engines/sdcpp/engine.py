@@ -23,6 +23,7 @@ from refsd.engines.sdcpp import families as sdcpp_families
 from refsd.engines.sdcpp import flux2 as sdcpp_flux2
 from refsd.engines.sdcpp import qwen_image as sdcpp_qwen_image
 from refsd.engines.sdcpp import sd1 as sdcpp_sd1
+from refsd.engines.sdcpp import stages as sdcpp_stages
 from refsd.engines.sdcpp import text as sdcpp_text
 from refsd.engines.sdcpp import unets as sdcpp_unets
 from refsd.engines.sdcpp.layers import layer_taps
@@ -33,8 +34,9 @@ from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.numerics.deviations import DEVIATIONS, Deviation
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import GGML_CPU, GGML_CPU_FLASH, Numerics
+from refsd.numerics.profiles import FLOAT32, GGML_CPU, GGML_CPU_FLASH, Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.stages import STAGES as PAGES
 from refsd.weights.checkpoint import open_checkpoint
 
 # (family, operation) -> how to run it inside sd-cli
@@ -66,6 +68,8 @@ class SdcppEngine:
         self._flash = name == "sdcpp-flash"
 
     def refuses(self, case: Case) -> str | None:
+        if case.op in PAGES:
+            return self._refuses_stage(case)
         ops = dict.fromkeys(op for _, op in REACHES)
         if case.op not in ops:
             return f"sd-cli reaches {', '.join(ops)}, not {case.op}"
@@ -84,7 +88,16 @@ class SdcppEngine:
             return f"sd-cli loads {case.op} of {case.model.family} in its full size only"
         return reach.refuses(case)
 
+    def _refuses_stage(self, case: Case) -> str | None:
+        if not self._program.shares_ggml or self._model_files is None:
+            return "stages are read from an sd-cli built with SD_BUILD_SHARED_GGML_LIB=ON, on a model's file"
+        if self._flash:
+            return "--fa changes no stage: sdcpp answers it"
+        return sdcpp_stages.refuses(case.op, PAGES[case.op].complete(case.inputs, case.params))
+
     def numerics(self, case: Case) -> Numerics:
+        if case.op in PAGES:
+            return FLOAT32
         assert case.model is not None
         try:
             library = self._program.ggml
@@ -95,16 +108,23 @@ class SdcppEngine:
             return GGML_CPU_FLASH if self._flash else GGML_CPU
 
     def deviations(self, case: Case) -> tuple[Deviation, ...]:
-        assert case.model is not None
+        if case.model is None:
+            return ()
         return tuple(DEVIATIONS[name] for name in REACHES[case.model.family, case.op].deviations)
 
     def run(self, case: Case, inputs: Mapping[str, StoredTensor]) -> dict[str, np.ndarray]:
+        if case.op in PAGES:
+            assert self._model_files is not None
+            params = PAGES[case.op].complete(case.inputs, case.params)
+            return sdcpp_stages.run(self._program, self._model_files, case.op, params)
         return self._run(case, inputs, None)
 
     def run_tapped(
         self, case: Case, inputs: Mapping[str, StoredTensor]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The taps are layers with weights; what stands between two of them is judged with the layer after it."""
+        if case.op in PAGES:
+            return self.run(case, inputs), {}
         assert case.model is not None and self._model_files is not None
         graphs: list[Graph] = []
         outputs = self._run(case, inputs, graphs)

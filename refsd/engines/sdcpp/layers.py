@@ -43,6 +43,9 @@ def _of_graph(graph: Graph, known: Mapping[Key, str], weights: Mapping[str, Stor
         # A convolution without a bias ends in a transpose, which reads no weight.
         if not layer or part != last or (part == "weight" and len(weights[f"{layer}.weight"].shape) > 2):
             continue
+        # A table that is added whole, as CLIP's positions, is no layer: the sum is another tensor.
+        if part == "weight" and op.op == "ADD":
+            continue
         # The reference names an RMSNorm, which has a weight alone, by that weight.
         if part == "weight" and len(weights[f"{layer}.weight"].shape) == 1:
             layer = f"{layer}.weight"

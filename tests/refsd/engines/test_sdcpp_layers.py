@@ -50,6 +50,11 @@ def test_the_bias_ends_a_layer_and_a_weight_without_one_is_the_layer():
     np.testing.assert_array_equal(taps["ff"], [matrix, matrix])
 
 
+def test_a_table_that_is_added_whole_is_no_layer():
+    """CLIP's positions: the sum with the tokens is not what the reference calls so."""
+    assert not layer_taps([graph(WeightedOp("ADD", head(WEIGHTS["ff.weight"]), drawn(8, 4)))], STORED)
+
+
 def test_a_convolution_without_a_bias_is_left_out():
     assert not layer_taps([graph(WeightedOp("MUL_MAT", head(WEIGHTS["open.weight"]), drawn(4, 5)))], STORED)
 
