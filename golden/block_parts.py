@@ -6,9 +6,11 @@ for a block with groups g of equal length. This is a second reader of the bytes 
 plain arrays, so that a bug can change any one part: its sign, its order, its group, its value.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from refsd.kernels.quant import BLOCK_TYPES
@@ -147,6 +149,45 @@ def _iq4_xs(b):
     return Parts(_half(b, 0), s, none, none + np.zeros((1, 8)), codes, 0 * codes, 4, 0, _LINEAR4)
 
 
+_FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def _mxfp4(b):
+    return _simple(np.ldexp(1.0, b[:, :1].astype(int) - 128), _nibbles(b[:, 1:17], 16), table=_FP4)
+
+
+def _nvfp4(b):
+    low, one = _nibbles(b[:, 4:36], 8), np.ones((len(b), 1))
+    scales = b[:, :4].view(ml_dtypes.float8_e4m3fn).astype(np.float64) / 2
+    return Parts(one, np.nan_to_num(np.abs(scales)), 0 * one, np.zeros((len(b), 4)), low, 0 * low, 4, 0, _FP4)
+
+
+# Type -> number of bytes in front that are scales of 8 bits.
+_BYTE_SCALES = {"mxfp4": 1, "nvfp4": 4}
+# Type -> first byte of its codes, all bytes behind it being codes.
+_CODES = {"q4_0": 2, "q4_1": 4, "q5_0": 6, "q5_1": 8, "q8_0": 2, "iq4_nl": 2, "mxfp4": 1, "nvfp4": 4, "q4_k": 16}
+
+
+def _misread_bytes(type: str, blocks: np.ndarray, parts: Parts) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (name, values) with scales of 8 bits read as numbers, or with codes that begin at another byte."""
+    if type in _BYTE_SCALES:
+        raw = blocks[:, : _BYTE_SCALES[type]].astype(np.float64)
+        for name, scale in (("byte as a number", raw), ("byte as a number over 256", raw / 256)):
+            for twice in (1, 2):
+                own = {"d": scale / twice} if raw.shape[1] == 1 else {"s": scale / twice}
+                words = " of twice the unit" if twice == 1 else ""
+                yield (
+                    f"the scale's {name}, not as an exponent or a small float{words}",
+                    parts._replace(**own).values(),
+                )
+    first = _CODES.get(type, 0)
+    for by in (by for by in (-4, -2, -1, 1, 2, 4) if first and first + by >= 0):
+        moved = blocks.copy()
+        moved[:, first:] = np.roll(blocks, -by, axis=1)[:, first:]
+        read = _READ[type](moved)
+        yield f"codes read from byte {first + by} on, not from byte {first}", read.values()
+
+
 _READ: dict[str, Callable[[np.ndarray], Parts]] = {
     "q4_0": lambda b: _simple(_half(b, 0), _nibbles(b[:, 2:18], 16), z=8),
     "q4_1": lambda b: _simple(_half(b, 0), _nibbles(b[:, 4:20], 16), minimum=-_half(b, 2)),
@@ -160,6 +201,8 @@ _READ: dict[str, Callable[[np.ndarray], Parts]] = {
     "q5_k": _q5_k,
     "q6_k": _q6_k,
     "iq4_xs": _iq4_xs,
+    "mxfp4": _mxfp4,
+    "nvfp4": _nvfp4,
 }
 
 
@@ -181,7 +224,7 @@ def wrong_values(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
         return
     right = parts.values()
     with np.errstate(all="ignore"):
-        for name, y in _changed(tensor.type, parts):
+        for name, y in itertools.chain(_misread_bytes(tensor.type, blocks, parts), _changed(tensor.type, parts)):
             if not np.array_equal(y, right):
                 yield f"{tensor.type}: {name}", y.reshape(tensor.shape).astype(np.float32)
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from refsd.golden.error_places import Places, contents, joined, places
 from refsd.golden.evidence import Evidence
+from refsd.golden.moved_values import rearranged, stored_in_another_order
+from refsd.golden.simple_relations import coarser
 
 _BLOCKS = (32, 16, 64, 128, 256)
 # Scales that vary by less than this share are one gain.
@@ -38,7 +40,7 @@ def fitted_causes(
     if not np.isfinite(found).any():
         return _not_finite_alike(evidence, suspects)
     if not evidence.finite:
-        same = _not_finite_alike(evidence, suspects) or _overflow(evidence)
+        same = _not_finite_alike(evidence, suspects) or _overflow(evidence) or _far_from_zero(evidence)
         if same:
             return same
     where = places(evidence, channel)
@@ -54,6 +56,9 @@ def fitted_causes(
         return [f"memory that nobody wrote is read{place}: NaN or infinite where inputs and truth are finite"]
     if inside is not None:
         return [f"nothing is written{place}: {inside}"]
+    order = _other_order(evidence, channel)
+    if order:
+        return [order]
     part = evidence.part(where.inside) if where.phrases else evidence
     if where.phrases and part.truth.size > 1 and np.ptp(part.truth) == 0:
         return [f"nothing is written{place}: memory that nobody wrote, where all should be {part.truth.flat[0]:g}"]
@@ -63,6 +68,9 @@ def fitted_causes(
     factors = _factors_of_rows(part)
     if factors:
         return [f"{factors}{place}"]
+    grid = coarser(part)
+    if grid is not None and grid.phrase.startswith("its values"):
+        return [f"computed in a smaller type: {grid.phrase}{place}"]
     beginning = _beginning_of_rows(where, truth.shape)
     return (
         [f"rows are written over at their beginning, as by the end of the row before{place}"] if beginning else []
@@ -105,6 +113,27 @@ def _overflow(evidence: Evidence) -> list[str]:
     if float(size[~infinite].max()) > 1.01 * least:
         return []
     return [f"numbers overflow: infinite where the truth is beyond {least:.4g}"]
+
+
+def _far_from_zero(evidence: Evidence) -> list[str]:
+    """Report an overflow inside if found is not finite exactly where the truth is at one end of its range."""
+    finite, truth = np.isfinite(evidence.found), evidence.truth
+    if not finite.any() or np.mean(~finite) > 0.5 or (~finite).sum() < _ROWS or evidence.wrong()[finite].any():
+        return []
+    for sign, words in ((1, "largest"), (-1, "lowest")):
+        if (sign * truth[~finite]).min() > (sign * truth[finite]).max():
+            return [f"an intermediate result overflows: not finite where the truth is {words}, and only there"]
+    return []
+
+
+def _other_order(evidence: Evidence, channel: int) -> str | None:
+    """Describe an answer that is the truth in another order throughout; else return None."""
+    found = stored_in_another_order(evidence, channel)
+    axes = iter(range(evidence.truth.ndim))
+    while found is None and (axis := next(axes, None)) is not None:
+        found = rearranged(evidence, axis, channel)
+    whole = found is not None and (found.source >= 0).all()
+    return f"the right numbers in another order: {found.phrase}" if found is not None and whole else None
 
 
 def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:

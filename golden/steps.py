@@ -186,6 +186,25 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
                 variance=lambda r, m: _over_items(_variance(r, _over_items(_mean(r, own), len(x))), len(x)),
             ),
         )
+    for n in (n for n in (16, 32, 64, 128, 256, 512, 1024, 2048) if n < rows.shape[1]):
+        yield (
+            f"mean and variance are those of the first {n} of each row",
+            made(
+                mean=lambda r, own, n=n: _mean(r[:, :n], own),
+                variance=lambda r, m, n=n: _variance(r[:, :n], _mean(r[:, :n], own)),
+            ),
+        )
+    for axes, label in _OTHER_ROWS.items() if not groups and x.ndim > 2 else ():
+        if x.ndim >= 2 - min(axes) and any(x.shape[a] > 1 for a in axes):
+            yield (
+                f"normalised over {label}",
+                made(
+                    mean=lambda r, own, a=axes: _over_axes(r, x.shape, a) if own else _mean(r, own),
+                    variance=lambda r, m, a=axes: _over_axes(
+                        (r - (_over_axes(r, x.shape, a) if own else 0)) ** 2, x.shape, a
+                    ),
+                ),
+            )
     for label, step in _DIVISORS.items():
         yield label, made(divide=step)
     for dtype, label in ((np.float16, "float16"), (ml_dtypes.bfloat16, "bfloat16")):
@@ -203,6 +222,20 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     for label, affine in _AFFINES.items():
         if "weight" in values:
             yield label, made(affine=affine)
+
+
+# Axes to normalise over in place of the last; of queries and keys [B, L, H, D] the last but one are the heads.
+_OTHER_ROWS = {
+    (-2, -1): "the last two axes: over all heads together",
+    (-2,): "the last axis but one",
+    (-3, -1): "the last axis and the one before the heads",
+}
+
+
+def _over_axes(rows: np.ndarray, shape: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
+    """Return the mean over these axes of x, of this shape, in the form of its rows [rows, n]."""
+    mean = rows.reshape(shape).mean(axis=axes, keepdims=True)
+    return np.broadcast_to(mean, shape).reshape(rows.shape)
 
 
 def _of_first_item(rows: np.ndarray, items: int) -> np.ndarray:

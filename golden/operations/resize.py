@@ -111,6 +111,29 @@ def _steep(size, new):
     return taps.Taps(np.clip(index, 0, size - 1), taps.keys(index - at[:, None], -0.5))
 
 
+def _inside(size, new, a=-0.75, renormalised=True):
+    """Return the taps of Keys' cubic without those outside the picture, where the border pixel belongs."""
+    at = (np.arange(new) + 0.5) * size / new - 0.5
+    index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
+    weight = taps.keys(index - at[:, None], a) * ((index >= 0) & (index < size))
+    if renormalised:
+        weight = weight / weight.sum(axis=1, keepdims=True)
+    return taps.Taps(np.clip(index, 0, size - 1), weight)
+
+
+def _zeros_outside(size, new):
+    return _inside(size, new, renormalised=False)
+
+
+def _mirrored(size, new):
+    """Return the taps of Keys' cubic with the picture mirrored at its border."""
+    at = (np.arange(new) + 0.5) * size / new - 0.5
+    index = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
+    weight = taps.keys(index - at[:, None], -0.75)
+    index = np.where(index < 0, -1 - index, index)
+    return taps.Taps(np.clip(np.where(index >= size, 2 * size - 1 - index, index), 0, size - 1), weight)
+
+
 def toggled(name: str) -> Wrong:
     """Toggle a flag, and clear the other: the two exclude each other."""
 
@@ -235,6 +258,9 @@ RESIZE_BICUBIC = Operation(
         Mutant("the other corners", toggled("align_corners")),
         Mutant("the other antialias", toggled("antialias")),
         Mutant("a is -1/2", weighted_by(_steep, _steep)),
+        Mutant("pixels outside the border left out, the others enlarged", weighted_by(_inside, _inside)),
+        Mutant("zeros outside the border, not its pixel", weighted_by(_zeros_outside, _zeros_outside)),
+        Mutant("the picture mirrored outside the border", weighted_by(_mirrored, _mirrored)),
         Mutant("bilinear", other_run(_run("bilinear"))),
         SIDES_SWAPPED,
         BATCH,

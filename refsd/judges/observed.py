@@ -63,7 +63,7 @@ class Call(NamedTuple):
             if argument in ("weight", "bias") or right.dtype.kind != "f":
                 continue
             for name, y in tensors.items():
-                for part, values in _parts(y, right.shape):
+                for part, values in (*_parts(y, right.shape), *_slices(y, right.shape)):
                     key = argument, values.tobytes()
                     if key in done or np.array_equal(values, right):
                         continue
@@ -175,6 +175,17 @@ def _parts(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndar
         return
     for i, part in enumerate(np.split(np.asarray(y, np.float32), count, axis=-1)):
         yield "" if count == 1 else f"part {i + 1} of {count} of ", np.ascontiguousarray(part).reshape(shape)
+
+
+def _slices(y: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, values): the first and the last slices of a tensor that is longer along one axis alone."""
+    apart = [a for a, (n, m) in enumerate(zip(y.shape, shape, strict=False)) if n != m]
+    if y.ndim != len(shape) or len(apart) != 1 or y.shape[apart[0]] <= shape[apart[0]]:
+        return
+    axis, n = apart[0], shape[apart[0]]
+    for words, start in (("the first", 0), ("the last", y.shape[axis] - n)):
+        values = np.take(y, np.arange(start, start + n), axis)
+        yield f"{words} {n} of {y.shape[axis]} slices of ", np.ascontiguousarray(values, np.float32)
 
 
 _PARTS = 6

@@ -51,6 +51,9 @@ _TEXTS: dict[str, Callable[[str], str]] = {
     "without its brackets": lambda text: re.sub(r"[()\[\]]", "", text),
     "without its weights": lambda text: re.sub(r":\s*[\d.]+\s*(?=\))", "", text),
     "without its backslashes": lambda text: text.replace("\\", ""),
+    "with its backslashes kept, those that escape too": lambda text: re.sub(r"\\([()\[\]])", r"\\\\\\\1", text),
+    "with its line ends as an unknown character": lambda text: re.sub(r"\r?\n", "\uffff", text),
+    "with its line ends as an unknown character and a blank": lambda text: re.sub(r"\r?\n", "\uffff ", text),
     "without its commas": lambda text: text.replace(",", ""),
     "left out": lambda text: "",
 }
@@ -165,6 +168,12 @@ def _others(stage: Stage, name: str, own: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{name} is {value} for {own}", value
 
 
+def _in_turn(n: int, parts: int, apart: bool) -> np.ndarray:
+    """Return the order that brings every `parts`th of n together, or else takes from that many parts in turn."""
+    i = np.arange(n)
+    return i.reshape(-1, parts).T.ravel() if apart else i.reshape(parts, -1).T.ravel()
+
+
 def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
     yield "left out: zeros", np.zeros_like
     if y.dtype.kind in "iu":
@@ -186,6 +195,12 @@ def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarr
                     f"with halves of axis {axis} swapped",
                     (lambda x, axis=axis: np.roll(x, x.shape[axis] // 2, axis)),
                 )
+            for parts in (p for p in (2, 3) if y.shape[axis] % p == 0 and y.shape[axis] > p):
+                for by, words in ((parts, f"every {parts}th together"), (-1, f"{parts} parts taken in turn")):
+                    yield (
+                        f"in another order along axis {axis}: {words}",
+                        lambda x, a=axis, p=parts, by=by: np.take(x, _in_turn(x.shape[a], p, by > 0), a),
+                    )
         for other in range(axis + 1, y.ndim):
             if y.shape[axis] == y.shape[other] > 1:
                 yield f"with axes {axis} and {other} exchanged", lambda x, a=axis, b=other: np.swapaxes(x, a, b)

@@ -121,6 +121,8 @@ def _solved(
         return
     best = solved(float(value), lambda v: _error(scene, run(v)))
     best = round(best) if best is not None and isinstance(value, int) else best
+    if best is not None and isinstance(value, int) and best < 0 < value:
+        return  # a count, which no engine takes for a negative number
     if best is None or abs(best - value) <= 1e-6 * abs(value) or not scene.explained(run(best)):
         return
     if is_plain(best) or _different_errors(scene) > _SINGLE:

@@ -30,6 +30,7 @@ class AdapterRule(NamedTuple):
     modules:  {module: parts} in the file's order -> {module: parts}
     parts:    a module's parts -> parts
     adapter:  the adapter built from the parts, the parts -> adapter
+    joined:   weight, (rows, change) of each module in the file's order -> merged weight
     """
 
     strength: Callable[[Params], float]
@@ -38,6 +39,7 @@ class AdapterRule(NamedTuple):
     modules: Callable[[dict[str, Tensors]], dict[str, Tensors]]
     parts: Callable[[Tensors], Tensors]
     adapter: Callable[[Adapter, Tensors], Adapter]
+    joined: Callable[[np.ndarray, list[tuple[Any, np.ndarray]]], np.ndarray]
 
 
 _TAG = re.compile(r"<lora:[^:>]+(?::([-+.\d]+))?(?::([-+.\d]+))?>")
@@ -57,6 +59,13 @@ def _strength(params: Params) -> float:
     return float(found[2] or text) if params["component"] == "unet" else text
 
 
+def _joined(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+    merged = weight.copy()
+    for rows, delta in changes:
+        merged[rows] += delta
+    return merged
+
+
 RULE = AdapterRule(
     strength=_strength,
     rows=lambda params, module: params["rows"].get(module),
@@ -64,6 +73,7 @@ RULE = AdapterRule(
     modules=lambda modules: modules,
     parts=lambda parts: parts,
     adapter=lambda adapter, parts: adapter,
+    joined=_joined,
 )
 
 
@@ -88,7 +98,7 @@ def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     weight, p = inputs.tensors["weight"], inputs.params
     if p["rule"] not in NAMES:
         raise BadInput(f"stage/adapter: rule {p['rule']!r}: expected one of {', '.join(NAMES)}")
-    merged, strength = weight.copy(), rule.strength(p)
+    changes, strength = [], rule.strength(p)
     for module, tensors in rule.modules(_modules(inputs.tensors)).items():
         first, count = rule.rows(p, module) or (0, None)
         which = Target("layer", module, first, count).rows(len(weight))
@@ -102,8 +112,8 @@ def _run(rule: AdapterRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         except Misfit as misfit:
             raise BadInput(f"stage/adapter: {module}: {misfit}") from None
         adapter = rule.adapter(adapter, tensors)
-        merged[which] += adapter.delta(weight[which], strength)
-    return {"merged": merged}
+        changes.append((which, adapter.delta(weight[which], strength)))
+    return {"merged": rule.joined(weight, changes)}
 
 
 def _size(inputs: StageInputs, truth: np.ndarray) -> np.ndarray:
@@ -275,6 +285,19 @@ def _no_core(parts: Tensors) -> np.ndarray:
     return np.einsum("kl,rs->klrs", np.eye(K, L), np.ones(taps))
 
 
+def _along(axis: int, turned: bool) -> Callable[[np.ndarray, list[tuple[Any, np.ndarray]]], np.ndarray]:
+    """Join the parts' changes, [O, I] or turned [I, O], along another axis, and read the memory as the layer's."""
+
+    def joined(weight: np.ndarray, changes: list[tuple[Any, np.ndarray]]) -> np.ndarray:
+        parts = [delta.T if turned else delta for _, delta in changes]
+        if len(parts) < 2 or weight.ndim != 2 or sum(y.size for y in parts) != weight.size:
+            raise NoDifference
+        whole = np.concatenate(parts, axis=axis)
+        return weight + (whole.reshape(weight.T.shape).T if turned else whole.reshape(weight.shape))
+
+    return joined
+
+
 def _only_first(right: dict[str, Tensors]) -> dict[str, Tensors]:
     return dict([next(iter(right.items()))])
 
@@ -295,6 +318,8 @@ _KNOWN = (
     ),
     part("only the first part of a fused layer", modules=_only_first),
     part("the first part for all", modules=_first_for_all),
+    part("changes of a fused layer's parts joined along the tokens, not the channels", joined=_along(0, True)),
+    part("changes of a fused layer's parts joined along the inputs, not the outputs", joined=_along(1, False)),
     part("alpha over the first part's rank", modules=_rank_of_the_first),
     part("alpha missing", modules=_scaled(lambda rank, has: rank, None), parts=_without("alpha")),
     part("rank over alpha", parts=_other(alpha=lambda p: np.array(_rank(p) ** 2 / p["alpha"]))),

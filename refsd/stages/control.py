@@ -177,6 +177,10 @@ _KNOWN = (
     part("layers weigh from the other end", layers=_other_layers(lambda f, s: f[::-1].copy())),
     part("the middle block not scaled", layers=_other_layers(lambda f, s: np.append(f[:-1], 1.0))),
     part("the middle block alone scaled", layers=_other_layers(lambda f, s: np.append(f[:-1] / s, f[-1]))),
+    *(
+        part(f"layers weigh as those of {other}", layers=lambda m, n, s, other=other: _layers(m, other, s)[:n])
+        for other in (10, 13, 19, 24)
+    ),
     part("strength left out of the layers' weights", layers=_other_layers(lambda f, s: f / s)),
     part("layers weigh as for guessing", layers=lambda mode, count, scale: _layers("guess", count, scale)),
     part("layers weigh softly", layers=lambda mode, count, scale: _layers("soft", count, scale)),

@@ -232,6 +232,13 @@ _KNOWN = (
     part("a flow's time of 0 to 1", flow=lambda shift, multiplier: FlowLevels(shift, 1.0)),
     part("a flow's time of 0 to 1000", flow=lambda shift, multiplier: FlowLevels(shift, 1000.0)),
     part("no shift", flow=lambda shift, multiplier: FlowLevels(1.0, multiplier)),
+    *(
+        part(
+            f"shift {shift:g} at every size",
+            flow=lambda right, multiplier, shift=shift: FlowLevels(shift, multiplier),
+        )
+        for shift in (1.15, 1.5, 3.0, 3.1, 5.0, 6.0)
+    ),
     part("shifted twice", flow=lambda shift, multiplier: FlowLevels(shift**2, multiplier)),
     part("shifted towards the picture", flow=lambda shift, multiplier: FlowLevels(1 / shift, multiplier)),
     part("shift taken for its logarithm", flow=lambda shift, multiplier: FlowLevels(math.exp(shift), multiplier)),

@@ -187,7 +187,7 @@ MODELS: dict[str, Injection] = {
     "conv-07": _model(
         wrong_operation(conv2d=_pads_evenly),
         r"downsample",
-        "both sides",
+        "both sides|other side",  # the same numbers where sides are even
         "sd15/vae-encoder/tall",
         "conv2d/*/vae-down*",
     ),

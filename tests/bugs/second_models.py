@@ -75,7 +75,7 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
         _model(
             Bug(weights=_grouped_by_head),
             "qkv",
-            "head|order of rows|permut|rows",
+            "head|order of rows|permut|rows|chunks of 128 in the order",
             "flux-dev/flux/between",
             "flux-dev/flux/quiet",
         ),

@@ -307,7 +307,7 @@ _TABLE: dict[str, tuple] = {
     "s-te-04": (
         "tokens",
         "huggingface/swift-transformers#387",
-        wrong_parts("language_tokens/flux-t5", "ids", "<unk>|line|white|blank|unknown", encode=_lines_unknown),
+        wrong_parts("language_tokens/flux-t5", "ids", "<unk>|line|white|unknown", encode=_lines_unknown),
     ),
     "s-te-05": (
         "tokens",

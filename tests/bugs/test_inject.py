@@ -14,6 +14,7 @@ FAST = (
     *("act-01", "act-04", "att-08", "norm-01", "norm-08", "q-04", "q-09", "rope-03", "rope-06", "time-01"),
     *("smp-14", "lora-13", "lora-17", "te-22", "smp-35", "q-12", "smp-42"),
     *("f-norm-03", "f-q-02", "f-smp-09", "f-te-02", "f-ld-03", "f-vae-04"),
+    *("s-act-02", "s-cn-01", "s-ld-01", "s-q-01", "s-res-02", "s-sm-01", "lora-03"),
 )
 
 
