@@ -61,6 +61,8 @@ def truths(store: Store, chosen: Sequence[Case]) -> Iterator[Callable[[Case], An
             return store.get(case.name).outputs
 
         yield truth
+        if len(made) == len(chosen):  # otherwise the run was interrupted: nobody needs the rest now
+            names.read()  # until it has tidied up
 
 
 @contextmanager
@@ -75,8 +77,5 @@ def _maker(store: Store, chosen: Sequence[Case]) -> Iterator[IO[str]]:
             maker.stdin.write(cases)
             maker.stdin.close()
             yield maker.stdout
-            for _ in maker.stdout:  # goldens that nobody asked for are stored too
-                pass
-        except BaseException:
+        finally:
             maker.kill()
-            raise
