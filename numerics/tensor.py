@@ -37,14 +37,16 @@ _WIDEN = {"f8_e4m3": f8_e4m3.dequantize, "f8_e5m2": f8_e5m2.dequantize}
 
 
 class Scaling(NamedTuple):
-    """The scale of an 8-bit tensor, which ComfyUI stores in a second tensor.
+    """The scale of an 8-bit tensor, which is stored in a second tensor.
 
     scale:    float32 [1], or [rows] for int8
     rotation: size of the groups that ConvRot has rotated (int8); 0: not rotated
+    unit:     by what the product of code and scale is multiplied, after it is rounded to float32 (int8)
     """
 
     scale: np.ndarray
     rotation: int = 0
+    unit: float = 1.0
 
 
 class Grouping(NamedTuple):
@@ -84,8 +86,9 @@ class StoredTensor(NamedTuple):
         if self.scaling is not None:
             rows = self.data.reshape(self.shape[0], -1)
             if self.scaling.rotation:
-                return convrot.dequantize(rows, *self.scaling).reshape(self.shape)
-            return int8_scaled.dequantize(rows, self.scaling.scale).reshape(self.shape)
+                return convrot.dequantize(rows, self.scaling.scale, self.scaling.rotation).reshape(self.shape)
+            y = int8_scaled.dequantize(rows, self.scaling.scale)
+            return np.multiply(y, np.float32(self.scaling.unit), out=y).reshape(self.shape)
         if self.type in SCALAR_TYPES:
             return self.data.reshape(self.shape)
         block_type = BLOCK_TYPES[self.type]

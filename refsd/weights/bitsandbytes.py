@@ -1,4 +1,4 @@
-"""Read 4-bit weights as bitsandbytes saves them: NF4 and FP4, whose scales may be quantized too ("nested").
+"""Read weights as bitsandbytes saves them: NF4 and FP4, whose scales may be quantized too ("nested"), and int8.
 
 <weight>                                  U8 [n / 2, 1], two codes a byte; or another type of the same size in bytes
 <weight>.absmax                           F32, one scale for `blocksize` codes; U8 if nested
@@ -6,7 +6,12 @@
 <weight>.quant_state.bitsandbytes__nf4    U8, JSON: quant_type, blocksize, shape, nested_blocksize, nested_offset
 <weight>.nested_absmax, .nested_quant_map F32, F32 [256]: absmax = nested_quant_map[code] nested_absmax + offset
 
-Source: bitsandbytes, functional.py, QuantState.as_dict and dequantize_4bit.
+<layer>.weight                            I8 [O, I]: value = (code * SCB) / 127, each product rounded to float32
+<layer>.SCB                               F32 [O], the largest magnitude of each row
+<layer>.weight_format                     U8 [], 0: rows as they are; absent in older files
+
+Source: bitsandbytes, functional.py, QuantState.as_dict, dequantize_4bit and int8_vectorwise_dequant; nn/modules.py,
+Linear8bitLt.
 """
 
 import json
@@ -17,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import GROUPED_TYPES, Grouping
+from refsd.numerics.tensor import GROUPED_TYPES, Grouping, Scaling
 from refsd.weights.scaled_groups import Joined, Read
 from refsd.weights.stored import Header, shown
 
+ROWS, FORMAT = "SCB", "weight_format"
+_OF_127 = 7.874015718698502e-3  # their 1/127
 STATE = ".quant_state.bitsandbytes__"
 TYPES = ("nf4", "fp4")
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -40,6 +47,24 @@ def find(path: object, headers: Mapping[str, Header], read: Read) -> dict[str, J
         if state and weight in headers and kind in TYPES:
             found[weight] = _join(f"{path}: tensor {shown(weight)}", weight, kind, headers, read)
     return found
+
+
+def rows_of_int8(at: str, weight: str, headers: Mapping[str, Header], read: Read) -> tuple[Scaling, list[str]]:
+    """Read the scales of an int8 weight's rows. -> (they, the names of their tensors)
+
+    Raises BadInput for a scale of another shape or type, and for a weight that is not stored row by row.
+    """
+    layer = weight.rpartition(".")[0]
+    layer += "." if layer else ""
+    shape, name, form = headers[weight].shape, f"{layer}{ROWS}", f"{layer}{FORMAT}"
+    if len(shape) != 2:
+        raise BadInput(f"{at}: shape {list(shape)} has an {ROWS}; a matrix expected")
+    scale = read(_part(at, name, "f32", shape[0], headers)).view(np.float32)
+    if form not in headers:
+        return Scaling(scale, unit=_OF_127), [name]
+    if (code := int(read(_part(at, form, "u8", 1, headers))[0])) != 0:
+        raise BadInput(f"{at}: its {shown(form)} is {code}; refsd reads 0, a weight stored row by row")
+    return Scaling(scale, unit=_OF_127), [name, form]
 
 
 def _join(at: str, weight: str, kind: str, headers: Mapping[str, Header], read: Read) -> Joined:

@@ -30,7 +30,7 @@ FOREIGN = (
     ("lora_controlnet", "Control-LoRA"),
     ("controlnet_x_embedder.", "a transformer's ControlNet"),
     (".quant_state.", "4-bit weights of bitsandbytes without their codes"),
-    (".SCB", "8-bit weights of bitsandbytes"),
+    (".SCB", "8-bit weights of bitsandbytes without their codes"),
     ("tok_embeddings.", "a language model under Mistral's own names (consolidated.safetensors)"),
     (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )

@@ -8,7 +8,7 @@
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
-a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py.
+a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8).
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout.
 """
 
@@ -73,6 +73,11 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
         config_name = f"{layer}{dot}comfy_quant"
         described = layer in configs or config_name in headers
         if last != "weight" or (header.type not in TYPES and not described):
+            continue
+        if header.type == "i8" and f"{layer}{dot}{bitsandbytes.ROWS}" in headers:
+            scaling, helpers = bitsandbytes.rows_of_int8(f"{path}: tensor {shown(name)}", name, headers, read)
+            found.scalings[name] = scaling
+            found.helpers.update(helpers)
             continue
         names = [f"{layer}{dot}{part}" for part in SCALES if f"{layer}{dot}{part}" in headers]
         at = f"{path}: tensor {shown(name)}"

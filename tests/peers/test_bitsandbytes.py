@@ -52,3 +52,21 @@ def test_other_storage(tmp_path):
     codes, state = saved(tmp_path / "a.safetensors", weight, quant_type="nf4", quant_storage=torch.bfloat16)
     want = peer.dequantize_4bit(codes, state).numpy()
     assert open_weights(tmp_path / "a.safetensors")["a.weight"].values().tobytes() == want.tobytes()
+
+
+def test_int8_layers(tmp_path):
+    """The layer is quantized and saved by theirs; the rows are expanded by their own function."""
+    from bitsandbytes.nn import Linear8bitLt
+
+    weight = torch.from_numpy(np.random.default_rng(4).standard_normal((12, 96)).astype(np.float32))
+    layer = Linear8bitLt(96, 12, bias=False, has_fp16_weights=False)
+    layer.load_state_dict({"weight": weight})
+    layer.to("cpu")
+    layer(torch.zeros(1, 96))
+    state = {f"a.{name}": value.contiguous() for name, value in layer.state_dict().items()}
+    assert {"a.weight", "a.SCB"} <= state.keys() and state["a.weight"].dtype == torch.int8
+    save_file(state, tmp_path / "a.safetensors")
+    want = peer.int8_vectorwise_dequant(state["a.weight"], state["a.SCB"]).numpy()
+    got = open_weights(tmp_path / "a.safetensors")["a.weight"].values()
+    assert got.tobytes() == want.tobytes()
+    assert np.abs(want - weight.numpy()).max() < 0.02, "else it would have expanded something else"

@@ -144,3 +144,35 @@ def test_refused(opened, case):
     with pytest.raises(BadInput) as error:
         opened(arrays)
     assert says in str(error.value) and '"a.weight"' in str(error.value) and "\n" not in str(error.value)
+
+
+INT8 = {
+    "a.weight": RNG.integers(-127, 128, (6, 160)).astype(np.int8),
+    "a.SCB": RNG.uniform(0.1, 3, 6).astype(np.float32),
+    "a.weight_format": np.zeros((), np.uint8),
+}
+
+
+def test_int8_is_expanded_row_by_row_with_two_roundings(opened):
+    weights = opened(INT8)
+    assert list(weights) == ["a.weight"]
+    products = INT8["a.weight"].astype(np.float32) * INT8["a.SCB"][:, None]
+    want = products * np.float32(0.007874015718698502)
+    assert weights["a.weight"].values().tobytes() == want.tobytes()
+    assert weights["a.weight"].rows(np.array([4, 1])).values().tobytes() == want[[4, 1]].tobytes()
+    older = {name: INT8[name] for name in ("a.weight", "a.SCB")}
+    assert opened(older)["a.weight"].values().tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"a.SCB": np.ones(5, np.float32)}, r'tensor "a\.weight": its "a\.SCB" is f32 \[5\]; f32 \[6\] expected'),
+        ({"a.SCB": np.ones(6, np.float16)}, r'its "a\.SCB" is f16 \[6\]; f32 \[6\] expected'),
+        ({"a.weight_format": np.full((), 2, np.uint8)}, r'its "a\.weight_format" is 2; refsd reads 0'),
+        ({"a.weight": np.ones((6, 4, 2), np.int8)}, r"shape \[6, 4, 2\] has an SCB; a matrix expected"),
+    ],
+)
+def test_int8_that_does_not_fit_is_refused(opened, change, says):
+    with pytest.raises(BadInput, match=says):
+        opened(INT8 | change)

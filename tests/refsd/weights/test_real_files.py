@@ -251,7 +251,7 @@ def test_norms_that_comfyui_saved_anew(tmp_path, family):
     ("name", "says"),
     [
         ("double_blocks.9.img_attn.qkv.weight.quant_state.bitsandbytes__nf4", "4-bit weights of bitsandbytes"),
-        ("single_blocks.0.linear1.weight.SCB", "8-bit weights of bitsandbytes"),
+        ("single_blocks.0.linear1.weight.SCB", "8-bit weights of bitsandbytes without their codes"),
         ("tok_embeddings.weight", "a language model under Mistral's own names"),
         ("single_blocks.0.linear1.qweight", "4-bit weights of GPTQ or Nunchaku"),
         ("lora_controlnet", "Control-LoRA"),
