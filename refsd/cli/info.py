@@ -89,7 +89,7 @@ def _print(found: dict[str, Any]) -> None:
         table.add_row(Text(f"... {len(found['prefixes']) - 20} more"))
     console.print(table)
     for word, line in _remarks(found):
-        console.print(Text.assemble(("  " + word.ljust(12), "dim"), printable(line)))
+        console.print(Text.assemble(("  " + f"{word} ".ljust(12), "dim"), printable(line)))
     for tensor in found.get("tensor_list", ()):
         line = f"  {_quoted(tensor['name'])} {tensor['type']} {tensor['shape']} {_our_name(tensor)}"
         console.print(printable(line.rstrip()))
