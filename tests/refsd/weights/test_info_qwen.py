@@ -1,4 +1,4 @@
-"""refsd info on the layouts of Qwen-Image: each variant, its autoencoder, its text encoder with the vision tower."""
+"""refsd info on Qwen-Image's layouts: each variant, its autoencoder, its text encoder with the vision tower."""
 
 import json
 
