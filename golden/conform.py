@@ -34,7 +34,6 @@ from refsd.numerics.profiles import FLOAT64, Numerics
 # Keep the metrics of at most this many wrong taps.
 _TAPS = 20
 
-
 RIGHT, WRONG, UNSEEN = "right", "wrong", "unseen"
 
 
@@ -237,18 +236,19 @@ def run(
             results.append(result)
     for engine in engines:
         if isinstance(engine, ServingEngine) and engine.name in first and len(cases) > 1:
-            _ask_again(runner, engine, first[engine.name], results)
+            case = first[engine.name].standard.case.name
+            i = next(i for i, r in enumerate(results) if (r.engine, r.case) == (engine.name, case))
+            results[i] = after_asking_again(runner, engine, first[engine.name], results[i])
     return results
 
 
-def _ask_again(runner: Runner, engine: ServingEngine, first: Answered, results: list[Result]) -> None:
-    """Ask an engine's first case again; if the answer has changed, a result that conformed fails."""
-    case = first.standard.case.name
-    i = next(i for i, r in enumerate(results) if (r.engine, r.case) == (engine.name, case))
-    reason = asked_again(engine, first.standard, first.found, first.examined.outputs) if results[i].conforms else ""
-    if reason:
-        changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
-        results[i] = _waived(runner, msgspec.structs.replace(results[i], **changed, causes=(LEFT_OVER,)))
+def after_asking_again(runner: Runner, engine: ServingEngine, first: Answered, result: Result) -> Result:
+    """Ask an engine's first case again -> its result; a failure if it conformed and the answer has changed."""
+    reason = asked_again(engine, first.standard, first.found, first.examined.outputs) if result.conforms else ""
+    if not reason:
+        return result
+    changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
+    return with_waivers(runner, msgspec.structs.replace(result, **changed, causes=(LEFT_OVER,)))
 
 
 class _Honest:
@@ -275,7 +275,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
     case, inputs = honest.case, honest.inputs
 
     def result(status: str, **rest) -> Result:
-        return _waived(runner, Result(engine.name, case.name, case.op, status, **rest))
+        return with_waivers(runner, Result(engine.name, case.name, case.op, status, **rest))
 
     handed = {name: tensor._replace(data=tensor.data.copy()) for name, tensor in inputs.items()}
     judge = honest.judge
@@ -332,7 +332,7 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
         return result(verdict.FAIL, reason=reason, **rest)
     if explaining:
         names = tuple(d.name for d in explaining)
-        waived, waiver_text = apply(runner.waivers, names, engine.name, case.name, _today(runner))
+        waived, waiver_text = apply(runner.waivers, names, engine.name, case.name, today_of(runner))
         reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([waiver_text] if waiver_text else [])])
         outcome = result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
     else:
@@ -380,17 +380,17 @@ def _way(examined: Examination) -> list[Step]:
     ]
 
 
-def _waived(runner: Runner, result: Result) -> Result:
+def with_waivers(runner: Runner, result: Result) -> Result:
     """Return the result with its case's waivers applied; the reason names the valid or the expired waiver."""
     if result.conforms:
         return result
-    waived, waiver_text = waive(runner.waivers, result.engine, result.case, result.causes, _today(runner))
+    waived, waiver_text = waive(runner.waivers, result.engine, result.case, result.causes, today_of(runner))
     reason = "; ".join(filter(None, [result.reason, waiver_text]))
     status = verdict.WAIVED if waived else result.status
     return msgspec.structs.replace(result, status=status, reason=reason)
 
 
-def _today(runner: Runner) -> datetime.date:
+def today_of(runner: Runner) -> datetime.date:
     return runner.today or datetime.date.today()
 
 

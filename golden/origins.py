@@ -6,6 +6,7 @@ read by their exact names.
 
 import hashlib
 import tarfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ _HASH = "#sha256="
 _EXPECTED = "goldens packed by `refsd golden pack`"
 _CHUNK = 1 << 20
 _LARGEST_SUMS = 1 << 26
+# File systems of fsspec that show a new object when all of it is there.
+_WHOLE = {"s3", "gs", "abfs", "az", "oci", "memory"}
+# File systems that nobody writes.
+_READ_ONLY = {"http", "https", "github", "zip", "tar"}
 
 
 class Origin(Protocol):
@@ -73,7 +78,11 @@ class PackedFile:
 
 
 class UrlFolder:
-    """A store's folder at a URL: fs and root as fsspec gives them."""
+    """A store's folder at a URL: fs and root as fsspec gives them.
+
+    It can be written where the file system can be. Readers see a file whole or not at all: object stores do so
+    themselves; elsewhere a file is written under tmp/ and moved to its name.
+    """
 
     def __init__(self, fs: Any, root: str, what: str):
         self.what, self._fs, self._root = what, fs, root.rstrip("/")
@@ -84,6 +93,33 @@ class UrlFolder:
 
     def read(self, path: str) -> bytes | None:
         return _reading(self.what, lambda: self._fs.cat_file(f"{self._root}/{path}"))
+
+    @property
+    def writable(self) -> bool:
+        """False for a kind of file system that nobody writes."""
+        return not _protocols(self._fs) & _READ_ONLY
+
+    def has(self, path: str) -> bool:
+        """Return True if there is such a file now."""
+        return bool(_reading(self.what, lambda: self._fs.exists(f"{self._root}/{path}")))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file. Raises BadInput if it cannot be written."""
+        try:
+            self._write(f"{self._root}/{path}", data)
+        except Exception as error:  # each file system has its own exceptions
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise BadInput(f"{self.what}: {path}: cannot be written: {reason}") from None
+
+    def _write(self, place: str, data: bytes) -> None:
+        if _protocols(self._fs) & _WHOLE:
+            self._fs.pipe_file(place, data)
+            return
+        part = f"{self._root}/tmp/{uuid.uuid4().hex}"
+        for folder in (part, place):
+            self._fs.makedirs(folder.rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(part, data)
+        self._fs.mv(part, place)
 
 
 def is_remote(store: str) -> bool:
@@ -113,6 +149,10 @@ def open_origin(store: str, downloads: Path) -> Origin:
     return PackedFile(kept, address)
 
 
+def _protocols(fs: Any) -> set[str]:
+    return {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+
+
 def _filesystem(url: str) -> tuple[Any, str]:
     try:
         import fsspec
@@ -122,7 +162,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
         package = " ".join(str(error).split()) or "a package of fsspec"
-        raise BadInput(f"{url}: {package}; pip install 'refsd[remote]' has what http and https need") from None
+        raise BadInput(f"{url}: {package}; refsd[remote] has what http needs, refsd[s3] what s3 needs") from None
     except ValueError as error:
         raise BadInput(f"{url}: {' '.join(str(error).split())}") from None
 

@@ -143,6 +143,11 @@ def _word_chunks(name: str, seed: int, counters: int) -> Iterator[np.ndarray]:
         yield philox_successive(np.uint64(first), min(_CHUNK, counters - first), np.uint64(seed), key)
 
 
+def words_of(name: str, counters: int) -> Iterator[np.ndarray]:
+    """Yield the words of a name's stream under seed 0, in chunks of [counters, 4]."""
+    return _word_chunks(name, 0, counters)
+
+
 def realize(recipe: Recipe, name: str) -> StoredTensor:
     """Make the tensor that `recipe` describes, keyed by `name`.
 

@@ -29,7 +29,7 @@ import threadpoolctl
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import Engine
 from refsd.golden.origins import Origin
-from refsd.golden.scratch import Scratch, abandoned, sweep
+from refsd.golden.scratch import Scratch, abandoned, locked, sweep
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
 
@@ -206,14 +206,14 @@ class Store:
             self._fetch(self.manifest_path(case.name))
             if not self.manifest_path(case.name).exists():
                 return False
-            return not self._change(self.get(case.name).manifest, case)
+            return not self.change(self.get(case.name).manifest, case)
         except BadInput:
             return False
 
     def _weights(self, case: Case) -> str:
         return self.fingerprint(case.model) if case.model else ""
 
-    def _change(self, manifest: Manifest, case: Case) -> str:
+    def change(self, manifest: Manifest, case: Case) -> str:
         """Say what has changed since a case's golden was made; "" if nothing has."""
         if manifest.case != _as_stored(case):
             return "the case has changed"
@@ -230,27 +230,19 @@ class Store:
         self, case: Case, inputs: Mapping[str, StoredTensor], outputs: Mapping[str, np.ndarray], refsd: str
     ) -> Manifest:
         """Store an answer. outputs: float64; refsd: the version that computed it."""
-        arrays = {name: np.ascontiguousarray(y) for name, y in sorted(outputs.items())}
-        data = safetensors.numpy.save(arrays)
-        blob = hashlib.sha256(data).hexdigest()
-        manifest = Manifest(
-            FORMAT,
-            case,
-            NUMERICS,
-            blob,
-            len(data),
-            {name: _note(y) for name, y in arrays.items()},
-            _digests(inputs),
-            {"refsd": refsd, **_generator()},
-            self._weights(case),
-        )
-        path = self.blob_path(blob)
-        if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != blob:
-            self._write(path, data)
-        with contextlib.suppress(BadInput):
-            self._replaced.add(self.manifest(case.name).blob)
-        text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        self._write(self.manifest_path(case.name), text + b"\n")
+        return self.accept(*prepare(case, inputs, outputs, refsd, self._weights(case)))
+
+    def accept(self, manifest: Manifest, data: bytes) -> Manifest:
+        """Store an answer that `prepare` has made, here or in another process. Two processes may do so at once."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with locked(self.root):
+            path = self.blob_path(manifest.blob)
+            if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != manifest.blob:
+                self._write(path, data)
+            with contextlib.suppress(BadInput):
+                self._replaced.add(self.manifest(manifest.case.name).blob)
+            text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+            self._write(self.manifest_path(manifest.case.name), text + b"\n")
         return manifest
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -277,7 +269,9 @@ class Store:
     def sweep(self) -> None:
         """Remove half-written files of killed runs, and replaced answers that no other case has."""
         sweep(self.root / "tmp")
-        if self._replaced:
+        if not self._replaced:
+            return
+        with locked(self.root):
             for name in self.names():
                 with contextlib.suppress(BadInput):
                     self._replaced.discard(self.manifest(name).blob)
@@ -301,7 +295,7 @@ class Store:
             wanted.add(self.blob_path(manifest.blob))
             if name not in cases:
                 yield Problem("extra", f"{name}: this refsd has no such case", name)
-            elif change := self._change(manifest, cases[name]):
+            elif change := self.change(manifest, cases[name]):
                 yield Problem("changed", f"{name}: {change} since its golden was made", name)
         for name in sorted(cases.keys() - set(names)):
             yield Problem("missing", f"{name}: no golden", name)
@@ -312,6 +306,29 @@ class Store:
                 yield Problem("extra", f"{path}: no manifest wants it; remove it")
         for path in abandoned(self.root / "tmp"):
             yield Problem("extra", f"{path}: left by an interrupted run; `refsd golden make` removes it")
+
+
+def prepare(
+    case: Case, inputs: Mapping[str, StoredTensor], outputs: Mapping[str, np.ndarray], refsd: str, weights: str
+) -> tuple[Manifest, bytes]:
+    """Return the manifest and the blob of an answer that this process computed.
+
+    outputs: float64; refsd: its version; weights: SHA-256 of the recipes of the model's weights
+    """
+    arrays = {name: np.ascontiguousarray(y) for name, y in sorted(outputs.items())}
+    data = safetensors.numpy.save(arrays)
+    manifest = Manifest(
+        FORMAT,
+        case,
+        NUMERICS,
+        hashlib.sha256(data).hexdigest(),
+        len(data),
+        {name: _note(y) for name, y in arrays.items()},
+        _digests(inputs),
+        {"refsd": refsd, **_generator()},
+        weights,
+    )
+    return manifest, data
 
 
 def make(

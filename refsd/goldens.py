@@ -11,6 +11,7 @@ import msgspec
 from refsd.engines.reference import Reference
 from refsd.golden.case import Case
 from refsd.golden.judge import Answer
+from refsd.golden.publishing import publish
 from refsd.golden.store import Store, make
 from refsd.model_files import model_files, trim_model_files
 from refsd.progress import compile_progress
@@ -20,11 +21,16 @@ from refsd.step_progress import steps
 _MANY = 64
 
 
-def make_into(store: Store, chosen: Sequence[Case]) -> int:
-    """Compute the answers that a store lacks, with a progress bar -> number of new answers."""
+def make_into(store: Store, chosen: Sequence[Case], public: bool = False) -> int:
+    """Compute the answers that a store lacks, with a progress bar -> number of new answers.
+
+    public: write to the store's URL what it lacks there
+    """
     with compile_progress(), steps("goldens", len(chosen)) as advance:
 
         def done(case: Case, new: bool) -> None:
+            if public:
+                publish(store, case)
             advance(case.name)
             trim_model_files()
 

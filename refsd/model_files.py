@@ -21,6 +21,11 @@ def model_files(model: ModelRecipe, layout: str) -> Path:
     return _files()(model, layout)
 
 
+def kept_size(model: ModelRecipe) -> int:
+    """Return the bytes of a model's weights that an earlier run has left; 0 if they must be made."""
+    return _files().kept_size(model)
+
+
 def trim_model_files() -> None:
     """Remove small models that have not been used recently. Call it only while no engine runs."""
     _files().trim()

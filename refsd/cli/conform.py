@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from refsd.cli.golden import CASES
+from refsd.cli.golden import CASES, DASK
 
 _WAIVERS = Path("refsd-waivers.toml")
 _ENGINES = typer.Argument(
@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def conform(
+    context: typer.Context,
     engines: list[str] = _ENGINES,
     cases: list[str] = CASES,
     golden: str = _GOLDEN,
@@ -69,13 +70,15 @@ def conform(
     statement: str = _STATEMENT,
     device: str = _DEVICE,
     driver: str = _DRIVER,
+    dask: str = DASK,
 ) -> None:
     """Judge engines on every case, each under the numerics that it declares.
 
     The report begins with the verdict and the causes. report.html is a page to
     read offline, report.md fits the summary of a CI job, conform.json is what
     --baseline and `refsd diff` read. After Ctrl-C or SIGTERM the report holds what
-    was judged until then, and says that it is partial.
+    was judged until then, and says that it is partial. With --dask the workers of a
+    cluster judge, each the engines that it has, and the report is the same.
 
     Exit code 0: all conform. 1: one does not, or ran too few cases. 2: bad usage or bad input. 130: interrupted.
     """
@@ -84,6 +87,7 @@ def conform(
     from refsd import __version__
     from refsd.cli.ending import INTERRUPTED
     from refsd.cli.golden import answerable
+    from refsd.cluster.workplace import workplace
     from refsd.corpus.met import unmet, verdict_of
     from refsd.engines import registry
     from refsd.engines.devices import device_of
@@ -94,8 +98,7 @@ def conform(
     from refsd.golden.output_file import write_file
     from refsd.golden.shared_traits import shared_traits
     from refsd.golden.shortages import shortages
-    from refsd.golden.usual_cases import notes, unusual
-    from refsd.goldens import truths
+    from refsd.golden.usual_cases import notes
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
@@ -117,7 +120,11 @@ def conform(
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
     known = read(baseline) if baseline else None
-    groups, missing = _find(engines, taps)
+    if dask is not None and submission is not None:
+        raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
+    place = context.with_resource(workplace(dask, golden))
+    groups, missing = place.find(engines, taps, chosen)
+    _tell_apart(groups)
     if again is not None:
         if not again.pairs:
             typer.echo(f"nothing failed in {again.path}, so nothing is judged")
@@ -127,7 +134,7 @@ def conform(
     for argument in engines or ():
         note_input(Path(registry.Argument.of(argument).path))
     whole = _whole(cases, profile, again)
-    left_out = unusual(found, chosen) if whole else {}
+    left_out = place.left_out(found, chosen) if whole else {}
     store = open_store(golden)
     paths = _outputs(report, json, junit, submission)
 
@@ -137,7 +144,7 @@ def conform(
     judged = [case for case in chosen if any(is_asked(engine, case) for engine in found)]
     pictures = Pictures()
     with (
-        truths(store, judged) as truth_of,
+        place.truths(store, judged) as truth_of,
         keeper(keep or report / files.KEPT, str(keep) if keep else files.KEPT) as kept,
     ):
 
@@ -156,7 +163,7 @@ def conform(
         )
         total = len(again.pairs) if again is not None else len(found) * len(chosen)
         total -= sum(map(len, left_out.values()))
-        results, partial = _judge(runner, found, chosen, again, total)
+        results, partial = _judge(place, runner, found, chosen, again, total)
     names = {argument: [engine.name for engine in group] for argument, group in groups.items()}
     if not engines:
         names = {"every engine": [name for group in names.values() for name in group]}
@@ -217,32 +224,14 @@ def _whole(globs: list[str], profile: str | None, again) -> bool:
     return "*" in globs and profile is None and again is None
 
 
-def _find(arguments: list[str] | None, taps: str):
-    """Find the engines of each argument. -> (argument -> engines, missing engines)
-
-    Raises BadInput if an engine that the user named is missing, or if two engines have the same name.
-    """
-    from refsd.cli.engines import reference_engine
-    from refsd.engines import registry
-    from refsd.golden.conform import Missing
-    from refsd.model_files import model_files
+def _tell_apart(groups) -> None:
+    """Raise BadInput if two engines have the same name. groups: argument -> engines"""
     from refsd.numerics.errors import BadInput
 
-    groups, missing = {}, []
-    for argument in arguments or ("refsd:float32", *registry.DEFAULT):
-        if argument.partition(":")[0] == "refsd":
-            groups[argument] = [reference_engine(argument.partition(":")[2] or "float32")]
-            continue
-        looked = registry.find(argument, model_files=model_files, taps=taps)
-        groups[argument] = [one.engine for one in looked if one.engine is not None]
-        missing += [Missing(one.name, one.why_not) for one in looked if one.engine is None]
-        if arguments and not groups[argument]:
-            raise BadInput(f"{argument} cannot be judged: {'; '.join(one.why_not for one in looked)}")
     names = Counter(engine.name for group in groups.values() for engine in group)
     for name, n in names.items():
         if n > 1:
             raise BadInput(f"{n} of the engines are called {name!r}: a report tells engines apart by their names")
-    return groups, missing
 
 
 def _outputs(report: Path, json: Path | None, junit: Path | None, submission: Path | None) -> dict[str, list[Path]]:
@@ -262,10 +251,10 @@ def _outputs(report: Path, json: Path | None, junit: Path | None, submission: Pa
     return paths
 
 
-def _judge(runner, found, chosen, again, total: int):
+def _judge(place, runner, found, chosen, again, total: int):
     """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
     from refsd.cli.ending import interruptible
-    from refsd.golden import conform as conformance
+    from refsd.cluster.spread import NoWorkers
     from refsd.model_files import trim_model_files
     from refsd.progress import compile_progress
     from refsd.step_progress import steps
@@ -279,7 +268,8 @@ def _judge(runner, found, chosen, again, total: int):
                 advance(f"{result.engine} {result.case}")
                 trim_model_files()
 
-            return conformance.run(runner, found, chosen, done), ""
-    except KeyboardInterrupt:
-        partial = f"{len(results)} of {total} answers judged"
+            return place.judge(runner, found, chosen, done), ""
+    except (KeyboardInterrupt, NoWorkers) as end:
+        why = f"; {end}" if str(end) else ""
+        partial = f"{len(results)} of {total} answers judged{why}"
         return [*results, *(again.left(results) if again is not None else ())], partial

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import typer
 
-from refsd.golden.wording import did_you_mean
-
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -37,21 +35,6 @@ def engines(json: bool = _JSON) -> None:
         typer.echo(f"{one.argument:{width}}  {f'missing: {one.missing}' if one.missing else there}")
 
 
-def reference_engine(profile: str):
-    """Make the reference under a numerics profile an engine, to be judged against float64. Raises BadInput."""
-    from refsd.engines.reference import Reference
-    from refsd.model_files import model_files
-    from refsd.numerics.errors import BadInput
-    from refsd.numerics.profiles import PROFILES
-
-    if profile not in PROFILES:
-        meant = did_you_mean(profile, PROFILES)
-        raise BadInput(f"refsd:{profile}: no such numerics profile{meant}; there are {', '.join(PROFILES)}")
-    engine = Reference(PROFILES[profile], model_files=model_files)
-    engine.name = f"refsd-{profile}"
-    return engine
-
-
 def one_engine(argument: str, **options):
     """Find a single engine: "torch" is the first engine of torch, "torch-bf16" the engine of that name.
 
@@ -60,6 +43,7 @@ def one_engine(argument: str, **options):
     Raises BadInput if it is missing.
     """
     from refsd.engines import registry
+    from refsd.engines.chosen import reference_engine
     from refsd.golden.input_file import note_input
     from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput

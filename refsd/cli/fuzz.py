@@ -1,9 +1,11 @@
 """refsd fuzz: random cases of every operation, and of the models, that an engine has."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
+
+from refsd.cli.golden import DASK
 
 _ENGINE = typer.Argument(
     metavar="ENGINE", help="torch, torch-bf16, ggml[:LIBRARY], exec:PROGRAM, gguf-py, refsd[:PROFILE], ..."
@@ -37,6 +39,7 @@ def fuzz(
     only: str = _ONLY,
     out: Path = _OUT,
     timeout: float = _TIMEOUT,
+    dask: str = DASK,
     json: bool = _JSON,
 ) -> None:
     """Ask an engine random cases of every operation that it has; reduce what it fails.
@@ -50,82 +53,153 @@ def fuzz(
     --ops 'block/*' asks for models of one block (flux-double, unet-transformer, ...) with other
     widths, heads and tokens. A case that the engine refuses is no failure; a crash, and
     no answer in time, are finds. After Ctrl-C or SIGTERM the finds until then are
-    written. docs/fuzz.md explains it.
+    written. docs/fuzz.md explains it. With --dask the workers of a cluster ask and
+    reduce; --minutes is then the time to ask in.
 
     Exit code 0: nothing was found. 1: something was. 2: bad usage or bad input. 130: interrupted.
     """
-    from refsd.cli.ending import INTERRUPTED, interruptible
-    from refsd.cli.engines import one_engine
-    from refsd.fuzzing import fuzz as fuzzing
-    from refsd.fuzzing.asked import AskedEngine
+    from refsd.cli.ending import INTERRUPTED
     from refsd.golden.output_file import check_replaceable, replaced_folder
-    from refsd.model_files import model_files, trim_model_files
     from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
-    from refsd.shrinking import folder
-    from refsd.shrinking.failure import runner_of
-    from refsd.step_progress import found_so_far
 
-    asked = AskedEngine(one_engine(engine, timeout=timeout), engine, timeout)
-    cases = _cases(asked, seed, ops, only, count, 60 * minutes)
+    search = _in_this_process if dask is None else _on_cluster
     check_replaceable(out, OUTCOME)
-    partial = ""
     with replaced_folder(out, OUTCOME) as part:
-
-        def keep(shrunk, number: int) -> str:
-            name = f"{number + 1:02}-{shrunk.case.op.replace('/', '-')}"
-            folder.write(part / name, shrunk, asked, engine, model_files)
-            return str(out / name)
-
-        fuzzer = fuzzing.Fuzzer(asked, runner_of(model_files), keep)
-        try:
-            with compile_progress(), interruptible(), found_so_far("fuzz") as show:
-                for case in cases:
-                    find = fuzzer.try_case(case)
-                    if find is not None and not json:
-                        _print_find(find)
-                    trim_model_files()
-                    show(f"{sum(fuzzer.asked.values())} cases, {len(fuzzer.finds)} finds, {case.name}")
-        except KeyboardInterrupt:
-            partial = "interrupted"
-        outcome = fuzzing.outcome(fuzzer, seed, partial)
+        wanted = _Wanted(engine, timeout, seed, ops, only, count, 60 * minutes, not json)
+        outcome = search(wanted, part, out, dask)
         if only is not None and not outcome.asked:
             reasons = [*outcome.refused, "nothing can be judged in it"]
-            raise BadInput(f"{only}: {asked.name} was not judged: {reasons[0]}")
+            raise BadInput(f"{only}: {outcome.engine} was not judged: {reasons[0]}")
         if outcome.finds:
             (part / OUTCOME).write_bytes(_encoded(outcome))
     _print(outcome, json)
-    if partial:
+    if outcome.partial:
         raise typer.Exit(INTERRUPTED)
     if outcome.finds:
         raise typer.Exit(1)
 
 
-def _cases(asked, seed: int, ops: list[str], only: str | None, count: int | None, seconds: float) -> Any:
-    """The cases to ask. Raises BadInput for a name or a glob that is none."""
-    import fnmatch
+class _Wanted(NamedTuple):
+    """What the user asks for. seconds: for the cases; shown: print finds as they come"""
 
+    engine: str
+    timeout: float
+    seed: int
+    ops: list[str]
+    only: str | None
+    count: int | None
+    seconds: float
+    shown: bool
+
+    def named(self) -> list[str]:
+        """The operations, components and blocks that --ops names. Raises BadInput for a glob of none."""
+        import fnmatch
+
+        from refsd.fuzzing import fuzz as fuzzing
+        from refsd.golden.wording import did_you_mean
+        from refsd.numerics.errors import BadInput
+
+        if self.only is not None:
+            return []
+        wanted: set[str] = set()
+        for glob in self.ops:
+            known = next(kind.names() for prefix, kind in fuzzing.KINDS.items() if glob.startswith(prefix))
+            if not fnmatch.filter(known, glob):
+                raise BadInput(f"--ops {glob}: no operation matches{did_you_mean(glob, known)}")
+            wanted |= {*fnmatch.filter(known, glob)}
+        return [op for kind in reversed(fuzzing.KINDS.values()) for op in kind.names() if op in wanted]
+
+    def questions(self, name: str, taken: list[str]) -> tuple[int, Any]:
+        """The seed, and the operations and numbers to ask. name: the engine's; taken: what it takes of `named`
+
+        Raises BadInput if nothing can be asked.
+        """
+        from refsd.fuzzing import fuzz as fuzzing
+        from refsd.fuzzing.random_case import parse
+        from refsd.numerics.errors import BadInput
+
+        if self.only is not None:
+            found = parse(self.only)
+            if found is None:
+                raise BadInput(f"--only {self.only}: no name of a random case; expected fuzz/SEED/OPERATION/NUMBER")
+            return found[0], iter([found[1:]])
+        if not taken:
+            raise BadInput(f"{name} takes no case of these operations; `refsd fuzz` asks operations and models")
+        return self.seed, fuzzing.questions(self.seed, taken, self.count, self.seconds)
+
+
+def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
+    """Ask and reduce -> the outcome. part: the folder to write, which gets the name `out`"""
+    from refsd.cli.ending import interruptible
+    from refsd.cli.engines import one_engine
     from refsd.fuzzing import fuzz as fuzzing
-    from refsd.fuzzing.random_case import parse
-    from refsd.golden.wording import did_you_mean
-    from refsd.numerics.errors import BadInput
+    from refsd.fuzzing.asked import AskedEngine
+    from refsd.model_files import model_files, trim_model_files
+    from refsd.progress import compile_progress
+    from refsd.shrinking import folder
+    from refsd.shrinking.failure import runner_of
+    from refsd.step_progress import found_so_far
 
-    if only is not None:
-        found = parse(only)
-        if found is None:
-            raise BadInput(f"--only {only}: no name of a random case; expected fuzz/SEED/OPERATION/NUMBER")
-        return [fuzzing.drawn_case(*found)]
-    wanted: set[str] = set()
-    for glob in ops:
-        known = next(kind.names() for prefix, kind in fuzzing.KINDS.items() if glob.startswith(prefix))
-        if not fnmatch.filter(known, glob):
-            raise BadInput(f"--ops {glob}: no operation matches{did_you_mean(glob, known)}")
-        wanted |= {*fnmatch.filter(known, glob)}
-    known = [op for kind in reversed(fuzzing.KINDS.values()) for op in kind.names()]
-    chosen = fuzzing.operations_of(asked, [op for op in known if op in wanted])
-    if not chosen:
-        raise BadInput(f"{asked.name} takes no case of these operations; `refsd fuzz` asks operations and models")
-    return fuzzing.cases(seed, chosen, count, seconds)
+    asked = AskedEngine(one_engine(wanted.engine, timeout=wanted.timeout), wanted.engine, wanted.timeout)
+    seed, questions = wanted.questions(asked.name, fuzzing.operations_of(asked, wanted.named()))
+    partial = ""
+
+    def keep(shrunk, number: int) -> str:
+        name = _folder_name(shrunk.case.op, number)
+        folder.write(part / name, shrunk, asked, wanted.engine, model_files)
+        return str(out / name)
+
+    fuzzer = fuzzing.Fuzzer(asked, runner_of(model_files), keep)
+    try:
+        with compile_progress(), interruptible(), found_so_far("fuzz") as show:
+            for op, number in questions:
+                case = fuzzing.drawn_case(seed, op, number)
+                find = fuzzer.try_case(case)
+                if find is not None and wanted.shown:
+                    _print_find(find)
+                trim_model_files()
+                show(f"{sum(fuzzer.asked.values())} cases, {len(fuzzer.finds)} finds, {case.name}")
+    except KeyboardInterrupt:
+        partial = "interrupted"
+    return fuzzing.outcome(fuzzer, asked.name, asked.version, wanted.seed, partial)
+
+
+def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
+    """The same on the workers of a cluster; after an interrupt what was found until then is reduced."""
+    from refsd.cli.ending import interruptible
+    from refsd.cluster.connect import connected
+    from refsd.cluster.fuzz import ask_all, find_engine, reduce_all
+    from refsd.cluster.spread import NoWorkers, Spread
+    from refsd.fuzzing import fuzz as fuzzing
+    from refsd.step_progress import found_so_far
+
+    def keep(reduced, number: int) -> str:
+        name = _folder_name(reduced.op, number)
+        (part / name).mkdir()
+        for file, data in reduced.files.items():
+            (part / name / file).write_bytes(data)
+        return str(out / name)
+
+    partial, finds, tally = "", [], fuzzing.Tally()
+    with connected(dask) as client, found_so_far("fuzz") as show:
+        spread = Spread(client)
+        engine = find_engine(spread, wanted.engine, wanted.timeout, wanted.named())
+        seed, questions = wanted.questions(engine.name, engine.ops)
+        try:
+            with interruptible():
+                for name, new in ask_all(spread, engine, tally, seed, questions):
+                    finds += [new] if new is not None else []
+                    show(f"{sum(tally.asked.values())} cases, {len(tally.finds)} finds, {name}")
+        except (KeyboardInterrupt, NoWorkers) as end:
+            partial = str(end) or "interrupted"
+        for find in reduce_all(spread, engine, tally, finds, keep):
+            if wanted.shown:
+                _print_find(find)
+    return fuzzing.outcome(tally, engine.name, engine.version, wanted.seed, partial)
+
+
+def _folder_name(op: str, number: int) -> str:
+    return f"{number + 1:02}-{op.replace('/', '-')}"
 
 
 def _encoded(outcome) -> bytes:

@@ -6,6 +6,7 @@ import typer
 
 from refsd.cli.find_case import complete_case, unknown_case
 from refsd.cli.mutants import redundant, show_mutants
+from refsd.cli.sketch import bound, sketch
 from refsd.cli.thresholds import thresholds
 from refsd.golden.wording import counted
 
@@ -21,6 +22,13 @@ CASES = typer.Option(
     show_default="all cases",
     autocompletion=complete_case,
 )
+DASK = typer.Option(
+    None,
+    "--dask",
+    metavar="tcp://HOST:PORT | local | N",
+    help="Spread the work over a Dask cluster: a scheduler's address, a worker for each core of this machine, or N "
+    "workers (docs/cluster.md). Needs refsd[dask].",
+)
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -33,20 +41,41 @@ def register(app: typer.Typer) -> None:
     golden.command()(thresholds)
     golden.command()(verify)
     golden.command()(pack)
+    golden.command()(sketch)
+    golden.command()(bound)
     app.add_typer(golden, name="golden")
 
 
-def make(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
+def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: bool = _JSON) -> None:
     """Compute the float64 answer of every case and store it.
 
-    Answers that are already stored and intact are skipped, so an interrupted run can be resumed.
+    Answers that are already stored and intact are skipped, so an interrupted run can be resumed. Cases of full size
+    (--cases 'full/*') begin with an estimate of time and disk; `refsd golden sketch` makes them small.
+
+    With --dask the workers of a cluster compute, and this process stores. A store at a URL (s3://bucket/goldens) is
+    written where the URL can be; several machines may make one store at once.
     """
     from refsd import cases as corpus
+    from refsd.cluster.connect import connected
+    from refsd.cluster.goldens import make_on
+    from refsd.cluster.spread import Spread
+    from refsd.estimate import estimate
+    from refsd.golden.cache_folder import cache_folder
+    from refsd.golden.publishing import can_publish
     from refsd.goldens import make_into
     from refsd.model_files import open_store
 
     chosen = answerable(corpus.select(*cases))
-    new = make_into(open_store(store), chosen)
+    place = open_store(store)
+    public = can_publish(place)
+    before = estimate([case for case in chosen if not place.has(case)], cache_folder("models"))
+    if before is not None:
+        typer.echo(f"full size: {before.line}", err=True)
+    if dask is None:
+        new = make_into(place, chosen, public)
+    else:
+        with connected(dask) as client:
+            new = len(make_on(Spread(client), place, chosen, public))
     if json:
         _print_json({"store": store, "cases": len(chosen), "new": new})
     else:

@@ -79,6 +79,21 @@ class Outcome(msgspec.Struct):
     partial: str = ""
 
 
+class Asked(NamedTuple):
+    """How an engine did in one case: it refused, or has a result; neither where nothing can be judged."""
+
+    refusal: str = ""
+    result: Result | None = None
+
+
+class New(NamedTuple):
+    """A failure that no earlier find is like."""
+
+    case: RandomCase
+    result: Result
+    failure: Failure
+
+
 class Kind(NamedTuple):
     """What random cases are drawn of.
 
@@ -107,14 +122,10 @@ class _Known(NamedTuple):
     failure: Failure
 
 
-class Fuzzer:
-    """
-    runner: judges
-    keep:   writes a find's folder -> its name; the shrunk case, and how many finds there are before
-    """
+class Tally:
+    """What was asked, and the finds; it asks nothing itself."""
 
-    def __init__(self, engine: AskedEngine, runner: Runner, keep: Callable[[Shrunk, int], str] = lambda s, n: ""):
-        self.engine, self.runner, self._keep = engine, runner, keep
+    def __init__(self):
         self.asked: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.unjudged = 0
@@ -125,37 +136,61 @@ class Fuzzer:
     def finds(self) -> list[Find]:
         return [known.find for known in self._known]
 
-    def try_case(self, case: RandomCase) -> Find | None:
-        """Ask one case -> a new find, or None."""
-        refusal = self.engine.refuses(case)
-        if refusal is not None:
-            self.refused[refusal] += 1
-            return None
-        self.engine.layout = case.layout
-        result = self._ask(case)
-        if result is None:
-            if not self.engine.refused:
-                self.unjudged += 1
+    def count(self, case: RandomCase, asked: Asked) -> New | None:
+        """Count an answer -> what must be reduced, if it is a find. `add` must follow."""
+        if asked.result is None:
+            self.refused[asked.refusal] += bool(asked.refusal)
+            self.unjudged += not asked.refusal
             return None
         named = parse(case.name)
         self.asked[named[1] if named is not None else case.op] += 1
-        failure = failure_of(result)
+        failure = failure_of(asked.result)
         if failure is None:
             return None
         same = next((known for known in self._known if _alike(known.failure, failure)), None)
         if same is not None:
             same.find.times += 1
             return None
-        return self._new(case, result, failure)
+        return New(case, asked.result, failure)
+
+    def add(self, new: New, find: Find) -> None:
+        self._known.append(_Known(find, new.failure))
+
+
+class Fuzzer(Tally):
+    """Asks an engine from this process.
+
+    runner: judges
+    keep:   writes a find's folder -> its name; the shrunk case, and how many finds there are before
+    """
+
+    def __init__(self, engine: AskedEngine, runner: Runner, keep: Callable[[Shrunk, int], str] = lambda s, n: ""):
+        super().__init__()
+        self.engine, self.runner, self._keep = engine, runner, keep
+
+    def try_case(self, case: RandomCase) -> Find | None:
+        """Ask one case -> a new find, or None."""
+        new = self.count(case, self.ask(case))
+        if new is None:
+            return None
+        find, shrunk = self.reduce(new)
+        find.folder = self._keep(shrunk, len(self.finds))
+        self.add(new, find)
+        return find
+
+    def ask(self, case: RandomCase) -> Asked:
+        refusal = self.engine.refuses(case)
+        if refusal is not None:
+            return Asked(refusal)
+        self.engine.layout = case.layout
+        result = self._ask(case)
+        return Asked(self.engine.refused, None) if result is None else Asked("", result)
 
     def _ask(self, case: Case) -> Result | None:
         """The verdict; None where there is none, or where the engine refused the case when it was asked."""
         self.engine.refused = ""
         result = ask(self.runner, self.engine, case)
-        if result is not None and result.status == verdict.ERROR and self.engine.refused:
-            self.refused[self.engine.refused] += 1
-            return None
-        return result
+        return None if result is not None and result.status == verdict.ERROR and self.engine.refused else result
 
     def _in_order(self, case: RandomCase, failure: Failure) -> tuple[RandomCase, Result] | None:
         """The case in the usual layout, if it fails there likewise."""
@@ -167,7 +202,10 @@ class Fuzzer:
         self.engine.layout = before
         return None
 
-    def _new(self, case: RandomCase, result: Result, failure: Failure) -> Find:
+    def reduce(self, new: New) -> tuple[Find, Shrunk]:
+        """Reduce a failing case as far as it fails likewise -> the find, without its folder."""
+        case, result, failure = new
+        self.engine.layout = case.layout
         plain = self._in_order(case, failure)
         if plain is not None:
             case, result = plain
@@ -185,14 +223,12 @@ class Fuzzer:
         shapes = {name: list(tensor.shape) for name, tensor in shrunk.case.tensors.items()}
         what = (*smallest.causes, *shrunk.result.looks, smallest.kind)[0]
         title = f"{failure.place}: {what}" if case.model is not None else what
-        find = Find(case.name, case.layout, case.op, _kind(failure), title, [*failure.causes], "", shapes, {})
+        find = Find(case.name, case.layout, case.op, kind_of(failure), title, [*failure.causes], "", shapes, {})
         find.reason, find.params = shrunk.result.reason, dict(shrunk.case.params)
-        find.folder = self._keep(shrunk, len(self._known))
-        self._known.append(_Known(find, failure))
-        return find
+        return find, shrunk
 
 
-def _kind(failure: Failure) -> str:
+def kind_of(failure: Failure) -> str:
     if failure.status == verdict.ERROR:
         return "crash" if failure.kind.startswith(("ended by", "ended with", "no answer")) else "error"
     return "deviates" if failure.status == verdict.DEVIATES else "wrong"
@@ -205,13 +241,18 @@ def _alike(one: Failure, other: Failure) -> bool:
     return bool({*one.causes} & {*other.causes}) or not (one.causes or other.causes)
 
 
-def cases(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> Iterator[RandomCase]:
-    """Random cases of these operations, until there were so many or the time is over."""
+def questions(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> Iterator[tuple[str, int]]:
+    """Operations and numbers of random cases, until there were so many or the time is over."""
     until = time.monotonic() + seconds
     for drawn, (op, number) in enumerate(rounds(seed, ops)):
         if drawn == count or (count is None and time.monotonic() > until):
             return
-        yield drawn_case(seed, op, number)
+        yield op, number
+
+
+def cases(seed: int, ops: Sequence[str], count: int | None, seconds: float) -> Iterator[RandomCase]:
+    """The cases of `questions`."""
+    return (drawn_case(seed, op, number) for op, number in questions(seed, ops, count, seconds))
 
 
 def drawn_case(seed: int, op: str, number: int) -> RandomCase:
@@ -234,17 +275,17 @@ def operations_of(engine: AskedEngine, ops: Iterable[str]) -> list[str]:
     return [op for op in ops if any(engine.refuses(case) is None for case in cases_of(op))]
 
 
-def outcome(fuzzer: Fuzzer, seed: int, partial: str = "") -> Outcome:
-    """What was found until now."""
+def outcome(tally: Tally, engine: str, version: str, seed: int, partial: str = "") -> Outcome:
+    """What was found until now. engine, version: that was asked"""
     return Outcome(
         __version__,
-        fuzzer.engine.name,
-        fuzzer.engine.version,
+        engine,
+        version,
         seed,
-        dict(sorted(fuzzer.asked.items())),
-        dict(fuzzer.refused.most_common()),
-        fuzzer.unjudged,
-        fuzzer.finds,
-        time.monotonic() - fuzzer.begun,
+        dict(sorted(tally.asked.items())),
+        dict(tally.refused.most_common()),
+        tally.unjudged,
+        tally.finds,
+        time.monotonic() - tally.begun,
         partial,
     )

@@ -70,6 +70,11 @@ class RecipeFiles:
             where = error.filename or self._kept
             raise BadInput(f"{where}: cannot keep recipe weights there: {error.strerror or error}") from None
 
+    def kept_size(self, model: ModelRecipe) -> int:
+        """Return the bytes of a kept model's file; 0 if it must be made."""
+        path = self._kept.absolute() / _folder(model) / _name(model, "ldm")
+        return path.stat().st_size if path.is_file() else 0
+
     def trim(self) -> None:
         """Remove the least recently used small models beyond _BETWEEN bytes; call this while no engine runs."""
         while len(self._made) > 1 and sum(made.bytes for made in self._made.values()) > _BETWEEN:

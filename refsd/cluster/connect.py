@@ -1,0 +1,62 @@
+"""Connect to a Dask cluster, or start one on this machine."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from refsd.numerics.errors import BadInput
+
+# Of a cluster on this machine: how many workers a task may end before the scheduler gives it up, less one.
+_FAILURES = 1
+_CONNECT = 60.0  # seconds
+# Each worker computes in so many threads, for several workers share the cores.
+_THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def connected(where: str, **options: Any) -> Iterator[Any]:
+    """Yield a distributed.Client with at least one worker.
+
+    where:   "tcp://HOST:PORT" of a scheduler; "local": a worker for each core of this machine; "3": so many
+    options: of a cluster on this machine, as distributed.LocalCluster takes them
+
+    Raises BadInput for another text, without Dask, and if no scheduler or no worker answers.
+    """
+    if where != "local" and "://" not in where and not (where.isdecimal() and int(where)):
+        raise BadInput(f"--dask {where}: expected a scheduler as tcp://HOST:8786, or local, or a number of workers")
+    try:
+        import dask
+        import distributed
+    except ImportError:
+        raise BadInput(f"--dask {where}: needs Dask: pip install 'refsd[dask]'") from None
+    if "://" in where:
+        try:
+            client = distributed.Client(where, timeout=_CONNECT, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"--dask {where}: no scheduler answers: {' '.join(str(error).split())}") from None
+        with client:
+            _wait(client, where)
+            yield client
+        return
+    cores = os.cpu_count() or 1
+    workers = cores if where == "local" else int(where)
+    threads = dict.fromkeys(_THREADS, str(max(1, cores // workers)))
+    settings = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "env": threads}
+    settings |= {"memory_limit": 0, "silence_logs": "CRITICAL"}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": _FAILURES}),
+        distributed.LocalCluster(**(settings | options)) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        _wait(client, where, workers)
+        yield client
+
+
+def _wait(client: Any, where: str, workers: int = 1) -> None:
+    try:
+        client.wait_for_workers(workers, timeout=_CONNECT)
+    except TimeoutError:
+        raise BadInput(
+            f"--dask {where}: the cluster has no worker: start some with `dask worker {where}`"
+        ) from None

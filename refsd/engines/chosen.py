@@ -1,0 +1,37 @@
+"""The engines that a user chooses by arguments, or all that are there."""
+
+from collections.abc import Sequence
+
+from refsd.engines import registry
+from refsd.engines.reference import Reference
+from refsd.golden.conform import Missing
+from refsd.golden.engine import Engine
+from refsd.golden.wording import did_you_mean
+from refsd.model_files import model_files
+from refsd.numerics.errors import BadInput
+from refsd.numerics.profiles import PROFILES
+
+
+def reference_engine(profile: str) -> Reference:
+    """Make the reference under a numerics profile an engine, to be judged against float64. Raises BadInput."""
+    if profile not in PROFILES:
+        meant = did_you_mean(profile, PROFILES)
+        raise BadInput(f"refsd:{profile}: no such numerics profile{meant}; there are {', '.join(PROFILES)}")
+    engine = Reference(PROFILES[profile], model_files=model_files)
+    engine.name = f"refsd-{profile}"
+    return engine
+
+
+def asked_for(arguments: Sequence[str] | None) -> Sequence[str]:
+    """The arguments; where there are none, the reference in float32 and every engine that needs no path."""
+    return arguments or ("refsd:float32", *registry.DEFAULT)
+
+
+def look_for(argument: str, taps: str) -> tuple[list[Engine], list[Missing]]:
+    """Find the engines of one argument, and those that are not there. taps: a glob of taps that they must give"""
+    name, _, profile = argument.partition(":")
+    if name == "refsd":
+        return [reference_engine(profile or "float32")], []
+    looked = registry.find(argument, model_files=model_files, taps=taps)
+    found = [one.engine for one in looked if one.engine is not None]
+    return found, [Missing(one.name, one.why_not) for one in looked if one.engine is None]
