@@ -216,12 +216,10 @@ class _Flight:
                 raise NoWorkers(f"the cluster has {left}, for {self._patience:g} s")
 
     def _raise_unless_given_up(self, future: Any) -> None:
-        from distributed import KilledWorker
-
         if future.status != "error":
             raise NoWorkers("the connection to the scheduler is lost")
         error = future.exception()
-        if not isinstance(error, KilledWorker):
+        if type(error).__name__ != "KilledWorker":  # distributed.KilledWorker
             raise error if isinstance(error, BadInput) else RuntimeError(f"on a worker: {error!r}") from error
 
 
