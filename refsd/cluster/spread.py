@@ -187,13 +187,15 @@ class _Flight:
         return [Ended(future, *self._flying.pop(future)) for future in ended]
 
     def fetch(self, ended: Sequence[Ended]) -> list[tuple[int, Job, list | None]]:
-        """Fetch results -> (number, job, its result; None if the scheduler gave it up)."""
-        good = [one.future for one in ended if one.future.status == "finished"]
-        results = dict(zip(good, self._client.gather(good), strict=True)) if good else {}
-        for one in ended:
-            if one.future not in results:
-                self._raise_unless_given_up(one.future)
-        return [(one.number, one.job, results.get(one.future)) for one in ended]
+        """Fetch results -> (number, job, its result; None if the scheduler gave it up).
+
+        A result whose worker died after it was finished is waited for: the scheduler has it computed again.
+        """
+        try:
+            results = self._client.gather([one.future for one in ended]) if ended else []
+        except Exception:  # of one of them: then one by one
+            results = [self._result(one.future) for one in ended]
+        return [(one.number, one.job, result) for one, result in zip(ended, results, strict=True)]
 
     def alone(self, number: int, job: Job) -> list | None:
         """Run one job while nothing else runs; None if it ends its workers."""
@@ -215,12 +217,16 @@ class _Flight:
                 left = f"{len(there)} workers, none with {dict(needs[0])}" if there else "no worker"
                 raise NoWorkers(f"the cluster has {left}, for {self._patience:g} s")
 
-    def _raise_unless_given_up(self, future: Any) -> None:
-        if future.status != "error":
-            raise NoWorkers("the connection to the scheduler is lost")
+    def _result(self, future: Any) -> list | None:
+        """One job's result; None if the scheduler gave it up. Raises what the job raised, and NoWorkers."""
         error = future.exception()
-        if type(error).__name__ != "KilledWorker":  # distributed.KilledWorker
-            raise error if isinstance(error, BadInput) else RuntimeError(f"on a worker: {error!r}") from error
+        if error is None:
+            return future.result()
+        if future.status == "cancelled":
+            raise NoWorkers("the connection to the scheduler is lost")
+        if type(error).__name__ == "KilledWorker":  # distributed.KilledWorker
+            return None
+        raise error if isinstance(error, BadInput) else RuntimeError(f"on a worker: {error!r}") from error
 
 
 def fits(worker: Mapping[str, Any], needs: Mapping[str, float]) -> bool:
