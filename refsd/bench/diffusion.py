@@ -22,7 +22,7 @@ PIXELS = {"chroma-radiance": 1, "flux2": 16}
 TOKENS = {"unet": 77, "mmdit": 154, "zimage": 32}
 LAYERS = 2  # pictures of a model that draws several at once
 # component -> timestep; 0.5 for the others
-TIMES = {"unet": 500.0, "mmdit": 500.0}
+TIMES = {"unet": 500.0, "mmdit": 500.0, "wan": 500.0}
 
 
 def inputs(component: str, m, side: int, tokens: int) -> dict[str, np.ndarray]:

@@ -140,6 +140,8 @@ CASES = [
     _quiet(_denoise("zimage", "zimage", "loud", _x(16, 4, 10), _all(0.25), 7), -5),
     _denoise("lumina2", "lumina2", "whole", _x(16, 6, 10), _SHARE, 7),
     _denoise("lumina2", "lumina2", "masked", _x(16, 8, 4), _all(0.25), 13, context_mask=_mask(13, 8)),
+    _denoise("wan", "wan", "frames", _video(16, 3, 4, 6), _DRAWN, 7),
+    _quiet(_denoise("wan", "wan", "picture", _video(16, 1, 6, 4), _all(250), 5)),
     _case("flux-vae", "vae-encoder", "tall", {"x": _x(3, 48, 16, **_PICTURE)}),
     _quiet(_case("flux-vae", "vae-encoder", "quiet", {"x": _x(3, 16, 24, **_PICTURE)})),
     _case("flux-vae", "vae-decoder", "wide", {"z": _x(16, 2, 5)}),

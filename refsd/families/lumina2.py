@@ -34,7 +34,8 @@ LUMINA2 = Variant(
     cfg_scale=4.0,
     latent_format="flux",
 )
-_TINY = SIZE._replace(hidden=384, layers=2, keys=192, mlp=1024, context_dim=128)
+# The time is embedded as wide as the stream, up to 1024 channels.
+_TINY = SIZE._replace(hidden=384, layers=2, keys=192, mlp=1024, context_dim=128, time_dim=384)
 FAMILIES = (
     Family(
         "lumina2",

@@ -13,10 +13,10 @@ import numpy as np
 
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
-from refsd.judges import wrong_language_model, wrong_lumina2, wrong_qwen_image, wrong_texts
+from refsd.judges import wrong_language_model, wrong_lumina2, wrong_qwen_image, wrong_texts, wrong_wan
 from refsd.judges import wrong_operations as operations
 from refsd.judges import wrong_videos as videos
-from refsd.models import clip, lumina2, qwen_image, t5, vae_wan
+from refsd.models import clip, lumina2, qwen_image, t5, vae_wan, wan
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -270,6 +270,8 @@ _NORMS = (
     *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
 )
 
+# Pages with bugs of their own: (name, function, what stands in its place)
+_PAGES = {qwen_image: wrong_qwen_image.ROWS, lumina2: wrong_lumina2.ROWS, wan: wrong_wan.ROWS}
 MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("RoPE turns the other pairs of channels (neighbours, halves)", Change(operations.OtherPairs)),
     Mutant("RoPE's axes stand in the reverse order", Change(operations.OtherAxes)),
@@ -302,12 +304,9 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the reference is not read", Change(inputs=_drop("reference"))),
     Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
     *(
-        Mutant(name, Change(replaced=((qwen_image, function, wrong),)))
-        for name, function, wrong in wrong_qwen_image.ROWS
-    ),
-    *(
-        Mutant(name, Change(replaced=((lumina2, function, wrong),)))
-        for name, function, wrong in wrong_lumina2.ROWS
+        Mutant(name, Change(replaced=((page, function, wrong),)))
+        for page, rows in _PAGES.items()
+        for name, function, wrong in rows
     ),
     Mutant("the hint is not read", Change(inputs=_change("hint", np.zeros_like))),
     Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),

@@ -109,8 +109,11 @@ def _headless(key: str, _: Shape):
     yield key.removeprefix("text_model.").removeprefix("model."), 0, None
 
 
-# Embedding tables; adapters on them are not supported.
-_TABLES = ("token_embedding", "position_embedding", "embed_tokens", "shared", "relative_attention_bias")
+# Embedding tables, and a convolution over frames; adapters on them are not supported.
+_TABLES = (
+    *("token_embedding", "position_embedding", "embed_tokens", "shared", "relative_attention_bias"),
+    "patch_embedding",
+)
 
 
 def _layouts(component: str, size: Any) -> dict[str, Layout]:

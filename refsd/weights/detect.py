@@ -26,7 +26,9 @@ _QWEN_TOWER = "visual.merger."
 # (substring of a tensor name, what the file is); the first match counts.
 FOREIGN = (
     ("visual.", "CLIP's picture encoder under OpenCLIP's names"),
-    ("patch_embedding.", "a video model"),
+    ("img_emb.", "Wan 2.1's image to video with image embeddings"),
+    ("condition_embedder.image_embedder.", "Wan 2.1's image to video with image embeddings"),
+    ("vace_blocks.", "Wan VACE"),
     ("lora_controlnet", "Control-LoRA"),
     ("controlnet_x_embedder.", "a transformer's ControlNet"),
     (".quant_state.", "4-bit weights of bitsandbytes without their codes"),
@@ -105,7 +107,7 @@ class FoundComponent(NamedTuple):
 
 def foreign_family(names: Iterable[str]) -> str | None:
     """Return the title of a model or file that refsd does not run, recognised by some name; else None."""
-    names = [name for name in names if not is_known_extra(name) and "embeddings.patch_embedding." not in name]
+    names = [name for name in names if not is_known_extra(name)]
     if any(name.startswith(_TEXT_TOWERS) for name in names):
         names = [name for name in names if not name.startswith(PICTURE_TOWERS)]
     if any(_DECODER in name or _QWEN_TOWER in name for name in names):

@@ -35,6 +35,7 @@ from refsd.models import (
     vae_flux2,
     vae_wan,
     vision,
+    wan,
     zimage,
 )
 from refsd.module import Module
@@ -50,7 +51,7 @@ pytestmark = pytest.mark.jitted
 
 SIZES = {"N": 2, "J": 5, "L": 7, "H": 8, "W": 12, "h": 4, "w": 6, "A": 6}
 SIZES |= {"p": 1, "q": 3, "r": 2, "s": 1, "t": 1, "u": 2}  # of further references
-THOUSANDS = ("unet", "mmdit", "controlnet")  # the components whose timesteps count to 1000
+THOUSANDS = ("unet", "mmdit", "wan", "controlnet")  # the components whose timesteps count to 1000
 EOS = 49  # the last of the small vocabularies
 IMAGE = 7  # id of a token that stands for a part of a picture
 
@@ -72,6 +73,7 @@ PAGES = {
     "qwen-image-layered": qwen_image.qwen_image_layered,
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "lumina2": lambda m, context_mask, **given: lumina2.lumina2(m, **given, lengths=context_mask.sum(axis=1)),
+    "wan": wan.wan,
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
     "wan-vae-encoder": partial(vae_wan.encode, latents_mean=LATENTS_MEAN, latents_std=LATENTS_STD),

@@ -107,6 +107,10 @@ def _qwen_image_layered(model, x, params):
     return {"out": _stacked([unpack(layer, H, W) for layer in y.chunk(T + 1, 1)[:T]]).transpose(0, 1)}
 
 
+def _wan(model, x, params):
+    return {"out": model(x["x"], x["timesteps"], x["context"]).sample}
+
+
 def _flux_taps(taps, x):
     """Drop the reference's tokens from the last layer: they are not part of the output."""
     *_, H, W = x["x"].shape
@@ -237,5 +241,6 @@ MODELS = {
         laid_out=_qwen_image_taps,
     ),
     "model/lumina2": diffusers("transformer", "Lumina2Transformer2DModel", _lumina2, laid_out=_lumina2_taps),
+    "model/wan": diffusers("transformer", "WanTransformer3DModel", _wan),
     "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage, laid_out=_zimage_taps),
 }

@@ -37,6 +37,7 @@ BROKEN = (
     "qwen-image/qwen-image/edit",
     "qwen-image-edit-2511/qwen-image/edit",
     "lumina2/lumina2/masked",
+    "wan/wan/frames",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
     "flux-vae/vae-encoder/tall",

@@ -101,15 +101,32 @@ def test_qwen_image(at):
     assert found.models == ("Qwen-Image", "Qwen-Image-Layered") and found.runs
 
 
-def test_a_model_that_refsd_does_not_have():
+def test_wan():
     found = survey_adapter(lora("diffusion_model.blocks.0.self_attn.q", 5120, 5120))
+    assert found.models == ("Wan 14B", "Wan 14B, image to video") and found.runs
+
+
+def test_a_model_that_refsd_does_not_have():
+    found = survey_adapter(lora("diffusion_model.patchify_proj", 4096, 128))
     assert found.models == () and not found.runs
     assert found.title == "a LoRA for no model that refsd knows"
 
 
 @pytest.mark.parametrize(
     "family",
-    ["sd15", "sd21", "sdxl", "sd3-medium", "flux-dev", "chroma", "flux2-dev", "zimage", "lumina2", "qwen-image"],
+    [
+        "sd15",
+        "sd21",
+        "sdxl",
+        "sd3-medium",
+        "flux-dev",
+        "chroma",
+        "flux2-dev",
+        "zimage",
+        "lumina2",
+        "wan",
+        "qwen-image",
+    ],
 )
 def test_no_model_is_taken_for_an_adapter(family):
     parts = recipes.MODELS[family].parts

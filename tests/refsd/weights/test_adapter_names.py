@@ -17,7 +17,7 @@ SIZES = {component: NETWORKS[component].size({}) for component in ADAPTED} | {
     "qwen-image-layered": QWEN_IMAGE_LAYERED,
 }
 SHAPES = {component: NETWORKS[component].shapes for component in ADAPTED}
-TABLES = ("n_embedding", "embed_tokens", "shared", "relative_attention_bias")
+TABLES = ("patch_embedding", "n_embedding", "embed_tokens", "shared", "relative_attention_bias")
 
 
 def found(*components):
@@ -59,6 +59,9 @@ def test_every_naming_covers_every_row_of_every_layer_once(component):
         ),
         ("zimage", "diffusion_model.layers.29.attention.to_out.0", ("layers.29.attention.out",)),
         ("zimage", "lora_unet_layers_29_attention_to_q", ("layers.29.attention.qkv", 0, 3840)),
+        ("wan", "diffusion_model.blocks.3.cross_attn.k", ("blocks.3.cross_attn.k",)),
+        ("wan", "lora_unet_blocks_3_ffn_2", ("blocks.3.ffn.2",)),
+        ("wan", "transformer.blocks.3.attn1.to_out.0", ("blocks.3.self_attn.o",)),
         ("lumina2", "diffusion_model.layers.3.attention.qkv", ("layers.3.attention.qkv",)),
         ("lumina2", "transformer.layers.3.attn.to_q", ("layers.3.attention.qkv", 0, 2304)),
         ("lumina2", "transformer.layers.3.attn.to_v", ("layers.3.attention.qkv", 3072, 768)),

@@ -52,6 +52,7 @@ from refsd.networks.vision import (
     siglip_size,
     vision_shapes,
 )
+from refsd.networks.wan import WAN_14B, WanSize, wan_shapes, wan_size
 from refsd.networks.wan_vae import WanVAESize, wan_vae_shapes, wan_vae_size
 from refsd.networks.zimage import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
 
@@ -165,6 +166,7 @@ TABLES = {
         ZIMAGE,
         sizes(ZImageSize, layers=few, noise_refiners=few, context_refiners=few),
     ),
+    "wan": Table(wan_shapes, wan_size, WAN_14B, sizes(WanSize, layers=few)),
     "lumina2": Table(
         lumina2_shapes,
         lumina2_size,
@@ -263,6 +265,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (chroma_shapes, CHROMA, 8_899_983_424),
         (zimage_shapes, ZIMAGE, 6_154_908_736),
         (gemma2_shapes, GEMMA2_2B, 2_614_341_888),
+        (wan_shapes, WAN_14B, 14_288_491_584),
         (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),

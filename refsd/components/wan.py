@@ -1,0 +1,33 @@
+"""The component of Wan's transformer."""
+
+from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of, whole_heads
+from refsd.models.wan import AXES_DIM, wan
+from refsd.module import Module
+
+
+def _fits(m: Module) -> dict[str, Fit]:
+    whole_heads(m, "patch_embedding.weight", sum(AXES_DIM), ())
+    patch = m.shape("patch_embedding.weight")
+    return {
+        "C": exactly(patch[1]),
+        "K": exactly(m.shape("head.head.weight")[0] // (patch[3] * patch[4])),
+        "E": exactly(m.shape("text_embedding.0.weight")[1]),
+        "H": multiple_of(patch[3]),
+        "W": multiple_of(patch[4]),
+    }
+
+
+COMPONENTS = {
+    "wan": Component(
+        "wan",
+        wan,
+        {
+            "x": Argument("N C T H W", VALUE, "noisy latents of T frames"),
+            "timesteps": Argument("N", POSITION, "0..1000"),
+            "context": Argument("N J E", VALUE, "UMT5's hidden states"),
+        },
+        {"out": "N K T H W"},
+        {},
+        _fits,
+    ),
+}

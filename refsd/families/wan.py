@@ -1,0 +1,42 @@
+"""Wan 2.1 and 2.2: transformers of videos, conditioned on UMT5. Only the network: txt2img draws no videos."""
+
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift
+from refsd.networks.recipe import alone
+from refsd.networks.wan import WAN_1_3B, WAN_14B, WAN_I2V_14B
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return UMT5's hidden states. Source: diffusers WanPipeline._get_t5_prompt_embeds."""
+    ((hidden, _, _),) = prompt.encoders.values()
+    return Condition(hidden)
+
+
+WAN = Variant(
+    "wan",
+    "Wan",
+    {},
+    join,
+    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    Flow(constant_shift(3.0)),
+    steps=50,
+    cfg_scale=5.0,
+    draws=False,
+)
+# In full width, because that is where kernels differ.
+_BLOCK = WAN_14B._replace(layers=1)
+_TINY = WAN_14B._replace(hidden=256, layers=2, mlp=512, context_dim=128)
+FAMILIES = (
+    Family(
+        "wan",
+        "2025-03",
+        "wan",
+        lambda shapes: ("wan", "its blocks have self_attn and cross_attn"),
+        (WAN,),
+        sizes={
+            "Wan 14B": {"wan": WAN_14B},
+            "Wan 14B, image to video": {"wan": WAN_I2V_14B},
+            "Wan 1.3B": {"wan": WAN_1_3B},
+        },
+        recipes={"wan": alone("wan", WAN_14B, _TINY, "wan"), "wan-block": alone("wan", _BLOCK, _BLOCK, "wan")},
+    ),
+)

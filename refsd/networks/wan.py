@@ -1,0 +1,150 @@
+"""The transformer of Wan 2.1 and 2.2: sizes, tensors, names in files."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, norm
+from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.naming import DENOISER_NAMINGS
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
+
+
+class WanSize(NamedTuple):
+    """Dimensions of the transformer; the defaults are those of text to video with 14B parameters.
+
+    in_channels, out_channels: channels of a latent; image to video's input has a mask and the first frame besides
+    context_dim: channels of UMT5's hidden states
+    frequencies: channels of the sinusoidal time embedding
+    """
+
+    hidden: int = 5120
+    layers: int = 40
+    mlp: int = 13824
+    in_channels: int = 16
+    out_channels: int = 16
+    context_dim: int = 4096
+    frequencies: int = 256
+
+
+WAN_14B = WanSize()
+WAN_1_3B = WanSize(1536, 30, 8960)
+WAN_I2V_14B = WanSize(in_channels=36)
+PATCH = (1, 2, 2)
+
+
+def wan_shapes(size: WanSize) -> Shapes:
+    """Return the shapes of all tensors. Source: Wan-Video/Wan2.2, wan/modules/model.py, WanModel."""
+    D = size.hidden
+    shapes: Shapes = {"patch_embedding.weight": (D, size.in_channels, *PATCH), "patch_embedding.bias": (D,)}
+    shapes |= linear("text_embedding.0", size.context_dim, D) | linear("text_embedding.2", D, D)
+    shapes |= linear("time_embedding.0", size.frequencies, D) | linear("time_embedding.2", D, D)
+    shapes |= linear("time_projection.1", D, 6 * D)
+    for i in range(size.layers):
+        at = f"blocks.{i}"
+        shapes[f"{at}.modulation"] = (1, 6, D)
+        for part in ("self_attn", "cross_attn"):
+            for name in "qkvo":
+                shapes |= linear(f"{at}.{part}.{name}", D, D)
+            shapes |= {f"{at}.{part}.norm_{name}.weight": (D,) for name in "qk"}
+        shapes |= norm(f"{at}.norm3", D)
+        shapes |= linear(f"{at}.ffn.0", D, size.mlp) | linear(f"{at}.ffn.2", size.mlp, D)
+    return shapes | linear("head.head", D, 4 * size.out_channels) | {"head.modulation": (1, 2, D)}
+
+
+_AROUND = ("patch_embedding.weight", "text_embedding.0.weight", "head.head.weight")
+
+
+def wan_size(shapes: Mapping[str, Shape]) -> WanSize:
+    """Infer the size from shapes under Wan's own names. Dimensions of missing tensors are those of 14B."""
+    usual = WanSize()
+    rows = dim(shapes, "head.head.weight", 0, dim(shapes, "head.head.bias", 0, 4 * usual.out_channels))
+    hidden = dim(shapes, "patch_embedding.weight", 0, dim(shapes, "patch_embedding.bias", 0, usual.hidden))
+    return WanSize(
+        hidden=hidden,
+        layers=blocks(shapes, "blocks.", usual.layers, _AROUND),
+        mlp=dim(shapes, "blocks.0.ffn.0.weight", 0, usual.mlp),
+        in_channels=dim(shapes, "patch_embedding.weight", 1, usual.in_channels),
+        out_channels=max(1, rows // 4),
+        context_dim=dim(shapes, "text_embedding.0.weight", 1, usual.context_dim),
+        frequencies=dim(shapes, "time_embedding.0.weight", 1, usual.frequencies),
+    )
+
+
+_ENDS = (
+    ("patch_embedding", "patch_embedding"),
+    ("text_embedding.0", "condition_embedder.text_embedder.linear_1"),
+    ("text_embedding.2", "condition_embedder.text_embedder.linear_2"),
+    ("time_embedding.0", "condition_embedder.time_embedder.linear_1"),
+    ("time_embedding.2", "condition_embedder.time_embedder.linear_2"),
+    ("time_projection.1", "condition_embedder.time_proj"),
+    ("head.head", "proj_out"),
+    ("head.modulation", "scale_shift_table"),
+)
+_LINEAR = (("q", "to_q"), ("k", "to_k"), ("v", "to_v"), ("o", "to_out.0"))
+_ATTENTION = (*_LINEAR, ("norm_q", "norm_q"), ("norm_k", "norm_k"))
+_BLOCK = (
+    ("modulation", "scale_shift_table"),
+    *((f"self_attn.{ours}", f"attn1.{theirs}") for ours, theirs in _ATTENTION),
+    *((f"cross_attn.{ours}", f"attn2.{theirs}") for ours, theirs in _ATTENTION),
+    ("norm3", "norm2"),
+    ("ffn.0", "ffn.net.0.proj"),
+    ("ffn.2", "ffn.net.2"),
+)
+
+
+def wan_keymap(layers: int = 40) -> Keymap:
+    """Map Wan's own names to and from diffusers', which swaps the numbers of two norms."""
+    rows = [Row(ours, (theirs,), SAME) for ours, theirs in _ENDS]
+    for i in range(layers):
+        rows += [Row(f"blocks.{i}.{ours}", (f"blocks.{i}.{theirs}",), SAME) for ours, theirs in _BLOCK]
+    return Keymap(rows)
+
+
+def _config(size: WanSize) -> dict:
+    return {
+        "_class_name": "WanTransformer3DModel",
+        "patch_size": list(PATCH),
+        "num_attention_heads": size.hidden // 128,
+        "attention_head_dim": 128,
+        "in_channels": size.in_channels,
+        "out_channels": size.out_channels,
+        "text_dim": size.context_dim,
+        "freq_dim": size.frequencies,
+        "ffn_dim": size.mlp,
+        "num_layers": size.layers,
+        "cross_attn_norm": True,
+        "qk_norm": "rms_norm_across_heads",
+        "eps": 1e-06,
+        "image_dim": None,
+        "added_kv_proj_dim": None,
+        "rope_max_seq_len": 1024,
+        "pos_embed_seq_len": None,
+    }
+
+
+_NAMES = counted("diffusers", wan_keymap, {"blocks.": WAN_14B.layers}, lambda size: (size.layers,))
+
+WAN_NETWORK = Network(
+    "wan",
+    "Wan",
+    "denoiser",
+    wan_size,
+    wan_shapes,
+    places=(
+        Location(_NAMES, ("model.diffusion_model.", *FOLDER), ("condition_embedder.text_embedder.",)),
+        Location(same("original"), DENOISER, ("text_embedding.0.", "blocks.0.cross_attn.norm_q.")),
+    ),
+    folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
+    computed={
+        "patch_size": (list(PATCH),),
+        "attention_head_dim": (128,),
+        "cross_attn_norm": (True,),
+        "qk_norm": ("rms_norm_across_heads",),
+        "eps": (1e-6,),
+        "image_dim": (None,),
+        "added_kv_proj_dim": (None,),
+        "pos_embed_seq_len": (None,),
+    },
+    adapters=DENOISER_NAMINGS,
+)
+NETWORKS = (WAN_NETWORK,)
