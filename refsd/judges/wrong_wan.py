@@ -13,5 +13,4 @@ _POSITIONS = wan.positions
 ROWS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("Wan's rows and columns are swapped", "positions", lambda grid: _POSITIONS(grid)[:, [0, 2, 1]]),
     ("Wan's frames have one position", "positions", lambda grid: _POSITIONS(grid) * np.array([0, 1, 1])),
-    ("Wan's positions begin at 1", "positions", lambda grid: _POSITIONS(grid) + 1),
 )
