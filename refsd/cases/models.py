@@ -172,6 +172,9 @@ CASES = [
     _quiet(_case("qwen3-4b", "qwen3", "quiet", {"input_ids": _ids(21)})),
     _case("qwen2.5-vl-7b", "qwen2_5_vl", "padded", {"input_ids": _ids(65), "attention_mask": _mask(65, 40)}),
     _case("qwen2.5-vl-7b", "qwen2_5_vl", "image", {"input_ids": _ids(37), "positions": _positions(37)}),
+    # Not 6: its queries and keys have biases, so that scores are small, but not 0. torch's fused attention rounds
+    # exp(score - peak) to float16 before the product with the values, and values just below 1 become 1: o_proj then
+    # has a gain of 9e-5, which torch-f16 does not declare (margin 1.20; 0.26 with torch's unfused attention).
     _quiet(_case("qwen2.5-vl-7b", "qwen2_5_vl", "quiet", {"input_ids": _ids(21)}), 4),
     _case("qwen3-vl-4b", "qwen3_vl", "layers", {"input_ids": _ids(37)}, layers=[1, 2]),
     _case(
