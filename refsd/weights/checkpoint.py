@@ -49,10 +49,10 @@ PART_FLAGS = {
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
     "--llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
-    "--llm_vision": ("qwen2_5_vision",),
     "--control-net": ("controlnet",),
     "--clip_vision": ("siglip", "clip-vision"),
     "--redux": ("redux",),
+    "--llm_vision": ("qwen2_5_vision",),
 }
 
 
