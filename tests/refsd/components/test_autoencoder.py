@@ -46,7 +46,7 @@ def test_another_family_is_one_line():
     ("family", "says"),
     [
         ("vae", "by family: sd1 (z - 0) * 0.18215, sd2 (z - 0) * 0.18215, sdxl (z - 0) * 0.13025: --param"),
-        ("flux-vae", "by family: sd3 (z - 0.0609) * 1.5305, flux (z - 0.1159) * 0.3611, chroma"),
+        ("flux-vae", "by family: sd3 (z - 0.0609) * 1.5305, flux (z - 0.1159) * 0.3611, "),
         ("flux2-vae", "nothing to scale"),
         ("taesd", "nothing to scale"),
         ("sd15", None),
