@@ -27,6 +27,8 @@ from refsd.numerics.tensor import StoredTensor
 _WEIGHTS = 200
 # At most so many bugs are compared for the nearest one.
 _NEAREST = 60
+# Numbers of a table, at the most, whose other rows are sought.
+_TABLE = 1 << 25
 # CPU seconds for trying other taps as inputs.
 _ELSEWHERE = 4.0
 
@@ -114,7 +116,33 @@ class Place(NamedTuple):
                 yield name, y
                 if time.process_time() > end:
                     break
+            if call.op == "add":
+                yield from self._other_rows(call)
             yield from call.unlisted(self.found)
+
+    def _other_rows(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (bug, result) of a sum with rows of a table, as of positions, where other rows of it were added."""
+        values = {name: tensor.values() for name, tensor in call.inputs.items()}
+        for name, own in values.items():
+            rest = next(y for other, y in values.items() if other != name)
+            if own.ndim < 2 or rest.ndim < 2:
+                continue
+            rows = own.reshape(-1, own.shape[-1])
+            tables = (
+                (key, t)
+                for key, t in self.weights.items()
+                if t.shape[-1:] == rows.shape[1:] and rows.size < math.prod(t.shape) <= _TABLE
+            )
+            for key, tensor in tables:
+                table = tensor.values().astype(np.float32).reshape(-1, rows.shape[1])
+                if not len(_row_of(table, rows[:1])):
+                    continue
+                added = self.found.reshape(np.broadcast_shapes(own.shape, rest.shape)) - rest
+                added = added[tuple(slice(n) for n in (1,) * (added.ndim - own.ndim) + own.shape)]
+                nearest = _nearest_rows(table, added.reshape(rows.shape))
+                first, right = int(nearest[0]), int(_row_of(table, rows[:1])[0])
+                other = table[nearest].reshape(own.shape)
+                yield f"{name}: rows of {key} from {first} on, where those from {right} on belong", rest + other
 
     def _agrees(self, near: np.ndarray, noisy: np.ndarray) -> bool:
         """Return True if the tap would pass with the bug's answer as truth, by the rule of golden/taps.py.
@@ -207,3 +235,14 @@ class Place(NamedTuple):
             y = self.run(change.arithmetic(self.numerics), change)
             if y is not None:
                 yield mutant.name, y
+
+
+def _row_of(table: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Return the indices of this row in a table [rows, n]. row: [1, n]"""
+    return np.flatnonzero((table == row.astype(np.float32)).all(axis=1))
+
+
+def _nearest_rows(table: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return for each row the index of the nearest one of the table."""
+    square = np.einsum("ij,ij->i", table, table)
+    return np.argmin(square - 2 * (rows.astype(np.float32) @ table.T), axis=1)
