@@ -103,6 +103,14 @@ TOLD_BY_SHAPES = {
     "txt_in_features",
     "decoder_base_dim",
     "input_channels",
+    "num_refiner_layers",
+    "num_kv_heads",
+    "multiple_of",
+    "ffn_dim_multiplier",
+    "text_dim",
+    "freq_dim",
+    "ffn_dim",
+    "rope_max_seq_len",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {
@@ -141,6 +149,7 @@ NOT_COMPUTED = {
     "vision_use_head",
     "scale_factor_temporal",
     "scale_factor_spatial",
+    "final_logit_softcapping",
 }
 
 
@@ -178,6 +187,7 @@ def _mutate(rng: Random, files: Files) -> Mutation:
     field = rng.choice(sorted(config))
     other = value(rng, config[field])
     without = {"sliding_window"} if config.get("use_sliding_window") is False else set()
+    without |= {"hidden_act"} if "hidden_activation" in config else set()  # Gemma 2 reads the latter
     computed = field not in TOLD_BY_SHAPES | NOT_COMPUTED | without and not _means_the_same(config[field], other)
     return Mutation(
         {**files, name: json.dumps({**config, field: other}).encode()},
