@@ -76,7 +76,14 @@ def _flat(tensor: StoredTensor) -> StoredTensor:
 
 
 def _flat_shape(shapes: Sequence[Shape]) -> Shape:
-    return (shapes[0][0], sum(math.prod(shape[1:]) for shape in shapes)) if shapes[0] else ()
+    """[D, 3, 2, patch, patch], or a [D, 3, patch, patch] for each frame -> [D, 6 * patch * patch]
+
+    Another shape stays as it is, and is then refused.
+    """
+    around = (_COLOURS,) if len(shapes) == _FRAMES else (_COLOURS, _FRAMES)
+    if any(len(shape) != len(around) + 3 or shape[1:-2] != around for shape in shapes):
+        return shapes[0]
+    return (shapes[0][0], sum(math.prod(shape[1:]) for shape in shapes))
 
 
 def _whole_patches(tensor: StoredTensor) -> np.ndarray:
