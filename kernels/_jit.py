@@ -7,7 +7,7 @@ starts a new folder. `_cache.py` reads and writes the files in it.
 """
 # Numba does not export its settings and its dispatchers' types.
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false, reportArgumentType=false
-# pyright: reportReturnType=false
+# pyright: reportReturnType=false, reportCallIssue=false
 
 import functools
 import hashlib

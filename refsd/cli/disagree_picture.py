@@ -59,7 +59,8 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
             note_input(side.dump)
         if side.draws and image_files:
             raise BadInput(f"{side.name}: an engine is looked into only where it draws without {min(image_files)}")
-    images = ConditioningImages(**{IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in image_files.items()})
+    named_images = {IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in image_files.items()}
+    images = ConditioningImages()._replace(**named_images)
     checkpoint = open_checkpoint(model.model, model.parts)
     tokenizers = Tokenizers(model.vocab, model.tokenizer, model.model)
 
