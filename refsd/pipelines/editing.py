@@ -73,7 +73,8 @@ def resized(picture: np.ndarray, size: Size, filter: str) -> np.ndarray:
     from PIL import Image
 
     bytes_ = np.floor(picture[0] * 255 + 0.5).astype(np.uint8).transpose(1, 2, 0)
-    image = Image.fromarray(np.ascontiguousarray(bytes_)).resize((size[1], size[0]), getattr(Image.Resampling, filter))
+    how = getattr(Image.Resampling, filter)
+    image = Image.fromarray(np.ascontiguousarray(bytes_)).resize((size[1], size[0]), how)
     return (np.asarray(image).astype(np.float64) / 255).transpose(2, 0, 1)[None]
 
 
