@@ -9,6 +9,9 @@ from refsd.numerics.errors import BadInput
 
 # Of a cluster on this machine: how many workers a task may end before the scheduler gives it up, less one.
 _FAILURES = 1
+# How long Dask waits for a worker of its own that died and is started again; then it goes on with fewer. By its
+# own default these are 15 s, which a start on a busy machine takes.
+_RESTART = "10 minutes"
 _CONNECT = 60.0  # seconds
 # Each worker computes in so many threads, for several workers share the cores.
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -45,7 +48,12 @@ def connected(where: str, **options: Any) -> Iterator[Any]:
     settings = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "env": threads}
     settings |= {"memory_limit": 0, "silence_logs": "CRITICAL"}
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": _FAILURES}),
+        dask.config.set(
+            {
+                "distributed.scheduler.allowed-failures": _FAILURES,
+                "distributed.deploy.lost-worker-timeout": _RESTART,
+            }
+        ),
         distributed.LocalCluster(**(settings | options)) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):

@@ -23,9 +23,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 # It answers every operation by SiLU, 1 % too large where the operation is silu. PIDS: a folder where it notes the
-# processes that ask.
+# processes that ask. DEADLY: it kills the process that asks it this one case.
 _ENGINE = """
-import json, os, sys
+import json, os, signal, sys
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
@@ -39,6 +39,8 @@ supervisor = os.getppid()
 worker = int(open(f"/proc/{supervisor}/stat").read().rpartition(")")[2].split()[1])
 if "PIDS" in os.environ:
     open(os.path.join(os.environ["PIDS"], f"{worker}-{request['case']}"), "w")
+if "DEADLY" in os.environ and request["op"] == "quick_gelu" and x.shape == (33, 77):
+    os.kill(worker, signal.SIGKILL)
 y = x / (1 + np.exp(-x * np.float32(1.702 if request["op"] == "quick_gelu" else 1)))
 save_file({"y": (y * np.float32(1.01 if request["op"] == "silu" else 1)).astype(np.float32)}, request["output"])
 """
@@ -148,6 +150,18 @@ def test_a_job_that_ends_its_workers_is_crashed_and_no_other_is(client, folder):
     assert results == [[number] if number != 7 else ["7 crashed"] for number in range(30)]
     killed = {*folder.iterdir()} - before
     assert 2 <= len(killed) <= 8, "not retried, or without a limit"
+
+
+def test_a_case_that_ends_its_workers_is_an_error_and_the_others_are_judged(client):
+    report = _conform("report", _engine(DEADLY=1), "--dask", _address(client))
+    found = {result["case"]: result for result in report["results"] if result["engine"] == "wrong"}
+    deadly = found.pop("quick_gelu/f32/bend-x33x77")
+    assert deadly["status"] == "error" and deadly["reason"].startswith("crashed: the process of every worker")
+    assert {result["op"]: result["status"] for result in found.values()} == {
+        "silu": "fail",
+        "quick_gelu": "pass",
+        "gelu": "refused",
+    }
 
 
 def test_an_engine_runs_on_the_workers_that_declare_it(client, folder):
