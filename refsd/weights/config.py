@@ -22,7 +22,11 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
         fields = {} if given.get(inner) is None else given[inner]
         if not isinstance(fields, dict):
             raise BadInput(f"{path}: {inner} is {shown_value(fields)}; a JSON object expected")
+        there = given.get(inner) is not None
         given = fields if fields and inner == "text_config" else {**given, **fields}
+        # Classes of transformers then take a default of their own, which is not the released models'.
+        if inner == "rope_parameters" and there and "rope_theta" in network.computed and "rope_theta" not in given:
+            raise BadInput(f"{path}: {inner} lacks rope_theta")
     for field, values in network.computed.items():
         found = given.get(field, values[0])
         if not any(type(found) is not dict and found == value for value in values):

@@ -45,6 +45,13 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
             component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": 5}})
 
 
+def test_rope_parameters_without_rope_theta_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="rope_parameters lacks rope_theta"):
+        component_config("qwen3", tmp_path, SHAPES["qwen3"], {"rope_parameters": {"rope_type": "default"}})
+    above = {"rope_parameters": {"rope_type": "default"}, "rope_theta": 1e6}
+    component_config("qwen3", tmp_path, SHAPES["qwen3"], above)
+
+
 SCALES = {"sd15": (0.18215, 0), "sdxl": (0.13025, 0), "sd3": (1.5305, 0.0609), "flux-dev": (0.3611, 0.1159)}
 SCALES |= {"chroma": SCALES["flux-dev"], "zimage": SCALES["flux-dev"], "sd35-large": SCALES["sd3"]}
 
