@@ -64,8 +64,8 @@ def write(what: str, format: str, folder: Path) -> None:
     values = {name: torch.from_numpy(value) for name, value in inputs(what).items()}
     part, file = module(what), folder / FILES[format]
     if format == "onnx":
-        # torch's other exporter (dynamo) needs onnxscript, and takes several times as long.
-        torch.onnx.export(part, tuple(values.values()), file, input_names=list(values), dynamo=False)
+        # The other exporter (dynamo) takes several times as long. Beyond 2 GiB it wants the name as a str.
+        torch.onnx.export(part, tuple(values.values()), str(file), input_names=list(values), dynamo=False)
         return
     import openvino
 
