@@ -23,7 +23,8 @@ from refsd.cases import CASES
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Report, Result, Runner
+from refsd.golden.conform import Runner
+from refsd.golden.report import Report, Result
 from refsd.golden.store import Store
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT32

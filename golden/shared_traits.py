@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Result
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.report import Result
 
 # With fewer cases there is always some shared trait.
 _FAILING, _PASSING = 2, 3

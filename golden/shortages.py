@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from refsd.golden import verdict
-from refsd.golden.conform import Result
+from refsd.golden.report import Result
 from refsd.golden.wording import counted
 
 # Engine -> the least number of cases of the whole corpus that it must run; with fewer, the run itself fails.

@@ -93,9 +93,10 @@ def conform(
     from refsd.engines.devices import device_of
     from refsd.engines.reference import Reference
     from refsd.golden import waivers as waiving
-    from refsd.golden.conform import Report, Runner
+    from refsd.golden.conform import Runner
     from refsd.golden.input_file import note_input
     from refsd.golden.output_file import write_file
+    from refsd.golden.report import Report
     from refsd.golden.shared_traits import shared_traits
     from refsd.golden.shortages import shortages
     from refsd.golden.usual_cases import notes

@@ -18,9 +18,10 @@ from refsd.engines.chosen import look_for
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Answered, Result, Runner
+from refsd.golden.conform import Answered, Runner
 from refsd.golden.engine import Engine, ServingEngine
 from refsd.golden.judge import Answer
+from refsd.golden.report import Result
 from refsd.golden.waivers import Waiver
 from refsd.judges import judges
 from refsd.model_files import model_files, open_store, trim_model_files

@@ -11,7 +11,7 @@ from refsd.engines.chosen import asked_for, look_for
 from refsd.engines.devices import device_of
 from refsd.engines.registry import Argument
 from refsd.golden.case import Case
-from refsd.golden.conform import Missing
+from refsd.golden.report import Missing
 from refsd.golden.usual_cases import unusual
 from refsd.numerics.errors import BadInput
 

@@ -17,7 +17,7 @@ from refsd.cluster.spread import Job, Spread, workers_of
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.fuzz import Asked, Find, Fuzzer, New, Tally, drawn_case, kind_of, operations_of
 from refsd.golden import verdict
-from refsd.golden.conform import Result
+from refsd.golden.report import Result
 from refsd.model_files import model_files, trim_model_files
 from refsd.numerics.errors import BadInput
 from refsd.shrinking import folder

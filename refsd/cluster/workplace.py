@@ -13,9 +13,10 @@ from refsd.cluster.spread import Spread
 from refsd.engines.chosen import asked_for, look_for
 from refsd.golden import conform
 from refsd.golden.case import Case
-from refsd.golden.conform import Missing, Result, Runner
+from refsd.golden.conform import Runner
 from refsd.golden.judge import Answer
 from refsd.golden.origins import is_remote
+from refsd.golden.report import Missing, Result
 from refsd.golden.store import Store
 from refsd.golden.usual_cases import unusual
 from refsd.goldens import truths

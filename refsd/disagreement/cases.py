@@ -8,10 +8,11 @@ import numpy as np
 
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Answered, Result, Runner, run
+from refsd.golden.conform import Answered, Runner, run
 from refsd.golden.engine import Engine
 from refsd.golden.judge import Answer
 from refsd.golden.metrics import Metrics
+from refsd.golden.report import Result
 from refsd.golden.verdict import NO_WITNESS, allowed_l2, judge_output
 
 Outcome = Literal["both conform", "one is wrong", "both are wrong", "not compared"]

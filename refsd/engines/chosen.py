@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from refsd.engines import registry
 from refsd.engines.reference import Reference
-from refsd.golden.conform import Missing
 from refsd.golden.engine import Engine
+from refsd.golden.report import Missing
 from refsd.golden.wording import did_you_mean
 from refsd.model_files import model_files
 from refsd.numerics.errors import BadInput

@@ -16,8 +16,9 @@ from refsd.fuzzing.draw_models import MODEL, bases, components, draw_model
 from refsd.fuzzing.random_case import RandomCase, name_of, parse
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Result, Runner
+from refsd.golden.conform import Runner
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.report import Result
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.shrinking.failure import Failure, ask, cut, failure_of

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, count, dim
-from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.language_model import LLM_PREFIXES, NOT_TEXT, llm_config
-from refsd.networks.llama_cpp_names import HEADLESS
+from refsd.networks.language_model import LLM_PREFIXES, NOT_TEXT, decoder_keymap, decoder_shapes, llm_config
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed
 from refsd.networks.recipe import alone
 
@@ -29,17 +27,7 @@ _NORMS = ("input", "post_attention", "pre_feedforward", "post_feedforward")
 
 def gemma2_shapes(size: Gemma2Size) -> Shapes:
     """Return the shapes of all tensors. Source: transformers' Gemma2ForCausalLM, without its output head."""
-    D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
-    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
-    for i in range(size.layers):
-        at = f"model.layers.{i}"
-        shapes[f"{at}.self_attn.q_proj.weight"] = (queries, D)
-        shapes |= {f"{at}.self_attn.{name}_proj.weight": (keys, D) for name in "kv"}
-        shapes[f"{at}.self_attn.o_proj.weight"] = (D, queries)
-        shapes |= {f"{at}.mlp.{name}_proj.weight": (size.mlp, D) for name in ("gate", "up")}
-        shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
-        shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in _NORMS}
-    return shapes | {"model.norm.weight": (D,)}
+    return decoder_shapes(size, _NORMS)
 
 
 def gemma2_size(shapes: Mapping[str, Shape], head_dim: int = 256) -> Gemma2Size:
@@ -62,12 +50,6 @@ def gemma2_size(shapes: Mapping[str, Shape], head_dim: int = 256) -> Gemma2Size:
     )
 
 
-def gemma2_keymap() -> Keymap:
-    """Map names to and from transformers' Gemma2ForCausalLM; also read Gemma2Model's, which lack `model.`."""
-    rows = [Row(f"model.{name}", (f"model.{name}",), SAME) for name in HEADLESS]
-    return Keymap(rows + [Row(f"model.{name}", (name,), SAME) for name in HEADLESS])
-
-
 def _config(size: Gemma2Size) -> dict:
     told = llm_config(size, "Gemma2ForCausalLM", "gemma2", 1e-06, 10000.0)
     return told | {
@@ -84,7 +66,7 @@ def _config(size: Gemma2Size) -> dict:
     }
 
 
-_TRANSFORMERS = fixed("transformers", gemma2_keymap)
+_TRANSFORMERS = fixed("transformers", decoder_keymap)
 
 GEMMA2 = Network(
     "gemma2",

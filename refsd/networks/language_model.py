@@ -1,4 +1,37 @@
-"""What Qwen3 and Mistral share: prefixes in files, config.json, tensors that refsd ignores."""
+"""What Qwen3, Mistral and Gemma 2 share: tensors, prefixes in files, config.json, tensors that refsd ignores."""
+
+from refsd.networks.dimensions import Shapes
+from refsd.networks.keymap import SAME, Keymap, Row
+from refsd.networks.llama_cpp_names import HEADLESS
+
+
+def decoder_shapes(size, norms=("input", "post_attention"), head_norms=False, final_norm=True) -> Shapes:
+    """Return the shapes of a language model's tensors, without its output head, under transformers' names.
+
+    size:       has hidden, layers, heads, kv_heads, head_dim, mlp and vocab
+    norms:      of a layer, without "_layernorm"
+    head_norms: True if queries and keys are normalised, each head by itself
+
+    Source: transformers' Qwen3ForCausalLM, MistralForCausalLM and Gemma2ForCausalLM.
+    """
+    D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
+    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
+    for i in range(size.layers):
+        at = f"model.layers.{i}"
+        shapes[f"{at}.self_attn.q_proj.weight"] = (queries, D)
+        shapes |= {f"{at}.self_attn.{name}_proj.weight": (keys, D) for name in "kv"}
+        shapes[f"{at}.self_attn.o_proj.weight"] = (D, queries)
+        shapes |= {f"{at}.self_attn.{name}_norm.weight": (size.head_dim,) for name in "qk" if head_norms}
+        shapes |= {f"{at}.mlp.{name}_proj.weight": (size.mlp, D) for name in ("gate", "up")}
+        shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
+        shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in norms}
+    return shapes | ({"model.norm.weight": (D,)} if final_norm else {})
+
+
+def decoder_keymap() -> Keymap:
+    """Map names to and from transformers' classes for causal models; also read names that lack `model.`."""
+    rows = [Row(f"model.{name}", (f"model.{name}",), SAME) for name in HEADLESS]
+    return Keymap(rows + [Row(f"model.{name}", (name,), SAME) for name in HEADLESS])
 
 
 def llm_config(size, architecture: str, model_type: str, eps: float, theta: float) -> dict:

@@ -9,7 +9,7 @@ import numpy as np
 from refsd.networks.config import divisor, rows_of
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, Rule
-from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config
+from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, decoder_shapes, llm_config
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
@@ -36,17 +36,7 @@ class MistralSize(NamedTuple):
 
 def mistral_shapes(size: MistralSize) -> Shapes:
     """Return the shapes of all tensors. Source: transformers' MistralForCausalLM, without its output head."""
-    D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
-    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
-    for i in range(size.layers):
-        at = f"model.layers.{i}"
-        shapes[f"{at}.self_attn.q_proj.weight"] = (queries, D)
-        shapes |= {f"{at}.self_attn.{name}_proj.weight": (keys, D) for name in "kv"}
-        shapes[f"{at}.self_attn.o_proj.weight"] = (D, queries)
-        shapes |= {f"{at}.mlp.{name}_proj.weight": (size.mlp, D) for name in ("gate", "up")}
-        shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
-        shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in ("input", "post_attention")}
-    return shapes | ({"model.norm.weight": (D,)} if size.norm else {})
+    return decoder_shapes(size, final_norm=size.norm)
 
 
 def mistral_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> MistralSize:

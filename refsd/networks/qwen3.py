@@ -4,9 +4,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refsd.networks.dimensions import Shape, Shapes, count, dim
-from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config
-from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
+from refsd.networks.keymap import Keymap
+from refsd.networks.language_model import (
+    LANGUAGE_MODEL_FIELDS,
+    LLM_PREFIXES,
+    NOT_TEXT,
+    decoder_keymap,
+    decoder_shapes,
+    llm_config,
+)
+from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, gguf_keymap
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
 from refsd.networks.recipe import alone
@@ -29,19 +36,7 @@ QWEN3_4B = Qwen3Size()
 
 def qwen3_shapes(size: Qwen3Size) -> Shapes:
     """Return the shapes of all tensors. Source: transformers' Qwen3ForCausalLM, without its output head."""
-    D, queries, keys = size.hidden, size.heads * size.head_dim, size.kv_heads * size.head_dim
-    shapes: Shapes = {"model.embed_tokens.weight": (size.vocab, D)}
-    for i in range(size.layers):
-        at = f"model.layers.{i}"
-        shapes[f"{at}.self_attn.q_proj.weight"] = (queries, D)
-        shapes |= {f"{at}.self_attn.{name}_proj.weight": (keys, D) for name in "kv"}
-        shapes[f"{at}.self_attn.o_proj.weight"] = (D, queries)
-        shapes |= {f"{at}.self_attn.{name}_norm.weight": (size.head_dim,) for name in "qk"}
-        shapes |= {f"{at}.mlp.{name}_proj.weight": (size.mlp, D) for name in ("gate", "up")}
-        shapes[f"{at}.mlp.down_proj.weight"] = (D, size.mlp)
-        shapes |= {f"{at}.{name}_layernorm.weight": (D,) for name in ("input", "post_attention")}
-    shapes["model.norm.weight"] = (D,)
-    return shapes
+    return decoder_shapes(size, head_norms=True)
 
 
 def qwen3_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
@@ -64,18 +59,12 @@ def qwen3_size(shapes: Mapping[str, Shape]) -> Qwen3Size:
     )
 
 
-def qwen3_keymap() -> Keymap:
-    """Map names to and from transformers' Qwen3ForCausalLM; also read Qwen3Model's, which lack `model.`."""
-    rows = [Row(f"model.{name}", (f"model.{name}",), SAME) for name in HEADLESS]
-    return Keymap(rows + [Row(f"model.{name}", (name,), SAME) for name in HEADLESS])
-
-
 def qwen3_gguf_keymap(layers: int = 36) -> Keymap:
     """Map transformers' names to and from llama.cpp's GGUF of Qwen3."""
     return gguf_keymap(GGUF_ENDS, GGUF_LAYER, layers, "model.layers", "blk")
 
 
-_TRANSFORMERS = fixed("transformers", qwen3_keymap)
+_TRANSFORMERS = fixed("transformers", decoder_keymap)
 
 _NARROW = Qwen3Size(64, 36, mlp=192, vocab=1000)
 

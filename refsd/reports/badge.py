@@ -5,7 +5,7 @@ from xml.etree.ElementTree import tostring
 from refsd.corpus.met import standing
 from refsd.corpus.versions import profile_names
 from refsd.golden import verdict
-from refsd.golden.conform import Report
+from refsd.golden.report import Report
 from refsd.reports.html.elements import element
 
 # Pixels for a character at 11 pixels: the text is fitted to it, whatever the font.

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from refsd.golden import verdict
-from refsd.golden.conform import Report, Result
+from refsd.golden.report import Report, Result
 from refsd.golden.wording import counted
 
 # Worst first: a cell shows the worst status of its results.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from refsd.golden import verdict
-from refsd.golden.conform import Baseline, Pair, Report, Result
+from refsd.golden.report import Baseline, Pair, Report, Result
 from refsd.numerics.errors import BadInput
 
 # Margins below this count as equal: far below the limit, a mere change in the order of sums moves them.

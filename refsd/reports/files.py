@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from refsd.golden.conform import Pair, Report
+from refsd.golden.report import Pair, Report
 from refsd.reports.html import html
 from refsd.reports.junit import junit
 from refsd.reports.markdown import markdown

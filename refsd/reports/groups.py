@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from refsd.golden import verdict
-from refsd.golden.conform import Baseline, Report, Result
+from refsd.golden.report import Baseline, Report, Result
 from refsd.golden.wording import counted
 from refsd.reports.cells import ORDER, margin_text
 

@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 from refsd.golden import verdict
-from refsd.golden.conform import Report
+from refsd.golden.report import Report
 from refsd.numerics.printable import printable
 from refsd.reports.cells import margin_text
 

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
-from refsd.golden.conform import Answered, Result
+from refsd.golden.conform import Answered
 from refsd.golden.output_file import replaced_folder
+from refsd.golden.report import Result
 from refsd.golden.wording import counted
 from refsd.numerics.printable import printable
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refsd.golden.case import Case
-from refsd.golden.conform import Pair, Report, Result
 from refsd.golden.engine import Engine
 from refsd.golden.input_file import inputs_of_a_run
+from refsd.golden.report import Pair, Report, Result
 from refsd.numerics.errors import BadInput
 from refsd.reports import stored
 from refsd.reports.changes import failing

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from refsd.golden import verdict
-from refsd.golden.conform import Report, Result
+from refsd.golden.report import Report, Result
 from refsd.golden.wording import counted
 from refsd.numerics.printable import in_markdown
 from refsd.reports.cells import ORDER, SCALE, cell, grid, margin_text, refusals, verdict_line

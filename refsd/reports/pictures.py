@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from refsd.golden.conform import Answered, Pair, Result
+from refsd.golden.conform import Answered
+from refsd.golden.report import Pair, Result
 from refsd.golden.verdict import judge_output
 from refsd.numerics.printable import printable
 

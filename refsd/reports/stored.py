@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from refsd.golden.conform import Report
 from refsd.golden.input_file import read_input
+from refsd.golden.report import Report
 from refsd.numerics.errors import BadInput
 from refsd.reports.cells import ORDER
 

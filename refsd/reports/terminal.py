@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from refsd.golden import verdict
-from refsd.golden.conform import Report, Result
+from refsd.golden.report import Report, Result
 from refsd.numerics.printable import printable
 from refsd.reports.cells import SCALE, cell, grid, refusals_in_short, verdict_line, worst
 from refsd.reports.groups import DEVIATION, ERROR, WAIVED, case_list, groups

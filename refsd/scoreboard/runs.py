@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from refsd.golden import verdict
-from refsd.golden.conform import Report, Result
 from refsd.golden.input_file import read_input
+from refsd.golden.report import Report, Result
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.reports.cells import ORDER

@@ -10,10 +10,11 @@ import numpy as np
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Answered, Result, Runner
+from refsd.golden.conform import Answered, Runner
 from refsd.golden.engine import Engine, ModelFiles
 from refsd.golden.given_case import GivenCase
 from refsd.golden.judge import Answer
+from refsd.golden.report import Result
 from refsd.judges.cut import operations_at
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64

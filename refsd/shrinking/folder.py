@@ -25,13 +25,14 @@ from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.random_case import LAYOUTS
 from refsd.golden import operations
 from refsd.golden.case import Case
-from refsd.golden.conform import Answered, Result
+from refsd.golden.conform import Answered
 from refsd.golden.engine import Engine, EngineFailure, ModelFiles
 from refsd.golden.given_case import GivenCase
 from refsd.golden.input_file import read_input
 from refsd.golden.judge import Answer
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.output_file import replaced_folder
+from refsd.golden.report import Result
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64

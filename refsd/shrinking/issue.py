@@ -8,9 +8,9 @@ import numpy as np
 from refsd import __version__
 from refsd.golden import verdict
 from refsd.golden.case import ModelRecipe
-from refsd.golden.conform import Result
 from refsd.golden.engine import Engine
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.report import Result
 from refsd.golden.wording import counted
 from refsd.shrinking.failure import Cut
 from refsd.shrinking.shrink import Shrunk

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from refsd.golden.case import Case
-from refsd.golden.conform import Result
 from refsd.golden.given_case import GivenCase
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.report import Result
 from refsd.shrinking import moves, named_axes, numbers, pipeline_moves
 from refsd.shrinking.failure import Cut, Cutter, Failure, Question, failure_of
 from refsd.shrinking.fewer_blocks import fewer_blocks

@@ -16,9 +16,9 @@ import safetensors.numpy
 
 from refsd.cases import CASES
 from refsd.corpus import rules, versions
-from refsd.golden.conform import Report
 from refsd.golden.input_file import read_input
 from refsd.golden.output_file import write_file
+from refsd.golden.report import Report
 from refsd.golden.waivers import Waiver
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable

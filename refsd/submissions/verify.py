@@ -17,11 +17,11 @@ from refsd.cases import CASES
 from refsd.corpus import rules, versions
 from refsd.corpus.met import unmet
 from refsd.golden import verdict
-from refsd.golden.conform import Result
 from refsd.golden.examination import Examination
 from refsd.golden.judge import Answer, Judges, Standard, Trace
 from refsd.golden.leftovers import LEFT_OVER
 from refsd.golden.metrics import Metrics
+from refsd.golden.report import Result
 from refsd.golden.waivers import apply, waive
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput

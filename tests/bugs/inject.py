@@ -49,8 +49,9 @@ from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Result, Runner, run
+from refsd.golden.conform import Runner, run
 from refsd.golden.engine import ModelFiles
+from refsd.golden.report import Result
 from refsd.judges import judges
 from refsd.model_files import model_files
 from refsd.numerics.errors import BadInput

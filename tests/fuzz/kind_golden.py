@@ -19,8 +19,8 @@ from refsd.engines.exec import engine as programs
 from refsd.engines.exec.description import read_description
 from refsd.golden import waivers
 from refsd.golden.case import Case
-from refsd.golden.conform import Step
 from refsd.golden.recipe import Recipe
+from refsd.golden.report import Step
 from refsd.golden.store import Manifest, Store
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.reports import stored

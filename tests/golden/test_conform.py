@@ -14,12 +14,13 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import verdict
 from refsd.golden.case import Case
-from refsd.golden.conform import Report, Result, Runner, run
+from refsd.golden.conform import Runner, run
 from refsd.golden.engine import EngineFailure
 from refsd.golden.judge import Judges
 from refsd.golden.metrics import measure
 from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.recipe import Recipe
+from refsd.golden.report import Report, Result
 from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import FLOORS, shortages
 from refsd.golden.waivers import Waiver

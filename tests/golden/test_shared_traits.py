@@ -5,8 +5,8 @@ import pytest
 from refsd.cases import CASES
 from refsd.golden import verdict
 from refsd.golden.case import Case, ModelRecipe
-from refsd.golden.conform import Result
 from refsd.golden.recipe import Recipe
+from refsd.golden.report import Result
 from refsd.golden.shared_traits import features, shared_traits
 
 

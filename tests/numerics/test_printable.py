@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from refsd import bench
 from refsd.cli import app
 from refsd.golden import verdict
-from refsd.golden.conform import Missing, Report, Result
 from refsd.golden.engine import EngineFailure
 from refsd.golden.metrics import not_asked_for
+from refsd.golden.report import Missing, Report, Result
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import in_markdown, printable
 from refsd.reports.html import html

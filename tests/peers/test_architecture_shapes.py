@@ -63,6 +63,7 @@ from refsd.networks.flux import (
     flux_size,
 )
 from refsd.networks.keymap import Keymap
+from refsd.networks.language_model import decoder_keymap
 from refsd.networks.mmdit import (
     SD3_MEDIUM,
     SD35_LARGE,
@@ -72,7 +73,7 @@ from refsd.networks.mmdit import (
     mmdit_shapes,
     mmdit_size,
 )
-from refsd.networks.qwen3 import QWEN3_4B, qwen3_keymap, qwen3_shapes, qwen3_size
+from refsd.networks.qwen3 import QWEN3_4B, qwen3_shapes, qwen3_size
 from refsd.networks.t5 import T5_XXL, UMT5_XXL, t5_keymap, t5_shapes, t5_size
 from refsd.networks.tae import TAESD, TAESD3, TAESDSize, taesd_keymap, taesd_shapes, taesd_size
 from refsd.networks.unet import unet_keymap
@@ -357,7 +358,7 @@ FULL = UNET_PEERS | {
         QWEN3_4B,
         qwen3_shapes,
         qwen3_size,
-        qwen3_keymap(),
+        decoder_keymap(),
         lambda: Qwen3Model(Qwen3Config(**QWEN3)),
     ),
     "controlnet-sd15": controlnet_of(CONTROLNET_SD15, **FOUR, cross_attention_dim=768),

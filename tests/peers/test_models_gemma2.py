@@ -8,7 +8,8 @@ from transformers import Gemma2Config, Gemma2Model
 
 from refsd.models.gemma2 import gemma2
 from refsd.module import Module, Taps
-from refsd.networks.gemma2 import Gemma2Size, gemma2_keymap, gemma2_shapes
+from refsd.networks.gemma2 import Gemma2Size, gemma2_shapes
+from refsd.networks.language_model import decoder_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
@@ -34,7 +35,7 @@ def peer_gemma2(size: Gemma2Size) -> Gemma2Model:
 
 def weights_of(peer):
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    sources, unread = gemma2_keymap().sources(there)
+    sources, unread = decoder_keymap().sources(there)
     assert not unread
     return {name: source.read(there) for name, source in sources.items()}
 

@@ -9,7 +9,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
 from refsd.models.qwen3 import qwen3
 from refsd.module import Module, Taps
-from refsd.networks.qwen3 import Qwen3Size, qwen3_keymap, qwen3_shapes
+from refsd.networks.language_model import decoder_keymap
+from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
@@ -44,7 +45,7 @@ def peer_config(size: Qwen3Size, theta=1e6, attention="sdpa") -> Qwen3Config:
 
 def weights_of(peer):
     there = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
-    sources, unread = qwen3_keymap().sources(there)
+    sources, unread = decoder_keymap().sources(there)
     assert not unread
     return {name: source.read(there) for name, source in sources.items()}
 

@@ -19,6 +19,7 @@ from refsd.engines import registry
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import ModelRecipe
+from refsd.golden.report import Result
 from refsd.judges import judges
 from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64
@@ -55,7 +56,7 @@ def serving(folder: Path, *flags: str):
             server.kill()
 
 
-def judged(address: str) -> conform.Result:
+def judged(address: str) -> Result:
     """Judge under what the build's own ggml is measured to do: on AVX512-FP16 it adds up in float16."""
     ggml = registry.find(f"ggml:{SERVER.parent}")[0].engine
     profile = "ggml-cpu-f16-sums" if ggml._library.f16_lanes else "ggml-cpu"

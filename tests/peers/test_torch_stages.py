@@ -7,7 +7,8 @@ from refsd.engines.reference import Reference
 from refsd.engines.torch.engine import TorchEngine, find
 from refsd.engines.torch.stages import STAGES
 from refsd.golden import verdict
-from refsd.golden.conform import Result, Runner, run
+from refsd.golden.conform import Runner, run
+from refsd.golden.report import Result
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
-from refsd.golden.conform import Pair, Report
+from refsd.golden.report import Pair, Report
 from refsd.golden.wording import counted
 from refsd.reports.cells import SCALE, outcomes, refusals, verdict_line
 from refsd.reports.groups import ERROR, WAIVED, Group, groups

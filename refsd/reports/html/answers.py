@@ -5,7 +5,7 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, tostring
 
 from refsd.golden import verdict
-from refsd.golden.conform import Pair, Report, Result
+from refsd.golden.report import Pair, Report, Result
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT32, PROFILES
 from refsd.reports.cells import margin_text

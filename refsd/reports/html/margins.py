@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from refsd.golden import verdict
-from refsd.golden.conform import Result
+from refsd.golden.report import Result
 from refsd.reports.cells import margin_text
 from refsd.reports.html.elements import element
 

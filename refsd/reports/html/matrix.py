@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from refsd.golden import verdict
-from refsd.golden.conform import Pair, Report, Result
+from refsd.golden.report import Pair, Report, Result
 from refsd.golden.wording import counted
 from refsd.reports.cells import cell, grid, margin_text
 from refsd.reports.html.elements import element

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from xml.etree.ElementTree import Element
 
-from refsd.golden.conform import RIGHT, UNSEEN, WRONG, Step
+from refsd.golden.report import RIGHT, UNSEEN, WRONG, Step
 from refsd.golden.wording import counted
 from refsd.reports.cells import margin_text
 from refsd.reports.html.elements import element

@@ -4,7 +4,7 @@ import pytest
 
 from refsd import __version__
 from refsd.cluster.engines import RemoteEngine, There, find, resources
-from refsd.golden.conform import Missing
+from refsd.golden.report import Missing
 from refsd.numerics.errors import BadInput
 
 

@@ -20,6 +20,7 @@ from refsd.engines.supervised import Supervised
 from refsd.golden import conform
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
+from refsd.golden.report import Missing, Report
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
 from refsd.reports.html import html
@@ -97,8 +98,8 @@ def test_each_gets_its_line(outcome, name):
 def test_the_whole_report_is_printable(outcome):
     ran = {name: outcome(name) for name in MISBEHAVIOURS}
     results = [result for _, _, result in ran.values() if result is not None]
-    missing = [conform.Missing("exec", line) for status, line, _ in ran.values() if status == ABSENT]
-    report = conform.Report("0", {"misbehaving": "1"}, missing, results)
+    missing = [Missing("exec", line) for status, line, _ in ran.values() if status == ABSENT]
+    report = Report("0", {"misbehaving": "1"}, missing, results)
     assert len(results) + len(missing) == len(MISBEHAVIOURS) >= 60
 
     page = markdown(report)

@@ -9,7 +9,8 @@ from tiny_models import sampled
 
 from refsd.models.qwen3 import qwen3
 from refsd.module import Module, Taps
-from refsd.networks.qwen3 import qwen3_gguf_keymap, qwen3_keymap
+from refsd.networks.language_model import decoder_keymap
+from refsd.networks.qwen3 import qwen3_gguf_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
@@ -95,7 +96,7 @@ def test_a_missing_weight_is_named():
 def test_names_with_and_without_model():
     for prefix in ("model.", ""):
         names = [prefix + name.removeprefix("model.") for name in tiny.SHAPES["qwen3"]]
-        sources, unread = qwen3_keymap().sources(names)
+        sources, unread = decoder_keymap().sources(names)
         assert set(sources) == set(tiny.SHAPES["qwen3"]) and not unread
 
 

@@ -6,7 +6,7 @@ import pytest
 from sample_reports import EPS, NEAR, SCALE, fails, report, result
 
 from refsd.golden import verdict
-from refsd.golden.conform import Baseline
+from refsd.golden.report import Baseline
 from refsd.golden.waivers import Waiver, waive
 from refsd.reports.groups import CAUSE, DEVIATION, ERROR, UNEXPLAINED, WAIVED, case_list, groups
 

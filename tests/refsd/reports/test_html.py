@@ -8,8 +8,8 @@ from html_pages import HOSTILE, Page
 from sample_reports import EPS, NEAR, fails, report, result
 
 from refsd.golden import verdict
-from refsd.golden.conform import RIGHT, UNSEEN, WRONG, Baseline, Missing, Step
 from refsd.golden.metrics import measure
+from refsd.golden.report import RIGHT, UNSEEN, WRONG, Baseline, Missing, Step
 from refsd.reports.html import html
 from refsd.reports.html.model_map import model_map
 from refsd.reports.pictures import draw

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sample_reports import EPS, fails, report, result
 
-from refsd.golden.conform import RIGHT, WRONG, Step
+from refsd.golden.report import RIGHT, WRONG, Step
 from refsd.reports.html import html
 
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

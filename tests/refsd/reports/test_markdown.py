@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from sample_reports import EPS, fails, report, result
 
 from refsd.golden import verdict
-from refsd.golden.conform import Baseline
+from refsd.golden.report import Baseline
 from refsd.reports.junit import junit
 from refsd.reports.markdown import markdown
 

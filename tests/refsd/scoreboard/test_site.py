@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.golden import verdict
-from refsd.golden.conform import Report
+from refsd.golden.report import Report
 from refsd.numerics.errors import BadInput
 from refsd.reports.stored import encode
 from refsd.scoreboard.cells import bad, judged

@@ -20,8 +20,9 @@ from refsd.cases import CASES
 from refsd.cli import app
 from refsd.corpus import versions
 from refsd.engines.reference import Reference
-from refsd.golden.conform import Report, Runner, run
+from refsd.golden.conform import Runner, run
 from refsd.golden.metrics import Metrics
+from refsd.golden.report import Report
 from refsd.golden.store import Store, make
 from refsd.golden.verdict import judge_output
 from refsd.judges import judges

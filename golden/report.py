@@ -1,0 +1,136 @@
+"""What a run of conformance says: a result for each engine and case, and how it compares with an earlier run."""
+
+import msgspec
+
+from refsd.golden import verdict
+from refsd.golden.explanation import Nearest
+from refsd.golden.metrics import Metrics
+
+RIGHT, WRONG, UNSEEN = "right", "wrong", "unseen"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One tap of an answer that does not pass.
+
+    state: "right" or "wrong", by what the engine computed since the tap before, without inherited errors; "unseen"
+           where the honest run itself is too far from the truth to judge by
+    """
+
+    name: str
+    state: str
+    margin: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The verdict on one engine's answer to one case.
+
+    status:     of verdict.py: pass, fail, deviates, waived, refused, error
+    margin:     the error as a multiple of what is allowed: above 1 it fails; criterion: which one gave it
+    reason:     one line; empty for a pass
+    place:      the first tap or output that is wrong
+    causes:     known bugs with which the reference agrees with the engine, the likeliest first
+    looks:      phrases that describe the answer, where no bug explains it
+    nearest:    the known bug that comes nearest, where none explains it
+    deviations: those that explain the engine's answer
+    outputs:    the metrics, from which the verdict can be computed again
+    way:        every tap that the engine gave, in the order of computation, where one is wrong
+    taps:       metrics of the first wrong taps
+    seconds:    the time that the engine took
+    kept:       the folder with the answer, the truth and the honest run; empty if they are not kept
+    """
+
+    engine: str
+    case: str
+    op: str
+    status: str
+    numerics: str = ""
+    margin: float = 0.0
+    criterion: str = ""
+    reason: str = ""
+    place: str = ""
+    causes: tuple[str, ...] = ()
+    looks: tuple[str, ...] = ()
+    nearest: Nearest | None = None
+    deviations: tuple[str, ...] = ()
+    outputs: list[Metrics] = []
+    way: list[Step] = []
+    taps: list[Metrics] = []
+    seconds: float = 0.0
+    kept: str = ""
+
+    @property
+    def conforms(self) -> bool:
+        return self.status in (verdict.PASS, verdict.WAIVED, verdict.REFUSED)
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """An engine that cannot be judged, and why."""
+
+    name: str
+    why: str
+
+
+# Engine, case.
+Pair = tuple[str, str]
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """An earlier report to compare with, whose failures are known.
+
+    file:     its name
+    new:      fails now, and passed or was missing in the baseline
+    known:    fails in both
+    fixed:    failed in the baseline and conforms now
+    unseen:   failed in the baseline and is not judged now
+    shortage: engines that ran too few cases now, but not in the baseline, a line each
+    """
+
+    file: str
+    new: list[Pair] = []
+    known: list[Pair] = []
+    fixed: list[Pair] = []
+    unseen: list[Pair] = []
+    shortage: list[str] = []
+
+
+class Report(msgspec.Struct):
+    """The results of one run.
+
+    refsd:    version
+    engines:  name -> version
+    missing:  engines that cannot be judged
+    results:  one for each engine and case
+    shortage: engines that ran fewer cases than they must, a line each
+    shared:   traits that failing cases have and passing ones lack, a line each
+    partial:  how much of an interrupted run was judged; empty for a complete run
+    baseline: the comparison with an earlier report
+    notes:    what is left out of the report, a line each
+    date:     the day of the run, as 2026-11-23
+    devices:  engine -> the device that it computed on
+    profile:  of the corpus, which the engines must meet: "2026.11/sd15"; "" for none
+    """
+
+    refsd: str
+    engines: dict[str, str]
+    missing: list[Missing]
+    results: list[Result]
+    shortage: list[str] = []
+    shared: list[str] = []
+    partial: str = ""
+    baseline: Baseline | None = None
+    notes: list[str] = []
+    date: str = ""
+    devices: dict[str, str] = {}
+    profile: str = ""
+
+    @property
+    def conforms(self) -> bool:
+        """Return True if a complete run has no failure and no shortage; with a baseline only new ones count."""
+        if self.partial:
+            return False
+        if self.baseline is not None:
+            return not self.baseline.new and not self.baseline.shortage
+        return not self.shortage and all(r.conforms for r in self.results)
+
+    def of(self, engine: str) -> list[Result]:
+        return [r for r in self.results if r.engine == engine]
