@@ -81,7 +81,7 @@ def _flat_shape(shapes: Sequence[Shape]) -> Shape:
     Another shape stays as it is, and is then refused.
     """
     around = (_COLOURS,) if len(shapes) == _FRAMES else (_COLOURS, _FRAMES)
-    if any(len(shape) != len(around) + 3 or shape[1:-2] != around for shape in shapes):
+    if any(shape[1:-2] != around for shape in shapes):
         return shapes[0]
     return (shapes[0][0], sum(math.prod(shape[1:]) for shape in shapes))
 
