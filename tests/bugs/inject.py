@@ -6,6 +6,7 @@
     uv run python tests/bugs/inject.py --held-out
     uv run python tests/bugs/inject.py --held-out fresh
     uv run python tests/bugs/inject.py --held-out second
+    uv run python tests/bugs/inject.py --held-out third
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -44,6 +45,9 @@ from mechanisms import Named, splits
 from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
+from third_models import THIRD_MODELS
+from third_operations import THIRD_OPERATIONS
+from third_stages import THIRD_STAGES
 
 from refsd.cases import CASES, select
 from refsd.engines.reference import Reference
@@ -69,7 +73,8 @@ HELD_OUT: dict[str, HeldOut] = {
 }
 FRESH: dict[str, HeldOut] = {**FRESH_OPERATIONS, **FRESH_MODELS, **FRESH_STEPS, **FRESH_STAGES}
 SECOND: dict[str, HeldOut] = {**SECOND_OPERATIONS, **SECOND_MODELS, **SECOND_STAGES}
-HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH, "second": SECOND}
+THIRD: dict[str, HeldOut] = {**THIRD_OPERATIONS, **THIRD_MODELS, **THIRD_STAGES}
+HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH, "second": SECOND, "third": THIRD}
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
     **PRODUCTS,
@@ -80,6 +85,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(HELD_OUT),
     **injections(FRESH),
     **injections(SECOND),
+    **injections(THIRD),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
