@@ -108,7 +108,7 @@ def _four_bytes_a_group(blocks, right):
 
 def _without_subnormals(blocks, right):
     """Float8 of exponent 0 is read with the 1 before the point that it has not."""
-    b = blocks.reshape(right.shape)
+    b = blocks.view(np.uint8).reshape(right.shape)
     wrong = (1 + (b & 7) / 8) * 2.0**-7 * np.where(b & 128, -1.0, 1.0)
     return np.where(b & 120, right, wrong)
 
