@@ -13,10 +13,10 @@ import numpy as np
 
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
-from refsd.judges import wrong_language_model, wrong_lumina2, wrong_qwen_image, wrong_texts, wrong_wan
+from refsd.judges import wrong_gemma2, wrong_language_model, wrong_lumina2, wrong_qwen_image, wrong_texts, wrong_wan
 from refsd.judges import wrong_operations as operations
 from refsd.judges import wrong_videos as videos
-from refsd.models import clip, lumina2, qwen_image, t5, vae_wan, wan
+from refsd.models import clip, gemma2, lumina2, qwen_image, t5, vae_wan, wan
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -270,8 +270,8 @@ _NORMS = (
     *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
 )
 
-# Pages with bugs of their own: (name, function, what stands in its place)
-_PAGES = {qwen_image: wrong_qwen_image.ROWS, lumina2: wrong_lumina2.ROWS, wan: wrong_wan.ROWS}
+# Pages, and their own bugs: (name, function, what stands in its place)
+_PAGES = (gemma2, wrong_gemma2), (lumina2, wrong_lumina2), (qwen_image, wrong_qwen_image), (wan, wrong_wan)
 MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("RoPE turns the other pairs of channels (neighbours, halves)", Change(operations.OtherPairs)),
     Mutant("RoPE's axes stand in the reverse order", Change(operations.OtherAxes)),
@@ -304,9 +304,9 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("the reference is not read", Change(inputs=_drop("reference"))),
     Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
     *(
-        Mutant(name, Change(replaced=((page, function, wrong),)))
-        for page, rows in _PAGES.items()
-        for name, function, wrong in rows
+        Mutant(name, Change(replaced=((page, function, instead),)))
+        for page, wrong in _PAGES
+        for name, function, instead in wrong.ROWS
     ),
     Mutant("the hint is not read", Change(inputs=_change("hint", np.zeros_like))),
     Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),

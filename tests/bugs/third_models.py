@@ -1,5 +1,7 @@
 """A third fresh set, of blocks and models: drawn from public trackers on 2026-11-23."""
 
+from functools import wraps
+
 import numpy as np
 from held_out import HeldOut
 from injected_models import _model, _patch
@@ -14,6 +16,7 @@ def _sections_in_turn(sections):
     return qwen_vl.in_turn(sections)
 
 
+@wraps(attention_softcap)
 def _capped_behind_the_mask(q, k, v, scale, cap, mask=None):
     """cap tanh((scores + mask) / cap): a hidden key's score is -cap."""
     groups = q.shape[2] // k.shape[2]
@@ -23,10 +26,12 @@ def _capped_behind_the_mask(q, k, v, scale, cap, mask=None):
     return np.einsum("bhlj,bjhe->blhe", e / e.sum(-1, keepdims=True), v).astype(q.dtype)
 
 
+@wraps(attention_softcap)
 def _without_a_cap(q, k, v, scale, cap, mask=None):
     return attention_softcap(q, k, v, scale, 1e6, mask)
 
 
+@wraps(attention_softcap)
 def _scale_of_the_width(q, k, v, scale, cap, mask=None):
     """1 / sqrt(width / heads) for 1 / sqrt(head's channels); Gemma 2 2B: 2304 / 8."""
     return attention_softcap(q, k, v, 288**-0.5, cap, mask)
