@@ -54,8 +54,23 @@ def _product(a, b, y):
     y[...] = a.T @ b[: len(a)]
 
 
+def _product_plus(a, b, y, row):
+    """Compute y = A^T B + row, a row of `lanes` numbers that is added to every row of the product, first of all."""
+    y[...] = a.T @ b[: len(a)] + row
+
+
 @intrinsic
 def _product_in_registers(typingctx, a, b, y):
+    return types.void(a, b, y), _generator(a, b, y)
+
+
+@intrinsic
+def _product_plus_in_registers(typingctx, a, b, y, row):
+    return types.void(a, b, y, row), _generator(a, b, y, row)
+
+
+def _generator(a, b, y, added_row=None):
+    """Return the function that writes the block's code for these types of arrays."""
     real = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[y.dtype]
     size = y.dtype.bitwidth // 8
     count = _VECTOR // size
@@ -63,8 +78,9 @@ def _product_in_registers(typingctx, a, b, y):
     index, small, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 
     def generate(context, builder, _, arguments):
-        arrays = [context.make_array(t)(context, builder, v) for t, v in zip((a, b, y), arguments, strict=True)]
-        left, right, out = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
+        kinds = (a, b, y) if added_row is None else (a, b, y, added_row)
+        arrays = [context.make_array(t)(context, builder, v) for t, v in zip(kinds, arguments, strict=True)]
+        left, right, out, *added = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
         (n, _) = cgutils.unpack_tuple(builder, arrays[0].shape, 2)
         (stride, _) = cgutils.unpack_tuple(builder, arrays[2].strides, 2)
         apart = builder.udiv(stride, index(size))
@@ -84,6 +100,8 @@ def _product_in_registers(typingctx, a, b, y):
         zeros = ir.Constant(ir.VectorType(small, count), [0] * count)
         nothing = ir.Constant(vector, ir.Undefined)
         totals, sums = accumulators(), accumulators()
+        for (i, j), pointer in ((place, pointer) for place in _BLOCK for pointer in added):
+            builder.store(builder.load(at(pointer, index(j * count)), align=size), totals[i][j])
         with cgutils.for_range_slice(builder, index(0), n, index(_TERMS)) as (start, _):
             for i, j in _BLOCK:
                 builder.store(ir.Constant(vector, [0.0] * count), sums[i][j])
@@ -112,7 +130,8 @@ def _product_in_registers(typingctx, a, b, y):
             builder.store(builder.load(totals[i][j]), at(out, offset), align=size)
         return context.get_dummy_value()
 
-    return types.void(a, b, y), generate
+    return generate
 
 
 product: Callable[..., None] = _product if numba.config.DISABLE_JIT else _product_in_registers
+product_plus: Callable[..., None] = _product_plus if numba.config.DISABLE_JIT else _product_plus_in_registers

@@ -33,6 +33,8 @@ from refsd.kernels.interpolate import resize_bilinear
 from refsd.kernels.l2_norm import l2_norm
 from refsd.kernels.layer_norm import layer_norm
 from refsd.kernels.linear import linear
+from refsd.kernels.linear_packed import Panels, linear_packed, pack
+from refsd.kernels.linear_packed import applies as packs
 from refsd.kernels.products_f16 import products_f16
 from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.rms_norm_channels import rms_norm_channels, rms_norm_channels_silu
@@ -78,11 +80,24 @@ class Arithmetic(Rounding):
         return np.matmul if sums is None else partial(products_f16, step=sums.step, run=sums.run)
 
     def linear(self, x, weight, bias=None, weight_type: str = "f32"):
-        """x [..., K], weight [O, K], bias [O] -> [..., O]"""
+        """x [..., K], weight [O, K], bias [O] -> [..., O]
+
+        weight: from `expand`, or from `panels`
+        """
+        if isinstance(weight, Panels):
+            return self._round(linear_packed(self._widen(x), weight, bias))
         through = self.numerics.input_of(weight_type)
         x = self.round_as(self._widen(x), through)
         matmul = self.matmul("linear", through)
         return self._round(linear(x, self.round_as(weight, self.numerics.products), bias, matmul))
+
+    def packs(self, x_shape, weight_shape) -> bool:
+        """True if a linear layer multiplies by packed weights where they can be cached."""
+        return self.numerics.packed and packs(x_shape, weight_shape, self.numerics.compute_dtype)
+
+    def panels(self, weight: StoredTensor) -> Panels:
+        """Pack a linear layer's weight, to be cached."""
+        return pack(self.expand(weight))
 
     def conv2d(self, x, weight, bias, stride=1, padding=(0, 0, 0, 0), dilation=1, groups=1):
         """x [N, C, H, W], weight [K, C/groups, R, S], bias [K], padding (top, bottom, left, right) -> [N, K, P, Q]

@@ -43,6 +43,7 @@ class Numerics:
     convolution: "im2col" (sums in `compute`, BLAS's order), "direct" (the definition), "fast" (Winograd where it is
                  faster), "winograd-f16" (kernels/conv2d_winograd_f16.py, on the layers to which it applies)
     attention:   "three-pass" or "online" (float32, without storing a row of scores)
+    packed:      True: linear layers whose weights stay in memory go by kernels/linear_packed.py, others by BLAS
     sums:        "linear", "conv" or "attention" -> how its products accumulate in float16; absent: in `compute`
     logistic:    "rational": tanh, sigmoid and its like by numerics/rational_logistic.py; None: by exp
     shader:      exp, and what is made of it, as in numerics/shader_functions.py; False: a math library's
@@ -60,6 +61,7 @@ class Numerics:
     flash_sum: str | None = "f16"
     convolution: str = "im2col"
     attention: str = "three-pass"
+    packed: bool = False
     logistic: str | None = None
     one_pass: tuple[str, ...] = ()
     shader: bool = False
@@ -102,7 +104,7 @@ DTYPES = {
 }
 
 FLOAT64 = Numerics("float64")
-FLOAT32 = Numerics("float32", "float32", "float32", convolution="fast", attention="online")
+FLOAT32 = Numerics("float32", "float32", "float32", convolution="fast", attention="online", packed=True)
 TORCH_F32 = Numerics("torch-f32", "float32", "float32")
 TORCH_F16 = Numerics("torch-f16", "float32", "float16")
 TORCH_BF16 = Numerics("torch-bf16", "float32", "bfloat16")

@@ -177,9 +177,20 @@ class Module:
     def linear(self, name: str, x):
         """x [..., K] -> [..., O]"""
         kind = self._stored(f"{name}.weight").type
-        weight, bias = self._borrowed(f"{name}.weight"), self._bias(name)
+        weight, bias = self._factor(name, x.shape), self._bias(name)
         y = self.arithmetic.linear(x, weight, bias, kind)
         return self._tap(name, self.adapters.linear(self.prefix + name, x, y, weight, bias))
+
+    def _factor(self, name: str, x_shape) -> Any:
+        """Return a linear layer's weight for immediate use, or packed if that is faster and fits the cache."""
+        key = f"{name}.weight"
+        if self.prefix + name not in self.adapters and self.arithmetic.packs(x_shape, self.shape(key)):
+            kept_as = f"{self.prefix}{key} in panels"
+            if self.cache.holds(
+                kept_as, math.prod(self.shape(key)) * self.arithmetic.numerics.compute_dtype.itemsize
+            ):
+                return self.cache.get(kept_as, lambda: self.arithmetic.panels(self._stored(key)))
+        return self._borrowed(key)
 
     def text_projection(self, name: str, x):
         """Apply a text encoder's final projection. x [N, K] -> [N, O]"""

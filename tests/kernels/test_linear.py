@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from naive.linear import linear as naive
 
 from refsd.kernels.linear import linear
+from refsd.kernels.linear_packed import applies, linear_packed, pack
+from refsd.kernels.microkernel import ROWS, lanes
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
@@ -24,6 +26,36 @@ def test_shapes(lead, K, O):
     y = linear(*(t.astype(np.float32) for t in (x, weight, bias)))
     assert y.dtype == np.float32
     assert np.linalg.norm(y - expected) <= 1e-6 * (1 + np.linalg.norm(expected))
+
+
+@given(
+    lead=st.sampled_from([(1,), (2, 33), (2, 1, 5), (ROWS,), (3, ROWS + 1)]),
+    K=st.integers(1, 150),
+    panels=st.integers(1, 3),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    turned=st.booleans(),
+)
+@example(lead=(2, 77), K=320, panels=2, dtype=np.float32, turned=True)
+def test_packed_weights(lead, K, panels, dtype, turned):
+    """Integers make every sum exact; x may be a transposed view."""
+    rng = np.random.default_rng(K)
+    O = panels * lanes(dtype)
+    draw = lambda *shape: rng.integers(-9, 9, shape).astype(dtype)
+    x = draw(K, *lead).transpose(*range(1, 1 + len(lead)), 0) if turned else draw(*lead, K)
+    weight, bias = draw(O, K), draw(O)
+    kept = pack(weight)
+    assert kept.shape == weight.shape and kept.nbytes == weight.nbytes
+    for added in (bias, None):
+        y = linear_packed(x, kept, added)
+        assert y.dtype == dtype and y.flags.c_contiguous
+        np.testing.assert_array_equal(y, naive(x, weight, np.zeros(O) if added is None else added))
+
+
+def test_only_whole_panels_and_more_than_a_few_rows_are_packed():
+    width = lanes(np.float32)
+    assert applies((2, 16, 5), (3 * width, 5), np.float32)
+    assert not applies((2, 15, 5), (3 * width, 5), np.float32)
+    assert not applies((2, 16, 5), (3 * width + 1, 5), np.float32)
 
 
 def _weight(kind: str, rng) -> StoredTensor:

@@ -11,7 +11,7 @@ from refsd.module import Module, Taps, WeightCache, block
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.errors import BadInput
-from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16
+from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_BF16, TORCH_F16, TORCH_F32
 from refsd.numerics.tensor import stored
 
 RNG = np.random.default_rng(0)
@@ -115,6 +115,28 @@ def test_an_adapted_layer_keeps_its_own_weight():
     adapters = Adapters({"c": []}, arithmetic)
     Module(tensors, arithmetic, cache=cache, adapters=adapters).conv2d("c", x, padding=1)
     assert set(cache._arrays) == {"c.weight", "c.bias"}
+
+
+def test_linear_weights_are_packed_where_they_stay_in_memory():
+    tensors, x = weights(**{"a.weight": matrix(64, 5), "a.bias": matrix(1, 64)[0]}), RNG.standard_normal((2, 16, 5))
+    truth = Module(tensors).linear("a", x)
+    x, size = x.astype(np.float32), 64 * 5 * 4
+    arithmetic = Arithmetic(FLOAT32)
+    for budget, rows, held in (
+        (2 * size, 16, "a.weight in panels"),
+        (2 * size, 15, "a.weight"),
+        (size - 1, 16, None),
+    ):
+        cache = WeightCache(budget)
+        y = Module(tensors, arithmetic, cache=cache).linear("a", x[:, :rows])
+        assert np.linalg.norm(y - truth[:, :rows]) <= 1e-6 * np.linalg.norm(truth[:, :rows])
+        assert set(cache._arrays) - {"a.bias"} == ({held} if held else set())
+    cache = WeightCache(2 * size)
+    Module(tensors, arithmetic, cache=cache, adapters=Adapters({"a": []}, arithmetic)).linear("a", x)
+    assert set(cache._arrays) == {"a.weight", "a.bias"}
+    cache = WeightCache(2 * size)
+    Module(tensors, Arithmetic(TORCH_F32), cache=cache).linear("a", x)
+    assert set(cache._arrays) == {"a.weight", "a.bias"}
 
 
 @block

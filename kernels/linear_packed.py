@@ -1,0 +1,106 @@
+"""The linear layer by the microkernel of this house, with weights that are packed once and kept."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import prange
+
+from refsd.kernels._jit import kernel
+from refsd.kernels.microkernel import ROWS, lanes, product_plus
+from refsd.kernels.scratch import scratch
+
+_ROWS = 32  # least rows of x: a few are sooner done by BLAS
+
+
+class Panels(NamedTuple):
+    """A weight, packed once for a model and used in every step.
+
+    b: [panels, K, lanes]: output o is lane o % lanes of panel o // lanes
+    """
+
+    b: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, K), as of the weight."""
+        panels, K, width = self.b.shape
+        return panels * width, K
+
+    @property
+    def nbytes(self) -> int:
+        return self.b.nbytes
+
+
+def applies(x_shape, weight_shape, dtype) -> bool:
+    """True if a kept weight [O, K] is better packed: whole panels, and rows enough."""
+    O, K = weight_shape
+    return O % lanes(dtype) == 0 and int(np.prod(x_shape[:-1])) >= _ROWS and K > 0
+
+
+def pack(weight):
+    """Pack a weight [O, K], O a multiple of lanes. -> Panels"""
+    O, K = weight.shape
+    width = lanes(weight.dtype)
+    return Panels(np.ascontiguousarray(weight.reshape(O // width, width, K).swapaxes(1, 2)))
+
+
+@kernel
+def pack_rows(x, a):
+    """Lay ROWS rows of x side by side: a[p, k, i] = x[p ROWS + i, k], zero after the last row.
+
+    x: [M, K]
+    a: [panels, K, ROWS], dtype of x; the result is written here
+    """
+    panels, K, _ = a.shape
+    for p in prange(panels):
+        first = p * ROWS
+        there = min(ROWS, len(x) - first)
+        if there == ROWS:
+            for k in range(K):
+                for i in range(ROWS):
+                    a[p, k, i] = x[first + i, k]
+        else:
+            a[p] = 0
+            for i in range(there):
+                for k in range(K):
+                    a[p, k, i] = x[first + i, k]
+
+
+@kernel
+def multiply(a, b, bias, y):
+    """Compute y = x W^T + bias, panel by panel.
+
+    a:    [panels of rows, K, ROWS]
+    b:    [panels of outputs, K, lanes]
+    bias: [O]
+    y:    [panels of rows * ROWS, O]; the result is written here
+
+    A panel of the weight stays in the second-level cache while all rows pass by it.
+    """
+    outputs, _, width = b.shape
+    for o in prange(outputs):
+        columns = slice(o * width, (o + 1) * width)
+        for p in range(len(a)):
+            product_plus(a[p], b[o], y[p * ROWS : (p + 1) * ROWS, columns], bias[columns])
+
+
+def linear_packed(x, weight, bias=None):
+    """Compute the linear layer of linear.py.
+
+    x:      [..., K], float32 or float64
+    weight: Panels, from `pack`
+    bias:   [O] or None
+    -> y:   [..., O], dtype of x
+
+    Sums accumulate in the dtype of x, 64 terms at a time, onto the bias. No bit depends on the number of threads.
+    Error (float32): measured 1.9e-7 relative L2 on 3072 terms, BLAS's 3e-7.
+    Source: Goto & van de Geijn 2008, section 4.
+    """
+    O, K = weight.shape
+    rows = np.ascontiguousarray(x).reshape(-1, K)
+    panels = -(-len(rows) // ROWS)
+    a = scratch("linear rows", (panels, K, ROWS), x.dtype)
+    pack_rows(rows, a)
+    y = np.empty((panels * ROWS, O), x.dtype)
+    multiply(a, weight.b, np.zeros(O, x.dtype) if bias is None else bias, y)
+    return y[: len(rows)].reshape(*x.shape[:-1], O)
