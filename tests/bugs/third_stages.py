@@ -90,6 +90,12 @@ def _scaled_after_decoding(case, values, y):
     return {"shown_latent": values["latent"]}
 
 
+def _all_scaled(case, values, y):
+    """x, mask and masked picture are joined first, then scaled."""
+    c_in = 1 / math.sqrt(case.params["sigma"] ** 2 + 1)
+    return {"shown": np.concatenate([values["x"], values["extra"]], axis=1) * c_in}
+
+
 def _size_of_the_first(request, before):
     """What was made for the first size is kept."""
     return before or request
@@ -257,7 +263,11 @@ _TABLE: dict[str, tuple] = {
             mixed=lambda new, given, mask: new * (1 - mask) + given * mask,
         ),
     ),
-    "t-inp-03": ("pipeline", "huggingface/diffusers#1276: mask and masked latent scaled together with x", None),
+    "t-inp-03": (
+        "pipeline",
+        "huggingface/diffusers#1276: mask and masked latent scaled together with x",
+        wrong_answer("prediction/*-inpaint", "shown", "together|scaled with x|mask", _all_scaled),
+    ),
     "t-vae-01": (
         "pipeline",
         "mindspore-lab/mindone#531",
