@@ -10,6 +10,7 @@ from itertools import chain
 import numpy as np
 
 from refsd.golden.block_parts import wrong_values
+from refsd.golden.code_values import code_values
 from refsd.golden.fitted_constants import fitted
 from refsd.golden.generated_mutants import generated
 from refsd.golden.mutations import answer
@@ -42,7 +43,11 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: read_slices(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
-    for make in (lambda: _of_blocks(op, inputs, params), *(() if gap else computed)):
+    for make in (
+        lambda: _of_blocks(op, inputs, params),
+        lambda: _of_codes(op, inputs, found),
+        *(() if gap else computed),
+    ):
         for name, y in make():
             if time.process_time() > end:
                 return
@@ -55,6 +60,12 @@ def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
     for name, tensor in inputs.items():
         for phrase, values in chain(wrong_values(tensor), misread_floats(tensor)):
             yield phrase, answer(op, {**inputs, name: stored(values)}, params)
+
+
+def _of_codes(op: Operation, inputs: Inputs, found: np.ndarray) -> Named:
+    """Yield the expanded values with some codes read as others."""
+    for tensor in inputs.values() if op.name == "dequantize" else ():
+        yield from ((phrase, y.astype(np.float32)) for phrase, y in code_values(tensor, found))
 
 
 def explaining(

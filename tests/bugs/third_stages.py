@@ -219,7 +219,7 @@ _TABLE: dict[str, tuple] = {
         sampled(
             ("flow/euler_a/simple",),
             "x|latent",
-            "VE|k-diffusion|signal|not scaled|scale left out|Stable Diffusion|as if",
+            r"VE|k-diffusion|signal|not scaled|scale left out|Stable Diffusion|as if|data \+ sigma noise",
             _ve_noise_in_a_flow,
         ),
     ),
@@ -311,7 +311,7 @@ _TABLE: dict[str, tuple] = {
         wrong_answer(
             "textual_inversion/diffusers",
             "clip",
-            "first (number|value|channel)|one number|all channels",
+            r"first (number|value|channel|of \d+ numbers)|one number|all channels",
             _first_number,
         ),
     ),
