@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refsd.numerics.tensor import Scaling, StoredTensor
+from refsd.numerics.tensor import SCALAR_TYPES, Scaling, StoredTensor
 
 
 class _Layout(NamedTuple):
@@ -49,6 +49,10 @@ def misread_floats(tensor: StoredTensor) -> Iterator[tuple[str, np.ndarray]]:
             values = (y.astype(np.float32) * np.float32(scale)).astype(np.float32)
             if not np.array_equal(values, right, equal_nan=True):
                 yield f"{tensor.type}: {name}", values
+        for other in _LAYOUTS:
+            if other != tensor.type and SCALAR_TYPES[other].itemsize == tensor.data.itemsize:
+                values = np.ascontiguousarray(tensor.data).view(SCALAR_TYPES[other]).astype(np.float32)
+                yield f"{tensor.type}: its bits read as {other}", (values * np.float32(scale)).reshape(tensor.shape)
 
 
 def _misread(bits: np.ndarray, of: _Layout) -> Iterator[tuple[str, np.ndarray]]:

@@ -5,6 +5,7 @@ factor is solved for each member, all at once; then each quantity of the members
 what an engine took in its place: the first member's for all, the sum, the next.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -45,7 +46,7 @@ def member_causes(scene: Scene, run: Run) -> Iterator[str]:
             factors = _factors(scene, names, run) if quantities else None
             if factors is None or (factors <= 0).any() or np.abs(factors - 1).max() < _NEAR:
                 continue
-            named = list(_named(factors, quantities))
+            named = _named(factors, quantities)
             yield from named
             if named:
                 return
@@ -112,11 +113,20 @@ def _factors(scene: Scene, names: list[str], run: Run) -> np.ndarray | None:
     return factors if scene.explained(with_factors(factors)) else None
 
 
-def _named(factors: np.ndarray, quantities: dict[str, np.ndarray]) -> Iterator[str]:
+def _named(factors: np.ndarray, quantities: dict[str, np.ndarray]) -> list[str]:
+    """Name what gives the factors: one quantity, else one over another."""
+    single = []
     for name, own in quantities.items():
         ratios = (
             (f"each is {how} {words.format(name)}, not its own {name}", (taken(own) / own) ** power)
             for words, taken in _TAKEN.items()
             for power, how in _POWERS.items()
         )
-        yield from [phrase for phrase, ratio in ratios if np.allclose(factors, ratio, rtol=_NEAR)][:1]
+        single += [phrase for phrase, ratio in ratios if np.allclose(factors, ratio, rtol=_NEAR)][:1]
+    pairs = (
+        (f"each has {words.format(f'{name} over {other}')}, not its own", taken(own) / own * its / taken(its))
+        for (name, own), (other, its) in itertools.permutations(quantities.items(), 2)
+        for words, taken in _TAKEN.items()
+        if "{}" in words
+    )
+    return single or [phrase for phrase, ratio in pairs if np.allclose(factors, ratio, rtol=_NEAR)][:1]

@@ -114,7 +114,7 @@ def _of_results(op: str, cause: str, change) -> Injection:
 
 
 _TABLE: dict[str, tuple[str, str, Injection]] = {
-    "v-lin-01": (
+    "x-lin-01": (
         "op",
         "ml-explore/mlx#4250",
         wrong_method(
@@ -125,7 +125,7 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
             linear=_whole_tiles_of_columns,
         ),
     ),
-    "v-lin-02": (
+    "x-lin-02": (
         "op",
         "huggingface/candle#3409, one of its causes",
         wrong_method(
@@ -136,38 +136,38 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
             linear=_bfloat16_bits_as_float16,
         ),
     ),
-    "v-conv-01": (
+    "x-conv-01": (
         "op",
         "pytorch/pytorch#19912, cause of the symptom assumed",
         wrong_method(
             "conv2d", "conv2d", "group|first (half|third|slice|tile|block)", conv2d=_first_group_of_inputs
         ),
     ),
-    "v-conv-02": (
+    "x-conv-02": (
         "op",
         "modular/modular#6248, cause taken from the title",
         wrong_method("conv2d", "conv2d", "layout|order|memory|stored|axes", conv2d=_filter_in_another_layout),
     ),
-    "v-norm-01": (
+    "x-norm-01": (
         "op",
         "microsoft/DirectML#588",
         wrong_method("layer_norm", "layer_norm", "memory|order|exchanged|transposed|axes", layer_norm=_dense),
     ),
-    "v-att-01": (
+    "x-att-01": (
         "op",
         "Dao-AILab/flash-attention#2528",
         wrong_method(
             "attention", "attention", r"causal|diagonal|row|half|\b2\b", attention=_rows_divided_by_the_groups
         ),
     ),
-    "v-rope-01": (
+    "x-rope-01": (
         "op",
         "lablup/mlxcel#1688",
         wrong_method(
             "rope", "rope", r"0\.125|1/8|\b8\b|positions?.*(divided|scaled)|ids", rope_angles=_compressed_positions
         ),
     ),
-    "v-up-01": (
+    "x-up-01": (
         "op",
         "tensorflow/tensorflow#10989",
         wrong_method(
@@ -177,17 +177,17 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
             upsample_nearest=_nearest_by_corners,
         ),
     ),
-    "v-up-02": (
+    "x-up-02": (
         "op",
         "pytorch/pytorch#10604",
         _of_results("resize_bilinear", "half|centre|corner|align|shift", _no_half_pixel),
     ),
-    "v-mod-01": (
+    "x-mod-01": (
         "model",
         "Stability-AI/stablediffusion#36",
         _model(wrong_operation(attention=_eight_heads), "attn|attention", "heads?", "sd21/unet/*"),
     ),
-    "v-mod-02": (
+    "x-mod-02": (
         "model",
         "flashinfer-ai/flashinfer#3819",
         _model(
@@ -197,13 +197,13 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
             "wan/wan/frames",
         ),
     ),
-    "v-mod-03": (
+    "x-mod-03": (
         "model",
         "sgl-project/sglang#19454, its second cause, in one process",
         _model(
             Bug(patched=_patch(flux, "grid_ids", _reference_at_the_picture)),
             "rope|angle|attn|block|qkv",
-            "reference|position|index|axis",
+            "reference|position|index",
             "flux-dev/flux/reference",
         ),
     ),

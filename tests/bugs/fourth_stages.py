@@ -138,7 +138,7 @@ def _scale_of_the_first_row(case, values, y):
 
 
 _TABLE: dict[str, tuple] = {
-    "v-smp-01": (
+    "x-smp-01": (
         "sampler",
         "leejet/stable-diffusion.cpp#1372",
         wrong_parts(
@@ -148,21 +148,24 @@ _TABLE: dict[str, tuple] = {
             flow=_CountedTwice,
         ),
     ),
-    "v-smp-02": (
+    "x-smp-02": (
         "sampler",
         "sgl-project/sglang#33552",
         wrong_answer(
             "sigmas/flow-linspace*", "sigmas", "one less|steps is 6|left out|fewer|6 (steps|for 7)", _one_level_less
         ),
     ),
-    "v-smp-03": (
+    "x-smp-03": (
         "sampler",
         "huggingface/diffusers#1481, what it asks for",
         wrong_parts(
-            "prediction/v*", "denoised", "sign|-answer|as data - noise|\\+", prediction=_other_sign_of_c_out
+            "prediction/v*",
+            "denoised",
+            "sign|-answer|EDM of sigma_data 1|as data - noise|\\+",
+            prediction=_other_sign_of_c_out,
         ),
     ),
-    "v-cfg-01": (
+    "x-cfg-01": (
         "pipeline",
         "facebookresearch/DiT#41",
         wrong_parts(
@@ -172,54 +175,54 @@ _TABLE: dict[str, tuple] = {
             plain=_three_channels,
         ),
     ),
-    "v-cfg-02": (
+    "x-cfg-02": (
         "pipeline",
         "lucidrains/denoising-diffusion-pytorch#256",
         wrong_parts(
             "guidance/rescale", "guided", "rescale|phi|left out", rescaled=lambda guided, cond, phi: guided
         ),
     ),
-    "v-i2i-01": (
+    "x-i2i-01": (
         "pipeline",
         "huggingface/diffusers#3487",
         wrong_answer("noising/ve*", "start", r"14\.6|highest", _scaled_start),
     ),
-    "v-inp-01": (
+    "x-inp-01": (
         "pipeline",
         "huggingface/diffusers#3749",
         wrong_parts("masked_step/diffusers*", "left|step|x", "level|sigma", level=lambda sigma, sigma_next: sigma),
     ),
-    "v-vae-01": (
+    "x-vae-01": (
         "pipeline",
         "huggingface/diffusers#8887",
         wrong_parts("latents/sd3", "latent", "shift", scale=_without_a_shift),
     ),
-    "v-vae-02": (
+    "x-vae-02": (
         "pipeline",
         "huggingface/diffusers#5243",
         wrong_parts("latents/sdxl-by-channel", "latent", "swap|exchang|in place of", channels=_mean_for_spread),
     ),
-    "v-te-01": (
+    "x-te-01": (
         "tokens",
         "apple/coreai-models#120, padding",
         wrong_answer("language_tokens/zimage*", "ids", "padd|im_end", _padded_with_the_turns_end),
     ),
-    "v-te-02": (
+    "x-te-02": (
         "tokens",
         "apple/coreai-models#120, thinking",
         wrong_answer("language_tokens/zimage*", "ids|mask", "think|2 tokens too many", _thinking_switched_off),
     ),
-    "v-lora-01": (
+    "x-lora-01": (
         "loader",
         "WalkingMeatAxolotl/AnimaLoraStudio#350",
         wrong_answer("adapter/lora-fused", "merged", "rank|alpha", _one_scale_for_the_file),
     ),
-    "v-lora-02": (
+    "x-lora-02": (
         "loader",
         "adapter-hub/adapters#790, review",
         wrong_answer("adapter/dora*", "merged", "scale|alpha|length|norm", _length_without_the_scale),
     ),
-    "v-ld-01": (
+    "x-ld-01": (
         "loader",
         "Comfy-Org/ComfyUI#14847, cause assumed",
         wrong_answer("weights/fp8-scaled-rows", "weight", "first", _scale_of_the_first_row),

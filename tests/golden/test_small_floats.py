@@ -32,5 +32,11 @@ def test_only_the_codes_that_are_named_are_misread(type, dtype):
     assert np.array_equal(wrong[f"{type}: the sign bit read the other way"][finite], -right[finite])
 
 
+def test_the_bits_of_another_type():
+    x = stored(np.array([1.0, -2.5], ml_dtypes.bfloat16))
+    wrong = dict(misread_floats(x))["bf16: its bits read as f16"]
+    assert np.array_equal(wrong, x.data.view(np.float16).astype(np.float32))
+
+
 def test_no_other_type_is_read():
     assert not [*misread_floats(stored(np.ones(3, np.float32)))]

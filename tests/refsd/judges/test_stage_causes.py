@@ -85,6 +85,7 @@ def _drawn_anew(y, item):
         ("stage/sigmas/sd-discrete-n7", _steps_counted, "the index of each step, counted down to 0"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / sum(r)), "divided by the sum of each rank"),
         ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / r[-1]), "divided by the last one's rank"),
+        ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[2] / r[2]), "the last one's alpha over rank"),
         (
             "stage/weights/fp8-scaled",
             lambda c, v, y: {"weight": y["weight"] / v["scale"] * 2 ** np.ceil(np.log2(v["scale"]))},
