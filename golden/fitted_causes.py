@@ -49,6 +49,9 @@ def fitted_causes(
         there = _in_place(evidence, where, suspects)
         if there:
             return [f"{name}{place} alone" for name in there]
+    again = _first_again(evidence, where) if evidence.finite else None
+    if again:
+        return [f"{again}{place}"]
     inside = contents(evidence, where.inside)
     if inside == "zero":
         return [f"nothing is computed: zeros{place}"]
@@ -124,6 +127,20 @@ def _far_from_zero(evidence: Evidence) -> list[str]:
         if (sign * truth[~finite]).min() > (sign * truth[finite]).max():
             return [f"an intermediate result overflows: not finite where the truth is {words}, and only there"]
     return []
+
+
+def _first_again(evidence: Evidence, where: Places) -> str | None:
+    """Describe a wrong part in which all along an axis are what the truth's first or last one is."""
+    part = evidence.part(where.inside)
+    for axis in reversed(range(part.truth.ndim)):
+        n = evidence.truth.shape[axis]
+        if n < _ROWS or part.truth.shape[axis] < n - 1:
+            continue
+        for index, word in ((0, "first"), (n - 1, "last")):
+            box = [np.array([index]) if a == axis else i for a, i in enumerate(where.box)]
+            if part.fits(np.broadcast_to(evidence.truth[np.ix_(*box)], part.truth.shape)):
+                return f"the {word} of {n} along axis {axis} stands at all"
+    return None
 
 
 def _other_order(evidence: Evidence, channel: int) -> str | None:

@@ -159,6 +159,13 @@ def _of_axes(name: str, x: np.ndarray, axes: list[str]) -> Iterator[tuple[str, C
                 back = np.arange(n).reshape(-1, parts).T.ravel()
                 yield f"{where}: every {parts}th together", lambda x, a=axis, i=back: x.take(i, a)
         for block in _BLOCKS:
+            if n > block:
+                tile = np.arange(n) % block
+                yield (
+                    f"{where}: the first tile of {block} is read again for all",
+                    lambda x, a=axis, i=tile: x.take(i, a),
+                )
+                yield f"{where}: the first {block} alone are read", _zeroed(axis, block, n)
             if n % block and n > block:
                 start = n // block * block
                 yield f"{where}: the last {n - start}, behind whole {block}s, not read", _zeroed(axis, start, n)

@@ -13,6 +13,7 @@ import numpy as np
 
 from refsd.golden.judge import Mutant
 from refsd.golden.operation import REQUIRED
+from refsd.golden.relations import ELEMENTWISE
 from refsd.stages.stage import Change, Params, Stage, Tensors
 
 _NUMBERS: dict[str, Callable[[float], float]] = {
@@ -182,6 +183,7 @@ def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarr
     else:
         yield "of the other sign", np.negative
         yield "all ones", np.ones_like
+        yield from ELEMENTWISE.items()
     if y.ndim > 1 and y.shape[0] > 1:
         yield "of the first item for all items", lambda x: np.broadcast_to(x[:1], x.shape).copy()
         yield "of the last item for all items", lambda x: np.broadcast_to(x[-1:], x.shape).copy()

@@ -15,11 +15,13 @@ import numpy as np
 from refsd.golden.fitted_causes import fitted_causes
 from refsd.golden.formula_variants import Number, Text
 from refsd.golden.judge import Answer
+from refsd.golden.relations import relation
 from refsd.golden.running_code import TooLong, apart, at_most, executed, swapped
 from refsd.golden.sequences import sequence_difference
 from refsd.golden.solved_numbers import digits, is_plain, shown, solved
 from refsd.judges.stage_candidates import exchanged, numbers, scaled, settings
 from refsd.judges.stage_looks import PARTS, WHOLE, output_causes
+from refsd.judges.stage_members import member_causes
 from refsd.judges.stage_scene import Scene
 from refsd.stages.stage import Change
 
@@ -50,17 +52,17 @@ def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
 
 def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:
     """Yield [rank, rank within it, phrase] of each cause, low ranks being likely; stop after a likely one."""
-    for likely, search in enumerate((_settings, _exchanged)):
+    for likely, search in enumerate((_settings, _exchanged, _of_members)):
         named = list(search(scene))
         yield from ([likely, 0.0, phrase] for phrase in named)
         if named:
             return
     solved_for = [*_numbers(scene), *_scaled_inputs(scene)]
-    yield from ([2 if digits < _FEW else 5, digits, phrase] for digits, phrase in solved_for)
+    yield from ([3 if digits < _FEW else 6, digits, phrase] for digits, phrase in solved_for)
     if any(digits < _FEW for digits, _ in solved_for):
         return
     looks = output_causes(scene, WHOLE) or _in_place(scene, known) or output_causes(scene, PARTS)
-    yield from ([3, 0.0, phrase] for phrase in looks)
+    yield from ([4, 0.0, phrase] for phrase in looks)
     if not looks:
         yield from _changed_formulas(scene)
 
@@ -88,6 +90,10 @@ def _exchanged(scene: Scene) -> Iterator[str]:
     for name, change in exchanged(scene.inputs.tensors):
         if _explains(scene, _answer(scene, change)):
             yield name
+
+
+def _of_members(scene: Scene) -> Iterator[str]:
+    yield from member_causes(scene, lambda change: _answer(scene, Change(tensors=change)))
 
 
 def _explains(scene: Scene, answer: Answer | None) -> bool:
@@ -125,8 +131,12 @@ def _solved(
         return  # a count, which no engine takes for a negative number
     if best is None or abs(best - value) <= 1e-6 * abs(value) or not scene.explained(run(best)):
         return
-    if is_plain(best) or _different_errors(scene) > _SINGLE:
-        yield digits(best) + min(abs(best - value) / abs(value or 1), 9) / 10, phrase(best)
+    others = {name: number for name, number in scene.numbers.items() if number != value}
+    related = relation(best, float(value), others)
+    if related or is_plain(best) or _different_errors(scene) > _SINGLE:
+        told = f" ({related})" if related else ""
+        count = min(digits(best), _FEW - 1) if related else digits(best)
+        yield count + min(abs(best - value) / abs(value or 1), 9) / 10, phrase(best) + told
 
 
 def _numbers(scene: Scene) -> Iterator[tuple[float, str]]:
@@ -168,12 +178,12 @@ def _changed_formulas(scene: Scene) -> Iterator[list]:
             with swapped(text.function, variant.code):
                 answer = _in_time(lambda: _answer(scene))
             if _in_time(lambda answer=answer: scene.explained(answer)):
-                yield [4, variant.rank + order / 1000, variant.phrase]
+                yield [5, variant.rank + order / 1000, variant.phrase]
     for text in texts:
         for number in text.numbers():
             run = lambda v, text=text, number=number: _in_time(lambda: _with(scene, text, number, v))
             phrase = lambda v, n=number: f"{n.phrase}: {shown(v)} for {n.value:.6g}"
-            yield from ([5, count, words] for count, words in _solved(scene, phrase, number.value, run))
+            yield from ([6, count, words] for count, words in _solved(scene, phrase, number.value, run))
 
 
 def _in_time(run: Callable[[], Any]) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from refsd.golden.relations import ELEMENTWISE, relation
 from refsd.golden.solved_numbers import shown
 from refsd.judges.stage_scene import Scene
 
@@ -31,8 +32,9 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
     t, y = truth.ravel(), found.ravel()
     if t.size == 1 and t[0]:
         factor = float(y[0] / t[0])
-        if "(" in shown(factor) or abs(factor - round(factor, 2)) < 1e-6 * abs(factor):
-            yield f"{name} is {shown(factor)} times what it should be"
+        told = _told(y[0], t[0], scene.numbers)
+        if told or "(" in shown(factor) or abs(factor - round(factor, 2)) < 1e-6 * abs(factor):
+            yield f"{name} is {shown(factor)} times what it should be{told}"
         return
     if t.size < _EACH:
         least = 3
@@ -41,7 +43,8 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
     if t.size >= least + 1 and (t @ t) > 0:
         factor = float(t @ y / (t @ t))
         if scene.agrees(name, factor * truth, 4 * max(abs(factor), 1)):
-            yield f"{name} is {shown(factor)} times what it should be" if factor else f"{name} is 0 throughout"
+            times = f"{shown(factor)} times what it should be{_told(factor, 1.0, scene.numbers)}"
+            yield f"{name} is {times if factor else '0 throughout'}"
             return
         offset = float(np.mean(y - t))
         if scene.agrees(name, truth + offset, 4):
@@ -51,6 +54,52 @@ def _linear(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> It
             factor, offset = np.polyfit(t, y, 1)
             if scene.agrees(name, factor * truth + offset, 4 * max(abs(factor), 1)):
                 yield f"{name} is {shown(float(factor))} times what it should be, and {shown(float(offset))}"
+
+
+def _told(value: float, right: float, others: dict[str, float]) -> str:
+    """Return the relation of a number to the right one or to others, in brackets; "" if there is none."""
+    found = relation(float(value), float(right), others)
+    return f" ({found})" if found else ""
+
+
+def _counted(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """Numbers of the items along an axis, up from 0 or 1 or down, where something else is asked for."""
+    if found.shape != truth.shape:
+        return
+    for axis, n in enumerate(truth.shape):
+        i = np.arange(n).reshape([-1 if a == axis else 1 for a in range(truth.ndim)])
+        counts = {
+            "counted from 0": i,
+            "counted from 1": i + 1,
+            "counted down to 0": n - 1 - i,
+            "counted down to 1": n - i,
+            "counted from 0, as a share of all": i / n,
+            "counted from 0 to 1": i / max(n - 1, 1),
+            "counted down from 1": 1 - i / n,
+            "counted down from 1 to 0": 1 - i / max(n - 1, 1),
+        }
+        for words, count in counts.items() if n > 2 else ():
+            if np.allclose(found, count, rtol=1e-6, atol=1e-6):
+                word = scene.stage.outputs[name].axes[axis]
+                yield f"{name}: the index of each {word}, {words}, in place of its value"
+                return
+
+
+def _function(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    """A function of each number of the truth: its square, its logarithm, the power of two above it."""
+    if found.shape != truth.shape or scene.stage.outputs[name].size is None or truth.size < _EACH:
+        return
+    for words, function in ELEMENTWISE.items():
+        with np.errstate(all="ignore"):
+            y = function(truth)
+        if np.isfinite(y).all() and scene.agrees(name, y, 8 * max(1.0, _slope(y, truth))):
+            yield f"{name} {words}"
+            return
+
+
+def _slope(y: np.ndarray, of: np.ndarray) -> float:
+    """Return how much larger a function's numbers are than those that it is of."""
+    return float(np.abs(y).max() / np.abs(of).max()) if np.abs(of).max() else 1.0
 
 
 def _whole_numbers(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
@@ -105,21 +154,12 @@ def _of_inputs(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) ->
             elif not a:
                 parts.append(f"{other} is left out")
             else:
-                parts.append(f"{other} is multiplied by {shown(a)} for {shown(b)}{_relation(a, b)}")
+                weights = {f"the factor of {o}": w for o, w in zip(terms, right, strict=True) if o != other and w}
+                parts.append(
+                    f"{other} is multiplied by {shown(a)} for {shown(b)}{_told(a, b, scene.numbers | weights)}"
+                )
     if parts:
         yield f"in {name} {' and '.join(parts)}"
-
-
-def _relation(own: float, right: float) -> str:
-    relations = {
-        "its square": right**2,
-        "its reciprocal": 1 / right,
-        "the other sign": -right,
-        "1 less it": 1 - right,
-    }
-    if right > 0:
-        relations["its root"] = right**0.5
-    return next((f" ({text})" for text, v in relations.items() if abs(own - v) < 1e-4 * abs(v)), "")
 
 
 def _reordered(scene: Scene, name: str, found: np.ndarray, truth: np.ndarray) -> Iterator[str]:
@@ -247,5 +287,5 @@ def _masked(scene: Scene, name: str, wrong: np.ndarray, truth: np.ndarray) -> st
     return ""
 
 
-WHOLE = (_linear, _whole_numbers, _of_inputs, _reordered, _more_slices, _reshaped)
+WHOLE = (_counted, _linear, _whole_numbers, _function, _of_inputs, _reordered, _more_slices, _reshaped)
 PARTS = (_multiple_in_part,)

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.golden.judge import Answer
 from refsd.golden.rounding import Bound
+from refsd.judges.stage_candidates import numbers
 from refsd.stages.stage import Stage, StageInputs
 
 
@@ -30,6 +31,11 @@ class Scene(NamedTuple):
     @property
     def wrong(self) -> str:
         return next((name for name in self.truth if not self.agrees(name, self.truth[name])), "")
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers among the case's parameters."""
+        return {name: float(value) for name, value, _ in numbers(self.inputs.params)}
 
     def agrees(self, name: str, answer: np.ndarray, times: float = 1.0) -> bool:
         """Return True if an output equals `answer` within `times` its bound, and a little for rounding."""

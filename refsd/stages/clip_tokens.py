@@ -166,6 +166,11 @@ def _literal_break(prompt: str) -> Parts:
     return [part if part else ("BREAK", 1.0) for part in parse_attention(prompt)]
 
 
+def _without_brackets(prompt: str) -> Parts:
+    """A number behind a colon is a weight wherever it stands: "cat:1.3," for "(cat:1.3),"."""
+    return parse_attention(re.sub(r"([^,:()\[\]]+):([\d.]+)(?=,|$)", r"(\1:\2)", prompt))
+
+
 def _sums(prompt: str) -> Parts:
     """Each bracket adds 0.1 to the weight, instead of multiplying it by 1.1."""
     return [
@@ -225,6 +230,7 @@ _KNOWN = (
         )
     ),
     part("BREAK is a word", parse=_in_place_of(_literal_break)),
+    part("a weight outside of brackets counts", parse=_in_place_of(_without_brackets)),
     part("brackets add up", parse=_in_place_of(_sums)),
     part("weights count half", parse=_in_place_of(_half)),
     part("weights parsed and dropped", parse=_in_place_of(_unweighted)),
@@ -263,6 +269,7 @@ _LONG = (
     "cold model of the cairo, bright scene of the delhi, calm portrait of the perth, quiet poster of the kyoto, "
     "sharp frame of the berlin, plain plate of the nairobi, round print of the manila, old mural of the milan"
 )
+_COLON = "a lovely cat:1.3, (mars:1.2), venus:0.5"
 _SPECIAL = "<|startoftext|> cat <|ENDOFTEXT|> <|endoftext|> Dog <|im_start|>user"
 _BREAK = "red BREAK blue (green BREAK:1.2) SUNBREAK up"
 _ESCAPED = r"\(not a weight\) a\b (x:1.2.3) (y: 1.5 ) [z:0.5] (open (twice"
@@ -290,6 +297,7 @@ STAGES = (
             *(_case("long", engine, _LONG) for engine in ("sdcpp", "comfyui", "a1111", "diffusers")),
             *(_case("break", engine, _BREAK) for engine in ("sdcpp", "comfyui", "a1111")),
             *(_case("escaped", engine, _ESCAPED) for engine in ("sdcpp", "comfyui", "a1111")),
+            *(_case("colon", engine, _COLON) for engine in ("sdcpp", "a1111")),
             _case("foreign", "diffusers", _FOREIGN),
             _case("lines", "diffusers", _LINES),
             _case("special", "diffusers", _SPECIAL),

@@ -22,6 +22,7 @@ class PredictionRule(NamedTuple):
 
     prediction: name -> prediction type: how the network's output is read
     shown:      x, c_in -> the network's input
+    joined:     the network's input, the channels behind it, c_in -> both
     control:    x, c_in -> the ControlNet's input
     read:       x, c_in -> the x to which the output is added
     to_t:       levels, sigma -> timestep that the network receives
@@ -29,6 +30,7 @@ class PredictionRule(NamedTuple):
 
     prediction: Callable[[str], Prediction]
     shown: Callable[[np.ndarray, float], np.ndarray]
+    joined: Callable[[np.ndarray, np.ndarray, float], np.ndarray]
     control: Callable[[np.ndarray, float], np.ndarray]
     read: Callable[[np.ndarray, float], np.ndarray]
     to_t: Callable[[Levels, float], float]
@@ -38,9 +40,14 @@ def _scaled(x: np.ndarray, c_in: float) -> np.ndarray:
     return x * c_in
 
 
+def _joined(shown: np.ndarray, extra: np.ndarray, c_in: float) -> np.ndarray:
+    return np.concatenate([shown, extra], axis=1)
+
+
 RULE = PredictionRule(
     prediction=lambda name: _PREDICTIONS[name],
     shown=_scaled,
+    joined=_joined,
     control=_scaled,
     read=lambda x, c_in: x,
     to_t=lambda levels, sigma: levels.to_t(sigma),
@@ -56,6 +63,8 @@ def _run(rule: PredictionRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     levels = levels_of(SIGMAS, p)
     denoised = denoiser(lambda shown, t: answer, levels, prediction)(rule.read(x, c_in), sigma)
     shown, control = rule.shown(x, c_in), rule.control(x, c_in)
+    if "extra" in inputs.tensors:
+        shown = rule.joined(shown, inputs.tensors["extra"], c_in)
     return {"shown": shown, "control": control, "t": np.array([rule.to_t(levels, sigma)]), "denoised": denoised}
 
 
@@ -81,8 +90,12 @@ _IMAGE = ("item", "channel", "row", "column")
 _SHAPE = (2, 4, 5, 7)
 
 
-def _case(label: str, prediction: str, levels: str, sigma: float, engine: str = "k-diffusion", **params):
+def _case(
+    label: str, prediction: str, levels: str, sigma: float, engine: str = "k-diffusion", extra: int = 0, **params
+):
     inputs = {"x": Recipe(_SHAPE, exponent=-14, offset=0.5), "answer": Recipe(_SHAPE, offset=-0.125)}
+    if extra:
+        inputs |= {"extra": Recipe((_SHAPE[0], extra, *_SHAPE[2:]), exponent=-15)}
     more = {"prediction": prediction, "levels": levels, "sigma": sigma, "engine": engine, **params}
     return case("prediction", label, inputs, **more)
 
@@ -91,7 +104,11 @@ STAGES = (
     Stage(
         "prediction",
         "What a network is shown and told at a noise level, and its answer as the picture that it believes in.",
-        inputs={"x": "[N, C, H, W]", "answer": "[N, C, H, W]: the network's"},
+        inputs={
+            "x": "[N, C, H, W]",
+            "answer": "[N, C, H, W]: the network's",
+            "extra?": "[N, E, H, W]: the mask and the masked picture, or the picture to edit, behind x",
+        },
         params={
             "prediction": REQUIRED,
             "levels": REQUIRED,
@@ -129,6 +146,15 @@ STAGES = (
             part("the answer not scaled", prediction=_with(lambda s, a, b, c: (a, b / abs(b), c))),
             part("c_in 1 / (sigma^2 + 1)", prediction=_with(lambda s, a, b, c: (a, b, c * c))),
             part("x not scaled for the network", shown=lambda x, c_in: x),
+            part(
+                "the mask and the masked picture scaled together with x",
+                joined=lambda shown, extra, c_in: _joined(shown, extra * c_in, c_in),
+            ),
+            part("the mask and the masked picture before x", joined=lambda x, extra, c_in: _joined(extra, x, c_in)),
+            part(
+                "the masked picture before the mask",
+                joined=lambda x, extra, c_in: _joined(x, np.roll(extra, -1, 1), c_in),
+            ),
             part("x divided by c_in", shown=lambda x, c_in: x / c_in),
             part("x not scaled for the ControlNet", control=lambda x, c_in: x),
             part("scaled x read back", read=_scaled),
@@ -147,6 +173,7 @@ STAGES = (
             _case("v", "v", "sd", 3.3),
             _case("v-zero-snr", "v", "sd-zero-snr", 120.0, "diffusers"),
             _case("x0", "x0", "sd", 2.2),
+            _case("eps-inpaint", "eps", "sd", 5.7, "diffusers", extra=5),
             _case("flow", "flow", "flow", 0.73),
             _case("flow-low", "flow", "flow", 0.0625, "comfyui"),
             _case("flux", "flow", "flux", 0.61, tokens=1024),

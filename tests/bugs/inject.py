@@ -7,6 +7,7 @@
     uv run python tests/bugs/inject.py --held-out fresh
     uv run python tests/bugs/inject.py --held-out second
     uv run python tests/bugs/inject.py --held-out third
+    uv run python tests/bugs/inject.py --held-out fourth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -21,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fourth_stages import FOURTH
 from fresh_models import FRESH_MODELS
 from fresh_operations import FRESH_OPERATIONS
 from fresh_stages import FRESH_STAGES
@@ -74,7 +76,7 @@ HELD_OUT: dict[str, HeldOut] = {
 FRESH: dict[str, HeldOut] = {**FRESH_OPERATIONS, **FRESH_MODELS, **FRESH_STEPS, **FRESH_STAGES}
 SECOND: dict[str, HeldOut] = {**SECOND_OPERATIONS, **SECOND_MODELS, **SECOND_STAGES}
 THIRD: dict[str, HeldOut] = {**THIRD_OPERATIONS, **THIRD_MODELS, **THIRD_STAGES}
-HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH, "second": SECOND, "third": THIRD}
+HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH, "second": SECOND, "third": THIRD, "fourth": FOURTH}
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
     **PRODUCTS,
@@ -86,6 +88,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(FRESH),
     **injections(SECOND),
     **injections(THIRD),
+    **injections(FOURTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
@@ -224,7 +227,7 @@ def main() -> int:
         nargs="?",
         const="earlier",
         choices=[*HELD_OUT_SETS],
-        help="held-out bugs of this folder, not a list's: earlier ones, or the fresh sets of 2026-11-23",
+        help="held-out bugs of this folder, not a list's: earlier ones, or the fresh sets of 2026-11-23 and 24",
     )
     parser.add_argument("--id", action="append", help="only this bug; may be repeated")
     parser.add_argument("--level", help="only bugs of this level")

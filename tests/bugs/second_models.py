@@ -122,7 +122,7 @@ _TABLE: dict[str, tuple[str, str, Injection]] = {
         _model(
             Bug(inputs=_without("positions")),
             "rope|angle|attn|attention",
-            "position",
+            "position|each token's number",
             "qwen2.5-vl-7b/qwen2_5_vl/image",
         ),
     ),

@@ -143,6 +143,18 @@ def _without_an_end(engine):
     return chunk
 
 
+def _colon_is_a_weight(engine):
+    """A word's ":1.3" before a comma or the end is its weight, with no bracket around it."""
+    from refsd.stages.clip_tokens import RULE
+
+    right = RULE.parse(engine)
+    return lambda prompt: right(", ".join(_bracketed(one) for one in prompt.split(", ")))
+
+
+def _bracketed(one):
+    return f"({one})" if ":" in one and "(" not in one else one
+
+
 def _escapes_kept(engine):
     """The backslash before a bracket stays in the text."""
     from refsd.stages.clip_tokens import RULE
@@ -298,7 +310,11 @@ _TABLE: dict[str, tuple] = {
         "huggingface/diffusers#1165",
         wrong_parts("clip_tokens/diffusers-long", "ids", "EOS|end", chunk=_without_an_end),
     ),
-    "s-te-02": ("tokens", "AUTOMATIC1111/stable-diffusion-webui#15767: a weight outside of brackets", None),
+    "s-te-02": (
+        "tokens",
+        "AUTOMATIC1111/stable-diffusion-webui#15767: a weight outside of brackets",
+        wrong_parts("clip_tokens/*colon", "ids|weights", "outside", parse=_colon_is_a_weight),
+    ),
     "s-te-03": (
         "tokens",
         "vladmandic/sdnext#1071",

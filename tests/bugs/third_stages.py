@@ -90,6 +90,12 @@ def _scaled_after_decoding(case, values, y):
     return {"shown_latent": values["latent"]}
 
 
+def _all_scaled(case, values, y):
+    """x, mask and masked picture are joined first, then scaled."""
+    c_in = 1 / math.sqrt(case.params["sigma"] ** 2 + 1)
+    return {"shown": np.concatenate([values["x"], values["extra"]], axis=1) * c_in}
+
+
 def _size_of_the_first(request, before):
     """What was made for the first size is kept."""
     return before or request
@@ -213,7 +219,7 @@ _TABLE: dict[str, tuple] = {
         sampled(
             ("flow/euler_a/simple",),
             "x|latent",
-            "VE|k-diffusion|signal|not scaled|scale left out|Stable Diffusion|as if",
+            r"VE|k-diffusion|signal|not scaled|scale left out|Stable Diffusion|as if|data \+ sigma noise",
             _ve_noise_in_a_flow,
         ),
     ),
@@ -257,7 +263,11 @@ _TABLE: dict[str, tuple] = {
             mixed=lambda new, given, mask: new * (1 - mask) + given * mask,
         ),
     ),
-    "t-inp-03": ("pipeline", "huggingface/diffusers#1276: mask and masked latent scaled together with x", None),
+    "t-inp-03": (
+        "pipeline",
+        "huggingface/diffusers#1276: mask and masked latent scaled together with x",
+        wrong_answer("prediction/*-inpaint", "shown", "together|scaled with x|mask", _all_scaled),
+    ),
     "t-vae-01": (
         "pipeline",
         "mindspore-lab/mindone#531",
@@ -301,7 +311,7 @@ _TABLE: dict[str, tuple] = {
         wrong_answer(
             "textual_inversion/diffusers",
             "clip",
-            "first (number|value|channel)|one number|all channels",
+            r"first (number|value|channel|of \d+ numbers)|one number|all channels",
             _first_number,
         ),
     ),

@@ -18,6 +18,7 @@ from refsd.numerics.tensor import stored
 pytestmark = pytest.mark.jitted
 
 JUDGE = OperationJudge()
+CONV = "conv2d/f32/3x3-n2-c33-k20-h9-w14"
 
 
 def named(case_name, wrong):
@@ -32,6 +33,19 @@ def named(case_name, wrong):
 
 def other(**changes):
     return lambda op, inputs, params: answer(op, inputs, {**params, **changes})
+
+
+def of_slices(name, axis, source):
+    """An input's slices along an axis are others: source has one index for each; -1 for zeros."""
+
+    def wrong(op, inputs, params):
+        x = inputs[name].values()
+        changed = np.where(
+            np.expand_dims(np.array(source) < 0, [*range(x.ndim - 1)]).swapaxes(axis, -1), 0, x.take(source, axis)
+        )
+        return answer(op, {**inputs, name: stored(changed.astype(np.float32))}, params)
+
+    return wrong
 
 
 def times(name, factor):
@@ -97,6 +111,14 @@ SELF = "attention/f32/self-b2-l35-j35-h2-d40"
             ),
             "second item of the batch reads the first",
         ),
+        (CONV, of_slices("weight", 2, [0, -1, -1]), "weight, axis R: the first slice alone is read"),
+        (CONV, of_slices("weight", 3, [0, 1, -1]), "weight, axis S: 2 of 3 slices not read"),
+        (CONV, of_slices("weight", 3, [2, 1, 2]), "weight, axis S: another slice is read: 2 for 0"),
+        (
+            "linear/f8_e4m3/tokens-x9x256-o20",
+            of_slices("x", 1, [i % 16 for i in range(256)]),
+            "x, axis K: the first tile of 16 is read again for all",
+        ),
         ("silu/f32/bend-x33x77", lambda op, i, p: np.tanh(i["x"].values()), "tanh in place of silu"),
         (
             "swiglu/f32/x2x33x154",
@@ -110,7 +132,7 @@ def test_mechanisms_are_named(case, wrong, cause):
     assert named(case, wrong)[0] == cause
 
 
-@pytest.mark.parametrize("case", [SELF, "conv2d/f32/3x3-n2-c33-k20-h9-w14", "layer_norm/f32/awkward-x33x77"])
+@pytest.mark.parametrize("case", [SELF, CONV, "layer_norm/f32/awkward-x33x77"])
 def test_noise_has_no_cause(case):
     def noisy(op, inputs, params):
         y = answer(op, inputs, params)

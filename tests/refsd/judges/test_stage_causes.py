@@ -27,6 +27,35 @@ def _start(kept, factor):
     return lambda case, values, y: {"start": kept * values["latent"] + factor * y["noise"]}
 
 
+def _of_ranks(scale):
+    """Of a fused LoRA: each module's product times a share that is made of all alphas and all ranks."""
+
+    def change(case, values, y):
+        merged = values["weight"].copy()
+        modules = list(case.params["rows"])
+        alphas = [float(values[f"{module}.alpha"]) for module in modules]
+        downs = [next(v for k, v in values.items() if k.startswith(module) and "down" in k) for module in modules]
+        ups = [next(v for k, v in values.items() if k.startswith(module) and "up" in k) for module in modules]
+        ranks = [len(down) for down in downs]
+        for i, module in enumerate(modules):
+            first, count = case.params["rows"][module]
+            merged[first : first + count] += scale(i, alphas, ranks) * (ups[i] @ downs[i])
+        return {"merged": merged}
+
+    return change
+
+
+def _squared_factor(values, y):
+    """The noise's factor to the fourth power, where the latent's is right."""
+    both = np.stack([values["latent"].ravel(), y["noise"].ravel()], axis=1)
+    kept, factor = np.linalg.lstsq(both, y["start"].ravel(), rcond=None)[0]
+    return {"start": kept * values["latent"] + factor**4 * y["noise"]}
+
+
+def _steps_counted(case, values, y):
+    return {"timesteps": np.arange(len(y["timesteps"]))[::-1]}
+
+
 def _drawn_anew(y, item):
     """One picture's noise is another's, and is in its start."""
     noise = np.array(y["noise"])
@@ -52,6 +81,16 @@ def _drawn_anew(y, item):
             "one before|next|first token",
         ),
         ("stage/noising/flow-seed-0", lambda c, v, y: _drawn_anew(y, 1), "noise, start at 1 of 3: other numbers"),
+        ("stage/noising/vp-diffusers", lambda c, v, y: _squared_factor(v, y), "(its fourth power)"),
+        ("stage/sigmas/sd-discrete-n7", _steps_counted, "the index of each step, counted down to 0"),
+        ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / sum(r)), "divided by the sum of each rank"),
+        ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[i] / r[-1]), "divided by the last one's rank"),
+        ("stage/adapter/lora-fused", _of_ranks(lambda i, a, r: a[2] / r[2]), "the last one's alpha over rank"),
+        (
+            "stage/weights/fp8-scaled",
+            lambda c, v, y: {"weight": y["weight"] / v["scale"] * 2 ** np.ceil(np.log2(v["scale"]))},
+            "scale raised to the next power of two",
+        ),
         (
             "stage/latents/sd3",
             lambda c, v, y: {"latent": y["latent"].reshape(-1, *y["latent"].shape[2:])},

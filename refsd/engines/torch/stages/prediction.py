@@ -12,6 +12,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
     if p["engine"] not in ("diffusers", "k-diffusion"):
         return f"diffusers does not follow {p['engine']}'s convention"
     of_levels = p["prediction"] in _TYPES and p["levels"] in ("sd", "sd-zero-snr", "edm")
+    if "extra" in inputs and p["prediction"] != "eps":
+        return "only eps models have channels behind x here"
     others = ("flow", "flow"), ("edm", "edm"), ("flow", "flux")
     known = of_levels or (p["prediction"], p["levels"]) in others
     return None if known else f"diffusers has no scheduler of {p['levels']} levels for {p['prediction']}"
@@ -52,7 +54,9 @@ def _run(torch, t, p: Params) -> dict[str, Any]:
     time = scheduler.timesteps[0]
     shown = scheduler.scale_model_input(t["x"], time)
     denoised = scheduler.step(t["answer"], time, t["x"]).pred_original_sample
-    return {"shown": shown, "control": shown, "t": time[None], "denoised": denoised}
+    # StableDiffusionInpaintPipeline joins the mask and the masked picture to the scaled latent.
+    joined = torch.cat([shown, t["extra"]], dim=1) if "extra" in t else shown
+    return {"shown": joined, "control": shown, "t": time[None], "denoised": denoised}
 
 
 STAGE = TorchStage("diffusers", _refuses, _run)
