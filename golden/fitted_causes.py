@@ -11,6 +11,7 @@ import numpy as np
 from refsd.golden.error_places import Places, contents, joined, places
 from refsd.golden.evidence import Evidence
 from refsd.golden.moved_values import rearranged, stored_in_another_order
+from refsd.golden.reshaped import reshaped
 from refsd.golden.simple_relations import coarser
 
 _BLOCKS = (32, 16, 64, 128, 256)
@@ -20,6 +21,8 @@ _NEARLY_ALL = 0.8
 # Rows and half their elements, at the least, for factors of rows; how far from 1 these may be.
 _ROWS, _NEAR = 8, 2.0**-4
 _VECTOR = 16
+# Share of slices that may be something else where the others stand at other places.
+_FEW_LOST = 0.25
 
 
 def fitted_causes(
@@ -74,10 +77,10 @@ def fitted_causes(
     grid = coarser(part)
     if grid is not None and grid.phrase.startswith("its values"):
         return [f"computed in a smaller type: {grid.phrase}{place}"]
-    beginning = _beginning_of_rows(where, truth.shape)
-    return (
-        [f"rows are written over at their beginning, as by the end of the row before{place}"] if beginning else []
-    )
+    if _beginning_of_rows(where, truth.shape):
+        return [f"rows are written over at their beginning, as by the end of the row before{place}"]
+    elsewhere = _written_elsewhere(evidence, channel) if evidence.finite else None
+    return [elsewhere] if elsewhere else []
 
 
 def is_gap(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: int) -> bool:
@@ -149,8 +152,19 @@ def _other_order(evidence: Evidence, channel: int) -> str | None:
     axes = iter(range(evidence.truth.ndim))
     while found is None and (axis := next(axes, None)) is not None:
         found = rearranged(evidence, axis, channel)
-    whole = found is not None and (found.source >= 0).all()
-    return f"the right numbers in another order: {found.phrase}" if found is not None and whole else None
+    if found is not None and (found.source >= 0).all():
+        return f"the right numbers in another order: {found.phrase}"
+    split = reshaped(evidence) if found is None else None
+    return f"the right numbers in another order: {split[0]}" if split is not None else None
+
+
+def _written_elsewhere(evidence: Evidence, channel: int) -> str | None:
+    """Describe an answer whose slices are the truth's at other places, but for few that are something else."""
+    for axis in range(evidence.truth.ndim):
+        found = rearranged(evidence, axis, channel)
+        if found is not None and np.mean(found.source < 0) <= _FEW_LOST:
+            return f"right slices stand at other places: {found.phrase}"
+    return None
 
 
 def _near(evidence: Evidence, y: np.ndarray, where: np.ndarray) -> bool:

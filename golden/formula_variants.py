@@ -6,54 +6,18 @@ left out. All are made from the function's source; none is listed by hand.
 """
 
 import ast
+import copy
 import functools
 import inspect
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-# Function -> functions that may be called in its place.
-_ALIKE = {
-    "log": ("log10", "log2", "log1p"),
-    "exp": ("expm1", "exp2"),
-    "expm1": ("exp",),
-    "sin": ("cos",),
-    "cos": ("sin",),
-    "max": ("min",),
-    "min": ("max",),
-    "maximum": ("minimum",),
-    "minimum": ("maximum",),
-    "floor": ("ceil", "rint"),
-    "ceil": ("floor",),
-    "round": ("int",),
-    "int": ("round",),
-    "mean": ("sum", "max"),
-    "sum": ("mean", "max"),
-    "std": ("var",),
-    "sqrt": ("square",),
-    "linspace": ("geomspace",),
-    "zeros": ("ones",),
-    "ones": ("zeros",),
-    "lstrip": ("strip",),
-    "rstrip": ("strip",),
-}
-_OPERATORS: dict[type, tuple[type, ...]] = {
-    ast.Add: (ast.Sub,),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Div,),
-    ast.Div: (ast.Mult,),
-    ast.FloorDiv: (ast.Div,),
-    ast.Pow: (),
-    ast.MatMult: (),
-}
-_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "**"}
-_COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
+from refsd.golden.changed_expressions import TOGETHER, Without, changes, is_number, quoted
+
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr, ast.AnnAssign)
-# Quote at most this many characters of a formula.
-_QUOTED = 90
 _LEAST_FIRST = ("variable", "argument", "term", "index", "function", "sign", "constant", "condition", "statement")
 
 _Site = tuple[Any, str, int | None]
@@ -105,15 +69,16 @@ class Text:
 
     def variants(self) -> Iterator[Variant]:
         for site, node, statement in self._sites():
-            for kind, new, words in _changes(node, self._names(node)):
+            for kind, new, words in changes(node, self._names(node)):
                 yield from self._made(kind, site, node, new, statement, words)
         yield from self._without_statements()
+        yield from self._without_functions()
 
     def numbers(self) -> Iterator[Number]:
         """Yield the numbers that may be constants of a formula, and the numeric defaults of parameters."""
         for site, node, statement in self._sites():
-            if _is_number(node) and site[1] != "slice" and not _is_axis(site):
-                yield Number(f"{self.name}, in {_quoted(statement)}", float(node.value), site)
+            if is_number(node) and site[1] != "slice" and not _is_axis(site):
+                yield Number(f"{self.name}, in {quoted(statement)}", float(node.value), site)
         arguments = inspect.signature(self.function).parameters.values()
         for i, argument in enumerate([a for a in arguments if a.default is not a.empty]):
             if isinstance(argument.default, float | int) and not isinstance(argument.default, bool):
@@ -157,8 +122,8 @@ class Text:
     ) -> Iterator[Variant]:
         code = self._compiled(site, new)
         if code is not None:
-            before, after = _quoted(old), _quoted(new)
-            there = _quoted(statement)
+            before, after = quoted(old), quoted(new)
+            there = quoted(statement)
             where = f", in {there}" if there not in (before, "") else ""
             if words and not where:
                 where = f" of {before}"
@@ -174,7 +139,20 @@ class Text:
                 if plain or (isinstance(statement, ast.If) and not _raises(statement)):
                     code = self._compiled((parent, "body", i), ast.Pass())
                     if code is not None:
-                        yield Variant(f"{self.name}: {_quoted(statement)} left out", "statement", code)
+                        yield Variant(f"{self.name}: {quoted(statement)} left out", "statement", code)
+
+    def _without_functions(self) -> Iterator[Variant]:
+        for names in TOGETHER:
+            bare = Without(names)
+            node = bare.visit(copy.deepcopy(self._node))
+            if bare.met < 2 or {*names} != bare.names:
+                continue
+            try:
+                code = _code(ast.fix_missing_locations(node), self.function.__code__)
+            except (SyntaxError, ValueError, TypeError):
+                continue
+            if code is not None:
+                yield Variant(f"{self.name}: {' and '.join(names)} left out throughout", "function", code)
 
     def _compiled(self, site: _Site, new: ast.AST) -> CodeType | None:
         parent, field, i = site
@@ -272,24 +250,8 @@ def _without_defaults(arguments: ast.arguments) -> ast.arguments:
     )
 
 
-def _quoted(node: ast.AST) -> str:
-    """Return a node's source, shortened; of a statement with a body only the first line."""
-    if isinstance(node, ast.FunctionDef | ast.Lambda):
-        return ""
-    text = ast.unparse(node).partition("\n")[0]
-    text = re.sub(r"\b(?:\w+\.)?(?:p|t|params|tensors|options)\['(\w+)'\]", r"\1", text)
-    text = re.sub(r"\b(?:rule|np|inputs|math)\.", "", text)
-    return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 3]}..."
-
-
 def _raises(statement: ast.If) -> bool:
     return isinstance(statement.body[0], ast.Raise)
-
-
-def _is_number(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
-    )
 
 
 def _is_axis(site: _Site) -> bool:
@@ -297,87 +259,3 @@ def _is_axis(site: _Site) -> bool:
     return isinstance(parent, ast.Slice | ast.Subscript) or (
         isinstance(parent, ast.keyword) and parent.arg in ("axis", "keepdims", "ndmin")
     )
-
-
-def _changes(node: Any, others: tuple[str, ...]) -> Iterator[tuple[str, ast.AST, str]]:
-    """Yield each change: its kind, the node that replaces the expression, and its own wording or ""."""
-    if isinstance(node, ast.Name):
-        yield from (("variable", ast.Name(name, ast.Load()), "") for name in others)
-    elif isinstance(node, ast.BinOp):
-        yield from _of_operator(node)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not):
-        yield ("sign" if isinstance(node.op, ast.USub) else "condition"), node.operand, ""
-    elif isinstance(node, ast.Call):
-        yield from _of_call(node)
-    elif _is_number(node):
-        yield from _of_number(node)
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield "condition", ast.Constant(not node.value), ""
-    elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARED and len(node.ops) == 1:
-        yield "condition", ast.Compare(node.left, [_COMPARED[type(node.ops[0])]()], node.comparators), ""
-    elif isinstance(node, ast.BoolOp):
-        yield from (("condition", value, "") for value in node.values)
-    elif isinstance(node, ast.IfExp):
-        yield from (("condition", branch, "") for branch in (node.body, node.orelse))
-    elif isinstance(node, ast.Subscript):
-        yield "index", node.value, ""
-    elif isinstance(node, ast.Attribute) and node.attr == "T":
-        yield "function", node.value, "not transposed"
-    elif isinstance(node, ast.Tuple | ast.List) and len(node.elts) == 2 and isinstance(node.ctx, ast.Load):
-        yield "argument", type(node)(node.elts[::-1], ast.Load()), ""
-
-
-def _of_operator(node: ast.BinOp) -> Iterator[tuple[str, ast.AST, str]]:
-    left, right = _quoted(node.left), _quoted(node.right)
-    sign = _SIGNS.get(type(node.op), "")
-    yield "term", node.left, f"{sign} {right} left out"
-    if isinstance(node.op, ast.Mult | ast.Add):
-        yield "term", node.right, f"{left} left out"
-    elif not isinstance(node.op, ast.Pow):
-        yield "term", node.right, ""
-    for side in (node.left, node.right):
-        if isinstance(side, ast.BinOp):
-            yield from (
-                ("term", part, f"only {_quoted(part)}")
-                for part in (side.left, side.right)
-                if isinstance(part, ast.BinOp)
-            )
-    for other in _OPERATORS.get(type(node.op), ()):
-        yield "sign", ast.BinOp(node.left, other(), node.right), ""
-    if isinstance(node.op, ast.Sub | ast.Div | ast.Pow | ast.MatMult):
-        yield "argument", ast.BinOp(node.right, node.op, node.left), ""
-    if isinstance(node.op, ast.Mult | ast.Div):
-        yield "term", ast.BinOp(node, node.op, node.right), f"{sign} {right} twice"
-    if isinstance(node.op, ast.Mult):
-        yield "term", ast.BinOp(node, node.op, node.left), f"{left} twice"
-
-
-def _of_call(node: ast.Call) -> Iterator[tuple[str, ast.AST, str]]:
-    of = node.func
-    name = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
-    for i, argument in enumerate(node.args[:2]):
-        if not isinstance(argument, ast.Starred):
-            yield "function", argument, f"{name} left out" if len(node.args) == 1 and i == 0 else ""
-    if isinstance(of, ast.Attribute):
-        yield "function", of.value, f"{name} left out"
-    for other in _ALIKE.get(name, ()):
-        renamed = ast.Attribute(of.value, other) if isinstance(of, ast.Attribute) else ast.Name(other)
-        renamed.ctx = ast.Load()
-        yield "function", ast.Call(renamed, node.args, node.keywords), ""
-    for i in range(len(node.args) - 1):
-        swapped = [*node.args[:i], node.args[i + 1], node.args[i], *node.args[i + 2 :]]
-        yield "argument", ast.Call(node.func, swapped, node.keywords), ""
-    for i in range(len(node.keywords)):
-        yield "argument", ast.Call(node.func, node.args, node.keywords[:i] + node.keywords[i + 1 :]), ""
-    yield "term", ast.BinOp(node, ast.Pow(), ast.Constant(2)), f"{_quoted(node)} squared"
-
-
-def _of_number(node: Any) -> Iterator[tuple[str, ast.AST, str]]:
-    value: Any = node.value
-    others = [0, 1, -value, 2 * value, value + 1, value - 1]
-    others += [value / 2, 1 / value] if value else []
-    kind = "index" if isinstance(value, int) else "constant"
-    for other in dict.fromkeys(others):
-        if other != value and (isinstance(value, float) or other == int(other)):
-            whole = int(other) if isinstance(value, int) else other
-            yield kind, ast.Constant(whole) if whole >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-whole)), ""

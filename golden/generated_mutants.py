@@ -12,7 +12,16 @@ from itertools import combinations
 import ml_dtypes
 import numpy as np
 
-from refsd.golden.memory_layouts import of_groups, of_slices, of_tokens, reread, restored, strided
+from refsd.golden.memory_layouts import (
+    of_groups,
+    of_lanes,
+    of_slices,
+    of_strides,
+    of_tokens,
+    reread,
+    restored,
+    strided,
+)
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.other_values import fits, other_values, plain
@@ -93,6 +102,7 @@ def _inputs(op, inputs, params):
         changes |= dict(of_tokens(name, x))
         changes |= dict(of_groups(name, x, params, letters(op, name, x.ndim)))
         if x.size <= _LARGE:
+            changes |= {**dict(of_strides(name, x)), **dict(of_lanes(name, x))} if x.dtype.kind == "f" else {}
             changes |= dict(_of_axes(name, x, letters(op, name, x.ndim)))
         if f"{name}?" in op.inputs:
             yield f"{name} left out", lambda name=name: answer(op, _without(inputs, name), params)
@@ -354,6 +364,8 @@ def _cut(op, inputs, params, shape) -> np.ndarray | None:
 def _left_out(op, inputs, params, right):
     for name, tensor in inputs.items():
         x = tensor.values()
+        if x.shape != right.shape and x.size == right.size and x.dtype.kind == "f":
+            yield f"nothing is moved: {name} as it lies in memory", lambda x=x: x.reshape(right.shape)
         if x.shape == right.shape and x.dtype.kind == "f":
             yield f"{op.name} left out: {name} is the result", lambda x=x: x.astype(np.float32)
             yield f"{op.name} done twice", lambda name=name: _with(op, inputs, params, {name: right})

@@ -9,6 +9,7 @@ from refsd.golden.operation import Params
 
 # Parameters that divide axis 1, the channels, into so many groups.
 _GROUPS = ("groups", "num_groups")
+_LANES = (4, 8, 16, 32)
 # The longest mask whose tokens are tried from every one on.
 _TOKENS = 64
 
@@ -30,6 +31,53 @@ def strided(x: np.ndarray, stride: int) -> np.ndarray:
     *outer, L, n = x.shape
     flat = np.pad(x.reshape(-1, L * n), ((0, 0), (0, L * (stride - n))))
     return flat.reshape(-1, L, stride)[..., :n].reshape(*outer, L, n)
+
+
+def of_strides(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes where rows of n numbers are sought nearer or farther than n numbers behind one another."""
+    if x.ndim < 2 or x.shape[-2] < 2 or x.shape[-1] < 2:
+        return
+    L, n = x.shape[-2:]
+    for stride in dict.fromkeys((1, n - 1, n + 1, 2 * n, L)):
+        if stride != n and stride > 0:
+            yield (
+                f"{name}: its rows are sought at a stride of {stride} numbers, not {n}",
+                lambda x, s=stride: _read_on(x, s, L),
+            )
+    if x.ndim > 2:
+        yield (
+            f"{name}: its rows are sought at a stride of 1 number, not {n}, from where the first item begins",
+            lambda x: _read_on(x, 1, x.size // x.shape[-1]),
+        )
+
+
+def of_lanes(name: str, x: np.ndarray) -> Iterator[tuple[str, Callable]]:
+    """Yield changes of what vector instructions read: lanes that get lost, blocks from a wrong address."""
+    for axis, n in enumerate(x.shape):
+        for lanes in (b for b in _LANES if n > b):
+            i = np.arange(n)
+            where = f"{name}, axis {axis}"
+            if n % lanes and axis == x.ndim - 1:
+                kept = (i % lanes < n % lanes) | (i >= n - n % lanes)
+                yield (
+                    f"{where}: of each {lanes} lanes those are lost that the last {n % lanes} do not fill",
+                    lambda x, k=kept: np.where(k, x, 0),
+                )
+            for step in (lanes // 2, 2 * lanes):
+                at = i // lanes * step + i % lanes
+                yield (
+                    f"{where}: {lanes} at a time, from an address that advances by {step} (lanes)",
+                    lambda x, a=axis, at=at: x.take(np.where(at < x.shape[a], at, at % x.shape[a]), a),
+                )
+
+
+def _read_on(x: np.ndarray, stride: int, L: int) -> np.ndarray:
+    """Read rows at another stride, L from where their item begins; the memory goes on, and ends with zeros."""
+    n = x.shape[-1]
+    flat = np.ascontiguousarray(x).ravel()
+    first = np.arange(x.size // (L * n))[:, None] * L * n + np.arange(L) * stride
+    at = first[..., None] + np.arange(n)
+    return np.where(at < flat.size, flat[np.minimum(at, flat.size - 1)], 0).reshape(x.shape)
 
 
 def of_groups(name: str, x: np.ndarray, params: Params, axes: list[str]) -> Iterator[tuple[str, Callable]]:

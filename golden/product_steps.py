@@ -50,11 +50,8 @@ def _summed(x, weight, dtype, run: int, start: Any = 0.0, whole=False) -> np.nda
 
 def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
     x, ids, halves = values["x"], values["ids"], params["halves"]
-    parts = [
-        ids[..., axis, None] * params["theta"] ** (-np.arange(0, dim, 2) / dim)
-        for axis, dim in enumerate(params["axes_dim"])
-    ]
-    angle = np.concatenate(parts, axis=-1)[:, :, None]
+    parts = _parts(ids, params)
+    angle = _angles(ids, params)
     n = 2 * angle.shape[-1]
     turned, rest = x[..., :n], x[..., n:]
 
@@ -82,6 +79,10 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
     yield "the angles of the first half are used for the second half", by(*_of(angle.take(_wrap(half, n // 2), -1)))
     yield "the angles in the reverse order", by(*_of(angle[..., ::-1]))
     yield "the angles of the first axis are used for every axis", by(*_of(_first_axis(parts)[:, :, None]))
+    for factor in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16):
+        yield f"positions are multiplied by {factor:g}", by(*_of(factor * angle))
+    for more in (1, -1):
+        yield f"positions are one {'more' if more > 0 else 'less'}", by(*_of(_angles(ids + more, params)))
     yield "angles rounded to float16", by(*_of(rounded(np.float16)(angle)))
     yield "angles rounded to bfloat16", by(*_of(rounded(ml_dtypes.bfloat16)(angle)))
     yield "sines and cosines rounded to float16", by(rounded(np.float16)(cos), rounded(np.float16)(sin))
@@ -89,7 +90,28 @@ def rope_steps(name: str, values: dict[str, np.ndarray], params: Params) -> Name
         "sines and cosines rounded to bfloat16",
         by(rounded(ml_dtypes.bfloat16)(cos), rounded(ml_dtypes.bfloat16)(sin)),
     )
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        coarse, called = rounded(dtype), np.dtype(dtype).name
+        parts = [
+            coarse(ids[..., axis, None]) * coarse(params["theta"] ** (-np.arange(0, dim, 2) / dim))
+            for axis, dim in enumerate(params["axes_dim"])
+        ]
+        product = np.concatenate(parts, axis=-1)[:, :, None]
+        yield f"positions, frequencies and angles rounded to {called}", by(*_of(coarse(product)))
+        yield f"positions and frequencies rounded to {called}", by(*_of(product))
     yield "frequencies by all channels, not by those of their axis", by(*_of(_one_axis(ids, params)[:, :, None]))
+
+
+def _parts(ids: np.ndarray, params: Params) -> list[np.ndarray]:
+    """Return each axis's angles."""
+    return [
+        ids[..., axis, None] * params["theta"] ** (-np.arange(0, dim, 2) / dim)
+        for axis, dim in enumerate(params["axes_dim"])
+    ]
+
+
+def _angles(ids: np.ndarray, params: Params) -> np.ndarray:
+    return np.concatenate(_parts(ids, params), axis=-1)[:, :, None]
 
 
 def _of(angle):

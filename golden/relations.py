@@ -28,6 +28,9 @@ _OTHERS: dict[str, Callable[[float], float]] = {
     "1 taken from {}": lambda v: v - 1,
     "the root of 1 less {}": lambda v: math.sqrt(1 - v),
     "the root of 1 less {}'s square": lambda v: math.sqrt(1 - v * v),
+    "the root of {}'s square plus 1": lambda v: math.sqrt(v * v + 1),
+    "1 over the root of {}'s square plus 1": lambda v: 1 / math.sqrt(v * v + 1),
+    "{}'s square plus 1": lambda v: v * v + 1,
     "{}'s exponential": math.exp,
     "{}'s logarithm": math.log,
     "the next power of two above {}": lambda v: 2.0 ** math.ceil(math.log2(v)),
@@ -68,7 +71,8 @@ def relation(value: float, right: float, others: Mapping[str, float]) -> str:
     """
     if _same(value, right):
         return ""
-    for name, of in {"": right, **others}.items():
+    # What may be made of 1, the factor of a right input, says nothing.
+    for name, of in {**({} if right == 1 else {"": right}), **others}.items():
         for phrase, made in _made(name, of):
             if _same(value, made):
                 return phrase

@@ -24,6 +24,8 @@ _KNOWN = {
     0.0609: "the latent shift of SD 3",
     0.3611: "the latent scale of Flux",
     0.1159: "the latent shift of Flux",
+    1.5305 * 0.0609: "the latent scale times the latent shift of SD 3",
+    0.3611 * 0.1159: "the latent scale times the latent shift of Flux",
     14.6146: "the highest sigma of SD",
     0.029167: "the lowest sigma of SD",
     127.5: "half of 255",

@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from refsd.golden.function_steps import NAMES, other_functions
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.product_steps import linear_steps, rope_steps, rounded
@@ -136,6 +137,7 @@ _DIVISORS: dict[str, Step] = {
     "the larger of the root and eps": lambda v, eps: np.maximum(np.sqrt(v), eps),
     "eps is left out": lambda v, eps: np.sqrt(v),
     "the variance for its root": lambda v, eps: v + eps,
+    "the variance squared, not its root": lambda v, eps: (v + eps) ** 2,
     "the result is not divided": lambda v, eps: np.ones_like(v),
 }
 
@@ -171,6 +173,13 @@ def _norms(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
         yield label, made(variance=step)
     for (a, mean), (b, variance) in zip(list(_MEANS.items())[:2], list(_VARIANCES.items())[:2], strict=True):
         yield f"{a}, and {b}", made(mean=mean, variance=lambda r, m, v=variance: v(r, _mean(r, own)))
+    yield (
+        "mean and variance are taken over everything",
+        made(
+            mean=lambda r, own: np.full((len(r), 1), r.mean() if own else 0.0),
+            variance=lambda r, m: np.full((len(r), 1), np.mean((r - (r.mean() if own else 0.0)) ** 2)),
+        ),
+    )
     yield (
         "mean and variance of the first item are used for all",
         made(
@@ -387,4 +396,5 @@ _FAMILIES: dict[str, Callable[[str, dict[str, np.ndarray], Params], Named]] = {
     "attention": _attention,
     "linear": linear_steps,
     "rope": rope_steps,
+    **dict.fromkeys(NAMES, other_functions),
 }

@@ -11,12 +11,18 @@ import numpy as np
 
 from refsd.golden.block_parts import wrong_values
 from refsd.golden.code_values import code_values
+from refsd.golden.divided_by_zero import divided_by_zero
+from refsd.golden.effective_weights import affine_inputs, effective_weights
 from refsd.golden.fitted_constants import fitted
 from refsd.golden.generated_mutants import generated
+from refsd.golden.head_counts import head_counts
+from refsd.golden.looked_up import looked_up
 from refsd.golden.mutations import answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.read_slices import read_slices
+from refsd.golden.row_sums import row_sums
+from refsd.golden.scale_bits import scale_bits
 from refsd.golden.small_floats import misread_floats
 from refsd.golden.steps import bordered, stepwise
 from refsd.numerics.tensor import stored
@@ -33,19 +39,26 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 
     params: complete
     found:  the engine's answer, of the right shape
-    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks and
+            divisions by zero
     """
     end = time.process_time() + BUDGET
     computed = (
+        lambda: head_counts(op, inputs, params),
         lambda: stepwise(op, inputs, params),
+        lambda: row_sums(op, inputs, params, found),
+        lambda: looked_up(op, inputs, params, found),
         lambda: bordered(op, inputs, params),
         lambda: fitted(op, inputs, params, found),
+        lambda: effective_weights(op, inputs, params, found),
+        lambda: affine_inputs(op, inputs, params, found),
         lambda: read_slices(op, inputs, params, found),
         lambda: generated(op, inputs, params, OPERATIONS),
     )
     for make in (
         lambda: _of_blocks(op, inputs, params),
         lambda: _of_codes(op, inputs, found),
+        lambda: divided_by_zero(op, inputs, params, found),
         *(() if gap else computed),
     ):
         for name, y in make():
@@ -58,7 +71,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:
     """Yield the answers with one part of the blocks of an input changed."""
     for name, tensor in inputs.items():
-        for phrase, values in chain(wrong_values(tensor), misread_floats(tensor)):
+        for phrase, values in chain(wrong_values(tensor), scale_bits(tensor), misread_floats(tensor)):
             yield phrase, answer(op, {**inputs, name: stored(values)}, params)
 
 

@@ -74,10 +74,46 @@ class PhiloxNv(Philox):
 
     def randn(self, shape: tuple[int, ...]) -> np.ndarray:
         g = self._words(shape).astype(np.float64)
-        # Both factors, and their halves, were rounded to float32.
-        turn = np.float32(2.3283064e-10 * 6.2831855)
-        u, v = g[:, 0] * float(_CELL) + float(_CELL / 2), g[:, 1] * float(turn) + float(turn / 2)
-        return (np.sqrt(-2.0 * np.log(u)) * np.sin(v)).astype(np.float32).reshape(shape)
+        return _normals(g[:, 0], g[:, 1], False).reshape(shape)
+
+
+class TorchCuda(PhiloxNv):
+    """The normals of torch.randn on a GPU that runs `threads` threads at once; up to so many they are PhiloxNv's.
+
+    Number i is the k-th of thread i mod T, k = i div T, where T is n in whole blocks of 256, at most `threads`:
+
+        g = philox4x32_10(counter = (first + k div 4, 0, i mod T, 0), key = seed)
+        u, v from g0, g1 for an even pair of k, from g2, g3 for an odd one;  normal = sqrt(-2 ln u) (sin v, cos v)
+
+    A call advances `first` by one for each four numbers of a thread.
+    Error: PhiloxNv's against a GPU, whose float32 functions round. The order is the source's, not measured on one.
+    Source: PyTorch aten/src/ATen/native/cuda/DistributionTemplates.h, calc_execution_policy and
+    distribution_elementwise_grid_stride_kernel; cuRAND's curand_normal4.
+    """
+
+    def __init__(self, seed: int, threads: int):
+        super().__init__(seed)
+        self.threads = threads
+
+    def randn(self, shape: tuple[int, ...]) -> np.ndarray:
+        n = int(np.prod(shape))
+        threads = min(self.threads, -(-n // 256) * 256)
+        k, thread = np.divmod(np.arange(n), max(threads, 1))
+        counters = np.zeros((n, 4), np.uint32)
+        counters[:, 0], counters[:, 2] = self.call + k // 4, thread
+        self.call += -(-n // max(4 * threads, 1))
+        g = philox4x32_10(counters, self.key).astype(np.float64)
+        pair = 2 * (k % 4 // 2)
+        of_u, of_v = g[np.arange(n), pair], g[np.arange(n), pair + 1]
+        return _normals(of_u, of_v, k % 2 == 1).reshape(shape)
+
+
+def _normals(of_u: np.ndarray, of_v: np.ndarray, cosine: np.ndarray | bool) -> np.ndarray:
+    """Turn words into normals as PhiloxNv does. cosine: where the second of a pair is asked for"""
+    # Both factors, and their halves, were rounded to float32.
+    turn = np.float32(2.3283064e-10 * 6.2831855)
+    u, v = of_u * float(_CELL) + float(_CELL / 2), of_v * float(turn) + float(turn / 2)
+    return (np.sqrt(-2.0 * np.log(u)) * np.where(cosine, np.cos(v), np.sin(v))).astype(np.float32)
 
 
 class Mersenne:

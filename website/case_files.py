@@ -168,12 +168,11 @@ def page(name: str, case_file: CaseFile, outcome, relative: float) -> str:
     said = textwrap.fill(
         outcome.reason, 100, initial_indent="    ", subsequent_indent="    ", break_long_words=False
     )
-    fail = "fails" if outcome.failing == 1 else "fail"
     code = f"\nThe engine's own code, as it was judged:\n\n{_source(case_file)}\n" if case_file.code else ""
     return (
         f"# {case_file.title}\n\n{case_file.symptom}\n\n![The engine beside the truth, and their "
         f"difference]({name}.svg)\n\n"
-        f"## What refsd says\n\n{outcome.failing} of {outcome.cases} cases {fail}. The one above is "
+        f"## What refsd says\n\nFailing cases: {outcome.failing} of {outcome.cases}. The one above is "
         f"`{outcome.case}`, where the output is "
         f"{_percent(relative)} off (relative L2):\n\n{said}\n\n"
         f"The cause named first: **{outcome.cause}**.\n\n## Why\n\n{case_file.lesson}\n{code}"

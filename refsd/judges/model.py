@@ -266,7 +266,15 @@ class ModelJudge(Judge):
         weights = self._module(case, inputs, Arithmetic(FLOAT32))[0].weights
         names = taps.recorded[: taps.recorded.index(tap)] if tap in taps.recorded else taps.recorded
         earlier = {name: found[name] for name in reversed(names) if name in found}
-        return Place(tap, np.asarray(found[tap], np.float64), segment, run, spread, weights, numerics, earlier)
+        own = np.asarray(found[tap], np.float64)
+
+        @functools.cache
+        def others() -> Answer:
+            rest = {name: y for name, y in found.items() if name != tap}
+            right, outputs = self._follow(case, inputs, rest, Observed(FLOAT64))
+            return {**right, **outputs}
+
+        return Place(tap, own, segment, run, spread, weights, numerics, earlier, others)
 
     def _follow(
         self,

@@ -48,9 +48,14 @@ class Call(NamedTuple):
             return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
 
     def unlisted(self, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (bug, result) for bugs that the operation's page does not list. found: the engine's answer"""
+        """Yield (bug, result) for bugs that the operation's page does not list.
+
+        found: the engine's answer; its shape may be another, as where an engine joins the heads
+        """
         op = OPERATIONS[self.op]
-        yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found)
+        shape = op.answer(Arithmetic(FLOAT32), self.inputs, self.params).shape
+        if found.size == np.prod(shape, dtype=np.int64):
+            yield from unlisted(op, self.inputs, op.complete(self.inputs, self.params), found.reshape(shape))
 
     def from_elsewhere(self, tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) where one input is another tensor, or one of the equal parts of another tensor.
@@ -72,6 +77,11 @@ class Call(NamedTuple):
                     with np.errstate(all="ignore"):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
                     yield f"{argument} is read from {part}{name}: what lies between is left out", wrong
+
+    def with_input(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return the result with other values of an input, in float32; they may have another number of rows."""
+        inputs = {**self.inputs, name: stored(np.ascontiguousarray(values, np.float32))}
+        return OPERATIONS[self.op].answer(Arithmetic(FLOAT32), inputs, self.params)
 
     def in_precisions(self, declared: Numerics) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for precisions lower than the declared one."""

@@ -17,6 +17,7 @@ from refsd.golden.taps import measure_taps
 from refsd.golden.unlisted import BUDGET, KEPT, explaining
 from refsd.golden.verdict import judge
 from refsd.judges.following import Segment
+from refsd.judges.gathered import other_rows, rows_of_taps
 from refsd.judges.model_mutants import MUTANTS, Change
 from refsd.judges.observed import Call, Observed
 from refsd.numerics.arithmetic import Arithmetic
@@ -29,6 +30,8 @@ _WEIGHTS = 200
 _NEAREST = 60
 # Numbers of a table, at the most, whose other rows are sought.
 _TABLE = 1 << 25
+# Numbers that a tap must have to be known again.
+_KNOWN_AGAIN = 16
 # CPU seconds for trying other taps as inputs.
 _ELSEWHERE = 4.0
 
@@ -45,6 +48,7 @@ class Place(NamedTuple):
     weights:  the component's
     numerics: declared by the engine
     earlier:  the engine's taps before this one, the latest first
+    others:   -> what every tap and output should be, in float64; what is made of this tap, of its right values
     """
 
     tap: str
@@ -55,6 +59,7 @@ class Place(NamedTuple):
     weights: Mapping[str, StoredTensor]
     numerics: Numerics
     earlier: Mapping[str, np.ndarray] = MappingProxyType({})
+    others: Callable[[], Mapping[str, np.ndarray]] = dict
 
     def explain(self, of_outputs: Callable[[], list[str]] = list, end: float = math.inf) -> list[str]:
         """Return the causes, the likeliest first.
@@ -94,6 +99,10 @@ class Place(NamedTuple):
             near = wrong.reshape(truth.shape)
             return scene.explained_by({"y": near}) and self._agrees(near, near + (honest - truth))
 
+        taps = self._other_taps(truth)
+        moved = next((name for name, y in taps.items() if y.size == truth.size and explains(y)), None)
+        if moved is not None:
+            return [f"it is what {moved} should be"]
         others = {}
         if not is_gap(found, truth, honest, channel_axis(truth)):
             unlisted = itertools.takewhile(lambda _: time.process_time() < end, self._unlisted())
@@ -103,7 +112,17 @@ class Place(NamedTuple):
             nearest = scene.nearest({name: {"y": y.reshape(truth.shape)} for name, y in others.items()})
             return [name for name in others if name in nearest]
         tried = {name: y.reshape(truth.shape) for name, y in tried.items()}
-        return of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+        fitted = of_outputs() or fitted_causes(found, truth, honest, channel_axis(truth), tried)
+        rows = other_rows(found, truth, honest, taps) if not fitted and np.isfinite(found).all() else ""
+        return [rows] if rows else fitted
+
+    def _other_taps(self, truth: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what the other taps and outputs should be, if this one has enough numbers to be known again."""
+        return {
+            name: np.asarray(y, np.float64)
+            for name, y in (self.others() if truth.size >= _KNOWN_AGAIN else {}).items()
+            if name != self.tap and y.dtype.kind == "f" and y.ndim
+        }
 
     def _unlisted(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result): the last operation with another tap as input, or with a bug that no page lists."""
@@ -118,6 +137,8 @@ class Place(NamedTuple):
                     break
             if call.op == "add":
                 yield from self._other_rows(call)
+            if call.op == "linear":
+                yield from rows_of_taps(call, self.found, {**self.others(), **self.earlier})
             yield from call.unlisted(self.found)
 
     def _other_rows(self, call: Call) -> Iterator[tuple[str, np.ndarray]]:

@@ -12,7 +12,8 @@ from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
 from refsd.golden.rounding import Bound, unit
 from refsd.golden.verdict import judge
-from refsd.judges.stage_causes import stage_causes
+from refsd.judges.stage_causes import known_causes, searched_causes
+from refsd.judges.stage_elsewhere import elsewhere
 from refsd.judges.stage_scene import Scene
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.machine import one_answer
@@ -102,14 +103,16 @@ class StageJudge(Judge):
         stage_inputs, stage = self._stage_inputs(case, inputs, FLOAT64), STAGES[case.op]
         bounds = {name: stage.outputs[name].bound(stage_inputs, y, numerics) for name, y in truth.items()}
         named = list(suspects)
-        if all(found[name].shape == y.shape for name, y in truth.items()):
+        same_shapes = all(found[name].shape == y.shape for name, y in truth.items())
+        if same_shapes:
             scale = {name: np.where(bound.limit > 0, bound.limit, 1.0) for name, bound in bounds.items()}
-            scene = explanation.Scene(found, truth, honest, scale)
-            named = scene.nearest({name: near for name, near in suspects.items() if scene.explained_by(near)})
-            named = named or _other_normals(found, truth)
-        if named:
-            return named
-        return stage_causes(Scene(stage, stage_inputs, found, truth, honest, bounds), near_by)
+            answers = explanation.Scene(found, truth, honest, scale)
+            named = answers.nearest({name: near for name, near in suspects.items() if answers.explained_by(near)})
+        scene = Scene(stage, stage_inputs, found, truth, honest, bounds)
+        named = named or known_causes(scene, near_by) or elsewhere(scene)
+        if not named and same_shapes:
+            named = _other_normals(found, truth)
+        return named or searched_causes(scene, near_by)
 
     def _stage_inputs(self, case: Case, inputs: Inputs, numerics: Numerics) -> StageInputs:
         dtype = numerics.compute_dtype

@@ -7,8 +7,10 @@ input is left out, exchanged with another input, or taken from another item.
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (its types by name)
 import numpy as np
 
 from refsd.golden.judge import Mutant
@@ -175,6 +177,17 @@ def _in_turn(n: int, parts: int, apart: bool) -> np.ndarray:
     return i.reshape(-1, parts).T.ravel() if apart else i.reshape(parts, -1).T.ravel()
 
 
+# Types of stored numbers, and those that their bytes are taken for.
+_READ = tuple(permutations(("float32", "float16", "bfloat16"), 2))
+
+
+def _reread(x: np.ndarray, of: str, to: str) -> np.ndarray:
+    """Read the bytes of a type as numbers of another; what lies behind the end is zero."""
+    data = np.ascontiguousarray(x.astype(np.dtype(of))).tobytes().ljust(4 * x.size, b"\0")
+    read = np.frombuffer(data, np.dtype(to))[: x.size].reshape(x.shape).astype(np.float32)
+    return np.where(np.isfinite(read), read, 0).astype(x.dtype)
+
+
 def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarray]]]:
     yield "left out: zeros", np.zeros_like
     if y.dtype.kind in "iu":
@@ -184,6 +197,8 @@ def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarr
         yield "of the other sign", np.negative
         yield "all ones", np.ones_like
         yield from ELEMENTWISE.items()
+        for of, to in _READ:
+            yield f"with {of}'s bytes read as {to}'s", lambda x, of=of, to=to: _reread(x, of, to)
     if y.ndim > 1 and y.shape[0] > 1:
         yield "of the first item for all items", lambda x: np.broadcast_to(x[:1], x.shape).copy()
         yield "of the last item for all items", lambda x: np.broadcast_to(x[-1:], x.shape).copy()

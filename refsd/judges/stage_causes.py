@@ -20,6 +20,7 @@ from refsd.golden.running_code import TooLong, apart, at_most, executed, swapped
 from refsd.golden.sequences import sequence_difference
 from refsd.golden.solved_numbers import digits, is_plain, shown, solved
 from refsd.judges.stage_candidates import exchanged, numbers, scaled, settings
+from refsd.judges.stage_elsewhere import last_resorts
 from refsd.judges.stage_looks import PARTS, WHOLE, output_causes
 from refsd.judges.stage_members import member_causes
 from refsd.judges.stage_scene import Scene
@@ -34,20 +35,29 @@ _MOST = 4
 _FEW, _SINGLE = 4, 3
 
 
-def stage_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
-    """Return the causes, the likeliest first; empty if nothing explains the answer.
+def known_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """Return the known bugs that explain the first wrong output, where others may be right.
 
-    known: known bug -> the answer with it; it must match the first wrong output, others may be right instead
+    known: known bug -> the answer with it
+    """
+    there = _explaining(scene, known) if scene.wrong else []
+    return [name for name in there if scene.consistent(known[name])][:_MOST]
+
+
+def searched_causes(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    """Return the causes that were searched for, the likeliest first; empty if nothing explains the answer.
+
+    Last comes a known bug that would have made an earlier output wrong, which is right. known: as above
     """
     if not scene.wrong:
         return []
-    there = [name for name, answer in known.items() if scene.explained(answer)]
-    likely = [name for name in there if scene.consistent(known[name])]
-    if likely:
-        return likely[:_MOST]
-    # The others would have made an earlier output wrong, which is right.
     found = sorted(apart(_search, _SECONDS, scene, known))
-    return list(dict.fromkeys(phrase for *_, phrase in found))[:_MOST] or there[:_MOST] or _sequence(scene)
+    phrases = list(dict.fromkeys(phrase for *_, phrase in found))
+    return (phrases or _explaining(scene, known))[:_MOST] or last_resorts(scene) or _sequence(scene)
+
+
+def _explaining(scene: Scene, known: Mapping[str, Answer]) -> list[str]:
+    return [name for name, answer in known.items() if scene.explained(answer)]
 
 
 def _search(scene: Scene, known: Mapping[str, Answer]) -> Iterator[list]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from refsd.golden.relations import ELEMENTWISE, relation
 from refsd.golden.solved_numbers import shown
+from refsd.judges.stage_elsewhere import constant_in_part, masked, wrong_term
 from refsd.judges.stage_scene import Scene
 
 # Elements required for each fitted number.
@@ -267,25 +268,10 @@ def _multiple_in_part(scene: Scene, name: str, found: np.ndarray, truth: np.ndar
     if not scene.agrees(name, np.where(wrong, factor * truth, truth), 4 * max(abs(factor), 1)):
         return
     what = f"{shown(factor)} times what it should be" if abs(factor) > 1e-6 else "0"
-    yield f"{name} is {what} {_masked(scene, name, wrong, truth) or f'at {t.size} of {truth.size} elements'}"
+    yield f"{name} is {what} {masked(scene, name, wrong, truth != 0) or f'at {t.size} of {truth.size} elements'}"
 
 
-def _masked(scene: Scene, name: str, wrong: np.ndarray, truth: np.ndarray) -> str:
-    """Return "where mask is 0" if an input or output with two values marks the wrong elements; else ""."""
-    counts = truth != 0
-    for source in (scene.inputs.tensors, scene.truth):
-        for other, mask in source.items():
-            if other == name or np.unique(mask).size != 2:
-                continue
-            try:
-                there = np.broadcast_to(np.asarray(mask), truth.shape)
-            except ValueError:
-                continue
-            for value in np.unique(mask):
-                if np.array_equal(wrong & counts, (there == value) & counts):
-                    return f"where {other} is {value:g}"
-    return ""
-
-
-WHOLE = (_counted, _linear, _whole_numbers, _function, _of_inputs, _reordered, _more_slices, _reshaped)
-PARTS = (_multiple_in_part,)
+WHOLE = (
+    *(_counted, _linear, _whole_numbers, _function, _of_inputs, wrong_term, _reordered, _more_slices, _reshaped),
+)
+PARTS = (constant_in_part, _multiple_in_part)

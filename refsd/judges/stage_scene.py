@@ -10,6 +10,9 @@ from refsd.golden.rounding import Bound
 from refsd.judges.stage_candidates import numbers
 from refsd.stages.stage import Stage, StageInputs
 
+# Of more inputs, some length explains almost any number.
+_FEW = 6
+
 
 class Scene(NamedTuple):
     """A wrong answer of a stage.
@@ -34,8 +37,16 @@ class Scene(NamedTuple):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Return the numbers among the case's parameters."""
-        return {name: float(value) for name, value, _ in numbers(self.inputs.params)}
+        """Return the case's numbers: parameters, inputs of one number, and the lengths of small inputs' axes."""
+        found = {name: float(value) for name, value, _ in numbers(self.inputs.params)}
+        for name, y in self.inputs.tensors.items():
+            if y.size == 1 and y.dtype.kind == "f":
+                found[name] = float(y.ravel()[0])
+        for name, y in self.inputs.tensors.items() if len(self.inputs.tensors) <= _FEW else ():
+            for axis, n in enumerate(y.shape):
+                if n > 2 and float(n) not in found.values():
+                    found[f"the length of axis {axis} of {name}"] = float(n)
+        return found
 
     def agrees(self, name: str, answer: np.ndarray, times: float = 1.0) -> bool:
         """Return True if an output equals `answer` within `times` its bound, and a little for rounding."""
@@ -52,6 +63,16 @@ class Scene(NamedTuple):
         with np.errstate(invalid="ignore"):
             error = np.abs(np.asarray(found, np.float64) - answer)
         return bool(((error <= more) | (np.isnan(found) & np.isnan(answer))).all())
+
+    def agrees_at(self, name: str, index: int, answer: np.ndarray) -> bool:
+        """Return the same for one slice along the first axis, within four times its bound."""
+        found = self.found[name][index]
+        if self.stage.outputs[name].size is None:
+            return np.array_equal(found, answer)
+        limit = self.limits[name].limit[index]
+        size = np.maximum(np.abs(np.nan_to_num(answer)), _rms(answer))
+        with np.errstate(invalid="ignore"):
+            return bool((np.abs(np.asarray(found, np.float64) - answer) <= 4 * limit + 2.0**-20 * size).all())
 
     def consistent(self, answer: Answer) -> bool:
         """Return True if the answer matches the outputs, too, that come before the first wrong one."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.engines.reference import Reference
-from refsd.golden import conform, verdict
+from refsd.golden import conform, row_sums, verdict
 from refsd.golden.case import Case
 from refsd.golden.conform import Answered, Runner
 from refsd.golden.engine import Engine, ModelFiles
@@ -76,8 +76,9 @@ def failure_of(result: Result) -> Failure | None:
 
 
 def _without_numbers(op: str, cause: str) -> str:
-    """A cause; of a stage without the numbers that were solved for, for they are others in another case."""
-    return re.sub(r"-?\d[\d.]*(e[-+]?\d+)?", "#", cause) if op in STAGES else cause
+    """A cause; of a stage, or of sums, without the numbers that were solved for: another case has others."""
+    solved = op in STAGES or cause.startswith(row_sums.STATISTICS)
+    return re.sub(r"-?\d[\d.]*(e[-+]?\d+)?", "#", cause) if solved else cause
 
 
 def _kind(result: Result) -> str:

@@ -327,12 +327,14 @@ _KNOWN = (
     part("alpha over the root of the rank", modules=_scaled(lambda rank, has: rank**0.5, True)),
     part("no alpha taken for 1", modules=_scaled(lambda rank, has: 1 / rank, False)),
     part("alpha over the rank squared", modules=_scaled(lambda rank, has: 1 / rank, True)),
+    part("the learned scalar left out", parts=_without("scalar")),
+    part(
+        "the learned scalar in place of alpha over the rank",
+        parts=_other(scalar=lambda p: p["scalar"] / p["alpha"] * _rank(p)),
+    ),
     part("strength 1", strength=lambda p: 1.0),
     part("strength left out of the UNet", strength=lambda p: 1.0 if p["component"] == "unet" else _strength(p)),
-    part(
-        "the text encoder's strength for the UNet",
-        strength=lambda p: _strength({**p, "component": "text"}),
-    ),
+    part("the text encoder's strength for the UNet", strength=lambda p: _strength({**p, "component": "text"})),
     part("the UNet's strength for the text encoder", strength=lambda p: _strength({**p, "component": "unet"})),
     part("strength squared", strength=lambda p: _strength(p) ** 2),
     part("strength of the other sign", strength=lambda p: -_strength(p)),
@@ -359,10 +361,7 @@ _KNOWN = (
     ),
     part("w1 transposed", parts=_other(lokr_w1=lambda p: p["lokr_w1"].T)),
     part("DoRA left out", parts=_without(*_DECOMPOSED)),
-    part(
-        "lengths of columns for those of rows",
-        adapter=_made(DoRA, _of_columns),
-    ),
+    part("lengths of columns for those of rows", adapter=_made(DoRA, _of_columns)),
     part("lengths of the weight without the delta", adapter=_made(DoRA, lambda dora: dora._replace(of_base=True))),
     part("lengths of the merged weight", adapter=_made(DoRA, lambda dora: dora._replace(of_base=False))),
     *(

@@ -114,6 +114,20 @@ CASES = (
         },
         strength=0.75,
     ),
+    # What LyCORIS trains with use_scalar: a factor of the whole change, beside alpha.
+    _case(
+        "lokr-scalar",
+        (24, 36),
+        {
+            f"{_NAME}.lokr_w1": _factor(4, 4),
+            f"{_NAME}.lokr_w2_a": _factor(6, 3),
+            f"{_NAME}.lokr_w2_b": _factor(3, 9),
+            f"{_NAME}.alpha": _alpha(2.0),
+            f"{_NAME}.scalar": _alpha(0.625),
+        },
+        strength=0.75,
+    ),
+    _case("lora-scalar", (20, 24), _lora(_NAME, 20, 24, 4, 3.0) | {f"{_NAME}.scalar": _alpha(-1.375)}),
     _case(
         "dora",
         (32, 32),

@@ -7,8 +7,19 @@ import numpy as np
 
 from refsd.golden.recipe import Recipe
 from refsd.numerics.errors import BadInput
-from refsd.samplers.noise import RNGS, Noise
+from refsd.samplers.noise import RNGS, Noise, TorchCuda
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
+
+
+class Statistics(NamedTuple):
+    """Of a latent's channels, [C, 1, 1]: with them the denoiser's latent is (latent - mean) / deviation."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+# eps of FLUX.2's batch norm. Source: black-forest-labs/flux2, autoencoder.py.
+_EPS = 1e-4
 
 
 class NoisingRule(NamedTuple):
@@ -19,6 +30,7 @@ class NoisingRule(NamedTuple):
     later:   the generators, params, seeds -> generators of the steps' noise
     factor:  sigma, space -> factor of the noise
     kept:    sigma, space -> factor of a given picture's latent
+    start:   latent, noise, their factors, means and deviations of the latent's channels -> the first step's latent
     """
 
     seed: Callable[[int, int], int]
@@ -26,10 +38,16 @@ class NoisingRule(NamedTuple):
     later: Callable[[list[Noise], Params, list[int]], list[Noise]]
     factor: Callable[[float, str], float]
     kept: Callable[[float, str], float]
+    start: Callable[[np.ndarray, np.ndarray, float, float, Statistics], np.ndarray]
+
+
+# torch's generator on a GPU, whose numbers depend on how many threads it runs at once.
+_GPU = "torch-cuda"
 
 
 def _streams(params: Params, seeds: list[int]) -> list[Noise]:
-    make = RNGS[params["rng"]]
+    own = params["rng"] == _GPU
+    make = (lambda seed: TorchCuda(seed, params["threads"])) if own else RNGS[params["rng"]]
     return [make(seeds[0])] * len(seeds) if params["one_stream"] else [make(seed) for seed in seeds]
 
 
@@ -41,13 +59,26 @@ def _signal_share(sigma: float, space: str) -> float:
     return {"ve": 1.0, "vp": 1 / np.sqrt(sigma**2 + 1), "flow": 1 - sigma}[space]
 
 
+def _start(latent: np.ndarray, noise: np.ndarray, kept: float, factor: float, of: Statistics) -> np.ndarray:
+    return kept * (latent - of.mean) / of.deviation + factor * noise
+
+
 RULE = NoisingRule(
     seed=lambda seed, b: seed + b,
     streams=_streams,
     later=lambda streams, params, seeds: streams,
     factor=_factor,
     kept=_signal_share,
+    start=_start,
 )
+
+
+def _statistics(inputs: StageInputs) -> Statistics:
+    t, one = inputs.tensors, inputs.dtype.type(1)
+    if "channel_mean" not in t:
+        return Statistics(np.zeros_like(one), one)
+    mean, variance = (t[name][:, None, None] for name in ("channel_mean", "channel_variance"))
+    return Statistics(mean, np.sqrt(variance + inputs.dtype.type(_EPS)))
 
 
 def drawn(streams: list[Noise], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -59,15 +90,18 @@ def drawn(streams: list[Noise], shape: tuple[int, ...], dtype: np.dtype) -> np.n
 
 def _run(rule: NoisingRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p, latent = inputs.params, inputs.tensors["latent"]
-    if p["space"] not in ("ve", "vp", "flow") or p["rng"] not in RNGS:
+    if p["space"] not in ("ve", "vp", "flow") or p["rng"] not in (*RNGS, _GPU):
         raise BadInput(
             f"stage/noising: space {p['space']!r}, rng {p['rng']!r}: expected ve, vp or flow, and a name "
-            f"of {', '.join(RNGS)}"
+            f"of {', '.join(RNGS)}, {_GPU}"
         )
+    if p["rng"] == _GPU and p["threads"] < 1:
+        raise BadInput(f"stage/noising: threads {p['threads']}: {_GPU} needs the number that the GPU runs at once")
     seeds = [rule.seed(p["seed"], b) for b in range(len(latent))]
     streams = rule.streams(p, seeds)
     noise = drawn(streams, latent.shape[1:], inputs.dtype)
-    start = rule.kept(p["sigma"], p["space"]) * latent + rule.factor(p["sigma"], p["space"]) * noise
+    kept, factor = rule.kept(p["sigma"], p["space"]), rule.factor(p["sigma"], p["space"])
+    start = rule.start(latent, noise, kept, factor, _statistics(inputs))
     later = rule.later(streams, p, seeds)
     draws = np.stack([drawn(later, latent.shape[1:], inputs.dtype) for _ in range(p["draws"])])
     return {"noise": noise, "start": start, "step_noise": draws}
@@ -81,8 +115,9 @@ def normal_size(inputs: StageInputs, y: np.ndarray) -> np.ndarray:
 def _start_size(inputs: StageInputs, y: np.ndarray) -> np.ndarray:
     p = inputs.params
     kept, factor = _signal_share(p["sigma"], p["space"]), _factor(p["sigma"], p["space"])
-    noise = (y - kept * inputs.tensors["latent"]) / factor
-    return kept * np.abs(inputs.tensors["latent"]) + factor * normal_size(inputs, noise)
+    latent, of = inputs.tensors["latent"], _statistics(inputs)
+    noise = (y - kept * (latent - of.mean) / of.deviation) / factor
+    return kept * (np.abs(latent) + np.abs(of.mean)) / of.deviation + factor * normal_size(inputs, noise)
 
 
 # --- what engines got wrong --------------------------------------------------------------------------------------
@@ -119,13 +154,44 @@ def _other_rng(name: str):
     return streams
 
 
+def _mixed(change: Callable[[np.ndarray, np.ndarray, float, float, Statistics], np.ndarray]):
+    """change: as NoisingRule.start, of latents whose channels have statistics"""
+
+    def start(latent: np.ndarray, noise: np.ndarray, kept: float, factor: float, of: Statistics) -> np.ndarray:
+        if not np.ndim(of.mean):
+            raise NoDifference
+        return change(latent, noise, kept, factor, of)
+
+    return start
+
+
+def _other_threads(change: Callable[[int], int]):
+    """change: threads -> threads of another GPU"""
+
+    def streams(params: Params, seeds: list[int]) -> list[Noise]:
+        if params["rng"] != _GPU:
+            raise NoDifference
+        return _streams({**params, "threads": change(params["threads"])}, seeds)
+
+    return streams
+
+
 _IMAGE = ("item", "channel", "row", "column")
 # 105 numbers per item: a multiple of neither 16 nor 4, the block sizes of generators.
 _SHAPE = (3, 3, 5, 7)
 
 
-def _case(label: str, space: str, sigma: float, **params):
-    latent = {"latent": Recipe(_SHAPE, offset=0.25)}
+def _normalised(label: str, space: str, sigma: float, **params):
+    statistics = {
+        "channel_mean": Recipe(_SHAPE[1:2], exponent=-17),
+        "channel_variance": Recipe(_SHAPE[1:2], data="positive", exponent=-18, offset=0.25),
+    }
+    inputs = {"latent": Recipe(_SHAPE, offset=0.25), **statistics}
+    return case("noising", label, inputs, space=space, sigma=sigma, **params)
+
+
+def _case(label: str, space: str, sigma: float, shape: tuple[int, ...] = _SHAPE, **params):
+    latent = {"latent": Recipe(shape, offset=0.25)}
     return case("noising", label, latent, space=space, sigma=sigma, **params)
 
 
@@ -133,7 +199,11 @@ STAGES = (
     Stage(
         "noising",
         "Noise of each picture's seed, a given picture's latent with it, and the noise that the steps draw then.",
-        inputs={"latent": "[N, C, H, W]: of the given picture"},
+        inputs={
+            "latent": "[N, C, H, W]: of the given picture; the autoencoder's if its channels have statistics",
+            "channel_mean?": "[C]: of FLUX.2's batch norm",
+            "channel_variance?": "[C]: its eps is 1e-4",
+        },
         params={
             "space": REQUIRED,
             "sigma": REQUIRED,
@@ -141,6 +211,7 @@ STAGES = (
             "seed": 42,
             "one_stream": False,
             "draws": 2,
+            "threads": 0,
         },
         outputs={
             "noise": Output(_IMAGE, normal_size, 8),
@@ -159,6 +230,11 @@ STAGES = (
             part("a stream for each picture", streams=lambda p, seeds: _streams({**p, "one_stream": False}, seeds)),
             part("drawn with the channels last", streams=_channels_last),
             part("a draw thrown away first", streams=lambda p, seeds: _skipped(_streams(p, seeds), 16)),
+            part(
+                "a counter for each number, however many threads the GPU has",
+                streams=_other_threads(lambda threads: 1 << 30),
+            ),
+            part("twice the GPU's threads", streams=_other_threads(lambda threads: 2 * threads)),
             *(part(f"the generator {name}", streams=_other_rng(name)) for name in ("cuda", "cpu", "cpu_scalar")),
             part("the steps draw the first noise again", later=lambda streams, p, seeds: _streams(p, seeds)),
             part(
@@ -189,6 +265,29 @@ STAGES = (
             part("noise not scaled", factor=lambda sigma, space: 1.0),
             part("noise of sqrt(sigma^2 + 1)", factor=lambda sigma, space: np.sqrt(sigma**2 + 1)),
             part("noise of sigma^2", factor=lambda sigma, space: sigma**2),
+            *(
+                part(name, start=_mixed(change))
+                for name, change in (
+                    (
+                        "the noise is divided by the channels' deviation, too",
+                        lambda x, noise, kept, factor, of: _start(x, noise / of.deviation, kept, factor, of),
+                    ),
+                    (
+                        "the channels are normalised after the noise is added",
+                        lambda x, noise, kept, factor, of: (kept * x + factor * noise - of.mean) / of.deviation,
+                    ),
+                    (
+                        "the channels are not normalised",
+                        lambda x, noise, kept, factor, of: kept * x + factor * noise,
+                    ),
+                    (
+                        "the channels are normalised twice",
+                        lambda x, noise, kept, factor, of: _start(
+                            (x - of.mean) / of.deviation, noise, kept, factor, of
+                        ),
+                    ),
+                )
+            ),
             param("noise of the next level", sigma=lambda sigma: sigma * 0.9),
         ),
         cases=(
@@ -198,6 +297,10 @@ STAGES = (
             _case("flow-sdcpp", "flow", 0.7, seed=(1 << 40) + 5),
             _case("flow-seed-0", "flow", 0.6, seed=0),
             _case("flow-a1111", "flow", 0.45, rng="nv", seed=7),
+            _normalised("flow-normalised", "flow", 0.65, rng="cpu", seed=3),
+            # 7 and 3 numbers of each thread: two counters, and one.
+            _case("flow-gpu", "flow", 0.55, (2, 16, 9, 13), rng=_GPU, threads=512, one_stream=True, seed=11),
+            _case("ve-gpu", "ve", 2.9, (2, 16, 7, 11), rng=_GPU, threads=512, seed=(1 << 33) + 3),
         ),
     ),
 )

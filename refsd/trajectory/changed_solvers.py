@@ -14,10 +14,13 @@ from refsd.golden.formula_variants import Text
 from refsd.golden.running_code import TooLong, apart, at_most, executed, swapped
 from refsd.golden.solved_numbers import shown
 from refsd.trajectory.forms import Forms, forms
+from refsd.trajectory.moved_history import moved_history
 from refsd.trajectory.run import Dump, sigmas_of, solver_of
 
 # CPU seconds for one trajectory, and for one changed formula.
 _SECONDS, _ONE = 8.0, 0.3
+# The same for all histories.
+_HISTORY = 4.0
 _MOST = 4
 _NOT = ("refsd.samplers.latents", "refsd.samplers.step")
 
@@ -39,9 +42,19 @@ def changed_solvers(told: Told) -> list[str]:
     """What explains the trajectory, the likeliest first; nothing where the right solver does."""
     if told.right_sigmas and told.explains(forms(solver_of(told.case), told.y.sigmas)):
         return []
+    moved = list(apart(lambda: _moved(told), _HISTORY)) if told.right_sigmas else []
+    if moved:
+        return moved[0]
     search = _solver if told.right_sigmas else _schedule
     found = sorted(apart(lambda: search(told), _SECONDS))
     return list(dict.fromkeys(phrase for _, _, phrase in found))[:_MOST]
+
+
+def _moved(told: Told) -> Iterator[list]:
+    right = forms(solver_of(told.case), told.y.sigmas)
+    phrase = moved_history(right, told.explains)
+    if phrase:
+        yield [phrase]
 
 
 def _solver(told: Told) -> Iterator[list]:

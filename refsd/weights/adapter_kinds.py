@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -264,7 +264,8 @@ class Kind(NamedTuple):
 
 
 _LAYER = (2, 4)
-_DECOMPOSED = ("alpha", "dora_scale", "magnitude")
+# `scalar`: LyCORIS's learned factor of the change, as a module holds it; what it saves has it in the first factor.
+_DECOMPOSED = ("alpha", "dora_scale", "magnitude", "scalar")
 KINDS: dict[str, Kind] = {
     "lora": Kind(("down", "up"), ("mid", "up_bias", *_DECOMPOSED), _LAYER, _lora),
     "loha": Kind(
@@ -317,7 +318,11 @@ def build(parts: Parts) -> Adapter:
         raise Misfit(f"{parts.kind} for a weight {list(parts.shape)}")
     if parts.kind not in parts.rule.kinds:
         raise Misfit(f"{parts.kind}, which {parts.rule.title} does not load")
-    adapter = kind.make(parts)
+    adapter: Any = kind.make(parts)
+    if "scalar" in parts:
+        if parts.rule is not RULES["lycoris"]:
+            raise Misfit(f"a learned scalar, which {parts.rule.title} does not read")
+        adapter = adapter._replace(scale=adapter.scale * float(_vector(parts, "scalar", 1)[0]))
     return _dora(parts, adapter) if parts.tensors.keys() & {"dora_scale", "magnitude"} else adapter
 
 

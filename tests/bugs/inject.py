@@ -3,11 +3,13 @@
     uv run python tests/bugs/inject.py bugs.json
     uv run python tests/bugs/inject.py bugs.json --id act-01 --numerics ggml-cpu --json
     uv run python tests/bugs/inject.py bugs.json --splits 5 --seed 7
+    uv run python tests/bugs/inject.py bugs.json --forget --splits 5 --seed 7
     uv run python tests/bugs/inject.py --held-out
     uv run python tests/bugs/inject.py --held-out fresh
     uv run python tests/bugs/inject.py --held-out second
     uv run python tests/bugs/inject.py --held-out third
     uv run python tests/bugs/inject.py --held-out fourth
+    uv run python tests/bugs/inject.py --held-out fifth
 
 bugs.json: a list of objects with "id" and "level". Injections stand in the injected_*.py of this folder, by id.
 """
@@ -15,6 +17,7 @@ bugs.json: a list of objects with "id" and "level". Injections stand in the inje
 import argparse
 import functools
 import json
+import random
 import sys
 import time
 from collections import Counter
@@ -22,6 +25,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fifth import FIFTH
+from forgetting import bare, forgotten, listed
 from fourth_stages import FOURTH
 from fresh_models import FRESH_MODELS
 from fresh_operations import FRESH_OPERATIONS
@@ -44,6 +49,7 @@ from injected_stages import STAGES
 from injected_steps import STEPS
 from injection import Injected, Injection
 from mechanisms import Named, splits
+from other_words import OTHER_WORDS
 from second_models import SECOND_MODELS
 from second_operations import SECOND_OPERATIONS
 from second_stages import SECOND_STAGES
@@ -76,7 +82,14 @@ HELD_OUT: dict[str, HeldOut] = {
 FRESH: dict[str, HeldOut] = {**FRESH_OPERATIONS, **FRESH_MODELS, **FRESH_STEPS, **FRESH_STAGES}
 SECOND: dict[str, HeldOut] = {**SECOND_OPERATIONS, **SECOND_MODELS, **SECOND_STAGES}
 THIRD: dict[str, HeldOut] = {**THIRD_OPERATIONS, **THIRD_MODELS, **THIRD_STAGES}
-HELD_OUT_SETS = {"earlier": HELD_OUT, "fresh": FRESH, "second": SECOND, "third": THIRD, "fourth": FOURTH}
+HELD_OUT_SETS = {
+    "earlier": HELD_OUT,
+    "fresh": FRESH,
+    "second": SECOND,
+    "third": THIRD,
+    "fourth": FOURTH,
+    "fifth": FIFTH,
+}
 INJECTIONS: dict[str, Injection] = {
     **OPERATIONS,
     **PRODUCTS,
@@ -89,6 +102,7 @@ INJECTIONS: dict[str, Injection] = {
     **injections(SECOND),
     **injections(THIRD),
     **injections(FOURTH),
+    **injections(FIFTH),
 }
 GOALS = {"detected": 1.0, "placed": 0.9, "named": 0.75}
 _FAILED = (verdict.FAIL, verdict.DEVIATES)
@@ -100,6 +114,7 @@ class Outcome(NamedTuple):
     cases:  asked; failing: those that failed
     case:   the first failing one, of those that are named and placed if any is
     cause:  named first there; causes: by the number of failing cases
+    forgotten: known bugs that named it, and were taken out of the lists
     """
 
     id: str
@@ -113,6 +128,7 @@ class Outcome(NamedTuple):
     causes: tuple[str, ...] = ()
     reason: str = ""
     seconds: float = 0.0
+    forgotten: tuple[str, ...] = ()
 
     @property
     def detected(self) -> bool:
@@ -160,6 +176,19 @@ class Bench:
         )
 
 
+def without_lists(bench: Bench, id: str, level: str, injection: Injection) -> Outcome:
+    """Ask again and again, each time without the known bugs that named it, until none does."""
+    names, gone = listed(), set[str]()
+    injection = injection._replace(cause="|".join([injection.cause, *filter(None, [OTHER_WORDS.get(id)])]))
+    while True:
+        with forgotten(gone):
+            outcome = bench.outcome(id, level, injection)
+        new = {bare(cause, names) for cause in (outcome.cause, *outcome.causes)} - {""} - gone
+        if not new:
+            return outcome._replace(forgotten=tuple(sorted(gone)))
+        gone |= new
+
+
 def told(result: Result) -> str:
     """What the report says about the place."""
     return f"{result.op} {result.place} {result.reason}"
@@ -190,6 +219,19 @@ def totals(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def forgetful_halves(outcomes: list[Outcome], count: int, seed: int) -> str:
+    """How many of the other half are named without a list, or by a known bug that a random half needs, too."""
+    lines = ["", "| half | named without the other half's entries |", "|---|---|"]
+    draw = random.Random(seed)
+    for i in range(1, count + 1):
+        shuffled = draw.sample(outcomes, len(outcomes))
+        first, second = shuffled[: len(outcomes) // 2], shuffled[len(outcomes) // 2 :]
+        needed = {name for o in first for name in o.forgotten}
+        share = sum(o.named or bool(needed & {*o.forgotten}) for o in second) / len(second)
+        lines.append(f"| {i} | {share:.0%} |")
+    return "\n".join(lines)
+
+
 def halves(outcomes: list[Outcome], count: int, seed: int) -> str:
     """How many are named in the other half by the kinds of cause that a random half needs."""
     bugs = [Named(o.id, o.level, o.cause if o.named else None) for o in outcomes]
@@ -208,12 +250,21 @@ def read(path: Path) -> dict[str, str]:
 
 
 def inject(
-    bugs: Mapping[str, str], bench: Bench, note: Callable[[Outcome], None] = lambda outcome: None
+    bugs: Mapping[str, str],
+    bench: Bench,
+    note: Callable[[Outcome], None] = lambda outcome: None,
+    forget: bool = False,
 ) -> list[Outcome]:
+    """forget: without the known bugs that name a bug"""
     outcomes = []
     for id, level in bugs.items():
         injection = INJECTIONS.get(id)
-        outcome = bench.outcome(id, level, injection) if injection else Outcome(id, level, reason="not injected")
+        if injection is None:
+            outcome = Outcome(id, level, reason="not injected")
+        elif forget:
+            outcome = without_lists(bench, id, level, injection)
+        else:
+            outcome = bench.outcome(id, level, injection)
         note(outcome)
         outcomes.append(outcome)
     return outcomes
@@ -234,6 +285,7 @@ def main() -> int:
     parser.add_argument("--numerics", default="float32", choices=[*PROFILES], help="how the engine computes")
     parser.add_argument("--splits", type=int, default=0, help="so many random halves, measured on the other half")
     parser.add_argument("--seed", type=int, default=7, help="of the halves")
+    parser.add_argument("--forget", action="store_true", help="each bug without the known bugs that name it")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     told = parser.parse_args()
     if (told.bugs is None) == (told.held_out is None):
@@ -254,11 +306,11 @@ def main() -> int:
         else:
             print(f"{outcome.id} {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
 
-    outcomes = inject(bugs, Bench(told.numerics), note)
+    outcomes = inject(bugs, Bench(told.numerics), note, told.forget)
     if not told.json:
         print(table(outcomes), totals(outcomes), sep="\n\n")
         if told.splits:
-            print(halves(outcomes, told.splits, told.seed))
+            print((forgetful_halves if told.forget else halves)(outcomes, told.splits, told.seed))
     reached = all(sum(getattr(o, what) for o in outcomes) >= goal * len(outcomes) for what, goal in GOALS.items())
     return 0 if reached else 1
 

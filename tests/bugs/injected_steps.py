@@ -224,8 +224,10 @@ def _single_counter(case, values, y):
         return None
     from refsd.samplers.noise import PhiloxNv
 
-    rngs = [PhiloxNv(case.params["seed"] + b) for b in range(len(y["noise"]))]
-    return {"noise": np.stack([rng.randn(y["noise"].shape[1:]) for rng in rngs])}
+    items, shape, seed = len(y["noise"]), y["noise"].shape[1:], case.params["seed"]
+    if case.params.get("one_stream"):
+        return {"noise": PhiloxNv(seed).randn((items, *shape))}
+    return {"noise": np.stack([PhiloxNv(seed + b).randn(shape) for b in range(items)])}
 
 
 STEPS: dict[str, Injection] = {

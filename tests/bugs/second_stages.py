@@ -79,6 +79,14 @@ def _others_share_a_seed(seed, index):
     return seed if index == 0 else seed + 1
 
 
+def _noise_normalised(case, values, y):
+    """A FLUX.2 picture's noise goes through the autoencoder's batch norm."""
+    if "channel_variance" not in values:
+        return None
+    deviation = np.sqrt(values["channel_variance"] + 1e-4)[:, None, None]
+    return {"start": y["start"] + case.params["sigma"] * y["noise"] * (1 / deviation - 1)}
+
+
 def _overlap_twice(case, values, y):
     """The last tile of a row or column is moved back to fit; the weights are those of the nominal overlap."""
     p, z = case.params, values["z"]
@@ -270,7 +278,11 @@ _TABLE: dict[str, tuple] = {
         "AUTOMATIC1111/stable-diffusion-webui#1435",
         sampled(("dpm2/*",), "x|latent|calls", "last step|to 0|end|Euler", _middle_of_the_last_step),
     ),
-    "s-i2i-01": ("pipeline", "invoke-ai/InvokeAI#9556: noise divided by the batch norm's deviation", None),
+    "s-i2i-01": (
+        "pipeline",
+        "invoke-ai/InvokeAI#9556",
+        wrong_answer("noising/*", "start", "deviation|normalised", _noise_normalised),
+    ),
     "s-cfg-01": (
         "pipeline",
         "huggingface/diffusers#11205, review of CFG-Zero*",
@@ -279,7 +291,9 @@ _TABLE: dict[str, tuple] = {
     "s-rng-01": (
         "pipeline",
         "invoke-ai/InvokeAI#2931",
-        wrong_parts("noising/*", "noise", "seed|second|later|same", seed=_others_share_a_seed),
+        wrong_parts(
+            "noising/*", "noise", "seed|second|later|same|item 2 is that of item 1", seed=_others_share_a_seed
+        ),
     ),
     "s-vae-01": (
         "pipeline",

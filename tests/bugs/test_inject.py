@@ -6,7 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from inject import FILES, HELD_OUT_SETS, INJECTIONS, MODELS, OPERATIONS, PRODUCTS, STAGES, STEPS, Bench
+from forgetting import bare, forgotten, listed
+from inject import (
+    FILES,
+    HELD_OUT_SETS,
+    INJECTIONS,
+    MODELS,
+    OPERATIONS,
+    PRODUCTS,
+    STAGES,
+    STEPS,
+    Bench,
+    without_lists,
+)
 from injection import Bug
 from mechanisms import Named, splits
 
@@ -38,6 +50,21 @@ def test_a_bug_is_seen_placed_and_named(id):
 @pytest.mark.parametrize("id", ["act-01", "rope-06", "smp-14", "lora-17"])
 def test_the_engine_without_its_bug_passes(id):
     assert not _bench().outcome(id, "", INJECTIONS[id]._replace(bug=Bug())).detected
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("id", ["act-01", "rng-01", "lora-13", "norm-06", "q-04", "smp-09"])
+def test_a_bug_is_named_without_its_entry_in_the_lists(id):
+    outcome = without_lists(_bench(), id, "", INJECTIONS[id])
+    assert outcome.forgotten and outcome.named, outcome.cause or outcome.reason
+
+
+def test_a_list_is_forgotten_for_a_while():
+    before = listed()
+    with forgotten({"GELU for SiLU"}):
+        assert listed() == before - {"GELU for SiLU"}
+    assert listed() == before
+    assert bare("conv2d before it: bias missing", before) == bare("bias missing, in the last 3 alone", before)
 
 
 def test_held_out_bugs_are_none_of_the_lists():

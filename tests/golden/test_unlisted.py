@@ -119,7 +119,7 @@ SELF = "attention/f32/self-b2-l35-j35-h2-d40"
             of_slices("x", 1, [i % 16 for i in range(256)]),
             "x, axis K: the first tile of 16 is read again for all",
         ),
-        ("silu/f32/bend-x33x77", lambda op, i, p: np.tanh(i["x"].values()), "tanh in place of silu"),
+        ("silu/f32/bend-x33x77", lambda op, i, p: np.tanh(i["x"].values()), "tanh for SiLU"),
         (
             "swiglu/f32/x2x33x154",
             lambda op, i, p: -answer(op, i, p),

@@ -97,10 +97,10 @@ def redraw(module):
         parameter.data = 0.4 * draw + offset
 
 
-def ours(module, layer, prefix="lora_unet_x"):
-    """The state that it would save, by its names in a file, as refsd reads it."""
+def ours(module, layer, prefix="lora_unet_x", state=None):
+    """The state that it would save, by its names in a file, as refsd reads it. state: another one"""
     parts = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in (state or module.state_dict()).items():
         found, part = split(f"{prefix}.{name}")
         assert found == prefix
         parts[part] = stored(tensor.detach().numpy())
@@ -151,6 +151,23 @@ def test_forward(kind, what, bias):
         expected = module(torch.from_numpy(x))
         adapter = ours(module, layer)
     assert distance(adapted(adapter, layer, x), expected) < 1e-12
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("what", ["locon", "loha", "lokr-both", "lokr-w2", "lokr-full"])
+def test_a_learned_scalar_is_a_factor_of_the_change(kind, what):
+    """A module's own parameters keep it apart; what it saves has it multiplied into the first factor."""
+    module_class, arguments = MODULES[what]
+    x = draw_input(kind)
+    with float64_throughout():
+        layer = LAYERS[kind](True)
+        module = made(module_class, layer, use_scalar=True, **arguments)
+        expected = module(torch.from_numpy(x))
+        own = {**module.state_dict(), **dict(module.named_parameters())}
+        apart, saved = ours(module, layer, state=own), ours(module, layer)
+    assert "scalar" in own
+    assert distance(adapted(apart, layer, x), expected) < 1e-12
+    assert distance(adapted(saved, layer, x), expected) < 1e-12
 
 
 @pytest.mark.parametrize("multiplier", [0.7, -0.5])

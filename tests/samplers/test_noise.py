@@ -1,4 +1,5 @@
 import json
+import math
 from itertools import islice
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from naive import noise as naive
 
 from refsd.kernels.philox import philox4x32_10
 from refsd.samplers import noise
-from refsd.samplers.noise import RNGS, Mersenne, Philox, TorchCpu
+from refsd.samplers.noise import RNGS, Mersenne, Philox, PhiloxNv, TorchCpu, TorchCuda
 
 FIXTURE = json.loads((Path(__file__).parent.parent / "fixtures" / "rng.json").read_text())
 U32 = st.integers(0, 2**32 - 1)
@@ -85,6 +86,30 @@ def test_published_vector():
     for call in range(2):
         exact = [naive.philox_normal(2**33 + 5, call, i) for i in range(1000)]
         np.testing.assert_allclose(rng.randn((1000,)), exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [256, 512, 1 << 20])
+def test_numbers_of_a_gpus_threads(threads):
+    """Thread by thread, as its kernel loops: four normals of each counter, written a grid apart."""
+    seed, n, rng = (1 << 33) + 7, 2700, TorchCuda((1 << 33) + 7, threads)
+    T, first = min(threads, 2816), 0
+    for _ in range(2):
+        expected = np.zeros(n)
+        for thread in range(T):
+            for rounds, start in enumerate(range(thread, n, 4 * T)):
+                g = naive.philox4x32((first + rounds, 0, thread, 0), (seed % 2**32, seed // 2**32))
+                for j, i in enumerate(range(start, min(n, start + 4 * T), T)):
+                    radius = math.sqrt(-2 * math.log((g[j // 2 * 2] + 0.5) / 2**32))
+                    turn = 2 * math.pi * (g[j // 2 * 2 + 1] + 0.5) / 2**32
+                    expected[i] = radius * (math.cos(turn) if j % 2 else math.sin(turn))
+        np.testing.assert_allclose(rng.randn((n,)), expected, rtol=0, atol=1e-5)
+        first += -(-n // (4 * T))
+
+
+def test_a_gpu_of_enough_threads_draws_what_philox_nv_does():
+    gpu, nv = TorchCuda(5, 4096), PhiloxNv(5)
+    for _ in range(2):
+        np.testing.assert_array_equal(gpu.randn((4, 1000)), nv.randn((4, 1000)))
 
 
 def test_the_smallest_uniform_is_no_zero(monkeypatch):

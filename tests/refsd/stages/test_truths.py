@@ -227,6 +227,10 @@ def test_noising_is_a_stream_for_each_picture_and_the_steps_go_on_in_it():
     np.testing.assert_allclose(found["start"], t["latent"] + 6.1 * found["noise"], rtol=1e-12)
     t, _, found = _truth("noising/flow-sdcpp")
     np.testing.assert_allclose(found["start"], 0.3 * t["latent"] + 0.7 * found["noise"], rtol=1e-12)
+    t, _, found = _truth("noising/flow-normalised")
+    for c in range(3):
+        latent = (t["latent"][:, c] - t["channel_mean"][c]) / math.sqrt(t["channel_variance"][c] + 1e-4)
+        np.testing.assert_allclose(found["start"][:, c], 0.35 * latent + 0.65 * found["noise"][:, c], rtol=1e-12)
     t, _, found = _truth("noising/vp-diffusers")
     kept = 1 / (1 + 2.3**2)
     want = math.sqrt(kept) * t["latent"] + math.sqrt(1 - kept) * found["noise"]
@@ -351,11 +355,19 @@ def _kohya(t, label):
             return np.kron(at("lokr_w1"), at("lokr_w2_a") @ at("lokr_w2_b")) / 3
         case "lokr-full":
             return np.kron(at("lokr_w1"), at("lokr_w2"))
+        case "lokr-scalar":
+            return np.kron(at("lokr_w1"), at("lokr_w2_a") @ at("lokr_w2_b")) * 2 / 3 * 0.625
+        case "lora-scalar":
+            return naive_adapters.lora(at("lora_down.weight"), at("lora_up.weight"), None, -1.375 * 3 / 4)
     raise ValueError(label)
 
 
 @pytest.mark.parametrize(
-    "label", ["lora-kohya", "lora-no-alpha", "lora-conv", "lora-tucker", "loha", "lokr", "lokr-full"]
+    "label",
+    [
+        *("lora-kohya", "lora-no-alpha", "lora-conv", "lora-tucker", "loha", "lokr", "lokr-full"),
+        *("lokr-scalar", "lora-scalar"),
+    ],
 )
 def test_adapters(label):
     t, p, found = _truth(f"adapter/{label}")

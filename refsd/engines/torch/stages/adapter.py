@@ -18,6 +18,8 @@ def _refuses(p: Params, inputs: Set[str]) -> str | None:
         return "LyCORIS does not read PEFT's names"
     if f"{_NAME}.oft_blocks" in inputs:
         return "LyCORIS chooses the size of OFT's blocks, whatever the file's is"
+    if f"{_NAME}.scalar" in inputs:
+        return "LyCORIS keeps no scalar in a file: it is multiplied into the factors"
     return None if f"{_NAME}.alpha" in inputs else "LyCORIS reads no file without an alpha"
 
 

@@ -7,6 +7,8 @@ from refsd.engines.torch.stages.torch_stage import SD, Params, TorchStage
 
 
 def _refuses(p: Params, inputs: Set[str]) -> str | None:
+    if "channel_mean" in inputs:
+        return "diffusers' schedulers normalise no channels"
     return None if p["rng"] == "cpu" else f"torch on a CPU draws no {p['rng']} noise"
 
 

@@ -1,0 +1,67 @@
+"""Activations with another function of the field in their place, gated ones with another gate."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from refsd.golden.operation import Params
+
+Named = Iterator[tuple[str, np.ndarray]]
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "SiLU": lambda x: x * _sigmoid(x),
+    "GELU (erf)": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+    "GELU (tanh)": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "quick GELU": lambda x: x * _sigmoid(1.702 * x),
+    "ReLU": lambda x: np.maximum(x, 0),
+    "ReLU squared": lambda x: np.maximum(x, 0) ** 2,
+    "leaky ReLU of 0.01": lambda x: np.where(x > 0, x, 0.01 * x),
+    "leaky ReLU of 0.2": lambda x: np.where(x > 0, x, 0.2 * x),
+    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "Mish": lambda x: x * np.tanh(np.logaddexp(x, 0)),
+    "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hard sigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "exponential": np.exp,
+    "no function": lambda x: x,
+    "SiLU of the other sign": lambda x: x * _sigmoid(-x),
+}
+_OWN = {
+    "silu": "SiLU",
+    "gelu": "GELU (erf)",
+    "gelu_tanh": "GELU (tanh)",
+    "quick_gelu": "quick GELU",
+    "relu": "ReLU",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+    "swiglu": "SiLU",
+    "geglu": "GELU (erf)",
+}
+NAMES = tuple(_OWN)
+
+
+def other_functions(name: str, values: dict[str, np.ndarray], params: Params) -> Named:
+    """Yield the answers of an activation with each other function in place of its own."""
+    x, own = values["x"], _OWN[name]
+    if name not in ("swiglu", "geglu"):
+        yield from ((f"{other} for {own}", function(x)) for other, function in FUNCTIONS.items() if other != own)
+        return
+    first, second = np.split(x, 2, axis=-1)
+    gate, value = (second, first) if name == "geglu" or params.get("second_gates") else (first, second)
+    for other, function in FUNCTIONS.items():
+        if other != own:
+            yield f"{other} for {own}", function(gate) * value
+        exchanged = "gate and value exchanged"
+        yield (f"{other} for {own}, {exchanged}" if other != own else exchanged), function(value) * gate

@@ -1,0 +1,145 @@
+"""Find over which numbers a norm took its mean and variance: too few, some of the next row's, all but a block.
+
+Each row of a wrong answer is a line through its inputs; its slope and intercept give the mean and the deviation
+that the engine had. Prefix sums give those of every run of numbers.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from refsd.golden.operation import Inputs, Operation, Params
+
+# With what every phrase begins.
+STATISTICS = "mean and variance"
+_NAMES = ("layer_norm", "group_norm", "rms_norm", "adaptive_layer_norm")
+_NEAR = 1e-4
+_ROWS = 4
+_MOST = 1 << 22
+_FITTING = 6
+# Numbers, at the least, up to which a row may be read on.
+_BEYOND = 1024
+
+
+class _Run(NamedTuple):
+    """Numbers of a row's memory: from first to last; less those from `hole` on, `lost` in number."""
+
+    first: int
+    last: int
+    hole: int = 0
+    lost: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first - self.lost
+
+
+def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (phrase, wrong answer) of each run of numbers whose mean and variance the answer has."""
+    if op.name not in _NAMES or not np.isfinite(found).all():
+        return
+    x = inputs["x"].values().astype(np.float64)
+    if x.shape != found.shape or x.size > _MOST:
+        return
+    one = np.ones(())
+    gain, shift = _affine(op.name, inputs, x.ndim)
+    if not np.all(gain):
+        return
+    groups = op.name == "group_norm"
+    rows = x.reshape(len(x) * params["num_groups"], -1) if groups else x.reshape(-1, x.shape[-1])
+    n, eps, centred = rows.shape[1], params["eps"], op.name != "rms_norm"
+    if n < 8 or len(rows) < 2:
+        return
+    y = ((found - shift) / (gain * one)).reshape(rows.shape)
+    lines = _lines(rows, y, centred)
+    if lines is None:
+        return
+    mean, variance = lines[0], lines[1] - eps
+    flat = rows.ravel()
+    sums = [np.concatenate([[0.0], np.cumsum(flat**k)]) for k in (1, 2)]
+    for run in _runs(n, sums, mean, variance, centred, len(flat)):
+        for count, once in _ways(run, n):
+            own = _statistics(run, n, np.arange(len(rows)), sums, centred, len(flat), count, once)
+            if _near(own, mean, variance):
+                wrong = (rows - own[0][:, None]) / np.sqrt(own[1] + eps)[:, None]
+                phrase = _phrase(run, n) + (f", divided by {n}" if count == n else "")
+                yield phrase, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+                return
+
+
+def _affine(name: str, inputs: Inputs, ndim: int) -> tuple[np.ndarray, np.ndarray]:
+    values = {key: tensor.values().astype(np.float64) for key, tensor in inputs.items()}
+    if name == "adaptive_layer_norm":
+        return 1 + values["scale"], values["shift"]
+    along = (-1, *[1] * (ndim - 2)) if name == "group_norm" else (-1,)
+    gain, shift = (values.get(key, np.full(1, own)) for key, own in (("weight", 1.0), ("bias", 0.0)))
+    return gain.reshape(along), shift.reshape(along)
+
+
+def _lines(rows: np.ndarray, y: np.ndarray, centred: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return each row's (mean, variance + eps) of y = (x - mean) / root; None if the rows are no lines."""
+    m, k = (t.mean(axis=1, keepdims=True) if centred else np.zeros((len(t), 1)) for t in (rows, y))
+    square = ((rows - m) ** 2).sum(axis=1, keepdims=True)
+    slope = ((rows - m) * (y - k)).sum(axis=1, keepdims=True) / np.where(square, square, 1)
+    if not (slope > 0).all():
+        return None
+    rest = y - k - slope * (rows - m)
+    if np.abs(rest).max() > _NEAR * np.abs(y).max():
+        return None
+    return (m - k / slope)[:, 0], (1 / slope**2)[:, 0]
+
+
+def _runs(n, sums, mean, variance, centred, size) -> Iterator[_Run]:
+    """Yield the runs that fit the first rows: a shorter or longer one, a later one, all but one block."""
+    candidates = [_Run(0, b) for b in range(1, max(2 * n, _BEYOND) + 1) if b != n]
+    candidates += [_Run(a, n) for a in range(1, n)]
+    candidates += [_Run(a, a + n) for a in range(1, n + 1)]
+    for block in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        if block < n:
+            candidates += [_Run(0, n, hole, block) for hole in range(0, n - block + 1, min(block, 4))]
+    some = np.arange(min(_ROWS, len(mean)))
+    fitting = 0
+    for run in candidates:
+        for count, once in _ways(run, n):
+            own = _statistics(run, n, some, sums, centred, size, count, once)
+            if _near(own, mean[some], variance[some]):
+                yield run
+                fitting += 1
+                break
+        if fitting == _FITTING:
+            return
+
+
+def _ways(run: _Run, n: int) -> Iterator[tuple[int, bool]]:
+    """Yield by what sums are divided, and whether the variance is E[x^2] - E[x]^2, in one pass."""
+    yield from ((run.count, False), (n, False), (n, True))
+
+
+def _statistics(run, n, rows, sums, centred, size, count, once) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance of the run in each of these rows. count, once: as in `_ways`"""
+    first, last = (np.minimum(rows * n + at, size) for at in (run.first, run.last))
+    hole, end = rows * n + run.hole, rows * n + run.hole + run.lost
+    one, two = (s[last] - s[first] - (s[end] - s[hole] if run.lost else 0.0) for s in sums)
+    there = last - first - run.lost
+    mean = one / count if centred else np.zeros(len(rows))
+    return mean, two / count - mean**2 if once else (two - 2 * mean * one + there * mean**2) / count
+
+
+def _near(own, mean, variance) -> bool:
+    size = np.sqrt(np.abs(variance)) + np.abs(mean)
+    near = np.abs(own[0] - mean) <= _NEAR * size
+    return bool((near & (np.abs(own[1] - variance) <= 2 * _NEAR * np.abs(variance))).all())
+
+
+def _phrase(run: _Run, n: int) -> str:
+    if run.lost:
+        where = f"numbers {run.hole} to {run.hole + run.lost - 1} of {n}"
+        return f"{STATISTICS} lack {where} of each row: a sum of {run.lost} is lost"
+    if run.first == 0 and run.last > n:
+        return f"{STATISTICS} are read on into the next row, {run.last} numbers for {n}"
+    if run.first == 0:
+        return f"{STATISTICS} are those of the first {run.last} of {n} of each row"
+    if run.last == n:
+        return f"{STATISTICS} are those of the last {n - run.first} of {n} of each row"
+    return f"{STATISTICS} are those of numbers that begin {run.first} too late, in the next row"
