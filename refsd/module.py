@@ -250,12 +250,14 @@ class Module:
         weight, bias = self.adapters.norm(self.prefix + name, self.weight(f"{name}.weight"), self._bias(name))
         return self._tap(name, self.arithmetic.layer_norm(x, weight, bias, eps))
 
-    def rms_norm(self, name: str, x, eps=1e-6):
+    def rms_norm(self, name: str, x, eps=1e-6, plus=0.0):
         """x [..., D] -> the same; `name` is the full key of the weight ("norm.weight", "query_norm.scale").
 
+        plus: added to the weight; 1 where the file holds it less 1
         torch.nn.RMSNorm: one operation, rounded once.
         """
-        return self._tap(name, self.arithmetic.rms_norm(x, self.weight(name), eps))
+        weight = self.weight(name) + plus if plus else self.weight(name)
+        return self._tap(name, self.arithmetic.rms_norm(x, weight, eps))
 
     def rms_norm_apart(self, name: str, x, eps=1e-6):
         """RMSNorm as diffusers and transformers write it: round the normalised x, then multiply by the weight."""

@@ -25,6 +25,7 @@ DEFAULT_FAMILY = {
     "t5": "flux",
     "qwen3": "zimage",
     "qwen2_5_vl": "qwen-image",
+    "qwen3_vl": "krea2",
     "mistral": "flux2-dev",
     "gemma2": "lumina2",
 }

@@ -13,6 +13,7 @@ from refsd.golden.recipe import Recipe
 _BATCH = 2
 _QUIET = 6  # "quiet" divides weights by 2 ** _QUIET
 _E = 128  # width of a tiny model's context. Others: Flux 4096 (sd-cli loads no other width), UNets 32
+_STATES = 4  # hidden states of a token in a tiny Krea 2
 _SIZES = 16 + 6 * 256  # width of a tiny SDXL's y: pooled text, and six embedded sizes
 
 
@@ -78,6 +79,12 @@ def _denoise(
     return _case(family, component, label, inputs, type)
 
 
+def _fused(label: str, x: Recipe, t: Recipe, tokens: int, **more) -> Case:
+    """Make a case of Krea 2, whose tokens have several hidden states each."""
+    inputs = {"x": x, "timesteps": t, "context": Recipe((_BATCH, tokens, _STATES, _E)), **more}
+    return _case("krea2", "krea2", label, inputs)
+
+
 # Timesteps with fractions: 430..570 of 1000, and the same range for flows as 0.36..0.65.
 _DRAWN = Recipe((_BATCH,), exponent=-11, offset=500.0)
 _SHARE = Recipe((_BATCH,), exponent=-20, offset=0.5)
@@ -94,6 +101,16 @@ CASES = [
         _case(
             "sd15-control", "unet", "between",
             {"x": _x(4, 8, 16), "timesteps": _DRAWN, "context": _context(7), "hint": _x(3, 64, 128, **_PICTURE)},
+        )
+    ),
+    _lone(
+        _case(
+            "sd15-ip-adapter", "unet", "image-prompt",
+            {
+                "x": _x(4, 8, 24), "timesteps": _DRAWN, "context": _context(7),
+                "ip_tokens": Recipe((_BATCH, 5, _E), offset=0.125),
+            },
+            ip_scale=0.625,
         )
     ),
     _denoise("sd3-medium", "mmdit", "between", _x(16, 6, 10), _DRAWN, 7, y=_y(96)),
@@ -140,6 +157,9 @@ CASES = [
     _quiet(_denoise("zimage", "zimage", "loud", _x(16, 4, 10), _all(0.25), 7), -5),
     _denoise("lumina2", "lumina2", "whole", _x(16, 6, 10), _SHARE, 7),
     _denoise("lumina2", "lumina2", "masked", _x(16, 8, 4), _all(0.25), 13, context_mask=_mask(13, 8)),
+    _fused("whole", _x(16, 6, 10), _SHARE, 7),
+    _fused("masked", _x(16, 8, 4), _all(0.25), 13, context_mask=_mask(13, 8)),
+    _quiet(_fused("quiet", _x(16, 4, 8), _all(0.75), 5)),
     _denoise("wan", "wan", "frames", _video(16, 3, 4, 6), _DRAWN, 7),
     _quiet(_denoise("wan", "wan", "picture", _video(16, 1, 6, 4), _all(250), 5)),
     _case("flux-vae", "vae-encoder", "tall", {"x": _x(3, 48, 16, **_PICTURE)}),
@@ -161,6 +181,10 @@ CASES = [
     _case("clip-vision-h", "clip-vision", "square", {"x": _x(3, 16, 16)}),
     _case("siglip", "siglip", "square", {"x": _x(3, 16, 16)}),
     _case("redux", "redux", "odd", {"x": Recipe((_BATCH, 7, 64))}),
+    _case("ip-adapter", "ip-adapter", "embedding", {"embeds": Recipe((_BATCH, 64))}),
+    _case("ip-adapter-plus", "ip-adapter", "states", {"penultimate": Recipe((_BATCH, 17, 64))}),
+    _quiet(_case("ip-adapter-plus", "ip-adapter", "quiet", {"penultimate": Recipe((_BATCH, 9, 64))})),
+    _case("ip-adapter-full-face", "ip-adapter", "states", {"penultimate": Recipe((_BATCH, 9, 64))}),
     _case("clip-h", "clip", "ended", {"input_ids": _ids(77, 40)}, "f16", eos=7),
     _case("clip-l", "clip", "ended", {"input_ids": _ids(33, 40)}, eos=7),
     _case("clip-g", "clip_g", "ended", {"input_ids": _ids(33, 40)}, "f16", eos=7),

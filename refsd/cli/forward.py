@@ -13,6 +13,7 @@ from refsd.cli.parts import (
     ClipL,
     ControlNet,
     DiffusionModel,
+    IPAdapter,
     Llm,
     LoraRule,
     Taesd,
@@ -50,6 +51,7 @@ def forward(
     t5xxl: T5XXL = None,
     llm: Llm = None,
     control_net: ControlNet = None,
+    ip_adapter: IPAdapter = None,
     numerics: Profile = "float64",
     deviation: Annotated[
         list[str] | None, typer.Option(help="A known deviation of an engine to imitate. May be repeated.")
@@ -72,5 +74,5 @@ def forward(
     from refsd.forward_files import ForwardRequest, run
 
     settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [], lora_rule)
-    parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net)
+    parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, ip_adapter)
     run(ForwardRequest(model, parts, component, inputs, out, *settings))

@@ -59,6 +59,18 @@ ReduxImage = Annotated[
         rich_help_panel=IMAGES,
     ),
 ]
+IPImages = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ip-image",
+        help="A picture as a prompt, with --ip-adapter and --clip_vision. May be repeated.",
+        rich_help_panel=IMAGES,
+    ),
+]
+IPScale = Annotated[
+    float,
+    typer.Option("--ip-scale", help="Factor of what the IP-Adapter adds.", rich_help_panel=IMAGES),
+]
 
 
 def image_files(

@@ -100,7 +100,8 @@ def _headline(found: dict[str, Any]) -> str:
     volume = f"{found['tensors']} tensors, {_count(found['parameters'])} parameters, {_bytes(found['bytes'])}"
     if found["runs"]:
         layout = {"ldm": "the original layout", "mixed": "mixed layouts"}.get(found["layout"])
-        layout = layout or f"{found['layout']}' layout".replace("l' ", "l's ")
+        own = "" if found["layout"].endswith("s") else "s"
+        layout = layout or f"{found['layout']}'{own} layout"
         return f"{found['title']} in {layout}, {kinds}; {volume}"
     if found["adapter"]:
         does = "runs with --lora" if found["adapter"]["runs"] else "does not run"

@@ -21,6 +21,7 @@ LlmVision = Annotated[Path | None, _file("--llm_vision", "Qwen2.5-VL's vision to
 ControlNet = Annotated[Path | None, _file("--control-net", "ControlNet")]
 ClipVision = Annotated[Path | None, _file("--clip_vision", "SigLIP or CLIP's image encoder")]
 Redux = Annotated[Path | None, _file("--redux", "FLUX.1 Redux")]
+IPAdapter = Annotated[Path | None, _file("--ip-adapter", "IP-Adapter of SD 1.5 or SDXL")]
 Vocab = Annotated[
     Path | None,
     typer.Option(
@@ -47,7 +48,7 @@ Html = Annotated[Path | None, typer.Option("--html", help="Write a page with plo
 
 FLAGS = (
     *("--diffusion-model", "--vae", "--taesd", "--clip_l", "--clip_g", "--t5xxl", "--llm", "--control-net"),
-    *("--clip_vision", "--redux", "--llm_vision"),
+    *("--ip-adapter", "--clip_vision", "--redux", "--llm_vision"),
 )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-COMPONENTS = ("clip", "clip_g", "t5", "qwen3", "qwen2_5_vl", "mistral", "gemma2")
+COMPONENTS = ("clip", "clip_g", "t5", "qwen3", "qwen2_5_vl", "qwen3_vl", "mistral", "gemma2")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def tokenize(
     family: Annotated[
         str | None,
         typer.Option(
-            help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, lumina2, qwen-image, "
+            help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, lumina2, qwen-image, krea2, "
             "flux2-dev, flux2-klein."
         ),
     ] = None,

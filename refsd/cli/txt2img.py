@@ -33,6 +33,8 @@ from refsd.cli.image_options import (
     ControlImage,
     ControlStrength,
     InitImg,
+    IPImages,
+    IPScale,
     Mask,
     ReduxImage,
     RefImages,
@@ -47,6 +49,7 @@ from refsd.cli.parts import (
     ClipVision,
     ControlNet,
     DiffusionModel,
+    IPAdapter,
     Llm,
     LlmVision,
     LoraRule,
@@ -171,6 +174,7 @@ def txt2img(
     t5xxl: T5XXL = None,
     llm: Llm = None,
     control_net: ControlNet = None,
+    ip_adapter: IPAdapter = None,
     clip_vision: ClipVision = None,
     redux: Redux = None,
     llm_vision: LlmVision = None,
@@ -183,6 +187,8 @@ def txt2img(
     control_strength: ControlStrength = CONTROL_STRENGTH,
     ref_image: RefImages = None,
     redux_image: ReduxImage = None,
+    ip_image: IPImages = None,
+    ip_scale: IPScale = 1.0,
     qwen_image_zero_cond_t: Annotated[
         bool,
         typer.Option(
@@ -332,6 +338,7 @@ def txt2img(
         strength=strength,
         image_cfg_scale=img_cfg_scale,
         control_strength=control_strength,
+        ip_scale=ip_scale,
         seed=seed if seed >= 0 else secrets.randbelow(2**31),
         batch_count=batch_count,
     )
@@ -345,10 +352,12 @@ def txt2img(
         verbose=verbose,
         loras=tuple(lora or ()),
         parts=part_files(
-            *(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, clip_vision, redux, llm_vision)
+            *(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, ip_adapter),
+            *(clip_vision, redux, llm_vision),
         ),
         images=image_files(init_img, mask, control_image, next(iter(ref_image or ()), None), redux_image),
         more_references=tuple(ref_image or ())[1:],
+        ip_images=tuple(ip_image or ()),
         zero_cond_t=qwen_image_zero_cond_t,
         tokenizer=tokenizer,
         json=json,

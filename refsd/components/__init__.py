@@ -14,7 +14,6 @@ import numpy as np
 
 from refsd.components.checks import check as check_inputs
 from refsd.components.component import IDS, MASK, VALUE, Argument, Component
-from refsd.components.unet import CONTROL
 from refsd.loras import load as load_adapters
 from refsd.module import Module, WeightCache
 from refsd.networks import DENOISERS, NETWORKS
@@ -60,25 +59,25 @@ def resolve(checkpoint: Checkpoint, name: str) -> str:
 
 
 class _Beside(Mapping[str, StoredTensor]):
-    """One component's weights plus another's under a prefix."""
+    """One component's weights plus another's. names: name here -> name there"""
 
-    def __init__(self, own: Mapping[str, StoredTensor], prefix: str, other: Mapping[str, StoredTensor]):
-        self.own, self.prefix, self.other = own, prefix, other
+    def __init__(
+        self, own: Mapping[str, StoredTensor], other: Mapping[str, StoredTensor], names: Mapping[str, str]
+    ):
+        self.own, self.other, self.names = own, other, names
 
     def __getitem__(self, name: str) -> StoredTensor:
-        return self.other[name.removeprefix(self.prefix)] if name.startswith(self.prefix) else self.own[name]
+        return self.other[self.names[name]] if name in self.names else self.own[name]
 
     def __contains__(self, name: object) -> bool:
-        if isinstance(name, str) and name.startswith(self.prefix):
-            return name.removeprefix(self.prefix) in self.other
-        return name in self.own
+        return name in self.names or name in self.own
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own
-        yield from (self.prefix + name for name in self.other)
+        yield from self.names
 
     def __len__(self) -> int:
-        return len(self.own) + len(self.other)
+        return len(self.own) + len(self.names)
 
 
 def load(
@@ -97,8 +96,11 @@ def load(
     params = {param: held.config[param] for param in component.params if param in held.config}
     adapters = load_adapters(loras, component.part or "", held.weights, arithmetic)
     weights: Mapping[str, StoredTensor] = held.weights
-    if component.beside in checkpoint.components:
-        weights = _Beside(weights, f"{CONTROL}.", checkpoint.components[component.beside].weights)
+    for other, joined in component.beside.items():
+        if other in checkpoint.components:
+            more = checkpoint.components[other].weights
+            names = joined(held.weights.shapes, more.shapes, more.file.path)
+            weights = _Beside(weights, more, names)
     return Module(weights, arithmetic, cache=cache, adapters=adapters), params
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from refsd.module import Module
+from refsd.networks.dimensions import Shape
 from refsd.numerics.errors import BadInput
 
 VALUE = "float, rounded to the storage dtype"
@@ -101,6 +102,11 @@ def refused(why: str) -> Fit:
     return Fit(0, f"of no use: {why}", lambda given: not given)
 
 
+# (shapes of a component's weights, of those of one beside it, the latter's file) -> name that the first reads ->
+# name of the other's tensor. Raises BadInput for weights that do not fit each other.
+Joined = Callable[[Mapping[str, Shape], Mapping[str, Shape], object], Mapping[str, str]]
+
+
 class Component(NamedTuple):
     """A network, or a part of one, that refsd can run and judge engines by.
 
@@ -111,7 +117,7 @@ class Component(NamedTuple):
     params:    name -> default; a list for a list of whole numbers from 0
     fits:      Module -> (letter, param or optional argument -> Fit), from the weights' shapes; "V" bounds token ids
     also:      name -> shape of further outputs of `refsd forward`
-    beside:    another component of the checkpoint whose weights are added, under a prefix
+    beside:    other components of the checkpoint whose weights are added, each with the function that names them
     """
 
     part: str | None
@@ -121,4 +127,4 @@ class Component(NamedTuple):
     params: Mapping[str, Any]
     fits: Callable[[Module], Mapping[str, Fit]]
     also: Mapping[str, str] = {}
-    beside: str | None = None
+    beside: Mapping[str, Joined] = {}

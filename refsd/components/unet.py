@@ -1,6 +1,7 @@
-"""The components of the UNet of SD 1.x, 2.x and SDXL, with an optional ControlNet."""
+"""The components of the UNet of SD 1.x, 2.x and SDXL, with an optional ControlNet and IP-Adapter."""
 
 import math
+from collections.abc import Mapping
 
 from refsd.components.component import (
     POSITION,
@@ -16,22 +17,27 @@ from refsd.components.component import (
 from refsd.models.controlnet import controlnet
 from refsd.models.unet import goes_down, goes_up, unet
 from refsd.module import Module
+from refsd.networks.dimensions import Shape
+from refsd.networks.ip_adapter import cross_attentions, key_and_value
+from refsd.numerics.errors import BadInput
 
 CONTROL = "control_model"
+_KEYS, _VALUES = ".to_k_ip.weight", ".to_v_ip.weight"
 
 X = Argument("N C H W", VALUE, "noisy latent, scaled as the sampler scales it")
 TIMESTEPS = Argument("N", POSITION, "0..999, fractions allowed")
 CONTEXT = Argument("N J E", VALUE, "hidden states of the text encoder")
 Y = Argument("N A", VALUE, "SDXL: pooled text, then the sizes, embedded", optional=True)
+IP_TOKENS = Argument("N T E", VALUE, "image prompt of an IP-Adapter", optional=True)
 HINT = Argument("N 3 8H 8W", VALUE, "picture for a ControlNet, 0..1", optional=True)
 
 
-def _run(m: Module, hint=None, control_strength=1.0, **arguments):
+def _run(m: Module, hint=None, control_strength=1.0, ip_tokens=None, ip_scale=1.0, **arguments):
     """Run the UNet; with a hint, add the outputs of the ControlNet whose weights are under the prefix CONTROL."""
-    if hint is None:
-        return unet(m, **arguments)
-    control = controlnet(m[CONTROL], hint=hint, strength=control_strength, **arguments)
-    return unet(m, **arguments, control=control)
+    control = None
+    if hint is not None:
+        control = controlnet(m[CONTROL], hint=hint, strength=control_strength, **arguments)
+    return unet(m, **arguments, control=control, ip_tokens=ip_tokens, ip_scale=ip_scale)
 
 
 def _control(m: Module, **arguments) -> dict:
@@ -93,8 +99,36 @@ def _heads(attending: dict[int, int], levels: int, linear: bool) -> Fit:
     return Fit(common, f"a divisor of {common}, or one for each level, which has the channels {each}", holds, True)
 
 
+def _controlnet_beside(own: Mapping[str, Shape], other: Mapping[str, Shape], file: object) -> dict[str, str]:
+    return {f"{CONTROL}.{name}": name for name in other}
+
+
+def _ip_adapter_beside(own: Mapping[str, Shape], other: Mapping[str, Shape], file: object) -> dict[str, str]:
+    """Name the keys and values of an IP-Adapter as parts of the cross-attentions that they belong to."""
+    names, crossing = {}, cross_attentions(own)
+    for i, at in enumerate(crossing):
+        wanted = own[f"{at}.to_k.weight"]
+        for here, there in zip((_KEYS, _VALUES), key_and_value(i), strict=True):
+            found = other.get(there)
+            if found != wanted:
+                what = "is missing" if found is None else f"has shape {list(found)}"
+                raise BadInput(
+                    f'{file}: tensor "{there}" {what}; the UNet\'s "{at}" takes {list(wanted)}: '
+                    "this IP-Adapter was trained for another model"
+                )
+            names[f"{at}{here}"] = there
+    if key_and_value(len(crossing))[0] in other:
+        raise BadInput(
+            f"{file}: this IP-Adapter was trained for another model: it has more than the "
+            f"{len(crossing)} cross-attentions of the UNet"
+        )
+    return names
+
+
 def _unet_fits(m: Module) -> dict[str, Fit]:
     without = {} if CONTROL in m else {"hint": refused("no ControlNet was given; name one with --control-net")}
+    if not any(name.endswith(_KEYS) for name in m.weights):
+        without["ip_tokens"] = refused("no IP-Adapter was given; name one with --ip-adapter")
     return _shared_fits(m) | without | {"K": exactly(m.shape("out.2.weight")[0])}
 
 
@@ -102,11 +136,11 @@ COMPONENTS = {
     "unet": Component(
         "unet",
         _run,
-        {"x": X, "timesteps": TIMESTEPS, "context": CONTEXT, "y": Y, "hint": HINT},
+        {"x": X, "timesteps": TIMESTEPS, "context": CONTEXT, "y": Y, "hint": HINT, "ip_tokens": IP_TOKENS},
         {"out": "N K H W"},
-        {"num_heads": 8, "num_groups": 32, "control_strength": 1.0},
+        {"num_heads": 8, "num_groups": 32, "control_strength": 1.0, "ip_scale": 1.0},
         _unet_fits,
-        beside="controlnet",
+        beside={"controlnet": _controlnet_beside, "ip-adapter": _ip_adapter_beside},
     ),
     "controlnet": Component(
         "controlnet",

@@ -52,7 +52,9 @@ def examine(
     elif checkpoint.foreign is None:
         findings = _prefixed(checkpoint)
     read = read_values(checkpoint, not whole, progress)
-    findings += judge(read, adapter is not None)
+    never_read = {name for component in checkpoint.components.values() for name in component.extras}
+    found = judge(read, adapter is not None)
+    findings += [one for one in found if one.kind != "constant" or not never_read.issuperset(one.tensors)]
     if whole:
         findings += _unreadable(checkpoint)
     return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read)

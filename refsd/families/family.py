@@ -121,11 +121,13 @@ class Condition(NamedTuple):
     context: [N, J, E]
     y:       [N, V], or None
     mask:    [N, J], 0 for tokens that the attention ignores; None: it attends to all
+    ip_tokens: [N, T, E], the image prompt of an IP-Adapter; None: there is none
     """
 
     context: np.ndarray
     y: np.ndarray | None = None
     mask: np.ndarray | None = None
+    ip_tokens: np.ndarray | None = None
 
 
 # (prediction with the prompt, prediction without it, scale) -> guided prediction; [N, C, H, W] each

@@ -17,6 +17,7 @@ from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
 from refsd.networks.clip import CLIPSize
 from refsd.networks.controlnet import CONTROLNET_SD15, ControlNetSize
 from refsd.networks.dimensions import Shape
+from refsd.networks.ip_adapter import IP_ADAPTER_SD15, TINY_IP_ADAPTER
 from refsd.networks.recipe import RecipeModel, RecipePart
 from refsd.networks.unet_tensors import PIX2PIX, SD15, SD15_INPAINT, SDXS_512, TINY_SD, UNetSize
 from refsd.networks.vae import VAESize
@@ -88,6 +89,9 @@ RECIPES = {
     "pix2pix": unet_alone(PIX2PIX, _TINY._replace(in_channels=8), "sd1"),
     "sd15-control": RecipeModel(
         {"unet": _UNET, "controlnet": RecipePart(CONTROLNET_SD15, ControlNetSize(_TINY), "control_model.")}, "sd1"
+    ),
+    "sd15-ip-adapter": RecipeModel(
+        {"unet": _UNET, "ip-adapter": RecipePart(IP_ADAPTER_SD15, TINY_IP_ADAPTER)}, "sd1"
     ),
     "tiny-sd": unet_alone(TINY_SD, TINY_TINY_SD, "sd1", gaps=True),
     "sdxs-512": unet_alone(SDXS_512, TINY_TINY_SD._replace(attention=(1, 2)), "sd1", gaps=True),

@@ -13,10 +13,11 @@ import numpy as np
 
 from refsd.components import unet as components_unet
 from refsd.golden.judge import Mutant
-from refsd.judges import wrong_gemma2, wrong_language_model, wrong_lumina2, wrong_qwen_image, wrong_texts, wrong_wan
+from refsd.judges import wrong_ip_adapter as image_prompts
+from refsd.judges import wrong_language_model, wrong_pages, wrong_texts
 from refsd.judges import wrong_operations as operations
 from refsd.judges import wrong_videos as videos
-from refsd.models import clip, gemma2, lumina2, qwen_image, t5, vae_wan, wan
+from refsd.models import clip, t5, vae_wan
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -270,8 +271,6 @@ _NORMS = (
     *(("attention_norm1", "attention_norm2"), ("ffn_norm1", "ffn_norm2"), ("norm1", "norm2")),
 )
 
-# Pages, and their own bugs: (name, function, what stands in its place)
-_PAGES = (gemma2, wrong_gemma2), (lumina2, wrong_lumina2), (qwen_image, wrong_qwen_image), (wan, wrong_wan)
 MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("RoPE turns the other pairs of channels (neighbours, halves)", Change(operations.OtherPairs)),
     Mutant("RoPE's axes stand in the reverse order", Change(operations.OtherAxes)),
@@ -305,9 +304,11 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("two references are swapped", Change(inputs=_exchange("reference", "reference_2"))),
     *(
         Mutant(name, Change(replaced=((page, function, instead),)))
-        for page, wrong in _PAGES
-        for name, function, instead in wrong.ROWS
+        for name, page, function, instead in wrong_pages.ROWS
     ),
+    *(Mutant(name, Change(replaced=((page, at, instead),))) for name, page, at, instead in image_prompts.ROWS),
+    *(Mutant(name, Change(inputs=change)) for name, change in image_prompts.INPUTS),
+    *(Mutant(name, Change(rename=_swap(*pairs))) for name, pairs in image_prompts.SWAPPED),
     Mutant("the hint is not read", Change(inputs=_change("hint", np.zeros_like))),
     Mutant("the second item of the batch reads the first", Change(inputs=_first_of_batch)),
     Mutant("a picture's channels are blue, green, red", Change(inputs=_pictures(lambda x: x[:, ::-1]))),

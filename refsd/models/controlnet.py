@@ -3,6 +3,7 @@
 Zhang et al. 2023, section 3.2; key names as in lllyasviel/ControlNet, cldm.py, SDXL's as its UNet has them.
 """
 
+from refsd.models.ip_adapter import Prompt
 from refsd.models.unet import conv_in, goes_down, heads_at, label_embed, stage, time_embed
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
@@ -31,14 +32,15 @@ def controlnet(
     if y is not None:
         emb = m.add(emb, label_embed(m["label_emb.0"], y))
     h = m.add(conv_in(m["input_blocks.0"], x), hint_block(m["input_hint_block"], hint))
+    prompt = Prompt(context)
     outs = [zero_conv(m["zero_convs.0"], h)]
     level = 0
     for i in range(1, m.count("input_blocks")):
         part = m["input_blocks"][i]
-        h = stage(part, h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
+        h = stage(part, h, emb, prompt, *heads_at(level, num_heads, head_dim), num_groups)
         outs.append(zero_conv(m["zero_convs"][i], h))
         level += goes_down(part)
-    h = stage(m["middle_block"], h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
+    h = stage(m["middle_block"], h, emb, prompt, *heads_at(level, num_heads, head_dim), num_groups)
     outs.append(zero_conv(m["middle_block_out"], h))
     return tuple(m.multiply(out, strength) for out in outs)
 

@@ -6,7 +6,6 @@ Key names are diffusers'. Norms hold their weight less 1.
 import numpy as np
 
 from refsd.kernels.attention import boolean_mask
-from refsd.kernels.rms_norm import rms_norm
 from refsd.kernels.sigmoid import sigmoid
 from refsd.models.flux import pack, unpack
 from refsd.module import Module, block
@@ -144,5 +143,4 @@ def final_layer(m: Module, h, temb):
 
 def norm(m: Module, name, x):
     """RMSNorm of the last axis; the file's weight is less by 1."""
-    weight = m.weight(f"{name}.weight") + 1
-    return m.apply(rms_norm, x.reshape(-1, x.shape[-1]), weight, eps=EPS).reshape(x.shape)
+    return m.rms_norm(f"{name}.weight", x, EPS, plus=1.0)

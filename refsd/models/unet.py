@@ -8,12 +8,25 @@ CompVis/stable-diffusion and Stability-AI/generative-models, openaimodel.py and 
 
 import numpy as np
 
+from refsd.models.ip_adapter import Prompt, image_attention
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
 
 @block
-def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, head_dim=64, control=None):
+def unet(
+    m: Module,
+    x,
+    timesteps,
+    context,
+    num_heads=8,
+    num_groups=32,
+    y=None,
+    head_dim=64,
+    control=None,
+    ip_tokens=None,
+    ip_scale=1.0,
+):
     """Predict the noise in a latent, or its velocity, depending on the model's training.
 
     x:         [N, C, H, W]; if H or W is odd on a level, the decoder crops its upsampling to the level's size
@@ -24,6 +37,8 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
     y:         [N, A], input of SDXL's label_emb, from `size_condition`; else None
     head_dim:  channels per head if proj_in is linear (SD 2, SDXL); a list of num_heads takes precedence
     control:   None, or the output of `controlnet`, which is added to each skip and, the last, to the middle block
+    ip_tokens: None, or [N, T, E] of `image_prompt`, to which an IP-Adapter's cross-attentions attend too
+    ip_scale:  factor of what these tokens add
     -> eps:    [N, K, H, W]
     """
     if ("label_emb" in m) != (y is not None):
@@ -31,14 +46,15 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
     emb = time_embed(m, timesteps)
     if y is not None:
         emb = m.add(emb, label_embed(m["label_emb.0"], y))
+    prompt = Prompt(context, ip_tokens, ip_scale)
     h = conv_in(m["input_blocks.0"], x)
     skips, level = [h], 0
     for i in range(1, m.count("input_blocks")):
         part = m["input_blocks"][i]
-        h = stage(part, h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
+        h = stage(part, h, emb, prompt, *heads_at(level, num_heads, head_dim), num_groups)
         skips.append(h)
         level += goes_down(part)
-    h = stage(m["middle_block"], h, emb, context, *heads_at(level, num_heads, head_dim), num_groups)
+    h = stage(m["middle_block"], h, emb, prompt, *heads_at(level, num_heads, head_dim), num_groups)
     if control is not None:
         if len(control) != len(skips) + 1:
             raise BadInput(f"control has {len(control)} parts, this UNet takes {len(skips) + 1}")
@@ -48,7 +64,7 @@ def unet(m: Module, x, timesteps, context, num_heads=8, num_groups=32, y=None, h
         part = m["output_blocks"][i]
         h = np.concatenate([h, skips.pop()], axis=1)
         size = skips[-1].shape[2:] if skips else None
-        h = stage(part, h, emb, context, *heads_at(level, num_heads, head_dim), num_groups, size)
+        h = stage(part, h, emb, prompt, *heads_at(level, num_heads, head_dim), num_groups, size)
         level -= goes_up(part)
     h = m.group_norm_silu("out.0", h, num_groups)
     return m.conv2d("out.2", h, padding=1)
@@ -102,7 +118,7 @@ def conv_in(m: Module, x):
 
 
 @block
-def stage(m: Module, h, emb, context, num_heads, head_dim, num_groups, size=None):
+def stage(m: Module, h, emb, prompt: Prompt, num_heads, head_dim, num_groups, size=None):
     """Run the layers of one numbered block, recognised by their keys. [N, C, H, W] -> [N, K, P, Q]
 
     size: output size of an upsampling, if not twice its input
@@ -112,7 +128,7 @@ def stage(m: Module, h, emb, context, num_heads, head_dim, num_groups, size=None
         if "in_layers" in layer:
             h = res_block(layer, h, emb, num_groups)
         elif "transformer_blocks" in layer:
-            h = spatial_transformer(layer, h, context, num_heads, head_dim, num_groups)
+            h = spatial_transformer(layer, h, prompt, num_heads, head_dim, num_groups)
         elif "op" in layer:
             h = downsample(layer, h)
         else:
@@ -149,8 +165,8 @@ def upsample(m: Module, x, size=None):
 
 
 @block
-def spatial_transformer(m: Module, x, context, num_heads, head_dim, num_groups):
-    """Run transformer blocks on the pixels as tokens. x [N, C, H, W], context [N, J, E] -> [N, C, H, W]
+def spatial_transformer(m: Module, x, prompt: Prompt, num_heads, head_dim, num_groups):
+    """Run transformer blocks on the pixels as tokens. x [N, C, H, W] -> [N, C, H, W]
 
     SD 1 projects pixels (1x1 convolutions), SD 2 and SDXL tokens (linear layers): the same map in other shapes.
     """
@@ -167,7 +183,7 @@ def spatial_transformer(m: Module, x, context, num_heads, head_dim, num_groups):
     h = m.group_norm("norm", x, num_groups, eps=1e-6)
     h = m.linear("proj_in", tokens(h)) if linear else tokens(m.conv2d("proj_in", h))
     for i in range(m.count("transformer_blocks")):
-        h = transformer_block(m["transformer_blocks"][i], h, context, heads)
+        h = transformer_block(m["transformer_blocks"][i], h, prompt, heads)
     h = pixels(m.linear("proj_out", h), H, W) if linear else m.conv2d("proj_out", pixels(h, H, W))
     return m.add(h, x)
 
@@ -183,26 +199,30 @@ def pixels(h, H, W):
 
 
 @block
-def transformer_block(m: Module, x, context, num_heads):
-    """Self-attention, cross-attention to the text, MLP. x [N, L, D], context [N, J, E] -> [N, L, D]
+def transformer_block(m: Module, x, prompt: Prompt, num_heads):
+    """Self-attention, cross-attention to the prompt, MLP. x [N, L, D] -> [N, L, D]
 
     If attn1's keys have the text's width, as in SDXS-09's first level, attn1 is a cross-attention too.
     """
     h = m.layer_norm("norm1", x)
     crosses = m.shape("attn1.to_k.weight")[1] != x.shape[-1]
-    x = m.add(x, cross_attention(m["attn1"], h, context if crosses else h, num_heads))
-    x = m.add(x, cross_attention(m["attn2"], m.layer_norm("norm2", x), context, num_heads))
+    x = m.add(x, cross_attention(m["attn1"], h, Prompt(prompt.text if crosses else h), num_heads))
+    x = m.add(x, cross_attention(m["attn2"], m.layer_norm("norm2", x), prompt, num_heads))
     return m.add(x, feed_forward(m["ff"], m.layer_norm("norm3", x)))
 
 
 @block
-def cross_attention(m: Module, x, context, num_heads):
-    """x [N, L, D], context [N, J, E] -> [N, L, D]"""
+def cross_attention(m: Module, x, prompt: Prompt, num_heads):
+    """x [N, L, D] -> [N, L, D]"""
     N, L, D = x.shape
+    J = prompt.text.shape[1]
     q = m.linear("to_q", x).reshape(N, L, num_heads, -1)
-    k = m.linear("to_k", context).reshape(N, context.shape[1], num_heads, -1)
-    v = m.linear("to_v", context).reshape(N, context.shape[1], num_heads, -1)
-    return m.linear("to_out.0", m.attention(q, k, v).reshape(N, L, D))
+    k = m.linear("to_k", prompt.text).reshape(N, J, num_heads, -1)
+    v = m.linear("to_v", prompt.text).reshape(N, J, num_heads, -1)
+    h = m.attention(q, k, v)
+    if prompt.image is not None:
+        h = m.add(h, image_attention(m, q, prompt))
+    return m.linear("to_out.0", h.reshape(N, L, D))
 
 
 @block

@@ -71,7 +71,7 @@ def _split_rows(tensor: StoredTensor, rows: Sequence[int]) -> list[StoredTensor]
     ]
 
 
-def _reshaped(tensor: StoredTensor, shape: Shape) -> StoredTensor:
+def reshaped(tensor: StoredTensor, shape: Shape) -> StoredTensor:
     data = tensor.data if tensor.data.ndim == 1 else tensor.data.reshape(shape)
     return tensor._replace(shape=shape, data=data)
 
@@ -92,8 +92,8 @@ CONCAT = Rule(_concat_shape, _concat, _split_rows)
 # Our 1x1 convolution [K, C, 1, 1] is a linear layer [K, C] in theirs.
 POINTWISE = Rule(
     _pointwise_shape,
-    lambda parts: _reshaped(parts[0], _pointwise_shape([parts[0].shape])),
-    lambda tensor, _: [_reshaped(tensor, tensor.shape[:2])],
+    lambda parts: reshaped(parts[0], _pointwise_shape([parts[0].shape])),
+    lambda tensor, _: [reshaped(tensor, tensor.shape[:2])],
 )
 # Shift and scale, the two halves of a modulation, are in the opposite order.
 SWAP = Rule(

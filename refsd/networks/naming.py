@@ -17,7 +17,7 @@ def namings(layouts: tuple[str, ...], flat: tuple[str, ...], dotted: tuple[str, 
 
 
 DENOISER_NAMINGS = namings(
-    ("diffusers", "original"),
+    ("diffusers", "original", "krea"),
     ("lora_unet_", "lora_transformer_", "lycoris_"),
     (
         "",

@@ -1,7 +1,7 @@
-"""Input images of txt2img: the initial image, its mask, a control image, an image to edit, one to be read as words.
+"""Input images of txt2img: the initial image, its mask, a control image, an image to edit, those read as a prompt.
 
 refsd refuses a size that does not fit, because each engine resizes in its own way. Only Qwen-Image's pictures to
-edit are resized (editing.py).
+edit (editing.py) and those of an IP-Adapter (image_prompt.py) are resized.
 """
 
 from pathlib import Path
@@ -31,6 +31,7 @@ class ConditioningImages(NamedTuple):
     init, control, reference, redux: [1, 3, H, W], 0..1
     more_references:          further pictures to edit, after `reference`
     mask:                     [1, 1, H, W], 1 where the picture is to be redrawn
+    ip:                       pictures that an IP-Adapter reads as a prompt, as init
     """
 
     init: np.ndarray | None = None
@@ -39,6 +40,7 @@ class ConditioningImages(NamedTuple):
     reference: np.ndarray | None = None
     redux: np.ndarray | None = None
     more_references: tuple[np.ndarray, ...] = ()
+    ip: tuple[np.ndarray, ...] = ()
 
     @property
     def references(self) -> tuple[np.ndarray, ...]:

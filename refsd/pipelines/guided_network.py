@@ -33,6 +33,7 @@ class Conditioning(NamedTuple):
         for which, text in self._asdict().items():
             if text is not None:
                 arrays |= {which: text.context, f"{which}.y": text.y, f"{which}.mask": text.mask}
+                arrays[f"{which}.ip_tokens"] = text.ip_tokens
         return {name: array for name, array in arrays.items() if array is not None}
 
 
@@ -75,9 +76,11 @@ class GuidedNetwork:
             self.conditions["uncond"] = _CallCondition(uncond, extra and extra.uncond)
         guidance = {} if plan.guidance is None else {"guidance": np.array([plan.guidance])}
         self.constants: Mapping[str, np.ndarray] = {**start.constants, **guidance}
-        self.params: Mapping[str, Any] = {}
+        self.params: dict[str, Any] = {}
         if "hint" in self.constants:
-            self.params = {"control_strength": float(plan.control_strength)}
+            self.params["control_strength"] = float(plan.control_strength)
+        if cond.ip_tokens is not None:
+            self.params["ip_scale"] = float(plan.ip_scale)
         self.network, self.plan, self.patch, self.tell = network, plan, network.patch, tell
         self.guide = guide
         rule, steps = plan.guidance_rule, len(plan.sigmas) - 1
@@ -136,6 +139,7 @@ class GuidedNetwork:
             "context": text.context,
             **({} if text.y is None else {"y": text.y}),
             **({} if text.mask is None else {"context_mask": text.mask}),
+            **({} if text.ip_tokens is None else {"ip_tokens": text.ip_tokens}),
             **self.constants,
         }
         out = self.network(inputs, f"{self.network.name} call {self.calls}", **self.params, **skips)["out"]

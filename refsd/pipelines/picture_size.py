@@ -92,6 +92,8 @@ def check_images(
         raise BadInput("--ref-image: this model takes one picture")
     if images.redux is not None and "redux" not in pipe.image_encoders:
         raise BadInput(f"--redux-image: {pipe.variant.title} needs --redux and --clip_vision to read it as words")
+    if bool(images.ip) != ("ip-adapter" in pipe.image_encoders):
+        raise BadInput("--ip-adapter and --ip-image, the picture that it reads, are given together or not at all")
     needed, purpose = _NEEDED_IMAGES.get(kind or "", ((), ""))
     if any(getattr(images, field) is None for field in needed):
         raise BadInput(f"these weights {purpose}")

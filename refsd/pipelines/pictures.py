@@ -39,6 +39,7 @@ class Files(NamedTuple):
     parts:  key of PART_FLAGS -> file
     images: key of IMAGE_FLAGS -> file
     more_references: pictures to edit after that of --ref-image
+    ip_images: pictures of --ip-image
     zero_cond_t: True if the user says that the weights are Qwen-Image-Edit 2511's
     """
 
@@ -58,6 +59,7 @@ class Files(NamedTuple):
     embeddings: Path | None = None
     preview: PreviewSettings = PreviewSettings()
     more_references: tuple[Path, ...] = ()
+    ip_images: tuple[Path, ...] = ()
     zero_cond_t: bool = False
 
 
@@ -72,7 +74,8 @@ def draw(files: Files, settings: Settings, hires: HiresSettings | None = None) -
     arithmetic = named(files.numerics, [*files.deviations])
     named_images = {IMAGE_FLAGS[flag]: read_image(flag, path) for flag, path in files.images.items()}
     more = tuple(read_image("--ref-image", path) for path in files.more_references)
-    images = ConditioningImages()._replace(**named_images, more_references=more)
+    prompts = tuple(read_image("--ip-image", path) for path in files.ip_images)
+    images = ConditioningImages()._replace(**named_images, more_references=more, ip=prompts)
     checkpoint = open_checkpoint(files.model, files.parts)
     loras = open_loras(files.loras, checkpoint, files.lora_rule)
     tokenizers = Tokenizers(files.vocab, files.tokenizer, files.model)

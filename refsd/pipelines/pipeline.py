@@ -8,7 +8,8 @@ import numpy as np
 from refsd.families import VARIANTS
 from refsd.families.family import Variant
 from refsd.module import WeightCache
-from refsd.networks import DENOISERS
+from refsd.networks import DENOISERS, NETWORKS
+from refsd.networks.ip_adapter import reads_embedding
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import KINDS, PIXELS, Autoencoder, open_autoencoder
@@ -24,7 +25,8 @@ class Pipeline(NamedTuple):
     """A model that draws.
 
     encoders:       of text, by name
-    image_encoders: those that turn a picture into words: "siglip" and "redux", or "qwen2_5_vision"
+    image_encoders: those that turn a picture into words: "siglip" and "redux", or "qwen2_5_vision";
+                    "clip-vision" and "ip-adapter"
     """
 
     variant: Variant
@@ -87,19 +89,41 @@ def open_pipeline(
     encoders = {name: load_component(checkpoint, name, arithmetic, loras) for name in present}
     vae = PIXELS if variant.pixel_space else open_autoencoder(checkpoint, arithmetic, denoiser.latent_channels)
     return Pipeline(
-        variant, encoders, denoiser, vae, tokenizers, checkpoint, _image_encoders(checkpoint, arithmetic)
+        variant, encoders, denoiser, vae, tokenizers, checkpoint, _image_encoders(checkpoint, arithmetic, name)
     )
 
 
-def _image_encoders(checkpoint: Checkpoint, arithmetic: Arithmetic) -> dict[str, LoadedComponent]:
-    """Load Redux and the encoder before it, or a vision tower.
+def _image_encoders(checkpoint: Checkpoint, arithmetic: Arithmetic, denoiser: str) -> dict[str, LoadedComponent]:
+    """Load Redux or an IP-Adapter and the encoder before it, or a vision tower.
 
-    Raises BadInput for Redux without its encoder.
+    Raises BadInput for Redux or an IP-Adapter without its encoder.
     """
     if "redux" in checkpoint.components and "siglip" not in checkpoint.components:
         raise BadInput("--redux: it reads a picture through SigLIP: give that with --clip_vision")
     names = [name for name in ("siglip", "redux", "qwen2_5_vision") if name in checkpoint.components]
+    if "ip-adapter" in checkpoint.components:
+        _check_ip_adapter(checkpoint, denoiser)
+        names += ["clip-vision", "ip-adapter"]
     return {name: load_component(checkpoint, name, arithmetic) for name in names}
+
+
+def _check_ip_adapter(checkpoint: Checkpoint, denoiser: str) -> None:
+    """Raise BadInput for an IP-Adapter without its encoder or with another, and beside a model that is no UNet."""
+    held = checkpoint.components["ip-adapter"]
+    file, reads = held.weights.file.path, held.size.seen
+    if denoiser != "unet":
+        raise BadInput(
+            f"{file}: an IP-Adapter of SD 1.5 or SDXL; the model is {NETWORKS[denoiser].title}: leave it out"
+        )
+    if "clip-vision" not in checkpoint.components:
+        raise BadInput("--ip-adapter: it reads a picture through CLIP's vision tower: give that with --clip_vision")
+    tower = checkpoint.components["clip-vision"].size
+    gives = tower.projection if reads_embedding(held.size) else tower.hidden
+    if reads != gives:
+        raise BadInput(
+            f"{file}: this IP-Adapter reads {reads} channels, and --clip_vision gives {gives}: most read ViT-H's, "
+            "ip-adapter_sdxl bigG's, InstantID's 512 numbers of a face that refsd does not compute"
+        )
 
 
 def with_zero_cond_t(pipe: Pipeline) -> Pipeline:

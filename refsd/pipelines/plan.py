@@ -81,6 +81,7 @@ class Plan:
     guidance: float | None
     guidance_rule: GuidanceRule
     control_strength: float
+    ip_scale: float
     tiling: Tiling | None
     circular: CircularAxes
     notices: tuple[str, ...]
@@ -200,6 +201,7 @@ def resolve(
         guidance=(settings.guidance or own.guidance) if _embeds_guidance(pipe) else None,
         guidance_rule=settings.guidance_rule,
         control_strength=settings.control_strength,
+        ip_scale=settings.ip_scale,
         tiling=settings.tiling,
         circular=settings.circular,
         notices=notices,
@@ -233,6 +235,7 @@ def check_ranges(settings: Settings) -> None:
         "flow-shift": (settings.flow_shift, -100, 100),
         "strength": (settings.strength, 0, 1),
         "control-strength": (settings.control_strength, -100, 100),
+        "ip-scale": (settings.ip_scale, -100, 100),
     }
     for flag, (value, low, high) in ranges.items():
         if value is not None and not (low <= value <= high and math.isfinite(value)):

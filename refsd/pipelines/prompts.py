@@ -20,7 +20,7 @@ from refsd.tokenizers import Tokenizer, find_tokenizer
 from refsd.tokenizers.cards import PromptCard
 from refsd.tokenizers.clip_bpe import EOS
 from refsd.tokenizers.prompt import Chunk
-from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, first_taken, in_chunks, token_rows
+from refsd.tokenizers.text_rules import MAX_LENGTH, TextRule, counted_positions, first_taken, in_chunks, token_rows
 from refsd.tokenizers.text_tokenizer import TextTokenizer
 from refsd.tokenizers.textual_inversion import Embedding, Find, WithEmbeddings
 from refsd.tokenizers.tokenizer_files import open_tokenizer
@@ -168,13 +168,15 @@ def _language(
     source = f"{tokenizer.source}, {encoder.name}"
     rows, mask = token_rows(lambda _: ids, tokenizer.ends, [""], rule, source)
     all_weights = np.ones(rows.shape, np.float32)
-    room = (rule.length or MAX_LENGTH) - rule.bos - rule.eos
-    for row, mine, seen in zip(all_weights, rule.over(weights, room), mask, strict=True):  # type: ignore[arg-type]
+    room = (rule.length or MAX_LENGTH) - rule.bos - rule.eos - rule.kept
+    words = rule.over(weights[: len(weights) - rule.kept], room)  # type: ignore[arg-type]
+    for row, mine, seen in zip(all_weights, words, mask, strict=True):
         start = int(np.argmax(seen)) + rule.bos
         row[start : start + len(mine)] = mine
     answers = []
     for row, seen, weight in zip(rows, mask, all_weights, strict=True):
         inputs = {"input_ids": row[None]} | ({"attention_mask": seen[None]} if rule.mask else {})
+        inputs |= {"positions": counted_positions(seen[None])} if rule.kept else {}
         params = {}
         if shown is not None:
             params["image_token"] = pad_of(tokenizer)

@@ -32,6 +32,7 @@ class Settings(NamedTuple):
     strength:        share of the schedule by which an initial image is redrawn
     image_cfg_scale: guidance scale of the image to edit
     control_strength: factor of a ControlNet's output
+    ip_scale:        factor of what an IP-Adapter adds
     seed:            seed of the first picture; the following pictures of a batch count up from it
     """
 
@@ -58,6 +59,7 @@ class Settings(NamedTuple):
     strength: float = 0.75
     image_cfg_scale: float | None = None
     control_strength: float = 0.9
+    ip_scale: float = 1.0
     seed: int = 42
     batch_count: int = 1
 

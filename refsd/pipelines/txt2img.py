@@ -8,6 +8,7 @@ from refsd.models.vae_tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import prompts
 from refsd.pipelines.guided_network import Conditioning, GuidedNetwork, Listener
+from refsd.pipelines.image_prompt import with_image_prompt
 from refsd.pipelines.initial_latent import InitialLatent, initial_latent, signed
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.plan import Plan
@@ -19,10 +20,11 @@ from refsd.samplers.step import Callback, StepsError
 
 
 def encode(pipe: Pipeline, plan: Plan) -> Conditioning:
-    """Encode the prompt, and the negative prompt if the plan is guided."""
+    """Encode the prompt, and the negative prompt if the plan is guided; each with its image prompt."""
     shown = _shown(pipe, plan)
     uncond = encode_prompt(pipe, plan, negative=True, shown=shown) if plan.guided else None
-    return Conditioning(encode_prompt(pipe, plan, shown=shown), uncond)
+    conditioning = Conditioning(encode_prompt(pipe, plan, shown=shown), uncond)
+    return with_image_prompt(pipe, conditioning, plan.images.ip)
 
 
 def _shown(pipe: Pipeline, plan: Plan) -> ShownPictures | None:

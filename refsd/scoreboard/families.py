@@ -26,7 +26,7 @@ _TABLE = {
     "positions": ("rope", "sincos_positions", "timestep_embedding"),
     "adapters": ("lora", "lora_conv2d", "lokr", "lokr_conv2d", "stage/adapter"),
     "text encoders": _models("text encoder"),
-    "image encoders": ("model/clip-vision", "model/siglip", "model/redux"),
+    "image encoders": ("model/clip-vision", "model/siglip", "model/redux", "model/ip-adapter"),
     "UNets": ("model/unet", "model/controlnet"),
     "transformers": tuple(op for op in _models("denoiser") if op != "model/unet"),
     "autoencoders": (

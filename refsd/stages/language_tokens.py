@@ -119,9 +119,10 @@ def _run(rule: LanguageRule, inputs: StageInputs) -> dict[str, np.ndarray]:
         ids, weights = ids + new, weights + [weight] * len(new)
     rows, seen = token_rows(lambda _: ids, tokenizer.ends, [""], text, tokenizer.source)
     of_rows = np.ones(rows.shape)
-    room = (text.length or MAX_LENGTH) - text.bos - text.eos
+    room = (text.length or MAX_LENGTH) - text.bos - text.eos - text.kept
+    words = weights[: len(weights) - text.kept]
     for i in range(len(rows)):
-        own = weights[i * room : (i + 1) * room]
+        own = words[i * room : (i + 1) * room]
         of_rows[i, np.flatnonzero(seen[i])[text.bos :][: len(own)]] = own
     found = {"ids": rows, "mask": rule.mask(seen, text), "weights": np.stack([rule.weigh(row) for row in of_rows])}
     if _text(p["variant"], p["encoder"], p["engine"]).drop:

@@ -38,6 +38,8 @@ class TextRule(NamedTuple):
     mask:   True if the encoder receives a mask of the padding
     around: template: the text before and after the prompt
     without: text to remove from the prompt
+    kept:   tokens at the end, of the template, that are never cut; padding stands before them, on the right of the
+            prompt, and does not count in their positions
     drop:   tokens at the start, of the template, whose hidden states the denoiser does not take
     source: code that this rule follows
     """
@@ -50,6 +52,7 @@ class TextRule(NamedTuple):
     mask: bool = False
     around: tuple[str, str] = ("", "")
     without: str = ""
+    kept: int = 0
     drop: int = 0
     fill: bool = True
     source: str = ""
@@ -73,8 +76,10 @@ def token_rows(
     rows: Rows = []
     for prompt in prompts:
         text = prompt.replace(rule.without, "") if rule.without else prompt
-        words = rule.around[0] + text + rule.around[1]
-        rows += [before + row + behind for row in rule.over(encode(words), (rule.length or MAX_LENGTH) - around)]
+        words = encode(rule.around[0] + text + rule.around[1])
+        end = len(words) - rule.kept
+        room = (rule.length or MAX_LENGTH) - around - rule.kept
+        rows += [before + row + words[end:] + behind for row in rule.over(words[:end], room)]
     length = max([rule.length if rule.length and rule.fill else 0, *map(len, rows)])
     mask = np.zeros((len(rows), length), np.int64)
     ids = np.zeros_like(mask)
@@ -82,9 +87,9 @@ def token_rows(
         pad = rule.pad if rule.pad is not None else ends.pad
         ids[:] = _needed(ends.eos if pad is None else pad, "padding", source)
     for i, row in enumerate(rows):
-        at = length - len(row) if ends.left else 0
-        ids[i, at : at + len(row)] = row
-        mask[i, at : at + len(row)] = 1
+        places = np.arange(len(row)) + (length - len(row) if ends.left and not rule.kept else 0)
+        places[len(row) - rule.kept :] = np.arange(length - rule.kept, length)
+        ids[i, places], mask[i, places] = row, 1
     return ids, mask
 
 
@@ -94,6 +99,15 @@ def first_taken(mask: np.ndarray, rule: TextRule) -> np.ndarray:
     All are taken, padding in front included, unless the rule drops the template's beginning.
     """
     return mask.argmax(axis=1) + rule.drop if rule.drop else np.zeros(len(mask), np.int64)
+
+
+def counted_positions(mask: np.ndarray) -> np.ndarray:
+    """Count the tokens that are seen: the three positions of each, for M-RoPE. mask [N, L] -> [N, L, 3] int64
+
+    Source: diffusers Krea2Pipeline.get_text_hidden_states.
+    """
+    number = np.maximum((mask != 0).cumsum(axis=1) - 1, 0)
+    return np.repeat(number[..., None], 3, axis=2)
 
 
 def _needed(token: int | None, name: str, source: str) -> int:

@@ -22,6 +22,7 @@ PARTS: dict[str, str] = {
     ".lora_mid.weight": "mid",
     ".alpha": "alpha",
     ".dora_scale": "dora_scale",
+    ".scalar": "scalar",
     ".a1.weight": "a1",
     ".a2.weight": "a2",
     ".b1.weight": "b1",
@@ -121,6 +122,10 @@ def _layouts(component: str, size: Any) -> dict[str, Layout]:
     network = NETWORKS[component]
     if network.kind == "denoiser" and network.folder is not None:
         found["diffusers"] = _theirs(network.folder.layout.of_size(size), network.folder.rows(size))
+    named = {naming.layout for naming in network.adapters}
+    for layout in (place.layout for place in network.places):
+        if layout.name in named - found.keys():
+            found[layout.name] = _theirs(layout.of_size(size), lambda name, shape: None)
     return found
 
 

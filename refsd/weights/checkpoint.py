@@ -50,6 +50,7 @@ PART_FLAGS = {
     "--t5xxl": ("t5",),
     "--llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
     "--control-net": ("controlnet",),
+    "--ip-adapter": ("ip-adapter",),
     "--clip_vision": ("siglip", "clip-vision"),
     "--redux": ("redux",),
     "--llm_vision": ("qwen2_5_vision",),

@@ -53,7 +53,7 @@ class Component(NamedTuple):
     name:    key of NETWORKS: "unet", "vae", "clip", ...
     weights: tensors under the original checkpoint's names, without the component's prefix
     config:  hyper-parameters that shapes do not reveal: num_heads, num_groups, ...
-    layout:  naming scheme of the file: "ldm", "original", "diffusers", "transformers", "llama.cpp"
+    layout:  naming scheme of the file: "ldm", "original", "krea", "diffusers", "transformers", "llama.cpp"
     unused:  tensor names in the file under the component's prefix that the network does not have
     extras:  the same, but known leftovers of training or of another model
     """

@@ -43,6 +43,9 @@ _COUNTS = (
     "approximator_layers",
     "n_layers",
     "n_refiner_layers",
+    "num_refiner_layers",
+    "num_layerwise_text_blocks",
+    "num_refiner_text_blocks",
     "num_hidden_layers",
 )
 

@@ -30,6 +30,8 @@ FOREIGN = (
     ("condition_embedder.image_embedder.", "Wan 2.1's image to video with image embeddings"),
     ("vace_blocks.", "Wan VACE"),
     ("lora_controlnet", "Control-LoRA"),
+    ("image_proj.perceiver_resampler.", "IP-Adapter FaceID plus"),
+    ("ip_adapter.0.to_k_lora.", "IP-Adapter FaceID"),
     ("controlnet_x_embedder.", "a transformer's ControlNet"),
     (".quant_state.", "4-bit weights of bitsandbytes without their codes"),
     (".SCB", "8-bit weights of bitsandbytes without their codes"),

@@ -7,7 +7,6 @@ import numpy as np
 
 from refsd.components import COMPONENTS
 from refsd.components.component import Fit
-from refsd.components.unet import CONTROL
 from refsd.golden.case import Case, ModelRecipe
 from refsd.module import Module
 from refsd.networks import NETWORKS
@@ -34,10 +33,14 @@ def fits_of(case: Case) -> Mapping[str, Fit]:
 @functools.cache
 def _weights(model: ModelRecipe, name: str) -> Mapping[str, StoredTensor]:
     component, parts = COMPONENTS[name], model_of(model).parts
-    prefixes = {component.part: "", component.beside: f"{CONTROL}."}
-    return {
-        prefix + weight: StoredTensor("f32", shape, np.broadcast_to(np.zeros((), SCALAR_TYPES["f32"]), shape))
-        for part, prefix in prefixes.items()
-        if part is not None and part in parts
-        for weight, shape in NETWORKS[part].shapes(size_of(model, part)).items()
+    held = (component.part, *component.beside)
+    shapes = {
+        part: NETWORKS[part].shapes(size_of(model, part)) for part in held if part is not None and part in parts
     }
+    own = shapes.pop(component.part or "", {})
+    found = dict(own)
+    for part, other in shapes.items():
+        names = component.beside[part](own, other, model.family)
+        found |= {here: other[there] for here, there in names.items()}
+    zero = np.zeros((), SCALAR_TYPES["f32"])
+    return {name: StoredTensor("f32", shape, np.broadcast_to(zero, shape)) for name, shape in found.items()}

@@ -40,13 +40,17 @@ _UNSCALED = 3
 # near zero a block would have no effect.
 _CONDITIONING = (
     *("_mod.", "modulation", "distilled_guidance_layer."),
-    *("time_in.", "vector_in.", "guidance_in.", "t_embedder.", "y_embedder."),
+    *("time_in.", "vector_in.", "guidance_in.", "t_embedder.", "y_embedder.", "tmlp.", "tproj.", ".mod.lin"),
 )
+
+# Endings of norms' weights that a file holds less 1.
+_LESS_ONE = ("prenorm.scale", "postnorm.scale", ".qnorm.scale", ".knorm.scale", "last.norm.scale", "txtmlp.0.scale")
 
 # Substrings of names of matrices that stay f16 in a model of a block type.
 _KEPT = (
     *("embedding", "time_embed.", "label_emb.", "img_in.", "txt_in.", "time_in.", "vector_in.", "guidance_in."),
     *("final_layer.", "x_embedder.", "t_embedder.", "y_embedder.", "context_embedder.", "pos_embed"),
+    *("first.weight", "tmlp.", "tproj.", "txtmlp.", "txtfusion.projector.", "last."),
 )
 
 
@@ -107,7 +111,7 @@ def tensor_recipe(name: str, shape: Shape, type: str, quiet: int = 0) -> Recipe:
     type = storage_type(name, shape, type)
     quiet = 0 if any(part in name for part in _CONDITIONING) else quiet
     if len(shape) == 1 or name.endswith(".gamma"):
-        about_one = name.endswith((".weight", ".scale", ".running_var", ".gamma"))
+        about_one = name.endswith((".weight", ".scale", ".running_var", ".gamma")) and not name.endswith(_LESS_ONE)
         return Recipe(shape, type, exponent=-18 if about_one else -20 - quiet, offset=float(about_one))
     if name.endswith(_TABLES):
         return Recipe(shape, type, exponent=-20 - quiet)

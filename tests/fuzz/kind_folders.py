@@ -111,6 +111,14 @@ TOLD_BY_SHAPES = {
     "freq_dim",
     "ffn_dim",
     "rope_max_seq_len",
+    "timestep_embed_dim",
+    "text_hidden_dim",
+    "num_text_layers",
+    "text_num_attention_heads",
+    "text_num_key_value_heads",
+    "text_intermediate_size",
+    "num_layerwise_text_blocks",
+    "num_refiner_text_blocks",
 }
 # What a forward pass in float64 does not read: sizes to train at, seeds of dropout, dtypes, what other heads need.
 NOT_COMPUTED = {

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 from diffusers import Krea2Transformer2DModel
+from diffusers.loaders.single_file_utils import convert_krea2_transformer_checkpoint_to_diffusers
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
 from refsd.models.flux import pack
 from refsd.models.krea2 import krea2, token_ids
 from refsd.module import Module, Taps
+from refsd.networks.krea2 import krea2_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer
@@ -21,7 +23,7 @@ CONFIGS = {
 TEXT_HEAD, STATES = 16, 3
 
 
-def peer_krea2(heads, kv_heads, text_heads, axes) -> Krea2Transformer2DModel:
+def peer_krea2(heads, kv_heads, text_heads, axes, states=STATES) -> Krea2Transformer2DModel:
     return Krea2Transformer2DModel(
         num_layers=2,
         attention_head_dim=sum(axes),
@@ -30,7 +32,7 @@ def peer_krea2(heads, kv_heads, text_heads, axes) -> Krea2Transformer2DModel:
         intermediate_size=56,
         timestep_embed_dim=32,
         text_hidden_dim=TEXT_HEAD * text_heads,
-        num_text_layers=STATES,
+        num_text_layers=states,
         text_num_attention_heads=text_heads,
         text_num_key_value_heads=text_heads,
         text_intermediate_size=40,
@@ -69,3 +71,15 @@ def test_every_block(case):
     # a token that is masked is not read
     other = np.where(mask[..., None, None], context, 5.0)
     np.testing.assert_allclose(krea2(m, x, t, other, mask, axes), got, rtol=1e-12)
+
+
+def test_krea_s_own_names():
+    """What refsd writes under Krea's names, diffusers reads back."""
+    peer = peer_krea2(*CONFIGS["narrow"][:4])
+    redraw(peer, 3)
+    ours = {name: stored(tensor.numpy()) for name, tensor in peer.state_dict().items()}
+    native = {name: torch.from_numpy(t.values()) for name, t in krea2_keymap(2, 2, 1).write(ours).items()}
+    back = convert_krea2_transformer_checkpoint_to_diffusers(native)
+    assert back.keys() == ours.keys()
+    for name, tensor in back.items():
+        np.testing.assert_array_equal(tensor, ours[name].values(), name)

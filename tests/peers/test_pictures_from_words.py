@@ -8,6 +8,7 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     FluxPipeline,
+    Krea2Pipeline,
     Lumina2Pipeline,
     QwenImagePipeline,
     ZImagePipeline,
@@ -18,6 +19,7 @@ from test_models_chroma import peer_chroma
 from test_models_flux2 import peer_flux2, redraw_statistics
 from test_models_flux2 import peer_vae as peer_flux2_vae
 from test_models_gemma2 import peer_gemma2
+from test_models_krea2 import peer_krea2
 from test_models_lumina2 import peer_lumina2
 from test_models_qwen_image import peer_qwen_image
 from test_models_qwen_vl import peer_config
@@ -25,11 +27,12 @@ from test_models_vae_wan import peer_vae as peer_wan_vae
 from test_models_zimage import peer_zimage
 from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpacked, vae_of  # noqa: F401
 from tokenizers.processors import TemplateProcessing
-from transformers import GemmaTokenizer, Qwen2_5_VLForConditionalGeneration
+from transformers import GemmaTokenizer, Qwen2_5_VLForConditionalGeneration, Qwen3VLModel
 
-from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
+from refsd.models.qwen_vl import KREA2_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.networks.flux2_vae import Flux2VAESize
 from refsd.networks.gemma2 import Gemma2Size
+from refsd.networks.qwen3 import Qwen3Size
 from refsd.networks.qwen_vl import Qwen25Size
 from refsd.networks.wan_vae import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
@@ -130,6 +133,24 @@ def test_qwen_image(tmp_path, qwen3_peer):  # noqa: F811
         given = {**asked(begin, None), "width": 32, "latents": pipe._pack_latents(of(begin.noise), 1, 16, 2, 4)}
         theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, true_cfg_scale=3.5, **given)
         latents = pipe._unpack_latents(theirs[0], 16, 32, 8)[:, :, 0]
+    agree((mine[0], np.clip(mine[1], -1, 1)), (latents, theirs[1]))
+
+
+def test_krea2(tmp_path, qwen3_peer):  # noqa: F811
+    """Padding before the template's end; their scale of guidance is less by 1."""
+    tokenizer, _, _ = qwen3_peer
+    size = Qwen3Size(16, 1 + KREA2_LAYERS[-1], 1, 1, 128, 20, len(tokenizer))
+    with float64_throughout():
+        scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, max_image_seq_len=6400)
+        network = peer_krea2(2, 1, 1, (32, 48, 48), states=len(KREA2_LAYERS))
+        vae = peer_wan_vae(WanVAESize(8, (8, 16, 32, 32), 1))
+        encoder = Qwen3VLModel(peer_config(qwen3_vl, size, QWEN3_SECTIONS, 5e6)).eval()
+        redraw(encoder, 7)
+        begin, mine = drawn(tmp_path, scheduler, network, vae, encoder, tokenizer, 4.5, (32, 16))
+        pipe = Krea2Pipeline(scheduler, vae, encoder, tokenizer, network)
+        given = {**asked(begin, 3.5), "width": 32, "latents": pipe._pack_latents(of(begin.noise), 1, 16, 2, 4)}
+        theirs = answer(pipe, prompt=WORDS, negative_prompt=UGLY, **given)
+        latents = pipe._unpack_latents(theirs[0], 16, 32)[:, :, 0]
     agree((mine[0], np.clip(mine[1], -1, 1)), (latents, theirs[1]))
 
 

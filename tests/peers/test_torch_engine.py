@@ -118,9 +118,11 @@ def test_an_honest_run_rounds_where_torch_does(engines, name):
         assert np.mean(same) >= (0.98 if case.op == "adaptive_layer_norm" else 0.999), numerics.name
 
 
-def test_a_unet_with_its_controlnet_is_refused(engines):
+def test_a_unet_with_its_controlnet_or_an_ip_adapter_is_refused(engines):
     """It would answer without the hint."""
     assert "ControlNet are two modules" in engines["torch"].refuses(CASES["lone/sd15-control/unet/between"])
+    refused = engines["torch"].refuses(CASES["lone/sd15-ip-adapter/unet/image-prompt"])
+    assert "an IP-Adapter into its UNet" in refused
 
 
 def test_half_precision_refuses_an_attention_that_it_has_not(engines):

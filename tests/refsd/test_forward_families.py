@@ -20,6 +20,8 @@ from refsd.models import (
     flux,
     flux2,
     gemma2,
+    ip_adapter,
+    krea2,
     lumina2,
     mistral,
     mmdit,
@@ -73,6 +75,7 @@ PAGES = {
     "qwen-image-layered": qwen_image.qwen_image_layered,
     "zimage": lambda m, context_mask, **given: zimage.zimage(m, **given, lengths=context_mask.sum(axis=1)),
     "lumina2": lambda m, context_mask, **given: lumina2.lumina2(m, **given, lengths=context_mask.sum(axis=1)),
+    "krea2": krea2.krea2,
     "wan": wan.wan,
     "vae-encoder": vae.encode,
     "vae-decoder": vae.decode,
@@ -95,6 +98,9 @@ PAGES = {
     "siglip": vision.siglip_vision,
     "qwen2_5_vision": qwen_vision.qwen2_5_vision,
     "redux": redux.redux,
+    "ip-adapter": lambda m, embeds=None, penultimate=None: ip_adapter.image_prompt(
+        m, penultimate if embeds is None else embeds
+    ),
 }
 # What a page returns in another order than `forward` names it.
 ORDER = {
@@ -240,6 +246,7 @@ LOSSLESS = (
     "flux2-klein",
     "zimage",
     "qwen-image",
+    "krea2",
     "flux-vae",
     "t5xxl",
     "qwen3",
@@ -271,7 +278,9 @@ def test_every_component_is_tried():
     assert PAGES.keys() == {name for _, name in CASES}
 
 
-@pytest.mark.parametrize("family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "zimage", "qwen-image"])
+@pytest.mark.parametrize(
+    "family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "zimage", "qwen-image", "krea2"]
+)
 def test_heads_that_the_positions_do_not_fill_are_refused(family):
     """64 channels a head: every shape fits, and no page could run it."""
     ((component, size),) = small.FAMILIES[family].items()

@@ -107,6 +107,14 @@ def _qwen_image_layered(model, x, params):
     return {"out": _stacked([unpack(layer, H, W) for layer in y.chunk(T + 1, 1)[:T]]).transpose(0, 1)}
 
 
+def _krea2(model, x, params):
+    picture = grid(x["x"], 2, (0,))
+    ids = _joined([picture.new_zeros(x["context"].shape[1], 3), picture], 0)
+    seen = x["context_mask"].bool() if "context_mask" in x else None
+    y = model(_pack(x["x"]), x["context"], x["timesteps"], ids, seen).sample
+    return {"out": unpack(y, *x["x"].shape[2:])}
+
+
 def _wan(model, x, params):
     return {"out": model(x["x"], x["timesteps"], x["context"]).sample}
 
@@ -167,6 +175,12 @@ def _lumina2_taps(taps, x):
         return {name: y for name, y in taps.items() if name.startswith(of_pictures)}
     J = x["context"].shape[1]
     return {name: y[:, J : J + H * W // 4] if name == "final_layer.linear" else y for name, y in taps.items()}
+
+
+def _krea2_taps(taps, x):
+    """Drop the axis of one token that diffusers' time has."""
+    of_time = ("time_embed.", "time_mod_proj")
+    return {name: y[:, 0] if name.startswith(of_time) else y for name, y in taps.items()}
 
 
 def _unpacked(rows, N):
@@ -241,6 +255,7 @@ MODELS = {
         laid_out=_qwen_image_taps,
     ),
     "model/lumina2": diffusers("transformer", "Lumina2Transformer2DModel", _lumina2, laid_out=_lumina2_taps),
+    "model/krea2": diffusers("transformer", "Krea2Transformer2DModel", _krea2, laid_out=_krea2_taps),
     "model/wan": diffusers("transformer", "WanTransformer3DModel", _wan),
     "model/zimage": diffusers("transformer", "ZImageTransformer2DModel", _zimage, laid_out=_zimage_taps),
 }

@@ -110,6 +110,8 @@ class TorchEngine:
             return "no model files"
         if case.op == "model/unet" and "hint" in case.inputs:
             return "the UNet and its ControlNet are two modules of diffusers; this engine runs one"
+        if case.op == "model/unet" and "ip_tokens" in case.inputs:
+            return "diffusers loads an IP-Adapter into its UNet; this engine runs the UNet alone"
         if MODELS[case.op].rounds_time and self._numerics.storage != "float32":
             moved = [name for name in _POSITIONS if name in case.inputs and not self._keeps(case, name)]
             if moved:

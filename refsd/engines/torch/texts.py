@@ -1,4 +1,4 @@
-"""Encoders of texts and pictures by transformers, and Redux by diffusers."""
+"""Encoders of texts and pictures by transformers, and Redux and IP-Adapter by diffusers."""
 
 from pathlib import Path
 
@@ -76,6 +76,21 @@ def _load_redux(path: Path, dtype):
     return ReduxImageEncoder.from_pretrained(path / "image_embedder", torch_dtype=dtype, local_files_only=True)
 
 
+def _load_ip_adapter(path: Path, dtype):
+    """Load the projection of an IP-Adapter's file as diffusers' UNet does."""
+    from diffusers.loaders.unet import UNet2DConditionLoadersMixin
+    from safetensors.torch import load_file
+
+    part = "image_proj."
+    weights = {name.removeprefix(part): w for name, w in load_file(path).items() if name.startswith(part)}
+    mixin = UNet2DConditionLoadersMixin()
+    return mixin._convert_ip_adapter_image_proj_to_diffusers(weights, low_cpu_mem_usage=False).to(dtype)
+
+
+def _ip_adapter(model, x, params):
+    return {"ip_tokens": model(x["embeds"] if "embeds" in x else x["penultimate"])}
+
+
 def _redux(model, x, params):
     return {"out": model(x["x"]).image_embeds}
 
@@ -91,5 +106,6 @@ MODELS = {
     "model/gemma2": transformers("text_encoder", "Gemma2Model", _llm),
     "model/clip-vision": transformers("image_encoder", "CLIPVisionModelWithProjection", _clip_vision),
     "model/siglip": transformers("image_encoder", "SiglipVisionModel", _siglip),
+    "model/ip-adapter": TorchModel("diffusers", "ip-adapter", _load_ip_adapter, _ip_adapter, layout="ldm"),
     "model/redux": TorchModel("diffusers", "image_embedder", _load_redux, _redux),
 }

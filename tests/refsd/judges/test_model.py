@@ -38,6 +38,7 @@ BROKEN = (
     "qwen-image/qwen-image/edit",
     "qwen-image-edit-2511/qwen-image/edit",
     "lumina2/lumina2/masked",
+    "krea2/krea2/masked",
     "wan/wan/frames",
     "flux2-dev/flux2/reference",
     "flux-dev/flux/reference",
@@ -45,6 +46,9 @@ BROKEN = (
     "wan-vae/wan-vae-encoder/frames",
     "wan-vae/wan-vae-decoder/frames",
     "controlnet/controlnet/between",
+    "ip-adapter/ip-adapter/embedding",
+    "ip-adapter-plus/ip-adapter/states",
+    "lone/sd15-ip-adapter/unet/image-prompt",
 )
 # Bugs that each is asked for.
 EVERYWHERE = {

@@ -7,6 +7,7 @@ from tiny_models import sampled
 
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.controlnet import controlnet
+from refsd.models.ip_adapter import Prompt
 from refsd.models.unet import size_condition, spatial_transformer, unet
 from refsd.module import Module, Taps
 from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
@@ -137,7 +138,9 @@ def test_a_label_that_is_missing_or_too_many_is_an_error():
 def test_channels_that_are_no_whole_heads_are_an_error():
     m = zeros("unet-sdxl")["input_blocks.3.1"]
     with pytest.raises(BadInput, match=r"input_blocks.3.1.proj_in has 64 channels: .* head_dim, which is 5"):
-        spatial_transformer(m, np.zeros((1, 64, 1, 1)), INPUTS["context"], num_heads=8, num_groups=32, head_dim=5)
+        spatial_transformer(
+            m, np.zeros((1, 64, 1, 1)), Prompt(INPUTS["context"]), num_heads=8, num_groups=32, head_dim=5
+        )
 
 
 def test_openclip_s_names():

@@ -16,7 +16,7 @@ from refsd.families.text_encoders import USER
 from refsd.numerics.errors import BadInput
 from refsd.tokenize import DEFAULT_FAMILY
 from refsd.tokenizers.byte_level import TEKKEN, byte_level
-from refsd.tokenizers.text_rules import token_rows
+from refsd.tokenizers.text_rules import counted_positions, token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.weights import open_weights
@@ -355,3 +355,15 @@ def test_the_command_writes_what_forward_takes(tmp_path):
 def test_the_command_refuses(args):
     result = CliRunner().invoke(app, ["tokenize", "-p", "a", *args.split()])
     assert isinstance(result.exception, BadInput)
+
+
+def test_krea_2_s_padding_stands_before_the_template_s_end():
+    rule = FAMILIES["krea2"].encoders["qwen3_vl"].rules["diffusers"]
+    assert (rule.length, rule.drop, rule.kept) == (546, 34, 5)
+    rule = rule._replace(length=8, kept=2, around=("<", "!?"))
+    ids, mask = token_rows(letters, Ends(None, 2, 3), ["ab", "abcdefghij"], rule, "")
+    assert ["".join(map(chr, row)) for row in ids] == ["<ab\3\3\3!?", "<abcde!?"]
+    np.testing.assert_array_equal(mask, [[1, 1, 1, 0, 0, 0, 1, 1], [1] * 8])
+    positions = counted_positions(mask)
+    np.testing.assert_array_equal(positions[..., 0], [[0, 1, 2, 2, 2, 2, 3, 4], range(8)])
+    assert (positions == positions[..., :1]).all() and positions.shape == (2, 8, 3)

@@ -126,6 +126,7 @@ def test_a_model_that_refsd_does_not_have():
         "lumina2",
         "wan",
         "qwen-image",
+        "krea2",
     ],
 )
 def test_no_model_is_taken_for_an_adapter(family):

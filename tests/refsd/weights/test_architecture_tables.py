@@ -15,6 +15,17 @@ from refsd.networks.flux import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flu
 from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size, flux2_shapes, flux2_size
 from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
 from refsd.networks.gemma2 import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
+from refsd.networks.ip_adapter import (
+    IP_ADAPTER_FULL_FACE_SD15,
+    IP_ADAPTER_PLUS_SD15,
+    IP_ADAPTER_PLUS_SDXL,
+    IP_ADAPTER_SD15,
+    IP_ADAPTER_SDXL,
+    IPAdapterSize,
+    ip_adapter_shapes,
+    ip_adapter_size,
+)
+from refsd.networks.krea2 import KREA2, Krea2Size, krea2_shapes, krea2_size
 from refsd.networks.lumina2 import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
 from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
 from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
@@ -99,6 +110,17 @@ def t5s():
     return sizes(T5Size, layers=st.integers(2, 3), table_in_every_layer=st.booleans())
 
 
+def ip_adapters():
+    """The plain kind, full-face, and plus."""
+    crossing = st.lists(dims, min_size=1, max_size=5).map(tuple)
+    plain = {"width": st.just(0), "layers": st.just(0), "keys": st.just(0), "mlp": st.just(0)}
+    return (
+        sizes(IPAdapterSize, **plain, crossing=crossing)
+        | sizes(IPAdapterSize, **plain, tokens=st.just(0), crossing=crossing)
+        | sizes(IPAdapterSize, layers=few, crossing=crossing)
+    )
+
+
 COPIED = UNetSize(4, (4, 8), (1,), 1, 6), UNetSize(3, (3, 9, 6), (0, 2), 2, 5, linear=True)
 
 TABLES = {
@@ -124,6 +146,7 @@ TABLES = {
     ),
     "clip-vision": Table(vision_shapes, clip_vision_size, CLIP_VIT_H, sizes(VisionSize, layers=few)),
     "redux": Table(redux_shapes, redux_size, REDUX_DEV, sizes(ReduxSize)),
+    "ip-adapter": Table(ip_adapter_shapes, ip_adapter_size, IP_ADAPTER_SD15, ip_adapters()),
     "taesd": Table(
         taesd_shapes,
         taesd_size,
@@ -172,6 +195,12 @@ TABLES = {
         lumina2_size,
         LUMINA2,
         sizes(Lumina2Size, layers=few, noise_refiners=few, context_refiners=few),
+    ),
+    "krea2": Table(
+        krea2_shapes,
+        krea2_size,
+        KREA2,
+        sizes(Krea2Size, layers=few, layerwise=few, refiners=few),
     ),
     "qwen-image": Table(
         qwen_image_shapes,
@@ -259,6 +288,11 @@ def test_hostile_names_make_no_large_table(name, number):
         (vision_shapes, CLIP_VIT_L, 303_966_208),
         (vision_shapes, CLIP_VIT_H, 632_076_800),
         (redux_shapes, REDUX_DEV, 64_503_808),
+        (ip_adapter_shapes, IP_ADAPTER_SD15, 22_319_616),
+        (ip_adapter_shapes, IP_ADAPTER_PLUS_SD15, 49_087_488),
+        (ip_adapter_shapes, IP_ADAPTER_FULL_FACE_SD15, 21_794_304),
+        (ip_adapter_shapes, IP_ADAPTER_SDXL, 351_285_248),
+        (ip_adapter_shapes, IP_ADAPTER_PLUS_SDXL, 423_748_864),
         (esrgan_shapes, ESRGAN_ANIME_6B, 4_467_779),
         (taesd_shapes, TAESD, 2_445_063),
         (controlnet_shapes, CONTROLNET_SD15, 361_279_120),
@@ -268,6 +302,7 @@ def test_hostile_names_make_no_large_table(name, number):
         (wan_shapes, WAN_14B, 14_288_491_584),
         (lumina2_shapes, LUMINA2, 2_609_769_152),
         (qwen_image_shapes, QWEN_IMAGE, 20_430_401_088),
+        (krea2_shapes, KREA2, 12_820_073_036),
         (flux2_shapes, FLUX2_DEV, 32_223_281_152),
         (flux2_shapes, FLUX2_KLEIN_4B, 3_875_544_576),
         (flux2_shapes, FLUX2_KLEIN_9B, 9_078_581_248),

@@ -1,4 +1,4 @@
-"""UNets alone, and one with its ControlNet: what their recipes write is what refsd reads."""
+"""UNets alone, with a ControlNet or an IP-Adapter: what their recipes write is what refsd reads."""
 
 import pytest
 
@@ -13,6 +13,7 @@ FOUND = {
     "sd15-inpaint": "sd15-inpaint",
     "pix2pix": "sd15-edit",
     "sd15-control": "sd15",
+    "sd15-ip-adapter": "sd15",
     "tiny-sd": "sd15",
     "sdxs-512": "sd15",
     "sdxs-09": "sd2",

@@ -16,6 +16,7 @@ from refsd.weights.size_vote import block, published, tail, voted_size
 DENOISERS = {
     "zimage": "zimage",
     "lumina2": "lumina2",
+    "krea2": "krea2",
     "wan": "wan",
     "qwen-image": "qwen-image",
     "flux-dev": "flux",

@@ -8,6 +8,7 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.components import forward, load
+from refsd.models.ip_adapter import Prompt
 from refsd.models.unet import transformer_block
 from refsd.module import Module
 from refsd.networks.tiny_unet_names import tiny_unet_keymap
@@ -119,7 +120,7 @@ def test_where_attn1_takes_the_text_it_looks_at_the_text():
     w |= {"ff.net.2.weight": np.zeros((D, 4 * D)), "ff.net.2.bias": np.zeros(D)}
     x, context = rng.standard_normal((2, L, D)), rng.standard_normal((2, J, E))
     m = Module({name: stored(array) for name, array in w.items()}, Arithmetic(FLOAT64))
-    got = transformer_block(m, x, context, heads)
+    got = transformer_block(m, x, Prompt(context), heads)
 
     for i, at in enumerate(("attn1", "attn2"), 1):
         centred = x - x.mean(-1, keepdims=True)

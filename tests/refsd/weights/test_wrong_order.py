@@ -16,7 +16,8 @@ def _narrow_bigg(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "family", ["sd15", "sdxl", "zimage", "lumina2", "qwen-image", "flux-dev", "sd3", "chroma", "flux2-dev", "vae"]
+    "family",
+    ["sd15", "sdxl", "zimage", "lumina2", "krea2", "qwen-image", "flux-dev", "sd3", "chroma", "flux2-dev", "vae"],
 )
 @pytest.mark.parametrize("layout", ["original", "diffusers"])
 def test_a_denoiser_of_reversed_dimensions(tmp_path, family, layout):

@@ -1,0 +1,62 @@
+"""Krea 2: a transformer conditioned on twelve hidden states of Qwen3-VL, with Qwen-Image's autoencoder.
+
+--cfg-scale is the usual scale: diffusers' and Krea's guidance_scale is less by 1.
+"""
+
+import math
+
+from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
+from refsd.families.text_encoders import KREA2 as RULE
+from refsd.networks.krea2 import KREA2 as SIZE
+from refsd.networks.krea2 import PROJECTOR, file_names
+from refsd.networks.recipe import alone
+from refsd.samplers.schedules.flow import krea2_mu
+
+
+def join(prompt: EncodedPrompt) -> Condition:
+    """Return the hidden states of each token, and the mask of the padding before the template's end.
+
+    Source: diffusers Krea2Pipeline.get_text_hidden_states.
+    """
+    ((hidden, _, seen),) = prompt.encoders.values()
+    states = prompt.network.shape(PROJECTOR)[1]
+    return Condition(hidden.reshape(*hidden.shape[:2], states, -1), mask=seen)
+
+
+def shift_by_tokens(tokens: int, steps: int) -> float:
+    return math.exp(krea2_mu(tokens))
+
+
+# The released stable-diffusion.cpp has no Krea 2; its command line's conventions take diffusers' text and shift.
+KREA2 = Variant(
+    "krea2",
+    "Krea 2",
+    {"qwen3_vl": TextEncoder({"diffusers": RULE, "sdcpp": RULE}, "context")},
+    join,
+    {"sdcpp": "discrete", "diffusers": "flow_uniform"},
+    Flow({"diffusers": shift_by_tokens, "sdcpp": shift_by_tokens}, levels=unit_time),
+    steps=28,
+    cfg_scale=5.5,
+)
+_TINY = SIZE._replace(
+    hidden=512,
+    layers=2,
+    keys=256,
+    mlp=512,
+    context_dim=128,
+    states=4,
+    text_head_dim=64,
+    text_keys=128,
+    text_mlp=256,
+)
+FAMILIES = (
+    Family(
+        "krea2",
+        "2026-06",
+        "krea2",
+        lambda shapes: ("krea2", "it has a text_fusion"),
+        (KREA2,),
+        sizes={"Krea 2": {"krea2": SIZE}},
+        recipes={"krea2": alone("krea2", SIZE, _TINY, "krea2", keymap=file_names)},
+    ),
+)
