@@ -9,7 +9,7 @@ A waiver of a deviation that explains the answer:
     engine = "sdcpp*"                   # optional globs
     cases = "model/*"
 
-A waiver of cases, for any failure, or only for failures with a given cause:
+A waiver of cases, for any failure, or only for failures with a given cause, or only on CPUs with a given feature:
 
     [[waiver]]
     cases = "layer_norm/*"              # a glob
@@ -17,12 +17,13 @@ A waiver of cases, for any failure, or only for failures with a given cause:
     expires = 2027-03-31
     engine = "ggml*"                    # optional globs
     cause = "eps*"
+    when = "amx_bf16"                   # optional: a CPU feature as Linux names it
 """
 
 import datetime
 import fnmatch
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ import msgspec
 from refsd.golden.input_file import read_input
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import CPU_FEATURES
 
 _LARGEST = 2**20  # bytes
 
@@ -40,6 +42,7 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name:    a deviation; empty: any failure of the cases
     expires: the last day on which it is valid
     engine, cases, cause: globs; cause only without a name
+    when:    a CPU feature: other machines fail without this waiver; empty: all machines
     """
 
     name: str = ""
@@ -48,6 +51,7 @@ class Waiver(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: str = "*"
     cases: str = "*"
     cause: str = "*"
+    when: str = ""
 
     def covers(self, engine: str, case: str) -> bool:
         return fnmatch.fnmatchcase(engine, self.engine) and fnmatch.fnmatchcase(case, self.cases)
@@ -81,9 +85,16 @@ def _wrong(waiver: Waiver, known: set[str]) -> str:
         return "a waiver has neither the name of a deviation nor a glob of cases"
     if waiver.name and waiver.cause != "*":
         return f"the waiver of {what} has a cause: a deviation is one already"
+    if waiver.when and waiver.when not in CPU_FEATURES:
+        return f"the waiver of {what}: unknown CPU feature {waiver.when!r}; there are {', '.join(CPU_FEATURES)}"
     if not waiver.reason.strip():
         return f"the waiver of {what} gives no reason"
     return f"the waiver of {what} has no day on which it expires" if waiver.expires == datetime.date.min else ""
+
+
+def applicable(waivers: Iterable[Waiver], features: Collection[str]) -> list[Waiver]:
+    """Return the waivers that hold on a machine with these CPU features."""
+    return [w for w in waivers if not w.when or w.when in features]
 
 
 def apply(

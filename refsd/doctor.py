@@ -19,7 +19,7 @@ import msgspec
 
 from refsd import __version__
 from refsd.caches import CACHES, size
-from refsd.processor import cpuinfo, processor
+from refsd.numerics.processor import CPU_FEATURES, cpu_features, processor
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "safetensors", "gguf", "torch", "diffusers", "transformers")
 # Sets of kernels that OpenBLAS has for processors without AVX-512.
@@ -93,13 +93,7 @@ def quota() -> float | None:
 
 
 def _processor() -> list[Fact]:
-    info = cpuinfo()
-    flags = {*info.get("flags", info.get("Features", "")).split()}
-    known = [
-        flag
-        for flag in ("avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
-        if flag in flags
-    ]
+    known = [feature for feature in CPU_FEATURES if feature in cpu_features()]
     facts = [Fact("model", f"{processor()}, {platform.machine()}, {platform.system()}")]
     facts += [Fact("instructions", ", ".join(known))] if known else []
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
@@ -211,8 +205,8 @@ def _slow(pools: list[dict], environment: Mapping[str, str]) -> Iterator[Problem
         yield Problem("slow", "NUMBA_DISABLE_JIT=1: kernels run as Python, a thousand times slower", "unset it")
     if environment.get("NUMBA_BOUNDSCHECK") == "1":
         yield Problem("slow", "NUMBA_BOUNDSCHECK=1: every index is checked", "unset it")
-    kernels, flags = environment.get("OPENBLAS_CORETYPE", ""), cpuinfo().get("flags", "").split()
-    if kernels.lower() in _WITHOUT_AVX512 and "avx512f" in flags:
+    kernels = environment.get("OPENBLAS_CORETYPE", "")
+    if kernels.lower() in _WITHOUT_AVX512 and "avx512f" in cpu_features():
         what = f"OPENBLAS_CORETYPE={kernels}: OpenBLAS leaves this processor's AVX-512 unused"
         yield Problem("slow", what, "unset it; `refsd doctor --full` measures the difference")
     elif kernels:

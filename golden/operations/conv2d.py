@@ -41,6 +41,8 @@ _SHAPES = (
     Geometry("depthwise", (2, 33, 9, 14), 33, (3, 3), 1, (1, 1, 1, 1), groups=33),
     Geometry("depthwise-down", (1, 20, 11, 9), 20, (5, 5), 2, (2, 2, 2, 2), groups=20),
     Geometry("multiplied", (1, 6, 8, 7), 12, (3, 3), 1, (1, 1, 1, 1), groups=6),
+    # A narrow picture without padding: vector instructions may read beside it.
+    Geometry("narrow", (3, 64, 13, 4), 64, (3, 3), 2, (0, 0, 0, 0)),
     # As many channels as columns.
     Geometry("1x1-square", (2, 16, 5, 16), 16, (1, 1), 1, (0, 0, 0, 0)),
     # More rows than 16 bits can count.

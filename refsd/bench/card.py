@@ -8,7 +8,7 @@ from refsd import __version__
 from refsd.bench import Entry, best
 from refsd.numerics.machine import memory
 from refsd.numerics.printable import printable
-from refsd.processor import processor
+from refsd.numerics.processor import processor
 
 _WIDE = ("neon", "sve", "avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-tile")
 

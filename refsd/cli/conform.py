@@ -103,6 +103,7 @@ def conform(
     from refsd.judges import judges
     from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
+    from refsd.numerics.processor import cpu_features
     from refsd.reports import changes, files
     from refsd.reports.kept import keeper
     from refsd.reports.last_failed import LastFailed
@@ -120,6 +121,8 @@ def conform(
     if waivers is None and _WAIVERS.exists():
         waivers = _WAIVERS
     accepted = waiving.read(waivers) if waivers else []
+    if dask is None:  # else each worker applies those of its own machine
+        accepted = waiving.applicable(accepted, cpu_features())
     known = read(baseline) if baseline else None
     if dask is not None and submission is not None:
         raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")

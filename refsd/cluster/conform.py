@@ -22,10 +22,11 @@ from refsd.golden.conform import Answered, Runner
 from refsd.golden.engine import Engine, ServingEngine
 from refsd.golden.judge import Answer
 from refsd.golden.report import Result
-from refsd.golden.waivers import Waiver
+from refsd.golden.waivers import Waiver, applicable
 from refsd.judges import judges
 from refsd.model_files import model_files, open_store, trim_model_files
 from refsd.numerics.errors import BadInput
+from refsd.numerics.processor import cpu_features
 
 
 class Plan(NamedTuple):
@@ -94,7 +95,8 @@ class _Run:
         def truths(case: Case) -> Answer:
             return self.store.get(case.name).outputs if truth is None else truth
 
-        return Runner(self._judges, truths, self._plan.waivers, self._plan.today, taps=self._plan.taps)
+        waivers = applicable(self._plan.waivers, cpu_features())
+        return Runner(self._judges, truths, waivers, self._plan.today, taps=self._plan.taps)
 
     def serving(self) -> Iterator[tuple[ServingEngine, Answered, Result]]:
         """The engines here that answered more than one case in one process, and the first of them."""
@@ -227,7 +229,8 @@ def _an_engine_each(job: Job) -> list[Job]:
 def _crashed(runner: Runner, name: str, case: Case) -> Result:
     reason = "crashed: the process of every worker that asked it ended, also with nothing else to do"
     result = Result(name, case.name, case.op, verdict.ERROR, margin=verdict.INFINITE, reason=reason)
-    return conform.with_waivers(runner, result)
+    here = runner._replace(waivers=applicable(runner.waivers, ()))  # on which CPU it crashed is not known
+    return conform.with_waivers(here, result)
 
 
 def _light(answered: Answered | None) -> Any:

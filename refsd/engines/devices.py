@@ -1,7 +1,7 @@
 """Name the device on which an engine computes."""
 
 from refsd.golden.engine import Engine
-from refsd.processor import processor
+from refsd.numerics.processor import processor
 
 
 def device_of(engine: Engine) -> str:

@@ -22,7 +22,7 @@ from refsd.golden.report import Report
 from refsd.golden.waivers import Waiver
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
-from refsd.processor import processor
+from refsd.numerics.processor import processor
 from refsd.submissions.collect import Collector
 from refsd.submissions.form import (
     EVIDENCE,

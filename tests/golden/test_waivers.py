@@ -5,7 +5,7 @@ import datetime
 import msgspec
 import pytest
 
-from refsd.golden.waivers import Waiver, apply, read, waive
+from refsd.golden.waivers import Waiver, applicable, apply, read, waive
 from refsd.numerics.errors import BadInput
 
 _DAY = datetime.date(2027, 3, 31)
@@ -53,6 +53,12 @@ def test_a_waiver_of_a_cause_covers_no_other():
     assert not _waive(cause="eps *", causes=())[0] and not _waive(cause="eps *", causes=("tanh for erf",))[0]
 
 
+def test_a_waiver_of_a_cpu_feature_holds_on_no_other_machine():
+    amx, everywhere = msgspec.structs.replace(_WAIVER, when="amx_bf16"), _WAIVER
+    assert applicable([amx, everywhere], {"avx2"}) == [everywhere]
+    assert applicable([amx, everywhere], {"avx2", "amx_bf16"}) == [amx, everywhere]
+
+
 def test_a_file_of_waivers(tmp_path):
     path = tmp_path / "w.toml"
     path.write_text('[[waiver]]\nname = "sdcpp/gelu-tanh"\nreason = "issue 7"\nexpires = 2027-03-31\n')
@@ -77,6 +83,7 @@ def test_a_file_of_waivers(tmp_path):
         '[[waiver]]\ncases = "silu/*"\nreason = "x"',
         '[[waiver]]\ncases = "silu/*"\nexpires = 2027-03-31',
         '[[waiver]]\nname = "sdcpp/gelu-tanh"\nreason = "x"\nexpires = 2027-03-31\ncause = "eps"',
+        '[[waiver]]\ncases = "silu/*"\nreason = "x"\nexpires = 2027-03-31\nwhen = "amx-bf16"',
     ],
 )
 def test_what_is_no_waiver_is_said_in_one_line(tmp_path, text):

@@ -24,16 +24,17 @@ SOME = (
 
 
 @pytest.fixture(scope="module")
-def runner():
+def runner(waivers):
     truth = Reference()
-    return conform.Runner(judges(None), lambda case: truth.run(case, case.realize()))
+    return conform.Runner(judges(None), lambda case: truth.run(case, case.realize()), waivers)
 
 
 @pytest.mark.parametrize("name", ["jax", "mlx"])
 def test_a_case_of_each_page(name, runner):
     (found,) = [one for one in registry.find(name) if one.name == name]
     results = conform.run(runner, [found.engine], [CASES[case] for case in SOME])
-    assert [(r.case, r.status, r.reason) for r in results] == [(case, "pass", "") for case in SOME]
+    assert [r.case for r in results] == [*SOME]
+    assert [(r.case, r.status, r.reason) for r in results if not r.conforms or r.status == "refused"] == []
 
 
 @pytest.mark.parametrize("name", ["jax", "mlx"])

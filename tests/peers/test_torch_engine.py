@@ -43,9 +43,9 @@ def engines(model_files):
 
 
 @pytest.fixture(scope="module")
-def runner(model_files):
+def runner(model_files, waivers):
     truth = Reference(model_files=model_files)
-    return conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
+    return conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()), waivers)
 
 
 def test_each_variant_says_what_it_rounds(engines):
@@ -65,7 +65,7 @@ def _marked(names):
 def test_models(engines, runner, name):
     results = conform.run(runner, list(engines.values()), [CASES[name]])
     taken = [r for r in results if r.status != "refused"]
-    assert [(r.engine, r.status, r.reason) for r in taken] == [(r.engine, "pass", "") for r in taken]
+    assert [(r.engine, r.status, r.reason) for r in taken if not r.conforms] == []
     rounded = [r for r in results if r.status == "refused"]
     if CASES[name].model.type in recipes.FLOAT_TYPES:
         why = ("before embedding", "too coarse")

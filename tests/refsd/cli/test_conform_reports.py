@@ -16,6 +16,7 @@ from refsd.cli import app
 from refsd.cli.ending import INTERRUPTED, interruptible
 from refsd.corpus import versions
 from refsd.golden import verdict
+from refsd.numerics import processor
 from refsd.numerics.errors import BadInput
 from refsd.reports.stored import read
 from refsd.step_progress import steps
@@ -106,6 +107,16 @@ def test_a_waiver_of_cases_passes_the_run_until_its_day(folder):
     (folder / "refsd-waivers.toml").write_text(waiver.format("2020-01-01"))
     code, said = _conform("--cases", "silu/f32/wide*")
     assert code == 1 and "the waiver of the case expired on 2020-01-01" in said
+
+
+def test_a_waiver_of_another_machine_accepts_nothing(folder, monkeypatch):
+    waiver = '[[waiver]]\ncases = "silu/*"\nreason = "issue 8"\nexpires = 9999-12-31\nwhen = "amx_bf16"\n'
+    (folder / "refsd-waivers.toml").write_text(waiver)
+    monkeypatch.setattr(processor, "cpu_features", lambda: frozenset({"avx2", "amx_bf16"}))
+    assert _conform("--cases", "silu/f32/wide*")[0] == 0
+    monkeypatch.setattr(processor, "cpu_features", lambda: frozenset({"avx2"}))
+    code, said = _conform("--cases", "silu/f32/wide*")
+    assert code == 1 and "waive" not in said
 
 
 def test_bad_usage_says_what_is_wrong(folder):

@@ -34,7 +34,7 @@ def quiet(tmp_path, monkeypatch):
     monkeypatch.setitem(caches.CACHES, "kernels", kernels)
     monkeypatch.setattr(doctor, "cores", lambda: 2)
     monkeypatch.setattr(doctor, "quota", lambda: None)
-    monkeypatch.setattr(doctor, "cpuinfo", lambda: {"flags": "avx2 fma avx512f", "model name": "A processor"})
+    monkeypatch.setattr(doctor, "cpu_features", lambda: frozenset({"avx2", "fma", "avx512f"}))
     pool = {"user_api": "blas", "internal_api": "openblas", "version": "0.3", "num_threads": 2}
     monkeypatch.setattr(doctor, "_pools", lambda: [pool])
     return pool
