@@ -7,15 +7,17 @@ import numpy as np
 
 from refsd.numerics.errors import BadInput
 from refsd.samplers.conventions import (
+    CARDS,
     Truncation,
     fewer,
     fewer_rounded_up,
     from_the_end,
     from_the_end_sdcpp,
     stretched,
+    without_penultimate,
 )
 from refsd.samplers.levels import SD_LEVELS
-from refsd.samplers.schedules import SCHEDULES
+from refsd.samplers.schedules import SCHEDULES, Schedule
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Stage, StageInputs, case, param, part
 
 _SOLVERS = "heun", "dpm2", "dpm++2m"
@@ -25,6 +27,7 @@ _SPACINGS = "leading", "trailing", "linspace", "leading_multistep", "linspace_mu
 class CallsRule(NamedTuple):
     """The parts of the rule.
 
+    whole:   engine, solver, schedule -> the schedule that the engine takes with this solver
     share:   engine -> how strength truncates the schedule
     calls:   solver -> (sigmas of the steps -> sigmas of the calls)
     index:   skipped steps, calls per step -> index of the first call in the whole schedule
@@ -33,6 +36,7 @@ class CallsRule(NamedTuple):
     lowered: step, number of steps -> True if the multistep solver's step is of first order
     """
 
+    whole: Callable[[str, str, Schedule], Schedule]
     share: Callable[[str], Truncation]
     calls: Callable[[str], Callable[[np.ndarray], np.ndarray]]
     index: Callable[[int, int], int]
@@ -61,14 +65,13 @@ def _lowered(i: int, steps: int) -> bool:
     return i in (0, steps - 1)
 
 
-ENGINES: dict[str, Truncation] = {
-    "diffusers": fewer,
-    "sdcpp": from_the_end_sdcpp,
-    "a1111": from_the_end,
-    "comfyui": stretched,
-}
+def _whole(engine: str, solver: str, schedule: Schedule) -> Schedule:
+    return without_penultimate(schedule) if solver in CARDS[engine].discarding else schedule
+
+
 RULE = CallsRule(
-    share=lambda engine: ENGINES[engine],
+    whole=_whole,
+    share=lambda engine: CARDS[engine].truncation,
     calls=_calls,
     index=lambda steps, each: steps * each,
     made=lambda calls: calls,
@@ -79,15 +82,16 @@ RULE = CallsRule(
 
 def _run(rule: CallsRule, inputs: StageInputs) -> dict[str, np.ndarray]:
     p = inputs.params
-    for name, known in (("engine", ENGINES), ("solver", _SOLVERS), ("spacing", _SPACINGS)):
+    for name, known in (("engine", CARDS), ("solver", _SOLVERS), ("spacing", _SPACINGS)):
         if p[name] not in known:
             raise BadInput(f"stage/calls: {name} {p[name]!r}: expected one of {', '.join(known)}")
 
+    spacing = rule.whole(p["engine"], p["solver"], SCHEDULES[p["spacing"]])
     whole = np.empty(0)
 
     def schedule(n: int) -> np.ndarray:
         nonlocal whole
-        whole = SCHEDULES[p["spacing"]](n, SD_LEVELS)
+        whole = spacing(n, SD_LEVELS)
         return whole
 
     left = rule.share(p["engine"])(p["steps"], p["strength"], schedule)
@@ -183,6 +187,8 @@ _KNOWN = (
             ("diffusers' of flows", fewer_rounded_up),
         )
     ),
+    part("the last sigma above 0 kept", whole=lambda engine, solver, schedule: schedule),
+    part("the last sigma above 0 left out", whole=lambda engine, solver, schedule: without_penultimate(schedule)),
     part("all steps whatever the strength", share=lambda engine: lambda steps, strength, of: of(steps)),
     part("1 - strength of the steps", share=_of_share(lambda n, s: max(int(n * (1 - s)), 1))),
     part("the share rounded to the nearest step", share=_of_share(lambda n, s: max(round(n * s), 1))),
