@@ -31,6 +31,7 @@ def test_the_conda_recipe_asks_for_the_same():
 def test_the_conda_recipe_is_of_this_version():
     assert RECIPE["context"] == {"version": PROJECT["version"], "python_min": "3.11"}
     assert RECIPE["about"]["summary"] == PROJECT["description"]
+    assert (ROOT / "distribution" / "conda-forge" / RECIPE["source"]["path"]).resolve() == ROOT
     (command, target) = RECIPE["build"]["python"]["entry_points"][0].split(" = ")
     assert PROJECT["scripts"][command] == target
     for line in RECIPE["tests"][1]["script"]:

@@ -1,8 +1,6 @@
 """The site builds without a warning, every link of it leads somewhere, and it asks the network for nothing."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import diagrams
@@ -10,18 +8,6 @@ import pytest
 from check_links import wrong_links
 
 pytestmark = pytest.mark.site
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("site") / "html"
-    build = [sys.executable, str(ROOT / "website" / "build.py"), "--check", "-o", str(out)]
-    done = subprocess.run(build, cwd=out.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return out
-
 
 # What a student seeks -> pages that show it.
 SOUGHT = {

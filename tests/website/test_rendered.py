@@ -1,0 +1,72 @@
+"""Pages as Chromium draws them: no equation, figure or line of code is cut off."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.site
+
+# Boxes in the article that hide a part of what they hold, or reach beyond the window; each equation in its box.
+_SCRIPT = """
+const cut = [];
+const tell = (element, why) => cut.push(why + ": " + element.tagName.toLowerCase() + "." + element.className + " "
+  + element.textContent.trim().slice(0, 60));
+const scrolls = element => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+const article = document.querySelector("article");
+for (const element of article.querySelectorAll("*")) {
+  const style = getComputedStyle(element), box = element.getBoundingClientRect();
+  if (!box.width || style.visibility == "hidden" || element.closest(".visually-hidden")) continue;
+  if (["hidden", "clip"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1)
+    tell(element, "hides its right end");
+  let outer = element;
+  while (outer && !scrolls(outer)) outer = outer.parentElement;
+  if (!outer && box.right > document.documentElement.clientWidth + 1) tell(element, "reaches beyond the window");
+}
+for (const equation of article.querySelectorAll("math[display=block]")) {
+  const box = equation.getBoundingClientRect(), holder = equation.parentElement.getBoundingClientRect();
+  if (box.height > holder.height + 1) tell(equation, "is higher than its box");
+  const left = box.left - holder.left, right = holder.right - box.right;
+  if (!scrolls(equation.parentElement) && (left < -1 || right < -1)) tell(equation, "is cut off");
+  if (left > 4 * Math.max(right, 8)) tell(equation, "stands at the right edge");
+}
+document.body.innerHTML = "<pre id=cut></pre>";
+document.getElementById("cut").textContent = JSON.stringify(cut);
+"""
+_QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=4000"),
+)
+
+
+def cut_off(page: Path, width: int, profile: Path) -> list[str]:
+    """Return what a page of this width hides, with why."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    assert chromium, "install chromium"
+    copy = page.with_name(f"rendered-{page.name}")
+    copy.write_text(page.read_text(encoding="utf-8") + f"<script>{_SCRIPT}</script>", encoding="utf-8")
+    where = [f"--user-data-dir={profile}", f"--window-size={width},2000", "--dump-dom", copy.as_uri()]
+    done = subprocess.run([chromium, *_QUIET, *where], capture_output=True, text=True, timeout=120)
+    copy.unlink()
+    (found,) = re.findall(r'<pre id="cut">(.*?)</pre>', done.stdout, re.DOTALL)
+    return json.loads(found.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+
+
+@pytest.mark.parametrize("width", [1300, 400])
+def test_nothing_of_a_notebook_is_cut_off(site, tmp_path, width):
+    pages = sorted((site / "notebooks").glob("*.html"))
+    assert len(pages) > 9
+    assert {page.name: cut for page in pages if (cut := cut_off(page, width, tmp_path))} == {}
+
+
+def test_the_check_sees_what_is_cut_off(site, tmp_path):
+    page = site / "notebooks" / "02_attention_to_flash.html"
+    narrow = page.with_name("narrow.html")
+    text = page.read_text(encoding="utf-8")
+    narrow.write_text(text.replace('class="equation scroll"', 'class="math scroll"'), encoding="utf-8")
+    found = cut_off(narrow, 1300, tmp_path)
+    narrow.unlink()
+    assert any("right edge" in one for one in found)
