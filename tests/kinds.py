@@ -3,8 +3,8 @@
     uv run python tests/kinds.py -- pytest -q tests/kernels tests/numerics
     uv run python tests/kinds.py haswell skylake -- pytest -q tests/golden
 
-Without names: all kinds. The exit code is 1 if the command fails as any kind. A kind takes instructions away, never adds
-them: only a machine with AMX or AVX512-FP16 shows what these do. docs/processors.md says what differs.
+Without names: all kinds. The exit code is 1 if the command fails as any kind. A kind takes instructions away and
+adds none: only a machine with AMX or AVX512-FP16 shows what these do. docs/processors.md says what differs.
 """
 
 import os

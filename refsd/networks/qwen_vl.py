@@ -1,6 +1,7 @@
 """The language models of Qwen2.5-VL and Qwen3-VL, as text encoders: sizes, tensors, names in files.
 
-Qwen2.5-VL 7B encodes Qwen-Image's prompts, Qwen3-VL 4B Krea 2's. Their vision towers are recognised and ignored.
+Qwen2.5-VL 7B encodes Qwen-Image's prompts, Qwen3-VL 4B Krea 2's. Their vision towers, which
+stand in the same files, are networks of their own (qwen_vision.py).
 """
 
 from collections.abc import Mapping

@@ -155,8 +155,7 @@ def test_calls_that_begin_on_the_way():
     middles = [math.sqrt(a * b) for a, b in itertools.pairwise(kept)]
     assert found["sigmas"][::2].tolist() == pytest.approx(kept)
     assert found["sigmas"][1::2].tolist() == pytest.approx(middles)
-    # ComfyUI's dpm2 takes a step more of the schedule and leaves out the last level above 0. In k-diffusion's karras
-    # 12 levels of int(5 / 0.45) + 1 steps, the last 5 but one and 0.
+    # ComfyUI's dpm2 takes one step more, int(5 / 0.45) + 1 = 12 of Karras, and leaves out the last level above 0.
     _, _, found = _truth("calls/dpm2-comfyui-n5")
     ramp = np.linspace(_LEVELS[-1] ** (1 / 7), _LEVELS[0] ** (1 / 7), 12) ** 7
     np.testing.assert_allclose(found["sigmas"][::2], ramp[-6:-1], rtol=1e-12)
