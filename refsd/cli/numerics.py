@@ -19,6 +19,7 @@ PROFILES = (
     "onnx-f32",
     "onnxruntime-cpu",
     "openvino-bf16",
+    "openvino-q8",
     "ggml-cpu",
     "ggml-cpu-f16-sums",
     "ggml-cpu-flash",

@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin: by default (bfloat16 where the processor has it), and with the hint f32."""
+"""OpenVINO's CPU plugin: by default (bfloat16 where the processor has it), and with the hint f32 and no rounding."""
 
 from importlib.metadata import version
 
@@ -7,14 +7,11 @@ import numpy as np
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch, ModelFiles
-from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16
+from refsd.numerics.profiles import ONNX_F32, OPENVINO_BF16, OPENVINO_Q8
 
-_HINT = "INFERENCE_PRECISION_HINT"
-# name -> the plugin's properties. Whatever the hint, activations that meet compressed weights are rounded to 8 bits
-# in groups of 32, unless the second property is 0.
-_VARIANTS = {"openvino": {}, "openvino-f32": {_HINT: "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}}
-# What the plugin says of itself -> how it computes
-_NUMERICS = {"float32": ONNX_F32, "bfloat16": OPENVINO_BF16}
+_HINT, _GROUP = "INFERENCE_PRECISION_HINT", "DYNAMIC_QUANTIZATION_GROUP_SIZE"
+# name -> the plugin's properties
+_VARIANTS = {"openvino": {}, "openvino-f32": {_HINT: "f32", _GROUP: "0"}}
 
 
 def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
@@ -48,15 +45,18 @@ def find(timeout: float = 300.0, model_files: ModelFiles | None = None, **_) -> 
         return absent
     import openvino
 
-    unasked = openvino.Core().get_property("CPU", _HINT).to_string()
+    core = openvino.Core()
+    hint, group = core.get_property("CPU", _HINT).to_string(), core.get_property("CPU", _GROUP)
+    # What the plugin says of itself -> how it computes
+    unasked = {"f32": OPENVINO_Q8 if group else ONNX_F32, "bf16": OPENVINO_BF16}
     found = []
     for name, properties in _VARIANTS.items():
-        hint = "float32" if properties else {"f32": "float32", "bf16": "bfloat16"}.get(unasked, unasked)
-        if hint not in _NUMERICS:
-            found.append(EngineSearch(name, None, f"it computes in {hint} here, which refsd has no profile of"))
+        numerics = ONNX_F32 if properties else unasked.get(hint)
+        if numerics is None or (numerics is OPENVINO_Q8 and group != 32):
+            why = f"it computes in {hint} with activations in groups of {group}, which refsd has no profile of"
+            found.append(EngineSearch(name, None, why))
             continue
         how = {"properties": properties}
-        numerics = _NUMERICS[hint]
         engine = OnnxEngine(
             name,
             "openvino",
