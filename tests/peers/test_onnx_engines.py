@@ -44,7 +44,7 @@ def test_antialias_is_still_dropped(engines, runner, monkeypatch):
 
 
 def test_a_wrong_declaration_is_found(engines, runner, monkeypatch):
-    """OpenVINO as it comes computes in bfloat16, or rounds activations to 8 bits, and says so; as float32 it fails."""
+    """As it comes OpenVINO computes in bfloat16, or rounds activations to 8 bits; declared as float32 it fails."""
     engine = engines["openvino"]
     in_bfloat16 = engine.numerics(OPERATIONS["conv2d"].cases[0]) is OPENVINO_BF16
     name = "conv2d/f32/3x3-n2-c33-k20-h9-w14" if in_bfloat16 else "linear/q8_0/odd-x7x160-o33"

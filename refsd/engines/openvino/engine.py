@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin: by default (bfloat16 where the processor has it), and with the hint f32 and no rounding."""
+"""OpenVINO's CPU plugin: as it comes (bfloat16 where the processor has it), and in float32 without rounding."""
 
 from importlib.metadata import version
 
