@@ -32,7 +32,9 @@ _VECTORS = 2  # vectors in a row of accumulators
 _AHEAD = 4096
 # Accumulators fill the registers: 32 of them, or 16 on x86 before AVX-512.
 ROWS = 6 if _VECTOR == 32 else 12
-_BLOCK = [(i, j) for i in range(ROWS) for j in range(_VECTORS)]
+# A narrower block, which the widths of attention's heads (40, 64, 80, 128) are multiples of. Its accumulators still
+# hide the latency of a multiply-add.
+NARROW = 6 if _VECTOR == 32 else 8
 _TERMS = 64  # terms in a partial sum, which is then added to the total, so that the error grows more slowly with n
 
 
@@ -59,18 +61,45 @@ def _product_plus(a, b, y, row):
     y[...] = a.T @ b[: len(a)] + row
 
 
+def _product_onto(a, b, y, factor):
+    """Compute y = y * factor + A^T B for a block of NARROW rows; factor: [lanes], of each column.
+
+    a: [n, NARROW], b: [n or more, lanes], y: [NARROW, lanes], as for the product
+    """
+    y[...] = y * factor + a.T @ b[: len(a)]
+
+
 @intrinsic
 def _product_in_registers(typingctx, a, b, y):
-    return types.void(a, b, y), _generator(a, b, y)
+    return types.void(a, b, y), _generator((a, b, y), ROWS)
 
 
 @intrinsic
 def _product_plus_in_registers(typingctx, a, b, y, row):
-    return types.void(a, b, y, row), _generator(a, b, y, row)
+    return types.void(a, b, y, row), _generator((a, b, y, row), ROWS, _the_row)
 
 
-def _generator(a, b, y, added_row=None):
-    """Return the function that writes the block's code for these types of arrays."""
+@intrinsic
+def _product_onto_in_registers(typingctx, a, b, y, factor):
+    return types.void(a, b, y, factor), _generator((a, b, y, factor), NARROW, _scaled)
+
+
+def _the_row(builder, y, row):
+    return row
+
+
+def _scaled(builder, y, row):
+    return builder.fmul(y, row)
+
+
+def _generator(kinds, rows, begin=_the_row):
+    """Return the function that writes the block's code.
+
+    kinds: types of the arrays a, b, y and, if the product is not to begin at zero, of a row
+    rows:  of the block
+    begin: (builder, vector of y, vector of the row) -> what the product is added to
+    """
+    y = kinds[2]
     real = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}[y.dtype]
     size = y.dtype.bitwidth // 8
     count = _VECTOR // size
@@ -78,9 +107,8 @@ def _generator(a, b, y, added_row=None):
     index, small, byte = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 
     def generate(context, builder, _, arguments):
-        kinds = (a, b, y) if added_row is None else (a, b, y, added_row)
         arrays = [context.make_array(t)(context, builder, v) for t, v in zip(kinds, arguments, strict=True)]
-        left, right, out, *added = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
+        left, right, out, *row = (builder.bitcast(array.data, real.as_pointer()) for array in arrays)
         (n, _) = cgutils.unpack_tuple(builder, arrays[0].shape, 2)
         (stride, _) = cgutils.unpack_tuple(builder, arrays[2].strides, 2)
         apart = builder.udiv(stride, index(size))
@@ -90,7 +118,7 @@ def _generator(a, b, y, added_row=None):
 
         def accumulators():
             zero = ir.Constant(vector, [0.0] * count)
-            return [[cgutils.alloca_once_value(builder, zero) for _ in range(_VECTORS)] for _ in range(ROWS)]
+            return [[cgutils.alloca_once_value(builder, zero) for _ in range(_VECTORS)] for _ in range(rows)]
 
         def declare(name, result, *arguments):
             return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
@@ -100,34 +128,40 @@ def _generator(a, b, y, added_row=None):
         zeros = ir.Constant(ir.VectorType(small, count), [0] * count)
         nothing = ir.Constant(vector, ir.Undefined)
         totals, sums = accumulators(), accumulators()
-        for (i, j), pointer in ((place, pointer) for place in _BLOCK for pointer in added):
-            builder.store(builder.load(at(pointer, index(j * count)), align=size), totals[i][j])
+        block = [(i, j) for i in range(rows) for j in range(_VECTORS)]
+
+        def of_y(i, j):
+            return at(out, builder.add(builder.mul(apart, index(i)), index(j * count)))
+
+        for (i, j), pointer in ((place, pointer) for place in block for pointer in row):
+            of_row = builder.load(at(pointer, index(j * count)), align=size)
+            builder.store(begin(builder, builder.load(of_y(i, j), align=size), of_row), totals[i][j])
         with cgutils.for_range_slice(builder, index(0), n, index(_TERMS)) as (start, _):
-            for i, j in _BLOCK:
+            for i, j in block:
                 builder.store(ir.Constant(vector, [0.0] * count), sums[i][j])
             left_over = builder.sub(n, start)
             terms = builder.select(builder.icmp_unsigned("<", left_over, index(_TERMS)), left_over, index(_TERMS))
             with cgutils.for_range(builder, terms) as loop:
                 step = builder.add(start, loop.index)
-                first, row = builder.mul(step, index(ROWS)), builder.mul(step, index(_VECTORS * count))
-                ahead = builder.gep(left, [builder.add(first, index(_AHEAD // size))])
+                start_of_a, start_of_b = builder.mul(step, index(rows)), builder.mul(step, index(_VECTORS * count))
+                ahead = builder.gep(left, [builder.add(start_of_a, index(_AHEAD // size))])
                 builder.call(prefetch, [builder.bitcast(ahead, byte), small(0), small(3), small(1)])
                 columns = [
-                    builder.load(at(right, builder.add(row, index(j * count))), align=size) for j in range(_VECTORS)
+                    builder.load(at(right, builder.add(start_of_b, index(j * count))), align=size)
+                    for j in range(_VECTORS)
                 ]
-                for i in range(ROWS):
-                    scalar = builder.load(builder.gep(left, [builder.add(first, index(i))]), align=size)
+                for i in range(rows):
+                    scalar = builder.load(builder.gep(left, [builder.add(start_of_a, index(i))]), align=size)
                     all_lanes = builder.shuffle_vector(
                         builder.insert_element(nothing, scalar, small(0)), nothing, zeros
                     )
                     for j in range(_VECTORS):
                         term = builder.call(multiply_add, [all_lanes, columns[j], builder.load(sums[i][j])])
                         builder.store(term, sums[i][j])
-            for i, j in _BLOCK:
+            for i, j in block:
                 builder.store(builder.fadd(builder.load(totals[i][j]), builder.load(sums[i][j])), totals[i][j])
-        for i, j in _BLOCK:
-            offset = builder.add(builder.mul(apart, index(i)), index(j * count))
-            builder.store(builder.load(totals[i][j]), at(out, offset), align=size)
+        for i, j in block:
+            builder.store(builder.load(totals[i][j]), of_y(i, j), align=size)
         return context.get_dummy_value()
 
     return generate
@@ -135,3 +169,4 @@ def _generator(a, b, y, added_row=None):
 
 product: Callable[..., None] = _product if numba.config.DISABLE_JIT else _product_in_registers
 product_plus: Callable[..., None] = _product_plus if numba.config.DISABLE_JIT else _product_plus_in_registers
+product_onto: Callable[..., None] = _product_onto if numba.config.DISABLE_JIT else _product_onto_in_registers
