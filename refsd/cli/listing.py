@@ -6,46 +6,61 @@ from collections.abc import Iterator, Mapping
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# Command -> the first paragraph of its help, in the order of --help. The command verify-submission is in
+# Panel of --help -> command -> the first paragraph of its help. The command verify-submission is in
 # verify_submission.py, which defines `register(app)`; so are all.
-SUMMARIES = {
-    "conform": "Judge engines on every case, each under the numerics that it declares.",
-    "corpus": "List the versions of the corpus and their profiles: the cases that an engine must pass to claim "
-    "one.",
-    "badge": "Draw a badge: the profile, and whether the engine meets it. It loads nothing from the network.",
-    "verify-submission": "Verify a submission: give every verdict again from its metrics, and hold these against "
-    "the truth.",
-    "scoreboard": "Show reports as a board: engines, versions and devices against operations, with a page for each "
-    "run.",
-    "profile": "Tell an engine's numerics by designed inputs, without believing what it declares.",
-    "diff": "Show what changed from one conformance report, or one weight file, to another.",
-    "golden": "Make, list, show, verify and pack reference answers.",
-    "compare": "Judge a dump against a golden, as `refsd conform` judges an engine.",
-    "export": "Write cases as files: inputs, weights, parameters, the float64 answer, and the bound under "
-    "--numerics.",
-    "disagree": "Find out which of two engines is right, how far apart they are, where they begin to differ, and "
-    "why.",
-    "shrink": "Reduce a failing case to the smallest that an engine still fails in the same way.",
-    "fuzz": "Ask an engine random cases of every operation that it has; reduce what it fails.",
-    "txt2img": "Make a picture from a prompt: SD 1, 2, XL, 3, FLUX.1, FLUX.2, Chroma, Z-Image.",
-    "tokenize": "Turn a prompt into token ids, with the start, end and padding tokens that the family's text "
-    "encoder expects.",
-    "forward": "Run one component of a model once on the tensors of a file.",
-    "run-onnx": "Evaluate an ONNX graph in float64: the truth of a graph that another tool wrote.",
-    "info": "Identify a file and say whether it is healthy; the culprit comes in the first line.",
-    "range": "Show the largest value of each layer's output, and of its product before the bias, against 65504.",
-    "quality": "Show what each storage type costs: error of the output, drift of a sampling run, the costliest "
-    "layers.",
-    "weights": "Make the weights of a model from a recipe.",
-    "dequant": "Dequantize a GGUF file, bit for bit as gguf-py does.",
-    "sigmas": "Print the sigmas of an engine's schedule, and the timestep that the network receives at each.",
-    "noise": "Draw the initial noise of an engine: print the first numbers and a hash, or write it to a file.",
-    "bench": "Time refsd in float32 against its peers: interleaved runs, each contender in its own process.",
-    "cache": "Show or clear the caches: compiled kernels, recipe weights of large models, answers for the Python "
-    "API. $REFSD_CACHE moves them, but for the kernels, which $NUMBA_CACHE_DIR moves.",
-    "engines": "List the engines: their versions and devices, and how to get those that are missing.",
-    "doctor": "Examine the installation: versions, processor, threads, BLAS, engines, caches.",
+PANELS: dict[str, dict[str, str]] = {
+    "Judge an engine": {
+        "conform": "Judge engines on every case, each under the numerics that it declares.",
+        "compare": "Judge a dump against a golden, as `refsd conform` judges an engine.",
+        "golden": "Make, list, show, verify and pack reference answers.",
+        "export": "Write cases as files: inputs, weights, parameters, the float64 answer, and the bound "
+        "under --numerics.",
+        "fuzz": "Ask an engine random cases of every operation that it has; reduce what it fails.",
+        "shrink": "Reduce a failing case to the smallest that an engine still fails in the same way.",
+        "profile": "Tell an engine's numerics by designed inputs, without believing what it declares.",
+    },
+    "Compare two": {
+        "disagree": "Find out which of two engines is right, how far apart they are, where they begin to "
+        "differ, and why.",
+        "diff": "Show what changed from one conformance report, or one weight file, to another.",
+    },
+    "Examine a file": {
+        "info": "Identify a file and say whether it is healthy; the culprit comes in the first line.",
+        "range": "Show the largest value of each layer's output, and of its product before the bias, "
+        "against 65504.",
+        "quality": "Show what each storage type costs: error of the output, drift of a sampling run, the "
+        "costliest layers.",
+        "dequant": "Dequantize a GGUF file, bit for bit as gguf-py does.",
+    },
+    "Run the reference": {
+        "txt2img": "Make a picture from a prompt with a model's weights.",
+        "forward": "Run one component of a model once on the tensors of a file.",
+        "tokenize": "Turn a prompt into token ids, with the start, end and padding tokens that the family's "
+        "text encoder expects.",
+        "sigmas": "Print the sigmas of an engine's schedule, and the timestep that the network receives at each.",
+        "noise": "Draw the initial noise of an engine: print the first numbers and a hash, or write it to a file.",
+        "run-onnx": "Evaluate an ONNX graph in float64: the truth of a graph that another tool wrote.",
+        "weights": "Make the weights of a model from a recipe.",
+    },
+    "Publish": {
+        "corpus": "List the versions of the corpus and their profiles: the cases that an engine must pass "
+        "to claim one.",
+        "badge": "Draw a badge: the profile, and whether the engine meets it. It loads nothing from the network.",
+        "verify-submission": "Verify a submission: give every verdict again from its metrics, and hold these "
+        "against the truth.",
+        "scoreboard": "Show reports as a board: engines, versions and devices against operations, with a page "
+        "for each run.",
+    },
+    "Set up": {
+        "engines": "List the engines: their versions and devices, and how to get those that are missing.",
+        "doctor": "Examine the installation: versions, processor, threads, BLAS, engines, caches.",
+        "cache": "Show or clear the caches: compiled kernels, recipe weights of large models, answers for "
+        "the Python API. $REFSD_CACHE moves them, but for the kernels, which $NUMBA_CACHE_DIR "
+        "moves.",
+        "bench": "Time refsd in float32 against its peers: interleaved runs, each contender in its own process.",
+    },
 }
+SUMMARIES = {name: text for commands in PANELS.values() for name, text in commands.items()}
 
 
 class _Commands(Mapping):
@@ -82,7 +97,11 @@ class Listing(TyperGroup):
 
     def format_help(self, ctx, formatter) -> None:
         commands = self.commands
-        self.commands = {name: TyperCommand(name, help=text) for name, text in SUMMARIES.items()}
+        self.commands = {
+            name: TyperCommand(name, help=text, rich_help_panel=panel)
+            for panel, listed in PANELS.items()
+            for name, text in listed.items()
+        }
         try:
             super().format_help(ctx, formatter)
         finally:

@@ -291,7 +291,7 @@ def txt2img(
         bool, typer.Option("-v", "--verbose", help="Print what is read and how long each part takes.")
     ] = False,
 ) -> None:
-    """Make a picture from a prompt: SD 1, 2, XL, 3, FLUX.1, FLUX.2, Chroma, Z-Image.
+    """Make a picture from a prompt with a model's weights.
 
     The model is one file, a diffusers folder, or its parts: --diffusion-model, --vae or --taesd, and the family's
     text encoders. What is missing is named.
