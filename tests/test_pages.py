@@ -23,6 +23,7 @@ PAGES = [
     *(ROOT / folder / "README.md" for folder in ("kernels", "golden", "notebooks")),
     ROOT / "refsd" / "engines" / "exec" / "protocol.md",
 ]
+COMMANDS = ROOT / "docs" / "commands.md"
 OPS = {case.op for case in CASES.values() if "/" not in case.op}
 
 
@@ -43,12 +44,10 @@ def test_a_command_that_is_none_is_found():
             check(arguments)
 
 
-def test_the_readme_names_every_command():
-    told = {arguments[0] for arguments in commands(ROOT / "README.md")}
+def test_the_list_names_commands_and_cases_that_exist():
+    told = {arguments[0] for arguments in commands(COMMANDS)}
     assert len(told) >= 14
-    globs = [
-        a for arguments in commands(ROOT / "README.md") for a in arguments if "/" in a and a.split("/")[0] in OPS
-    ]
+    globs = [a for arguments in commands(COMMANDS) for a in arguments if "/" in a and a.split("/")[0] in OPS]
     assert globs and all(fnmatch.filter(CASES, glob) for glob in globs)
 
 
@@ -61,7 +60,7 @@ def test_the_readmes_python_names_what_exists():
     assert all(name in PROFILES for name in re.findall(r'numerics="([^"]+)"', python))
 
 
-# Of the README's commands those that end in seconds; ./engine is the Python example here.
+# Of the commands those that end in seconds.
 CHEAP = (
     "golden show rms_norm --mutants",
     "sigmas --like comfyui",
@@ -72,11 +71,11 @@ CHEAP = (
 
 
 @pytest.mark.jitted
-def test_the_cheap_commands_of_the_readme_run(tmp_path, monkeypatch):
+def test_the_cheap_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = [
         " ".join(arguments).replace("model.safetensors", "tiny.safetensors")
-        for arguments in commands(ROOT / "README.md")
+        for arguments in commands(COMMANDS)
     ]
     for command in CHEAP:
         assert command in told
