@@ -34,6 +34,19 @@ def _libraries(modules: int) -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def available() -> int:
+    """Return the bytes of memory that a new process may take, within the limit of the container."""
+    sizes = [memory()]
+    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
+    sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    group = Path("/sys/fs/cgroup")
+    if (group / "memory.current").exists() and (text := (group / "memory.max").read_text().strip()).isdigit():
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        held = int((group / "memory.current").read_text()) - int(counts.get("inactive_file", 0))
+        sizes.append(int(text) - held)
+    return max(0, min(sizes))
+
+
 def memory() -> int:
     """Return the bytes of memory of the machine, or of its container if that has less."""
     sizes = [2**33]

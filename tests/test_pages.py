@@ -74,8 +74,7 @@ CHEAP = (
 def test_the_cheap_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = [
-        " ".join(arguments).replace("model.safetensors", "tiny.safetensors")
-        for arguments in commands(COMMANDS)
+        " ".join(arguments).replace("model.safetensors", "tiny.safetensors") for arguments in commands(COMMANDS)
     ]
     for command in CHEAP:
         assert command in told

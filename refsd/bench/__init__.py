@@ -1,23 +1,27 @@
-"""Measure time and peak memory of refsd, its peers and the machine's limit in one interleaved run.
+"""Measure time and peak memory of refsd, its peers and the machine's limit, each peer interleaved with refsd.
 
-Each contender runs in a separate process (worker.py), so that its peak memory can be measured. The contenders
-take turns, A B C A B C, so that other load on the machine affects all of them. The fastest turn counts.
+Each contender runs in a separate process (worker.py), so that its peak memory can be measured. refsd's stays, and
+takes turns with one peer after the other, A B A B A C A C, so that other load on the machine affects both and two
+processes at most hold the weights. The fastest turn counts.
 """
 
 import fnmatch
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.bench.environment import environment
 from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import available
 
-# In the order of their turns. Each holds the weights, so all of them at once need some 25 GiB for a UNet.
+# In the order of their turns.
 CONTENDERS = (
     "refsd",
     "limit",
@@ -99,7 +103,9 @@ class _Worker:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            return {"absent": f"the process ended with {self._process.wait()}"}
+            status = self._process.wait()
+            killed = status == -signal.SIGKILL
+            return {"absent": "killed, as Linux does for want of memory" if killed else f"ended with {status}"}
         return json.loads(line)
 
     def turn(self) -> dict[str, Any]:
@@ -127,32 +133,45 @@ def bench(request: BenchRequest, progress=lambda what: None) -> dict[str, Entry]
     llamafile = str(request.llamafile) if request.llamafile else os.environ.get("REFSD_SD_CLI_LLAMAFILE")
     programs = {"sd-cli": own, "sd-cli llamafile": llamafile}
     entries: dict[str, Entry] = {}
-    workers: list[_Worker] = []
-    try:
-        for contender in _chosen(request.contenders):
-            progress(f"{contender}: loading and warming up")
-            worker = _Worker(contender, request, programs.get(contender))
-            workers.append(worker)
-            setup = worker.answer()
-            if "bad input" in setup:
-                raise BadInput(setup["bad input"])
-            entries[contender] = Entry({}, 0, setup, setup.pop("absent", ""))
-        for turn in range(request.runs):
-            for worker in workers:
-                entry = entries[worker.contender]
-                if entry.absent:
-                    continue
-                progress(f"{worker.contender}: turn {turn + 1} of {request.runs}")
-                answer = worker.turn()
-                if "absent" in answer:
-                    entries[worker.contender] = entry._replace(absent=answer["absent"])
-                    continue
-                for row, seconds in answer["seconds"].items():
-                    entry.seconds.setdefault(row, []).append(seconds)
-                entries[worker.contender] = entry._replace(peak=answer["peak"])
-    finally:
-        for worker in workers:
+
+    def started(contender: str) -> _Worker:
+        progress(f"{contender}: loading and warming up")
+        worker = _Worker(contender, request, programs.get(contender))
+        setup = worker.answer()
+        if "bad input" in setup:
             worker.close()
+            raise BadInput(setup["bad input"])
+        entries[contender] = Entry({}, 0, setup, setup.pop("absent", ""))
+        return worker
+
+    def turn(worker: _Worker, of: str) -> None:
+        entry = entries[worker.contender]
+        if entry.absent:
+            return
+        progress(f"{worker.contender}: {of}")
+        answer = worker.turn()
+        if "absent" in answer:
+            entries[worker.contender] = entry._replace(absent=answer["absent"])
+            return
+        for row, seconds in answer["seconds"].items():
+            entry.seconds.setdefault(row, []).append(seconds)
+        entries[worker.contender] = entry._replace(peak=answer["peak"])
+
+    chosen = _chosen(request.contenders)
+    with closing(started(chosen[0])) as refsd:
+        turn(refsd, "a turn for its memory")
+        for contender in chosen[1:]:
+            free, needed = available(), entries[chosen[0]].peak
+            if free < needed:
+                why = f"{free / 2**30:.1f} GiB of memory are free, and refsd itself took {needed / 2**30:.1f}"
+                entries[contender] = Entry({}, 0, {}, why)
+                continue
+            with closing(started(contender)) as peer:
+                for n in range(0 if entries[contender].absent else request.runs):
+                    for worker in (refsd, peer):
+                        turn(worker, f"turn {n + 1} of {request.runs}, beside {contender}")
+        for n in range(request.runs - 1 if len(chosen) == 1 else 0):
+            turn(refsd, f"turn {n + 2} of {request.runs}")
     return entries
 
 

@@ -180,6 +180,8 @@ def main(contender: str, what: str, model: str, program: str, more: str = "{}") 
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), flush=True)
 
+    if (score := Path("/proc/self/oom_score_adj")).exists():
+        score.write_text("1000")  # where memory is short, this process is ended and not the one that reports
     try:
         request = USUAL._replace(what=what, model=Path(model) if model else None, **json.loads(more))
         request = request._replace(parts={flag: Path(file) for flag, file in request.parts.items()})

@@ -72,16 +72,53 @@ def test_contenders_take_turns(monkeypatch):
     monkeypatch.setattr(bench, "_Worker", Worker)
     chosen = ("torch", "sd-cli")
     entries = bench.bench(BenchRequest("unet", None, None, 2, contenders=chosen))
-    assert order == ["refsd", "sd-cli", "refsd", "sd-cli", "close refsd", "close torch", "close sd-cli"]
+    turns = ["refsd", "sd-cli", "refsd", "sd-cli"]
+    assert order == ["refsd", "close torch", *turns, "close sd-cli", "close refsd"]
     assert entries["torch"].absent == "gone"
-    assert entries["refsd"] == Entry({"step": [1.0, 3.0]}, 3, {"version": "1"})
+    assert entries["refsd"] == Entry({"step": [1.0, 3.0, 5.0]}, 5, {"version": "1"})
+    order.clear()
+    assert [*bench.bench(BenchRequest("unet", None, None, 2, contenders=("refsd",)))] == ["refsd"]
+    assert order == ["refsd", "refsd", "close refsd"]
+
+
+def test_a_contender_that_memory_is_too_short_for_is_absent(monkeypatch):
+    monkeypatch.setattr(bench, "available", lambda: 0)
+    monkeypatch.setattr(bench, "_Worker", Fake)
+    entries = bench.bench(BenchRequest("unet", None, None, 1, contenders=("torch",)))
+    assert entries["torch"].absent == "0.0 GiB of memory are free, and refsd itself took 3.0"
+    assert entries["refsd"].seconds == {"step": [1.0]}
+
+
+class Fake:
+    """A contender that answers at once and takes 3 GiB."""
+
+    def __init__(self, contender, request, sd_cli):
+        self.contender = contender
+
+    def answer(self):
+        return {"version": "1"}
+
+    def turn(self):
+        return {"seconds": {"step": 1.0}, "peak": 3 * 2**30}
+
+    def close(self):
+        pass
 
 
 def test_a_worker_that_dies_is_absent(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     answer = bench._Worker("refsd", BenchRequest("unet", None, None, 1), None)
-    assert answer.answer() == {"absent": "the process ended with 1"}
+    assert answer.answer() == {"absent": "ended with 1"}
     answer.close()
+
+
+@program
+def test_a_worker_that_is_killed_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "exec sleep 60"))
+    killed = bench._Worker("refsd", BenchRequest("unet", None, None, 1), None)
+    killed._process.kill()
+    assert killed.answer() == {"absent": "killed, as Linux does for want of memory"}
+    killed.close()
 
 
 def test_a_missing_file_is_bad_input(tmp_path):
