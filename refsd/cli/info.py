@@ -30,7 +30,7 @@ def info(
     adapter: kind, ranks, alpha over rank, trainer, layers.
 
     Exit code 0: nothing wrong. 1: something odd that somebody may have meant so. 2: the file cannot be right, or
-    cannot be read.
+    cannot be read. Storage that refsd recognises but cannot expand is named, and is nothing wrong.
     """
     import json
 
@@ -123,6 +123,7 @@ def _row(name: str, part: dict[str, Any]) -> list[str]:
 
 
 def _remarks(found: dict[str, Any]):
+    from refsd.golden.wording import counted
     from refsd.kernels.quant import BLOCK_TYPES
     from refsd.numerics.tensor import SCALAR_TYPES
 
@@ -152,6 +153,11 @@ def _remarks(found: dict[str, Any]):
     if found["unreadable_types"]:
         readable = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES])
         yield "types", f"refsd cannot read {', '.join(found['unreadable_types'])}; it reads {readable}"
+    for storage, names in found["unexpanded"].items():
+        yield (
+            "storage",
+            f"{counted(len(names), 'tensor')} {storage}: storage that refsd cannot expand; not read",
+        )
     if "clip" in found["components"]:
         yield (
             "tokenizer",

@@ -77,7 +77,12 @@ def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def _unreadable(checkpoint: Checkpoint) -> list[Finding]:
-    names = {n: h.type for file in checkpoint.files for n, h in file.headers.items() if not file.is_readable(n)}
+    names = {
+        name: header.type
+        for file in checkpoint.files
+        for name, header in file.headers.items()
+        if not file.is_readable(name) and name not in file.unexpanded
+    }
     if not names:
         return []
     listed = few([f"{printable(name, 120)} ({type})" for name, type in names.items()])

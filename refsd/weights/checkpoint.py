@@ -14,7 +14,7 @@ from refsd.weights.config import component_config
 from refsd.weights.culprits import Finding, culprits
 from refsd.weights.detect import FoundComponent, find_components, foreign_family, is_known_extra
 from refsd.weights.files import open_weights, read_json
-from refsd.weights.problems import Problems, check_order, problems, raise_problems
+from refsd.weights.problems import Problems, check_order, check_storage, problems, raise_problems
 from refsd.weights.size_vote import believed_shapes, voted_size
 from refsd.weights.stored import Weights, shown
 
@@ -108,6 +108,7 @@ def open_checkpoint(
             f"{checkpoint.path}: no model that refsd knows in its {sum(map(len, checkpoint.files))} tensors"
             f"{_first(checkpoint)}; `refsd info` lists what is there"
         )
+    check_storage(checkpoint.files)
     lists = [problems(component) for component in checkpoint.components.values()]
     unknown = Problems([], [shown(name) for name in checkpoint.unknown], [])
     raise_problems(checkpoint.path, checkpoint.family.title, [*lists, unknown], structure(checkpoint))
@@ -222,6 +223,7 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
     if len(found) != 1:
         what = ", ".join(found) or "no component"
         raise BadInput(f"{weights.path}: its tensors make {what}; expected one that refsd knows")
+    check_storage([weights])
     ((name, where),) = found.items()
     component = _component(name, weights, where, weights.path, config)
     strays = {name: shapes[name] for name in rest if not is_known_extra(name)}

@@ -13,7 +13,7 @@ from refsd.tokenizers import vocabulary
 from refsd.weights.adapter_models import AdapterSurvey
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.component import Component
-from refsd.weights.problems import Problems, problems
+from refsd.weights.problems import Problems, problems, storages
 from refsd.weights.stored import Header, Weights
 
 # Packages that contain CLIP's vocabulary or can download it -> where refsd then reads it.
@@ -43,6 +43,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "unreadable_types": sorted(
             {h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys() - GROUPED_TYPES.keys()
         ),
+        "unexpanded": storages(checkpoint.files),
         "tokenizer": tokenizer(checkpoint.path),
         "unknown": checkpoint.unknown,
         "ignored": checkpoint.extras

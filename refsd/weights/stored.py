@@ -51,10 +51,12 @@ class Weights(Mapping[str, StoredTensor]):
     metadata: the header's other entries
     scalings: name -> scale of a tensor's values; for scales per group, a function that reads them
     helpers:  names in the file that hold these scales; they are not listed as tensors
+    unexpanded: name -> storage that refsd recognises but cannot expand: "in int8_blockwise"
     """
 
     scalings: Mapping[str, Scaling | Callable[[], Grouping]] = {}
     helpers: Set[str] = frozenset()
+    unexpanded: Mapping[str, str] = {}
 
     def __init__(
         self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: Content
@@ -67,7 +69,7 @@ class Weights(Mapping[str, StoredTensor]):
         self._large: Header | None = None  # the large tensor that was read last
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """Return a tensor as a view of the file's content. Raises BadInput for a type that refsd cannot read.
+        """Return a tensor as a view of the file's content. Raises BadInput for a storage that refsd cannot expand.
 
         Reading a large tensor gives the memory of the previous large one back to the system. The previous view is
         still valid; its pages are read from disk again on use.
@@ -79,6 +81,11 @@ class Weights(Mapping[str, StoredTensor]):
             self._large = header
         dtype = SCALAR_TYPES.get(header.type)
         scaling = self.scalings.get(name)
+        if name in self.unexpanded:
+            raise BadInput(
+                f"{self.path}: tensor {shown(name)}: it is {self.unexpanded[name]}, which refsd cannot expand: "
+                "use the file in another storage"
+            )
         if not self.is_readable(name):
             read = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES, *GROUPED_TYPES])
             raise BadInput(
@@ -99,7 +106,16 @@ class Weights(Mapping[str, StoredTensor]):
     def is_readable(self, name: str) -> bool:
         """True if refsd can read the tensor's type."""
         type = self.headers[name].type
-        return type in SCALAR_TYPES or type in BLOCK_TYPES or name in self.scalings
+        known = type in SCALAR_TYPES or type in BLOCK_TYPES or name in self.scalings
+        return known and name not in self.unexpanded
+
+    def has_scale(self, name: str) -> bool:
+        """True if the file has scales for the tensor, whether or not refsd can expand it."""
+        return name in self.scalings or name in self.unexpanded
+
+    def holder(self, name: str) -> "Weights":
+        """Return the weights of the single file that holds a tensor."""
+        return self
 
     @property
     def content(self) -> Content:
@@ -134,11 +150,15 @@ class Shards(Weights):
         self.format = next((shard.format for shard in shards.values()), "safetensors")
         self.headers = {name: shard.headers[name] for name, shard in shards.items()}
         self.scalings = {name: s.scalings[name] for name, s in shards.items() if name in s.scalings}
+        self.unexpanded = {name: s.unexpanded[name] for name, s in shards.items() if name in s.unexpanded}
         self.metadata = {}
         self._shards = shards
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._shards[name][name]
+
+    def holder(self, name: str) -> Weights:
+        return self._shards[name]
 
 
 def let_go(data: Content, header: Header) -> None:

@@ -1,5 +1,8 @@
 """refsd info names the culprit of a damaged file in its first line, and claims nothing of healthy files."""
 
+import re
+
+import numpy as np
 import pytest
 from damaged_files import DAMAGES, lora, save
 
@@ -7,8 +10,11 @@ from refsd.cli import main
 from refsd.diagnosis.health import examine
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 from refsd.weights import open_checkpoint, recipes
 from refsd.weights.checkpoint import survey
+from refsd.weights.describe import describe
+from refsd.weights.files import open_weights
 
 
 def info(monkeypatch, capsys, path):
@@ -55,6 +61,49 @@ def test_nothing_is_claimed_of_a_healthy_file(family, kind, tmp_path):
         assert "no folder for it" in str(error) or (kind == "q8_0" and "GGUF at most 4" in str(error))
         return
     assert examine(survey(path), whole=True).findings == []
+
+
+ROWS, BLOCKS = "rows", "blocks"
+
+
+@pytest.mark.parametrize("scales", [ROWS, BLOCKS])
+def test_storage_that_refsd_cannot_expand_is_named_and_not_blamed(scales, tmp_path, monkeypatch, capsys):
+    path = recipes.make(ModelRecipe("qwen3-4b", "f32", True), tmp_path / "a.safetensors")
+    tensors = dict(open_weights(path, mapped=False).items())
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        w = np.asarray(tensors[name].values())
+        lines = w.reshape(len(w), 1, 1, -1) if scales == ROWS else w.reshape(len(w) // 32, 32, -1, 32)
+        scale = np.abs(lines).max((1, 3), keepdims=True) / np.float32(448)
+        tensors[name] = stored((lines / scale).reshape(w.shape).astype("float8_e4m3fn"))
+        tensors[name + ("_scale" if scales == ROWS else "_scale_inv")] = stored(scale[:, 0, :, 0].copy())
+    path = save(tmp_path / "b.safetensors", tensors)
+    health = examine(survey(path), whole=True)
+    assert health.findings == []
+    code, line = info(monkeypatch, capsys, path)
+    assert (code, line) == (0, str(path))
+    found = describe(survey(path))
+    kinds = {ROWS: "each row", BLOCKS: "each block of 32 x 32"}
+    assert {of: len(names) for of, names in found["unexpanded"].items()} == {
+        f"in f8_e4m3 with a scale for {kinds[scales]}": 21
+    }
+    assert found["components"].keys() == {"qwen3"}
+    assert not any(found["components"]["qwen3"][kind] for kind in ("missing", "unused", "misshapen"))
+    with pytest.raises(BadInput, match=r"21 tensors in f8_e4m3 with a scale .* refsd cannot expand"):
+        open_checkpoint(path)
+
+
+def test_where_the_zeros_begin_and_end(tmp_path):
+    """The findings' bytes are exact, from the last byte that is not zero to the next one."""
+    path = DAMAGES["a part that is missing"].make(tmp_path)
+    (finding,) = [one for one in examine(survey(path)).findings if one.kind == "zero"]
+    start, stop = map(int, re.findall(r"\d+", finding.text)[:2])
+    content = path.read_bytes()
+    assert content[start - 1] and content[stop] and not any(content[start:stop])
+
+
+def test_no_swap_between_equal_shapes(tmp_path):
+    findings = examine(survey(DAMAGES["folded"].make(tmp_path))).findings
+    assert [one.kind for one in findings] == ["folded"]
 
 
 @pytest.mark.parametrize(("rank", "alpha"), [(8, 8.0), (128, 1.0), (16, 32.0)])
