@@ -142,6 +142,8 @@ def _remarks(found: dict[str, Any]):
         yield "layers", f"{found['adapter']['layers']}, by their names and shapes"
         if found["adapter"]["unknown"]:
             yield "unknown", _few([_quoted(name) for name in found["adapter"]["unknown"]])
+    if found["adapter"] and found["adapter"]["embeddings"]:
+        yield "embeddings", _few([_quoted(name) for name in found["adapter"]["embeddings"]])
     for kind in ("missing", "unused", "misshapen"):
         names = [name for part in found["components"].values() for name in part[kind]]
         if names:

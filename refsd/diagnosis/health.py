@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from refsd.diagnosis.lora_card import Card, card
+from refsd.diagnosis.lora_card import Card, card, effects
+from refsd.diagnosis.statistics import Statistics, statistics
 from refsd.diagnosis.values import Read, judge, read_values
 from refsd.golden.wording import counted
 from refsd.numerics.printable import printable
@@ -54,10 +55,21 @@ def examine(
     read = read_values(checkpoint, not whole, progress)
     never_read = {name for component in checkpoint.components.values() for name in component.extras}
     found = judge(read, adapter is not None)
+    if adapter is not None:
+        found += effects(adapter.modules, _confirmed(checkpoint, read))
     findings += [one for one in found if one.kind != "constant" or not never_read.issuperset(one.tensors)]
     if whole:
         findings += _unreadable(checkpoint)
     return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read)
+
+
+def _confirmed(checkpoint: Checkpoint, read: list[Read]) -> dict[str, Statistics]:
+    """Return each tensor's statistics; a tensor whose sample is all zero is read as a whole."""
+    files = {name: file for file in checkpoint.files for name in file}
+    return {
+        r.name: r.of if r.of.whole or r.of.low or r.of.high else statistics(files[r.name][r.name], False)
+        for r in read
+    }
 
 
 def _prefixed(checkpoint: Checkpoint) -> list[Finding]:

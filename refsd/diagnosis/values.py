@@ -149,7 +149,8 @@ def _zero_bytes(read: list[Read]) -> Iterator[Finding]:
             continue
         for zero, group in itertools.groupby(of, _is_zero):
             run = list(group)
-            if not zero or len(run) < _LONG_RUN or sum(_is_matrix_shape(r) for r in run) < 2:
+            kinds = {tuple(r.name.split(".")[-2:]) for r in run}  # tensors of one kind may be zero on purpose
+            if not zero or len(run) < _LONG_RUN or len(kinds) < 2 or sum(_is_matrix_shape(r) for r in run) < 2:
                 continue
             start, stop = _zero_range(file, run)
             last = stop >= len(file.content)
