@@ -96,6 +96,8 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _headline(found: dict[str, Any]) -> str:
+    from refsd.golden.wording import counted
+
     kinds = " and ".join(found["format"])
     volume = f"{found['tensors']} tensors, {_count(found['parameters'])} parameters, {_bytes(found['bytes'])}"
     if found["runs"]:
@@ -106,6 +108,9 @@ def _headline(found: dict[str, Any]) -> str:
     if found["adapter"]:
         does = "runs with --lora" if found["adapter"]["runs"] else "does not run"
         return f"{found['family']}, which refsd {does}, {kinds}; {volume}"
+    if found["inversion"]:
+        count = counted(found["inversion"]["vectors"], "vector")
+        return f"{found['family']}, {count}, which txt2img reads with --embd-dir, {kinds}; {volume}"
     if found["family"]:
         return f"{found['family']}, which refsd does not run, {kinds}; {volume}"
     return f"no model that refsd knows, {kinds}; {volume}; by prefix:"
@@ -130,6 +135,8 @@ def _remarks(found: dict[str, Any]):
     for name, part in found["components"].items():
         size = {**part["size"], **part["config"]}
         yield name, ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in size.items())
+    if found["predicts"]:
+        yield "predicts", found["predicts"]
     if found["latents"]:
         yield "latents", found["latents"]
     if found["adapter"]:

@@ -48,6 +48,8 @@ def examine(
     findings: list[Finding] = []
     if adapter is not None:
         findings = list(adapter.findings)
+    elif checkpoint.inversion is not None and checkpoint.inversion.wrong:
+        findings = [Finding("inversion", checkpoint.inversion.wrong, tuple(n for f in checkpoint.files for n in f))]
     elif checkpoint.foreign is None and checkpoint.family is not None:
         findings = structure(checkpoint)
     elif checkpoint.foreign is None:

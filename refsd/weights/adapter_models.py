@@ -133,10 +133,9 @@ def _fits(parts: Mapping[str, Shape], target: Target, weight: Shape) -> bool:
     for part in ("dora_scale", "weight", "ia3_l"):  # of the outputs, or of the inputs
         n = math.prod(held.get(part, (rows,)))
         pairs.append((n, columns if n == columns else rows))
-    factors = [_kronecker_factor(held, factor, taps) for factor in ("lokr_w1", "lokr_w2")]
-    if factors[0] and factors[1]:
-        (O1, I1), (O2, I2) = factors
-        pairs += [(O1 * O2, rows), (I1 * I2, columns)]
+    one, other = (_kronecker_factor(held, factor, taps) for factor in ("lokr_w1", "lokr_w2"))
+    if one is not None and other is not None:
+        pairs += [(one[0] * other[0], rows), (one[1] * other[1], columns)]
     if len(blocks := held.get("oft_blocks", ())) in (3, 4):
         pairs.append((blocks[-3] * blocks[-1], rows))
     if len(blocks := held.get("boft_r", ())) == 4:

@@ -92,6 +92,30 @@ def test_storage_that_refsd_cannot_expand_is_named_and_not_blamed(scales, tmp_pa
         open_checkpoint(path)
 
 
+INVERSIONS = {
+    "SDXL": ({"clip_l": (4, 768), "clip_g": (4, 1280)}, "4 vectors"),
+    "Stable Diffusion 1.x": ({"emb_params": (2, 768)}, "2 vectors"),
+    "Stable Diffusion 2.x": ({"<cat>": (1024,)}, "1 vector,"),
+}
+
+
+@pytest.mark.parametrize("model", INVERSIONS)
+def test_a_textual_inversion_is_identified(model, tmp_path, monkeypatch, capsys):
+    shapes, count = INVERSIONS[model]
+    rng = np.random.default_rng(0)
+    path = save(
+        tmp_path / "a.safetensors", {n: stored(rng.standard_normal(s, np.float32)) for n, s in shapes.items()}
+    )
+    monkeypatch.setattr("sys.argv", ["refsd", "info", str(path)])
+    with pytest.raises(SystemExit) as exit:
+        main()
+    assert not exit.value.code
+    out = capsys.readouterr().out
+    assert f"a textual inversion for {model}, {count}" in out and "--embd-dir" in out
+    with pytest.raises(BadInput, match="is no model: give its folder with --embd-dir"):
+        open_checkpoint(path)
+
+
 def test_where_the_zeros_begin_and_end(tmp_path):
     """The findings' bytes are exact, from the last byte that is not zero to the next one."""
     path = DAMAGES["a part that is missing"].make(tmp_path)
