@@ -1,8 +1,9 @@
 """Weights: the tensors of a file by name; the file is mapped, and each tensor read on access.
 
 A mapped file must not change while it is in use. If another process truncates it, the system ends this process
-with SIGBUS as soon as it reads beyond the new end; Python cannot catch that. A program that cannot rule this out
-opens files with mapped=False, which reads the whole file into memory once.
+with SIGBUS as soon as it reads beyond the new end; the command line turns that into one line and exit code 2
+(numerics/mapped_files.py). A program that must go on opens files with mapped=False, which reads the whole file into
+memory once.
 """
 
 import mmap
@@ -16,6 +17,7 @@ import numpy as np
 
 from refsd.golden.input_file import open_input
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics import mapped_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
@@ -181,10 +183,14 @@ def read_content(path: Path, mapped: bool = True) -> Content:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise BadInput(f"{path}: the file is empty; is the download complete?")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
+            if not mapped:
+                return file.read()
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or f"not enough memory for its {size} bytes"
             raise BadInput(f"{path}: cannot read the file: {reason}") from None
+    mapped_files.note(path, content)
+    return content
 
 
 def shown(name: str) -> str:
