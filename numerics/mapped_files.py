@@ -45,6 +45,7 @@ _SIGINFO = 4  # a flag of sigaction: the handler gets the address
 _SI_ADDR = 16  # offset of the address in siginfo_t
 _FILES = (_File * _MOST)()
 _COUNT = ctypes.c_uint64(0)
+_ENDING = ctypes.c_uint64(0)  # 1 after the first thread has met the end of a file
 _PLACES = itertools.count()
 
 
@@ -87,12 +88,13 @@ def _install() -> object:
 
 
 def _handler():
-    """Build the handler, which calls nothing but write, _exit and signal.
+    """Build the handler, which calls nothing but pause, write, _exit and signal.
 
     void handler(int sig, siginfo_t *info, void *context)
     {
         for (i = count; i--;)  // the latest first: a later mapping may have taken the place of one that has ended
             if (files[i].start <= info->si_addr && info->si_addr < files[i].stop) {
+                while (atomic_exchange(&ending, 1)) pause();  // one thread writes
                 write(2, files[i].line, files[i].length);
                 _exit(2);
             }
@@ -107,7 +109,8 @@ def _handler():
     write = ir.Function(module, ir.FunctionType(word, [number, word, word]), "write")
     end = ir.Function(module, ir.FunctionType(ir.VoidType(), [number]), "_exit")
     restore = ir.Function(module, ir.FunctionType(word, [number, word]), "signal")
-    start, test, compare, found, other = (handler.append_basic_block() for _ in range(5))
+    pause = ir.Function(module, ir.FunctionType(number, []), "pause")
+    start, test, compare, found, wait, say, other = (handler.append_basic_block() for _ in range(7))
     build = ir.IRBuilder(start)
 
     def load(address):
@@ -129,6 +132,13 @@ def _handler():
     above, below = (build.icmp_unsigned(sign, address, of) for sign, of in zip((">=", "<"), fields, strict=False))
     build.cbranch(build.and_(above, below), found, test)
     build.position_at_end(found)
+    ending = build.inttoptr(word(ctypes.addressof(_ENDING)), word.as_pointer())
+    was = build.atomic_rmw("xchg", ending, word(1), "seq_cst")
+    build.cbranch(build.icmp_unsigned("==", was, word(0)), say, wait)
+    build.position_at_end(wait)
+    build.call(pause, [])
+    build.branch(found)
+    build.position_at_end(say)
     build.call(write, [number(2), fields[2], fields[3]])
     build.call(end, [number(BAD_INPUT)])
     build.unreachable()
