@@ -92,6 +92,32 @@ def test_storage_that_refsd_cannot_expand_is_named_and_not_blamed(scales, tmp_pa
         open_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    ("ends", "title"),
+    [
+        (("._data", "._scale"), "weights of optimum-quanto"),
+        (("_packed", "_scale"), "packed weights of compressed-tensors"),
+    ],
+)
+def test_a_model_of_another_storage_under_other_names_is_not_blamed(ends, title, tmp_path, monkeypatch, capsys):
+    path = recipes.make(ModelRecipe("flux2-klein", "f16", True), tmp_path / "a.safetensors")
+    tensors = dict(open_weights(path, mapped=False).items())
+    for name in [name for name in tensors if "blocks" in name and len(tensors[name].shape) == 2]:
+        of = tensors.pop(name)
+        tensors[name + ends[0]] = stored(np.ones(of.shape, np.int8))
+        tensors[name + ends[1]] = stored(np.ones((of.shape[0], 1), np.float32))
+    path = save(tmp_path / "b.safetensors", tensors)
+    assert info(monkeypatch, capsys, path)[0] == 0
+    assert survey(path).foreign == title
+
+
+def test_zero_factors_side_by_side_are_no_missing_download(tmp_path):
+    tensors = lora()
+    ups = {name: stored(np.zeros(t.shape, np.float32)) for name, t in tensors.items() if "lora_up" in name}
+    path = save(tmp_path / "a.safetensors", {n: t for n, t in tensors.items() if n not in ups} | ups)
+    assert [finding.kind for finding in examine(survey(path)).findings] == ["idle"]
+
+
 INVERSIONS = {
     "SDXL": ({"clip_l": (4, 768), "clip_g": (4, 1280)}, "4 vectors"),
     "Stable Diffusion 1.x": ({"emb_params": (2, 768)}, "2 vectors"),

@@ -166,6 +166,23 @@ def test_damage_is_a_difference(store, damage):
     assert DAMAGES[damage] in found.place
 
 
+@pytest.mark.parametrize("store", ["q8_0", "int8", "bf16"])
+def test_a_block_of_another_scale(store):
+    w = normal()
+    wrong = w.copy()
+    wrong[10, 32:64] *= np.float32(1.3)
+    assert deviation(stored(w), STORES[store](wrong)).place == "1 of 1536 blocks of 32 scaled by 1.3, first 161"
+
+
+def test_many_zero_rows_of_few_bits_are_no_scale():
+    """They lower the mean factor to 0.92, and the rest is no larger than the type's error."""
+    w = normal()
+    wrong = w.copy()
+    wrong[::12] = 0
+    found = deviation(stored(w), STORES["q3_k"](wrong))
+    assert (found.factor, found.place) == (1, "8 of 96 rows all zero, first 0")
+
+
 @pytest.mark.parametrize("store", [name for name in STORES if not name.startswith((*SLOW, "tq", "q1_", "q2_0"))])
 @pytest.mark.parametrize("factor", [-1.0, 0.5, 1.5, 2.0])
 def test_scaled(store, factor):
