@@ -219,6 +219,6 @@ def test_what_the_denoiser_predicts(info, single_file, tmp_path):
 
 def test_an_unmatched_layer_names_every_model_that_it_could_be_for(info, as_safetensors):
     tensors = _lora("lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q", 1280, 1280)
-    code, out, _ = info(as_safetensors(tensors | {"lora_unet_elsewhere.lora_up.weight": np.ones((3, 1))}))
+    code, out, _ = info(as_safetensors(tensors | _lora("lora_unet_elsewhere", 3, 1)))
     assert code == 1
     assert "of no layer of Stable Diffusion 1.x, Stable Diffusion 2.x or SDXL" in out
