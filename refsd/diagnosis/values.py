@@ -24,6 +24,8 @@ from refsd.weights.stored import Weights, enough_memory
 
 # A layer is an outlier if log2 of its deviation is so far from its siblings' median.
 _BITS = 5.0
+# What a ControlNet adds to its UNet, which is zero before it is trained.
+_ZERO_AT_FIRST = ("controlnet:zero_convs.", "controlnet:middle_block_out.", "controlnet:input_hint_block.14.")
 _LONG_RUN = 3  # tensors at least of a run of zero bytes
 _STEP = 2**16  # bytes looked at a time for its ends
 _JURY = 5  # siblings at least that decide about an outlier or an exchange
@@ -138,17 +140,21 @@ def _siblings(read: list[Read]) -> Mapping[tuple[str, Shape], list[Read]]:
 
 def _zero_bytes(read: list[Read]) -> Iterator[Finding]:
     """Find long runs of zero bytes in a file of the full size: a download that stopped, or lacks a part."""
-    for file in {id(r.file): r.file for r in read}.values():
+    files = {id(r.file): r.file for r in read}
+    for file in files.values():
+        whose = f"{file.path.name}: " if file is not None and len(files) > 1 else ""
         of = sorted((r for r in read if r.file is file), key=lambda r: r.start)
         full = [r for r in of if math.prod(r.shape) > 1]
         if file is None or len(full) < _LONG_RUN:
             continue
         if all(_is_zero(r) for r in full):
-            text = f"all {len(full)} tensors are zero: nothing of the download is there; download it again"
+            text = f"{whose}all {len(full)} tensors are zero: nothing of the download is there; download it again"
             yield Finding("zero", text, tuple(r.name for r in of))
             continue
         for zero, group in itertools.groupby(of, _is_zero):
             run = list(group)
+            if all(r.place.startswith(_ZERO_AT_FIRST) for r in run):
+                continue
             kinds = {tuple(r.name.split(".")[-2:]) for r in run}  # tensors of one kind may be zero on purpose
             if not zero or len(run) < _LONG_RUN or len(kinds) < 2 or sum(_is_matrix_shape(r) for r in run) < 2:
                 continue
@@ -157,7 +163,7 @@ def _zero_bytes(read: list[Read]) -> Iterator[Finding]:
             where = f"all bytes from {start} on are zero" if last else f"all bytes from {start} to {stop} are zero"
             why = "the download stopped" if last else "a part of the download is missing"
             names = {r.name for r in run} | {r.name for r in of if start < r.start + r.nbytes and r.start < stop}
-            text = f"{where}, in {counted(len(names), 'tensor')}: {why}; download it again"
+            text = f"{whose}{where}, in {counted(len(names), 'tensor')}: {why}; download it again"
             yield Finding("zero", text, tuple(r.name for r in of if r.name in names))
 
 

@@ -1,5 +1,6 @@
 """refsd info names the culprit of a damaged file in its first line, and claims nothing of healthy files."""
 
+import json
 import re
 
 import numpy as np
@@ -111,6 +112,17 @@ def test_a_model_of_another_storage_under_other_names_is_not_blamed(ends, title,
     assert survey(path).foreign == title
 
 
+def test_an_untrained_controlnet_is_no_missing_download(tmp_path):
+    path = recipes.make(ModelRecipe("controlnet", "f16", True), tmp_path / "a.safetensors")
+    tensors = dict(open_weights(path, mapped=False).items())
+    names = [
+        name for name in tensors if any(part in name for part in ("zero_convs", "middle_block_out", "block.14"))
+    ]
+    ends = {name: stored(np.zeros(tensors[name].shape, np.float16)) for name in names}
+    path = save(tmp_path / "b.safetensors", {n: t for n, t in tensors.items() if n not in ends} | ends)
+    assert len(ends) > 20 and examine(survey(path)).findings == []
+
+
 def test_zero_factors_side_by_side_are_no_missing_download(tmp_path):
     tensors = lora()
     ups = {name: stored(np.zeros(t.shape, np.float32)) for name, t in tensors.items() if "lora_up" in name}
@@ -149,6 +161,22 @@ def test_where_the_zeros_begin_and_end(tmp_path):
     start, stop = map(int, re.findall(r"\d+", finding.text)[:2])
     content = path.read_bytes()
     assert content[start - 1] and content[stop] and not any(content[start:stop])
+
+
+def test_the_shard_whose_download_is_missing_is_named(tmp_path):
+    path = recipes.make(ModelRecipe("zimage", "f16", True), tmp_path / "a.safetensors")
+    tensors = dict(open_weights(path, mapped=False).items())
+    shards = {"one.safetensors": list(tensors)[::2], "two.safetensors": list(tensors)[1::2]}
+    for name, held in shards.items():
+        zero = name.startswith("two")
+        save(
+            tmp_path / name,
+            {n: stored(np.asarray(tensors[n].values()) * np.float16(not zero)) for n in held},
+        )
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: file for file, held in shards.items() for name in held}}))
+    (finding, *_) = [one for one in examine(survey(index)).findings if one.kind == "zero"]
+    assert finding.text.startswith("two.safetensors: all 44 tensors are zero")
 
 
 def test_no_swap_between_equal_shapes(tmp_path):
