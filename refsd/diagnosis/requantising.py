@@ -17,8 +17,9 @@ from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, StoredT
 PIECE = 2**20  # elements that are expanded at a time
 _SAMPLE = 2**18  # elements from which the typical cost is measured
 # Times the cost of refsd's quantiser that another one's error may be: truncation and learned rounding double it,
-# an importance matrix moves it between columns. Up to _ALIKE times is allowed even where values are lost.
-_TENSOR, _ROW, _COLUMN, _BLOCK, _ALIKE = 2.5, 4.0, 6.0, 8.0, 1.4
+# an importance matrix moves it between columns, MXFP8 cuts off the largest of a group by up to an eighth. Up to
+# _ALIKE times is allowed even where values are lost.
+_TENSOR, _ROW, _COLUMN, _BLOCK, _ALIKE = 2.5, 6.0, 6.0, 8.0, 1.4
 _LOST = 0.9  # relative error from which values are lost: of a tensor or a row
 _LOST_COSTS = 6.0  # the same for columns and blocks, in costs, of types of so few bits that this is more
 _EXACT = 1e-6  # relative error that arithmetic in float32 leaves
@@ -78,7 +79,7 @@ def deviation(a: StoredTensor, b: StoredTensor) -> Deviation:
     error = math.sqrt(dd / aa) if aa else (math.inf if dd else 0.0)
     if not dd:
         return Deviation(error, 1.0, 0.0, True, "")
-    found = [_joined(rows), _odd_columns(x, y, cost, typical), _joined(blocks)]
+    found = [_joined(rows), _odd_columns(pair, x, y, cost, typical), _joined(blocks)]
     odd = [lines for lines in found if lines.index.size]
     whole = float(_allowed(_TENSOR, typical * aa, aa))
     within = not pair.same_storage and not odd and dd <= whole
@@ -154,6 +155,9 @@ class _Pair:
 
     def __init__(self, a: StoredTensor, b: StoredTensor):
         self.same_storage = _storage(a) == _storage(b)
+        self.takes_importance = not self.same_storage and any(
+            t.type in BLOCK_TYPES and BLOCK_TYPES[t.type].importance is not Importance.UNUSED for t in (a, b)
+        )
         count, n = (a.shape[0] if len(a.shape) > 1 else 1), math.prod(a.shape)
         width = n // count if count else 0
         unit = math.lcm(_unit(a), _unit(b))
@@ -227,14 +231,18 @@ def _unit(tensor: StoredTensor) -> int:
     return BLOCK_TYPES[tensor.type].block if tensor.type in BLOCK_TYPES else 1
 
 
-def _allowed(times: float, cost, power, lost: float = _LOST) -> np.ndarray:
-    """Return the squared error that lines of these squared costs and squared sizes may have."""
-    most = np.minimum(times**2 * cost, lost**2 * power)
+def _allowed(times: float, cost, power) -> np.ndarray:
+    """Return the squared error that tensors or rows of these squared costs and squared sizes may have."""
+    most = np.minimum(times**2 * cost, _LOST**2 * power)
     return np.maximum(most, _ALIKE**2 * cost) + _EXACT**2 * power
 
 
-def _lost(typical: float) -> float:
-    return max(_LOST, _LOST_COSTS * math.sqrt(typical))
+def _allowed_parts(pair: "_Pair", times: float, cost, power, typical: float) -> np.ndarray:
+    """Return the same for columns and blocks: with an importance matrix any of them may have most of the error."""
+    if pair.takes_importance:
+        return np.maximum(times**2 * cost, _LOST**2 * power) + _EXACT**2 * power
+    lost = max(_LOST, _LOST_COSTS * math.sqrt(typical))
+    return np.maximum(np.minimum(times**2 * cost, lost**2 * power), _ALIKE**2 * cost) + _EXACT**2 * power
 
 
 def _width(x: np.ndarray) -> int:
@@ -261,7 +269,7 @@ def _odd_lines(
         whole = powers.sum(1)
         rows = errors.sum(1) > _allowed(_ROW, np.maximum(typical * whole, cost.sum(1)), whole)
         least = typical * np.maximum(powers, powers.mean(1, keepdims=True))
-        return rows, errors > _allowed(_BLOCK, np.maximum(least, cost), powers, _lost(typical))
+        return rows, errors > _allowed_parts(pair, _BLOCK, np.maximum(least, cost), powers, typical)
 
     rows, blocks = bad(errors, powers, np.zeros((len(x), 1)))
     suspects = np.flatnonzero(rows | blocks.any(1))
@@ -279,11 +287,11 @@ def _odd_lines(
     )
 
 
-def _odd_columns(x: np.ndarray, y: np.ndarray, cost: np.ndarray, typical: float) -> _Lines:
+def _odd_columns(pair: _Pair, x: np.ndarray, y: np.ndarray, cost: np.ndarray, typical: float) -> _Lines:
     """Return the columns with more error than their types cost, by the sample's rows."""
     power, spent = np.square(x).sum(0), cost.sum(0)
     least = typical * np.maximum(power, power.mean() if power.size else 0.0)
-    wrong = np.square(y - x).sum(0) > _allowed(_COLUMN, np.maximum(spent, least), power, _lost(typical))
+    wrong = np.square(y - x).sum(0) > _allowed_parts(pair, _COLUMN, np.maximum(spent, least), power, typical)
     index = np.flatnonzero(wrong) if len(x) >= 8 else np.zeros(0, np.int64)
     return _Lines("column", x.shape[1], index, *_products(x[:, index].T, y[:, index].T))
 
