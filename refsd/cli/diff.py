@@ -26,8 +26,10 @@ def diff(
     """Show what changed from one conformance report, or one weight file, to another.
 
     Of weights, each tensor is the same, cast or requantised (with its relative
-    error), scaled, transposed, permuted, swapped with another, changed, or in
-    one file alone. The layouts and types of the files may differ: diffusers'
+    error), scaled, transposed, permuted, rotated, swapped with another, changed,
+    or in one file alone. Cast and requantised is what differs no more than the
+    type costs: the first file's own tensor is requantised to measure that, in
+    each row, column and block. The layouts and types of the files may differ: diffusers'
     folder against a single file against GGUF. Exit code 1 if more than the
     storage type differs.
 

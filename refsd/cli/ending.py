@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 
+from refsd.numerics import mapped_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 
@@ -43,6 +44,7 @@ class _Stream(io.FileIO):
 def run(app: Callable[[], object]) -> int:
     """Run the command line. -> its exit code: 0 pass, 1 does not conform, 2 bad usage or bad input"""
     _guard_streams()
+    mapped_files.arm()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn

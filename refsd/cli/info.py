@@ -30,7 +30,7 @@ def info(
     adapter: kind, ranks, alpha over rank, trainer, layers.
 
     Exit code 0: nothing wrong. 1: something odd that somebody may have meant so. 2: the file cannot be right, or
-    cannot be read.
+    cannot be read. Storage that refsd recognises but cannot expand is named, and is nothing wrong.
     """
     import json
 
@@ -96,6 +96,8 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _headline(found: dict[str, Any]) -> str:
+    from refsd.golden.wording import counted
+
     kinds = " and ".join(found["format"])
     volume = f"{found['tensors']} tensors, {_count(found['parameters'])} parameters, {_bytes(found['bytes'])}"
     if found["runs"]:
@@ -106,6 +108,9 @@ def _headline(found: dict[str, Any]) -> str:
     if found["adapter"]:
         does = "runs with --lora" if found["adapter"]["runs"] else "does not run"
         return f"{found['family']}, which refsd {does}, {kinds}; {volume}"
+    if found["inversion"]:
+        count = counted(found["inversion"]["vectors"], "vector")
+        return f"{found['family']}, {count}, which txt2img reads with --embd-dir, {kinds}; {volume}"
     if found["family"]:
         return f"{found['family']}, which refsd does not run, {kinds}; {volume}"
     return f"no model that refsd knows, {kinds}; {volume}; by prefix:"
@@ -123,12 +128,15 @@ def _row(name: str, part: dict[str, Any]) -> list[str]:
 
 
 def _remarks(found: dict[str, Any]):
+    from refsd.golden.wording import counted
     from refsd.kernels.quant import BLOCK_TYPES
     from refsd.numerics.tensor import SCALAR_TYPES
 
     for name, part in found["components"].items():
         size = {**part["size"], **part["config"]}
         yield name, ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in size.items())
+    if found["predicts"]:
+        yield "predicts", found["predicts"]
     if found["latents"]:
         yield "latents", found["latents"]
     if found["adapter"]:
@@ -141,6 +149,8 @@ def _remarks(found: dict[str, Any]):
         yield "layers", f"{found['adapter']['layers']}, by their names and shapes"
         if found["adapter"]["unknown"]:
             yield "unknown", _few([_quoted(name) for name in found["adapter"]["unknown"]])
+    if found["adapter"] and found["adapter"]["embeddings"]:
+        yield "embeddings", _few([_quoted(name) for name in found["adapter"]["embeddings"]])
     for kind in ("missing", "unused", "misshapen"):
         names = [name for part in found["components"].values() for name in part[kind]]
         if names:
@@ -152,6 +162,11 @@ def _remarks(found: dict[str, Any]):
     if found["unreadable_types"]:
         readable = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES])
         yield "types", f"refsd cannot read {', '.join(found['unreadable_types'])}; it reads {readable}"
+    for storage, names in found["unexpanded"].items():
+        yield (
+            "storage",
+            f"{counted(len(names), 'tensor')} {storage}: storage that refsd cannot expand; not read",
+        )
     if "clip" in found["components"]:
         yield (
             "tokenizer",

@@ -1,5 +1,6 @@
 """refsd sigmas: print the noise levels of an engine's sampling run."""
 
+import math
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,6 +17,7 @@ class Like(StrEnum):
 
 
 # In these engines --strength drops the first entries of a custom sigma list; others need a schedule.
+_TOKEN = 16  # pixels a side, in every family whose shift depends on the number of tokens
 _CUTS_A_LIST = ("sdcpp", "diffusers", "k-diffusion")
 
 
@@ -45,6 +47,12 @@ def sigmas(
         float | None,
         typer.Option(min=0.01, max=100.0, help="Use a rectified flow's levels with this shift; SD 3: 3."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A flow model by name, as flux-dev or flux2-klein: its levels for this size and steps."),
+    ] = None,
+    width: Annotated[int, typer.Option("--width", "-W", min=16, max=16384, help="With --model: pixels.")] = 1024,
+    height: Annotated[int, typer.Option("--height", "-H", min=16, max=16384, help="With --model: pixels.")] = 1024,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the sigmas of an engine's schedule, and the timestep that the network receives at each.
@@ -52,7 +60,16 @@ def sigmas(
     Levels are those of SD 1.x, 2.x and SDXL, or with --flow-shift those of a rectified flow (SD 3). Engines use the
     same name for different schedules: compare `--like comfyui --scheduler kl_optimal` with `--like forge`. With
     --like sdcpp, diffusers or k-diffusion, --strength drops the first entries of custom sigmas.
+
+    With --model they are those of `txt2img` for that model, in sdcpp or diffusers: FLUX.1, FLUX.2, Qwen-Image and
+    Krea 2 shift them by the number of tokens, which --width and --height give, and FLUX.2 by that of the steps too.
     """
+    if model is not None:
+        if custom is not None or sdxl:
+            _refuse_with_model("--sigmas" if custom is not None else "--sdxl")
+        found = _of_model(model, like, scheduler, sampler, steps, strength, flow_shift, (width, height))
+        _print(like, json, *found)
+        return
     from refsd.numerics.errors import BadInput
     from refsd.samplers.conventions import CARDS
     from refsd.samplers.levels import SD_LEVELS, FlowLevels, Levels
@@ -63,7 +80,10 @@ def sigmas(
     usual = card.schedule if flow_shift is None else card.flow_schedule or card.schedule
     name = "custom" if custom is not None else scheduler or usual
     if custom is None and name not in card.rules(known):
-        raise BadInput(f"--scheduler {name}: {like.value} has {', '.join(card.rules(known))}")
+        raise BadInput(
+            f"--scheduler {name}: {like.value} has {', '.join(card.rules(known))}; for the levels of FLUX, FLUX.2, "
+            "Qwen-Image or Krea 2 name one of them with --model"
+        )
     try:
         if custom is not None:
             values = parse_custom(custom)
@@ -81,15 +101,77 @@ def sigmas(
     if len(values) < 2:
         raise BadInput(f"--strength {strength}: {like.value} runs no step of {steps}; expected more")
     levels = card.levels(SD_LEVELS.sigmas) if flow_shift is None else known
-    told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
     first = float(values[0]) if flow_shift is not None else card.first(float(values[0]), float(known.sigmas[-1]))
-    if json:
+    _print(like, json, name, values, levels, first)
+
+
+def _refuse_with_model(flag: str) -> None:
+    from refsd.numerics.errors import BadInput
+
+    raise BadInput(f"--model: {flag} does not go with it; leave one of them out")
+
+
+def _of_model(
+    model: str,
+    like: Like,
+    scheduler: str | None,
+    sampler: str,
+    steps: int,
+    strength: float,
+    flow_shift: float | None,
+    size: tuple[int, int],
+):
+    """Return what `txt2img` takes for a flow model. -> schedule, sigmas, levels, factor of the first noise"""
+    from refsd.families import VARIANTS
+    from refsd.golden.wording import did_you_mean
+    from refsd.numerics.errors import BadInput
+    from refsd.pipelines.conventions import CONVENTIONS
+    from refsd.pipelines.plan import scheduled, truncated
+    from refsd.pipelines.sampling import default_schedule
+    from refsd.samplers.schedules import SCHEDULES
+    from refsd.samplers.schedules.flow import FLOW_SCHEDULES
+
+    flows = {name: variant for name, variant in VARIANTS.items() if variant.flow is not None}
+    if model not in flows:
+        raise BadInput(f"--model {model}: no flow model{did_you_mean(model, flows)}; there are {', '.join(flows)}")
+    if like.value not in CONVENTIONS:
+        raise BadInput(f"--model: refsd has the models' rules of {' and '.join(CONVENTIONS)}, not of {like.value}")
+    convention, variant = CONVENTIONS[like.value], flows[model]
+    flow = variant.flow
+    assert flow is not None
+    name = scheduler or default_schedule(sampler, convention.row(variant.schedule))
+    if name not in {*SCHEDULES, *FLOW_SCHEDULES}:
+        known = ", ".join([*FLOW_SCHEDULES, *SCHEDULES])
+        raise BadInput(f"--scheduler {name}: with --model there are {known}; leave it out for the model's own")
+    tokens = -(-size[0] // _TOKEN) * -(-size[1] // _TOKEN)
+
+    def levels_of(steps: int):
+        shift = convention.row(flow.shift)(tokens, steps) if flow_shift is None else flow.from_flag(flow_shift)
+        return flow.levels(shift)
+
+    values = truncated(
+        name,
+        steps,
+        strength,
+        convention.flow_truncation,
+        lambda n: scheduled(name, n, levels_of(n), variant.title),
+    )
+    return name, values, levels_of(steps), float(values[0])
+
+
+def _print(like: Like, as_json: bool, name: str, values, levels, first: float) -> None:
+    from refsd.samplers.levels import FlowLevels
+
+    told = [levels.to_t(float(sigma)) if sigma > 0 else None for sigma in values]
+    shift = levels.shift if isinstance(levels, FlowLevels) else None
+    if as_json:
         import json as encoder
 
         record = {"like": like.value, "scheduler": name, "sigmas": values.tolist(), "timesteps": told}
-        typer.echo(encoder.dumps({**record, "first_noise_times": first}))
+        typer.echo(encoder.dumps({**record, "first_noise_times": first, "shift": shift}))
         return
-    typer.echo(f"{like.value}, {name}: {len(values) - 1} steps; noise * {first:.7g} at first")
+    shifted = "" if shift is None else f"; shift {shift:.6g}, mu {math.log(shift):.6g}"
+    typer.echo(f"{like.value}, {name}: {len(values) - 1} steps; noise * {first:.7g} at first{shifted}")
     typer.echo("step         sigma   timestep")
     for i, (sigma, t) in enumerate(zip(values, told, strict=True)):
         typer.echo(f"{i:4}  {sigma:12.8f}  {'' if t is None else f'{t:9.4f}'}".rstrip())

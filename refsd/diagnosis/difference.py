@@ -2,23 +2,21 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from refsd.diagnosis.requantising import PIECE, deviation, rotation_between
+from refsd.kernels.quant import BLOCK_TYPES
 from refsd.networks.dimensions import Shape
-from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.numerics.tensor import Grouping, StoredTensor, stored
 from refsd.weights.checkpoint import Checkpoint, survey
 from refsd.weights.size_vote import same_shape
 from refsd.weights.stored import enough_memory
 
-PIECE = 2**20  # elements of a tensor that are expanded at a time
-# Relative L2 error up to which blocks of few bits still hold the same tensor; of unrelated tensors it is 1.4.
-_LOST = 0.6
-# Relative L2 error up to which a float type's values are the same tensor's.
-_ROUNDED = {"f64": 1e-15, "f32": 1e-6, "f16": 1e-3, "bf16": 8e-3}
+_FLOATS = ("f64", "f32", "f16", "bf16")
 _SIGNATURE = 256  # values of a tensor by which an exchanged one is recognised
 _ALIKE = 0.8  # correlation of two signatures from which they are of one tensor
 STORAGE = ("same", "cast", "requantised")
@@ -29,10 +27,11 @@ class Row(NamedTuple):
 
     name:    in the original's layout, after its component; the files' own name if it belongs to none
     verdict: same; cast, requantised (another storage type of the same values); scaled, transposed, permuted,
-             swapped, changed; shape (another shape); missing (only in the first file), extra (only in the second)
+             rotated, swapped, changed; shape (another shape); missing (only in the first file), extra (only in the
+             second)
     types:   of the first and of the second file
     error:   relative L2 distance of the second from the first, once the verdict is allowed for
-    detail:  what else there is to say: the factor, the axes, the tensor it was swapped with
+    detail:  what else there is to say: the factor, the axes, the rows that differ, the tensor it was swapped with
     """
 
     name: str
@@ -48,15 +47,6 @@ class _Tensor(NamedTuple):
     type: str
     shape: Shape
     read: Callable[[], StoredTensor]
-
-
-class _Sums(NamedTuple):
-    """<a, a>, <b, b>, <a, b> and |b - a|^2, in float64."""
-
-    aa: float
-    bb: float
-    ab: float
-    dd: float
 
 
 def compare(old: Path, new: Path, progress: Callable[[int], None] = lambda _: None) -> list[Row]:
@@ -120,85 +110,60 @@ def _row(name: str, a: _Tensor, b: _Tensor) -> Row:
     if not same_shape(b.shape, a.shape):
         return _other_shape(name, a, b)
     one, other = a.read(), b.read()
-    if one.type == other.type and _same_bytes(one, other):
+    if other.shape != one.shape:  # an outermost dimension of 1
+        blocks = other.type in BLOCK_TYPES or isinstance(other.scaling, Grouping)
+        other = other._replace(shape=one.shape, data=other.data if blocks else other.data.reshape(one.shape))
+    alike = one.type == other.type
+    if alike and _same_bytes(one, other):
         return Row(name, "same", types, 0.0)
-    sums = _sums(one, other)
-    if not sums.dd:
-        return Row(name, "same" if a.type == b.type else "cast", types, 0.0)
-    error = math.sqrt(sums.dd / sums.aa) if sums.aa else math.inf
-    if a.type != b.type and error <= _tolerance(types):
-        both = all(type in _ROUNDED for type in types)
-        return Row(name, "cast" if both else "requantised", types, error)
-    factor = sums.ab / sums.aa if sums.aa else 0.0
-    rest = math.sqrt(max(0.0, 1 - sums.ab**2 / (sums.aa * sums.bb))) if sums.aa * sums.bb else 1.0
-    if factor and rest <= max(1e-6, _tolerance(types) / 10) and abs(factor - 1) > 3 * rest:
-        return Row(name, "scaled", types, rest, f"by {factor:.6g}")
+    found = deviation(one, other)
+    if not found.error:
+        return Row(name, "same" if alike else "cast", types, 0.0)
+    if found.factor != 1:
+        return Row(name, "scaled", types, found.rest, f"by {found.factor:.6g}")
+    if found.within:
+        both = all(type in _FLOATS for type in types)
+        return Row(name, "cast" if both else "requantised", types, found.error)
     if len(a.shape) == 2 and a.shape[0] == a.shape[1]:
-        turned = _turned(a, b, (1, 0))
-        if turned is not None and turned <= _tolerance(types):
+        turned = _turned(one, other, (1, 0))
+        if turned is not None:
             return Row(name, "transposed", types, turned)
     if len(a.shape) > 1 and _rows_permuted(one, other):
         return Row(name, "permuted", types, 0.0, "its rows")
-    return Row(name, "changed", types, error)
+    if group := rotation_between(one, other):
+        text = f"in groups of {group} (ConvRot), which the file does not say; it agrees once that is undone"
+        return Row(name, "rotated", types, found.error, text)
+    return Row(name, "changed", types, found.error, found.place)
 
 
 def _other_shape(name: str, a: _Tensor, b: _Tensor) -> Row:
     types, shapes = (a.type, b.type), f"{list(a.shape)} and {list(b.shape)}"
     if sorted(a.shape) == sorted(b.shape) and len(a.shape) < 6:
+        one, other = a.read(), b.read()
         for axes in itertools.permutations(range(len(a.shape))):
             if tuple(a.shape[axis] for axis in axes) == b.shape:
-                error = _turned(a, b, axes)
-                if error is not None and error <= _tolerance(types):
+                error = _turned(one, other, axes)
+                if error is not None:
                     verdict = "transposed" if len(axes) == 2 else "permuted"
                     return Row(name, verdict, types, error, f"axes {list(axes)}" if len(axes) > 2 else shapes)
     return Row(name, "shape", types, None, shapes)
 
 
-def _turned(a: _Tensor, b: _Tensor, axes: tuple[int, ...]) -> float | None:
-    """Return the relative error of b against a with its axes in this order; None for a type of integers."""
-    x = np.asarray(a.read().values(), np.float32).transpose(axes)
-    y = np.asarray(b.read().values(), np.float32)
-    power = float(np.vdot(x, x))
-    return float(np.linalg.norm((y - x).ravel())) / math.sqrt(power) if power else None
-
-
-def _tolerance(types: Iterable[str]) -> float:
-    """Return the error up to which two tensors of these storage types may be one."""
-    return max(
-        _ROUNDED.get(type, _LOST if type not in SCALAR_TYPES or type.startswith("f8_") else 0) for type in types
-    )
+def _turned(a: StoredTensor, b: StoredTensor, axes: tuple[int, ...]) -> float | None:
+    """Return the relative error of b against a with its axes in this order; None if requantising costs less."""
+    found = deviation(stored(np.ascontiguousarray(a.values().transpose(axes))), b)
+    return found.error if found.within else None
 
 
 def _same_bytes(a: StoredTensor, b: StoredTensor) -> bool:
     if (a.scaling is None) != (b.scaling is None) or a.data.nbytes != b.data.nbytes:
         return False
-    if a.scaling is not None and b.scaling is not None and not np.array_equal(a.scaling.scale, b.scaling.scale):
-        return False
+    if a.scaling is not None and b.scaling is not None:
+        (scale, *how), (other, *more) = a.scaling, b.scaling
+        if how != more or not np.array_equal(scale, other):
+            return False
     x, y = (np.ascontiguousarray(t.data).reshape(-1).view(np.uint8) for t in (a, b))
     return all(np.array_equal(x[i : i + PIECE], y[i : i + PIECE]) for i in range(0, len(x), PIECE))
-
-
-def _pieces(tensor: StoredTensor) -> Iterator[np.ndarray]:
-    """Yield the values in order, in float64, about PIECE elements at a time."""
-    if not tensor.shape:
-        tensor = tensor._replace(shape=(1,), data=tensor.data.reshape(1))
-    rows, width = math.prod(tensor.shape[:-1]), max(1, tensor.shape[-1])
-    step = max(1, PIECE // width)
-    for start in range(0, rows, step):
-        part = tensor.rows(slice(start, min(rows, start + step)))
-        yield np.asarray(part.values(), np.float64).reshape(-1)
-
-
-def _sums(a: StoredTensor, b: StoredTensor) -> _Sums:
-    if b.shape != a.shape:  # an outermost dimension of 1
-        b = b._replace(
-            shape=a.shape, data=b.data if b.data.ndim == 1 and len(a.shape) > 1 else b.data.reshape(a.shape)
-        )
-    sums = np.zeros(4)
-    for x, y in zip(_pieces(a), _pieces(b), strict=True):
-        d = y - x
-        sums += (x @ x, y @ y, x @ y, d @ d)
-    return _Sums(*map(float, sums))
 
 
 def _rows_permuted(a: StoredTensor, b: StoredTensor) -> bool:

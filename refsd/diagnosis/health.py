@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from refsd.diagnosis.lora_card import Card, card
+from refsd.diagnosis.lora_card import Card, card, effects
+from refsd.diagnosis.statistics import Statistics, statistics
 from refsd.diagnosis.values import Read, judge, read_values
 from refsd.golden.wording import counted
 from refsd.numerics.printable import printable
@@ -47,6 +48,8 @@ def examine(
     findings: list[Finding] = []
     if adapter is not None:
         findings = list(adapter.findings)
+    elif checkpoint.inversion is not None and checkpoint.inversion.wrong:
+        findings = [Finding("inversion", checkpoint.inversion.wrong, tuple(n for f in checkpoint.files for n in f))]
     elif checkpoint.foreign is None and checkpoint.family is not None:
         findings = structure(checkpoint)
     elif checkpoint.foreign is None:
@@ -54,10 +57,21 @@ def examine(
     read = read_values(checkpoint, not whole, progress)
     never_read = {name for component in checkpoint.components.values() for name in component.extras}
     found = judge(read, adapter is not None)
+    if adapter is not None:
+        found += effects(adapter.modules, _confirmed(checkpoint, read))
     findings += [one for one in found if one.kind != "constant" or not never_read.issuperset(one.tensors)]
     if whole:
         findings += _unreadable(checkpoint)
     return Health(sorted(findings, key=lambda finding: not finding.sure), adapter, read)
+
+
+def _confirmed(checkpoint: Checkpoint, read: list[Read]) -> dict[str, Statistics]:
+    """Return each tensor's statistics; a tensor whose sample is all zero is read as a whole."""
+    files = {name: file for file in checkpoint.files for name in file}
+    return {
+        r.name: r.of if r.of.whole or r.of.low or r.of.high else statistics(files[r.name][r.name], False)
+        for r in read
+    }
 
 
 def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
@@ -77,7 +91,12 @@ def _prefixed(checkpoint: Checkpoint) -> list[Finding]:
 
 
 def _unreadable(checkpoint: Checkpoint) -> list[Finding]:
-    names = {n: h.type for file in checkpoint.files for n, h in file.headers.items() if not file.is_readable(n)}
+    names = {
+        name: header.type
+        for file in checkpoint.files
+        for name, header in file.headers.items()
+        if not file.is_readable(name) and name not in file.unexpanded
+    }
     if not names:
         return []
     listed = few([f"{printable(name, 120)} ({type})" for name, type in names.items()])

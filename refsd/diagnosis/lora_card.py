@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.diagnosis.statistics import Statistics
 from refsd.golden.wording import counted
 from refsd.kernels.adapters.scales import alpha_over_rank, alpha_over_root
 from refsd.networks.dimensions import Shape
@@ -35,6 +36,16 @@ _RANKS = {
     "lokr_w1_b": 0,
     "lokr_w2_b": 0,
 }
+# Parts of a product: if one of them is zero, so is the change.
+_FACTORS = (
+    *("down", "up", "mid"),
+    *(f"hada_{part}" for part in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")),
+    *(f"lokr_{part}" for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")),
+)
+# Parts that are a change by themselves.
+_CHANGES = ("oft_blocks", "oft_r", "boft_r", "weight", "diff", "diff_b", "w_norm", "b_norm", "up_bias")
+# Change over a weight's usual size, 1 / sqrt(inputs), below which no type of 16 bits holds it.
+_FAINT = 1e-5
 # Parts that must have the same rank.
 _PARTNERS = (("down", "up"), ("hada_w1_b", "hada_w2_b"), ("a1", "a2"), ("b1", "b2"))
 # (key of the metadata, text in its value, trainer); the first that matches counts.
@@ -78,12 +89,14 @@ class Card(NamedTuple):
     trainer: the program that wrote it, by metadata or names; None if neither tells
     ranks:   rank -> number of layers
     scales:  alpha / rank, or as the settings have it -> number of layers
+    modules: the adapted layers
     """
 
     trainer: str | None
     ranks: dict[int, int]
     scales: dict[float, int]
     findings: list[Finding]
+    modules: list[Module]
 
 
 def card(checkpoint: Checkpoint) -> Card:
@@ -99,7 +112,7 @@ def card(checkpoint: Checkpoint) -> Card:
     ranks = Counter(m.rank for m in modules if m.rank is not None)
     scales = Counter(round(m.scale, 6) for m in modules if m.scale is not None)
     findings = [*_scales(modules), *_ranks(modules), *_halves(modules), *refused, *_unmatched(checkpoint)]
-    return Card(_trainer(weights), dict(ranks.most_common()), dict(scales.most_common()), findings)
+    return Card(_trainer(weights), dict(ranks.most_common()), dict(scales.most_common()), findings, modules)
 
 
 def _modules(weights: Weights, settings: Mapping[str, dict[str, Any]]) -> list[Module]:
@@ -159,6 +172,45 @@ def _scales(modules: list[Module]) -> list[Finding]:
     return found
 
 
+def effects(modules: list[Module], read: Mapping[str, Statistics]) -> list[Finding]:
+    """Find layers that the adapter does not change, or so little that no type of 16 bits holds it.
+
+    read: tensor name in the file -> its statistics
+    """
+    idle: dict[str, list[str]] = {}
+    faint: dict[str, float] = {}
+    for m in modules:
+        of = {part: read[name] for part, name in m.parts.items() if name in read}
+        zero = [part for part in of if part in (*_FACTORS, *_CHANGES) and _size(of[part]) == 0]
+        kept = [part for part in of if part in _CHANGES and part not in zero]
+        if zero and not kept and not m.parts.keys() & {"dora_scale", "magnitude", "rescale", "boft_s"}:
+            idle.setdefault(zero[-1], []).append(m.parts[zero[-1]])
+        elif {"down", "up"} <= of.keys() and not zero and not kept and m.rank and m.scale != 0:
+            inputs = math.prod(m.shapes["down"][1:])
+            size = _size(of["down"]) * _size(of["up"]) * math.sqrt(m.rank * inputs) * abs(m.scale or 1.0)
+            if size < _FAINT:
+                faint[m.parts["up"]] = size
+    found = []
+    total = counted(len(modules), "layer")
+    for part, names in idle.items():
+        where = f"all {total}" if len(names) == len(modules) else f"{len(names)} of {total}"
+        what = names[0].removeprefix(next(m.name for m in modules if names[0] in m.parts.values())).strip(".")
+        some = "" if len(names) == len(modules) else f": {few([printable(name, 120) for name in names])}"
+        text = f"changes nothing in {where}: {printable(what or part, 60)} is zero{some}"
+        found.append(Finding("idle", text, tuple(names), sure=False))
+    if faint:
+        where = f"all {total}" if len(faint) == len(modules) else f"{len(faint)} of {total}"
+        name, least = min(faint.items(), key=lambda item: item[1])
+        text = f"changes next to nothing in {where}: {least:.2g} of a weight's usual size at {printable(name, 120)}"
+        found.append(Finding("faint", text, tuple(faint), sure=False))
+    return found
+
+
+def _size(of: Statistics) -> float:
+    """Return the root mean square."""
+    return math.hypot(of.mean, of.deviation) if of.low or of.high or of.bad else 0.0
+
+
 def _ranks(modules: list[Module]) -> list[Finding]:
     """Find layers whose two factors have different ranks: they cannot be multiplied."""
     wrong = []
@@ -200,5 +252,5 @@ def _unmatched(checkpoint: Checkpoint) -> list[Finding]:
     if not adapter.unknown:
         return []
     names = few([printable(name, 120) for name in adapter.unknown])
-    text = f"{counted(len(adapter.unknown), 'tensor')} unmatched: {names}, of no layer of {adapter.models[0]}"
+    text = f"{counted(len(adapter.unknown), 'tensor')} unmatched: {names}, of no layer of {adapter.candidates}"
     return [Finding("unmatched", text, adapter.unknown, sure=False)]

@@ -4,10 +4,13 @@ A tensor is judged by its siblings: those at the same place of other blocks. Whe
 claimed.
 """
 
+import itertools
 import math
 import statistics as median_of
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+
+import numpy as np
 
 from refsd.diagnosis.statistics import Statistics, statistics
 from refsd.golden.wording import counted
@@ -17,10 +20,14 @@ from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.culprits import NO_WEIGHTS, Finding
 from refsd.weights.name_groups import few
 from refsd.weights.size_vote import block, tail
-from refsd.weights.stored import enough_memory
+from refsd.weights.stored import Weights, enough_memory
 
 # A layer is an outlier if log2 of its deviation is so far from its siblings' median.
 _BITS = 5.0
+# What a ControlNet adds to its UNet, which is zero before it is trained.
+_ZERO_AT_FIRST = ("controlnet:zero_convs.", "controlnet:middle_block_out.", "controlnet:input_hint_block.14.")
+_LONG_RUN = 3  # tensors at least of a run of zero bytes
+_STEP = 2**16  # bytes looked at a time for its ends
 _JURY = 5  # siblings at least that decide about an outlier or an exchange
 # Largest finite value of a float of 8 bits: a tensor that reaches it was divided by a scale.
 _TOP = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0}
@@ -41,6 +48,9 @@ class Read(NamedTuple):
     """A tensor of the file that was read.
 
     place: its name in the original, without the component's prefix; the file's name if it belongs to no component
+    file:  the weights that hold it, and
+    start: its first byte there
+    nbytes: its bytes there
     parts: statistics of the rows of q, k and v of a fused layer, or of the halves of a gated one
     """
 
@@ -50,6 +60,9 @@ class Read(NamedTuple):
     shape: Shape
     of: Statistics
     parts: tuple[Statistics, ...] = ()
+    file: Weights | None = None
+    start: int = 0
+    nbytes: int = 0
 
 
 def read_values(
@@ -75,16 +88,21 @@ def read_values(
                     parts = _split(name, header.shape)
                     halves = tuple(statistics(tensor.rows(part), sampled) for part in parts)
                     of = statistics(tensor, sampled)
-                found.append(Read(name, places.get(name, name), header.type, header.shape, of, halves))
+                place = places.get(name, name)
+                found.append(
+                    Read(name, place, header.type, header.shape, of, halves, weights.holder(name), *header[2:])
+                )
             progress(header.nbytes)
     return found
 
 
 def judge(read: list[Read], adapter: bool = False) -> list[Finding]:
     """Return what the values show; an adapter's layers have no siblings."""
-    found = [*_not_finite(read)]
+    found = [*_not_finite(read), *_zero_bytes(read)]
     if not adapter:
-        found += [*_constant(read), *_scales(read), *_sizes(read), *_copies(read), *_exchanged(read)]
+        explained = {name for finding in found if finding.kind == "zero" for name in finding.tensors}
+        left = [r for r in read if r.name not in explained]
+        found += [*_constant(read, left), *_scales(left), *_sizes(left), *_copies(left), *_exchanged(left)]
     return found
 
 
@@ -120,21 +138,78 @@ def _siblings(read: list[Read]) -> Mapping[tuple[str, Shape], list[Read]]:
     return groups
 
 
-def _constant(read: list[Read]) -> Iterator[Finding]:
+def _zero_bytes(read: list[Read]) -> Iterator[Finding]:
+    """Find long runs of zero bytes in a file of the full size: a download that stopped, or lacks a part."""
+    files = {id(r.file): r.file for r in read}
+    for file in files.values():
+        whose = f"{file.path.name}: " if file is not None and len(files) > 1 else ""
+        of = sorted((r for r in read if r.file is file), key=lambda r: r.start)
+        full = [r for r in of if math.prod(r.shape) > 1]
+        if file is None or len(full) < _LONG_RUN:
+            continue
+        if all(_is_zero(r) for r in full):
+            text = f"{whose}all {len(full)} tensors are zero: nothing of the download is there; download it again"
+            yield Finding("zero", text, tuple(r.name for r in of))
+            continue
+        for zero, group in itertools.groupby(of, _is_zero):
+            run = list(group)
+            if all(r.place.startswith(_ZERO_AT_FIRST) for r in run):
+                continue
+            kinds = {tuple(r.name.split(".")[-2:]) for r in run}  # tensors of one kind may be zero on purpose
+            if not zero or len(run) < _LONG_RUN or len(kinds) < 2 or sum(_is_matrix_shape(r) for r in run) < 2:
+                continue
+            start, stop = _zero_range(file, run)
+            last = stop >= len(file.content)
+            where = f"all bytes from {start} on are zero" if last else f"all bytes from {start} to {stop} are zero"
+            why = "the download stopped" if last else "a part of the download is missing"
+            names = {r.name for r in run} | {r.name for r in of if start < r.start + r.nbytes and r.start < stop}
+            text = f"{whose}{where}, in {counted(len(names), 'tensor')}: {why}; download it again"
+            yield Finding("zero", text, tuple(r.name for r in of if r.name in names))
+
+
+def _is_zero(r: Read) -> bool:
+    return not (r.of.bad or r.of.low or r.of.high)
+
+
+def _is_matrix_shape(r: Read) -> bool:
+    return len([n for n in r.shape if n > 1]) > 1
+
+
+def _zero_range(file: Weights, run: list[Read]) -> tuple[int, int]:
+    """Return the first zero byte of the tensors' run, and the first behind it that is not zero."""
+    content = np.frombuffer(file.content, np.uint8)
+    start, stop = run[0].start, run[-1].start
+    while start and not content[max(0, start - _STEP) : start].any():
+        start = max(0, start - _STEP)
+    nonzero = np.flatnonzero(content[max(0, start - _STEP) : start])
+    start = max(0, start - _STEP) + int(nonzero[-1]) + 1 if nonzero.size else start
+    while stop < len(content) and not content[stop : stop + _STEP].any():
+        stop += _STEP
+    nonzero = np.flatnonzero(content[stop : stop + _STEP])
+    return start, stop + int(nonzero[0]) if nonzero.size else len(content)
+
+
+def _constant(read: list[Read], judged: list[Read]) -> Iterator[Finding]:
     """Find matrices of one value; vectors may be constant, unless a norm is zero and its siblings are not."""
-    for r in read:
+    siblings = {r.name: of for of in _siblings(read).values() for r in of}
+    odd: dict[float, list[tuple[Read, int]]] = {}
+    for r in judged:
         if r.of.bad or r.of.count < 2 or r.of.low != r.of.high or r.place.startswith("controlnet:"):
             continue
-        matrix = len([n for n in r.shape if n > 1]) > 1
-        if not matrix and (r.of.high or not r.name.endswith((".weight", ".scale")) or len(r.shape) != 1):
+        named = r.name.endswith((".weight", ".scale")) and len(r.shape) == 1
+        if not _is_matrix_shape(r) and (r.of.high or not named):
             continue
-        group = next((of for of in _siblings(read).values() if r in of), [r])
+        group = siblings.get(r.name, [r])
         lively = sum(other.of.low != other.of.high or other.of.high != r.of.high for other in group)
-        if len(group) > 1 and not lively:
-            continue
-        value = "all zero" if not r.of.high else f"constant, {r.of.high:g}"
+        if len(group) == 1 or lively:
+            odd.setdefault(r.of.high, []).append((r, lively))
+    for value, of in odd.items():
+        lively = of[0][1]
+        says = f"constant, {value:g}" if value else "all zero"
         jury = f"; {counted(lively, 'sibling')} {'is' if lively == 1 else 'are'} not" if lively else ""
-        yield Finding("constant", f"1 tensor {value}: {_named([r])}{jury}", (r.name,), sure=False)
+        jury = jury.replace("; ", "; of the first ", 1) if len(of) > 1 else jury
+        text = f"{counted(len(of), 'tensor')} {says}: {_named([r for r, _ in of])}{jury}"
+        yield Finding("constant", text, tuple(r.name for r, _ in of), sure=False)
 
 
 def _scales(read: list[Read]) -> Iterator[Finding]:
@@ -151,6 +226,7 @@ def _scales(read: list[Read]) -> Iterator[Finding]:
 
 def _sizes(read: list[Read]) -> Iterator[Finding]:
     """Find tensors whose values are many times their siblings': a type or a scale was taken for another."""
+    odd: list[tuple[Read, int, float]] = []
     for group in _siblings(read).values():
         logs = {r.name: math.log2(r.of.deviation) for r in group if r.of.deviation}
         if len(logs) <= _JURY or len(group[0].shape) < 2:
@@ -158,13 +234,16 @@ def _sizes(read: list[Read]) -> Iterator[Finding]:
         middle = median_of.median(logs.values())
         spread = median_of.median(abs(log - middle) for log in logs.values())
         for r in group:
-            off = logs.get(r.name, middle) - middle
-            if abs(off) > max(_BITS, 10 * spread):
-                text = (
-                    f"values of another size: {_named([r])} has a standard deviation of {r.of.deviation:.2g}, "
-                    f"{counted(len(logs) - 1, 'sibling')} {2**middle:.2g}: another type or scale?"
-                )
-                yield Finding("size", text, (r.name,), sure=False)
+            if abs(logs.get(r.name, middle) - middle) > max(_BITS, 10 * spread):
+                odd.append((r, len(logs) - 1, middle))
+    if odd:
+        (r, others, middle), *more = odd
+        also = f"; also {_named([other for other, *_ in more])}" if more else ""
+        text = (
+            f"values of another size: {_named([r])} has a standard deviation of {r.of.deviation:.2g}, "
+            f"{counted(others, 'sibling')} {2**middle:.2g}: another type or scale?{also}"
+        )
+        yield Finding("size", text, tuple(r.name for r, *_ in odd), sure=False)
 
 
 def _copies(read: list[Read]) -> Iterator[Finding]:

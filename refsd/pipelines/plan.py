@@ -5,6 +5,7 @@ This module makes all checks of settings, before any computation except the tria
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -329,21 +330,37 @@ def _sigmas(
         return np.array(settings.sigmas, np.float64)
 
     def schedule(steps: int) -> np.ndarray:
-        if folder is not None:
-            return folder.sigmas
-        levels = levels_of(steps)
-        if name not in FLOW_SCHEDULES:
-            return SCHEDULES[name](steps, levels)
-        if not isinstance(levels, FlowLevels):
-            raise BadInput(f"--scheduler {name}: {pipe.variant.title} is no rectified flow")
-        return FLOW_SCHEDULES[name](steps, levels)
+        return scheduled(name, steps, levels_of(steps), pipe.variant.title) if folder is None else folder.sigmas
 
+    return truncated(name, steps, settings.strength, truncation, schedule)
+
+
+def scheduled(name: str, steps: int, levels: Levels, title: str) -> np.ndarray:
+    """Return a schedule's sigmas, [n + 1]. Raises BadInput for a flow's schedule of a model that is none."""
+    if name not in FLOW_SCHEDULES:
+        return SCHEDULES[name](steps, levels)
+    if not isinstance(levels, FlowLevels):
+        raise BadInput(f"--scheduler {name}: {title} is no rectified flow")
+    return FLOW_SCHEDULES[name](steps, levels)
+
+
+def truncated(
+    name: str,
+    steps: int,
+    strength: float,
+    truncation: Truncation | None,
+    schedule: Callable[[int], np.ndarray],
+) -> np.ndarray:
+    """Return the sigmas that a strength leaves of a schedule; all of them if there is no truncation.
+
+    Raises BadInput if steps and strength leave none, and for steps that the schedule does not have.
+    """
     try:
-        if truncation is None or settings.strength == 1:
+        if truncation is None or strength == 1:
             return schedule(steps)
-        sigmas = truncation(steps, settings.strength, schedule)
+        sigmas = truncation(steps, strength, schedule)
     except ValueError as error:
         raise BadInput(f"--scheduler {name}, --steps {steps}: {error}") from None
     if len(sigmas) < 2:
-        raise BadInput(f"--strength {settings.strength:g} of --steps {steps} leaves no step: raise one of them")
+        raise BadInput(f"--strength {strength:g} of --steps {steps} leaves no step: raise one of them")
     return sigmas

@@ -1,5 +1,6 @@
-"""Find what a UNet predicts: from the flag, the folder's scheduler, a tensor in the file, or a trial run."""
+"""Find what a UNet predicts: from the flag, the folder's scheduler, the file, or a trial run."""
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from refsd.pipelines.scheduler_config import SchedulerConfig
 from refsd.samplers.levels import SD_LEVELS, EdmLevels, Levels
 from refsd.samplers.parameterization import EPS, Prediction, V
 from refsd.weights import Checkpoint
+from refsd.weights.checkpoint import PREDICTION_KEY
 
 # Value of --prediction -> (what the network predicts, noise levels).
 PREDICTIONS: Mapping[str, tuple[Prediction, Levels]] = {
@@ -18,8 +20,6 @@ PREDICTIONS: Mapping[str, tuple[Prediction, Levels]] = {
     "v": (V, SD_LEVELS),
     "edm_v": (V, EdmLevels()),
 }
-# Tensor that marks a file -> its prediction type. Source: stable-diffusion.cpp src/stable-diffusion.cpp.
-_MARKS = {"edm_vpred.sigma_max": "edm_v", "v_pred": "v"}
 
 
 def prediction_of(
@@ -32,9 +32,16 @@ def prediction_of(
         return flag
     if scheduler is not None:
         return scheduler.prediction()
-    for mark, name in _MARKS.items():
-        if mark in checkpoint.extras:
-            return name
+    if checkpoint.marked_prediction is not None:
+        return checkpoint.marked_prediction
+    if (specified := checkpoint.specified_prediction) is not None:
+        if specified == "v":
+            warnings.warn(
+                f"{checkpoint.path}: predicts v by its metadata ({PREDICTION_KEY}), not by the key v_pred: engines "
+                "that read the key alone take it for eps",
+                stacklevel=2,
+            )
+        return specified
     variant = VARIANTS.get(checkpoint.family.name) if checkpoint.family else None
     return "v" if variant is not None and variant.may_predict_v and _predicts_v(unet) else "eps"
 

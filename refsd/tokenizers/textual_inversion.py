@@ -29,6 +29,50 @@ _OF_ENCODERS = {"clip_l": "clip", "clip_g": "clip_g"}
 _MOST = 75
 
 
+# Width of a single encoder's vectors -> the models that have it. SDXL has the encoders of both widths of _WIDTHS.
+_MODELS = {768: "Stable Diffusion 1.x", 1024: "Stable Diffusion 2.x"}
+_WIDTHS = {"clip_l": 768, "clip_g": 1280}
+
+
+class InversionSurvey(NamedTuple):
+    """What the names and shapes in a file of one textual inversion show.
+
+    title:   "a textual inversion for SDXL"
+    vectors: how many tokens it stands for
+    wrong:   why no model can read it; "" if one can
+    """
+
+    title: str
+    vectors: int
+    wrong: str
+
+
+def survey_inversion(shapes: Mapping[str, tuple[int, ...]]) -> InversionSurvey | None:
+    """Identify a file of one textual inversion by its names and shapes; None for any other file."""
+    widths = {name: shape[-1] for name, shape in shapes.items() if len(shape) in (1, 2) and 0 not in shape}
+    if not widths or widths.keys() != shapes.keys():
+        return None
+    counts = {name: shape[0] if len(shape) == 2 else 1 for name, shape in shapes.items()}
+    n = max(counts.values())
+    if widths.keys() <= _WIDTHS.keys():
+        wrong = ""
+        if any(width != _WIDTHS[name] for name, width in widths.items()):
+            held = " and ".join(f"{name} is {widths[name]} wide" for name in sorted(widths, reverse=True))
+            exchanged = len(widths) == 2 and sorted(widths.values()) == sorted(_WIDTHS.values())
+            needs = " and ".join(str(_WIDTHS[name]) for name in sorted(widths, reverse=True))
+            wrong = f"the two encoders' vectors are exchanged: {held}" if exchanged else f"{held}; {needs} expected"
+        elif len(widths) < 2:
+            wrong = f"{next(iter(widths))} alone: SDXL needs vectors for both of its encoders"
+        elif len(set(counts.values())) > 1:
+            wrong = "; ".join(f"{count} vectors for {name}" for name, count in counts.items())
+            wrong += ": as many for one encoder as for the other expected"
+        return InversionSurvey("a textual inversion for SDXL", n, wrong)
+    (name, *more), (width, *_) = widths, widths.values()
+    if more or width not in _MODELS or ("." in name and name not in _UNNAMED) or n > _MOST:
+        return None
+    return InversionSurvey(f"a textual inversion for {_MODELS[width]}", n, "")
+
+
 class Embedding(NamedTuple):
     """
     name:    as it stands in prompts

@@ -198,6 +198,8 @@ def _oft_input(p: Parts) -> InputRotation:
     if size * (size - 1) != 2 * values or inputs % size or n != (1 if shared else inputs // size):
         raise Misfit(f"oft_R {[n, values]} for blocks of {inputs} inputs")
     q = skew_from_upper(p.get("oft_r", n, values), size)
+    if "scaled_oft" in p and _flag(p, "scaled_oft"):
+        q = q / q.dtype.type(2 * np.sqrt(size - 1))  # OneTrainer, modules/module/oft_utils.py
     if p.settings.coft is not None:
         q = limited_each(q, p.settings.coft)
     blocks = cayley_inverse(q) if p.settings.terms is None else cayley_neumann(q, p.settings.terms)
@@ -217,10 +219,14 @@ def _boft_input(p: Parts) -> InputRotation:
 
 def _ia3(p: Parts) -> IA3:
     """Build LyCORIS's IA3; the file stores gain - 1."""
-    if math.prod(p.tensors["on_input"].shape) != 1:
-        raise Misfit(f"on_input {list(p.tensors['on_input'].shape)} for one number")
-    on_input = bool(p.tensors["on_input"].values().reshape(()))
+    on_input = _flag(p, "on_input")
     return IA3(1 + _vector(p, "weight", p.shape[1 if on_input else 0]), on_input)
+
+
+def _flag(p: Parts, part: str) -> bool:
+    if math.prod(p.tensors[part].shape) != 1:
+        raise Misfit(f"{part} {list(p.tensors[part].shape)} for one number")
+    return bool(p.tensors[part].values().reshape(()))
 
 
 def _ia3_peft(p: Parts) -> IA3:
@@ -279,7 +285,7 @@ KINDS: dict[str, Kind] = {
     ),
     "glora": Kind(("a1", "a2", "b1", "b2"), ("alpha",), _LAYER, _glora),
     "oft": Kind(("oft_blocks",), ("rescale", "alpha"), _LAYER, _oft),
-    "oft of PEFT": Kind(("oft_r",), (), _LAYER, _oft_input),
+    "oft of PEFT": Kind(("oft_r",), ("scaled_oft",), _LAYER, _oft_input),
     "boft of PEFT": Kind(("boft_r", "boft_s"), (), _LAYER, _boft_input),
     "ia3": Kind(("weight", "on_input"), (), _LAYER, _ia3),
     "ia3 of PEFT": Kind(("ia3_l",), (), _LAYER, _ia3_peft),

@@ -1,6 +1,7 @@
 """Identify an adapter file: its kind, and the models whose layers it names."""
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ from refsd.families import FAMILIES
 from refsd.networks import NETWORKS
 from refsd.networks.dimensions import Shape
 from refsd.weights.adapter_kinds import KINDS, kind_of
-from refsd.weights.adapter_names import PARTS, Target, aliases, split
+from refsd.weights.adapter_names import PARTS, Target, aliases, bundled_embedding, split
 
 # Released models: title -> component -> size.
 MODELS: dict[str, Mapping[str, Any]] = {
@@ -39,13 +40,15 @@ class AdapterSurvey(NamedTuple):
     kind:    "LoRA", or "LoRA and LoKr"
     models:  titles of the models that match most tensor names; empty if none matches at least half of them
     layers:  number of the models' layers that the file adapts
-    unknown: tensor names that match no layer of the first model, or whose layer's parts are incomplete
+    unknown: tensor names that match no layer of these models, or whose layer's parts are incomplete
+    embeddings: names of the textual inversions in the file
     """
 
     kind: str
     models: tuple[str, ...]
     layers: int
     unknown: tuple[str, ...]
+    embeddings: tuple[str, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -54,11 +57,18 @@ class AdapterSurvey(NamedTuple):
     @property
     def title(self) -> str:
         article = "an" if self.kind[0] in "IO" else "a"
-        return f"{article} {self.kind} for {_joined(self.models, 'or') or 'no model that refsd knows'}"
+        return f"{article} {self.kind} for {self.candidates or 'no model that refsd knows'}"
+
+    @property
+    def candidates(self) -> str:
+        """The models that it may be for, as "FLUX.1 or Chroma"."""
+        return _joined(self.models, "or")
 
 
 def survey_adapter(shapes: Mapping[str, Shape]) -> AdapterSurvey | None:
     """Identify an adapter file by its tensor names and shapes; None if no name is part of an adapter."""
+    embeddings = dict.fromkeys(name for tensor in shapes if (name := bundled_embedding(tensor)) is not None)
+    shapes = {name: shape for name, shape in shapes.items() if bundled_embedding(name) is None}
     named = {name: parted for name in shapes if (parted := split(name)) is not None}
     if not any(part in _TELLING for _, part in named.values()):
         return None
@@ -78,7 +88,7 @@ def survey_adapter(shapes: Mapping[str, Shape]) -> AdapterSurvey | None:
     usable = {name for module in known if _kind(modules[module], shapes) for name in modules[module].values()}
     unknown = tuple(name for name in shapes if name not in usable)
     kind = _joined(dict.fromkeys(filter(None, kinds)), "and") or _half(part for _, part in named.values())
-    return AdapterSurvey(kind, tuple(best), len(known), unknown)
+    return AdapterSurvey(kind, tuple(best), len(known), unknown, tuple(embeddings))
 
 
 @functools.cache
@@ -101,26 +111,60 @@ def _fits(parts: Mapping[str, Shape], target: Target, weight: Shape) -> bool:
     """Check the rows and columns that an adapter's parts imply against the shape `weight` of the layer's weight."""
     if not weight:
         return True
-    rows = target.count or weight[0]
-    pairs: list[tuple[int, int]] = []
-    for part, axis, size in (("up", 0, rows), ("hada_w1_a", 0, rows), ("diff", 0, rows)):
-        if len(parts.get(part, ())) > axis and "hada_t1" not in parts:
-            pairs.append((parts[part][axis], size))
-    if len(weight) > 1 and len(parts.get("down", ())) > 1:
-        pairs.append((parts["down"][1], weight[1]))
-    if len(parts.get("lokr_w1", ())) == 2 and len(parts.get("lokr_w2", ())) > 1:
-        pairs.append((parts["lokr_w1"][0] * parts["lokr_w2"][0], rows))
-        pairs.append((parts["lokr_w1"][1] * parts["lokr_w2"][1], weight[1] if len(weight) > 1 else 0))
+    rows, taps = target.count or weight[0], math.prod(weight[2:])
+    columns = weight[1] if len(weight) > 1 else 0
+    inputs = columns * taps
+    held = {part: tuple(shape) for part, shape in parts.items() if 0 not in shape}
+    core = "hada_t1" in held
+    # Part -> the layer's number that one of its axes has.
+    axes = {
+        "up": (0, rows),
+        "down": (1, columns),
+        "hada_w1_a": (1, rows) if core else (0, rows),
+        "hada_w1_b": (1, columns if core else inputs),
+        "diff": (0, rows),
+        "a1": (0, columns),
+        "a2": (1, columns),
+        "b1": (0, rows),
+        "b2": (1, columns),
+    }
+    pairs = [(held[part][axis], n) for part, (axis, n) in axes.items() if len(held.get(part, ())) > axis]
+    pairs += [(math.prod(held[part]), rows) for part in ("magnitude", "boft_s", "w_norm") if part in held]
+    for part in ("dora_scale", "weight", "ia3_l"):  # of the outputs, or of the inputs
+        n = math.prod(held.get(part, (rows,)))
+        pairs.append((n, columns if n == columns else rows))
+    one, other = (_kronecker_factor(held, factor, taps) for factor in ("lokr_w1", "lokr_w2"))
+    if one is not None and other is not None:
+        pairs += [(one[0] * other[0], rows), (one[1] * other[1], columns)]
+    if len(blocks := held.get("oft_blocks", ())) in (3, 4):
+        pairs.append((blocks[-3] * blocks[-1], rows))
+    if len(blocks := held.get("boft_r", ())) == 4:
+        pairs.append((blocks[1] * blocks[3], inputs))
+    if len(blocks := held.get("oft_r", ())) == 2:
+        size = (1 + math.isqrt(1 + 8 * blocks[1])) // 2
+        pairs.append((inputs % size, 0) if blocks[0] == 1 else (blocks[0] * size, inputs))
     return all(found == expected for found, expected in pairs)
 
 
+def _kronecker_factor(parts: Mapping[str, Shape], factor: str, taps: int) -> tuple[int, int] | None:
+    """Return the rows and columns of a LoKr's factor, whole or of two parts; None if it is incomplete."""
+    whole, a, b = (parts.get(f"{factor}{end}", ()) for end in ("", "_a", "_b"))
+    if len(whole) > 1:
+        return whole[0], whole[1]
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if factor == "lokr_w2" and "lokr_t2" in parts:
+        return a[1], b[1]
+    return a[0], b[1] // (taps if factor == "lokr_w2" and len(b) == 2 and b[1] % taps == 0 else 1)
+
+
 def _kind(parts: Mapping[str, str], shapes: Mapping[str, Shape]) -> str | None:
-    """Return an adapter's title of TITLES, or "DoRA" or "BOFT" (no keys of KINDS); None if parts are missing."""
+    """Return an adapter's title of TITLES, or "DoRA", "LoKr with DoRA" or "BOFT"; None if parts are missing."""
     kind = kind_of(parts)
     if kind is None:
         return None
     if parts.keys() & _DECOMPOSED:
-        return "DoRA"
+        return "DoRA" if kind == "lora" else f"{TITLES[kind]} with DoRA"
     if kind == "oft" and len(shapes[parts["oft_blocks"]]) == 4:
         return "BOFT"
     return TITLES[kind]

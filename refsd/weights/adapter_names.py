@@ -48,6 +48,7 @@ PARTS: dict[str, str] = {
     ".lora_magnitude_vector.weight": "magnitude",
     ".lora_magnitude_vector.default.weight": "magnitude",
     ".oft_R.weight": "oft_r",
+    ".oft_R.scaled_oft": "scaled_oft",  # OneTrainer's, on top of PEFT
     ".boft_R": "boft_r",
     ".boft_s": "boft_s",
     ".ia3_l": "ia3_l",
@@ -58,6 +59,9 @@ PARTS: dict[str, str] = {
     ".lora_linear_layer.up.weight": "up",
 }
 _LONGEST_FIRST = sorted(PARTS, key=len, reverse=True)
+
+# Textual inversions inside an adapter file: "bundle_emb.NAME.clip_l". A1111, Forge and OneTrainer read them.
+_BUNDLED = "bundle_emb."
 
 # diffusers' attention processors: "attn1.processor.to_out_lora.down.weight" belongs to attn1.to_out.0.
 _PROCESSOR = re.compile(r"(.*)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight")
@@ -75,6 +79,11 @@ def split(name: str) -> tuple[str, str] | None:
         return f"{module}.{'img' if stream == '1' else 'txt'}_attn.{layer}", part
     end = next((end for end in _LONGEST_FIRST if name.endswith(end)), None)
     return None if end is None else (name.removesuffix(end), PARTS[end])
+
+
+def bundled_embedding(name: str) -> str | None:
+    """Return the name of the textual inversion that a tensor of an adapter file belongs to; None if to none."""
+    return name.removeprefix(_BUNDLED).rpartition(".")[0] if name.startswith(_BUNDLED) else None
 
 
 # Networks for which adapters exist.

@@ -1,5 +1,6 @@
 """Read adapter files: map each trainer's name of a layer to the layer of the original checkpoint."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from refsd.kernels.adapters import Adapter
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
 from refsd.weights.adapter_kinds import Misfit, Parts, build
-from refsd.weights.adapter_names import ADAPTED, Target, aliases, split
+from refsd.weights.adapter_names import ADAPTED, Target, aliases, bundled_embedding, split
 from refsd.weights.adapter_rules import TRAINER
 from refsd.weights.adapter_settings import of_component, of_module, read_settings
 from refsd.weights.checkpoint import Checkpoint
@@ -19,7 +20,7 @@ from refsd.weights.files import open_weights
 from refsd.weights.finite import not_finite
 from refsd.weights.stored import Weights, shown
 
-_INTEGERS = ("on_input", "alpha")
+_INTEGERS = ("on_input", "alpha", "scaled_oft")
 
 
 class AdapterFile(NamedTuple):
@@ -52,7 +53,16 @@ def open_adapters(path: str | Path, checkpoint: Checkpoint, rule: str = TRAINER)
     title = checkpoint.family.title if checkpoint.family else "this checkpoint"
     targets: dict[Target, dict[str, str]] = {}
     unknown, twice = [], []
+    embeddings = dict.fromkeys(name for tensor in weights if (name := bundled_embedding(tensor)) is not None)
+    if embeddings:
+        warnings.warn(
+            f"{path}: left out: the textual inversions in it, {', '.join(map(shown, embeddings))}; for its words, "
+            "save them as files of their own and give these with --embd-dir",
+            stacklevel=2,
+        )
     for name in weights:
+        if bundled_embedding(name) is not None:
+            continue
         module, part = split(name) or ("", "")
         target = layers.get(module)
         if target is None:

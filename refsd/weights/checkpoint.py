@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from refsd.families import Identity, identify, latents_of
 from refsd.networks import DENOISERS, NETWORKS
 from refsd.numerics.errors import BadInput
+from refsd.tokenizers.textual_inversion import InversionSurvey, survey_inversion
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
 from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
 from refsd.weights.culprits import Finding, culprits
 from refsd.weights.detect import FoundComponent, find_components, foreign_family, is_known_extra
 from refsd.weights.files import open_weights, read_json
-from refsd.weights.problems import Problems, check_order, problems, raise_problems
+from refsd.weights.problems import Problems, check_order, check_storage, problems, raise_problems
 from refsd.weights.size_vote import believed_shapes, voted_size
 from refsd.weights.stored import Weights, shown
 
@@ -57,12 +58,20 @@ PART_FLAGS = {
 }
 
 
+# Tensor that marks a file -> its prediction type. Source: stable-diffusion.cpp src/stable-diffusion.cpp.
+_MARKS = {"edm_vpred.sigma_max": "edm_v", "v_pred": "v"}
+# The same for the value of modelspec.prediction_type. Source: github.com/Stability-AI/ModelSpec.
+_SPECIFIED = {"v": "v", "epsilon": "eps"}
+PREDICTION_KEY = "modelspec.prediction_type"
+
+
 class Checkpoint(NamedTuple):
     """A model's files, split into components.
 
     family:     the model family that the components belong to; None if it is not identified
     foreign:    title of a kind of file that refsd recognises by its names but does not run; else None
     adapter:    what was found out about an adapter file; None for other files
+    inversion:  the same of a textual inversion
     layout:     the layout of all components, or "mixed"
     components: name -> Component
     files:      every file that was opened
@@ -79,6 +88,22 @@ class Checkpoint(NamedTuple):
     unknown: list[str]
     extras: list[str]
     adapter: AdapterSurvey | None = None
+    inversion: InversionSurvey | None = None
+
+    @property
+    def marked_prediction(self) -> str | None:
+        """What a tensor of the file says that the denoiser predicts: "v" or "edm_v"; None if none does."""
+        return next((name for mark, name in _MARKS.items() if mark in self.extras), None)
+
+    @property
+    def specified_prediction(self) -> str | None:
+        """What the metadata of the denoiser's file say that it predicts: "v" or "eps"; None if they do not."""
+        said = [
+            component.weights.file.metadata.get(PREDICTION_KEY)
+            for name, component in self.components.items()
+            if name in DENOISERS
+        ]
+        return _SPECIFIED.get(str(said[0])) if said else None
 
 
 def open_checkpoint(
@@ -99,6 +124,11 @@ def open_checkpoint(
         raise BadInput(
             f"{checkpoint.path}: {checkpoint.adapter.title} is no model: give it with --lora, and its model with -m"
         )
+    if checkpoint.inversion is not None:
+        raise BadInput(
+            f"{checkpoint.path}: {checkpoint.inversion.title} is no model: give its folder with --embd-dir, and "
+            "its model with -m"
+        )
     if checkpoint.foreign is not None:
         raise BadInput(
             f"{checkpoint.path}: refsd does not run {checkpoint.foreign}; `refsd info` lists what is there"
@@ -108,6 +138,7 @@ def open_checkpoint(
             f"{checkpoint.path}: no model that refsd knows in its {sum(map(len, checkpoint.files))} tensors"
             f"{_first(checkpoint)}; `refsd info` lists what is there"
         )
+    check_storage(checkpoint.files)
     lists = [problems(component) for component in checkpoint.components.values()]
     unknown = Problems([], [shown(name) for name in checkpoint.unknown], [])
     raise_problems(checkpoint.path, checkpoint.family.title, [*lists, unknown], structure(checkpoint))
@@ -140,8 +171,9 @@ def survey(path: str | Path | None, parts: Mapping[str, Path] | None = None, map
 
 def _survey_one(path: Path, mapped: bool) -> Checkpoint:
     opened = _opened(path, mapped)
-    adapter = survey_adapter({name: h.shape for weights, _ in opened for name, h in weights.headers.items()})
-    foreign = adapter.title if adapter else foreign_family(name for weights, _ in opened for name in weights)
+    in_files = {name: header.shape for weights, _ in opened for name, header in weights.headers.items()}
+    adapter, inversion = survey_adapter(in_files), survey_inversion(in_files)
+    foreign = adapter.title if adapter else inversion.title if inversion else foreign_family(in_files)
     components: dict[str, Component] = {}
     rest: list[str] = []
     for weights, config in opened:
@@ -154,7 +186,7 @@ def _survey_one(path: Path, mapped: bool) -> Checkpoint:
                 raise BadInput(f"{path}: the component {name} is there twice")
             components[name] = _component(name, weights, where, config or weights.path, given)
     files = [weights for weights, _ in opened]
-    return _checkpoint(path, foreign, components, files, rest)._replace(adapter=adapter)
+    return _checkpoint(path, foreign, components, files, rest)._replace(adapter=adapter, inversion=inversion)
 
 
 def _checkpoint(
@@ -222,6 +254,7 @@ def component_of(weights: Weights, config: dict[str, Any]) -> Component:
     if len(found) != 1:
         what = ", ".join(found) or "no component"
         raise BadInput(f"{weights.path}: its tensors make {what}; expected one that refsd knows")
+    check_storage([weights])
     ((name, where),) = found.items()
     component = _component(name, weights, where, weights.path, config)
     strays = {name: shapes[name] for name in rest if not is_known_extra(name)}

@@ -5,6 +5,7 @@ The network's size is what most tensors agree on (size_vote.py), so that what co
 
 import difflib
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,6 +24,7 @@ from refsd.weights.size_vote import published, same_shape, tail
 NO_WEIGHTS = {"i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool", "c64"}
 _PREFIX = re.compile(r"^(model\.diffusion_model\.|diffusion_model\.|transformer\.|model\.)")
 _LIKE = 0.6  # similarity of two names, by difflib, from which one may be the other renamed
+_SYSTEMATIC = 3  # tensors at least that are reshaped in one way on purpose
 _COMPARED = 200  # names at most that are compared with each other
 
 
@@ -49,6 +51,11 @@ class _Wrong(NamedTuple):
     found: Shape
     expected: Shape
 
+    @property
+    def matrix(self) -> Shape:
+        """The expected shape with all but the first dimension as one."""
+        return (self.expected[0], math.prod(self.expected[1:]))
+
 
 def culprits(components: Iterable[Component], strays: Mapping[str, Shape]) -> list[Finding]:
     """Find what is structurally wrong; the most telling finding comes first.
@@ -64,6 +71,7 @@ def culprits(components: Iterable[Component], strays: Mapping[str, Shape]) -> li
 
 
 _ORDER = (
+    "folded",
     "swapped",
     "transposed",
     "permuted",
@@ -115,6 +123,7 @@ def _of_component(component: Component, strays: dict[str, Shape]) -> list[Findin
         for ours, shape in expected.items()
         if ours in weights and not same_shape(weights.shapes[ours], shape)
         for part in _wrong_parts(component, ours, shape, in_file)
+        if part.name not in weights.file.unexpanded
     ]
     unused = list(component.unused)
     unused += [part for ours in weights if ours not in expected for part in weights.sources[ours].names]
@@ -151,7 +160,7 @@ def _wrong_parts(component: Component, ours: str, shape: Shape, in_file: Mapping
     parts = component.weights.sources[ours].names
     if len(parts) == 1:
         found = in_file[parts[0]]
-        flat = len(found) == 2 and len(shape) == 4 and shape[2:] == (1, 1)
+        flat = len(found) == 2 and len(shape) == 4 and shape[2:] == (1, 1) and found != shape[:2]
         return [_Wrong(parts[0], ours, found, shape[:2] if flat else shape)]
     wrong = []
     for part in parts:
@@ -163,11 +172,13 @@ def _wrong_parts(component: Component, ours: str, shape: Shape, in_file: Mapping
 
 
 def _shapes(component: Component, wrong: list[_Wrong]) -> list[Finding]:
-    """Explain tensors of a wrong shape: two that are swapped, turned ones, others."""
-    found = []
+    """Explain tensors of a wrong shape: all folded in one way, two that are swapped, turned ones, others."""
+    found = _folded(component, wrong)
+    explained = {name for finding in found for name in finding.tensors}
+    wrong = [w for w in wrong if w.name not in explained]
     left = list(wrong)
     for one in wrong:
-        partners = [w for w in left if w.found == one.expected and w.expected == one.found and w != one]
+        partners = [w for w in left if w.found == one.expected != one.found == w.expected]
         if one not in left or not partners:
             continue
         other = max(partners, key=lambda w: difflib.SequenceMatcher(None, one.ours, w.ours).ratio())
@@ -192,6 +203,30 @@ def _shapes(component: Component, wrong: list[_Wrong]) -> list[Finding]:
     return found
 
 
+def _folded(component: Component, wrong: list[_Wrong]) -> list[Finding]:
+    """Find one reshape of many tensors: as many elements as expected, in rows of one width, matrices or one row."""
+    alike = [w for w in wrong if w.found and math.prod(w.found) == math.prod(w.expected)]
+    ways = {
+        "flattened to one dimension": [w for w in alike if len(w.found) == 1],
+        "flattened to matrices": [w for w in alike if len(w.expected) > 2 and w.found == w.matrix],
+    }
+    widths = Counter(w.found[-1] for w in alike if len(w.found) == 2)
+    for width, _ in widths.most_common(1):
+        of = [w for w in alike if len(w.found) == 2 and w.found[-1] == width]
+        if sum(sorted(w.found) != sorted(w.expected) for w in of) * 2 > len(of):
+            ways[f"folded into rows of {width}"] = of
+    how, of = max(ways.items(), key=lambda way: len(way[1]))
+    if len(of) < _SYSTEMATIC:
+        return []
+    first = max(of, key=lambda w: sorted(w.found) != sorted(w.expected))
+    example = f"{_said(first.name)} is {list(first.found)} for {list(first.expected)}"
+    text = f"{counted(len(of), 'tensor')} {how}: {example}; "
+    text += "the numbers of elements fit, so only the shapes are lost: convert it again with a tool that keeps them"
+    if component.weights.file.format == "gguf":
+        text += ", in comfy.gguf.orig_shape.NAME"
+    return [Finding("folded", text, tuple(w.name for w in of))]
+
+
 def _jury(component: Component, wrong: _Wrong) -> str:
     """Say how many siblings have the expected shape."""
     shapes = component.weights.shapes
@@ -212,7 +247,7 @@ def _types(component: Component) -> list[Finding]:
     for ours, source in weights.sources.items():
         for part in source.names:
             kind = weights.file.headers[part].type
-            if kind in NO_WEIGHTS and part not in weights.file.scalings:
+            if kind in NO_WEIGHTS and not weights.file.has_scale(part):
                 found.append((part, ours, kind))
     if not found:
         return []
@@ -229,8 +264,8 @@ def _scales(component: Component) -> list[Finding]:
     """Find 8-bit tensors without a scale beside siblings with one."""
     file = component.weights.file
     of_name = {part: ours for ours, source in component.weights.sources.items() for part in source.names}
-    scaled = {name for name in file.scalings if name in of_name}
-    lost = [name for name in of_name if file.headers[name].type.startswith("f8_") and name not in file.scalings]
+    scaled = {name for name in of_name if file.has_scale(name)}
+    lost = [name for name in of_name if file.headers[name].type.startswith("f8_") and name not in scaled]
     jury = {tail(of_name[name]) for name in scaled} - {""}
     lost = [name for name in lost if tail(of_name[name]) in jury]
     if not lost:

@@ -11,9 +11,9 @@ from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES
 from refsd.tokenizers import vocabulary
 from refsd.weights.adapter_models import AdapterSurvey
-from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.checkpoint import PREDICTION_KEY, Checkpoint
 from refsd.weights.component import Component
-from refsd.weights.problems import Problems, problems
+from refsd.weights.problems import Problems, problems, storages
 from refsd.weights.stored import Header, Weights
 
 # Packages that contain CLIP's vocabulary or can download it -> where refsd then reads it.
@@ -35,14 +35,17 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "because": checkpoint.family.why if checkpoint.family else None,
         "runs": checkpoint.family is not None and checkpoint.foreign is None,
         "adapter": _adapter(checkpoint.adapter),
+        "inversion": None if checkpoint.inversion is None else checkpoint.inversion._asdict(),
         "layout": checkpoint.layout if checkpoint.components else None,
         **_volume(headers),
         "components": {name: _component(component) for name, component in checkpoint.components.items()},
         "latents": _latents(checkpoint),
+        "predicts": _predicts(checkpoint),
         "prefixes": _prefixes(checkpoint.files),
         "unreadable_types": sorted(
             {h.type for h in headers} - SCALAR_TYPES.keys() - BLOCK_TYPES.keys() - GROUPED_TYPES.keys()
         ),
+        "unexpanded": storages(checkpoint.files),
         "tokenizer": tokenizer(checkpoint.path),
         "unknown": checkpoint.unknown,
         "ignored": checkpoint.extras
@@ -97,6 +100,16 @@ def _latents(checkpoint: Checkpoint) -> str | None:
         f"{name} (z - {of.shift:g}) * {of.factor:g}" for name, of in LATENT_SCALES.items() if wide == (of.shift > 0)
     ]
     return f"the file does not tell whose; the denoiser has, by family: {', '.join(known)}: --param latents=FAMILY"
+
+
+def _predicts(checkpoint: Checkpoint) -> str | None:
+    """Say what the denoiser predicts if a tensor of the file or its metadata tell."""
+    told = checkpoint.marked_prediction or checkpoint.specified_prediction
+    if told is None:
+        return None
+    zero = " (zero terminal SNR)" if "ztsnr" in checkpoint.extras else ""
+    by = "" if checkpoint.marked_prediction else f", by its metadata alone ({PREDICTION_KEY})"
+    return f"{told}{zero}{by}"
 
 
 def _adapter(adapter: AdapterSurvey | None) -> dict[str, Any] | None:

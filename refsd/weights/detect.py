@@ -36,6 +36,8 @@ FOREIGN = (
     (".quant_state.", "4-bit weights of bitsandbytes without their codes"),
     (".SCB", "8-bit weights of bitsandbytes without their codes"),
     ("tok_embeddings.", "a language model under Mistral's own names (consolidated.safetensors)"),
+    (".weight._data", "weights of optimum-quanto"),
+    (".weight_packed", "packed weights of compressed-tensors"),
     (".qweight", "4-bit weights of GPTQ or Nunchaku"),
 )
 

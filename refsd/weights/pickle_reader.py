@@ -55,7 +55,7 @@ class PickledWeights(Weights):
             check_crc(self.path, self._data, f"data/{key}", place)
             self._checked.add(key)
         header = self.headers[name]
-        if name not in self.strides or header.type not in SCALAR_TYPES:
+        if name not in self.strides or not self.is_readable(name) or header.type not in SCALAR_TYPES:
             return super().__getitem__(name)
         dtype, stride = SCALAR_TYPES[header.type], self.strides[name]
         span = 1 + sum((size - 1) * step for size, step in zip(header.shape, stride, strict=True))
@@ -102,7 +102,7 @@ def _scale(weights: PickledWeights) -> None:
     for name in found.changed.keys() & weights.strides.keys():
         raise BadInput(f"{weights.path}: tensor {shown(name)}: its codes do not follow one another; save it again")
     weights.headers = found.tensors(headers)
-    weights.scalings, weights.helpers = found.scalings, found.helpers
+    weights.scalings, weights.helpers, weights.unexpanded = found.scalings, found.helpers, found.unexpanded
 
 
 def _state_dict(path: Path, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,15 +1,17 @@
 """List what does not fit between a component's tensors and those of its network."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from refsd.golden.wording import counted
 from refsd.networks import NETWORKS
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput
 from refsd.weights.component import Component
 from refsd.weights.culprits import NO_WEIGHTS, Finding, culprits
+from refsd.weights.name_groups import few
 from refsd.weights.size_vote import same_shape
 from refsd.weights.stored import Weights, shown
 
@@ -24,6 +26,7 @@ class Problems(NamedTuple):
 
 def check(component: Component) -> None:
     """Raise one BadInput that lists the component's missing, unused and misshapen tensors."""
+    check_storage([component.weights.file])
     title = NETWORKS[component.name].title
     raise_problems(component.weights.file.path, title, [problems(component)], culprits([component], {}))
 
@@ -39,13 +42,33 @@ def problems(component: Component) -> Problems:
     ]
     misshapen = []
     for name, shape in weights.shapes.items():
-        parts = [part for part in weights.sources[name].names if part not in weights.file.scalings]
+        parts = [part for part in weights.sources[name].names if not weights.file.has_scale(part)]
         kinds = {weights.file.headers[part].type for part in parts}
-        if name in expected and not same_shape(shape, expected[name]):
+        packed = any(part in weights.file.unexpanded for part in weights.sources[name].names)
+        if name in expected and not packed and not same_shape(shape, expected[name]):
             misshapen.append(f"{component.name} {shown(name)} {list(shape)} for {list(expected[name])}")
         elif name in expected and kinds & NO_WEIGHTS:
             misshapen.append(f"{component.name} {shown(name)} of type {', '.join(kinds)} for a float type")
     return Problems(missing, unused, misshapen)
+
+
+def storages(files: Iterable[Weights]) -> dict[str, list[str]]:
+    """Return each storage that refsd recognises but cannot expand, with its tensors."""
+    found: dict[str, list[str]] = {}
+    for weights in files:
+        for name, storage in weights.unexpanded.items():
+            found.setdefault(storage, []).append(name)
+    return found
+
+
+def check_storage(files: Iterable[Weights]) -> None:
+    """Raise BadInput for a file with tensors whose storage refsd cannot expand."""
+    for weights in files:
+        for storage, names in storages([weights]).items():
+            raise BadInput(
+                f"{weights.path}: {counted(len(names), 'tensor')} {storage}, which refsd cannot expand: "
+                f"{few([shown(name) for name in names])}; use the file in another storage"
+            )
 
 
 def check_order(component: str, weights: Weights, sources: Mapping[str, Source]) -> None:

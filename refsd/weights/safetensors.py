@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.golden.wording import counted
 from refsd.numerics.errors import BadInput
 from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Content, Header, Weights, read_content, shown
@@ -70,7 +71,7 @@ def open_safetensors(path: Path, mapped: bool = True) -> Weights:
         path, headers, metadata, lambda header: np.frombuffer(data, np.uint8, header.nbytes, header.offset)
     )
     weights = Weights(path, "safetensors", found.tensors(headers), metadata, data)
-    weights.scalings, weights.helpers = found.scalings, found.helpers
+    weights.scalings, weights.helpers, weights.unexpanded = found.scalings, found.helpers, found.unexpanded
     return weights
 
 
@@ -138,10 +139,15 @@ def _no_holes(path: Path, headers: dict[str, Header], start: int, size: int) -> 
                 f"data, {at - start} expected; export the file again"
             )
         at += header.nbytes
-    if at != size:
-        what = "cut short" if at > size else "too long"
+    if at > size:
         raise BadInput(
-            f"{path}: the file is {what}: {size} bytes, {_short(at)} expected from the header; download it again"
+            f"{path}: the file is cut short: {size} bytes, {_short(at)} expected from the header; download it again"
+        )
+    if at < size:
+        raise BadInput(
+            f"{path}: all tensors are there, and {counted(size - at, 'byte')} more behind the last one, which the "
+            f"safetensors library refuses and ComfyUI ignores: cut the file to {at} bytes "
+            f"(`truncate -s {at} FILE`); downloading it again gives the same"
         )
 
 

@@ -2,13 +2,15 @@
 
 <layer>.weight        F8_E4M3, F8_E5M2 or I8
 <layer>.weight_scale  F32 [], [1], or [rows, 1] for I8; <layer>.scale_weight in older files, which are marked by
-                      a tensor named scaled_fp8
+                      a tensor named scaled_fp8; <layer>.weight_scale_inv in official FP8 text encoders
 <layer>.comfy_quant   U8, a JSON text: {"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 256}; or
                       one entry a layer in the metadata, under _quantization_metadata
 <layer>.input_scale   F32 [], for engines that multiply in 8 bits (older files: scale_input)
 
 This module attaches each scale to its weight and drops these helper tensors from the list of tensors. Formats with
-a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8).
+a scale per group of codes: scaled_groups.py (ComfyUI), bitsandbytes.py (and its int8). Formats that are only
+recognised, so that the file can be identified: an 8-bit float with a scale for each row, 8 bits with one for each
+block, and every format that a layer's comfy_quant names and refsd does not know.
 Source: ComfyUI, QUANTIZATION.md and comfy/ops.py; comfy_kitchen, TensorWiseINT8Layout.
 """
 
@@ -22,12 +24,13 @@ import numpy as np
 
 from refsd.kernels.quant import convrot
 from refsd.numerics.errors import BadInput
+from refsd.numerics.printable import printable
 from refsd.numerics.tensor import SCALAR_TYPES, Grouping, Scaling
 from refsd.weights import bitsandbytes, scaled_groups
 from refsd.weights.scaled_groups import GROUP_FORMATS, Joined, Read
 from refsd.weights.stored import Header, shown
 
-SCALES = ("weight_scale", "scale_weight")
+SCALES = ("weight_scale", "scale_weight", "weight_scale_inv")
 UNUSED = ("input_scale", "scale_input")  # refsd ignores them: only engines that multiply in 8 bits need them
 MARKER = "scaled_fp8"
 # ComfyUI's name of a format -> type of the weight.
@@ -35,6 +38,8 @@ FORMATS = {"float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2", "int8_tensorwis
 TYPES = frozenset(FORMATS.values())
 SCALE_TYPES = ("f32", "f16", "bf16")
 MAX_CONFIG = 4096  # bytes of JSON
+_BLOCKS = (1, *(2**n for n in range(4, 11)))  # rows or columns under one scale
+_PLAIN = ("weight", "bias")  # parts of a layer that are no helpers, whatever its format
 
 
 class Scalings(NamedTuple):
@@ -43,11 +48,13 @@ class Scalings(NamedTuple):
     scalings: weight name -> its scale, or a function that reads its scales per group
     helpers:  names of the tensors that hold scales and settings
     changed:  weight name -> header with the real type and shape, for weights that the file lists as plain bytes
+    unexpanded: weight name -> its storage in words, which refsd recognises but cannot expand
     """
 
     scalings: dict[str, Scaling | Callable[[], Grouping]]
     helpers: set[str]
     changed: dict[str, Header]
+    unexpanded: dict[str, str]
 
     def add(self, name: str, joined: Joined) -> None:
         self.scalings[name], self.changed[name] = joined.scaling, joined.header
@@ -61,11 +68,11 @@ class Scalings(NamedTuple):
 def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[str, Any], read: Read) -> Scalings:
     """Find the scale of each weight. read: header -> the tensor's bytes, uint8.
 
-    Raises BadInput for a scale that is missing, duplicate or of the wrong shape, and for an unsupported format.
+    Raises BadInput for a scale that is missing, duplicate or of a shape that no format has.
     """
     configs = _layers(path, metadata)
     markers = {name for name in headers if name.rpartition(".")[2] == MARKER}
-    found = Scalings({}, set(markers), {})
+    found = Scalings({}, set(markers), {}, {})
     for name, joined in bitsandbytes.find(path, headers, read).items():
         found.add(name, joined)
     for name, header in headers.items():
@@ -86,8 +93,18 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
             found.helpers.add(config_name)
         config = configs.get(layer)
         kind = config.get("format") if config is not None else None
-        if isinstance(kind, str) and kind in GROUP_FORMATS:
-            found.add(name, scaled_groups.join(at, name, kind, headers, read))
+        named = kind if isinstance(kind, str) else ""
+        smoothed = named in GROUP_FORMATS and f"{layer}{dot}{scaled_groups.SMOOTHED}" in headers
+        if named and (smoothed or named not in {*FORMATS, *GROUP_FORMATS}):
+            columns = " with smoothed columns" if smoothed else ""
+            found.unexpanded[name] = f"in the format {printable(named, 60)}{columns}"
+            if header.type == "u8" and header.shape:  # two codes a byte
+                found.changed[name] = header._replace(shape=(*header.shape[:-1], 2 * header.shape[-1]))
+            within = (n for n in headers if n.rpartition(".")[0] == layer and n.rpartition(".")[2] not in _PLAIN)
+            found.helpers.update(within)
+            continue
+        if named in GROUP_FORMATS:
+            found.add(name, scaled_groups.join(at, name, named, headers, read))
             found.helpers.update(n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers)
             continue
         rotation = 0 if config is None else _rotation(at, header, config)
@@ -99,7 +116,11 @@ def find_scalings(path: Path, headers: Mapping[str, Header], metadata: Mapping[s
             continue
         if len(names) > 1:
             raise BadInput(f"{at}: two scales, {' and '.join(map(shown, names))}; one expected")
-        found.scalings[name] = Scaling(_scale(at, header, headers[names[0]], names[0], read), rotation)
+        scale = headers[names[0]]
+        if lines := _lines(header, scale):
+            found.unexpanded[name] = f"in {header.type} with a scale for each {lines}"
+        else:
+            found.scalings[name] = Scaling(_scale(at, header, scale, names[0], read), rotation)
         found.helpers.update(names, (n for part in UNUSED if (n := f"{layer}{dot}{part}") in headers))
     return found
 
@@ -150,6 +171,24 @@ def _rotation(at: str, header: Header, config: dict) -> int:
             "and a power of 4 that divides its rows"
         )
     return group
+
+
+def _lines(header: Header, scale: Header) -> str:
+    """Return what has a scale of its own, where refsd cannot expand that: "row", "block of 128 x 128"; else ""."""
+    shape = scale.shape
+    while len(shape) > 2 and shape[-1] == 1:
+        shape = shape[:-1]
+    if len(header.shape) != 2 or scale.type not in SCALE_TYPES or math.prod(shape) < 2:
+        return ""
+    if shape in (header.shape[:1], (header.shape[0], 1)):
+        return "" if header.type == "i8" else "row"
+    if len(shape) != 2:
+        return ""
+    sides = [
+        next((block for block in (*_BLOCKS, n) if -(-n // block) == count), 0)
+        for n, count in zip(header.shape, shape, strict=True)
+    ]
+    return f"block of {sides[0]} x {sides[1]}" if all(sides) else ""
 
 
 def _scale(at: str, header: Header, scale: Header, name: str, read: Read) -> np.ndarray:

@@ -24,7 +24,7 @@ from refsd.numerics.tensor import Grouping
 from refsd.weights.stored import Header, shown
 
 Read = Callable[[Header], np.ndarray]
-SMOOTHED = "pre_quant_scale"
+SMOOTHED = "pre_quant_scale"  # of a matrix with smoothed columns, which refsd does not expand
 
 
 class GroupFormat(NamedTuple):
@@ -73,14 +73,12 @@ def join(at: str, name: str, kind: str, headers: Mapping[str, Header], read: Rea
 
     at:   beginning of error messages: file and tensor
     kind: format, a key of GROUP_FORMATS
-    Raises BadInput for scales that are missing or do not fit, and for a matrix with smoothed columns.
+    Raises BadInput for scales that are missing or do not fit.
     """
     layer = name.removesuffix("weight")
     form, header = GROUP_FORMATS[kind], headers[name]
     if header.type != form.kept or len(header.shape) != 2:
         raise BadInput(f"{at}: {header.type} {list(header.shape)} in the format {kind}; a matrix of {form.kept}")
-    if layer + SMOOTHED in headers:
-        raise BadInput(f"{at}: its columns are smoothed ({shown(layer + SMOOTHED)}), which refsd does not support")
     rows, columns = header.shape[0], header.shape[1] * form.a_byte
     if not rows or not columns or rows % form.pad or columns % form.pad:
         raise BadInput(f"{at}: {kind} of [{rows}, {columns}]; multiples of {form.pad} expected")

@@ -1,8 +1,9 @@
 """Weights: the tensors of a file by name; the file is mapped, and each tensor read on access.
 
 A mapped file must not change while it is in use. If another process truncates it, the system ends this process
-with SIGBUS as soon as it reads beyond the new end; Python cannot catch that. A program that cannot rule this out
-opens files with mapped=False, which reads the whole file into memory once.
+with SIGBUS as soon as it reads beyond the new end; the command line turns that into one line and exit code 2
+(numerics/mapped_files.py). A program that must go on opens files with mapped=False, which reads the whole file into
+memory once.
 """
 
 import mmap
@@ -16,6 +17,7 @@ import numpy as np
 
 from refsd.golden.input_file import open_input
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.numerics import mapped_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES, Grouping, Scaling, StoredTensor
@@ -51,10 +53,12 @@ class Weights(Mapping[str, StoredTensor]):
     metadata: the header's other entries
     scalings: name -> scale of a tensor's values; for scales per group, a function that reads them
     helpers:  names in the file that hold these scales; they are not listed as tensors
+    unexpanded: name -> storage that refsd recognises but cannot expand: "in int8_blockwise"
     """
 
     scalings: Mapping[str, Scaling | Callable[[], Grouping]] = {}
     helpers: Set[str] = frozenset()
+    unexpanded: Mapping[str, str] = {}
 
     def __init__(
         self, path: Path, format: str, headers: dict[str, Header], metadata: dict[str, Any], data: Content
@@ -67,7 +71,7 @@ class Weights(Mapping[str, StoredTensor]):
         self._large: Header | None = None  # the large tensor that was read last
 
     def __getitem__(self, name: str) -> StoredTensor:
-        """Return a tensor as a view of the file's content. Raises BadInput for a type that refsd cannot read.
+        """Return a tensor as a view of the file's content. Raises BadInput for a storage that refsd cannot expand.
 
         Reading a large tensor gives the memory of the previous large one back to the system. The previous view is
         still valid; its pages are read from disk again on use.
@@ -79,6 +83,11 @@ class Weights(Mapping[str, StoredTensor]):
             self._large = header
         dtype = SCALAR_TYPES.get(header.type)
         scaling = self.scalings.get(name)
+        if name in self.unexpanded:
+            raise BadInput(
+                f"{self.path}: tensor {shown(name)}: it is {self.unexpanded[name]}, which refsd cannot expand: "
+                "use the file in another storage"
+            )
         if not self.is_readable(name):
             read = ", ".join([*SCALAR_TYPES, *BLOCK_TYPES, *GROUPED_TYPES])
             raise BadInput(
@@ -99,7 +108,16 @@ class Weights(Mapping[str, StoredTensor]):
     def is_readable(self, name: str) -> bool:
         """True if refsd can read the tensor's type."""
         type = self.headers[name].type
-        return type in SCALAR_TYPES or type in BLOCK_TYPES or name in self.scalings
+        known = type in SCALAR_TYPES or type in BLOCK_TYPES or name in self.scalings
+        return known and name not in self.unexpanded
+
+    def has_scale(self, name: str) -> bool:
+        """True if the file has scales for the tensor, whether or not refsd can expand it."""
+        return name in self.scalings or name in self.unexpanded
+
+    def holder(self, name: str) -> "Weights":
+        """Return the weights of the single file that holds a tensor."""
+        return self
 
     @property
     def content(self) -> Content:
@@ -134,11 +152,15 @@ class Shards(Weights):
         self.format = next((shard.format for shard in shards.values()), "safetensors")
         self.headers = {name: shard.headers[name] for name, shard in shards.items()}
         self.scalings = {name: s.scalings[name] for name, s in shards.items() if name in s.scalings}
+        self.unexpanded = {name: s.unexpanded[name] for name, s in shards.items() if name in s.unexpanded}
         self.metadata = {}
         self._shards = shards
 
     def __getitem__(self, name: str) -> StoredTensor:
         return self._shards[name][name]
+
+    def holder(self, name: str) -> Weights:
+        return self._shards[name]
 
 
 def let_go(data: Content, header: Header) -> None:
@@ -161,10 +183,14 @@ def read_content(path: Path, mapped: bool = True) -> Content:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise BadInput(f"{path}: the file is empty; is the download complete?")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
+            if not mapped:
+                return file.read()
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or f"not enough memory for its {size} bytes"
             raise BadInput(f"{path}: cannot read the file: {reason}") from None
+    mapped_files.note(path, content)
+    return content
 
 
 def shown(name: str) -> str:

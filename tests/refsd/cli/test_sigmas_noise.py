@@ -42,6 +42,69 @@ def test_the_default_of_a_flow():
     assert isinstance(refused.exception, BadInput) and "diffusers has leading" in str(refused.exception)
 
 
+def levels(*flags):
+    shown = run.invoke(app, ["sigmas", *flags, "--json"])
+    assert shown.exit_code == 0, shown.output
+    return json.loads(shown.output)
+
+
+def exponential(n, mu):
+    """Black Forest Labs' time_shift of n even times, and 0."""
+    t = 1 - np.arange(n) / n
+    return [*(np.exp(mu) / (np.exp(mu) + 1 / t - 1)), 0]
+
+
+# Model, engine, size, steps -> mu, by the models' papers and repositories; FLUX.2's for 4096 tokens and 4 steps.
+MUS = [
+    ("flux-dev", "sdcpp", (1024, 1024), 20, 1.15),
+    ("flux-dev", "diffusers", (256, 256), 20, 0.5),
+    ("flux-dev", "diffusers", (1360, 768), 20, 0.5 + (85 * 48 - 256) * 0.65 / 3840),
+    ("flux-schnell", "diffusers", (1024, 1024), 4, 0.0),
+    ("flux2-klein", "sdcpp", (1024, 1024), 4, 2.2912),
+    ("flux2-dev", "diffusers", (2048, 2048), 50, 0.00016927 * 16384 + 0.45666666),
+    ("krea2", "diffusers", (1024, 1024), 28, 0.5 + 3840 * 0.65 / 6144),
+    ("zimage", "diffusers", (512, 512), 9, np.log(3)),
+]
+
+
+@pytest.mark.parametrize(("model", "like", "size", "steps", "mu"), MUS)
+def test_sigmas_of_a_model_by_its_size(model, like, size, steps, mu):
+    record = levels(
+        *("--model", model, "--like", like, "-W", str(size[0]), "-H", str(size[1]), "--steps", str(steps))
+    )
+    np.testing.assert_allclose(np.log(record["shift"]), mu, atol=1e-4)
+    if model != "zimage":
+        np.testing.assert_allclose(record["sigmas"], exponential(steps, mu), atol=2e-5)
+        np.testing.assert_allclose(record["timesteps"][:-1], record["sigmas"][:-1])
+
+
+def test_qwen_images_levels_end_at_their_terminal():
+    record = levels("--model", "qwen-image", "--like", "diffusers", "--steps", "50")
+    assert record["scheduler"] == "flow_terminal" and record["sigmas"][-2] == pytest.approx(0.02)
+    assert np.log(record["shift"]) == pytest.approx(0.5 + 3840 * 0.4 / 7936)
+
+
+def test_a_flag_and_a_strength_of_a_model():
+    assert levels("--model", "flux-dev", "--flow-shift", "1.15")["shift"] == pytest.approx(np.exp(1.15))
+    assert len(levels("--model", "flux-dev", "--steps", "20", "--strength", "0.5")["sigmas"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--model", "fluxdev"], 'did you mean "flux-dev"'),
+        (["--model", "sdxl"], "no flow model"),
+        (["--model", "flux-dev", "--like", "comfyui"], "not of comfyui"),
+        (["--model", "flux-dev", "--scheduler", "flux2"], "leave it out for the model's own"),
+        (["--model", "flux-dev", "--sdxl"], "--sdxl does not go with it"),
+        (["--scheduler", "flux2"], "name one of them with --model"),
+    ],
+)
+def test_refused_of_a_model(flags, says):
+    refused = run.invoke(app, ["sigmas", *flags])
+    assert isinstance(refused.exception, BadInput) and says in str(refused.exception)
+
+
 def test_img2img():
     record = json.loads(run.invoke(app, ["sigmas", "--steps", "8", "--strength", "0.5", "--json"]).output)
     assert len(record["sigmas"]) == 6

@@ -9,7 +9,7 @@ from damaged_files import save
 from refsd.cli import main
 from refsd.diagnosis.difference import compare
 from refsd.golden.case import ModelRecipe
-from refsd.kernels.quant import BLOCK_TYPES
+from refsd.kernels.quant import BLOCK_TYPES, convrot, int8_scaled
 from refsd.numerics.tensor import StoredTensor, stored
 from refsd.weights import recipes
 from refsd.weights.files import open_weights
@@ -53,6 +53,12 @@ CHANGES = {
     "cast with an error": (W1, values(lambda w: w.astype("bfloat16")), "cast", ""),
     "permuted": (OUT, lambda t: stored(np.asarray(t.values())[SHUFFLED]), "permuted", "its rows"),
     "changed": (OUT, values(lambda w: w + np.abs(w)), "changed", ""),
+    "three rows": (
+        OUT,
+        values(lambda w: w * (np.arange(384) % 128 != 5)[:, None]),
+        "changed",
+        "3 of 384 rows all zero",
+    ),
     "shape": (OUT, values(lambda w: w[:100]), "shape", "[384, 384] and [100, 384]"),
 }
 
@@ -101,6 +107,41 @@ def test_requantised_with_its_error(type, least, most, model, tmp_path):
         assert rows[name].types == ("f16", type)
         assert rows[name].error == pytest.approx(np.linalg.norm(b - a) / np.linalg.norm(a), rel=1e-9)
         assert least < rows[name].error < most
+
+
+HEALTHY, TWICE, UNTOLD = "requantised", "scaled", "rotated"
+
+
+@pytest.mark.parametrize("verdict", [HEALTHY, TWICE, UNTOLD])
+def test_int8_of_all_matrices(verdict, model, tmp_path, monkeypatch, capsys):
+    """int8 with a scale a row: right, with a scale applied twice, and rotated without saying so."""
+    of = tensors(model)
+    matrices = [n for n, t in of.items() if n.startswith("layers.") and len(t.shape) == 2 and t.shape[1] % 256 == 0]
+    for name in matrices:
+        w = np.asarray(of[name].values(), np.float32)
+        codes, scale = int8_scaled.quantize(convrot.rotate(w) if verdict == UNTOLD else w)
+        of[name] = stored(codes)
+        of[f"{name}_scale"] = stored(scale[:, None] * np.float32(1 + (verdict == TWICE)))
+        told = json.dumps({"format": "int8_tensorwise"}).encode()
+        of[name.removesuffix("weight") + "comfy_quant"] = stored(np.frombuffer(told, np.uint8))
+    b = save(tmp_path / "b.safetensors", of)
+    rows = [row for row in compare(model, b) if row.name.removeprefix("zimage: ") in matrices]
+    assert {row.verdict for row in rows} == {verdict}
+    code, out = diff(monkeypatch, capsys, model, b)
+    assert code == (verdict != HEALTHY)
+    assert {HEALTHY: "requantised f16 -> i8", TWICE: "  by 2", UNTOLD: "groups of 256 (ConvRot)"}[verdict] in out
+
+
+def test_the_same_codes_rotated_and_not_are_not_the_same(tmp_path):
+    w = np.random.default_rng(0).standard_normal((64, 256), np.float32)
+    codes, scale = int8_scaled.quantize(w)
+    files = []
+    for rotated in (False, True):
+        told = json.dumps({"format": "int8_tensorwise", "convrot": rotated}).encode()
+        of = {"x.weight": codes, "x.weight_scale": scale[:, None], "x.comfy_quant": np.frombuffer(told, np.uint8)}
+        files.append(save(tmp_path / f"{rotated}.safetensors", {name: stored(t) for name, t in of.items()}))
+    (row,) = compare(*files)
+    assert row.verdict == "rotated"
 
 
 @pytest.mark.parametrize("family", ["zimage", "sd15", "flux-dev"])

@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,17 @@ from refsd.pipelines.plan import resolve
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.scheduler_config import scheduler_config
 from refsd.pipelines.settings import Settings
-from refsd.weights import open_checkpoint
+from refsd.weights import Checkpoint, open_checkpoint
 
 pytestmark = pytest.mark.jitted  # whole models
 
 
-def checkpoint(path, family="sd15", extras=()):
-    return SimpleNamespace(path=path, extras=list(extras), family=SimpleNamespace(name=family))
+def checkpoint(path, family="sd15", extras=(), specified=None):
+    """Return what prediction_of reads of a checkpoint. specified: its metadata's modelspec.prediction_type"""
+    metadata = {} if specified is None else {"modelspec.prediction_type": specified}
+    unet: Any = SimpleNamespace(weights=SimpleNamespace(file=SimpleNamespace(metadata=metadata)))
+    identity: Any = SimpleNamespace(name=family)
+    return Checkpoint(path, identity, None, "ldm", {"unet": unet}, [], [], list(extras))
 
 
 def prediction_of(held, network, flag=None):
@@ -53,6 +58,16 @@ def test_what_a_unet_predicts(tmp_path):
     assert prediction_of(checkpoint(file, "sdxl", ["v_pred"]), Network(0)) == "v"
     assert prediction_of(checkpoint(file, "sdxl", ["edm_vpred.sigma_max", "v_pred"]), Network(0)) == "edm_v"
     assert prediction_of(checkpoint(file, "sd2"), Network(2), "eps") == "eps"
+
+
+def test_what_the_metadata_say(tmp_path):
+    file = tmp_path / "model.safetensors"
+    with pytest.warns(UserWarning, match=r"predicts v by its metadata \(modelspec.prediction_type\)"):
+        assert prediction_of(checkpoint(file, "sdxl", specified="v"), Network(0)) == "v"
+    assert prediction_of(checkpoint(file, "sd2", specified="epsilon"), Network(2)) == "eps"
+    assert prediction_of(checkpoint(file, "sd2", specified="something"), Network(2)) == "v"
+    assert prediction_of(checkpoint(file, "sdxl", ["edm_vpred.sigma_max"], "epsilon"), Network(0)) == "edm_v"
+    assert prediction_of(checkpoint(file, "sdxl", specified="v"), Network(0), "eps") == "eps"
 
 
 def test_what_a_folders_scheduler_says(tmp_path):

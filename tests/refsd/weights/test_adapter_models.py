@@ -68,7 +68,9 @@ def test_layers_that_several_models_have_are_several_models():
         ({"lora_down.weight": (4, 320), "lora_up.weight": (320, 4), "dora_scale": (320, 1)}, "DoRA"),
         ({"oft_blocks": (4, 80, 80)}, "OFT"),
         ({"oft_blocks": (3, 4, 80, 80)}, "BOFT"),
-        ({"a1.weight": (4, 320), "a2.weight": (320, 4), "b1.weight": (4, 320), "b2.weight": (320, 4)}, "GLoRA"),
+        ({"a1.weight": (320, 4), "a2.weight": (4, 320), "b1.weight": (320, 4), "b2.weight": (4, 320)}, "GLoRA"),
+        ({"lokr_w1": (2, 2), "lokr_w2": (160, 160), "dora_scale": (320, 1)}, "LoKr with DoRA"),
+        ({"oft_R.weight": (10, 496), "oft_R.scaled_oft": ()}, "OFT"),
         ({"weight": (320,), "on_input": ()}, "IA3"),
         ({"diff": (320, 320)}, "full difference"),
     ],
@@ -76,6 +78,58 @@ def test_layers_that_several_models_have_are_several_models():
 def test_the_kind_is_told_by_its_parts(parts, kind):
     found = survey_adapter({f"{SD1}1_to_q.{part}": shape for part, shape in parts.items()})
     assert (found.kind, found.runs) == (kind, True)
+
+
+# The parts of an adapter of a layer [O, I]; each O or I that is not the layer's must be seen.
+SIZED = {
+    "LoKr of low rank": lambda O, I: {"lokr_w1": (16, 16), "lokr_w2_a": (O // 16, 4), "lokr_w2_b": (4, I // 16)},
+    "LoKr of two low ranks": lambda O, I: {
+        "lokr_w1_a": (16, 2),
+        "lokr_w1_b": (2, 16),
+        "lokr_w2_a": (O // 16, 4),
+        "lokr_w2_b": (4, I // 16),
+    },
+    "LoHa": lambda O, I: {
+        "hada_w1_a": (O, 4),
+        "hada_w1_b": (4, I),
+        "hada_w2_a": (O, 4),
+        "hada_w2_b": (4, I),
+    },
+    "GLoRA": lambda O, I: {"a1.weight": (I, 4), "a2.weight": (4, I), "b1.weight": (O, 4), "b2.weight": (4, I)},
+    "OFT of LyCORIS": lambda O, I: {"oft_blocks": (O // 32, 32, 32)},
+    "OFT of PEFT": lambda O, I: {"oft_R.weight": (I // 32, 496)},
+    "BOFT of PEFT": lambda O, I: {"boft_R": (2, I // 32, 32, 32), "boft_s": (1, O)},
+    "DoRA": lambda O, I: {"lora_A.weight": (4, I), "lora_B.weight": (O, 4), "dora_scale": (O, 1)},
+    "full": lambda O, I: {"diff": (O, I)},
+}
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_every_kind_is_measured(kind):
+    """FLUX.1's and FLUX.2 klein 4B's layers have the same names; linear1 and linear2 are of other sizes."""
+
+    def models(linear1, linear2):
+        layers = {"linear1": linear1, "linear2": linear2}
+        return survey_adapter(
+            {
+                f"diffusion_model.single_blocks.{i}.{layer}.{part}": shape
+                for i in range(2)
+                for layer, size in layers.items()
+                for part, shape in SIZED[kind](*size).items()
+            }
+        ).models
+
+    assert models((27648, 3072), (3072, 12288)) == ("FLUX.2 klein 4B",)
+    assert "FLUX.2 klein 4B" not in models((21504, 3072), (3072, 15360))
+    assert "FLUX.1" in models((21504, 3072), (3072, 15360))
+    assert models((21504, 4000), (4000, 15360)) in ((), models((21504, 3072), (4000, 15360)))
+
+
+def test_textual_inversions_in_the_file_are_named_and_the_rest_runs():
+    whole = lora(f"{SD1}2_to_k", 320, 768)
+    found = survey_adapter({**whole, "bundle_emb.my v1.5 style.clip_l": (4, 768), "bundle_emb.b.clip_l": (1, 768)})
+    assert found.runs and not found.unknown
+    assert found.embeddings == ("my v1.5 style", "b")
 
 
 def test_two_kinds_in_one_file():

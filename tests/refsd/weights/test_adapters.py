@@ -104,6 +104,24 @@ def test_diffusers_processors(layer, key, read):
     assert list(read(names)) == [f"input_blocks.1.1.transformer_blocks.0.attn1.{key}"]
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_scaled_oft(scaled, read):
+    """OneTrainer's flag divides the free parameters of blocks of b by 2 sqrt(b - 1); here b is 4."""
+    parts = tiny_adapters.parts("oft_peft", SHAPE, 1)
+    free = parts["oft_R.weight"]
+    at = f"diffusion_model.{TO_Q}.oft_R"
+    flagged = read({f"{at}.weight": free, f"{at}.scaled_oft": np.array(scaled)})[TO_Q]
+    plain = read({f"{at}.weight": free / np.float32(2 * np.sqrt(3) if scaled else 1)})[TO_Q]
+    assert np.allclose(flagged.stages[0].blocks, plain.stages[0].blocks, rtol=0, atol=1e-7)
+    assert not np.allclose(plain.stages[0].blocks, np.eye(4), atol=1e-3)
+
+
+def test_textual_inversions_in_the_file_are_left_out_and_named(read):
+    tensors = lora(f"diffusion_model.{TO_Q}") | {"bundle_emb.some style.clip_l": np.zeros((4, 64), np.float32)}
+    with pytest.warns(UserWarning, match='textual inversions in it, "some style"'):
+        assert list(read(tensors)) == [TO_Q]
+
+
 def test_every_part_of_a_name_is_split_off():
     for end, part in PARTS.items():
         assert split(f"lora_unet_x{end}") == ("lora_unet_x", part)

@@ -4,17 +4,20 @@ import os
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save, save_file
 
 from refsd.golden import dumps, waivers
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import stored
 from refsd.pipelines.conditioning_images import read_image
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.tokenizers.vocabulary import read_merges
 from refsd.weights import open_checkpoint, open_weights
 from refsd.weights.files import read_json
+from refsd.weights.writers import Spec, write_safetensors
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4265380512\n"
 PAGE = b"<!DOCTYPE html><html><body>Sign in</body></html>"
@@ -129,6 +132,44 @@ def test_weights_in_memory_are_the_same(tmp_path, as_gguf, format):
     for name in mapped:
         assert mapped[name].values().tobytes() == copied[name].values().tobytes()
     assert isinstance(copied.content, bytes)
+
+
+CUT = """
+import sys
+from pathlib import Path
+import numpy as np
+from refsd.cli import ending
+from refsd.weights import open_weights
+
+def app():
+    one, other = (open_weights(path) for path in sys.argv[1:3])
+    print(np.asarray(other["w"].values()).sum(dtype=int), flush=True)
+    open(sys.argv[1], "r+b").truncate(100)
+    {read}
+    print("read")
+
+sys.exit(ending.run(app))
+"""
+READS = {
+    "NumPy": 'one["w"].values().sum(dtype=int)',
+    "a kernel's threads": 'one["q"].values().sum(dtype=int)',
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the handler is of Linux")
+@pytest.mark.parametrize("read", READS)
+def test_a_command_ends_in_one_line_if_its_file_is_cut(read, tmp_path):
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for path in paths:
+        w = np.ones(1_000_000, np.float32)
+        tensors = {"w": stored(w), "q": stored(w.astype(ml_dtypes.float8_e4m3fn))}
+        write_safetensors(path, {name: Spec(t.type, t.shape) for name, t in tensors.items()}, tensors.values())
+    script = CUT.format(read=READS[read])
+    found = subprocess.run([sys.executable, "-P", "-c", script, *paths], capture_output=True, text=True)
+    assert found.returncode == 2
+    assert found.stdout == "1000000\n"
+    says = "another program cut the file short while it was read; run the command again once it is whole"
+    assert found.stderr == f"refsd: {paths[0]}: {says}\n"
 
 
 def test_a_file_that_is_cut_while_it_is_used(tmp_path):

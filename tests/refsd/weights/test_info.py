@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from refsd.cli import main
+from refsd.numerics.tensor import stored
+from refsd.weights.files import open_weights
+from refsd.weights.writers import Spec, write_safetensors
 
 
 @pytest.fixture
@@ -145,7 +148,8 @@ def test_an_adapter(info, as_safetensors):
     assert "layers      3, by their names and shapes" in out
     said = json.loads(info(path, "--json")[1])
     assert said["adapter"] == {
-        "kind": "LoRA", "models": ["Stable Diffusion 1.x"], "layers": 3, "unknown": [], "runs": True,
+        "kind": "LoRA", "models": ["Stable Diffusion 1.x"], "layers": 3, "unknown": [], "embeddings": [],
+        "runs": True,
         "trainer": "kohya's sd-scripts, or one with its names", "ranks": {"2": 3}, "scales": {},
     }  # fmt: skip
     assert (said["components"], said["runs"]) == ({}, False)
@@ -193,3 +197,28 @@ def test_no_such_file(info, tmp_path):
 def test_names_must_not_make_a_table_large(info, as_safetensors):
     names = ["down_blocks.999.x", "down_blocks.0.resnets.999.y", "down_blocks.99.x", "down_blocks.0.resnets.99.y"]
     assert info(as_safetensors({name: np.ones(1) for name in names}))[0] == 2
+
+
+def test_what_the_denoiser_predicts(info, single_file, tmp_path):
+    weights = open_weights(single_file, mapped=False)
+    for marks, metadata, says in (
+        (("v_pred", "ztsnr"), {}, "predicts    v (zero terminal SNR)"),
+        (
+            (),
+            {"modelspec.prediction_type": "v"},
+            "v, by its metadata alone (modelspec.prediction_type)",
+        ),
+    ):
+        tensors = {**dict(weights.items()), **{mark: stored(np.zeros(0, np.float32)) for mark in marks}}
+        specs = {name: Spec(t.type, t.shape) for name, t in tensors.items()}
+        path = tmp_path / "marked.safetensors"
+        write_safetensors(path, specs, tensors.values(), metadata)
+        assert says in info(path)[1]
+    assert "predicts" not in info(single_file)[1]
+
+
+def test_an_unmatched_layer_names_every_model_that_it_could_be_for(info, as_safetensors):
+    tensors = _lora("lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q", 1280, 1280)
+    code, out, _ = info(as_safetensors(tensors | _lora("lora_unet_elsewhere", 3, 1)))
+    assert code == 1
+    assert "of no layer of Stable Diffusion 1.x, Stable Diffusion 2.x or SDXL" in out

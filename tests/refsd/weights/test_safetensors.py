@@ -115,7 +115,11 @@ HOSTILE = {
     "overlap": ({"a": ONE, "b": {**ONE, "data_offsets": [4, 12]}}, {"data": b"\0" * 12}, "overlaps"),
     "same bytes": ({"a": ONE, "b": ONE}, {}, "overlaps"),
     "a hole": ({"a": ONE, "b": {**ONE, "data_offsets": [12, 20]}}, {"data": b"\0" * 20}, "hole"),
-    "bytes left over": ({"w": ONE}, {"data": b"\0" * 9}, "too long"),
+    "bytes left over": (
+        {"w": ONE},
+        {"data": b"\0" * 9},
+        "and 1 byte more behind the last one",
+    ),
     "bytes missing": ({"w": ONE}, {"data": b"\0" * 7}, "cut short"),
     "metadata that is no text": ({"__metadata__": {"a": 1}, "w": ONE}, {}, "__metadata__"),
     "metadata that is no object": ({"__metadata__": "a", "w": ONE}, {}, "__metadata__"),

@@ -114,15 +114,11 @@ REFUSED = {
         'i8 without its scale: "a.weight_scale" is missing',
     ),
     "two scales": ({"a.weight": F8, "a.weight_scale": ROWS[0], "a.scale_weight": ROWS[0]}, "two scales"),
-    "rows of an 8-bit float": ({"a.weight": F8, "a.weight_scale": ROWS}, "f32, one number, expected"),
+    "scales of no lines": ({"a.weight": F8, "a.weight_scale": ROWS[:2]}, "f32, one number, expected"),
     "a scale of other rows": ({"a.weight": I8, "a.weight_scale": ROWS[:2]}, "one number, or [3, 1], expected"),
     "an empty matrix": ({"a.weight": I8[:0], "a.weight_scale": ROWS[0]}, "shape [0, 32] has a scale"),
     "one number": ({"a.weight": I8[0, 0], "a.weight_scale": ROWS[0]}, "shape [] has a scale"),
     "a scale of integers": ({"a.weight": I8, "a.weight_scale": np.int32([1])}, "is i32 [1]; f32"),
-    "another format": (
-        {"a.weight": I8, "a.weight_scale": ROWS, "a.comfy_quant": text({"format": "int8_blockwise"})},
-        'i8 in the format "int8_blockwise"; refsd reads float8_e4m3fn (f8_e4m3)',
-    ),
     "the format of another type": (
         {"a.weight": I8, "a.weight_scale": ROWS, "a.comfy_quant": text({"format": "float8_e4m3fn"})},
         'i8 in the format "float8_e4m3fn"',
@@ -163,3 +159,65 @@ def test_refused(file, case):
 def test_metadata_that_is_no_table(file, metadata):
     with pytest.raises(BadInput, match="_quantization_metadata"):
         open_weights(file({"a.weight": F8}, {"_quantization_metadata": metadata}))
+
+
+# A matrix of 160 x 96: the tensors that make it, and its storage in words.
+CODES = RNG.integers(-127, 128, (160, 96), np.int8)
+FLOATS = CODES.astype(ml_dtypes.float8_e4m3fn)
+
+
+def scales(*shape):
+    return np.ones(shape, np.float32)
+
+
+RECOGNISED = {
+    "rows of an 8-bit float": (
+        {"a.weight": FLOATS, "a.weight_scale": scales(160, 1)},
+        "in f8_e4m3 with a scale for each row",
+    ),
+    "a vector of rows": (
+        {"a.weight": FLOATS, "a.weight_scale": scales(160)},
+        "in f8_e4m3 with a scale for each row",
+    ),
+    "blocks, as in official text encoders": (
+        {"a.weight": FLOATS, "a.weight_scale_inv": scales(2, 1)},
+        "in f8_e4m3 with a scale for each block of 128 x 128",
+    ),
+    "groups of a row": (
+        {"a.weight": CODES, "a.weight_scale": scales(160, 3)},
+        "in i8 with a scale for each block of 1 x 32",
+    ),
+    "groups of a row, of three axes": (
+        {"a.weight": CODES, "a.weight_scale": scales(160, 3, 1)},
+        "in i8 with a scale for each block of 1 x 32",
+    ),
+    "a format that refsd does not know": (
+        {"a.weight": CODES, "a.weight_scale": scales(2, 1), "a.comfy_quant": text({"format": "int8_blockwise"})},
+        "in the format int8_blockwise",
+    ),
+    "one with parts of its own": (
+        {
+            "a.weight": CODES.view(np.uint8)[:, :48],
+            "a.proj_down": scales(3),
+            "a.comfy_quant": text({"format": "svdquant_w4a4"}),
+        },
+        "in the format svdquant_w4a4",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RECOGNISED)
+def test_recognised_but_not_expanded(file, case):
+    arrays, storage = RECOGNISED[case]
+    weights = open_weights(file({**arrays, "a.bias": scales(160), "b.weight": F8}))
+    assert set(weights) == {"a.weight", "a.bias", "b.weight"}
+    assert weights.headers["a.weight"].shape == (160, 96)
+    assert weights.unexpanded == {"a.weight": storage}
+    assert not weights.is_readable("a.weight") and weights.is_readable("b.weight")
+    with pytest.raises(BadInput, match=f'tensor "a.weight": it is {storage}, which refsd cannot expand'):
+        weights["a.weight"]
+
+
+def test_one_scale_under_the_name_of_text_encoders(file):
+    weights = open_weights(file({"a.weight": F8, "a.weight_scale_inv": np.float32([0.3])}))
+    assert (weights["a.weight"].values() == F8.astype(np.float32) * np.float32(0.3)).all()

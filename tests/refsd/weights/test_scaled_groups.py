@@ -89,20 +89,29 @@ REFUSED = {
     "bytes that are none": (nvfp4(weight=FLOATS.view(E4M3)), "a matrix of u8"),
     "a vector": (nvfp4(weight=NIBBLES[0]), "u8 [48] in the format nvfp4; a matrix of u8"),
     "rows that are no tiles": (nvfp4(weight=NIBBLES[:-1]), "nvfp4 of [159, 96]; multiples of 16"),
-    "smoothed columns": (nvfp4(pre_quant_scale=np.ones(96, np.float32)), "columns are smoothed"),
     "mxfp8 without a scale": (mxfp8(weight_scale=None), "mxfp8 without its scale"),
     "a scale of floats": (mxfp8(weight_scale=np.ones((256, 4), np.float32)), "f32 [256, 4]; f8_e8m0, 1024"),
     "rows that are half a tile": (mxfp8(weight=FLOATS[:-16].view(E4M3)), "mxfp8 of [144, 96]; multiples of 32"),
-    "a format that refsd lacks": (
-        nvfp4(comfy_quant={"format": "convrot_w4a4"}),
-        'u8 in the format "convrot_w4a4"; refsd reads float8_e4m3fn (f8_e4m3)',
-    ),
-    "another": (
-        named({"weight": FLOATS.view(np.int8), "comfy_quant": {"format": "asym_w4a8_int8"}}),
-        '"asym_w4a8_int8"',
-    ),
     "a format that is no text": (nvfp4(comfy_quant={"format": ["nvfp4"]}), "in the format \"['nvfp4']\""),
 }
+
+
+UNEXPANDED = {
+    "smoothed columns": (nvfp4(pre_quant_scale=np.ones(96, np.float32)), "nvfp4 with smoothed columns"),
+    "4 bits": (nvfp4(comfy_quant={"format": "convrot_w4a4"}), "convrot_w4a4"),
+    "8 bits": (
+        named({"weight": FLOATS.view(np.int8), "comfy_quant": {"format": "asym_w4a8_int8"}}),
+        "asym_w4a8_int8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNEXPANDED)
+def test_recognised_but_not_expanded(opened, case):
+    arrays, says = UNEXPANDED[case]
+    weights = opened(arrays)
+    assert weights.unexpanded == {"a.weight": f"in the format {says}"}
+    assert weights.headers["a.weight"].shape == (160, 96)
 
 
 @pytest.mark.parametrize("case", REFUSED)
