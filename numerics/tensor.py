@@ -111,7 +111,7 @@ class StoredTensor(NamedTuple):
 
     def storable(self) -> np.ndarray:
         """Return an array that a file can store: scalar types unchanged, blocks as uint8 [..., bytes in a row]."""
-        data = np.ascontiguousarray(self.data)
+        data = np.asarray(self.data, order="C")
         return data if self.type in SCALAR_TYPES else data.reshape(*self.shape[:-1], -1)
 
     def rows(self, index: np.ndarray | slice) -> "StoredTensor":

@@ -22,12 +22,14 @@ class Argument(NamedTuple):
     kind:     VALUE, POSITION, IDS or MASK
     what:     description in a few words, with the range
     optional: True if it may be left out, unless the component's `fits` declares it `needed`
+    fixed:    True if a graph of the component holds for this content only, as for a mask's
     """
 
     shape: str
     kind: str
     what: str
     optional: bool = False
+    fixed: bool = False
 
 
 class Fit(NamedTuple):

@@ -30,7 +30,9 @@ from refsd.numerics.errors import BadInput
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
 ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)
 PICTURES = Argument("T D", VALUE, "tokens of all pictures in turn, by qwen2_5_vision", optional=True)
-POSITIONS = Argument("N L 3", POSITION, "time, row and column of each token; left out: its number", optional=True)
+POSITIONS = Argument(
+    "N L 3", POSITION, "time, row and column of each token; left out: its number", True, fixed=True
+)
 _CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407, "final_norm": True}
 
 

@@ -72,9 +72,10 @@ def with_pictures(x, places, pictures):
     """Return the embeddings with pictures' tokens in their places. x [N, L, D], places [N, L], pictures [T, D]"""
     if places.sum() != len(pictures):
         raise BadInput(f"the prompts have {places.sum()} image tokens, the pictures {len(pictures)}")
-    x = np.array(x)
-    x[places] = pictures
-    return x
+    if not places.any():
+        return x
+    number = np.cumsum(places).reshape(places.shape) - 1  # of each place, and in between of the one before
+    return np.where(places[..., None], np.take(pictures, np.maximum(number, 0), axis=0).astype(x.dtype), x)
 
 
 def encode(m: Module, x, attention_mask, positions, final_norm, axis, theta):
