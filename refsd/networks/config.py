@@ -18,8 +18,8 @@ def divisor(path: Path, given: dict[str, Any], field: str, default: int, of: int
 
 
 def shown_value(value) -> str:
-    text = ascii(value) if not isinstance(value, list | dict) else f"a JSON {type(value).__name__}"
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def rows_of(shapes: Shapes, name: str, usual: int) -> int:

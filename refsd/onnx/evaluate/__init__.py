@@ -1,5 +1,6 @@
 """Evaluate an ONNX graph in float64: the truth of a graph that somebody else wrote."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +102,9 @@ def evaluate(
     budget = Budget(memory() // 2 if limit is None else limit, seconds)
     admitted = _admit(model, inputs, rules, budget)
     run = Evaluation(model, rules, budget, Taps("") if taps is None else taps)
-    with one_answer(numerics), np.errstate(all="ignore"):
+    # NumPy warns of means of nothing, whatever errstate says.
+    quiet = warnings.catch_warnings(action="ignore", category=RuntimeWarning)
+    with one_answer(numerics), np.errstate(all="ignore"), quiet:
         outputs = run.run(admitted)
     return Results(
         {

@@ -80,6 +80,21 @@ def _check_operator(model: Model, node: onnx.NodeProto, said: str, versions) -> 
     version = versions[domain]
     if find(domain, node.op_type, version) is None and body_schema(domain, node.op_type, version) is None:
         raise BadInput(f"{said}: {not_run(domain, node.op_type, version)}")
+    known = _attributes(domain, node.op_type, version)
+    for attribute in node.attribute:
+        if known is not None and attribute.name not in known:
+            meant = did_you_mean(attribute.name, known)
+            listed = ", ".join(known) or "none"
+            raise BadInput(f"{said} has an attribute {attribute.name[:60]!r}{meant}; {node.op_type} has {listed}")
+
+
+def _attributes(domain: str, op: str, version: int) -> Collection[str] | None:
+    """The names of an operator's attributes; None where ONNX does not define it."""
+    try:
+        schema: Any = onnx.defs.get_schema(op, version, domain)
+    except (onnx.defs.SchemaError, TypeError, ValueError):
+        return None
+    return list(schema.attributes)
 
 
 def not_run(domain: str, op: str, version: int) -> str:

@@ -81,6 +81,8 @@ def test_files_that_are_none(tmp_path):
         ([helper.make_node("Bernoulli", ["x"], ["y"])], "does not run this operator"),
         ([helper.make_node("LSTM", ["x", "x", "x"], ["y"])], "does not run this operator"),
         ([helper.make_node("Softmax", ["x"], ["y"], axis=7)], "axis 7 of a tensor with 1 axes"),
+        ([helper.make_node("LeakyRelu", ["x"], ["y"], alphb=0.5)], "an attribute 'alphb' (did you mean"),
+        ([helper.make_node("Relu", ["x"], ["y"], to=1)], "Relu has none"),
         ([helper.make_node("Transpose", ["x"], ["y"], perm=[3, 1])], "(Transpose)"),
         ([helper.make_node("Conv", ["x", "x"], ["y"])], "(Conv)"),
         ([helper.make_node("Concat", ["x", "x"], ["y"])], "(Concat)"),
