@@ -17,6 +17,14 @@ def divisor(path: Path, given: dict[str, Any], field: str, default: int, of: int
     return value
 
 
+def positive(path: Path, given: dict[str, Any], field: str, default: float) -> float:
+    """Return a field that is a finite number above 0."""
+    value = given.get(field, default)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise BadInput(f"{path}: {field} is {shown_value(value)}; a number above 0 expected")
+    return float(value)
+
+
 def shown_value(value) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from float64_peers import distance, draw, float64_throughout, redraw
 from test_models_clip import peer_clip, prompts
 from test_models_unet import peer_unet
@@ -68,3 +69,78 @@ def test_clip(peers, checkpoint):
     got = answer(checkpoint, "clip", {"input_ids": ids}, eos=89)
     assert distance(got["last_hidden_state"], want.last_hidden_state) <= 1e-12
     assert distance(got["pooled"], want.pooler_output) <= 1e-12
+
+
+_TEXT = {
+    "vocab_size": 60,
+    "hidden_size": 48,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+_TURNED = {"rope_type": "default", "rope_theta": 300.0}
+# Component -> the class, and fields that other released models, or users' own, have otherwise.
+OTHER_NUMBERS = {
+    "qwen3": ("Qwen3", {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3}),
+    "mistral": (
+        "Mistral",
+        {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3, "sliding_window": None},
+    ),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 256,
+            "rope_parameters": _TURNED,
+            "query_pre_attn_scalar": 12,
+            "sliding_window": 20,
+            "attn_logit_softcapping": 2.0,
+            "attn_implementation": "eager",
+        },
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLText",
+        {
+            "hidden_size": 512,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {**_TURNED, "mrope_section": [8, 28, 28]},
+        },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLText",
+        {
+            "head_dim": 128,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {**_TURNED, "mrope_section": [22, 21, 21], "mrope_interleaved": True},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("component", OTHER_NUMBERS)
+def test_numbers_of_a_text_encoder_are_those_of_its_config(component, tmp_path):
+    kind, fields = OTHER_NUMBERS[component]
+    config = getattr(transformers, f"{kind}Config", None) or _config_of(kind)
+    with float64_throughout():
+        peer = _class_of(kind)(config(**{**_TEXT, **fields})).eval()
+        redraw(peer, 3)
+    peer.save_pretrained(tmp_path / "text_encoder")
+    ids = np.random.default_rng(1).integers(0, 60, (2, 20))
+    with float64_throughout():
+        want = peer(torch.from_numpy(ids)).last_hidden_state
+    found = answer(open_checkpoint(tmp_path), component, {"input_ids": ids})
+    assert distance(found["last_hidden_state"], want) <= 1e-12
+
+
+def _config_of(kind):
+    return _class_of(kind).config_class
+
+
+def _class_of(kind):
+    inner = {
+        "Qwen2_5_VLText": transformers.models.qwen2_5_vl.modeling_qwen2_5_vl,
+        "Qwen3VLText": transformers.models.qwen3_vl.modeling_qwen3_vl,
+    }
+    return getattr(inner.get(kind, transformers), f"{kind}Model")

@@ -40,9 +40,33 @@ def test_every_value_that_is_computed_is_taken(tmp_path, component):
 @pytest.mark.parametrize("inner", ["rope_parameters", "text_config"])
 def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
     for component, theta in (("qwen3", 1e6), ("mistral", 1e9)):
-        component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": theta}})
-        with pytest.raises(BadInput, match="rope_theta is 5"):
-            component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": 5}})
+        for value in (theta, 5):
+            found = component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": value}})
+            assert found["theta"] == value and type(found["theta"]) is float
+        with pytest.raises(BadInput, match="rope_theta is -5; a number above 0 expected"):
+            component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": -5}})
+
+
+@pytest.mark.parametrize(
+    ("component", "field", "values", "wrong"),
+    [
+        ("qwen3", "rms_norm_eps", [1e-4], [0, -1e-6, "1e-6", True, float("nan"), [1e-6]]),
+        ("mistral", "rms_norm_eps", [1e-6], [None]),
+        ("qwen2_5_vl", "mrope_section", [[8, 28, 28]], [[16, 24], [16, 24, 25], [-1, 33, 32], 64, [True, 31, 32]]),
+        ("qwen3_vl", "mrope_section", [[22, 21, 21]], [[24, 20, 20.0], None]),
+        ("gemma2", "sliding_window", [7, 8192], [0, 7.5, None]),
+        ("gemma2", "query_pre_attn_scalar", [144, 224], [0]),
+        ("gemma2", "attn_logit_softcapping", [30], [None, 0]),
+        ("gemma2", "rope_theta", [1e6], ["1e6"]),
+    ],
+)
+def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
+    for value in values:
+        found = component_config(component, tmp_path, SHAPES[component], {field: value})
+        assert value in found.values()
+    for value in wrong:
+        with pytest.raises(BadInput, match=f"{field} is "):
+            component_config(component, tmp_path, SHAPES[component], {field: value})
 
 
 def test_rope_parameters_without_rope_theta_are_refused(tmp_path):
