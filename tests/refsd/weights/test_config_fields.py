@@ -7,6 +7,7 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.networks import NETWORKS
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 from refsd.weights.config import component_config
@@ -121,7 +122,12 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
 
 
-@pytest.mark.parametrize("component", ["unet", "controlnet"])
-def test_sizes_and_crops_are_embedded_in_256_numbers_each(tmp_path, component):
-    with pytest.raises(BadInput, match="addition_time_embed_dim is 128; refsd computes"):
-        component_config(component, tmp_path / "config.json", SHAPES[component], {"addition_time_embed_dim": 128})
+def test_the_channels_of_sizes_and_crops_are_read(tmp_path):
+    shapes = unet_shapes(UNetSize(32, (32, 64), context_dim=24, linear=True, label=16 + 6 * 32))
+    given = {"use_linear_projection": True, "attention_head_dim": [1, 2]}
+    for channels in (32, None):
+        component_config("unet", tmp_path, shapes, given | {"addition_time_embed_dim": channels})
+    for channels in (256, 0, "32", 32.0):
+        with pytest.raises(BadInput, match=f"embed_dim is {channels!r}; label_emb takes 208 channels"):
+            component_config("unet", tmp_path, shapes, given | {"addition_time_embed_dim": channels})
+    component_config("unet", tmp_path, SHAPES["unet"], {"addition_time_embed_dim": 256})  # where nothing is added
