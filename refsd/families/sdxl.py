@@ -68,7 +68,7 @@ def join_refiner(prompt: EncodedPrompt) -> Condition:
 
 
 def with_sizes(m: Module, pooled, sizes):
-    """Return y. The sizes share what label_emb takes beside the pooled text: in released models 256 channels each."""
+    """Return y. The sizes share what label_emb takes beside the pooled text: 256 channels each, as released."""
     label = m.shape("label_emb.0.0.weight")[1] if "label_emb" in m else 0
     channels, left = divmod(label - pooled.shape[1], sizes.shape[1])
     return size_condition(m, pooled, sizes, channels if channels > 0 and not left else 256)
