@@ -1,5 +1,6 @@
 """What diffusers and transformers save in a folder, opened here: key maps and config.json tell all."""
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -144,3 +145,40 @@ def _class_of(kind):
         "Qwen3VLText": transformers.models.qwen3_vl.modeling_qwen3_vl,
     }
     return getattr(inner.get(kind, transformers), f"{kind}Model")
+
+
+def test_heads_of_qwen_image_are_those_of_its_config(tmp_path):
+    fields = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6], "num_attention_heads": 3, "num_layers": 2}
+    with float64_throughout():
+        peer = diffusers.QwenImageTransformer2DModel(
+            **fields, in_channels=16, out_channels=4, joint_attention_dim=40
+        )
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    z, context, t = draw((2, 4, 6, 10), 1), draw((2, 7, 40), 2), np.array([0.25, 0.8])
+    tokens = z.reshape(2, 4, 3, 2, 5, 2).transpose(0, 2, 4, 1, 3, 5).reshape(2, 15, 16)
+    with float64_throughout():
+        want = peer(
+            hidden_states=torch.from_numpy(tokens),
+            encoder_hidden_states=torch.from_numpy(context),
+            encoder_hidden_states_mask=torch.ones(2, 7, dtype=torch.bool),
+            timestep=torch.from_numpy(t),
+            img_shapes=[[(1, 3, 5)]] * 2,
+        ).sample
+    want = want.reshape(2, 3, 5, 4, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(z.shape)
+    found = answer(open_checkpoint(tmp_path), "qwen-image", {"x": z, "timesteps": t, "context": context})
+    assert distance(found["out"], want) <= 1e-12
+
+
+@pytest.mark.parametrize("head_dim", [12, 20, 64])
+def test_heads_of_wan_are_those_of_its_config(head_dim, tmp_path):
+    with float64_throughout():
+        sizes = {"num_attention_heads": 2, "attention_head_dim": head_dim, "num_layers": 2, "rope_max_seq_len": 32}
+        channels = {"in_channels": 4, "out_channels": 4, "text_dim": 40, "ffn_dim": 56}
+        peer = diffusers.WanTransformer3DModel(**sizes, **channels)
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    inputs = {"x": draw((2, 4, 3, 6, 10), 1), "timesteps": np.array([31.25, 987.5]), "context": draw((2, 7, 40), 2)}
+    with float64_throughout():
+        want = peer(*map(torch.from_numpy, inputs.values())).sample
+    assert distance(answer(open_checkpoint(tmp_path), "wan", inputs)["out"], want) <= 1e-12

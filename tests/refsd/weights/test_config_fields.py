@@ -7,7 +7,9 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.networks import NETWORKS
+from refsd.networks.qwen_image import QwenImageSize, qwen_image_shapes
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.wan import WanSize, wan_shapes
 from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 from refsd.weights.config import component_config
@@ -120,6 +122,20 @@ def test_fields_in_a_field_are_an_object(tmp_path, inner, value):
 def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field):
     with pytest.raises(BadInput, match=f"{field} is 0.5; refsd computes"):
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
+
+
+def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
+    shapes = qwen_image_shapes(QwenImageSize(96, 1, 24))
+    given = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6]}
+    assert component_config("qwen-image", tmp_path, shapes, given)["axes_dim"] == [8, 10, 6]
+    for wrong in ({"attention_head_dim": 24}, {**given, "axes_dims_rope": [8, 10, -6]}, {"axes_dims_rope": 128}):
+        with pytest.raises(BadInput, match="axes_dims_rope is .*, attention_head_dim is "):
+            component_config("qwen-image", tmp_path, shapes, wrong)
+    shapes = wan_shapes(WanSize(96, 1, 56))
+    assert component_config("wan", tmp_path, shapes, {"attention_head_dim": 32})["axes_dim"] == [12, 10, 10]
+    assert component_config("wan", tmp_path, shapes, {}) == {}
+    with pytest.raises(BadInput, match="attention_head_dim is 36; a whole number that divides 96 channels"):
+        component_config("wan", tmp_path, shapes, {"attention_head_dim": 36})
 
 
 def test_the_channels_of_sizes_and_crops_are_read(tmp_path):
