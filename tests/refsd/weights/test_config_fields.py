@@ -129,7 +129,7 @@ def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
     given = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6]}
     assert component_config("qwen-image", tmp_path, shapes, given)["axes_dim"] == [8, 10, 6]
     for wrong in ({"attention_head_dim": 24}, {**given, "axes_dims_rope": [8, 10, -6]}, {"axes_dims_rope": 128}):
-        with pytest.raises(BadInput, match="axes_dims_rope is .*, attention_head_dim is "):
+        with pytest.raises(BadInput, match=r"axes_dims_rope is .*, attention_head_dim is "):
             component_config("qwen-image", tmp_path, shapes, wrong)
     shapes = wan_shapes(WanSize(96, 1, 56))
     assert component_config("wan", tmp_path, shapes, {"attention_head_dim": 32})["axes_dim"] == [12, 10, 10]
