@@ -25,6 +25,14 @@ def positive(path: Path, given: dict[str, Any], field: str, default: float) -> f
     return float(value)
 
 
+def rotary_axes(path: Path, given: dict[str, Any], field: str, usual: list[int]) -> list[int]:
+    """Return the rotary channels of a head for each of three axes. The component holds them against the weights."""
+    axes = given.get(field, usual)
+    if type(axes) is not list or len(axes) != 3 or not all(type(n) is int and n > 0 for n in axes):
+        raise BadInput(f"{path}: {field} is {shown_value(axes)}; three whole numbers above 0 expected")
+    return axes
+
+
 def shown_value(value) -> str:
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

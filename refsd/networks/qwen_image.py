@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import shown_value
+from refsd.networks.config import rotary_axes, shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Location, Network, same
@@ -125,12 +125,10 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
 
 
 def _read_axes(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    axes, wide = given.get("axes_dims_rope", [16, 56, 56]), given.get("attention_head_dim", 128)
-    whole = type(axes) is list and all(type(n) is int and n > 0 for n in axes)
-    if not whole or len(axes) != 3 or type(wide) is not int or sum(axes) != wide:
+    axes, wide = rotary_axes(path, given, "axes_dims_rope", [16, 56, 56]), given.get("attention_head_dim", 128)
+    if type(wide) is not int or sum(axes) != wide:
         raise BadInput(
-            f"{path}: axes_dims_rope is {shown_value(axes)}, attention_head_dim is {shown_value(wide)}; three "
-            "whole numbers whose sum is the other expected"
+            f"{path}: attention_head_dim is {shown_value(wide)}, but axes_dims_rope {axes}, whose sum it should be"
         )
     return {"axes_dim": axes}
 

@@ -7,6 +7,7 @@ import torch
 import transformers
 from float64_peers import distance, draw, float64_throughout, redraw
 from test_models_clip import peer_clip, prompts
+from test_models_lumina2 import peer_lumina2
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
 
@@ -182,3 +183,15 @@ def test_heads_of_wan_are_those_of_its_config(head_dim, tmp_path):
     with float64_throughout():
         want = peer(*map(torch.from_numpy, inputs.values())).sample
     assert distance(answer(open_checkpoint(tmp_path), "wan", inputs)["out"], want) <= 1e-12
+
+
+def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
+    with float64_throughout():
+        peer = peer_lumina2(4, 2, (4, 6, 6), 2, 1)
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    width = peer.config.cap_feat_dim
+    inputs = {"x": draw((2, 16, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, width), 2)}
+    with float64_throughout():
+        want = peer(*map(torch.from_numpy, inputs.values()), torch.ones(2, 7, dtype=torch.long)).sample
+    assert distance(answer(open_checkpoint(tmp_path), "lumina2", inputs)["out"], want) <= 1e-12

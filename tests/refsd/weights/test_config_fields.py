@@ -128,9 +128,12 @@ def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
     shapes = qwen_image_shapes(QwenImageSize(96, 1, 24))
     given = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6]}
     assert component_config("qwen-image", tmp_path, shapes, given)["axes_dim"] == [8, 10, 6]
-    for wrong in ({"attention_head_dim": 24}, {**given, "axes_dims_rope": [8, 10, -6]}, {"axes_dims_rope": 128}):
-        with pytest.raises(BadInput, match=r"axes_dims_rope is .*, attention_head_dim is "):
-            component_config("qwen-image", tmp_path, shapes, wrong)
+    for axes in ([8, 10, -6], [8, 16], 128, [8, 10, 6.0]):
+        for component, field in (("qwen-image", "axes_dims_rope"), ("lumina2", "axes_dim_rope")):
+            with pytest.raises(BadInput, match=f"{field} is .*; three whole numbers above 0 expected"):
+                component_config(component, tmp_path, SHAPES.get(component, shapes), {field: axes})
+    with pytest.raises(BadInput, match=r"attention_head_dim is 24, but axes_dims_rope \[16, 56, 56\]"):
+        component_config("qwen-image", tmp_path, shapes, {"attention_head_dim": 24})
     shapes = wan_shapes(WanSize(96, 1, 56))
     assert component_config("wan", tmp_path, shapes, {"attention_head_dim": 32})["axes_dim"] == [12, 10, 10]
     assert component_config("wan", tmp_path, shapes, {}) == {}
