@@ -10,6 +10,7 @@ from test_models_clip import peer_clip, prompts
 from test_models_lumina2 import peer_lumina2
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
+from test_models_zimage import answer as answer_of_zimage
 
 from refsd.components import forward, load
 from refsd.networks.clip import CLIPSize
@@ -195,3 +196,16 @@ def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
     with float64_throughout():
         want = peer(*map(torch.from_numpy, inputs.values()), torch.ones(2, 7, dtype=torch.long)).sample
     assert distance(answer(open_checkpoint(tmp_path), "lumina2", inputs)["out"], want) <= 1e-12
+
+
+def test_axes_and_theta_of_zimage_are_those_of_its_config(tmp_path):
+    sizes = {"in_channels": 16, "dim": 48, "n_layers": 2, "n_refiner_layers": 1, "n_heads": 3, "n_kv_heads": 3}
+    turning = {"axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64], "rope_theta": 40.0}
+    with float64_throughout():
+        peer = diffusers.ZImageTransformer2DModel(**sizes, cap_feat_dim=40, **turning)
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    inputs = {"x": draw((2, 16, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 40), 2)}
+    with float64_throughout():
+        want = answer_of_zimage(peer, *inputs.values())
+    assert distance(answer(open_checkpoint(tmp_path), "zimage", inputs)["out"], want) <= 1e-12
