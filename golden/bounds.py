@@ -23,6 +23,8 @@ from refsd.numerics.tensor import StoredTensor
 
 # Error of exp, erf, tanh, sin and cos in ordinary math libraries, in units of u.
 FUNCTION = 4.0
+# Terms of a sum are equal if (sum t)^2 = n sum t^2, up to this.
+_EQUAL = 1e-9
 
 
 class Run(NamedTuple):
@@ -72,9 +74,13 @@ def products(u: float, n: int, absolute, squares, result) -> tuple[Any, Any]:
 
     limit:  gamma(n + 1) sum |w x|
     spread: step k rounds a partial sum s_k, E[s_k^2] <= sum t^2 k/n + result^2 (k/n)^2 for terms t in random
-            order; the sum over k of u^2/3 E[s_k^2] is u^2 n/3 (sum t^2 / 2 + result^2 / 3)
+            order; the sum over k of u^2/3 E[s_k^2] is u^2 n/3 (sum t^2 / 2 + result^2 / 3). Where all terms are
+            equal, steps round the same way as long as the sum has one exponent: the limit / sqrt(3)
     """
-    return gamma(n + 1, u) * absolute, u * np.sqrt((n + 1) / 3 * (squares / 2 + result**2 / 3) + squares / 3)
+    limit = gamma(n + 1, u) * absolute
+    spread = u * np.sqrt((n + 1) / 3 * (squares / 2 + result**2 / 3) + squares / 3)
+    equal = (n > 1) & (result**2 >= (1 - _EQUAL) * n * squares)
+    return limit, np.where(equal, limit / math.sqrt(3), spread) if np.any(equal) else spread
 
 
 def sums(run: Run, op: str, n: int, absolute, squares, result, input_type: str | None = None) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from refsd.golden.engine import (
     Engine,
     EngineFailure,
     FusingEngine,
+    NotJudged,
     PartialEngine,
     ServingEngine,
     TappedEngine,
@@ -160,6 +161,8 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
         seconds = time.perf_counter() - begun
         numerics = engine.numerics(case)
         declared = tuple(engine.deviations(case))
+    except NotJudged as error:
+        return result(verdict.REFUSED, reason=f"not judged: {error}")
     except EngineFailure as error:
         return result(verdict.ERROR, margin=verdict.INFINITE, reason=_line(error))
     except Exception as error:  # a fault in one adapter must not stop the other engines

@@ -4,6 +4,7 @@ Lengths in a header are checked against the file before anything is allocated; n
 """
 
 import itertools
+import math
 import mmap
 import os
 import struct
@@ -21,6 +22,7 @@ from refsd.golden.file_kinds import NPY, START, ZEROS, ZIP, kind
 from refsd.golden.input_file import open_input
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import shape_problem
 
 SUFFIXES = (".npy", ".npz", ".bin")
 
@@ -84,14 +86,16 @@ def _npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dt
         raise BadInput(f"{what}: not an npy file: {_line(error)}") from None
     if dtype.hasobject or dtype.kind not in "fiub":
         raise BadInput(f"{what}: dtype {dtype}, expected floats or integers; save it as float32")
-    if any(isinstance(size, bool) or size < 0 for size in shape):
+    if any(isinstance(size, bool) for size in shape):
         raise BadInput(f"{what}: shape {list(shape)}, expected whole numbers")
+    if problem := shape_problem(shape):
+        raise BadInput(f"{what}: shape {list(shape)}: {problem}")
     return shape, fortran, dtype
 
 
 def _npy(file: BinaryIO, size: int, what: str) -> np.ndarray:
     shape, fortran, dtype = _npy_header(file, what)
-    expected = _count(shape) * dtype.itemsize
+    expected = math.prod(shape) * dtype.itemsize
     if size - file.tell() != expected:
         raise BadInput(f"{what}: {size - file.tell()} bytes of data, {list(shape)} of {dtype} has {expected}")
     flat = np.frombuffer(file.read(expected), dtype)
@@ -164,32 +168,24 @@ def _bin_tensor(data: mmap.mmap, at: int, size: int, path: str) -> tuple[str, np
     at += 4 * n_dims
     name = data[at : at + length].decode("utf-8", "backslashreplace")
     at += length
-    if any(n < 0 for n in dims):
-        raise BadInput(f"{what} has dimensions {list(dims)}")
     shape = dims[::-1]
+    if problem := shape_problem(shape):
+        raise BadInput(f"{what} has the shape {list(shape)}: {problem}")
     if kind in _GGML_SCALARS:
-        bytes_ = _count(shape) * _GGML_SCALARS[kind].itemsize
+        bytes_ = math.prod(shape) * _GGML_SCALARS[kind].itemsize
     else:
         block_type = next((b for b in BLOCK_TYPES.values() if b.ggml_id == kind), None)
         if block_type is None or not dims or dims[0] % block_type.block:
             raise BadInput(
                 f"{what} has ggml type {kind} and rows of {dims[0] if dims else 0}: refsd cannot read it"
             )
-        bytes_ = _count(shape) // block_type.block * block_type.bytes
+        bytes_ = math.prod(shape) // block_type.block * block_type.bytes
     if size - at < bytes_:
         raise BadInput(f"{what}, {list(shape)}, needs {bytes_} bytes, {size - at} are left")
     raw = np.frombuffer(data[at : at + bytes_], np.uint8)
     if kind in _GGML_SCALARS:
         return name, raw.view(_GGML_SCALARS[kind]).reshape(shape), at + bytes_
     return name, block_type.dequantize(raw.reshape(-1, block_type.bytes)).reshape(shape), at + bytes_
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    """Return the product, in Python's integers, which do not overflow."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _line(error: Exception) -> str:

@@ -127,6 +127,10 @@ class EngineDied(EngineFailure):
     """The engine's process ended before it answered, or was killed because no answer came in time."""
 
 
+class NotJudged(EngineFailure):
+    """refsd itself cannot ask the engine this case: nothing is said of the engine."""
+
+
 class EngineSearch(NamedTuple):
     """The result of looking for an engine: the engine, or why there is none."""
 

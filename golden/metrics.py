@@ -134,7 +134,7 @@ def measure(
         not_finite_at=_index(odd) if odd.any() else (),
         overflowed=0 if bound is not None else int((np.isfinite(truth) & ~np.isfinite(honest)).sum()),
         bounded=bound is not None,
-        groups=(bound.groups if bound is not None else 0) or _groups(truth.shape, channel),
+        groups=(bound.groups if bound is not None else 0) or _groups(truth, channel),
         engine=engine,
         honest=_errors(_units(near, limit), signs, channel),
         typical=_typical(spread, limit, skip, signs, channel),
@@ -243,11 +243,19 @@ def _errors(z: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
     )
 
 
-def _groups(shape: tuple[int, ...], channel: int) -> int:
-    if not shape or 0 in shape:
+def _groups(truth: np.ndarray, channel: int) -> int:
+    """Count the rows or the channels, whichever are fewer; equal ones once, for their errors are the same."""
+    if not truth.size:
         return 1
-    channels = shape[channel]
-    return min(channels, math.prod(shape) // channels)
+    channels = np.moveaxis(truth, channel, 0)
+    return min(_distinct(channels), _distinct(np.moveaxis(channels.reshape(len(channels), -1), 1, 0)))
+
+
+def _distinct(slices: np.ndarray) -> int:
+    """Count the different slices. Where they all differ in their first number, no other is read."""
+    if len(np.unique(slices[(slice(None), *(0,) * (slices.ndim - 1))])) == len(slices):
+        return len(slices)
+    return len({one.tobytes() for one in slices})
 
 
 def _index(x: np.ndarray) -> tuple[int, ...]:

@@ -1,19 +1,41 @@
 """The parts of known bugs: changes of parameters, of inputs, of outputs, or another operation's answer."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from refsd.golden.operation import Inputs, Mutant, Operation, Params, Wrong
 from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.numerics.tensor import stored
 
 
+class Inapplicable(BadInput):
+    """The operation is not defined for what a bug makes of a case: the case cannot show this bug."""
+
+
 def answer(op: Operation, inputs: Inputs, params: Params) -> np.ndarray:
-    """Compute y in float32, as the honest engine that contains a bug would."""
-    return op.answer(Arithmetic(FLOAT32), inputs, params)
+    """Compute y in float32, as the honest engine that contains a bug would.
+
+    Raises Inapplicable if it cannot be computed for shapes that the operation does not allow, such as a filter
+    wider than its picture.
+    """
+    try:
+        return op.answer(Arithmetic(FLOAT32), inputs, params)
+    except Exception as error:
+        if op.fits({name: tensor.shape for name, tensor in inputs.items()}, op.complete(inputs, params)):
+            raise
+        raise Inapplicable(f"{op.name}: {error}") from error
+
+
+def with_bug(mutant: Mutant[Wrong], op: Operation, inputs: Inputs, params: Params) -> np.ndarray | None:
+    """Return the answer with the bug; None if the case cannot show it. params: with or without the defaults"""
+    with np.errstate(all="ignore"), suppress(Inapplicable):
+        return mutant.change(op, inputs, op.complete(inputs, params))
+    return None
 
 
 def other_params(**changes: Callable[[Any], Any]) -> Wrong:

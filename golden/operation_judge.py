@@ -13,6 +13,7 @@ from refsd.golden.explanation import Nearest, Scene
 from refsd.golden.fitted_causes import fitted_causes, is_gap
 from refsd.golden.judge import Answer, Inputs, Judge, Mutant, Standard
 from refsd.golden.metrics import Metrics, measure, not_asked_for
+from refsd.golden.mutations import with_bug
 from refsd.golden.operation import Operation, Params
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.rounding import Bound, unit
@@ -54,9 +55,7 @@ class OperationJudge(Judge):
         return OPERATIONS[case.op].mutants
 
     def wrong_answer(self, case: Case, inputs: Inputs, mutant: Mutant) -> Answer | None:
-        op = OPERATIONS[case.op]
-        with np.errstate(all="ignore"):
-            y = mutant.change(op, inputs, op.complete(inputs, case.params))
+        y = with_bug(mutant, OPERATIONS[case.op], inputs, case.params)
         return None if y is None else {"y": y}
 
     def diagnose(self, standard: Standard, found: Answer) -> list[str]:

@@ -16,7 +16,7 @@ from refsd.kernels._jit import kernel
 from refsd.kernels.philox import philox_successive
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, shape_problem
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -163,8 +163,10 @@ def realize(recipe: Recipe, name: str) -> StoredTensor:
 def _problem(recipe: Recipe) -> str | None:
     if recipe.data not in DATA_SETS:
         return f"unknown data set {recipe.data!r}; there are {', '.join(DATA_SETS)}"
-    if any(size < 0 for size in recipe.shape) or not 0 <= recipe.seed < 1 << 64:
-        return f"shape {recipe.shape} and seed {recipe.seed} must not be negative (seed < 2**64)"
+    if problem := shape_problem(recipe.shape):
+        return f"shape {recipe.shape}: {problem}"
+    if not 0 <= recipe.seed < 1 << 64:
+        return f"seed {recipe.seed} is outside 0..2**64 - 1"
     if not math.isfinite(recipe.offset):
         return f"offset {recipe.offset} is not finite"
     if recipe.data == "token_ids" and not 0 < recipe.n <= 1 << 24:

@@ -5,6 +5,7 @@ They come after the listed bugs, which have better names, and before causes that
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 
 import numpy as np
@@ -17,7 +18,7 @@ from refsd.golden.fitted_constants import fitted
 from refsd.golden.generated_mutants import generated
 from refsd.golden.head_counts import head_counts
 from refsd.golden.looked_up import looked_up
-from refsd.golden.mutations import answer
+from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.read_slices import read_slices
@@ -61,11 +62,12 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: divided_by_zero(op, inputs, params, found),
         *(() if gap else computed),
     ):
-        for name, y in make():
-            if time.process_time() > end:
-                return
-            if y.shape == found.shape:
-                yield name, y
+        with suppress(Inapplicable):
+            for name, y in make():
+                if time.process_time() > end:
+                    return
+                if y.shape == found.shape:
+                    yield name, y
 
 
 def _of_blocks(op: Operation, inputs: Inputs, params: Params) -> Named:

@@ -1,12 +1,17 @@
 """A tensor as a file stores it: the name of its storage type, its shape and its bytes."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from refsd.kernels.quant import BLOCK_TYPES, convrot, f8_e4m3, f8_e5m2, grouped, int8_scaled
+
+# More than any tensor has; NumPy counts an empty axis as 1 and refuses shapes of 2^63 bytes.
+MAX_ELEMENTS = 2**48
+MAX_RANK = 32
 
 # Types with independent elements. Block types are in refsd.kernels.quant.
 SCALAR_TYPES: dict[str, np.dtype] = {
@@ -34,6 +39,15 @@ GROUPED_TYPES = {
 }
 
 _WIDEN = {"f8_e4m3": f8_e4m3.dequantize, "f8_e5m2": f8_e5m2.dequantize}
+
+
+def shape_problem(shape: Sequence[int]) -> str | None:
+    """Say why a shape in a file's header or a recipe is none that an array can have; None if it is one."""
+    if len(shape) > MAX_RANK:
+        return f"{len(shape)} axes, at most {MAX_RANK} expected"
+    if any(size < 0 for size in shape):
+        return "an axis is negative"
+    return "more than 2^48 elements" if math.prod(size or 1 for size in shape) > MAX_ELEMENTS else None
 
 
 class Scaling(NamedTuple):
@@ -97,7 +111,7 @@ class StoredTensor(NamedTuple):
 
     def storable(self) -> np.ndarray:
         """Return an array that a file can store: scalar types unchanged, blocks as uint8 [..., bytes in a row]."""
-        data = np.ascontiguousarray(self.data)
+        data = np.asarray(self.data, order="C")
         return data if self.type in SCALAR_TYPES else data.reshape(*self.shape[:-1], -1)
 
     def rows(self, index: np.ndarray | slice) -> "StoredTensor":

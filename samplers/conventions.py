@@ -245,13 +245,14 @@ def _forge_of_flows(name: str) -> Callable[[int, FlowLevels], np.ndarray]:
 
 
 _FORGE_FLOWS = {name: _forge_of_flows(name) for name in _COMFYUI_FLOWS}
-# EulerDiscreteScheduler's use_karras_sigmas and similar options: the range is that of its spacing. In the multistep
-# schedulers the range is the model's.
+# diffusers' use_karras_sigmas and similar options. Of EulerDiscreteScheduler the range is that of its spacing, by
+# default linspace, whose one step is the lowest level; of the multistep schedulers it is the model's.
+_OPTIONS = {"karras": "karras", "exponential": "exponential", "beta": "beta_of_sigma"}
 _SPACED = {
-    f"{spacing}_{name}": in_range_of(SCHEDULES[spacing], SCHEDULES[rule])
-    for spacing in ("leading", "trailing")
-    for name, rule in (("karras", "karras"), ("exponential", "exponential"), ("beta", "beta_of_sigma"))
-}
+    f"{prefix}{name}": in_range_of(SCHEDULES[spacing], SCHEDULES[rule])
+    for spacing, prefix in (("linspace", ""), ("leading", "leading_"), ("trailing", "trailing_"))
+    for name, rule in _OPTIONS.items()
+} | {f"{name}_multistep": SCHEDULES[rule] for name, rule in _OPTIONS.items()}
 _SDCPP = _named(
     *("discrete", "karras", "exponential", "ays", "gits", "sgm_uniform", "simple", "smoothstep", "kl_optimal"),
     *("lcm", "bong_tangent", "beta"),
@@ -316,8 +317,6 @@ CARDS: dict[str, Card] = {
             DiscreteLevels,
             _named(
                 *("leading", "linspace", "trailing", "leading_multistep", "linspace_multistep"),
-                *("karras", "exponential"),
-                beta=timesteps.beta_of_sigma,
                 **_SPACED,
             ),
             "leading",

@@ -52,6 +52,11 @@ def select(*patterns: str) -> list[Case]:
         matched = {n for n in CASES if fnmatch.fnmatchcase(n, pattern) and not n.startswith(hidden)}
         if not matched:
             meant = did_you_mean(pattern, CASES)
-            raise BadInput(f"no case matches {pattern!r}{meant}: `refsd golden list` shows all {len(CASES)}")
+            usual = sum(not name.startswith(ASKED_FOR) for name in CASES)
+            more = ", ".join(f"--cases '{prefix}*'" for prefix in ASKED_FOR)
+            raise BadInput(
+                f"no case matches {pattern!r}{meant}: `refsd golden list` shows {usual} cases, with {more} "
+                "the others"
+            )
         chosen |= matched
     return [case for name, case in CASES.items() if name in chosen]

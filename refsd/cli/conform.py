@@ -128,13 +128,13 @@ def conform(
         raise BadInput("--submission beside --dask: a submission is of one machine; run it there without --dask")
     place = context.with_resource(workplace(dask, golden))
     groups, missing = place.find(engines, taps, chosen)
-    _tell_apart(groups)
+    found = _apart(groups)
     if again is not None:
         if not again.pairs:
             typer.echo(f"nothing failed in {again.path}, so nothing is judged")
             return
         groups = again.engines(groups)
-    found = [engine for group in groups.values() for engine in group]
+        found = _apart(groups)
     for argument in engines or ():
         note_input(Path(registry.Argument.of(argument).path))
     whole = _whole(cases, profile, again)
@@ -228,14 +228,28 @@ def _whole(globs: list[str], profile: str | None, again) -> bool:
     return "*" in globs and profile is None and again is None
 
 
-def _tell_apart(groups) -> None:
-    """Raise BadInput if two engines have the same name. groups: argument -> engines"""
+def _apart(groups) -> list:
+    """Return the engines of all arguments; one that two arguments name, as "torch" and "torch-f16", comes once.
+
+    groups: argument -> engines
+
+    Raises BadInput if two engines have the same name.
+    """
+    from refsd.engines.registry import Argument
     from refsd.numerics.errors import BadInput
 
-    names = Counter(engine.name for group in groups.values() for engine in group)
-    for name, n in names.items():
-        if n > 1:
-            raise BadInput(f"{n} of the engines are called {name!r}: a report tells engines apart by their names")
+    engines, found_by = {}, {}
+    for argument, group in groups.items():
+        where = Argument.of(argument)[1:]
+        for name, n in Counter(engine.name for engine in group).items():
+            other, before = found_by.setdefault(name, (where, argument))
+            if n > 1 or other != where:
+                raise BadInput(
+                    f"{'two' if n < 2 else n} of the engines are called {name!r} ({before}, {argument}): a report "
+                    "tells engines apart by their names"
+                )
+        engines = {engine.name: engine for engine in group} | engines
+    return [engines[name] for name in found_by]
 
 
 def _outputs(report: Path, json: Path | None, junit: Path | None, submission: Path | None) -> dict[str, list[Path]]:

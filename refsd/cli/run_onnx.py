@@ -38,6 +38,7 @@ def run_onnx(
     memory: Annotated[
         float | None, typer.Option(help="GB that values may take at once.", show_default="half of the memory")
     ] = None,
+    seconds: Annotated[float, typer.Option(help="How long it may take.")] = 3600,
     operators: Annotated[bool, typer.Option("--operators", help="List the operators that refsd runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print shapes and statistics as JSON.")] = False,
 ) -> None:
@@ -50,7 +51,8 @@ def run_onnx(
         refsd run-onnx unet.onnx -i recipe -o honest.safetensors --numerics float32
         refsd compare engine.safetensors truth.safetensors --honest honest.safetensors
 
-    A file is trusted with nothing: no external data outside its folder, no result beyond --memory.
+    A file is trusted with nothing: no external data outside its folder, no values beyond --memory, no node
+    after --seconds, and no more than 200,000 nodes, iterations of loops included.
 
     Exit code 0: done. 2: bad input, a damaged file, an operator that refsd does not run.
     """
@@ -68,5 +70,7 @@ def run_onnx(
         return
     if model is None:
         raise BadInput("name an .onnx file")
-    request = run_files.Request(model, inputs or [], out, taps, tap, numerics, exact, dim or [], memory, as_json)
+    request = run_files.Request(
+        model, inputs or [], out, taps, tap, numerics, exact, dim or [], memory, seconds, as_json
+    )
     run_files.run(request)

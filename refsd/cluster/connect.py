@@ -13,15 +13,18 @@ _FAILURES = 1
 # own default these are 15 s, which a start on a busy machine takes.
 _RESTART = "10 minutes"
 _CONNECT = 60.0  # seconds
+# How long a worker may stay silent, stopped or hung; then its jobs run elsewhere. Compiling takes seconds of that.
+_SILENT = "60 s"
 # Each worker computes in so many threads, for several workers share the cores.
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @contextmanager
-def connected(where: str, **options: Any) -> Iterator[Any]:
+def connected(where: str, silent: str = _SILENT, **options: Any) -> Iterator[Any]:
     """Yield a distributed.Client with at least one worker.
 
     where:   "tcp://HOST:PORT" of a scheduler; "local": a worker for each core of this machine; "3": so many
+    silent:  of a cluster on this machine: how long a worker may send nothing
     options: of a cluster on this machine, as distributed.LocalCluster takes them
 
     Raises BadInput for another text, without Dask, and if no scheduler or no worker answers.
@@ -52,6 +55,7 @@ def connected(where: str, **options: Any) -> Iterator[Any]:
             {
                 "distributed.scheduler.allowed-failures": _FAILURES,
                 "distributed.deploy.lost-worker-timeout": _RESTART,
+                "distributed.scheduler.worker-ttl": silent,
             }
         ),
         distributed.LocalCluster(**(settings | options)) as cluster,

@@ -22,12 +22,14 @@ class Argument(NamedTuple):
     kind:     VALUE, POSITION, IDS or MASK
     what:     description in a few words, with the range
     optional: True if it may be left out, unless the component's `fits` declares it `needed`
+    fixed:    True if a graph of the component holds for this content only, as for a mask's
     """
 
     shape: str
     kind: str
     what: str
     optional: bool = False
+    fixed: bool = False
 
 
 class Fit(NamedTuple):
@@ -81,6 +83,21 @@ def numbers(n: int, above_zero: bool = False) -> Fit:
         return listed and all(math.isfinite(v) and (v > 0 or not above_zero) for v in values)
 
     return Fit(n, f"a list of {n} numbers, each {least}", holds, alone=True)
+
+
+def rotary_axes(m: Module, outputs: str, norms: tuple[str, ...] = ()) -> Fit:
+    """Return the constraint of the rotary channels of a head for each of three axes; their sum is the head's width.
+
+    outputs: weight whose rows are whole heads; norms: weights of queries and keys, of the head's width
+    """
+    rows, widths = m.shape(outputs)[0], {m.shape(norm)[0] for norm in norms if norm in m.weights}
+
+    def holds(axes) -> bool:
+        three = type(axes) is list and len(axes) == 3 and all(type(n) is int and n > 0 and n % 2 == 0 for n in axes)
+        return three and rows % sum(axes) == 0 and widths <= {sum(axes)}
+
+    of = f" and is {min(widths)}, the norms' width" if widths else ""
+    return Fit(rows, f"three even numbers whose sum divides {rows} channels{of}", holds, alone=True)
 
 
 def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) -> None:

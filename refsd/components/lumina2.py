@@ -9,7 +9,7 @@ from refsd.components.component import (
     Fit,
     exactly,
     multiple_of,
-    whole_heads,
+    rotary_axes,
 )
 from refsd.components.zimage import lengths_of
 from refsd.models.lumina2 import AXES_DIM, lumina2
@@ -19,13 +19,13 @@ PATCH = 2
 _NORMS = tuple(f"{stack}.0.attention.q_norm.weight" for stack in ("layers", "noise_refiner", "context_refiner"))
 
 
-def _run(m: Module, x, timesteps, context, context_mask=None):
-    return lumina2(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask))
+def _run(m: Module, x, timesteps, context, context_mask=None, **given):
+    return lumina2(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask), **given)
 
 
 def _fits(m: Module) -> dict[str, Fit]:
-    whole_heads(m, "x_embedder.weight", sum(AXES_DIM), _NORMS)
     fits = {
+        "axes_dim": rotary_axes(m, "x_embedder.weight", _NORMS),
         "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
         "E": exactly(m.shape("cap_embedder.1.weight")[1]),
     }
@@ -43,7 +43,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "ones, then zeros where the caption is over", optional=True),
         },
         {"out": "N C H W"},
-        {},
+        {"axes_dim": [*AXES_DIM]},
         _fits,
     ),
 }

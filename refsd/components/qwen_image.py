@@ -9,14 +9,13 @@ from refsd.components.component import (
     Fit,
     exactly,
     multiple_of,
-    whole_heads,
+    rotary_axes,
 )
 from refsd.components.flux2 import REFERENCES
 from refsd.models.qwen_image import AXES_DIM, qwen_image, qwen_image_layered
 from refsd.module import Module
 
 PATCH = 2
-_HEAD_DIM = sum(AXES_DIM)
 _NORMS = ("transformer_blocks.0.attn.norm_q.weight", "transformer_blocks.0.attn.norm_added_q.weight")
 
 
@@ -31,8 +30,8 @@ def _fits(m: Module) -> dict[str, Fit]:
 
 
 def _layered_fits(m: Module) -> dict[str, Fit]:
-    whole_heads(m, "img_in.weight", _HEAD_DIM, _NORMS)
-    sizes = {"C": exactly(m.shape("img_in.weight")[1] // PATCH**2), "E": exactly(m.shape("txt_in.weight")[1])}
+    sizes = {"axes_dim": rotary_axes(m, "img_in.weight", _NORMS)}
+    sizes |= {"C": exactly(m.shape("img_in.weight")[1] // PATCH**2), "E": exactly(m.shape("txt_in.weight")[1])}
     return sizes | dict.fromkeys("HW", multiple_of(PATCH))
 
 
@@ -55,7 +54,7 @@ COMPONENTS = {
             **{name: Argument(shape, VALUE, _picture(name), optional=True) for name, shape in REFERENCES.items()},
         },
         {"out": "N C H W"},
-        {"zero_cond_t": False},
+        {"zero_cond_t": False, "axes_dim": [*AXES_DIM]},
         _fits,
     ),
     "qwen-image-layered": Component(
@@ -67,7 +66,7 @@ COMPONENTS = {
             "condition": Argument("N C H W", VALUE, "the latent of the picture to take apart"),
         },
         {"out": "N T C H W"},
-        {},
+        {"axes_dim": [*AXES_DIM]},
         _layered_fits,
     ),
 }

@@ -19,10 +19,10 @@ from refsd.components.component import (
 )
 from refsd.models.clip import clip_text, clip_text_with_projection
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
-from refsd.models.gemma2 import HEAD_DIM, gemma2
+from refsd.models.gemma2 import CAP, HEAD_DIM, WINDOW, gemma2
 from refsd.models.mistral import mistral
 from refsd.models.qwen3 import qwen3
-from refsd.models.qwen_vl import IMAGE_PAD, KREA2_LAYERS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
+from refsd.models.qwen_vl import IMAGE_PAD, KREA2_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.models.t5 import t5_encoder
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
@@ -30,7 +30,9 @@ from refsd.numerics.errors import BadInput
 INPUT_IDS = Argument("N L", IDS, "token ids, begun and ended")
 ATTENTION_MASK = Argument("N L", MASK, "0 where a token is padding and not to be seen", optional=True)
 PICTURES = Argument("T D", VALUE, "tokens of all pictures in turn, by qwen2_5_vision", optional=True)
-POSITIONS = Argument("N L 3", POSITION, "time, row and column of each token; left out: its number", optional=True)
+POSITIONS = Argument(
+    "N L 3", POSITION, "time, row and column of each token; left out: its number", True, fixed=True
+)
 _CLIP_PARAMS = {"num_heads": 12, "hidden_act": "quick_gelu", "clip_skip": 1, "eos": 49407, "final_norm": True}
 
 
@@ -81,24 +83,24 @@ def _clip_g(m: Module, input_ids, **params):
     return hidden, pooled, penultimate
 
 
-def _qwen3(m: Module, input_ids, attention_mask=None, layers=()):
-    return _context(qwen3(m, input_ids, attention_mask), layers, QWEN3_LAYERS)
+def _qwen3(m: Module, input_ids, attention_mask=None, layers=(), **given):
+    return _context(qwen3(m, input_ids, attention_mask, **given), layers, QWEN3_LAYERS)
 
 
 def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
     return _context(qwen2_5_vl(m, input_ids, attention_mask, positions, **given), layers)
 
 
-def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), final_norm=True):
-    return _context(qwen3_vl(m, input_ids, attention_mask, positions, final_norm), layers, KREA2_LAYERS)
+def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
+    return _context(qwen3_vl(m, input_ids, attention_mask, positions, **given), layers, KREA2_LAYERS)
 
 
-def _mistral(m: Module, input_ids, attention_mask=None, head_dim=128, layers=()):
-    return _context(mistral(m, input_ids, attention_mask, head_dim), layers, MISTRAL_LAYERS)
+def _mistral(m: Module, input_ids, attention_mask=None, layers=(), **given):
+    return _context(mistral(m, input_ids, attention_mask, **given), layers, MISTRAL_LAYERS)
 
 
-def _gemma2(m: Module, input_ids, attention_mask=None, layers=()):
-    return _context(gemma2(m, input_ids, attention_mask), layers)
+def _gemma2(m: Module, input_ids, attention_mask=None, layers=(), **given):
+    return _context(gemma2(m, input_ids, attention_mask, **given), layers)
 
 
 def _context(hidden_states, layers, usual=()) -> dict:
@@ -144,7 +146,7 @@ COMPONENTS = {
         _qwen3,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": []},
+        {"layers": [], "theta": 1e6, "eps": 1e-6},
         _llm_fits,
         also={"context": "N L 3D"},
     ),
@@ -158,7 +160,14 @@ COMPONENTS = {
             "pictures": PICTURES,
         },
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": [], "final_norm": True, "image_token": IMAGE_PAD},
+        {
+            "layers": [],
+            "final_norm": True,
+            "image_token": IMAGE_PAD,
+            "sections": [*QWEN2_5_SECTIONS],
+            "theta": 1e6,
+            "eps": 1e-6,
+        },
         _qwen_vl_fits,
     ),
     "qwen3_vl": Component(
@@ -166,7 +175,7 @@ COMPONENTS = {
         _qwen3_vl,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": [], "final_norm": True},
+        {"layers": [], "final_norm": True, "sections": [*QWEN3_SECTIONS], "theta": 5e6, "eps": 1e-6},
         _qwen_vl_fits,
         also={"context": "N L 12D"},
     ),
@@ -175,7 +184,7 @@ COMPONENTS = {
         _mistral,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"head_dim": 128, "layers": []},
+        {"head_dim": 128, "layers": [], "theta": 1e9, "eps": 1e-5},
         _mistral_fits,
         also={"context": "N L 3D"},
     ),
@@ -184,7 +193,7 @@ COMPONENTS = {
         _gemma2,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": []},
+        {"layers": [], "theta": 1e4, "scalar": float(HEAD_DIM), "cap": CAP, "window": WINDOW},
         _gemma2_fits,
     ),
 }

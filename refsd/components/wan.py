@@ -1,14 +1,14 @@
 """The component of Wan's transformer."""
 
-from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of, whole_heads
+from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of, rotary_axes
 from refsd.models.wan import AXES_DIM, wan
 from refsd.module import Module
 
 
 def _fits(m: Module) -> dict[str, Fit]:
-    whole_heads(m, "patch_embedding.weight", sum(AXES_DIM), ())
     patch = m.shape("patch_embedding.weight")
     return {
+        "axes_dim": rotary_axes(m, "patch_embedding.weight"),
         "C": exactly(patch[1]),
         "K": exactly(m.shape("head.head.weight")[0] // (patch[3] * patch[4])),
         "E": exactly(m.shape("text_embedding.0.weight")[1]),
@@ -27,7 +27,7 @@ COMPONENTS = {
             "context": Argument("N J E", VALUE, "UMT5's hidden states"),
         },
         {"out": "N K T H W"},
-        {},
+        {"axes_dim": [*AXES_DIM]},
         _fits,
     ),
 }

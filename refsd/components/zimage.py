@@ -11,18 +11,17 @@ from refsd.components.component import (
     Fit,
     exactly,
     multiple_of,
-    whole_heads,
+    rotary_axes,
 )
-from refsd.models.zimage import zimage
+from refsd.models.zimage import AXES_DIM, THETA, zimage
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 
 PATCH = 2
-HEAD_DIM = 128  # the sum of the rotary axes' channels
 
 
-def _run(m: Module, x, timesteps, context, context_mask=None):
-    return zimage(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask))
+def _run(m: Module, x, timesteps, context, context_mask=None, **given):
+    return zimage(m, x, timesteps, context, None if context_mask is None else lengths_of(context_mask), **given)
 
 
 def lengths_of(mask) -> np.ndarray:
@@ -37,8 +36,8 @@ _NORMS = tuple(f"{stack}.0.attention.q_norm.weight" for stack in ("layers", "noi
 
 
 def _fits(m: Module) -> dict[str, Fit]:
-    whole_heads(m, "x_embedder.weight", HEAD_DIM, _NORMS)
     fits = {
+        "axes_dim": rotary_axes(m, "x_embedder.weight", _NORMS),
         "C": exactly(m.shape("x_embedder.weight")[1] // PATCH**2),
         "E": exactly(m.shape("cap_embedder.1.weight")[1]),
     }
@@ -56,7 +55,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "ones, then zeros where the caption is over", optional=True),
         },
         {"out": "N C H W"},
-        {},
+        {"axes_dim": [*AXES_DIM], "theta": THETA},
         _fits,
     ),
 }

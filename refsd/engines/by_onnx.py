@@ -18,8 +18,9 @@ import numpy as np
 
 from refsd.engines.worker import Worker, serve
 from refsd.golden.case import Case
-from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
+from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NotJudged
 from refsd.numerics.deviations import Deviation
+from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor, stored
 
@@ -114,7 +115,7 @@ class OnnxEngine:
             return self.run_with(case, inputs, ())
         from refsd.onnx.case_model import case_model
 
-        return self._execute(case_model(case, inputs))
+        return self._execute(_written(case_model, case, inputs))
 
     def run_tapped(
         self, case: Case, inputs: Mapping[str, StoredTensor]
@@ -141,7 +142,7 @@ class OnnxEngine:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         from refsd.onnx.trace.model_graph import model_graph
 
-        graph = model_graph(case, inputs, self._model_files, taps=True, forced=forced)
+        graph = _written(model_graph, case, inputs, self._model_files, taps=True, forced=forced)
         return _apart(graph, self._execute(graph))
 
     def _tapped_graph(self, case: Case, inputs: Mapping[str, StoredTensor]) -> "CaseModel":
@@ -151,7 +152,7 @@ class OnnxEngine:
         key = case, {name: tensor.data.tobytes() for name, tensor in inputs.items()}
         if self._traced is None or self._traced[0] != key:
             self._traced = None
-            self._traced = key, model_graph(case, inputs, self._model_files, taps=True)
+            self._traced = key, _written(model_graph, case, inputs, self._model_files, taps=True)
         return self._traced[1]
 
     def _execute(self, graph: "CaseModel") -> dict[str, np.ndarray]:
@@ -159,6 +160,16 @@ class OnnxEngine:
         sent["model"] = stored(np.frombuffer(graph.model.SerializeToString(), np.uint8))
         _, results = self._worker.ask({}, sent)
         return {name: tensor.data for name, tensor in results.items()}
+
+
+def _written(write: Callable[..., "CaseModel"], case: Case, *arguments, **options) -> "CaseModel":
+    """Write a case in ONNX. Raises NotJudged if refsd cannot: the engine has not seen it yet."""
+    try:
+        return write(case, *arguments, **options)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise NotJudged(f"refsd cannot write it in ONNX: {type(error).__name__}: {error}") from error
 
 
 def _with_taps(graph: "CaseModel", taps: Collection[str]) -> "CaseModel":
@@ -195,7 +206,7 @@ def _main(folder: str, settings: str) -> None:
     def answer(header, tensors):
         feeds = {name.removeprefix("feed:"): t.data for name, t in tensors.items() if name.startswith("feed:")}
         outputs = execute(tensors["model"].data.tobytes(), feeds, how)
-        return {}, {name: stored(np.ascontiguousarray(y)) for name, y in outputs.items()}
+        return {}, {name: stored(np.asarray(y, order="C")) for name, y in outputs.items()}
 
     serve(answer)
 

@@ -170,6 +170,10 @@ def ending(code: int) -> str:
 def last_words(output: BinaryIO, start: int = 0) -> str:
     """Return the last line that a program wrote to `output` after byte `start`."""
     end = os.fstat(output.fileno()).st_size
-    text = os.pread(output.fileno(), 4096, max(start, end - 4096)).decode(errors="replace")
-    words = [line.strip() for line in text.splitlines() if line.strip()]
+    return last_line(os.pread(output.fileno(), 4096, max(start, end - 4096)))
+
+
+def last_line(printed: bytes) -> str:
+    """Return the last line that is not blank, at most 300 characters of it."""
+    words = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
     return words[-1][-300:] if words else "it said nothing"

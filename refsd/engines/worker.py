@@ -59,8 +59,12 @@ class Worker:
         return answer, results
 
     def _alive(self) -> subprocess.Popen:
-        if self._process is None or self._process.poll() is not None:
+        """Return the process, a new one if it has left. Raises EngineDied if it crashed after its last answer."""
+        if self._process is not None and (code := self._process.poll()) is not None:
             self._close()
+            if code != 0:
+                raise EngineDied(f"after its last answer it {ending(code)}: {last_words(self._log)}")
+        if self._process is None:
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,

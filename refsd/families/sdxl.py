@@ -18,6 +18,7 @@ from refsd.families.unets import (
     with_extra_channels,
 )
 from refsd.models.unet import size_condition
+from refsd.module import Module
 from refsd.networks.clip import CLIP_G, CLIPSize
 from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
 from refsd.networks.dimensions import Shape
@@ -54,7 +55,7 @@ def join(prompt: EncodedPrompt) -> Condition:
         context = np.zeros_like(context)
         pooled = np.zeros_like(pooled) if prompt.convention.zeros_pooled else pooled
     sizes = np.array([[*prompt.size, 0, 0, *prompt.size]] * len(context))
-    return Condition(context, size_condition(prompt.network, pooled, sizes))
+    return Condition(context, with_sizes(prompt.network, pooled, sizes))
 
 
 def join_refiner(prompt: EncodedPrompt) -> Condition:
@@ -63,7 +64,14 @@ def join_refiner(prompt: EncodedPrompt) -> Condition:
     sizes = np.array([[*prompt.size, 0, 0, AESTHETIC[prompt.negative]]] * len(context))
     if prompt.negative and prompt.empty and prompt.convention.zeros_refiner:
         context = np.zeros_like(context)
-    return Condition(context, size_condition(prompt.network, pooled, sizes))
+    return Condition(context, with_sizes(prompt.network, pooled, sizes))
+
+
+def with_sizes(m: Module, pooled, sizes):
+    """Return y. The sizes share what label_emb takes beside the pooled text: 256 channels each, as released."""
+    label = m.shape("label_emb.0.0.weight")[1] if "label_emb" in m else 0
+    channels, left = divmod(label - pooled.shape[1], sizes.shape[1])
+    return size_condition(m, pooled, sizes, channels if channels > 0 and not left else 256)
 
 
 SDXL = SD1._replace(

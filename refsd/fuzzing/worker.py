@@ -32,7 +32,7 @@ def main(argument: str, name: str) -> None:
         except EngineFailure as error:
             return {"error": str(error)}, {}
         trim_model_files()
-        tensors = [stored(np.ascontiguousarray(y)) for y in (*outputs.values(), *taps.values())]
+        tensors = [stored(np.asarray(y, order="C")) for y in (*outputs.values(), *taps.values())]
         return {"outputs": [*outputs], "taps": [*taps]}, {f"{i}": y for i, y in enumerate(tensors)}
 
     serve(answer)

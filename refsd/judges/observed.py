@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.golden.judge import Mutant
+from refsd.golden.mutations import with_bug
 from refsd.golden.operation_judge import in_precisions
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.unlisted import unlisted
@@ -43,9 +44,7 @@ class Call(NamedTuple):
 
     def wrong(self, mutant: Mutant) -> np.ndarray | None:
         """Return the result with the bug, in float32; None if it makes no difference or does not apply."""
-        op = OPERATIONS[self.op]
-        with np.errstate(all="ignore"):
-            return mutant.change(op, self.inputs, op.complete(self.inputs, self.params))
+        return with_bug(mutant, OPERATIONS[self.op], self.inputs, self.params)
 
     def unlisted(self, found: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (bug, result) for bugs that the operation's page does not list.

@@ -22,22 +22,27 @@ WINDOW = 4096
 
 
 @block
-def gemma2(m: Module, input_ids, attention_mask=None, theta=10000.0):
+def gemma2(
+    m: Module, input_ids, attention_mask=None, theta=10000.0, scalar=float(HEAD_DIM), cap=CAP, window=WINDOW
+):
     """Encode token ids.
 
-    input_ids:      [N, L], integers, at most 4096 in a row
+    input_ids:      [N, L], integers, at most `window` in a row
     attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
     theta:          base of the rotary frequencies
+    scalar:         query_pre_attn_scalar: scores are divided by its root
+    cap:            the limit of scores
+    window:         tokens that every second layer sees
     -> hidden_states: [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final
                       norm. Lumina 2 uses hidden_states[-2].
 
     Positions count from the start of the row, padding included.
-    Raises BadInput for a row of more than 4096 tokens.
+    Raises BadInput for a row of more than `window` tokens.
     """
     m = m["model"]
     L = input_ids.shape[1]
-    if L > WINDOW:
-        raise BadInput(f"input_ids: {L} tokens in a row; refsd computes Gemma 2 within its window of {WINDOW}")
+    if window < L:
+        raise BadInput(f"input_ids: {L} tokens in a row; refsd computes Gemma 2 within its window of {window}")
     x = m.embedding("embed_tokens", input_ids)
     x = m.multiply(x, np.full(1, math.sqrt(x.shape[-1]), x.dtype))
     angle = m.rope_angles(np.arange(L)[None, :, None], (HEAD_DIM,), theta)
@@ -46,34 +51,35 @@ def gemma2(m: Module, input_ids, attention_mask=None, theta=10000.0):
         mask = mask + boolean_mask(np.asarray(attention_mask)[:, None, None] != 0, np.float64)
     states = [x]
     for i in range(m.count("layers")):
-        x = layer(m["layers"][i], x, angle, mask)
+        x = layer(m["layers"][i], x, angle, mask, scalar**-0.5, cap)
         states.append(x)
     states[-1] = norm(m, "norm", x)
     return tuple(states)
 
 
 @block
-def layer(m: Module, x, angle, mask):
+def layer(m: Module, x, angle, mask, scale, cap):
     """Attention, then MLP, each between two norms. x [N, L, D] -> [N, L, D]"""
-    h = self_attention(m["self_attn"], norm(m, "input_layernorm", x), angle, mask)
+    h = self_attention(m["self_attn"], norm(m, "input_layernorm", x), angle, mask, scale, cap)
     x = m.add(x, norm(m, "post_attention_layernorm", h))
     h = mlp(m["mlp"], norm(m, "pre_feedforward_layernorm", x))
     return m.add(x, norm(m, "post_feedforward_layernorm", h))
 
 
 @block
-def self_attention(m: Module, x, angle, mask):
+def self_attention(m: Module, x, angle, mask, scale, cap):
     """Grouped-query attention with limited scores.
 
     x:     [N, L, D]
     angle: [1, L, head_dim / 2], radians
     mask:  broadcastable to [N, heads, L, L], added to the scores
+    scale: of the scores; cap: their limit
     -> y:  [N, L, D]
     """
     N, L, _ = x.shape
     q, k, v = (m.linear(name, x).reshape(N, L, -1, HEAD_DIM) for name in ("q_proj", "k_proj", "v_proj"))
     q, k = m.rope_halves(q, angle), m.rope_halves(k, angle)
-    y = m.apply(attention_softcap, q, k, v, scale=HEAD_DIM**-0.5, cap=CAP, mask=mask)
+    y = m.apply(attention_softcap, q, k, v, scale=scale, cap=cap, mask=mask)
     return m.linear("o_proj", y.reshape(N, L, -1))
 
 

@@ -67,7 +67,7 @@ def text_fusion(m: Module, context, context_mask):
     h = context.reshape(N * J, S, E)
     for i in range(m.count("layerwise_blocks")):
         h = fusion_block(m["layerwise_blocks"][i], h)
-    h = np.ascontiguousarray(h.reshape(N, J, S, E).swapaxes(2, 3))
+    h = np.copy(h.reshape(N, J, S, E).swapaxes(2, 3), order="C")
     h = m.linear("projector", h)[..., 0]
     mask = seen(context_mask, 0)
     for i in range(m.count("refiner_blocks")):
@@ -93,7 +93,7 @@ def transformer_block(m: Module, h, knobs, angle, mask=None):
     -> h:  [N, L, D]
     """
     own = np.moveaxis(m.add(knobs, m.weight("scale_shift_table")), 1, 0)
-    scale, shift, gate, mlp_scale, mlp_shift, mlp_gate = map(np.ascontiguousarray, own)
+    scale, shift, gate, mlp_scale, mlp_shift, mlp_gate = (np.copy(one, order="C") for one in own)
     y = m.modulate(norm(m, "norm1", h), shift, scale)
     h = m.gated_add(h, attention(m["attn"], y, angle, mask), gate)
     return m.gated_add(h, feed_forward(m["ff"], m.modulate(norm(m, "norm2", h), mlp_shift, mlp_scale)), mlp_gate)
@@ -137,7 +137,7 @@ def text_in(m: Module, h):
 def final_layer(m: Module, h, temb):
     """The time embedding itself, plus a table, is scale and shift. h [N, L, D], temb [N, D] -> [N, L, 4C]"""
     own = m.add(temb[:, None], m.weight("scale_shift_table"))
-    scale, shift = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
+    scale, shift = np.copy(own[:, 0], order="C"), np.copy(own[:, 1], order="C")
     return m.linear("linear", m.modulate(norm(m, "norm", h), shift, scale))
 
 

@@ -31,6 +31,7 @@ def qwen2_5_vl(
     image_token=IMAGE_PAD,
     sections=QWEN2_5_SECTIONS,
     theta=1e6,
+    eps=EPS,
 ):
     """Encode token ids with Qwen2.5-VL.
 
@@ -43,6 +44,7 @@ def qwen2_5_vl(
                     tokens image_token; None: no images
     sections:       frequencies of a head for each of the three positions; their sum is head_dim / 2
     theta:          base of the rotary frequencies
+    eps:            of every norm
     -> hidden_states: [N, L, D] each: the embeddings, then the output of each layer, the last one's after the final
                       norm. Qwen-Image uses hidden_states[-1].
 
@@ -52,12 +54,19 @@ def qwen2_5_vl(
     x = m.embedding("embed_tokens", input_ids)
     if pictures is not None:
         x = with_pictures(x, np.asarray(input_ids) == image_token, pictures)
-    return encode(m, x, attention_mask, positions, final_norm, in_turn(sections), theta)
+    return encode(m, x, attention_mask, positions, final_norm, in_turn(sections), theta, eps)
 
 
 @block
 def qwen3_vl(
-    m: Module, input_ids, attention_mask=None, positions=None, final_norm=True, sections=QWEN3_SECTIONS, theta=5e6
+    m: Module,
+    input_ids,
+    attention_mask=None,
+    positions=None,
+    final_norm=True,
+    sections=QWEN3_SECTIONS,
+    theta=5e6,
+    eps=EPS,
 ):
     """Encode token ids of words with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
 
@@ -65,23 +74,24 @@ def qwen3_vl(
     """
     m = m["model"]["language_model"]
     x = m.embedding("embed_tokens", input_ids)
-    return encode(m, x, attention_mask, positions, final_norm, interleaved(sections), theta)
+    return encode(m, x, attention_mask, positions, final_norm, interleaved(sections), theta, eps)
 
 
 def with_pictures(x, places, pictures):
     """Return the embeddings with pictures' tokens in their places. x [N, L, D], places [N, L], pictures [T, D]"""
     if places.sum() != len(pictures):
         raise BadInput(f"the prompts have {places.sum()} image tokens, the pictures {len(pictures)}")
-    x = np.array(x)
-    x[places] = pictures
-    return x
+    if not places.any():
+        return x
+    number = np.cumsum(places).reshape(places.shape) - 1  # of each place, and in between of the one before
+    return np.where(places[..., None], np.take(pictures, np.maximum(number, 0), axis=0).astype(x.dtype), x)
 
 
-def encode(m: Module, x, attention_mask, positions, final_norm, axis, theta):
+def encode(m: Module, x, attention_mask, positions, final_norm, axis, theta, eps=EPS):
     """x [N, L, D]: embeddings; axis [head_dim / 2]: which of the three positions each frequency turns by"""
     if positions is None:
         positions = np.broadcast_to(np.arange(x.shape[1])[None, :, None], (1, x.shape[1], 3))
-    return hidden_states(m, x, mrope_angles(m, positions, axis, theta), attention_mask, EPS, final_norm)
+    return hidden_states(m, x, mrope_angles(m, positions, axis, theta), attention_mask, eps, final_norm)
 
 
 def in_turn(sections):

@@ -82,17 +82,17 @@ def label_embed(m: Module, y):
     return m.linear("2", m.silu(m.linear("0", y)))
 
 
-def size_condition(m: Module, pooled, sizes):
-    """Compute SDXL's `y`: the pooled text, then each number in the timestep embedding, 256 channels each.
+def size_condition(m: Module, pooled, sizes, channels=256):
+    """Compute SDXL's `y`: the pooled text, then each number in the timestep embedding, of `channels` each.
 
     pooled: [N, P], from `clip_text_with_projection`
     sizes:  [N, S], pixels: original height and width, crop top and left, target height and width (S = 6);
             the refiner has an aesthetic score (2.5 or 6.0) in place of the target (S = 5)
-    -> y:   [N, P + 256 S]
+    -> y:   [N, P + channels S]
 
     Source: Podell et al. 2023, section 2.2, algorithm 1.
     """
-    embedded = m.timestep_embedding(sizes.reshape(-1), 256)
+    embedded = m.timestep_embedding(sizes.reshape(-1), channels)
     return np.concatenate([pooled, embedded.reshape(len(sizes), -1)], axis=1)
 
 

@@ -20,11 +20,13 @@ from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
 MULTIPLE = 32  # learned padding tokens fill a stream up to a multiple of this length
+AXES_DIM = (32, 48, 48)
+THETA = 256.0
 NORM_EPS = 1e-5  # eps of every RMSNorm, also of queries and keys
 
 
 @block
-def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=(32, 48, 48), theta=256.0):
+def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=THETA):
     """Predict clean latent minus noise from a noisy latent.
 
     x:         [N, C, H, W], H and W multiples of the patch (2)

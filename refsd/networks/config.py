@@ -17,9 +17,25 @@ def divisor(path: Path, given: dict[str, Any], field: str, default: int, of: int
     return value
 
 
+def positive(path: Path, given: dict[str, Any], field: str, default: float) -> float:
+    """Return a field that is a finite number above 0."""
+    value = given.get(field, default)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise BadInput(f"{path}: {field} is {shown_value(value)}; a number above 0 expected")
+    return float(value)
+
+
+def rotary_axes(path: Path, given: dict[str, Any], field: str, usual: list[int]) -> list[int]:
+    """Return the rotary channels of a head for each of three axes. The component holds them against the weights."""
+    axes = given.get(field, usual)
+    if type(axes) is not list or len(axes) != 3 or not all(type(n) is int and n > 0 for n in axes):
+        raise BadInput(f"{path}: {field} is {shown_value(axes)}; three whole numbers above 0 expected")
+    return axes
+
+
 def shown_value(value) -> str:
-    text = ascii(value) if not isinstance(value, list | dict) else f"a JSON {type(value).__name__}"
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def rows_of(shapes: Shapes, name: str, usual: int) -> int:

@@ -1,12 +1,15 @@
 """Gemma 2, the language model that encodes Lumina 2's prompts: sizes, tensors, names in files."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.networks.config import positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.language_model import LLM_PREFIXES, NOT_TEXT, decoder_keymap, decoder_shapes, llm_config
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed
 from refsd.networks.recipe import alone
+from refsd.numerics.errors import BadInput
 
 
 class Gemma2Size(NamedTuple):
@@ -66,6 +69,18 @@ def _config(size: Gemma2Size) -> dict:
     }
 
 
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    window = given.get("sliding_window", 4096)
+    if type(window) is not int or window < 1:
+        raise BadInput(f"{path}: sliding_window is {shown_value(window)}; a whole number above 0 expected")
+    return {
+        "theta": positive(path, given, "rope_theta", 10000.0),
+        "scalar": positive(path, given, "query_pre_attn_scalar", 256.0),
+        "cap": positive(path, given, "attn_logit_softcapping", 50.0),
+        "window": window,
+    }
+
+
 _TRANSFORMERS = fixed("transformers", decoder_keymap)
 
 GEMMA2 = Network(
@@ -85,16 +100,13 @@ GEMMA2 = Network(
     computed={
         "hidden_activation": ("gelu_pytorch_tanh",),
         "head_dim": (256,),
-        "query_pre_attn_scalar": (256,),
-        "sliding_window": (4096,),
-        "attn_logit_softcapping": (50.0,),
         "rms_norm_eps": (1e-6,),
         "rope_type": ("default",),
         "rope_scaling": (None,),
-        "rope_theta": (10000.0,),
         "attention_bias": (False,),
         "use_bidirectional_attention": (None, False),
     },
+    config=_read_config,
     nested=("rope_parameters",),
     unread=NOT_TEXT,
     before=("mistral",),

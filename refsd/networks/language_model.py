@@ -1,8 +1,10 @@
 """What Qwen3, Mistral and Gemma 2 share: tensors, prefixes in files, config.json, tensors that refsd ignores."""
 
+from refsd.networks.config import positive
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.llama_cpp_names import HEADLESS
+from refsd.networks.network import ReadConfig
 
 
 def decoder_shapes(size, norms=("input", "post_attention"), head_norms=False, final_norm=True) -> Shapes:
@@ -54,6 +56,14 @@ def llm_config(size, architecture: str, model_type: str, eps: float, theta: floa
         "attention_bias": False,
         "sliding_window": None,
         "tie_word_embeddings": model_type == "qwen3",
+    }
+
+
+def turning(theta: float, eps: float) -> ReadConfig:
+    """Return the reader of the rotary frequencies' base and of the norms' eps. Arguments: by default"""
+    return lambda path, shapes, given: {
+        "theta": positive(path, given, "rope_theta", theta),
+        "eps": positive(path, given, "rms_norm_eps", eps),
     }
 
 

@@ -7,6 +7,7 @@ and v, of which k and v have fewer rows, and names what follows the modulation a
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from refsd.networks.config import rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -201,9 +202,9 @@ LUMINA2_NETWORK = Network(
     computed={
         "patch_size": (2,),
         "norm_eps": (1e-5,),
-        "axes_dim_rope": ([32, 32, 32],),
         "scaling_factor": (1.0,),
     },
+    config=lambda path, shapes, given: {"axes_dim": rotary_axes(path, given, "axes_dim_rope", [32, 32, 32])},
     unread=("norm_final.weight",),
     before=("zimage",),
     adapters=DENOISER_NAMINGS,

@@ -9,7 +9,14 @@ import numpy as np
 from refsd.networks.config import divisor, rows_of
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, Rule
-from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, decoder_shapes, llm_config
+from refsd.networks.language_model import (
+    LANGUAGE_MODEL_FIELDS,
+    LLM_PREFIXES,
+    NOT_TEXT,
+    decoder_shapes,
+    llm_config,
+    turning,
+)
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, counted, fixed
@@ -109,12 +116,12 @@ def neighbours(head_dim: int) -> Rule:
     )
 
 
+_TURNING = turning(theta=1e9, eps=1e-5)
+
+
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "head_dim": divisor(
-            path, given, "head_dim", 128, rows_of(shapes, "model.layers.0.self_attn.q_proj.weight", 128)
-        )
-    }
+    rows = rows_of(shapes, "model.layers.0.self_attn.q_proj.weight", 128)
+    return {"head_dim": divisor(path, given, "head_dim", 128, rows), **_TURNING(path, shapes, given)}
 
 
 _TRANSFORMERS = fixed("transformers", mistral_keymap)
@@ -145,7 +152,7 @@ MISTRAL = Network(
         _TRANSFORMERS,
         lambda size: llm_config(size, "MistralForCausalLM", "mistral", 1e-05, 1000000000),
     ),
-    computed={**LANGUAGE_MODEL_FIELDS, "rms_norm_eps": (1e-5,), "rope_theta": (1e9,)},
+    computed=LANGUAGE_MODEL_FIELDS,
     config=_read_config,
     nested=("text_config", "rope_parameters"),
     unread=NOT_TEXT,

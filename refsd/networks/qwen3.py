@@ -12,6 +12,7 @@ from refsd.networks.language_model import (
     decoder_keymap,
     decoder_shapes,
     llm_config,
+    turning,
 )
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, gguf_keymap
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
@@ -92,7 +93,8 @@ QWEN3 = Network(
         _TRANSFORMERS,
         lambda size: llm_config(size, "Qwen3ForCausalLM", "qwen3", 1e-06, 1000000),
     ),
-    computed={**LANGUAGE_MODEL_FIELDS, "rms_norm_eps": (1e-6,), "rope_theta": (1e6,)},
+    computed=LANGUAGE_MODEL_FIELDS,
+    config=turning(theta=1e6, eps=1e-6),
     nested=("text_config", "rope_parameters"),
     unread=NOT_TEXT,
     adapters=namings(

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.networks.config import rotary_axes, shown_value
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Location, Network, same
+from refsd.numerics.errors import BadInput
 
 ZERO_COND_T = "__index_timestep_zero__"
 
@@ -118,17 +120,25 @@ def _config(size: QwenImageSize) -> dict[str, Any]:
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     """Read from config.json, or from the mark in ComfyUI's files, if references are modulated as at time 0."""
-    return {"zero_cond_t": bool(given.get("zero_cond_t", False)) or ZERO_COND_T in shapes}
+    marked = bool(given.get("zero_cond_t", False)) or ZERO_COND_T in shapes
+    return {"zero_cond_t": marked, **_read_axes(path, shapes, given)}
+
+
+def _read_axes(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    axes, wide = rotary_axes(path, given, "axes_dims_rope", [16, 56, 56]), given.get("attention_head_dim", 128)
+    if type(wide) is not int or sum(axes) != wide:
+        raise BadInput(
+            f"{path}: attention_head_dim is {shown_value(wide)}, but axes_dims_rope {axes}, whose sum it should be"
+        )
+    return {"axes_dim": axes}
 
 
 _NAMES = same("diffusers")
 _PREFIXES = (*DENOISER, "transformer.")
 _FOLDER = Folder("transformer", DIFFUSERS_FILE, _NAMES, _config, drops=(ZERO_COND_T,))
 _COMPUTED = {
-    "attention_head_dim": (128,),
     "patch_size": (2,),
     "guidance_embeds": (False,),
-    "axes_dims_rope": ([16, 56, 56],),
 }
 
 QWEN_IMAGE_NETWORK = Network(
@@ -162,6 +172,7 @@ LAYERED_NETWORK = Network(
         "use_additional_t_cond": (True,),
         "use_layer3d_rope": (True,),
     },
+    config=_read_axes,
     before=("qwen-image",),
     adapters=DENOISER_NAMINGS,
 )

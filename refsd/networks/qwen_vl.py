@@ -5,16 +5,19 @@ stand in the same files, are networks of their own (qwen_vision.py).
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row
-from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config
+from refsd.networks.language_model import LANGUAGE_MODEL_FIELDS, LLM_PREFIXES, NOT_TEXT, llm_config, turning
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS, gguf_keymap
 from refsd.networks.naming import ENCODER_LAYOUTS, namings
-from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, counted, fixed
+from refsd.networks.network import TRANSFORMERS_FILE, Folder, Layout, Location, Network, ReadConfig, counted, fixed
 from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
 from refsd.networks.recipe import alone
+from refsd.numerics.errors import BadInput
 
 
 class Qwen25Size(NamedTuple):
@@ -113,7 +116,22 @@ _FIELDS = {
     name: values
     for name, values in LANGUAGE_MODEL_FIELDS.items()
     if name not in ("rope_type", "rope_scaling", "sliding_window")
-} | {"rope_type": ("default", "mrope"), "rms_norm_eps": (1e-6,)}
+} | {"rope_type": ("default", "mrope")}
+
+
+def _reader(theta: float, sections: list[int]) -> ReadConfig:
+    """Return the reader of config.json. theta, sections: by default"""
+
+    def read(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+        found = given.get("mrope_section", sections)
+        whole = type(found) is list and all(type(n) is int and n >= 0 for n in found)
+        if not whole or len(found) != 3 or sum(found) != sum(sections):
+            raise BadInput(
+                f"{path}: mrope_section is {shown_value(found)}; three numbers of sum {sum(sections)} expected"
+            )
+        return {"sections": found, **turning(theta, 1e-6)(path, shapes, given)}
+
+    return read
 
 
 def _gguf(keymap, layers: int) -> Layout:
@@ -152,7 +170,8 @@ QWEN2_5_VL = Network(
         _NAMES_2_5,
         lambda size: _config(size, "Qwen2_5_VLTextModel", "qwen2_5_vl_text", 1000000, [16, 24, 24]),
     ),
-    computed={**_FIELDS, "rope_theta": (1e6,), "mrope_section": ([16, 24, 24],)},
+    computed=_FIELDS,
+    config=_reader(1e6, [16, 24, 24]),
     nested=("text_config", "rope_scaling", "rope_parameters"),
     unread=_NOT_TEXT,
     adapters=namings(ENCODER_LAYOUTS, ("lora_te_", "lora_te1_"), ("text_encoder.",)),
@@ -180,10 +199,9 @@ QWEN3_VL = Network(
     ),
     computed={
         **_FIELDS,
-        "rope_theta": (5e6,),
-        "mrope_section": ([24, 20, 20],),
         "mrope_interleaved": (True,),
     },
+    config=_reader(5e6, [24, 20, 20]),
     nested=("text_config", "rope_scaling", "rope_parameters"),
     unread=_NOT_TEXT,
     before=("mistral", "qwen3"),

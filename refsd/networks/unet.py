@@ -127,7 +127,6 @@ UNET_TRUNK = {
     "norm_eps": (1e-5,),
     "class_embed_type": (None,),
     "addition_embed_type": (None, "text_time"),
-    "addition_time_embed_dim": (None, 256),
     "encoder_hid_dim_type": (None,),
     "resnet_time_scale_shift": ("default",),
     "mid_block_scale_factor": (1,),
@@ -135,9 +134,22 @@ UNET_TRUNK = {
 }
 
 
+def _check_label(path: Path, given: dict[str, Any], size: UNetSize) -> None:
+    """Raise BadInput unless the channels of each of SDXL's sizes leave some of label_emb's to the pooled text."""
+    channels = given.get("addition_time_embed_dim")
+    if channels is None or not size.label:
+        return
+    if type(channels) is not int or channels < 1 or size.label <= 5 * channels:
+        raise BadInput(
+            f"{path}: addition_time_embed_dim is {shown_value(channels)}; label_emb takes {size.label} channels, "
+            "those of five or six sizes and of the pooled text"
+        )
+
+
 def read_heads(path: Path, size: UNetSize, given: dict[str, Any]) -> dict[str, Any]:
     if given:
         _check_crossing(path, given, size)
+        _check_label(path, given, size)
     return _num_heads(path, size, given) | num_groups(path, given, size.channels, *size.widths)
 
 

@@ -1,8 +1,10 @@
 """The transformer of Wan 2.1 and 2.2: sizes, tensors, names in files."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.networks.config import divisor, rows_of
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, norm
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -122,6 +124,15 @@ def _config(size: WanSize) -> dict:
     }
 
 
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    """Divide a head's channels among frame, row and column as diffusers' WanRotaryPosEmbed does."""
+    if "attention_head_dim" not in given:
+        return {}
+    wide = divisor(path, given, "attention_head_dim", 128, rows_of(shapes, "patch_embedding.weight", 128))
+    side = 2 * (wide // 6)
+    return {"axes_dim": [wide - 2 * side, side, side]}
+
+
 _NAMES = counted("diffusers", wan_keymap, {"blocks.": WAN_14B.layers}, lambda size: (size.layers,))
 
 WAN_NETWORK = Network(
@@ -137,7 +148,6 @@ WAN_NETWORK = Network(
     folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
     computed={
         "patch_size": (list(PATCH),),
-        "attention_head_dim": (128,),
         "cross_attn_norm": (True,),
         "qk_norm": ("rms_norm_across_heads",),
         "eps": (1e-6,),
@@ -145,6 +155,7 @@ WAN_NETWORK = Network(
         "added_kv_proj_dim": (None,),
         "pos_embed_seq_len": (None,),
     },
+    config=_read_config,
     adapters=DENOISER_NAMINGS,
 )
 NETWORKS = (WAN_NETWORK,)

@@ -5,8 +5,10 @@ splits q, k and v, and names the first and last layer after the patch size ("2-1
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -155,6 +157,14 @@ _FOLDER_NAMES = counted(
     lambda size: (size.layers, size.noise_refiners),
 )
 
+
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "axes_dim": rotary_axes(path, given, "axes_dims", [32, 48, 48]),
+        "theta": positive(path, given, "rope_theta", 256.0),
+    }
+
+
 ZIMAGE_NETWORK = Network(
     "zimage",
     "Z-Image",
@@ -171,11 +181,10 @@ ZIMAGE_NETWORK = Network(
         "all_f_patch_size": ([1],),
         "norm_eps": (1e-5,),
         "qk_norm": (True,),
-        "rope_theta": (256.0,),
         "t_scale": (1000.0,),
-        "axes_dims": ([32, 48, 48],),
         "siglip_feat_dim": (None,),
     },
+    config=_read_config,
     unread=("norm_final.weight",),
     adapters=DENOISER_NAMINGS,
 )

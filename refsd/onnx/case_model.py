@@ -49,7 +49,7 @@ def case_model(case: Case, inputs: Mapping[str, StoredTensor]) -> CaseModel:
         if name in WEIGHTS or case.op == "dequantize":
             values[name] = weight(b, name, tensor)
             continue
-        feeds[name] = np.ascontiguousarray(tensor.values())
+        feeds[name] = np.asarray(tensor.values(), order="C")
         given = b.input(name, feeds[name].dtype, tensor.shape)
         values[name] = b.cast(given, np.float32) if feeds[name].dtype.kind == "f" else given
     b.output(FUNCTIONS[case.op](b, values, operations.complete(case.op, inputs, case.params)), "y")

@@ -15,7 +15,9 @@ from refsd.golden.output_file import Outputs
 from refsd.golden.recipe import Recipe, realize
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
+from refsd.numerics.machine import memory
 from refsd.onnx.evaluate import ELEMENT_TYPES, NUMERICS, OPERATORS, Expected, evaluate, expected_inputs, open_graph
+from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.check import body_schema
 from refsd.onnx.evaluate.file import Model, parse
 from refsd.progress import compile_progress
@@ -37,6 +39,7 @@ class Request(NamedTuple):
     exact: bool
     dims: list[str]
     memory: float | None
+    seconds: float
     json: bool
 
 
@@ -46,17 +49,19 @@ def run(request: Request) -> None:
         raise BadInput(f"--numerics {request.numerics}: expected {' or '.join(NUMERICS)}")
     if request.memory is not None and not 0 < request.memory < 1e6:
         raise BadInput(f"--memory {request.memory}: expected GB")
+    if not 0 < request.seconds < 1e9:
+        raise BadInput(f"--seconds {request.seconds}: expected a number above 0")
     model = open_graph(request.model)
-    inputs = _inputs(model, request)
+    limit = memory() // 2 if request.memory is None else int(request.memory * 1e9)
+    inputs = _inputs(model, request, Budget(limit))
     outputs = Outputs()
     for flag, path in (("--out", request.out), ("--taps", request.taps)):
         if path is not None:
             check_name(path, [o.name for o in model.proto.graph.output] if flag == "--out" else None)
             outputs.add(flag, path)
-    limit = None if request.memory is None else int(request.memory * 1e9)
     shown = ShownTaps(request.model.name, request.tap if request.taps else "", True)
     with compile_progress(), shown as taps:
-        results = evaluate(model, inputs, taps, NUMERICS[request.numerics], request.exact, limit)
+        results = evaluate(model, inputs, taps, NUMERICS[request.numerics], request.exact, limit, request.seconds)
     metadata = {
         "tool": "refsd run-onnx",
         "version": __version__,
@@ -80,22 +85,30 @@ def operators() -> list[str]:
     return [*own, *(f"{name} (by ONNX's definition)" for name in sorted(defined))]
 
 
-def _inputs(model: Model, request: Request) -> dict[str, np.ndarray]:
+def _inputs(model: Model, request: Request, budget: Budget) -> dict[str, np.ndarray]:
     expected = {one.name: one for one in expected_inputs(model)}
     found: dict[str, np.ndarray] = {}
+    dtype = NUMERICS[request.numerics].compute_dtype
     dims = _dims(request.dims)
+
+    def drawn(one: Expected) -> np.ndarray:
+        try:
+            return _drawn(one, dims, dtype, budget)
+        except BadInput as error:
+            raise BadInput(f"{model.path}: {error}") from None
+
     for setting in request.inputs:
         name, equals, value = setting.partition("=")
         if setting == _RECIPE:
             missing = [one for one in expected.values() if one.name not in found and not one.optional]
-            found |= {one.name: _drawn(one, dims) for one in missing}
+            found |= {one.name: drawn(one) for one in missing}
         elif equals and not Path(setting).exists():
             if name not in expected:
                 raise BadInput(
                     f"--inputs {setting}: {model.path} has no input {name!r}{did_you_mean(name, expected)}; there "
                     f"are {', '.join(expected)}"
                 )
-            found[name] = _drawn(expected[name], dims) if value == _RECIPE else _one(Path(value))
+            found[name] = drawn(expected[name]) if value == _RECIPE else _one(Path(value))
         elif Path(setting).is_dir() and any(Path(setting).glob("input_*.pb")):
             found |= _test_data(Path(setting), model, list(expected))
         else:
@@ -135,7 +148,7 @@ def _dims(settings: list[str]) -> dict[str, int]:
     return dims
 
 
-def _drawn(one: Expected, dims: Mapping[str, int]) -> np.ndarray:
+def _drawn(one: Expected, dims: Mapping[str, int], dtype: np.dtype, budget: Budget) -> np.ndarray:
     """Draw an input by its recipe: a bell for floats; integers in 0..8; true and false."""
     kind = ELEMENT_TYPES[one.number]
     if one.shape is None:
@@ -143,10 +156,17 @@ def _drawn(one: Expected, dims: Mapping[str, int]) -> np.ndarray:
     shape = tuple(dims.get(n, -1) if isinstance(n, str) else -1 if n is None else n for n in one.shape)
     if min(shape, default=0) < 0:
         raise BadInput(f"input {one.name!r} is {one.shown()}: say how long its axes are, with --dim NAME=N")
+    recipe = Recipe(shape, "i32", "token_ids", 0, n=2 if kind.name == "bool" else 9)
+    held = kind.held
     if kind.is_float:
-        return np.asarray(realize(Recipe(shape, "f32"), one.name).values())
-    n = 2 if kind.name == "bool" else 9
-    return np.asarray(realize(Recipe(shape, "i32", "token_ids", 0, n=n), one.name).values()).astype(kind.held)
+        recipe, held = Recipe(shape, "f32"), dtype
+    try:
+        budget.room(shape, 4 + held.itemsize)
+    except BadInput as error:
+        raise BadInput(f"input {one.name!r}: {error}") from None
+    values = realize(recipe, one.name).values().astype(held, copy=False)
+    budget.take(values.nbytes)
+    return values
 
 
 def _report(request: Request, results, taps: int) -> None:

@@ -25,7 +25,7 @@ def component_config(component: str, path: Path, shapes: Shapes, config: dict[st
         there = given.get(inner) is not None
         given = fields if fields and inner == "text_config" else {**given, **fields}
         # Classes of transformers then take a default of their own, which is not the released models'.
-        if inner == "rope_parameters" and there and "rope_theta" in network.computed and "rope_theta" not in given:
+        if inner == "rope_parameters" and there and "rope_type" in network.computed and "rope_theta" not in given:
             raise BadInput(f"{path}: {inner} lacks rope_theta")
     for field, values in network.computed.items():
         found = given.get(field, values[0])

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from refsd.golden.file_kinds import START, kind
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import shape_problem
 from refsd.weights.gguf_layout import align, check_layout
 from refsd.weights.gguf_types import TYPES
 from refsd.weights.stored import Content, Header, Weights, read_content, shown
@@ -24,7 +25,6 @@ MAX_DEPTH = 3  # arrays in arrays
 MAX_TEXT = 2**24  # bytes of a text
 MAX_HEADER = 2**28  # bytes
 MAX_DIMS = 4
-MAX_ELEMENTS = 2**48
 KEPT_ARRAY = 16  # elements: numeric arrays up to this length are kept, others become Skipped
 
 
@@ -161,8 +161,8 @@ def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header
     if number not in TYPES:
         raise BadInput(f"{at}: unknown type {number}; the file may need a newer refsd, or is damaged")
     elements = math.prod(shape)
-    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:
-        raise BadInput(f"{at}: shape {list(shape)} has more than 2^48 elements")
+    if problem := shape_problem(shape):
+        raise BadInput(f"{at}: shape {list(shape)}: {problem}")
     kind = TYPES[number]
     if (shape[-1] if shape else 1) % kind.block:
         turned = len(shape) > 1 and shape[0] % kind.block == 0
@@ -175,7 +175,7 @@ def _tensor(cursor: _Cursor, name: str, original: Any, alignment: int) -> Header
         raise BadInput(f"{at}: offset {offset} is not a multiple of the alignment {alignment}")
     if original is not None:
         whole = isinstance(original, tuple) and all(type(size) is int and size >= 0 for size in original)
-        if not whole or math.prod(original) != elements:
+        if not whole or math.prod(original) != elements or shape_problem(original):
             raise BadInput(f"{at}: comfy.gguf.orig_shape does not fit the shape {list(shape)}")
         shape = original
     return Header(kind.name, shape, offset, elements // kind.block * kind.bytes)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from refsd.numerics.errors import BadInput
-from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
+from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, shape_problem
 from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Content, Header, Weights, read_content, shown
 from refsd.weights.torch_legacy import read_legacy
@@ -28,7 +28,6 @@ MAX_DEPTH = 6  # of nested dicts in a state dict
 MAX_TENSORS = 2**16
 MAX_ENTRIES = 2**20  # visited; a dict that occurs in several places counts each time
 MAX_NAME = 512  # characters
-MAX_ELEMENTS = 2**48
 FREE = 2**24  # bytes that a tensor may always have, even if its strides repeat a smaller storage
 
 
@@ -169,8 +168,8 @@ def _header(path: Path, name: str, tensor: Tensor, places: Mapping[str, ByteRang
         )
     if min(tensor.offset, *tensor.size, *tensor.stride, 0) < 0:
         raise BadInput(f"{at}: {_layout(tensor)}: none negative expected")
-    if math.prod(size or 1 for size in tensor.size) > MAX_ELEMENTS:
-        raise BadInput(f"{at}: {_layout(tensor)}: more than 2^48 elements")
+    if problem := shape_problem(tensor.size):
+        raise BadInput(f"{at}: {_layout(tensor)}: {problem}")
     elements, room = math.prod(tensor.size), storage.numel * storage.element.bytes
     start = place.start + storage.start * storage.element.bytes
     if elements == 0:

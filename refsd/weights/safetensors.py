@@ -12,13 +12,12 @@ import numpy as np
 
 from refsd.golden.wording import counted
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import shape_problem
 from refsd.weights.scaled import find_scalings
 from refsd.weights.stored import Content, Header, Weights, read_content, shown
 
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 MAX_VALUES = 4_000_000  # JSON values in a header; limits the memory that they take
-MAX_RANK = 32
-MAX_ELEMENTS = 2**48
 
 # name in the file -> (our name, bits an element)
 TYPES = {
@@ -110,12 +109,10 @@ def _tensor(path: Path, name: str, entry, start: int) -> Header:
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(kind, str) or kind not in TYPES:
         raise BadInput(f"{at}: unknown dtype {shown(str(kind)[:200])}; the format has {', '.join(TYPES)}")
-    if not _whole_numbers(shape) or len(shape) > MAX_RANK:
-        raise BadInput(
-            f"{at}: shape must be at most {MAX_RANK} whole numbers, none negative; found {ascii(shape)[:60]}"
-        )
-    if math.prod(size or 1 for size in shape) > MAX_ELEMENTS:
-        raise BadInput(f"{at}: the shape has more than 2^48 elements")
+    if not _whole_numbers(shape):
+        raise BadInput(f"{at}: shape must be whole numbers, none negative; found {ascii(shape)[:60]}")
+    if problem := shape_problem(shape):
+        raise BadInput(f"{at}: shape {ascii(shape)[:60]}: {problem}")
     if not _whole_numbers(offsets) or len(offsets) != 2:
         raise BadInput(f"{at}: data_offsets must be two whole numbers, none negative; found {ascii(offsets)[:60]}")
     ours, bits = TYPES[kind]

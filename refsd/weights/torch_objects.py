@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from refsd.numerics.tensor import MAX_RANK
 from refsd.weights.stored import shown
-
-MAX_RANK = 32
 
 
 class Refused(Exception):

@@ -8,8 +8,10 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.golden.bounds import products
+from refsd.golden.metrics import measure
 from refsd.golden.operations import OPERATIONS, bound, complete, run
 from refsd.golden.recipe import Recipe, realize
+from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, PROFILES, TORCH_F16
 from refsd.numerics.tensor import StoredTensor, stored
@@ -60,6 +62,31 @@ def test_a_serial_float32_sum_stays_inside():
         y += products[:, :, k]
     share = _share("linear", FLOAT32, {"x": x, "weight": weight}, {}, y)
     assert 0 < share < 1
+
+
+def _serial(terms):
+    """The sum along the last axis in float32, one term after the other."""
+    return np.add.accumulate(terms.astype(np.float32), axis=-1)[..., -1]
+
+
+def _conforms(op, inputs, params, y):
+    truth, honest = (run(op, Arithmetic(n), inputs, params)["y"] for n in (FLOAT64, FLOAT32))
+    limits = bound(op, FLOAT32, inputs, params, truth)
+    return judge([measure("y", y, truth, honest, limits, OPERATIONS[op].channel)])
+
+
+@pytest.mark.parametrize("n", [132, 1024, 4096, 10000])
+@pytest.mark.parametrize("value", [1.1, -3.7, 0.3])
+def test_serial_sums_of_equal_terms_conform(n, value):
+    """Their roundings add up, and all rows have the same error. An error of n roundings is too large."""
+    x, weight = (stored(np.full(shape, v, np.float32)) for shape, v in (((127, n), value), ((33, n), 0.7)))
+    y = np.broadcast_to(_serial(x.values()[0] * weight.values()[0]), (127, 33))
+    assert _conforms("linear", {"x": x, "weight": weight}, {}, y).passed
+    assert not _conforms("linear", {"x": x, "weight": weight}, {}, y * np.float32(1 + n * 2.0**-23)).passed
+
+    length = np.sqrt(_serial(np.square(x.values())))[:, None]
+    assert _conforms("l2_norm", {"x": x}, {}, x.values() / length).passed
+    assert not _conforms("l2_norm", {"x": x}, {}, x.values() / length * np.float32(1 + n * 2.0**-23)).passed
 
 
 def test_float16_weights_do_not():

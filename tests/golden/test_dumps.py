@@ -89,6 +89,11 @@ def test_bin_of_other_types(tmp_path):
     assert (found == 7).all()
 
 
+def _empty(*shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", 400) + header.replace(" ", "").encode().ljust(400)
+
+
 _HUGE = (
     b"\x93NUMPY\x01\x00v\x00"
     + b"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999, 9), }".ljust(118)
@@ -110,6 +115,9 @@ _CODE = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': __import__('os').abort(), 'fortr
         ("a.npy", b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'shape': ((3, 4)), 'x".ljust(118)),
         ("a.npy", _npy(_X[:1, :1, :1]).replace(b"(1, 1, 1)", b"(True, 1)")),
         ("a.npy", _npy(_X[:0]).replace(b"(0, 3, 4)", b"(False, )")),
+        ("a.npy", _empty(0, 2**62)),
+        ("a.npy", _empty(2**62, 0)),
+        ("a.npy", _empty(*[1] * 70, 0)),
         ("a.npy", _npy(_X) + b"x"),
         ("a.npy", _npy(np.array([{}], object))[:200]),
         ("a.npy", _npy(np.array(["text"]))),
@@ -119,6 +127,7 @@ _CODE = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': __import__('os').abort(), 'fortr
         ("a.bin", b"\0" * 11),
         ("a.bin", struct.pack("<3i", 4, 0, 0) + struct.pack("<4i", *[2**31 - 1] * 4)),
         ("a.bin", struct.pack("<3i", 2, 0, 0) + struct.pack("<2i", -1, -4)),
+        ("a.bin", struct.pack("<3i", 4, 0, 0) + struct.pack("<4i", 2**31 - 1, 2**31 - 1, 2**31 - 1, 0)),
         ("a.bin", struct.pack("<3i", 5, 0, 0)),
         ("a.bin", struct.pack("<3i", 1, 2**31 - 1, 0)),
         ("a.bin", struct.pack("<3i", -1, -1, -1)),

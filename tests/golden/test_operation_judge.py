@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
+from refsd.golden.case import Case
 from refsd.golden.judge import Standard
 from refsd.golden.metrics import measure
 from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.operations import OPERATIONS, complete, run
+from refsd.golden.recipe import Recipe
 from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -77,6 +79,20 @@ def test_each_known_bug_is_named(name, numerics):
         assert named[0] == mutant.name or (mutant.name in named and alike)
         asked += 1
     assert asked >= 2
+
+
+@pytest.mark.parametrize("op", ["conv3d", "conv2d"])
+def test_a_hypothesis_that_has_no_answer_does_not_hide_the_cause(op):
+    """With the padding transposed, or a stride along the width, this picture has no output at all."""
+    taps, sides = ((1, 2, 2), (0, 0)) if op == "conv3d" else ((2, 2), ())
+    shape = (1, 4, *([3] if op == "conv3d" else []), 9, 1)
+    tensors = {"x": Recipe(shape), "weight": Recipe((5, 4, *taps)), "bias": Recipe((5,))}
+    stride = (1, 1, 2) if op == "conv3d" else (1, 2)
+    case = Case("narrow", op, tensors, {"stride": stride, "padding": (*sides, 0, 0, 0, 1)})
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    found = {"y": run(op, Arithmetic(FLOAT32), {k: t for k, t in inputs.items() if k != "bias"}, params)["y"]}
+    assert _named(case, inputs, found, truth, honest, FLOAT32)[0] == "bias missing"
 
 
 @pytest.mark.parametrize(("name", "numerics"), _PLACES)

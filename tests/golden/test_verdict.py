@@ -32,6 +32,21 @@ def _failing(found, **how) -> str:
     return judged.criterion
 
 
+@pytest.mark.parametrize(
+    ("truth", "channel", "groups"),
+    [
+        (_TRUTH, 1, 8),
+        (_TRUTH, -1, 24),
+        (np.ones(_SHAPE), 1, 1),
+        (np.broadcast_to(_TRUTH[:, :3, :1, :1], (2, 3, 16, 24)), 1, 2),
+        (_TRUTH[0, 0, [0, 1, 0, 2, 2]], -1, 3),
+        (np.ones((0, 3)), -1, 1),
+    ],
+)
+def test_equal_rows_have_one_error(truth, channel, groups):
+    assert _measure(truth, truth=truth, channel=channel).groups == groups
+
+
 @pytest.mark.smoke
 def test_an_honest_engine_passes_and_the_margin_says_by_how_much():
     judged = judge_output(_measure(_TRUTH + 1e-5 * _NOISE[::-1]))

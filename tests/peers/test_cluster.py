@@ -143,6 +143,35 @@ def test_killed_workers_lose_nothing(client):
     assert results == [[2 * number] for number in range(40)]
 
 
+# A worker that is stopped while it computes answers nothing and does not end.
+_STOPPED = """
+import os, signal, threading, time
+from cluster_jobs import twice_after
+from refsd.cluster.connect import connected
+from refsd.cluster.spread import Job, Spread
+
+def stop(client):
+    time.sleep(1)
+    pids = client.run(os.getpid)
+    os.kill(pids[next(address for address, keys in client.processing().items() if keys)], signal.SIGSTOP)
+
+if __name__ == "__main__":
+    with connected("2", silent="3 s") as client:
+        threading.Thread(target=stop, args=[client]).start()
+        jobs = [Job((0.2, number)) for number in range(30)]
+        results = [*Spread(client).run(twice_after, jobs, crashed=lambda job: ["crashed"])]
+        assert results == [[2 * number] for number in range(30)], results
+"""
+
+
+def test_a_stopped_worker_loses_nothing_and_does_not_hold_up_the_end(folder):
+    (folder / "stopped.py").write_text(_STOPPED)
+    paths = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    }
+    subprocess.run([sys.executable, "-P", "stopped.py"], check=True, env=paths, timeout=100)
+
+
 def test_a_job_that_ends_its_workers_is_crashed_and_no_other_is(client, folder):
     jobs = [Job((number, 7, str(folder))) for number in range(30)]
     before = {*folder.iterdir()}

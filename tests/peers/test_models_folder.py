@@ -1,12 +1,16 @@
 """What diffusers and transformers save in a folder, opened here: key maps and config.json tell all."""
 
+import diffusers
 import numpy as np
 import pytest
 import torch
+import transformers
 from float64_peers import distance, draw, float64_throughout, redraw
 from test_models_clip import peer_clip, prompts
+from test_models_lumina2 import peer_lumina2
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
+from test_models_zimage import answer as answer_of_zimage
 
 from refsd.components import forward, load
 from refsd.networks.clip import CLIPSize
@@ -68,3 +72,140 @@ def test_clip(peers, checkpoint):
     got = answer(checkpoint, "clip", {"input_ids": ids}, eos=89)
     assert distance(got["last_hidden_state"], want.last_hidden_state) <= 1e-12
     assert distance(got["pooled"], want.pooler_output) <= 1e-12
+
+
+_TEXT = {
+    "vocab_size": 60,
+    "hidden_size": 48,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+_TURNED = {"rope_type": "default", "rope_theta": 300.0}
+# Component -> the class, and fields that other released models, or users' own, have otherwise.
+OTHER_NUMBERS = {
+    "qwen3": ("Qwen3", {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3}),
+    "mistral": (
+        "Mistral",
+        {"head_dim": 128, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3, "sliding_window": None},
+    ),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 256,
+            "rope_parameters": _TURNED,
+            "query_pre_attn_scalar": 12,
+            "sliding_window": 20,
+            "attn_logit_softcapping": 2.0,
+            "attn_implementation": "eager",
+        },
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLText",
+        {
+            "hidden_size": 512,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {**_TURNED, "mrope_section": [8, 28, 28]},
+        },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLText",
+        {
+            "head_dim": 128,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {**_TURNED, "mrope_section": [22, 21, 21], "mrope_interleaved": True},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("component", OTHER_NUMBERS)
+def test_numbers_of_a_text_encoder_are_those_of_its_config(component, tmp_path):
+    kind, fields = OTHER_NUMBERS[component]
+    config = getattr(transformers, f"{kind}Config", None) or _config_of(kind)
+    with float64_throughout():
+        peer = _class_of(kind)(config(**{**_TEXT, **fields})).eval()
+        redraw(peer, 3)
+    peer.save_pretrained(tmp_path / "text_encoder")
+    ids = np.random.default_rng(1).integers(0, 60, (2, 20))
+    with float64_throughout():
+        want = peer(torch.from_numpy(ids)).last_hidden_state
+    found = answer(open_checkpoint(tmp_path), component, {"input_ids": ids})
+    assert distance(found["last_hidden_state"], want) <= 1e-12
+
+
+def _config_of(kind):
+    return _class_of(kind).config_class
+
+
+def _class_of(kind):
+    inner = {
+        "Qwen2_5_VLText": transformers.models.qwen2_5_vl.modeling_qwen2_5_vl,
+        "Qwen3VLText": transformers.models.qwen3_vl.modeling_qwen3_vl,
+    }
+    return getattr(inner.get(kind, transformers), f"{kind}Model")
+
+
+def test_heads_of_qwen_image_are_those_of_its_config(tmp_path):
+    fields = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6], "num_attention_heads": 3, "num_layers": 2}
+    with float64_throughout():
+        peer = diffusers.QwenImageTransformer2DModel(
+            **fields, in_channels=16, out_channels=4, joint_attention_dim=40
+        )
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    z, context, t = draw((2, 4, 6, 10), 1), draw((2, 7, 40), 2), np.array([0.25, 0.8])
+    tokens = z.reshape(2, 4, 3, 2, 5, 2).transpose(0, 2, 4, 1, 3, 5).reshape(2, 15, 16)
+    with float64_throughout():
+        want = peer(
+            hidden_states=torch.from_numpy(tokens),
+            encoder_hidden_states=torch.from_numpy(context),
+            encoder_hidden_states_mask=torch.ones(2, 7, dtype=torch.bool),
+            timestep=torch.from_numpy(t),
+            img_shapes=[[(1, 3, 5)]] * 2,
+        ).sample
+    want = want.reshape(2, 3, 5, 4, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(z.shape)
+    found = answer(open_checkpoint(tmp_path), "qwen-image", {"x": z, "timesteps": t, "context": context})
+    assert distance(found["out"], want) <= 1e-12
+
+
+@pytest.mark.parametrize("head_dim", [12, 20, 64])
+def test_heads_of_wan_are_those_of_its_config(head_dim, tmp_path):
+    with float64_throughout():
+        sizes = {"num_attention_heads": 2, "attention_head_dim": head_dim, "num_layers": 2, "rope_max_seq_len": 32}
+        channels = {"in_channels": 4, "out_channels": 4, "text_dim": 40, "ffn_dim": 56}
+        peer = diffusers.WanTransformer3DModel(**sizes, **channels)
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    inputs = {"x": draw((2, 4, 3, 6, 10), 1), "timesteps": np.array([31.25, 987.5]), "context": draw((2, 7, 40), 2)}
+    with float64_throughout():
+        want = peer(*map(torch.from_numpy, inputs.values())).sample
+    assert distance(answer(open_checkpoint(tmp_path), "wan", inputs)["out"], want) <= 1e-12
+
+
+def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
+    with float64_throughout():
+        peer = peer_lumina2(4, 2, (4, 6, 6), 2, 1)
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    width = peer.config.cap_feat_dim
+    inputs = {"x": draw((2, 16, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, width), 2)}
+    with float64_throughout():
+        want = peer(*map(torch.from_numpy, inputs.values()), torch.ones(2, 7, dtype=torch.long)).sample
+    assert distance(answer(open_checkpoint(tmp_path), "lumina2", inputs)["out"], want) <= 1e-12
+
+
+def test_axes_and_theta_of_zimage_are_those_of_its_config(tmp_path):
+    sizes = {"in_channels": 16, "dim": 48, "n_layers": 2, "n_refiner_layers": 1, "n_heads": 3, "n_kv_heads": 3}
+    turning = {"axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64], "rope_theta": 40.0}
+    with float64_throughout():
+        peer = diffusers.ZImageTransformer2DModel(**sizes, cap_feat_dim=40, **turning)
+        redraw(peer.eval(), 4)
+    peer.save_pretrained(tmp_path / "transformer")
+    inputs = {"x": draw((2, 16, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 40), 2)}
+    with float64_throughout():
+        want = answer_of_zimage(peer, *inputs.values())
+    assert distance(answer(open_checkpoint(tmp_path), "zimage", inputs)["out"], want) <= 1e-12

@@ -13,8 +13,9 @@ from test_models_clip import prompts
 from test_models_unet import block_names
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from refsd.families.sdxl import with_sizes
 from refsd.models.clip import clip_text, clip_text_with_projection
-from refsd.models.unet import size_condition, unet
+from refsd.models.unet import unet
 from refsd.module import Module, Taps
 from refsd.networks.clip import CLIPSize, clip_keymap
 from refsd.networks.keymap import Keymap
@@ -52,6 +53,9 @@ CONFIGS = {
     "sd2-inpaint": Config(UNetSize(64, (64, 128), (0, 1), 1, 24, 9), [1] * 2, (6, 10), 3),
     "sdxl": Config(UNetSize(32, (32, 64, 128), (1, 2), 2, 40), [1, 2, 3], (12, 20), 77, 56, 6),
     "sdxl-pix2pix": Config(UNetSize(64, (64, 192), (1,), 1, 33, 8), [1, 2], (10, 6), 1, 24, 6),
+    "narrow-sizes": Config(
+        UNetSize(64, (64, 128), (1,), 1, 40), [1, 2], (6, 10), 7, 56, 6, {"addition_time_embed_dim": 32}
+    ),
     "refiner": Config(UNetSize(32, (32, 64, 128, 128), (1, 2), 2, 40), [2] * 4, (8, 24), 9, 56, 5),
     # As SSD-1B has it: the decoder's depths are its own, and nothing attends in the middle.
     "middle-without-attention": Config(
@@ -86,10 +90,11 @@ def peer_unet(config: Config) -> UNet2DConditionModel:
     levels = range(len(size.widths))
     kind = {True: "CrossAttn", False: ""}
     widths = list(size.widths)
+    channels = (config.more or {}).get("addition_time_embed_dim", 256)
     label = {
         "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 256,
-        "projection_class_embeddings_input_dim": config.pooled + 256 * config.sizes,
+        "addition_time_embed_dim": channels,
+        "projection_class_embeddings_input_dim": config.pooled + channels * config.sizes,
     }
     arguments = {
         "in_channels": size.in_channels,
@@ -153,7 +158,7 @@ def test_unet_and_every_block(name):
         if config.pooled:
             pooled = draw((2, config.pooled), 4)
             sizes = np.array([[1024.0, 768, 0, 13, 512, 1001], [33, 4096, 250, 8, 640, 2.5]])[:, : config.sizes]
-            y = size_condition(m, pooled, sizes)
+            y = with_sizes(m, pooled, sizes)
             added = {"text_embeds": torch.from_numpy(pooled), "time_ids": torch.from_numpy(sizes)}
         with outputs_of(peer) as theirs:
             want = peer(

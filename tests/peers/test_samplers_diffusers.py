@@ -278,9 +278,9 @@ def test_schedules(n):
         if spacing != "trailing":
             same(f"{spacing}_multistep", DPMSolverMultistepScheduler, **spaced)
         for rule in ("karras", "exponential", "beta"):
-            if spacing != "linspace":
-                same(f"{spacing}_{rule}", EulerDiscreteScheduler, **spaced, **{f"use_{rule}_sigmas": True})
-            same(rule, DPMSolverMultistepScheduler, **spaced, **{f"use_{rule}_sigmas": True})
+            name = rule if spacing == "linspace" else f"{spacing}_{rule}"
+            same(name, EulerDiscreteScheduler, **spaced, **{f"use_{rule}_sigmas": True})
+            same(f"{rule}_multistep", DPMSolverMultistepScheduler, **spaced, **{f"use_{rule}_sigmas": True})
 
 
 @pytest.mark.parametrize("shift", [1.0, 3.0])

@@ -278,9 +278,7 @@ def test_every_component_is_tried():
     assert PAGES.keys() == {name for _, name in CASES}
 
 
-@pytest.mark.parametrize(
-    "family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "zimage", "qwen-image", "krea2"]
-)
+@pytest.mark.parametrize("family", ["flux-dev", "chroma", "chroma-radiance", "flux2-klein", "krea2"])
 def test_heads_that_the_positions_do_not_fill_are_refused(family):
     """64 channels a head: every shape fits, and no page could run it."""
     ((component, size),) = small.FAMILIES[family].items()
@@ -290,6 +288,18 @@ def test_heads_that_the_positions_do_not_fill_are_refused(family):
     with pytest.raises(BadInput, match="refsd computes whole heads of 128 channels"):
         COMPONENTS[component].fits(m)
         COMPONENTS[component].run(m, x=np.zeros((1, 128, 2, 2)))
+
+
+def test_axes_that_do_not_fill_the_heads_are_refused():
+    """Qwen-Image's norms show the width of a head; its axes share it."""
+    ((component, size),) = small.FAMILIES["qwen-image"].items()
+    m = Module(
+        {name: stored(array) for name, array in small.weights(component, size._replace(head_dim=64)).items()}
+    )
+    fit = COMPONENTS[component].fits(m)["axes_dim"]
+    assert fit.holds([8, 28, 28]) and "and is 64, the norms' width" in fit.says
+    for axes in ([16, 56, 56], [9, 27, 28], [32, 32], [64, 0, 0], (8, 28, 28), 64):
+        assert not fit.holds(axes)
 
 
 @pytest.mark.parametrize("name", ["img_in.weight", "final_layer.linear.weight"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refsd.samplers.conventions import CARDS
-from refsd.samplers.levels import FlowLevels
+from refsd.samplers.levels import SD_LEVELS, FlowLevels
 from refsd.samplers.schedules import flow, sgm_uniform
 
 RECORD = json.loads((Path(__file__).parents[1] / "fixtures" / "schedules.json").read_text())
@@ -29,6 +29,16 @@ def test_one_name_two_schedules():
     ours, theirs = (CARDS[engine].sigmas(7, "sgm_uniform", "euler", levels) for engine in ("sdcpp", "comfyui"))
     assert 3e-3 < np.abs(ours - theirs).max() < 7e-3
     np.testing.assert_array_equal(ours, sgm_uniform(7, levels))
+
+
+@pytest.mark.parametrize("option", ["karras", "exponential", "beta"])
+def test_one_step_of_diffusers(option):
+    """Euler's options run between the ends of its spacing: one step of linspace is the lowest level."""
+    card, low, high = CARDS["diffusers"], SD_LEVELS.sigmas[0], SD_LEVELS.sigmas[-1]
+    for name, first in ((option, low), (f"trailing_{option}", high), (f"{option}_multistep", high)):
+        np.testing.assert_allclose(card.sigmas(1, name, "euler", SD_LEVELS), [first, 0], rtol=1e-12)
+    both = [card.sigmas(7, name, "euler", SD_LEVELS) for name in (option, f"{option}_multistep")]
+    np.testing.assert_allclose(*both, rtol=1e-12)
 
 
 def test_of_a_flow_by_name():

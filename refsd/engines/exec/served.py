@@ -8,25 +8,26 @@ import contextlib
 import json
 import os
 import re
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
 from refsd.engines.exec.program import Program, full_request
 from refsd.engines.relocation import environment
-from refsd.engines.supervised import Supervised, ending, last_words
+from refsd.engines.supervised import Supervised, ending, last_line
 from refsd.engines.work_folder import WorkFolder
 from refsd.golden.engine import EngineDied, EngineFailure
 from refsd.numerics.printable import printable
 
 _ANSWER = re.compile(rb'\{\s*"done"\s*:')
-_LONGEST_LINE = 1 << 16
-_PAUSES = 0.0005, 0.05  # seconds between two readings of the log: the first and the longest pause
+_LONGEST_START = 1 << 10  # bytes of {"done":, with blanks
+_PIPE = 1 << 20  # bytes that the program may be ahead of refsd
+_TAIL = 4096  # bytes that are kept for the program's last words
+_PAUSES = 0.0005, 0.05  # seconds between two readings: the first and the longest pause
 
 
 class _Answer(msgspec.Struct):
@@ -58,6 +59,7 @@ class ServedProgram:
             try:
                 process = self._alive()
                 process.expect_silence()
+                process.begin()
                 answer = self._answer(process, full_request(request, folder, output), folder)
             except EngineFailure:
                 self._end()
@@ -77,8 +79,9 @@ class ServedProgram:
         while True:
             left = process.send(left)
             code = self._supervised.poll(pause)
+            printed = process.printed
             answer = process.answer(request["case"])
-            if folder.size() + process.folder.size() - before + process.printed() > self._program.max_output:
+            if folder.size() + process.folder.size() - before + process.printed > self._program.max_output:
                 raise EngineFailure(f"it wrote more than {self._program.max_output >> 20} MiB")
             if answer is not None:
                 return answer
@@ -86,13 +89,17 @@ class ServedProgram:
                 raise EngineDied(f"{ending(code)}: {process.last_words()}")
             if time.monotonic() > deadline:
                 raise EngineDied(f"no answer after {self._program.timeout:g} s")
-            pause = min(1.5 * pause, longest)
+            pause = _PAUSES[0] if process.printed > printed else min(1.5 * pause, longest)
 
     def _alive(self) -> "_Process":
-        if self._process is not None and self._supervised.poll() is not None:
-            self._end()  # the process ended by itself between two requests
+        """Return the process, a new one if it has left. Raises EngineDied if it crashed after its last answer."""
+        if self._process is not None and (code := self._supervised.poll()) is not None:
+            self._process.expect_silence()
+            if code != 0:
+                raise EngineDied(f"after its last answer it {ending(code)}: {self._process.last_words()}")
+            self._end()
         if self._process is None:
-            self._process = _Process()
+            self._process = _Process(self._program.max_output)
             self._process.start(self._supervised, self._program)
         return self._process
 
@@ -104,19 +111,31 @@ class ServedProgram:
 
 
 class _Process:
-    """The working folder, the stdin and the log of one process."""
+    """The working folder, the stdin and the printed lines of one process. most: bytes that a request may print
 
-    def __init__(self):
+    The program prints into a pipe, so that nothing of it goes to the disk; one that prints faster than refsd reads
+    waits.
+    """
+
+    def __init__(self, most: int):
         self.folder = WorkFolder("refsd-exec-")
-        self._log: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-        self._theirs, self._stdin = os.pipe()
-        os.set_blocking(self._stdin, False)
-        self._read, self._line, self._last = 0, b"", ""
-        self.close = weakref.finalize(self, _close, self.folder, self._log, self._stdin)
+        self._most = most
+        self._printed, self._theirs_out = os.pipe()
+        self._theirs_in, self._stdin = os.pipe()
+        for end in (self._printed, self._stdin):
+            os.set_blocking(end, False)
+        import fcntl  # not on Windows, where no program is served
+
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):  # more than a user may have
+                fcntl.fcntl(self._printed, fcntl.F_SETPIPE_SZ, _PIPE)
+        self.printed = 0  # bytes since the request began
+        self._line, self._tail, self._last = bytearray(), b"", ""
+        self.close = weakref.finalize(self, _close, self.folder, self._printed, self._stdin)
 
     def start(self, supervised: Supervised, program: Program) -> None:
-        with open(self._theirs, "rb") as stdin:
-            supervised.start(program.command, self.folder.work, environment(), program.max_file, self._log, stdin)
+        with open(self._theirs_in, "rb") as stdin, open(self._theirs_out, "wb") as output:
+            supervised.start(program.command, self.folder.work, environment(), program.max_file, output, stdin)
 
     def send(self, data: bytes) -> bytes:
         """Write as much as the pipe accepts and return the rest; b"" if the program has closed its stdin."""
@@ -128,17 +147,18 @@ class _Process:
             return b""
 
     def expect_silence(self) -> None:
-        """Empty the log before a request. Raises EngineFailure if it holds an answer that was not asked for."""
+        """Read what was printed since the last answer. Raises EngineFailure if an answer is in it."""
         for answer in self._answers():
             if answer.done == self._last:
                 raise EngineFailure("it had answered the request before this one twice")
             raise _unasked(answer)
-        self._read, self._line = 0, b""
-        os.ftruncate(self._log.fileno(), 0)
-        os.lseek(self._log.fileno(), 0, os.SEEK_SET)  # the program shares this file offset
+
+    def begin(self) -> None:
+        """Count what is printed from now on."""
+        self.printed, self._tail = 0, b""
 
     def answer(self, word: str) -> _Answer | None:
-        """Return the answer to the request whose "case" is `word`; None if the log has none yet.
+        """Return the answer to the request whose "case" is `word`; None if there is none yet.
 
         Raises EngineFailure for two answers, and for an answer to another request.
         """
@@ -151,22 +171,36 @@ class _Process:
         self._last = word if answers else self._last
         return answers[0] if answers else None
 
-    def printed(self) -> int:
-        """Return how many bytes the program has printed since the request began."""
-        return os.fstat(self._log.fileno()).st_size
-
     def last_words(self) -> str:
-        return last_words(self._log)
+        return last_line(self._tail)
 
-    def _answers(self):
-        while data := os.pread(self._log.fileno(), 1 << 20, self._read):
-            self._read += len(data)
-            *lines, self._line = (self._line + data).split(b"\n")
-            self._line = self._line[-_LONGEST_LINE:]
-            for line in lines:
-                begins = _ANSWER.search(line)
-                if begins:
-                    yield _parsed(line[begins.start() :])
+    def _answers(self) -> Iterator[_Answer]:
+        """Read what is printed until it pauses or is more than a request may print. -> the answers in it"""
+        while self.printed <= self._most and (data := self._more()):
+            self.printed += len(data)
+            self._tail = (self._tail + data)[-_TAIL:]
+            *ends, rest = data.split(b"\n")
+            for end in ends:
+                self._continue(end)
+                if _ANSWER.match(self._line):
+                    yield _parsed(bytes(self._line))
+                self._line.clear()
+            self._continue(rest)
+
+    def _continue(self, data: bytes) -> None:
+        """Add to the line that is being read: all of an answer, but of another line only where one may begin."""
+        if _ANSWER.match(self._line):
+            self._line += data
+            return
+        self._line += data
+        begins = _ANSWER.search(self._line)
+        del self._line[: begins.start() if begins else -_LONGEST_START]
+
+    def _more(self) -> bytes:
+        try:
+            return os.read(self._printed, _PIPE)
+        except BlockingIOError:
+            return b""
 
 
 def _unasked(answer: _Answer) -> EngineFailure:
@@ -180,8 +214,8 @@ def _parsed(line: bytes) -> _Answer:
         raise EngineFailure(f"its answer is not understood: {error}") from None
 
 
-def _close(folder: WorkFolder, log: BinaryIO, stdin: int) -> None:
-    with contextlib.suppress(OSError):
-        os.close(stdin)
-    log.close()
+def _close(folder: WorkFolder, printed: int, stdin: int) -> None:
+    for end in (printed, stdin):
+        with contextlib.suppress(OSError):
+            os.close(end)
     folder.__exit__()

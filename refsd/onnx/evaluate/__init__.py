@@ -1,5 +1,6 @@
 """Evaluate an ONNX graph in float64: the truth of a graph that somebody else wrote."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from refsd.module import Taps
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.numerics.profiles import FLOAT32, FLOAT64, Numerics
-from refsd.onnx.evaluate.budget import Budget
+from refsd.onnx.evaluate.budget import SECONDS, Budget
 from refsd.onnx.evaluate.check import check
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
 from refsd.onnx.evaluate.evaluation import Evaluation, Value
@@ -84,6 +85,7 @@ def evaluate(
     numerics: Numerics = FLOAT64,
     exact: bool = False,
     limit: int | None = None,
+    seconds: float = SECONDS,
 ) -> Results:
     """Evaluate a graph from `open_graph`.
 
@@ -92,14 +94,17 @@ def evaluate(
     numerics: FLOAT64, or FLOAT32 for an honest run
     exact:    ignore casts between floats of 16 bits and more
     limit:    bytes that values may take at once; None: half of the memory
+    seconds:  that it may take
 
     Raises BadInput for inputs that do not fit, and for a node that cannot run.
     """
     rules = Rules(numerics.compute_dtype, exact)
-    budget = Budget(memory() // 2 if limit is None else limit)
-    admitted = _admit(model, inputs, rules)
+    budget = Budget(memory() // 2 if limit is None else limit, seconds)
+    admitted = _admit(model, inputs, rules, budget)
     run = Evaluation(model, rules, budget, Taps("") if taps is None else taps)
-    with one_answer(numerics), np.errstate(all="ignore"):
+    # NumPy warns of means of nothing, whatever errstate says.
+    quiet = warnings.catch_warnings(action="ignore", category=RuntimeWarning)
+    with one_answer(numerics), np.errstate(all="ignore"), quiet:
         outputs = run.run(admitted)
     return Results(
         {
@@ -112,7 +117,7 @@ def evaluate(
     )
 
 
-def _admit(model: Model, inputs: Mapping[str, np.ndarray], rules: Rules) -> dict[str, Value]:
+def _admit(model: Model, inputs: Mapping[str, np.ndarray], rules: Rules, budget: Budget) -> dict[str, Value]:
     expected = {one.name: one for one in expected_inputs(model)}
     for name in inputs:
         if name not in expected:
@@ -133,6 +138,10 @@ def _admit(model: Model, inputs: Mapping[str, np.ndarray], rules: Rules) -> dict
             for size, n in zip(one.shape, x.shape, strict=True):
                 if size is not None and (sizes.setdefault(size, n) if isinstance(size, str) else size) != n:
                     raise BadInput(said)
+        try:
+            budget.room(x.shape, rules.dtype.itemsize)
+        except BadInput as error:
+            raise BadInput(f"{model.path}: input {name!r}: {error}") from None
         admitted[name] = Value(_as_declared(x, one.number, rules, said), one.number)
     return admitted
 
@@ -142,8 +151,8 @@ def _as_declared(x: np.ndarray, number: int, rules: Rules, said: str) -> np.ndar
     kind = ELEMENT_TYPES[number]
     whole = x.dtype.kind in "iub"
     if kind.is_float:
-        return x.astype(rules.dtype)
-    y = x.astype(kind.held) if whole else x
+        return x.astype(rules.dtype, copy=False)
+    y = x.astype(kind.held, copy=False) if whole else x
     if not whole or (y != x).any():
         raise BadInput(said)
     return y

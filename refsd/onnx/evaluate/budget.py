@@ -1,22 +1,26 @@
-"""The memory and the number of nodes that an evaluation may take: a file asks for neither more by its shapes."""
+"""The memory, the nodes and the seconds that an evaluation may take, whatever a file asks for."""
 
 import math
+import time
 from collections.abc import Iterable
 
 from refsd.numerics.errors import BadInput
 
-# Executions of nodes, loops and calls of functions included. A large model has some ten thousand.
-MOST_NODES = 1_000_000
+# Executions of nodes, iterations of loops and calls of functions. A large model has some ten thousand.
+MOST_NODES = 200_000
+SECONDS = 3600.0
 
 
 class Budget:
     """
     limit: bytes of all values that are alive at once
     live:  bytes of those that are
+    seconds: from now until the last node may start
     """
 
-    def __init__(self, limit: int):
-        self.limit = limit
+    def __init__(self, limit: int, seconds: float = SECONDS):
+        self.limit, self.seconds = limit, seconds
+        self._end = time.monotonic() + seconds
         self.live = 0
         self.peak = 0
         self.nodes = 0
@@ -35,10 +39,12 @@ class Budget:
         return whole
 
     def step(self) -> None:
-        """Count one execution of a node. Raises BadInput when there are too many."""
+        """Count one execution of a node. Raises BadInput when there are too many, or when the time is over."""
         self.nodes += 1
         if self.nodes > MOST_NODES:
             raise BadInput(f"more than {MOST_NODES} nodes executed: a loop, or functions within functions")
+        if time.monotonic() > self._end:
+            raise BadInput(f"not done in {self.seconds:g} s: give more with --seconds")
 
     def take(self, size: int) -> None:
         self.live += size

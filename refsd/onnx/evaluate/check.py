@@ -13,6 +13,8 @@ from refsd.onnx.evaluate.node import OPERATORS, find
 
 # Graphs within graphs and functions within functions.
 DEEPEST = 50
+# Operators that ONNX defines by others which refsd does not run: random numbers, and sequences of tensors.
+_BODIES_NOT_RUN = {"Bernoulli", "SequenceMap"}
 
 
 def check(model: Model) -> None:
@@ -77,21 +79,42 @@ def _check_operator(model: Model, node: onnx.NodeProto, said: str, versions) -> 
         raise BadInput(f"{said}: no version of the domain {domain!r} is declared (opset_import)")
     version = versions[domain]
     if find(domain, node.op_type, version) is None and body_schema(domain, node.op_type, version) is None:
-        names = [op for of, op in OPERATORS if of == domain]
-        more = did_you_mean(node.op_type, names)
-        raise BadInput(
-            f"{said}: refsd does not run this operator{more}, version {version}"
-            f"{f' of domain {domain!r}' if domain else ''}; `refsd run-onnx --operators` lists those that it runs"
-        )
+        raise BadInput(f"{said}: {not_run(domain, node.op_type, version)}")
+    known = _attributes(domain, node.op_type, version)
+    for attribute in node.attribute:
+        if known is not None and attribute.name not in known:
+            meant = did_you_mean(attribute.name, known)
+            listed = ", ".join(known) or "none"
+            raise BadInput(f"{said} has an attribute {attribute.name[:60]!r}{meant}; {node.op_type} has {listed}")
 
 
-def body_schema(domain: str, op: str, version: int) -> Any:
-    """ONNX's own definition of an operator by others, if it has one."""
+def _attributes(domain: str, op: str, version: int) -> Collection[str] | None:
+    """The names of an operator's attributes; None where ONNX does not define it."""
     try:
         schema: Any = onnx.defs.get_schema(op, version, domain)
     except (onnx.defs.SchemaError, TypeError, ValueError):
         return None
-    return schema if schema.has_function or schema.has_context_dependent_function else None
+    return list(schema.attributes)
+
+
+def not_run(domain: str, op: str, version: int) -> str:
+    """Say that refsd does not run an operator."""
+    more = did_you_mean(op, [name for of, name in OPERATORS if of == domain])
+    return (
+        f"refsd does not run this operator{more}, version {version}"
+        f"{f' of domain {domain!r}' if domain else ''}; `refsd run-onnx --operators` lists those that it runs"
+    )
+
+
+def body_schema(domain: str, op: str, version: int) -> Any:
+    """ONNX's own definition of an operator by others that refsd runs, if it has one."""
+    try:
+        schema: Any = onnx.defs.get_schema(op, version, domain)
+    except (onnx.defs.SchemaError, TypeError, ValueError):
+        return None
+    if schema.has_context_dependent_function:  # its nodes are known with its inputs only
+        return None if op in _BODIES_NOT_RUN else schema
+    return schema if schema.has_function else None
 
 
 def called(node: onnx.NodeProto, number: int) -> str:

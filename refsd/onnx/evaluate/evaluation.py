@@ -11,7 +11,7 @@ import onnx
 from refsd.module import Taps
 from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate.budget import Budget
-from refsd.onnx.evaluate.check import DEEPEST, body_schema, called
+from refsd.onnx.evaluate.check import DEEPEST, body_schema, called, not_run
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES
 from refsd.onnx.evaluate.file import Model, Tensor, subgraphs
 from refsd.onnx.evaluate.node import Node, Rules, find, read_attribute, type_of
@@ -209,7 +209,8 @@ class Evaluation:
     def _body(self, proto: onnx.NodeProto, domain: str, version: int, values, given: Mapping[str, Any]):
         """ONNX's definition of an operator by others, and the defaults of its attributes."""
         schema = body_schema(domain, proto.op_type, version)
-        assert schema is not None
+        if schema is None:  # `check` has not seen the nodes of a definition that depends on its inputs
+            raise BadInput(not_run(domain, proto.op_type, version))
         defaults = {
             name: read_attribute(attribute.default_value, self._tensor)
             for name, attribute in schema.attributes.items()

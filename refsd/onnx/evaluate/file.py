@@ -1,5 +1,6 @@
 """Read an ONNX file and its external data, trusting no length, no shape and no path in it."""
 
+import functools
 import math
 import os
 from collections.abc import Iterator
@@ -8,15 +9,19 @@ from typing import TypeVar
 
 import numpy as np
 import onnx
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 from onnx import TensorProto, numpy_helper
 
 from refsd.golden.input_file import open_input, read_input
 from refsd.numerics.errors import BadInput
+from refsd.numerics.tensor import MAX_RANK, shape_problem
 from refsd.onnx.evaluate.element_types import ELEMENT_TYPES, unpacked
 
 _MOST = 2**31 - 1  # protobuf's own limit
 _MOST_TENSOR = 2**40
 _EXPECTED = "an ONNX model"
+_STRING, _MESSAGE = FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE
 
 
 class Model:
@@ -46,8 +51,8 @@ class Tensor:
             raise BadInput(f"tensor {_quoted(self.name)} has the element type {proto.data_type}: no numbers")
         self.number, self.kind = proto.data_type, ELEMENT_TYPES[proto.data_type]
         self.shape = tuple(proto.dims)
-        if any(n < 0 for n in self.shape):
-            raise BadInput(f"tensor {_quoted(self.name)} has the shape {list(self.shape)}: an axis is negative")
+        if problem := shape_problem(self.shape):
+            raise BadInput(f"tensor {_quoted(self.name)} has the shape {list(self.shape)[:MAX_RANK]}: {problem}")
         if proto.HasField("segment"):
             raise BadInput(f"tensor {_quoted(self.name)} is a segment of another: no released tool writes these")
         self.count = math.prod(self.shape)
@@ -157,7 +162,31 @@ def parse(path: Path, message: P, expected: str) -> P:
     except Exception as error:  # protobuf's DecodeError, which has no other base
         words = " ".join(str(error).split())[:120]
         raise BadInput(f"{path}: not {expected}, or cut short, or nested too deep: {words}") from None
+    _check_text(path, message)
     return message
+
+
+def _check_text(path: Path, message: Message) -> None:
+    """Raise BadInput for a name that is no UTF-8: protobuf parses it, and gives bytes in place of a str."""
+    strings, messages = _fields(message.DESCRIPTOR)
+    for name in strings:
+        value = getattr(message, name)
+        for text in (value,) if isinstance(value, (str, bytes)) else value:
+            if isinstance(text, bytes):
+                raise BadInput(
+                    f"{path}: {message.DESCRIPTOR.name}.{name} is {text[:60]!a}, no UTF-8: the file is damaged"
+                )
+    for name in messages:
+        value = getattr(message, name)
+        for inner in value if not isinstance(value, Message) else [value] if message.HasField(name) else []:
+            _check_text(path, inner)
+
+
+@functools.cache
+def _fields(kind: Descriptor) -> tuple[list[str], list[str]]:
+    """Return the names of a message's fields that hold text, and of those that hold messages."""
+    of_type = {t: [f.name for f in kind.fields if f.type == t] for t in (_STRING, _MESSAGE)}
+    return of_type[_STRING], of_type[_MESSAGE]
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

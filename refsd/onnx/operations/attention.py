@@ -27,6 +27,8 @@ def _attention(b, x, params):
     k, v = (_for_each_head(b, t, q.shape[1]) for t in (k, v))
     scale = q.shape[-1] ** -0.5 if params["scale"] is None else params["scale"]
     scores = b.node("Mul", b.node("MatMul", q, b.transpose(k, (0, 1, 3, 2))), scale)
+    if params.get("cap"):
+        scores = b.node("Mul", b.node("Tanh", b.node("Div", scores, params["cap"])), params["cap"])
     if "mask" in x:
         scores = b.node("Add", scores, x["mask"])
     L, J = scores.shape[2:]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from refsd.kernels.attention import causal_mask
+from refsd.kernels.attention_softcap import attention_softcap
 from refsd.kernels.conv2d_fast import Choice
 from refsd.kernels.rope import rope_angles
 from refsd.numerics.arithmetic import Arithmetic
@@ -17,8 +18,10 @@ from refsd.onnx.trace.array import Graph, Traced, traced
 _DIRECT = Choice("im2col", "a node of a graph")
 # kernel, as `apply` is called with it -> the operation, the names of its arrays
 _KERNELS = {
+    "rms_norm": ("rms_norm", ("x", "weight")),
     "batch_norm": ("batch_norm", ("x", "mean", "var")),
     "tanh": ("tanh", ("x",)),
+    "sigmoid": ("sigmoid", ("x",)),
     "relu": ("relu", ("x",)),
     "leaky_relu": ("leaky_relu", ("x",)),
 }
@@ -46,6 +49,10 @@ class TracingArithmetic(Arithmetic):
         if kernel.__name__ in _KERNELS:
             op, names = _KERNELS[kernel.__name__]
             return self._say(op, params, **dict(zip(names, arrays, strict=True)))
+        if kernel is attention_softcap:
+            q, k, v = arrays
+            params |= {"causal": False, "diagonal": 0}
+            return self._say("attention", params, q=q, k=k, v=v, mask=params.pop("mask"))
         return kernel(*arrays, **params)
 
     def linear(self, x, weight, bias=None, weight_type="f32"):

@@ -201,6 +201,16 @@ def _repeat(b: Graph, x: Traced, repeats, axis):
     return Traced(b, b.node("Gather", x.value, index, axis=axis))
 
 
+def _moveaxis(b: Graph, x: Traced, source: int, destination: int):
+    order = [axis for axis in range(x.ndim) if axis != source % x.ndim]
+    order.insert(destination % x.ndim, source % x.ndim)
+    return x.transpose(order)
+
+
+def _take(b: Graph, x: Traced, indices, axis):
+    return Traced(b, b.node("Gather", x.value, b.constant(np.asarray(indices, np.int64)), axis=axis))
+
+
 def _append(b: Graph, x, more):
     return _concatenate(b, [traced(b, part).reshape(-1) for part in (x, more)])
 
@@ -220,8 +230,11 @@ _FUNCTIONS: dict[str, Callable] = {
     "split": _split,
     "broadcast_to": _broadcast_to,
     "repeat": _repeat,
+    "take": _take,
     "append": _append,
     "where": _where,
     "argmax": _argmax,
+    "moveaxis": _moveaxis,
+    "copy": lambda b, x, order: x,
     "zeros_like": lambda b, x: np.zeros(x.shape, x.dtype),
 }

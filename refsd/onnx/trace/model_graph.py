@@ -52,7 +52,8 @@ def model_graph(
 ) -> CaseModel:
     """Trace the component of a case; values are named as the reference's taps.
 
-    Masks are constants of the graph, because they decide shapes and positions; everything else is an input.
+    Masks, positions, and ids that say where pictures stand are constants of the graph, because they decide shapes
+    and angles; everything else is an input.
 
     dtype:  of the floats: float32, or float64 to hold the graph against the truth
     taps:   make every tap an output too; the taps stand behind the outputs of the case
@@ -76,9 +77,10 @@ def model_graph(
     for argument, wanted in component.arguments.items():
         if argument not in values:
             continue
-        if wanted.kind is MASK:
-            graph.notes[f"constant.{argument}"] = "a mask, which is a constant of this graph"
-            arguments[argument] = values[argument].astype(np.int64)
+        if wanted.kind is MASK or wanted.fixed or (argument == "input_ids" and "pictures" in values):
+            graph.notes[f"constant.{argument}"] = "a constant of this graph, whose shapes and positions it decides"
+            x = values[argument]
+            arguments[argument] = x if x.dtype.kind == "f" else x.astype(np.int64)
             continue
         x = values[argument]
         feeds[argument] = x.astype(graph.dtype if x.dtype.kind == "f" else np.int64)

@@ -34,9 +34,10 @@ class TracingModule(Module):
     def _tap(self, name: str, y: Any) -> Any:
         return super()._tap(name, y)
 
-    def rms_norm(self, name: str, x, eps=1e-6):
+    def rms_norm(self, name: str, x, eps=1e-6, plus=0.0):
         """The result has the weight's key as its tap, so the initializer is called otherwise."""
         weight = self.weight(name, f"/{self.prefix}{name}")
+        weight = weight + plus if plus else weight
         return self._tap(name, self.arithmetic.rms_norm(x, weight, eps))
 
     rms_norm_apart = rms_norm

@@ -185,12 +185,26 @@ def test_one_is_singular():
     assert "1 of 1 golden whole, 0 problems" in _ok("golden", "verify", "--cases", _CASE)
 
 
+def test_how_many_cases_are_listed():
+    *listed, _ = _ok("golden", "list").splitlines()
+    said = _bad("conform", "refsd", "--cases", "none")
+    assert f"`refsd golden list` shows {len(listed)} cases, with --cases 'full/*', --cases 'lone/*'" in said
+
+
+def test_an_engine_that_two_arguments_name_is_judged_once():
+    """As "torch" and "torch-f16": the second is one of those that the first gives."""
+    said = _ok("conform", "onnxruntime", "onnxruntime", "--cases", "silu/f32/bend-x33x77")
+    assert "1 answer of 1 engine" in said
+
+
 def test_bad_usage_of_conform(tmp_path):
     assert "unknown engine" in _bad("conform", "tensorflow", "--cases", "silu/*")
     assert "no such numerics profile" in _bad("conform", "refsd:f8", "--cases", "silu/*")
     assert "no case matches" in _bad("conform", "refsd", "--cases", "none")
     assert "cannot be judged: /nowhere/libggml.so: no such file" in _bad("conform", "ggml:/nowhere/libggml.so")
-    assert "2 of the engines are called 'refsd-float32'" in _bad("conform", "refsd", "refsd:float32")
+    assert "two of the engines are called 'refsd-float32' (refsd, refsd:float32)" in _bad(
+        "conform", "refsd", "refsd:float32"
+    )
     (tmp_path / "w.toml").write_text("nonsense")
     assert "waivers" in _bad("conform", "refsd", "--cases", "silu/*", "--waivers", "w.toml")
 

@@ -87,6 +87,19 @@ def test_a_run_without_cases_asks_few_models(onnxruntime):
     assert line.startswith("onnxruntime also takes 2 cases that are judged only where they are named: --cases")
 
 
+def test_what_refsd_cannot_write_is_not_judged(onnxruntime, runner, monkeypatch):
+    """The engine has seen nothing of it: the tracer's own error is no failure of the engine's."""
+
+    def fails(*arguments, **options):
+        raise TypeError("no node for NumPy's median")
+
+    monkeypatch.setattr(tracing, "model_graph", fails)
+    monkeypatch.setattr(onnxruntime, "_traced", None)
+    (result,) = conform.run(runner, [onnxruntime], [CASE])
+    assert (result.status, result.conforms) == ("refused", True)
+    assert result.reason == "not judged: refsd cannot write it in ONNX: TypeError: no node for NumPy's median"
+
+
 def test_models_need_a_folder_and_fit_in_a_message(onnxruntime):
     without = next(found.engine for found in registry.find("onnxruntime") if found.engine)
     assert without.refuses(CASE) == "no folder to write the model's weights to"

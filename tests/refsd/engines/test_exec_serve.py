@@ -179,6 +179,52 @@ def test_a_fault_is_that_request_s_alone(engine, tmp_path, fault):
     assert right(ask(served)) and right(ask(served))
 
 
+@pytest.mark.parametrize(
+    ("crash", "line"), [("os._exit(3)", "exit code 3"), ("os.kill(os.getpid(), 11)", "SIGSEGV")]
+)
+def test_a_crash_after_the_answer_fails_the_next_request(engine, tmp_path, crash, line):
+    seen = tmp_path / "seen"
+    once = f"if not os.path.exists({str(seen)!r}):\n    open({str(seen)!r}, 'w').close()"
+    served = engine(f"save(right); done()\n{once}\n    print('bye', flush=True)\n    {crash}")
+    assert right(ask(served))
+    time.sleep(0.3)
+    told = ask(served)
+    assert told == f"after its last answer it ended {'with ' if crash[3] == '_' else 'by '}{line}: bye"
+    assert right(ask(served)) and right(ask(served))
+
+
+def test_a_run_tells_of_crashes_after_right_answers(engine):
+    results = conformed(engine("save(right); done(); os.kill(os.getpid(), 11)"))
+    assert verdict.FAIL in [r.status for r in results]
+    assert any("SIGSEGV" in r.reason for r in results)
+
+
+def test_who_prints_without_a_pause_is_ended_soon(engine):
+    """Reading what it prints takes no longer than printing it: it must be ended while it prints."""
+    served = engine("while True: os.write(1, b'x' * 65536)")
+    served._program.max_output = 64 * MIB
+    begun = time.monotonic()
+    assert ask(served) == "it wrote more than 64 MiB"
+    assert time.monotonic() - begun < 10
+
+
+def test_what_is_printed_goes_to_no_disk(engine):
+    served = engine("import stat; save([float(stat.S_ISFIFO(os.fstat(1).st_mode))] * len(x)); done()")
+    assert (ask(served) == 1).all()
+
+
+def test_who_prints_between_requests_waits_for_the_next(engine):
+    served = engine("save(right); done()\nfor _ in range(300): os.write(1, b'y' * 9999 + b'\\n')")
+    served._program.max_output = 8 * MIB
+    assert all(right(ask(served)) for _ in range(3))
+
+
+def test_a_refusal_may_be_long(engine):
+    served = engine("done(error='no room ' + 'x' * (4 << 20))")
+    served._program.max_output = 16 * MIB
+    assert ask(served).startswith("no room xxx") and len(ask(served)) < 400
+
+
 def test_two_answers_that_come_one_after_the_other_fail_the_next_request(engine, tmp_path):
     go, gone = tmp_path / "go", tmp_path / "gone"
     wait = f"[time.sleep(0.01) for _ in range(3000) if not os.path.exists({str(go)!r})]"

@@ -8,7 +8,7 @@ from refsd.golden.engine import EngineFailure
 from refsd.numerics.tensor import stored
 
 SCRIPT = """
-import os, sys, time
+import os, sys, threading, time
 from refsd.engines.worker import serve
 
 answered = 0
@@ -28,6 +28,8 @@ def answer(header, tensors):
         time.sleep(60)
     if what == "raise":
         raise ValueError("no such thing")
+    if what == "crash later":
+        threading.Timer(0.1, os._exit, [7]).start()
     return {"answered": answered}, tensors
 
 serve(answer)
@@ -61,6 +63,15 @@ def test_answers_and_survives_every_end(script):
     del worker
     gc.collect()
     assert process.poll() is not None
+
+
+def test_a_crash_after_an_answer_fails_the_next_request(script):
+    worker = Worker([script])
+    worker.ask({"do": "crash later"}, {})
+    worker._process.wait()
+    with pytest.raises(EngineFailure, match=r"^after its last answer it ended with exit code 7: noise"):
+        worker.ask({"do": "echo"}, {})
+    assert worker.ask({"do": "echo"}, {})[0] == {"answered": 1}
 
 
 def test_a_worker_that_hangs_is_ended(script):

@@ -4,14 +4,33 @@ import numpy as np
 import onnx
 import pytest
 
+from refsd.engines.registry import find
 from refsd.golden import operations
+from refsd.golden.case import Case
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.recipe import Recipe
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.onnx.case_model import case_model, refuses
 from refsd.onnx.evaluate import evaluate, open_graph
 
 CASES = [operation.cases[0] for operation in OPERATIONS.values() if refuses(operation.cases[0]) is None]
+
+
+SCALARS = [
+    Case("embedding", "embedding", {"ids": Recipe((), "i32", "token_ids", 0, n=3), "weight": Recipe((3, 8))}),
+]
+
+
+@pytest.mark.parametrize("case", SCALARS, ids=lambda case: case.op)
+def test_a_scalar_stays_one(case, tmp_path):
+    """NumPy's ascontiguousarray makes [1] of it, and the engine then answers [1, 8] for [8]."""
+    inputs = case.realize()
+    truth = operations.run(case.op, Arithmetic(FLOAT64), inputs, case.params)["y"]
+    (found,) = find("onnxruntime")
+    assert found.engine is not None
+    assert found.engine.run(case, inputs)["y"].shape == truth.shape
+    assert inputs[next(iter(inputs))].storable().shape == ()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.op)

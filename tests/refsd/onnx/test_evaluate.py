@@ -49,6 +49,25 @@ def test_a_cast_to_a_narrow_type_rounds_and_a_wide_one_does_not(tmp_path):
     assert exact["eighth"][1] == 448
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "tensors", "shape"),
+    [
+        ("Conv", {}, {"w": (4, 3, 3, 3)}, (0, 4, 6, 6)),
+        ("ConvTranspose", {}, {"w": (3, 4, 3, 3)}, (0, 4, 10, 10)),
+        ("GroupNormalization", {"num_groups": 3}, {"w": (3,), "b": (3,)}, (0, 3, 8, 8)),
+        ("AveragePool", {"kernel_shape": [2, 2]}, {}, (0, 3, 7, 7)),
+        ("GlobalAveragePool", {}, {}, (0, 3, 1, 1)),
+        ("ReduceMean", {}, {}, (1, 1, 1, 1)),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_batch_of_nothing(tmp_path, op, attributes, tensors, shape):
+    nodes = [helper.make_node(op, ["x", *tensors], ["y"], **attributes)]
+    weights = {name: np.ones(size, np.float32) for name, size in tensors.items()}
+    of = model(tmp_path, nodes, {"x": (F, [0, 3, 8, 8])}, {"y": F}, weights)
+    assert evaluate(of, {"x": np.zeros((0, 3, 8, 8))}).outputs["y"].shape == shape
+
+
 def test_floats_are_computed_in_float64_and_in_float32_where_asked(tmp_path):
     a, b = rng.normal(size=(2, 64, 64)).astype(np.float32)
     of = model(tmp_path, [helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": (F, [64, 64])}, {"y": F}, {"b": b})

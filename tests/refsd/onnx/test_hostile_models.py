@@ -1,5 +1,6 @@
 """Hostile files: one line, nothing large made, no file read outside the model's folder."""
 
+import sys
 import tracemalloc
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from refsd.numerics.errors import BadInput
-from refsd.onnx.evaluate import evaluate, open_graph
+from refsd.onnx.evaluate import check, evaluate, open_graph
 
 F, I = TensorProto.FLOAT, TensorProto.INT64
 
@@ -77,8 +78,11 @@ def test_files_that_are_none(tmp_path):
         ([helper.make_node("Relu", ["x"], ["z"])], "nothing gives the output 'y'"),
         ([helper.make_node("Relux", ["x"], ["y"], name="act")], "node 'act' (Relux): refsd does not run this"),
         ([helper.make_node("Relu", ["x"], ["y"], domain="ai.evil")], "no version of the domain 'ai.evil'"),
+        ([helper.make_node("Bernoulli", ["x"], ["y"])], "does not run this operator"),
         ([helper.make_node("LSTM", ["x", "x", "x"], ["y"])], "does not run this operator"),
         ([helper.make_node("Softmax", ["x"], ["y"], axis=7)], "axis 7 of a tensor with 1 axes"),
+        ([helper.make_node("LeakyRelu", ["x"], ["y"], alphb=0.5)], "an attribute 'alphb' (did you mean"),
+        ([helper.make_node("Relu", ["x"], ["y"], to=1)], "Relu has none"),
         ([helper.make_node("Transpose", ["x"], ["y"], perm=[3, 1])], "(Transpose)"),
         ([helper.make_node("Conv", ["x", "x"], ["y"])], "(Conv)"),
         ([helper.make_node("Concat", ["x", "x"], ["y"])], "(Concat)"),
@@ -87,6 +91,23 @@ def test_files_that_are_none(tmp_path):
 )  # fmt: skip
 def test_graphs_that_cannot_run(tmp_path, nodes, says):
     assert says in refused(save(tmp_path / "m.onnx", nodes))
+
+
+def test_text_that_is_no_utf8(tmp_path):
+    """Protobuf parses such a name, and gives bytes where every reader expects a str."""
+    nodes = [helper.make_node("Relu", ["name_q"], ["y"], doc_string="text_q")]
+    path = save(tmp_path / "m.onnx", nodes, inputs=("name_q",), tensors=[external("w", [2], location="file_q")])
+    whole = path.read_bytes()
+    for text in (b"name_q", b"text_q", b"file_q"):
+        path.write_bytes(whole.replace(text, text[:-1] + b"\x80"))
+        assert "no UTF-8: the file is damaged" in refused(path)
+
+
+def test_a_definition_by_operators_that_refsd_does_not_run(tmp_path, monkeypatch):
+    """What ONNX's definition consists of is known only when the inputs are."""
+    monkeypatch.setattr(sys.modules[check.__module__], "_BODIES_NOT_RUN", ())
+    message = refused(save(tmp_path / "m.onnx", [helper.make_node("Bernoulli", ["x"], ["y"])]))
+    assert "(Bernoulli): node 'X_random' (RandomUniformLike): refsd does not run this operator" in message
 
 
 def test_names_that_are_there_twice(tmp_path):
@@ -140,7 +161,9 @@ def test_external_data_outside_of_the_folder(tmp_path, location, says):
         ([100], {"offset": -4}, "offset '-4' is no number"),
         ([100], {"offset": "9" * 40}, "is no number"),
         ([2**31], {}, "the file at 400"),
-        ([2**32, 2**32], {}, "bytes"),
+        ([2**32, 2**32], {}, "more than 2^48 elements"),
+        ([0, 2**62], {}, "more than 2^48 elements"),
+        ([1] * 40, {}, "40 axes"),
         ([-1], {}, "an axis is negative"),
     ],
 )
@@ -157,7 +180,7 @@ def test_external_data_are_read(tmp_path):
     assert evaluate(open_graph(path), {"x": [0.0, 0.5]}).outputs["y"].tolist() == [3, 4.5]
 
 
-@pytest.mark.parametrize("shape", [[2**31], [-1], [2**33, 2**33], [3]])
+@pytest.mark.parametrize("shape", [[2**31], [-1], [2**33, 2**33], [0, 2**62], [3]])
 def test_tensors_whose_shape_lies(tmp_path, shape):
     for content in ({"raw_data": b"\0" * 8}, {"float_data": [1.0, 2.0]}):
         tensor = TensorProto(name="w", data_type=F, dims=shape, **content)

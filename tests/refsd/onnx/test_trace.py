@@ -43,10 +43,36 @@ def errors(case, tmp_path):
 
 
 @pytest.mark.jitted
-@pytest.mark.parametrize("name", ["sd15/clip/short", "taef1/tae-decoder/wide", "flux2-klein/flux2/quiet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sd15/clip/short",
+        "taef1/tae-decoder/wide",
+        "flux2-klein/flux2/quiet",
+        "gemma2-2b/gemma2/padded",
+        "qwen2.5-vl-7b/qwen2_5_vl/image",
+        "qwen3-vl-4b/qwen3_vl/image",
+        "krea2/krea2/masked",
+    ],
+)
 def test_every_tap_of_a_model_is_the_references(tmp_path, name):
     worst = errors(CASES[name], tmp_path)
     assert len(worst) > 20 and max(worst.values()) < 1e-12, max(worst, key=lambda tap: worst[tap])
+
+
+# One tiny case of each component with each set of arguments.
+KINDS = {
+    (case.op, *case.inputs): case.name
+    for case in CASES.values()
+    if refuses(case) is None and case.op.startswith("model/") and not case.name.startswith("full/")
+}
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("name", KINDS.values())
+def test_every_component_has_a_graph(name):
+    case = CASES[name]
+    assert model_graph(case, case.realize(), model_files, taps=True).taps
 
 
 def test_what_is_no_model_is_refused():

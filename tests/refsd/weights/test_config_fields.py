@@ -7,6 +7,9 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.networks import NETWORKS
+from refsd.networks.qwen_image import QwenImageSize, qwen_image_shapes
+from refsd.networks.unet_tensors import UNetSize, unet_shapes
+from refsd.networks.wan import WanSize, wan_shapes
 from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 from refsd.weights.config import component_config
@@ -40,9 +43,33 @@ def test_every_value_that_is_computed_is_taken(tmp_path, component):
 @pytest.mark.parametrize("inner", ["rope_parameters", "text_config"])
 def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
     for component, theta in (("qwen3", 1e6), ("mistral", 1e9)):
-        component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": theta}})
-        with pytest.raises(BadInput, match="rope_theta is 5"):
-            component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": 5}})
+        for value in (theta, 5):
+            found = component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": value}})
+            assert found["theta"] == value and type(found["theta"]) is float
+        with pytest.raises(BadInput, match="rope_theta is -5; a number above 0 expected"):
+            component_config(component, tmp_path, SHAPES[component], {inner: {"rope_theta": -5}})
+
+
+@pytest.mark.parametrize(
+    ("component", "field", "values", "wrong"),
+    [
+        ("qwen3", "rms_norm_eps", [1e-4], [0, -1e-6, "1e-6", True, float("nan"), [1e-6]]),
+        ("mistral", "rms_norm_eps", [1e-6], [None]),
+        ("qwen2_5_vl", "mrope_section", [[8, 28, 28]], [[16, 24], [16, 24, 25], [-1, 33, 32], 64, [True, 31, 32]]),
+        ("qwen3_vl", "mrope_section", [[22, 21, 21]], [[24, 20, 20.0], None]),
+        ("gemma2", "sliding_window", [7, 8192], [0, 7.5, None]),
+        ("gemma2", "query_pre_attn_scalar", [144, 224], [0]),
+        ("gemma2", "attn_logit_softcapping", [30], [None, 0]),
+        ("gemma2", "rope_theta", [1e6], ["1e6"]),
+    ],
+)
+def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
+    for value in values:
+        found = component_config(component, tmp_path, SHAPES[component], {field: value})
+        assert value in found.values()
+    for value in wrong:
+        with pytest.raises(BadInput, match=f"{field} is "):
+            component_config(component, tmp_path, SHAPES[component], {field: value})
 
 
 def test_rope_parameters_without_rope_theta_are_refused(tmp_path):
@@ -97,7 +124,29 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
 
 
-@pytest.mark.parametrize("component", ["unet", "controlnet"])
-def test_sizes_and_crops_are_embedded_in_256_numbers_each(tmp_path, component):
-    with pytest.raises(BadInput, match="addition_time_embed_dim is 128; refsd computes"):
-        component_config(component, tmp_path / "config.json", SHAPES[component], {"addition_time_embed_dim": 128})
+def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
+    shapes = qwen_image_shapes(QwenImageSize(96, 1, 24))
+    given = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6]}
+    assert component_config("qwen-image", tmp_path, shapes, given)["axes_dim"] == [8, 10, 6]
+    for axes in ([8, 10, -6], [8, 16], 128, [8, 10, 6.0]):
+        for component, field in (("qwen-image", "axes_dims_rope"), ("lumina2", "axes_dim_rope")):
+            with pytest.raises(BadInput, match=f"{field} is .*; three whole numbers above 0 expected"):
+                component_config(component, tmp_path, SHAPES.get(component, shapes), {field: axes})
+    with pytest.raises(BadInput, match=r"attention_head_dim is 24, but axes_dims_rope \[16, 56, 56\]"):
+        component_config("qwen-image", tmp_path, shapes, {"attention_head_dim": 24})
+    shapes = wan_shapes(WanSize(96, 1, 56))
+    assert component_config("wan", tmp_path, shapes, {"attention_head_dim": 32})["axes_dim"] == [12, 10, 10]
+    assert component_config("wan", tmp_path, shapes, {}) == {}
+    with pytest.raises(BadInput, match="attention_head_dim is 36; a whole number that divides 96 channels"):
+        component_config("wan", tmp_path, shapes, {"attention_head_dim": 36})
+
+
+def test_the_channels_of_sizes_and_crops_are_read(tmp_path):
+    shapes = unet_shapes(UNetSize(32, (32, 64), context_dim=24, linear=True, label=16 + 6 * 32))
+    given = {"use_linear_projection": True, "attention_head_dim": [1, 2]}
+    for channels in (32, None):
+        component_config("unet", tmp_path, shapes, given | {"addition_time_embed_dim": channels})
+    for channels in (256, 0, "32", 32.0):
+        with pytest.raises(BadInput, match=f"embed_dim is {channels!r}; label_emb takes 208 channels"):
+            component_config("unet", tmp_path, shapes, given | {"addition_time_embed_dim": channels})
+    component_config("unet", tmp_path, SHAPES["unet"], {"addition_time_embed_dim": 256})  # where nothing is added

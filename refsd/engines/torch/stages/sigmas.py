@@ -17,6 +17,8 @@ _QWEN_IMAGE = {"base_image_seq_len": 256, "max_image_seq_len": 8192, "base_shift
 def _refuses(p: Params, inputs: Set[str]) -> str | None:
     if p["engine"] not in ("diffusers", "k-diffusion"):
         return f"diffusers does not follow {p['engine']}'s convention"
+    if p["engine"] == "k-diffusion" and p["steps"] == 1:
+        return "diffusers' Karras schedule of one step begins at the lowest level, k-diffusion's at the highest"
     known = {"sd": (*_SPACINGS, "karras"), "sd-zero-snr": _SPACINGS, "flow": _FLOWS}
     known |= {**dict.fromkeys(_SHIFTS, ("flow_uniform",)), "qwen-image": ("flow_terminal",)}
     if p["schedule"] not in known.get(p["levels"], ()):

@@ -43,6 +43,7 @@ def scan(node: Node, *inputs):
     ]
     outputs: list[list[np.ndarray]] = [[] for _ in body.output[len(states) :]]
     for slices in zip(*scanned, strict=True):
+        node.budget.step()
         values = node.run_graph(body, [*states, *slices])
         states = values[: len(states)]
         for made, value in zip(outputs, values[len(states) :], strict=True):

@@ -1,5 +1,6 @@
 """Convolutions and pooling over any number of spatial axes, one filter tap at a time."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -90,7 +91,8 @@ def conv(node: Node, x, weight, bias=None):
 def _product(weight, x):
     """weight [G, K, C], x [N, G, C, ...] -> [N, G, K, ...]"""
     N, G, _ = x.shape[:3]
-    return np.matmul(weight, x.reshape(*x.shape[:3], -1)).reshape(N, G, weight.shape[1], *x.shape[3:])
+    rows = x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
+    return np.matmul(weight, rows).reshape(N, G, weight.shape[1], *x.shape[3:])
 
 
 @operator("ConvTranspose")

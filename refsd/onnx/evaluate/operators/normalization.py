@@ -1,7 +1,10 @@
 """Normalisations and softmax. Variances are biased."""
 
+import math
+
 import numpy as np
 
+from refsd.numerics.errors import BadInput
 from refsd.onnx.evaluate.node import Node, operator
 
 
@@ -34,7 +37,10 @@ def instance_normalization(node: Node, x, scale, bias):
 def group_normalization(node: Node, x, scale, bias):
     """Version 18 has a scale for each group, version 21 one for each channel."""
     groups = node.attribute("num_groups")
-    y, _, _ = _normalised(x.reshape(x.shape[0], groups, -1), (2,), node.attribute("epsilon", 1e-5))
+    if groups < 1 or x.shape[1] % groups:
+        raise BadInput(f"{groups} groups of {x.shape[1]} channels")
+    rows = x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+    y, _, _ = _normalised(rows, (2,), node.attribute("epsilon", 1e-5))
     if node.version < 21:
         return (y * scale[:, None] + bias[:, None]).reshape(x.shape)
     return y.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
