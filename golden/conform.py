@@ -24,6 +24,7 @@ from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
 from refsd.golden.repeated_requests import LEFT_OVER, asked_last, causes_of_changes, changes, conforms_alone
 from refsd.golden.report import RIGHT, UNSEEN, WRONG, Result, Step
+from refsd.golden.unwritten_memory import foreign_outputs
 from refsd.golden.waivers import Waiver, apply, waive
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -227,6 +228,7 @@ def _of_requests(runner: Runner, engine: Engine, judge: Judge, answered: Answere
     change = changes(engine, judge, standard, {**taps, **found}, tapped, examined)
     if change:
         causes = causes_of_changes(engine, judge, standard, tapped)
+        causes += foreign_outputs(found, standard.truth, standard.honest)
         alone = f"asked alone, in a process of its own, the engine conforms each time: {LEFT_OVER}"
         return {"reason": f"{change}; {reason}" + (f"; {alone}" if LEFT_OVER in causes else ""), "causes": causes}
     if isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, tapped):
