@@ -17,6 +17,7 @@ from refsd.numerics.printable import printable
 # Stands for infinity: JSON has none.
 INFINITE = 1e30
 _TILE = 8
+_SAMPLE = 4096
 _LARGE = 4.0  # times the median: a larger spread is not a usual one
 _LONGEST = 200  # characters of an output's name
 
@@ -54,7 +55,7 @@ class Metrics(msgspec.Struct, frozen=True):
     not_finite:  elements that are NaN or infinite where the truth is not (or the reverse); not_finite_at: the first
     overflowed:  elements that are finite in the truth and not in the honest run; 0 with a bound, which covers them
     bounded:     True if z is in units of a derived bound, False if of the honest run's RMS
-    groups:      the least number of independent errors: of rows or of channels, whichever are fewer
+    groups:      the least number of independent errors: of rows, of channels or of distinct numbers
     engine, honest: errors of the engine, and of the reference under the engine's numerics
     typical:     the same statistics of the bound's spread: what independent roundings give
     error, truth, found_value, limit: at the worst element
@@ -134,7 +135,7 @@ def measure(
         not_finite_at=_index(odd) if odd.any() else (),
         overflowed=0 if bound is not None else int((np.isfinite(truth) & ~np.isfinite(honest)).sum()),
         bounded=bound is not None,
-        groups=(bound.groups if bound is not None else 0) or _groups(truth.shape, channel),
+        groups=(bound.groups if bound is not None else 0) or _groups(truth, channel),
         engine=engine,
         honest=_errors(_units(near, limit), signs, channel),
         typical=_typical(spread, limit, skip, signs, channel),
@@ -243,11 +244,16 @@ def _errors(z: np.ndarray, signs: np.ndarray, channel: int) -> Errors:
     )
 
 
-def _groups(shape: tuple[int, ...], channel: int) -> int:
-    if not shape or 0 in shape:
+def _groups(truth: np.ndarray, channel: int) -> int:
+    """Return the number of rows or of channels, whichever are fewer; at most that of distinct numbers in a sample.
+
+    Equal numbers are computed of equal ones, and have one error.
+    """
+    if not truth.size:
         return 1
-    channels = shape[channel]
-    return min(channels, math.prod(shape) // channels)
+    channels = truth.shape[channel]
+    sample = truth.ravel()[:: -(-truth.size // _SAMPLE)]
+    return min(channels, truth.size // channels, np.unique(sample).size)
 
 
 def _index(x: np.ndarray) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
 def _affine(name: str, inputs: Inputs, ndim: int) -> tuple[np.ndarray, np.ndarray]:
     values = {key: tensor.values().astype(np.float64) for key, tensor in inputs.items()}
     if name == "adaptive_layer_norm":
-        return 1 + values["scale"], values["shift"]
+        return 1 + values["scale"][:, None], values["shift"][:, None]
     along = (-1, *[1] * (ndim - 2)) if name == "group_norm" else (-1,)
     gain, shift = (values.get(key, np.full(1, own)) for key, own in (("weight", 1.0), ("bias", 0.0)))
     return gain.reshape(along), shift.reshape(along)

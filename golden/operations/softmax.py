@@ -9,7 +9,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.golden.rounding import Bound, Terms, alike, gamma, serial_error
 from refsd.numerics.tensor import stored
 
 
@@ -24,17 +24,24 @@ def softmax_terms(u: float, scores, ds, ss) -> tuple[np.ndarray, np.ndarray, np.
     p_j = exp(s_j - m) / sum exp: a change ds moves log p_j by ds_j - sum p ds; s - m rounds by u |s - m|;
     exp, the sum of L terms and the quotient add 8 u + gamma(L).
     """
-    peak = scores.max(axis=-1, keepdims=True)
-    below = np.where(np.isneginf(scores), 0.0, peak - scores)
-    e = np.exp(-below) * ~np.isneginf(scores)
-    total = e.sum(axis=-1, keepdims=True)
-    p = e / np.where(total > 0, total, 1.0)  # a row masked throughout gives zeros
+    below = np.where(np.isneginf(scores), 0.0, scores.max(axis=-1, keepdims=True) - scores)
+    total, error = sum_of_exponentials(u, scores)
+    p = np.exp(-below) * ~np.isneginf(scores) / total
     n = scores.shape[-1]
     each = np.where(np.isneginf(scores), 0.0, ds) + u * below
     spread = np.where(np.isneginf(scores), 0.0, ss) + u * below / math.sqrt(3)
     limit = each + (p * each).sum(axis=-1, keepdims=True) + 2 * FUNCTION * u + gamma(n, u)
-    spread = np.hypot(spread, np.sqrt((p**2 * spread**2).sum(axis=-1, keepdims=True))) + (2 + math.sqrt(n / 3)) * u
+    summed = np.maximum(math.sqrt(n / 3) * u, np.abs(error) / total)
+    spread = np.hypot(spread, np.sqrt((p**2 * spread**2).sum(axis=-1, keepdims=True))) + 2 * u + summed
     return p, np.expm1(np.minimum(limit, 700)), spread
+
+
+def sum_of_exponentials(u: float, scores) -> tuple[np.ndarray, np.ndarray]:
+    """Return sum exp(s - max s) [..., 1], 1 of a row masked throughout, which gives zeros; and its serial error."""
+    hidden = np.isneginf(scores)
+    e = np.exp(np.where(hidden, 0.0, scores - scores.max(axis=-1, keepdims=True))) * ~hidden
+    total = e.sum(axis=-1, keepdims=True)
+    return np.where(total > 0, total, 1.0), serial_error(e, u)
 
 
 def with_sinks(run: Run, scores, *errors):
@@ -64,7 +71,10 @@ def _bound(run: Run) -> Bound:
     L = x.shape[-1]
     scores, ds = with_sinks(run, scores, ds)
     p, limit, spread = (t[..., :L] for t in softmax_terms(run.u, scores, ds, ds / math.sqrt(3)))
-    return run.rounded(Terms().add(p * limit, p * spread))
+    total, error = sum_of_exponentials(run.u, scores)
+    terms = Terms().add(p * limit, p * spread)
+    terms.groups = int(alike(error / total, math.sqrt(L / 3) * run.u))
+    return run.rounded(terms)
 
 
 def rows_left_out(first: int) -> Wrong:

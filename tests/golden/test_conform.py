@@ -186,6 +186,15 @@ def test_a_constant_that_no_bug_lists_is_fitted():
     assert _judge(Eps(FLOAT32), _NORM).causes[0].startswith("eps is 3e-05, not")
 
 
+def test_what_is_inside_the_bound_has_no_fitted_cause():
+    """A gain that every element's bound allows, and all elements together do not have by rounding."""
+    case = CASES["layer_norm/f32/bare-x2x33x320"]
+    result = _judge(Engine(lambda y, i: y * np.float32(1 + 2.0**-19)), case)
+    assert (result.status, result.criterion, result.causes) == (verdict.FAIL, "gain", ())
+    assert result.outputs[0].engine.worst < 1 < result.margin
+    assert "multiplied by" in _judge(Engine(lambda y, i: y * np.float32(1 + 2.0**-9)), case).causes[0]
+
+
 def test_a_known_bug_needs_no_description():
     tanh = Engine(deviations=[_TANH])
     assert _judge(tanh).reason.endswith("; the reference agrees if tanh for erf")
