@@ -248,7 +248,9 @@ def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, exami
     except Exception as error:
         looks = (f"the search for a cause failed: {type(error).__name__}: {_line(error)}",)
     phrases = (
-        [f"the reference agrees if {' or '.join(causes)}"] if causes else [*looks, *([near.phrase] if near else [])]
+        [f"the reference agrees if {' or '.join(causes)}"]
+        if causes
+        else [*looks, *([near.phrase] if near and near.telling else [])]
     )
     reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *phrases[:2]]))
     return {"reason": reason, "causes": causes, "looks": looks, "nearest": near}

@@ -119,7 +119,7 @@ def serial_error(x: np.ndarray, u: float) -> np.ndarray:
     return np.where(np.isfinite(error), error, 0.0)
 
 
-def alike(error: np.ndarray, spread: np.ndarray) -> bool:
+def alike(error: Any, spread: Any) -> bool:
     """Return True if the errors of rows have more of one sign than independent ones of this spread have."""
     rows = np.size(error)
     return rows > 1 and bool(abs(np.mean(error)) * math.sqrt(rows) > math.sqrt(np.mean(np.square(spread))))

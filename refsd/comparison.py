@@ -77,7 +77,9 @@ def with_case(
         return Comparison(examined, absent, causes, meant)
     looks = describe(kind, standard, given, taps, examined)
     near = nearest(kind, standard, given, taps, examined)
-    return Comparison(examined, absent, meant=meant, looks=[*looks, *([near.phrase] if near else [])])
+    return Comparison(
+        examined, absent, meant=meant, looks=[*looks, *([near.phrase] if near and near.telling else [])]
+    )
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:

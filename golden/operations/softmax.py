@@ -12,6 +12,9 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, alike, gamma, serial_error
 from refsd.numerics.tensor import stored
 
+# Blocks of numbers that an engine adds up at once.
+TAILS = (4, 8, 16, 32, 64)
+
 
 def _run(a, inputs, params):
     mask = values(a, inputs["mask"]) if "mask" in inputs else None
@@ -97,6 +100,20 @@ def mask_before_scale(op, inputs, params):
     return answer(op, {**inputs, "mask": stored(mask)}, params)
 
 
+def sum_without_tail(block: int) -> Wrong:
+    """Leave the scores after the last whole block out of the sum, but not their own results."""
+
+    def wrong(op, inputs, params):
+        kept = inputs["x"].shape[-1] // block * block
+        if kept in (0, inputs["x"].shape[-1]):
+            return None
+        y = answer(op, inputs, params)
+        left = 1 - y[..., kept:].sum(axis=-1, keepdims=True, dtype=np.float64)
+        return (y / left).astype(np.float32)
+
+    return wrong
+
+
 def softmax_over_columns(op, inputs, params):
     x = inputs["x"].values() * np.float32(params["scale"])
     x = x + (inputs["mask"].values().astype(np.float32) if "mask" in inputs else 0)
@@ -146,6 +163,7 @@ SOFTMAX = Operation(
             Mutant(f"the maximum of the first {n} scores alone", maximum_of_some(n))
             for n in (32, 64, 128, 256, 512)
         ),
+        *(Mutant(f"the sum without its tail after whole blocks of {n}", sum_without_tail(n)) for n in TAILS),
         Mutant("over columns", softmax_over_columns),
         Mutant("mask ignored", without("mask")),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0}) if p["scale"] != 1 else None),
