@@ -13,7 +13,8 @@ from refsd.golden.operations.softmax import TAILS, softmax_terms, with_sinks
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, largest, unit, unit_of_type
 from refsd.kernels.attention import causal_mask
-from refsd.numerics.profiles import DTYPES
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import DTYPES, FLOAT64
 from refsd.numerics.tensor import stored
 
 
@@ -206,8 +207,9 @@ def sum_without_tail(block: int) -> Wrong:
         if kept in (0, J):
             return None
         tail = np.broadcast_to((np.arange(J) >= kept)[:, None, None], v.shape).astype(np.float32)
-        lost = answer(op, {**inputs, "v": stored(tail)}, params).astype(np.float64)
-        return (answer(op, inputs, params) / (1 - lost)).astype(np.float32)
+        exact = Arithmetic(FLOAT64)
+        y, lost = (op.answer(exact, {**inputs, "v": of}, params) for of in (inputs["v"], stored(tail)))
+        return (y / (1 - lost)).astype(np.float32)
 
     return wrong
 

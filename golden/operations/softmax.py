@@ -10,6 +10,8 @@ from refsd.golden.mutations import Wrong, answer, other_input, to_float16, witho
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, alike, gamma, serial_error
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
 
 # Blocks of numbers that an engine adds up at once.
@@ -107,14 +109,16 @@ def sum_without_tail(block: int) -> Wrong:
         kept = inputs["x"].shape[-1] // block * block
         if kept in (0, inputs["x"].shape[-1]):
             return None
-        y = answer(op, inputs, params)
-        left = 1 - y[..., kept:].sum(axis=-1, keepdims=True, dtype=np.float64)
+        y = op.answer(Arithmetic(FLOAT64), inputs, params)
+        left = 1 - y[..., kept:].sum(axis=-1, keepdims=True)
         return (y / left).astype(np.float32)
 
     return wrong
 
 
 def softmax_over_columns(op, inputs, params):
+    if inputs["x"].values().ndim < 2:
+        return None
     x = inputs["x"].values() * np.float32(params["scale"])
     x = x + (inputs["mask"].values().astype(np.float32) if "mask" in inputs else 0)
     e = np.exp(x - x.max(axis=-2, keepdims=True))
