@@ -23,8 +23,9 @@ from refsd.golden.examination import Examination, describe, examine, explain, ne
 from refsd.golden.forcing import wrong_alone
 from refsd.golden.fusions import wrong_fusion
 from refsd.golden.judge import Answer, Inputs, Judge, Judges, Standard
-from refsd.golden.leftovers import LEFT_OVER, asked_again, conforms_alone
+from refsd.golden.repeated_requests import LEFT_OVER, asked_last, causes_of_changes, changes, conforms_alone
 from refsd.golden.report import RIGHT, UNSEEN, WRONG, Result, Step
+from refsd.golden.unwritten_memory import foreign_outputs
 from refsd.golden.waivers import Waiver, apply, waive
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
@@ -115,11 +116,14 @@ def run(
 
 def after_asking_again(runner: Runner, engine: ServingEngine, first: Answered, result: Result) -> Result:
     """Ask an engine's first case again -> its result; a failure if it conformed and the answer has changed."""
-    reason = asked_again(engine, first.standard, first.found, first.examined.outputs) if result.conforms else ""
+    if not result.conforms:
+        return result
+    judge = runner.judges.of(first.standard.case)
+    reason, causes = asked_last(engine, judge, first.standard, first.found, first.examined.outputs)
     if not reason:
         return result
     changed = {"status": verdict.FAIL, "margin": verdict.INFINITE, "criterion": "output", "reason": reason}
-    return with_waivers(runner, msgspec.structs.replace(result, **changed, causes=(LEFT_OVER,)))
+    return with_waivers(runner, msgspec.structs.replace(result, **changed, causes=causes))
 
 
 class _Honest:
@@ -209,17 +213,31 @@ def _ask(runner: Runner, engine: Engine, truth: Answer, honest: _Honest) -> Resu
         reason = "; ".join([*(f"{d.name}: {d.what}" for d in explaining), *([waiver_text] if waiver_text else [])])
         outcome = result(verdict.WAIVED if waived else verdict.DEVIATES, reason=reason, deviations=names, **rest)
     else:
-        left = isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, bool(taps))
-        causes = _left_over(examined) if left else _causes(judge, standard, found, taps, examined)
-        again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
-        causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
+        causes = _of_requests(runner, engine, judge, answered)
+        if causes is None:
+            causes = _causes(judge, standard, found, taps, examined)
+            again = [wrong_alone(engine, judge, standard, taps), wrong_fusion(engine, judge, standard, tapped)]
+            causes["reason"] = "; ".join(filter(None, [causes["reason"], *again]))
         outcome = result(verdict.FAIL, **rest, **causes)
     return outcome if outcome.conforms else runner.keep(outcome, answered)
 
 
-def _left_over(examined: Examination) -> dict[str, Any]:
-    reason = f"{examined.verdict.reason}; asked alone, in a process of its own, the engine conforms: {LEFT_OVER}"
-    return {"reason": reason, "causes": (LEFT_OVER,)}
+def _of_requests(runner: Runner, engine: Engine, judge: Judge, answered: Answered) -> dict[str, Any] | None:
+    """Repeat a failing request -> the Result fields if how it is asked explains the failure; else None."""
+    _, standard, found, taps, examined = answered
+    if engine.name in runner.itself:
+        return None
+    reason, tapped = examined.verdict.reason, bool(taps)
+    change = changes(engine, judge, standard, {**taps, **found}, tapped, examined)
+    if change:
+        causes = causes_of_changes(engine, judge, standard, tapped)
+        causes += foreign_outputs(found, standard.truth, standard.honest)
+        alone = f"asked alone, in a process of its own, the engine conforms each time: {LEFT_OVER}"
+        return {"reason": f"{change}; {reason}" + (f"; {alone}" if LEFT_OVER in causes else ""), "causes": causes}
+    if isinstance(engine, ServingEngine) and conforms_alone(engine, judge, standard, tapped):
+        alone = f"asked alone, in a process of its own, the engine conforms: {LEFT_OVER}"
+        return {"reason": f"{reason}; {alone}", "causes": (LEFT_OVER,)}
+    return None
 
 
 def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, examined: Examination) -> dict[str, Any]:
@@ -233,7 +251,9 @@ def _causes(judge: Judge, standard: Standard, found: Answer, taps: Answer, exami
     except Exception as error:
         looks = (f"the search for a cause failed: {type(error).__name__}: {_line(error)}",)
     phrases = (
-        [f"the reference agrees if {' or '.join(causes)}"] if causes else [*looks, *([near.phrase] if near else [])]
+        [f"the reference agrees if {' or '.join(causes)}"]
+        if causes
+        else [*looks, *([near.phrase] if near and near.telling else [])]
     )
     reason = "; ".join(filter(None, [examined.verdict.reason, examined.way, *phrases[:2]]))
     return {"reason": reason, "causes": causes, "looks": looks, "nearest": near}

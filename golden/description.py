@@ -5,6 +5,8 @@ the answer by no more than the verdict allows, and by at most half as much as th
 An error that looks like noise gets no description.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from refsd.golden.error_places import Places, border, contents, flat_tail, joined, places
@@ -36,16 +38,16 @@ def describe(found: np.ndarray, truth: np.ndarray, honest: np.ndarray, channel: 
     located = (flat,) if flat else located
     place = [f"the error is only in {joined(located, 'and')}"] if located else []
     inside = contents(evidence, where.inside)
+    if not evidence.finite:
+        return _not_finite(evidence, where, located)
     if inside is not None and _constant(evidence.found):
         return [f"all of it is {inside}"]
-    if not where.phrases and evidence.finite:
+    if not where.phrases:
         relation = formula(evidence, channel)
         if relation is not None:
             return [relation.phrase]
     if inside is not None:
         return [_standing(evidence, where, inside, place)]
-    if not evidence.finite:
-        return place
     arrangement = _rearranged(evidence, channel)
     if arrangement is not None:
         return [arrangement.phrase]
@@ -64,6 +66,22 @@ def _rearranged(evidence: Evidence, channel: int) -> Arrangement | None:
     while found is None and (axis := next(axes, None)) is not None:
         found = rearranged(evidence, axis, channel)
     return found
+
+
+def _not_finite(evidence: Evidence, where: Places, located: Sequence[str]) -> list[str]:
+    """Say where an answer is not finite. where, located: where it is wrong, with its phrases"""
+    odd = ~np.isfinite(evidence.found)
+    values = evidence.found[odd]
+    kind = "NaN" if np.isnan(values).all() else "NaN or infinite" if np.isnan(values).any() else "infinite"
+    alone = np.array_equal(odd, evidence.wrong())
+    if odd.all():
+        return [f"all of it is {kind}, cause unknown"]
+    fills = not where.phrases or odd[where.inside].all()
+    if alone and located and fills:
+        return [f"{kind} in {joined(located, 'and')}, cause unknown"]
+    first = [int(i) for i in np.argwhere(odd)[0]]
+    number = f"{kind} in {int(odd.sum())} of {counted(odd.size, 'element')}, first at {first}, cause unknown"
+    return [number] if alone else [number, f"{int((evidence.wrong() & ~odd).sum())} others are wrong"]
 
 
 def _standing(evidence: Evidence, where: Places, inside: str, place: list[str]) -> str:

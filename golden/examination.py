@@ -75,12 +75,12 @@ def examine(kind: Judge, standard: Standard, found: Answer, taps: Answer) -> Exa
             standard.case, standard.inputs, {**taps, **found}, standard.numerics, standard.deviations
         )
     strangers = {name: y for name, y in taps.items() if name not in trace.names}
-    unknown = not_asked_for({n: y for n, y in strangers.items() if not _once_more(n, trace.names)}, {})
+    unknown = not_asked_for({n: y for n, y in strangers.items() if not once_more(n, trace.names)}, {})
     unknown = [replace(m, place=_no_tap(m.output, trace.names)) for m in unknown]
     return Examination(trace, [*unknown, *kind.measure(standard, found)], len(unknown))
 
 
-def _once_more(name: str, known: Sequence[str]) -> bool:
+def once_more(name: str, known: Sequence[str]) -> bool:
     """Return True for "NAME.2" beside a known NAME: the engine calls this layer more often than the reference."""
     first, _, call = name.rpartition(".")
     return call.isdigit() and first in known

@@ -31,6 +31,8 @@ _CLEARLY = 0.5
 _ENOUGH = 32
 # Report a bug only if it explains more than this share of the squared error.
 _WORTH = 0.5
+# Name it in a headline only from this share on.
+_TELLING = 0.8
 
 Answer = Mapping[str, np.ndarray]
 
@@ -51,6 +53,11 @@ class Nearest(msgspec.Struct, frozen=True):
     def percent(self) -> int:
         """Return the share in percent, rounded down and below 100, since no named cause explains everything."""
         return min(math.floor(100 * self.share), 99)
+
+    @property
+    def telling(self) -> bool:
+        """Return True if it explains so much of the error that a headline may name it."""
+        return self.share >= _TELLING
 
     @property
     def phrase(self) -> str:

@@ -13,6 +13,7 @@ from refsd.golden.evidence import Evidence
 from refsd.golden.moved_values import rearranged, stored_in_another_order
 from refsd.golden.reshaped import reshaped
 from refsd.golden.simple_relations import coarser
+from refsd.golden.unwritten_memory import UNWRITTEN, unwritten
 
 _BLOCKS = (32, 16, 64, 128, 256)
 # Scales that vary by less than this share are one gain.
@@ -40,14 +41,17 @@ def fitted_causes(
     if evidence.rough:
         return []
     suspects = {name: np.reshape(y, truth.shape).astype(np.float64) for name, y in suspects.items()}
+    where = places(evidence, channel)
+    place = f", in {joined(where.phrases, 'and')}" if where.phrases else ""
+    garbage = unwritten(evidence)
+    if garbage:
+        return [f"{UNWRITTEN}{place}: {garbage}"]
     if not np.isfinite(found).any():
         return _not_finite_alike(evidence, suspects)
     if not evidence.finite:
         same = _not_finite_alike(evidence, suspects) or _overflow(evidence) or _far_from_zero(evidence)
         if same:
             return same
-    where = places(evidence, channel)
-    place = f", in {joined(where.phrases, 'and')}" if where.phrases else ""
     if evidence.finite and where.phrases:
         there = _in_place(evidence, where, suspects)
         if there:
@@ -59,7 +63,7 @@ def fitted_causes(
     if inside == "zero":
         return [f"nothing is computed: zeros{place}"]
     if not evidence.finite:
-        return [f"memory that nobody wrote is read{place}: NaN or infinite where inputs and truth are finite"]
+        return []
     if inside is not None:
         return [f"nothing is written{place}: {inside}"]
     order = _other_order(evidence, channel)

@@ -104,6 +104,27 @@ def gamma(n: int, u: float) -> float:
     return n * u / (1 - n * u) if n * u < 1 else np.inf
 
 
+def serial_error(x: np.ndarray, u: float) -> np.ndarray:
+    """Return the error of adding up the last axis one number after another in float32.
+
+    Roundings of equal, whole or very unequal numbers are not independent: they may all go one way, which no spread
+    of independent roundings covers. x: float64 [..., n] -> float64 [..., 1]; 0 where u is not float32's
+    """
+    if u != unit(DTYPES["float32"]):
+        return np.zeros_like(x[..., :1])
+    x = x.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.add.accumulate(x, axis=-1)[..., -1:].astype(np.float64)
+        error = total - x.sum(axis=-1, keepdims=True, dtype=np.float64)
+    return np.where(np.isfinite(error), error, 0.0)
+
+
+def alike(error: Any, spread: Any) -> bool:
+    """Return True if the errors of rows have more of one sign than independent ones of this spread have."""
+    rows = np.size(error)
+    return rows > 1 and bool(abs(np.mean(error)) * math.sqrt(rows) > math.sqrt(np.mean(np.square(spread))))
+
+
 class Bound(NamedTuple):
     """The error bound of an output.
 

@@ -4,6 +4,7 @@ Each row of a wrong answer is a line through its inputs; its slope and intercept
 that the engine had. Prefix sums give those of every run of numbers.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from refsd.golden.operation import Inputs, Operation, Params
 STATISTICS = "mean and variance"
 _NAMES = ("layer_norm", "group_norm", "rms_norm", "adaptive_layer_norm")
 _NEAR = 1e-4
+_UNIT = 2.0**-24
+# How many times the variance E[x^2] must be before one pass loses bits of it.
+_CANCELLING = 16.0
+ONE_PASS = "variance as E[x^2] - E[x]^2 in float32"
 _ROWS = 4
 _MOST = 1 << 22
 _FITTING = 6
@@ -56,6 +61,10 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
     if lines is None:
         return
     mean, variance = lines[0], lines[1] - eps
+    if centred and _is_one_pass(rows, mean, variance, eps):
+        wrong = (rows - mean[:, None]) / np.sqrt(variance + eps)[:, None]
+        yield ONE_PASS, (wrong.reshape(x.shape) * gain + shift).astype(np.float32)
+        return
     flat = rows.ravel()
     sums = [np.concatenate([[0.0], np.cumsum(flat**k)]) for k in (1, 2)]
     for run in _runs(n, sums, mean, variance, centred, len(flat)):
@@ -71,7 +80,7 @@ def row_sums(op: Operation, inputs: Inputs, params: Params, found: np.ndarray) -
 def _affine(name: str, inputs: Inputs, ndim: int) -> tuple[np.ndarray, np.ndarray]:
     values = {key: tensor.values().astype(np.float64) for key, tensor in inputs.items()}
     if name == "adaptive_layer_norm":
-        return 1 + values["scale"], values["shift"]
+        return 1 + values["scale"][:, None], values["shift"][:, None]
     along = (-1, *[1] * (ndim - 2)) if name == "group_norm" else (-1,)
     gain, shift = (values.get(key, np.full(1, own)) for key, own in (("weight", 1.0), ("bias", 0.0)))
     return gain.reshape(along), shift.reshape(along)
@@ -88,6 +97,20 @@ def _lines(rows: np.ndarray, y: np.ndarray, centred: bool) -> tuple[np.ndarray, 
     if np.abs(rest).max() > _NEAR * np.abs(y).max():
         return None
     return (m - k / slope)[:, 0], (1 / slope**2)[:, 0]
+
+
+def _is_one_pass(rows: np.ndarray, mean: np.ndarray, variance: np.ndarray, eps: float) -> bool:
+    """Return True if the variances are off as E[x^2] - E[x]^2 is in float32, in any order of sums.
+
+    The means are right; the errors of the variances are as large as roundings of E[x^2], far above their own.
+    """
+    n, right = rows.shape[1], rows.var(axis=1)
+    square = (rows**2).mean(axis=1)
+    off = np.abs(variance - right)
+    same = np.abs(mean - rows.mean(axis=1)) <= _NEAR * np.sqrt(right + eps)
+    cancelled = off <= 4 * math.sqrt(n) * _UNIT * square + _NEAR * eps
+    large = np.median(off) > 8 * math.sqrt(n) * _UNIT * np.median(right)
+    return bool(same.all() and cancelled.all() and large and np.median(square) > _CANCELLING * np.median(right))
 
 
 def _runs(n, sums, mean, variance, centred, size) -> Iterator[_Run]:

@@ -21,6 +21,7 @@ from refsd.golden.looked_up import looked_up
 from refsd.golden.mutations import Inapplicable, answer
 from refsd.golden.operation import Inputs, Operation, Params
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.overflows import overflows
 from refsd.golden.read_slices import read_slices
 from refsd.golden.row_sums import row_sums
 from refsd.golden.scale_bits import scale_bits
@@ -40,8 +41,8 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
 
     params: complete
     found:  the engine's answer, of the right shape
-    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks and
-            divisions by zero
+    gap:    found is one constant or not finite where it is wrong (see is_gap): try only wrongly read blocks,
+            divisions by zero and overflows
     """
     end = time.process_time() + BUDGET
     computed = (
@@ -60,6 +61,7 @@ def unlisted(op: Operation, inputs: Inputs, params: Params, found: np.ndarray, g
         lambda: _of_blocks(op, inputs, params),
         lambda: _of_codes(op, inputs, found),
         lambda: divided_by_zero(op, inputs, params, found),
+        lambda: overflows(op, inputs, params, found),
         *(() if gap else computed),
     ):
         with suppress(Inapplicable):

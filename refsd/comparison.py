@@ -1,7 +1,6 @@
 """Judge the tensors of a dump: against a case of the corpus, or against files with the truth and an honest run."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +9,16 @@ from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
 from refsd.golden.examination import Examination, describe, explain, nearest
 from refsd.golden.judge import Standard, Trace
-from refsd.golden.metrics import not_asked_for
 from refsd.golden.taps import measure_taps
-from refsd.golden.wording import did_you_mean
+from refsd.golden.wording import counted, did_you_mean
 from refsd.judges import judges
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.storage_mistakes import storage_mistake
+
+# Name at most this many unknown tensors.
+_NAMED = 5
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -25,10 +26,10 @@ Tensors = Mapping[str, np.ndarray]
 class Comparison(NamedTuple):
     """The verdict on a dump.
 
-    examined: the judged taps and outputs, and the dump's tensors with unknown names
+    examined: the judged taps and outputs
     absent:   names of the golden's tensors that the dump lacks; only if the dump has taps or the golden is a file
     causes:   known bugs that make the reference agree with the dump
-    meant:    unknown tensor name -> a phrase with the name that was probably meant
+    notes:    tensors that are not judged, for their names are unknown, and outputs that were reshaped; a line each
     looks:    if no known bug explains the error: phrases that describe the first wrong tap or output
     stored:   the phrase for outputs that conform once they are read otherwise (NHWC, float16); "" if none does
     """
@@ -36,7 +37,7 @@ class Comparison(NamedTuple):
     examined: Examination
     absent: Sequence[str] = ()
     causes: Sequence[str] = ()
-    meant: Mapping[str, str] = MappingProxyType({})
+    notes: Sequence[str] = ()
     looks: Sequence[str] = ()
     stored: str = ""
 
@@ -58,26 +59,30 @@ def with_case(
     known = {*trace.names} & taps.keys()
     if not known and len(found) == len(truth) == 1:
         found, taps = dict(zip(truth, found.values(), strict=True)), {}
-    given = {name: y for name, y in found.items() if name not in known}
+    notes = _unknown([name for name in taps if name not in known], [*truth, *trace.names])
+    stored_as = {name: y for name, y in found.items() if name in truth}
+    given = {name: _shaped(y, truth[name]) for name, y in stored_as.items()}
+    notes += [_reshaped(name, y, given[name]) for name, y in stored_as.items() if y.shape != given[name].shape]
     # Taps may come without the outputs; a dump without taps must have every output.
     asked = {name: y for name, y in truth.items() if name in given or not known}
     honest = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
     standard = Standard(case, inputs, truth, honest, numerics)
     outputs = kind.measure(standard._replace(truth=asked, honest={n: honest[n] for n in asked}), given)
-    meant = {m.output: did_you_mean(m.output, [*truth, *trace.names]) for m in outputs if m.unwanted}
     examined = Examination(trace, outputs)
     absent = [name for name in truth if name not in asked]
     if examined.verdict.passed or (absent and not examined.wrong):
-        return Comparison(examined, absent, meant=meant)
-    stored = "" if known else storage_mistake(kind, standard, given)
+        return Comparison(examined, absent, notes=notes)
+    stored = "" if known else storage_mistake(kind, standard, stored_as)
     if stored:
-        return Comparison(examined, absent, meant=meant, stored=stored)
+        return Comparison(examined, absent, notes=notes, stored=stored)
     causes = explain(kind, standard, given, taps, examined)
     if causes:
-        return Comparison(examined, absent, causes, meant)
+        return Comparison(examined, absent, causes, notes)
     looks = describe(kind, standard, given, taps, examined)
     near = nearest(kind, standard, given, taps, examined)
-    return Comparison(examined, absent, meant=meant, looks=[*looks, *([near.phrase] if near else [])])
+    return Comparison(
+        examined, absent, notes=notes, looks=[*looks, *([near.phrase] if near and near.telling else [])]
+    )
 
 
 def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
@@ -98,12 +103,35 @@ def with_files(found: Tensors, truth: Tensors, honest: Tensors) -> Comparison:
         if honest[name].shape != truth[name].shape:
             shapes = f"{list(honest[name].shape)} in the honest run, {list(truth[name].shape)} in the golden"
             raise BadInput(f"{name} is {shapes}: they are not of one computation")
-    others = not_asked_for(found, truth)
+    shaped = {name: _shaped(found[name], truth[name]) for name in common}
+    notes = [_reshaped(name, found[name], y) for name, y in shaped.items() if y.shape != found[name].shape]
     return Comparison(
-        Examination(Trace(measure_taps(found, truth, honest, FLOAT32)), others),
+        Examination(Trace(measure_taps(shaped, truth, honest, FLOAT32)), ()),
         [name for name in truth if name not in found],
-        meant={m.output: did_you_mean(m.output, truth) for m in others},
+        notes=[*_unknown([name for name in found if name not in truth], truth), *notes],
     )
+
+
+def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the line on tensors whose names the golden does not have."""
+    if not names:
+        return []
+    named = ", ".join(f"{name}{did_you_mean(name, known)}" for name in names[:_NAMED])
+    more = ", ..." if len(names) > _NAMED else ""
+    count = counted(len(names), "tensor")
+    say = "say --names MINE=THEIRS"
+    return [f"not judged, for the golden has no such name: {count}: {named}{more}; {say}"]
+
+
+def _shaped(y: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return an output in the truth's shape if axes were split or joined; as it is if they are in another order."""
+    same_axes = sorted(n for n in y.shape if n > 1) == sorted(n for n in truth.shape if n > 1)
+    order = [n for n in y.shape if n > 1] == [n for n in truth.shape if n > 1]
+    return y.reshape(truth.shape) if y.size == truth.size and (order or not same_axes) else y
+
+
+def _reshaped(name: str, y: np.ndarray, shaped: np.ndarray) -> str:
+    return f"{name}: reshaped from {list(y.shape)} to {list(shaped.shape)}"
 
 
 def _some(tensors: Tensors) -> str:

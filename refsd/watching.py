@@ -13,14 +13,16 @@ import contextlib
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from refsd.components import load
 from refsd.engines.torch.calls import READERS, Arguments, Reader
 from refsd.engines.torch.models import MODELS
 from refsd.engines.torch.state import array, living_component
-from refsd.engines.torch.taps import listening, modules_of_taps
+from refsd.engines.torch.taps import Bypassed, listening, modules_of_taps
 from refsd.golden.case import Case
 from refsd.golden.examination import Examination
 from refsd.golden.judge import Standard
@@ -53,6 +55,7 @@ class Judged(NamedTuple):
     reason:  one line; empty if all taps are right
     refused: the reason why the call was not judged; empty if it was
     seconds: time that judging took
+    unseen:  blocks that ran without their layers, a line each
     """
 
     what: str
@@ -64,6 +67,7 @@ class Judged(NamedTuple):
     reason: str = ""
     refused: str = ""
     seconds: float = 0.0
+    unseen: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -74,10 +78,12 @@ class Judged(NamedTuple):
             return f"{self.what}: not judged: {self.refused}"
         judged = f"{counted(self.taps, 'result')} judged in {self.seconds:.1f} s"
         if self.passed:
-            return f"{self.what}: right; {judged}, the nearest to its limit at {self.margin:.2f} of it"
+            right = f"{self.what}: right; {judged}, the nearest to its limit at {self.margin:.2f} of it"
+            return "\n".join([right, *(f"  {line}" for line in self.unseen)])
         lines = [f"{self.what}: WRONG at {self.place}{f' ({self.module})' if self.module else ''}; {judged}"]
         lines.append(f"  {self.reason}")
-        return "\n".join([*lines, *(f"  the reference agrees if {cause}" for cause in self.causes)])
+        lines += [f"  the reference agrees if {cause}" for cause in self.causes]
+        return "\n".join([*lines, *(f"  {line}" for line in self.unseen)])
 
 
 class Report:
@@ -171,8 +177,10 @@ class _Watcher:
         self._module, self._reader, self._component = module, reader, component
         self._numerics, self._report, self._left, self._causes = numerics, report, calls, causes
         self._count = 0
+        self._places: dict[str, str] = {}
         self._listening: contextlib.ExitStack | None = None
         self._taps: dict[str, Any] = {}
+        self._bypassed: dict[str, Bypassed] = {}
         self._arguments: Arguments | BadInput | None = None
 
     @contextlib.contextmanager
@@ -210,7 +218,9 @@ class _Watcher:
         except BadInput as error:
             self._arguments = error
         self._listening = contextlib.ExitStack()
-        self._taps = self._listening.enter_context(listening(self._module, self._component.weights.sources))
+        self._bypassed = {}
+        sources = self._component.weights.sources
+        self._taps = self._listening.enter_context(listening(self._module, sources, self._bypassed))
 
     def _end(self, module, args, y) -> None:
         if self._listening is None:
@@ -245,6 +255,8 @@ class _Watcher:
         weights = self._component
         checkpoint = Checkpoint(weights.weights.file.path, None, None, "", {weights.name: weights}, [], [], [])
         judge = _LivingJudge(checkpoint, name)
+        blocks, unseen = self._of_blocks(judge, case, inputs)
+        found |= blocks
         trace = judge.trace(case, inputs, found, self._numerics)
         seconds = time.perf_counter() - begun
         examined = Examination(trace, [])
@@ -254,11 +266,12 @@ class _Watcher:
         )
         overflow = next((m for m in trace.taps if m.overflowed), None)
         if verdict.passed and overflow is None:
-            return Judged(what, len(trace.taps), margin=margin, seconds=seconds)
+            return Judged(what, len(trace.taps), margin=margin, seconds=seconds, unseen=unseen)
         if verdict.passed and overflow is not None:
             own = self._modules(overflow.output)
             reason = judge_output(overflow).reason
-            return Judged(what, len(trace.taps), overflow.output, own, margin, reason=reason, seconds=seconds)
+            judged = Judged(what, len(trace.taps), overflow.output, own, margin, reason=reason, seconds=seconds)
+            return judged._replace(unseen=unseen)
         place = examined.place
         reasons = [verdict.reason, examined.way]
         causes: list[str] = []
@@ -271,9 +284,55 @@ class _Watcher:
         own = self._modules(place)
         seconds = time.perf_counter() - begun
         reason = "; ".join(filter(None, reasons))
-        return Judged(what, len(trace.taps), place, own, verdict.margin, tuple(causes), reason, "", seconds)
+        return Judged(what, len(trace.taps), place, own, verdict.margin, tuple(causes), reason, "", seconds, unseen)
+
+    def _of_blocks(self, judge: ModelJudge, case: Case, inputs) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        """Return outputs of blocks that ran without their layers, by the reference's names; and a line on each."""
+        found: dict[str, np.ndarray] = {}
+        lines = []
+        reference = judge.reference_taps(case, inputs) if self._bypassed else {}
+        for module, of in self._bypassed.items():
+            outputs = [array(y) for y in of.outputs]
+            taps = _paired(outputs, {name: reference[name] for name in _outputs_of(of.block, [*reference])})
+            how = "its output is judged" if taps else "what it computes is judged with the layer after it"
+            lines.append(f"not seen: {module} ran without its {counted(of.layers, 'layer')}; {how}")
+            self._places |= dict.fromkeys(taps, module)
+            found |= taps
+        return found, tuple(lines)
 
     def _modules(self, tap: str) -> str:
         """The module's own names of what a tap comes from."""
+        if tap in self._places:
+            return self._places[tap]
         modules = modules_of_taps(self._module, self._component.weights.sources)
         return ", ".join(modules.get(tap) or modules.get(_REPEATED.sub("", tap), ()))
+
+
+def _outputs_of(block: str, taps: list[str]) -> list[str]:
+    """List the taps that hold a block's output: its own, its parts, or else those of the blocks in it."""
+    if not block or block in taps:
+        return [block] if block else []
+    inside = [name.removeprefix(f"{block}.") for name in taps if name.startswith(f"{block}.")]
+    parts = [name for name in inside if name.isdigit()]
+    blocks = [name for name in inside if "." not in name and any(other.startswith(f"{name}.") for other in inside)]
+    return [f"{block}.{name}" for name in parts or blocks]
+
+
+def _paired(outputs: list[np.ndarray], taps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give a block's outputs the names of the reference's: those of the same size, of several the nearest in value.
+
+    A reference with one output for text and picture has them joined, text first.
+    """
+    if len(taps) == 1 and len(outputs) > 1 and len({y.shape[:1] + y.shape[2:] for y in outputs}) == 1:
+        outputs = [np.concatenate(outputs, axis=1)]
+    found: dict[str, np.ndarray] = {}
+    for y in outputs:
+        near = {
+            name: float(np.linalg.norm(np.nan_to_num(y).ravel() - tap.ravel()))
+            for name, tap in taps.items()
+            if tap.size == y.size and name not in found
+        }
+        if near:
+            name = min(near, key=near.__getitem__)
+            found[name] = y.reshape(taps[name].shape)
+    return found

@@ -9,11 +9,12 @@ from refsd.golden.bounds import Run, products, sums
 from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
-from refsd.golden.operations.softmax import softmax_terms, with_sinks
+from refsd.golden.operations.softmax import TAILS, softmax_terms, with_sinks
 from refsd.golden.recipe import Recipe
 from refsd.golden.rounding import Bound, Terms, largest, unit, unit_of_type
 from refsd.kernels.attention import causal_mask
-from refsd.numerics.profiles import DTYPES
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import DTYPES, FLOAT64
 from refsd.numerics.tensor import stored
 
 
@@ -197,6 +198,22 @@ def last_keys_hidden(count: int) -> Wrong:
     return wrong
 
 
+def sum_without_tail(block: int) -> Wrong:
+    """Leave the keys after the last whole block out of the softmax's sum, but not their values."""
+
+    def wrong(op, inputs, params):
+        J, v = inputs["k"].shape[1], inputs["v"].values()
+        kept = J // block * block
+        if kept in (0, J):
+            return None
+        tail = np.broadcast_to((np.arange(J) >= kept)[:, None, None], v.shape).astype(np.float32)
+        exact = Arithmetic(FLOAT64)
+        y, lost = (op.answer(exact, {**inputs, "v": of}, params) for of in (inputs["v"], stored(tail)))
+        return (y / (1 - lost)).astype(np.float32)
+
+    return wrong
+
+
 def values_by_channel(v: np.ndarray) -> np.ndarray | None:
     """Read values [B, G, E, J] in memory as [B, J, G, E], without a transpose."""
     return np.ascontiguousarray(v.transpose(0, 2, 3, 1)).reshape(v.shape) if v.shape[1] > 1 else None
@@ -329,6 +346,10 @@ ATTENTION = Operation(
         ),
         Mutant("heads written as if the group's ratio were a power of two", heads_of_padded_groups),
         *(Mutant(f"the last {n} keys not seen", last_keys_hidden(n)) for n in (1, 2, 3)),
+        *(
+            Mutant(f"the softmax's sum without its tail after whole blocks of {n}", sum_without_tail(n))
+            for n in TAILS
+        ),
         Mutant("v not transposed: its channels read as tokens", other_input("v", values_by_channel)),
         Mutant("k not transposed: its channels read as tokens", other_input("k", values_by_channel)),
         Mutant("twice as many heads", other_heads(lambda heads: 2 * heads)),

@@ -1,5 +1,7 @@
 """Group normalisation, alone and followed by SiLU."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from refsd.golden.bounds import FUNCTION, Run
@@ -115,6 +117,26 @@ def squares_in_float16(op, inputs, params):
     return y * inputs["weight"].values()[:, None, None] + inputs["bias"].values()[:, None, None]
 
 
+def affine_of(which: Callable[[int, int], np.ndarray]) -> Wrong:
+    """Take weight and bias of other channels. which: channels, groups -> for each channel, that of its own"""
+
+    def wrong(op, inputs, params):
+        C, G = inputs["x"].shape[1], params["num_groups"]
+        at = which(C, G)
+        if np.array_equal(at, np.arange(C)):
+            return None
+        affine = {name: stored(inputs[name].values()[at]) for name in ("weight", "bias")}
+        return answer(op, {**inputs, **affine}, params)
+
+    return wrong
+
+
+_AFFINE = (
+    Mutant("weight and bias indexed within the group", affine_of(lambda C, G: np.arange(C) % (C // G))),
+    Mutant("weight and bias indexed by the group", affine_of(lambda C, G: np.arange(C) // (C // G))),
+)
+
+
 def silu_first(op, inputs, params):
     x = answer(SILU, {"x": inputs["x"]}, {})
     return answer(GROUP_NORM, {**inputs, "x": stored(x)}, params)
@@ -162,6 +184,7 @@ GROUP_NORM = Operation(
         Mutant("a group a channel", lambda op, i, p: answer(op, i, {**p, "num_groups": i["x"].shape[1]})),
         Mutant("one group", other_params(num_groups=lambda g: 1)),
         BATCH,
+        *_AFFINE,
         *(
             Mutant(f"sums read on into the next group, to {n} numbers", reads_on(n))
             for n in (32, 64, 128, 256, 512)
@@ -202,6 +225,7 @@ GROUP_NORM_SILU = Operation(
         *EPS,
         ZERO_BIAS,
         NO_WEIGHT,
+        *_AFFINE,
         Mutant("SiLU before the norm", silu_first),
         Mutant("no SiLU", lambda op, i, p: answer(GROUP_NORM, i, p)),
         Mutant("quick GELU for SiLU", activated_by(QUICK_GELU)),

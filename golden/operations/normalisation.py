@@ -10,7 +10,7 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, first_of_batch, other_input, to_float16
 from refsd.golden.operation import Mutant
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.golden.rounding import Bound, Terms, alike, gamma, serial_error
 
 TOKENS = "[N, L, D]"
 # Above this eps / v, rows have nearly the same reciprocal root.
@@ -32,7 +32,7 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
     y = (x - m) r w + b, r = (v + eps)^(-1/2). With c = x - m:
     dm <= gamma(n) E|x| + E[dx] + u |m|;  dv <= 2 sqrt(v) rms(dx + dm) + rms(dx + dm)^2 + gamma(n) v
     dr / r <= dv / (2 (v + eps)), and dy <= |w| r (dx + dm + |c| dr/r + 4u |c|) + |c| r dw + db + u |b|
-    Where eps is most of v + eps, all rows have nearly one r, and share its rounding.
+    Where eps is most of v + eps, all rows have nearly one r, and share its rounding. Sums may be serial.
 
     one_pass: _one_pass's dv and dr / r; y may be x (r w) + (b - m (r w)), which loses 4u |m| r |w| more
     """
@@ -52,9 +52,12 @@ def norm_axis(run: Run, x, dx, affine: Affine, centred: bool, one_pass: bool = F
     dv = 2 * np.sqrt(v) * shift + shift**2 + gamma(n + 3, u) * v
     # To first order, a shift of the mean does not change the variance.
     sv = 2 * np.sqrt(v * mean(dx**2) / 3 / n) + np.sqrt(n / 3) * u * v + 3 * u * v + sm**2
+    em, ev = serial_error(x, u) / n if centred else 0.0, serial_error(c**2, u) / n
+    one_error = np.median(v) < eps / _ONE_R or alike(em, sm) or alike(ev, sv)
+    sm, sv = np.maximum(sm, np.abs(em)), np.maximum(sv, np.abs(ev))
     dr, sr = dv / (2 * (v + eps)), sv / (2 * (v + eps))
     terms = Terms()
-    terms.groups = int(np.median(v) < eps / _ONE_R)
+    terms.groups = int(one_error)
     if one_pass:
         dr, sr = _one_pass(n, u, m, v, eps, (dm, sm), (dv, sv))
         terms.add(4 * u * np.abs(weight * m) * r, 2 * u * np.abs(weight * m) * r)

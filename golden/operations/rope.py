@@ -123,6 +123,12 @@ def heads_as_tokens(x: np.ndarray) -> np.ndarray | None:
     return np.ascontiguousarray(x.reshape(N, H, L, D).transpose(0, 2, 1, 3)) if H > 1 else None
 
 
+def rows_and_columns_exchanged(ids: np.ndarray) -> np.ndarray | None:
+    """Exchange the second axis and the third; the first one is that of time or of pictures."""
+    A = ids.shape[-1]
+    return ids[..., [0, 2, 1, *range(3, A)]] if A > 2 else None
+
+
 def _case(
     label: str, x: tuple[int, int, int, int], axes_dim: tuple[int, ...], theta: float, items=1, positions=48, **how
 ) -> Case:
@@ -149,6 +155,7 @@ ROPE = Operation(
         Mutant("positions from one", other_input("ids", lambda ids: ids + 1)),
         Mutant("theta 10000 always", other_params(theta=lambda theta: 10000.0)),
         Mutant("axes in the other order", other_input("ids", lambda ids: ids[..., ::-1])),
+        Mutant("rows and columns of positions exchanged", other_input("ids", rows_and_columns_exchanged)),
         Mutant("frequencies over the whole head", turned_as_one_axis),
         Mutant("every token at the first position", other_input("ids", lambda ids: ids[:, :1] + 0 * ids)),
         Mutant("heads and tokens mixed", other_input("x", heads_as_tokens)),

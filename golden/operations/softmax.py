@@ -9,8 +9,13 @@ from refsd.golden.case import Case
 from refsd.golden.mutations import Wrong, answer, other_input, to_float16, without
 from refsd.golden.operation import Mutant, Operation, optional, values
 from refsd.golden.recipe import Recipe
-from refsd.golden.rounding import Bound, Terms, gamma
+from refsd.golden.rounding import Bound, Terms, alike, gamma, serial_error
+from refsd.numerics.arithmetic import Arithmetic
+from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import stored
+
+# Blocks of numbers that an engine adds up at once.
+TAILS = (4, 8, 16, 32, 64)
 
 
 def _run(a, inputs, params):
@@ -24,17 +29,24 @@ def softmax_terms(u: float, scores, ds, ss) -> tuple[np.ndarray, np.ndarray, np.
     p_j = exp(s_j - m) / sum exp: a change ds moves log p_j by ds_j - sum p ds; s - m rounds by u |s - m|;
     exp, the sum of L terms and the quotient add 8 u + gamma(L).
     """
-    peak = scores.max(axis=-1, keepdims=True)
-    below = np.where(np.isneginf(scores), 0.0, peak - scores)
-    e = np.exp(-below) * ~np.isneginf(scores)
-    total = e.sum(axis=-1, keepdims=True)
-    p = e / np.where(total > 0, total, 1.0)  # a row masked throughout gives zeros
+    below = np.where(np.isneginf(scores), 0.0, scores.max(axis=-1, keepdims=True) - scores)
+    total, error = sum_of_exponentials(u, scores)
+    p = np.exp(-below) * ~np.isneginf(scores) / total
     n = scores.shape[-1]
     each = np.where(np.isneginf(scores), 0.0, ds) + u * below
     spread = np.where(np.isneginf(scores), 0.0, ss) + u * below / math.sqrt(3)
     limit = each + (p * each).sum(axis=-1, keepdims=True) + 2 * FUNCTION * u + gamma(n, u)
-    spread = np.hypot(spread, np.sqrt((p**2 * spread**2).sum(axis=-1, keepdims=True))) + (2 + math.sqrt(n / 3)) * u
+    summed = np.maximum(math.sqrt(n / 3) * u, np.abs(error) / total)
+    spread = np.hypot(spread, np.sqrt((p**2 * spread**2).sum(axis=-1, keepdims=True))) + 2 * u + summed
     return p, np.expm1(np.minimum(limit, 700)), spread
+
+
+def sum_of_exponentials(u: float, scores) -> tuple[np.ndarray, np.ndarray]:
+    """Return sum exp(s - max s) [..., 1], 1 of a row masked throughout, which gives zeros; and its serial error."""
+    hidden = np.isneginf(scores)
+    e = np.exp(np.where(hidden, 0.0, scores - scores.max(axis=-1, keepdims=True))) * ~hidden
+    total = e.sum(axis=-1, keepdims=True)
+    return np.where(total > 0, total, 1.0), serial_error(e, u)
 
 
 def with_sinks(run: Run, scores, *errors):
@@ -64,7 +76,10 @@ def _bound(run: Run) -> Bound:
     L = x.shape[-1]
     scores, ds = with_sinks(run, scores, ds)
     p, limit, spread = (t[..., :L] for t in softmax_terms(run.u, scores, ds, ds / math.sqrt(3)))
-    return run.rounded(Terms().add(p * limit, p * spread))
+    total, error = sum_of_exponentials(run.u, scores)
+    terms = Terms().add(p * limit, p * spread)
+    terms.groups = int(alike(error / total, math.sqrt(L / 3) * run.u))
+    return run.rounded(terms)
 
 
 def rows_left_out(first: int) -> Wrong:
@@ -87,7 +102,23 @@ def mask_before_scale(op, inputs, params):
     return answer(op, {**inputs, "mask": stored(mask)}, params)
 
 
+def sum_without_tail(block: int) -> Wrong:
+    """Leave the scores after the last whole block out of the sum, but not their own results."""
+
+    def wrong(op, inputs, params):
+        kept = inputs["x"].shape[-1] // block * block
+        if kept in (0, inputs["x"].shape[-1]):
+            return None
+        y = op.answer(Arithmetic(FLOAT64), inputs, params)
+        left = 1 - y[..., kept:].sum(axis=-1, keepdims=True)
+        return (y / left).astype(np.float32)
+
+    return wrong
+
+
 def softmax_over_columns(op, inputs, params):
+    if inputs["x"].values().ndim < 2:
+        return None
     x = inputs["x"].values() * np.float32(params["scale"])
     x = x + (inputs["mask"].values().astype(np.float32) if "mask" in inputs else 0)
     e = np.exp(x - x.max(axis=-2, keepdims=True))
@@ -136,6 +167,7 @@ SOFTMAX = Operation(
             Mutant(f"the maximum of the first {n} scores alone", maximum_of_some(n))
             for n in (32, 64, 128, 256, 512)
         ),
+        *(Mutant(f"the sum without its tail after whole blocks of {n}", sum_without_tail(n)) for n in TAILS),
         Mutant("over columns", softmax_over_columns),
         Mutant("mask ignored", without("mask")),
         Mutant("scale missing", lambda op, i, p: answer(op, i, {**p, "scale": 1.0}) if p["scale"] != 1 else None),

@@ -15,6 +15,13 @@ _NUMERICS = typer.Option(
 _HONEST = typer.Option(
     None, help="With a file: the same tensors from an honest run, e.g. of `refsd forward --numerics torch-f16`."
 )
+NAMES = typer.Option(
+    None,
+    "--names",
+    metavar="MINE=THEIRS|FILE",
+    help="What a tensor of the dump is called in the reference; 'blk.*.attn=layers.*.attention' for all at once; "
+    "or a file of such lines. May be repeated.",
+)
 _GOLDEN = typer.Option(
     "goldens", "--store", help="With a case: the store of goldens. A missing answer is computed."
 )
@@ -30,6 +37,7 @@ def compare(
     golden: str = _WHICH,
     numerics: str = _NUMERICS,
     honest: Path = _HONEST,
+    names: list[str] = NAMES,
     store: str = _GOLDEN,
     json: bool = _JSON,
 ) -> None:
@@ -43,6 +51,9 @@ def compare(
 
     A dump that is right but stored otherwise is told so: "agrees after transpose(0, 3, 1, 2): it is NHWC for NCHW",
     "stored as float16: it conforms under --numerics torch-f16".
+
+    A tensor whose name the golden does not have is noted and not judged; --names tells what it is.
+    One of the right size in another shape is reshaped, and that is noted.
 
     For a file of float64 tensors, each tensor is judged as a tap, in the file's order, against the --honest file.
 
@@ -64,7 +75,7 @@ def compare(
     if golden in CASES:
         if honest is not None:
             raise BadInput(f"--honest: {golden} is a case, whose honest run is computed; leave it out")
-        found = read_dump(dump)
+        found = _named(dump, names)
         truth, model_files = _golden(CASES[golden], store)
         with compile_progress():
             compared = with_case(CASES[golden], found, truth, PROFILES[numerics or "float32"], model_files)
@@ -76,7 +87,7 @@ def compare(
                 f"{golden}: a file shows no honest error to judge by: give --honest FILE, the same tensors "
                 "with the engine's numerics, as of `refsd forward --numerics torch-f16 --taps FILE`"
             )
-        compared = with_files(read_dump(dump), read_dump(Path(golden)), read_dump(honest))
+        compared = with_files(_named(dump, names), read_dump(Path(golden)), read_dump(honest))
     else:
         meant = did_you_mean(golden, CASES)
         raise BadInput(f"{golden!r}{meant} is neither a case (`refsd golden list`) nor a file")
@@ -90,6 +101,7 @@ def compare(
             "looks": compared.looks,
             "stored": compared.stored,
             "absent": compared.absent,
+            "notes": compared.notes,
         }
         told |= {"taps": examined.trace.taps, "outputs": examined.outputs}
         typer.echo(msgspec.json.encode(told).decode())
@@ -99,6 +111,16 @@ def compare(
             typer.echo(line)
     if not judged.passed:
         raise typer.Exit(1)
+
+
+def _named(dump: Path, names: list[str] | None):
+    """Read a dump's tensors, under the names that the user gives them."""
+    from refsd.engines.dump.engine import read_dump
+    from refsd.engines.dump.names import check_used, read_names, renamed
+
+    found, pairs = read_dump(dump), read_names(names or ())
+    check_used(found, pairs)
+    return renamed(found, pairs)
 
 
 def _golden(case, store: str):

@@ -24,6 +24,12 @@ _CASES = typer.Argument(
     autocompletion=complete_case,
 )
 _GOLDEN = typer.Option("goldens", "--store", help="Store of goldens; missing answers are computed.")
+_NAMES = typer.Option(
+    None,
+    "--names",
+    metavar="MINE=THEIRS|FILE",
+    help="What a tensor of a dump is called in the reference, as for `refsd compare`. May be repeated.",
+)
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 # Print at most this many differing cases; --json has all of them.
 _SHOWN = 20
@@ -43,6 +49,7 @@ def disagree(
     b: str = _B,
     cases: list[str] = _CASES,
     store: str = _GOLDEN,
+    names: list[str] = _NAMES,
     prompt: Annotated[
         str | None, _picture("-p", "--prompt", help="Prompt of a picture to compare, instead of cases.")
     ] = None,
@@ -116,7 +123,7 @@ def disagree(
         picture = run(a, b, Model(model, parts, vocab, tokenizer), settings, images)
         _end(picture, show, json)
         return
-    _end(_by_case(a, b, cases, store), _print, json)
+    _end(_by_case(a, b, cases, store, names), _print, json)
 
 
 def _end(outcome, show: Callable, json: bool) -> None:
@@ -131,12 +138,14 @@ def _end(outcome, show: Callable, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _by_case(a: str, b: str, cases: list[str] | None, store: str):
+def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[str] | None):
     from refsd import __version__
     from refsd import cases as corpus
     from refsd.cli.engines import one_engine
     from refsd.cli.golden import answerable
     from refsd.disagreement import cases as by_case
+    from refsd.engines.dump.engine import DumpEngine
+    from refsd.engines.dump.names import read_names
     from refsd.golden.conform import Runner
     from refsd.goldens import make_into
     from refsd.judges import judges
@@ -147,6 +156,11 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str):
 
     chosen = answerable(corpus.select(*(cases or ("*",))))
     engines = [one_engine(a), one_engine(b)]
+    dumps = [engine for engine in engines if isinstance(engine, DumpEngine)]
+    for dump in dumps:
+        dump.names = read_names(names or ())
+    if names and not dumps:
+        raise BadInput("--names: neither of the engines is a dump; leave it out")
     if engines[0].name == engines[1].name:
         for engine, letter in zip(engines, "AB", strict=True):
             engine.name = f"{engine.name} ({letter})"
@@ -167,11 +181,12 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str):
             trim_model_files()
 
         outcome = by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
-    for engine in engines:
-        matches = getattr(engine, "matches", ())
-        shown = "; ".join(map(str, matches[:_MATCHES])) + ("; ..." if len(matches) > _MATCHES else "")
-        if matches:
-            typer.echo(f"{engine.name}: {counted(len(matches), 'tensor')} told by content: {shown}", err=True)
+    for dump in dumps:
+        found = (("told by content", [*map(str, dump.matches)]), ("not judged, of unknown name", dump.unknown))
+        for what, lines in found:
+            shown = "; ".join(lines[:_MATCHES]) + ("; ..." if len(lines) > _MATCHES else "")
+            if lines:
+                typer.echo(f"{dump.name}: {counted(len(lines), 'tensor')} {what}: {shown}", err=True)
     return outcome
 
 

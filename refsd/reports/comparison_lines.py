@@ -27,7 +27,7 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     for m in shown:
         yield from _tensor(m, "not judged" if m.output in unseen else "FAIL")
     for m in examined.outputs:
-        yield from _tensor(m, "FAIL", compared.meant.get(m.output, ""))
+        yield from _tensor(m, "FAIL")
     if taps:
         yield f"{len(taps) - len(wrong) - len(unseen)} of {counted(len(taps), 'tap')} right"
     if wrong:
@@ -38,20 +38,17 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     yield from (f"      {phrase}" for phrase in compared.looks)
     if unseen:
         yield f"{counted(len(unseen), 'tap')} not judged: there the honest run itself is too far from the truth"
+    yield from compared.notes
     if compared.absent:
         names = ", ".join(compared.absent[:5]) + (", ..." if len(compared.absent) > 5 else "")
         yield f"not in the dump, so not judged: {counted(len(compared.absent), 'tensor')}: {names}"
 
 
-def _tensor(m: Metrics, otherwise: str, hint: str = "") -> Iterator[str]:
-    """One tensor's verdict.
-
-    otherwise: the word for a tensor that does not pass
-    hint:      a phrase with the name that was probably meant
-    """
+def _tensor(m: Metrics, otherwise: str) -> Iterator[str]:
+    """One tensor's verdict. otherwise: the word for a tensor that does not pass"""
     one = judge_output(m)
     distance = f"relative L2 {m.relative_l2:.3g}, an honest run's {m.honest_relative_l2:.3g}"
     word = "pass" if one.passed else otherwise
     yield f"{word}  {m.output}  margin {one.margin:.3g} ({one.criterion})  {distance}"
     if not one.passed:
-        yield f"      {one.reason}{hint}"
+        yield f"      {one.reason}"

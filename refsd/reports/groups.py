@@ -89,7 +89,7 @@ def _grouped(engine: str, kind: str, results: Iterable[Result], title: Callable[
 
 
 def _unexplained(r: Result) -> str:
-    if r.nearest is not None:
+    if r.nearest is not None and r.nearest.telling:
         return f"{r.op}: unexplained; the nearest known bug, {r.nearest.cause!r}, explains {r.nearest.percent} %"
     if r.looks:
         return f"{r.op}: unexplained; {r.looks[0]}"

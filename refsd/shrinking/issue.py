@@ -10,6 +10,7 @@ from refsd.golden import verdict
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import Engine
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.repeated_requests import CHANGING, OF_REQUESTS
 from refsd.golden.report import Result
 from refsd.golden.wording import counted
 from refsd.shrinking.failure import Cut
@@ -39,7 +40,7 @@ def text(
     parts = [f"# {title(engine, result)}", "", _symptom(engine, result), "", "## Smallest case", "", *_case(shrunk)]
     if layout != "contiguous":
         parts += ["", f"The inputs lie in memory as `{layout}`; contiguous, the answer is right."]
-    if case.op in OPERATIONS and "found" in expected:
+    if case.op in OPERATIONS and "found" in expected and CHANGING not in result.causes:
         parts += ["", *_answers(expected)]
     parts += ["", "## Place and cause", "", *_place(shrunk)]
     if shrunk.cut is not None:
@@ -62,6 +63,9 @@ def _symptom(engine: Engine, result: Result) -> str:
     what = f" ({OPERATIONS[result.op].what.rstrip('.')})" if result.op in OPERATIONS else ""
     if result.status == verdict.ERROR:
         return f"{engine.name} {engine.version} gives no answer to `{result.op}`{what}: {result.reason}"
+    if CHANGING in result.causes:
+        who = f"{engine.name} {engine.version}"
+        return f"{who} answers `{result.op}`{what} otherwise when asked again: {_first(result)}"
     return (
         f"{engine.name} {engine.version} computes `{result.op}`{what} and is further from the answer in float64 "
         f"than an engine can be that computes as it says ({result.numerics}): {_first(result)}"
@@ -138,7 +142,8 @@ def _place(shrunk: Shrunk) -> list[str]:
             "alone, on the engine's own inputs to it, is wrong, too."
         )
     for cause in result.causes:
-        lines.append(f"- Cause: {cause}. With this bug the reference gives the same answer.")
+        same = "" if cause in OF_REQUESTS else " With this bug the reference gives the same answer."
+        lines.append(f"- Cause: {cause}.{same}")
     for deviation in result.deviations:
         lines.append(f"- Deviation: {deviation}.")
     if not result.causes and not result.deviations:
@@ -172,10 +177,12 @@ def _reproduce(shrunk: Shrunk, argument: str, program: bool) -> list[str]:
     whole = "" if shrunk.whole else "; the time ended before every step was tried"
     again = f"    python reproduce.py {argument!r}"
     of_ggml = "    # or reproduce_ggml.cpp, a program for ggml alone: its first lines say how to build it"
+    reduced = "Not reduced: " if CHANGING in shrunk.result.causes else "Reduced from "
     return [
         f"{again}      # with refsd {__version__}: asks the engine, judges its answer",
         *([of_ggml] if program else []),
         "",
-        f"Reduced from `{shrunk.original.name}` ({shapes}) in {counted(shrunk.questions, 'question')}{whole}. "
+        *(["Ask several times: some answers may be right.", ""] if CHANGING in shrunk.result.causes else []),
+        f"{reduced}`{shrunk.original.name}` ({shapes}) in {counted(shrunk.questions, 'question')}{whole}. "
         "`inputs.safetensors` has the numbers to the last bit.",
     ]

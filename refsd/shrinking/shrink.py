@@ -10,6 +10,7 @@ import numpy as np
 from refsd.golden.case import Case
 from refsd.golden.given_case import GivenCase
 from refsd.golden.operations import OPERATIONS
+from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Result
 from refsd.shrinking import moves, named_axes, numbers, pipeline_moves
 from refsd.shrinking.failure import Cut, Cutter, Failure, Question, failure_of
@@ -120,6 +121,7 @@ def shrink(
     """Reduce a case whose `result` does not conform.
 
     Of a model, the operation at the first wrong tap takes the model's place if the engine fails it alone too.
+    A case whose answer changes from request to request is not reduced: no smaller one can be told from it.
 
     ask:   the verdict on a case
     done:  called with every smaller case that is found
@@ -128,6 +130,8 @@ def shrink(
     failure = failure_of(result)
     assert failure is not None, "a case that conforms is not reduced"
     begun = time.monotonic()
+    if CHANGING in failure.causes:
+        return Shrunk(numbers.given(case), result, case, result, 0, 0.0, True)
     operation = case.op in OPERATIONS
     alone = None if operation else _alone(ask, cut(case), failure)
     if alone is not None:

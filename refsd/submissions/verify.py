@@ -19,8 +19,8 @@ from refsd.corpus.met import unmet
 from refsd.golden import verdict
 from refsd.golden.examination import Examination
 from refsd.golden.judge import Answer, Judges, Standard, Trace
-from refsd.golden.leftovers import LEFT_OVER
 from refsd.golden.metrics import Metrics
+from refsd.golden.repeated_requests import OF_REQUESTS
 from refsd.golden.report import Result
 from refsd.golden.waivers import apply, waive
 from refsd.numerics.arithmetic import Arithmetic
@@ -164,7 +164,7 @@ def _wrong_verdict(r: Result, one: Evidence | None, of: Submission) -> Iterator[
         yield f"the verdict is {r.status}, the metrics give {' or '.join(expected)} (margin {given.margin:.3g})"
     elif r.status == verdict.WAIVED and not _waived(r, of):
         yield f"waived, but no waiver in the submission covers it on {of.date}"
-    elif r.causes == (LEFT_OVER,) or r.status == verdict.REFUSED:
+    elif _of_requests(r) or r.status == verdict.REFUSED:
         return
     elif r.criterion != given.criterion or abs(r.margin - given.margin) > 1e-9 * given.margin:
         yield f"margin {r.margin:.6g} ({r.criterion}), the metrics give {given.margin:.6g} ({given.criterion})"
@@ -175,8 +175,13 @@ def _status(given: verdict.Judgement, r: Result) -> tuple[str, ...]:
     if given.criterion == verdict.NO_WITNESS:
         return (verdict.REFUSED,)
     if given.passed:
-        return (verdict.FAIL, verdict.WAIVED) if r.causes == (LEFT_OVER,) else (verdict.PASS,)
+        return (verdict.FAIL, verdict.WAIVED) if _of_requests(r) else (verdict.PASS,)
     return (verdict.FAIL, verdict.WAIVED, verdict.DEVIATES) if r.deviations else (verdict.FAIL, verdict.WAIVED)
+
+
+def _of_requests(r: Result) -> bool:
+    """Return True if a repeated request showed the failure, which the metrics of the first answer need not show."""
+    return bool(r.causes) and {*r.causes} <= {*OF_REQUESTS}
 
 
 def _waived(r: Result, of: Submission) -> bool:

@@ -233,7 +233,7 @@ def _single_counter(case, values, y):
 STEPS: dict[str, Injection] = {
     "gen-16": wrong_answer("noising/*", "noise", "counter", _single_counter),
     "rng-01": wrong_answer("noising/*", "step_noise", "first noise again", _first_again),
-    "rng-04": wrong_answer("noising/*", "step_noise", "without a seed|other numbers|no seed", _anybodys),
+    "rng-04": wrong_answer("noising/*", "step_noise", "same answer twice", _anybodys),
     "smp-01": wrong_parts("sigmas/flow-*", "sigmas", "i \\+ 2", flow=_TwiceOne),
     "smp-03": sampled(("euler/karras",), "sigmas|x", "steps on", _own_table),
     "smp-04": sampled(("flow/lcm/simple",), "x|latent", "not the flow's|1 - sigma", _lcm_flow),

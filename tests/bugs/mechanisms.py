@@ -38,7 +38,7 @@ MECHANISMS: dict[str, tuple[str, ...]] = {
         "by column",
     ),
     "off by one": ("one (too|token|layer|step)", r"i \+ ", "late", "half - 1", "next", "redundant", "at the end"),
-    "state": ("stays", "again", "another seed", "first (level|noise|rank)", "history"),
+    "state": ("same answer twice", "stays", "again", "another seed", "first (level|noise|rank)", "history"),
     "constant or scale": ("eps", "theta", "scale", "strength", "alpha", "shift", "times", "level", "limit", "bits"),
 }
 

@@ -20,6 +20,7 @@ from refsd.golden.judge import Judges
 from refsd.golden.metrics import measure
 from refsd.golden.operation_judge import OperationJudge
 from refsd.golden.recipe import Recipe
+from refsd.golden.repeated_requests import CHANGING
 from refsd.golden.report import Report, Result
 from refsd.golden.shared_traits import shared_traits
 from refsd.golden.shortages import FLOORS, shortages
@@ -185,6 +186,15 @@ def test_a_constant_that_no_bug_lists_is_fitted():
     assert _judge(Eps(FLOAT32), _NORM).causes[0].startswith("eps is 3e-05, not")
 
 
+def test_what_is_inside_the_bound_has_no_fitted_cause():
+    """A gain that every element's bound allows, and all elements together do not have by rounding."""
+    case = CASES["layer_norm/f32/bare-x2x33x320"]
+    result = _judge(Engine(lambda y, i: y * np.float32(1 + 2.0**-19)), case)
+    assert (result.status, result.criterion, result.causes) == (verdict.FAIL, "gain", ())
+    assert result.outputs[0].engine.worst < 1 < result.margin
+    assert "multiplied by" in _judge(Engine(lambda y, i: y * np.float32(1 + 2.0**-9)), case).causes[0]
+
+
 def test_a_known_bug_needs_no_description():
     tanh = Engine(deviations=[_TANH])
     assert _judge(tanh).reason.endswith("; the reference agrees if tanh for erf")
@@ -229,6 +239,41 @@ def test_where_the_honest_run_is_no_witness_nobody_is_judged():
     (result,) = run(runner, [Engine()], [_GELU])
     assert result.status == verdict.REFUSED
     assert "the honest run itself is 2 of the truth away" in result.reason
+
+
+def _racing(rng):
+    """Lose the work of some threads: some rows are halved, others at each request."""
+
+    def change(y, inputs):
+        return np.where(rng.random((len(y), 1)) < 0.3, y / 2, y)
+
+    return change
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_engine_that_answers_otherwise_when_asked_again_has_that_cause_first(seed):
+    result = _judge(Engine(_racing(np.random.default_rng(seed))))
+    assert (result.status, result.causes) == (verdict.FAIL, (CHANGING,))
+    assert re.match(
+        r"not the same answer twice: \d+ of 2541 elements of y differ, first at \[\d+, \d+\]: ", result.reason
+    )
+    assert not result.looks and result.nearest is None
+
+
+def test_an_engine_that_answers_right_or_fails_when_asked_again_is_no_deterministic_one_either():
+    answers = iter([lambda y: y * 2, lambda y: y])
+    assert _judge(Engine(lambda y, i: next(answers)(y))).causes == (CHANGING,)
+    crash = iter([lambda y: y * 2, lambda y: _crash(y, None)])
+    assert (
+        "not the same answer twice: asked again, it fails: seg"
+        in _judge(Engine(lambda y, i: next(crash)(y))).reason
+    )
+
+
+def test_last_bits_that_change_hide_no_cause():
+    rng = np.random.default_rng(0)
+    noisy = Engine(lambda y, i: 2.5 * y * (1 + rng.uniform(-1, 1, y.shape) * 2**-22))
+    assert _judge(noisy).causes[0] == "the result is multiplied by 2.5"
 
 
 def test_a_declared_deviation_is_named_and_is_no_pass():
@@ -277,8 +322,9 @@ def test_a_waiver_of_cases_covers_failures_and_errors_until_it_expires():
 
 
 def test_what_an_answer_looks_like_and_the_nearest_bug_are_fields():
-    rng = np.random.default_rng(0)
-    noisy = _judge(Engine(lambda y, i: y + rng.standard_normal(y.shape) * 3e-5, deviations=[_TANH]))
+    noisy = _judge(
+        Engine(lambda y, i: y + np.random.default_rng(0).standard_normal(y.shape) * 3e-5, deviations=[_TANH])
+    )
     assert noisy.status == verdict.FAIL and not noisy.causes
     assert (noisy.nearest.cause, noisy.nearest.percent) == ("tanh for erf", 90)
     assert noisy.nearest.phrase in noisy.reason

@@ -351,12 +351,22 @@ def test_a_tail_of_the_flat_data(noise):
 )
 def test_what_stands_there(value, text, noise):
     last = _put(value, _ALL, slice(16, None))
-    assert _said(lambda y: y, noise, last=last) == [
-        "the error is only in the last 4 of 20 along axis 1 (channels), after the last whole block of 8 or 16, "
-        f"and all there is {text}"
-    ]
+    place = "the last 4 of 20 along axis 1 (channels), after the last whole block of 8 or 16"
+    finite = f"the error is only in {place}, and all there is {text}"
+    expected = finite if np.isfinite(value) else f"{text} in {place}, cause unknown"
+    assert _said(lambda y: y, noise, last=last) == [expected]
     whole = _said(lambda y: y, noise, last=lambda y: np.full_like(y, value))
-    assert whole == [f"all of it is {text}"]
+    assert whole == [f"all of it is {text}{'' if np.isfinite(value) else ', cause unknown'}"]
+
+
+def test_a_few_elements_that_are_not_finite_are_counted():
+    def wrong(y):
+        y = y.copy()
+        y[0, 3, 2, 1], y[1, 5, 2, 4] = np.nan, np.inf
+        return y
+
+    said = "NaN or infinite in 2 of 5040 elements, first at [0, 3, 2, 1], cause unknown"
+    assert _said(lambda y: y, "float32", last=wrong) == [said]
 
 
 @pytest.mark.parametrize("noise", NOISES)

@@ -10,6 +10,7 @@ TRUTH = RNG.standard_normal((4, 77))
 HONEST = TRUTH * (1 + 2.0**-24 * RNG.standard_normal(TRUTH.shape))
 SHIFTED = np.roll(TRUTH, 1, axis=0)
 SUSPECTS = {"the row before": SHIFTED, "doubled": 2 * TRUTH}
+POISON = np.frombuffer(b"\xff" * 4, np.float32)[0]
 TAIL = "in the last 5 of 77 along axis 1 (channels), after the last whole block of 8"
 
 
@@ -27,12 +28,20 @@ def _with_tail(y):
         (_with_tail(3.5), f"nothing is written, {TAIL}: constant 3.5"),
         (np.broadcast_to(HONEST[:, :1], TRUTH.shape), "the first of 77 along axis 1 stands at all"),
         (np.zeros_like(TRUTH), "nothing is computed: zeros"),
-        (_with_tail(np.nan), f"memory that nobody wrote is read, {TAIL}: NaN or infinite"),
+        (_with_tail(np.nan), None),
+        (
+            _with_tail(POISON),
+            f"memory that nobody wrote is read, {TAIL}: 20 of 308 elements are NaN with bits that",
+        ),
+        (
+            np.where(np.arange(308).reshape(4, 77) % 50 == 7, 10.0 ** np.linspace(-37, 37, 77), HONEST),
+            "memory that nobody wrote is read: 7 of 308 elements hold unrelated values, up to 1e+37, where all",
+        ),
         (
             np.where(np.abs(TRUTH) > 2, np.copysign(np.inf, TRUTH), HONEST),
             "numbers overflow: infinite where the truth is beyond 2",
         ),
-        (_with_tail(np.inf), f"memory that nobody wrote is read, {TAIL}: NaN or infinite"),
+        (_with_tail(np.inf), None),
         (HONEST + np.where(np.arange(77) < 64, 0.1 * RNG.standard_normal(TRUTH.shape), 0), None),
         (np.full_like(TRUTH, np.nan), None),
     ],

@@ -14,6 +14,7 @@ from refsd.golden.verdict import judge
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import FLOAT32, FLOAT64, GGML_CPU, TORCH_F16
+from refsd.numerics.tensor import stored
 
 _PLACES = [
     ("group_norm/f32/tiny-n2-c64-h6-w5-g32", FLOAT32),
@@ -186,3 +187,103 @@ def test_a_precision_that_is_declared_is_no_cause_of_another_fault():
         found = run("linear", Arithmetic(FLOAT32), {**inputs, "x": x}, params)
         found["y"][0, 0] *= 1 if numerics is FLOAT32 else 2  # else it conforms
         assert _named(case, inputs, found, truth, honest, numerics) == named
+
+
+def _serial(x):
+    return np.add.accumulate(x, axis=-1)[..., -1:]
+
+
+def _backwards(x):
+    return _serial(x[..., ::-1])
+
+
+def _in_lanes(x):
+    return _serial(np.stack([_serial(x[..., lane::8])[..., 0] for lane in range(8)], axis=-1))
+
+
+@pytest.mark.parametrize("total", [_serial, _backwards, _in_lanes])
+@pytest.mark.parametrize("name", ["layer_norm/f32/mean-x20x132", "group_norm/f32/mean-n2-c64-h6-w5-g32"])
+def test_a_variance_in_one_pass_is_named_in_any_order_of_sums(name, total):
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    x = inputs["x"].values()
+    rows = x.reshape(len(x), params.get("num_groups", 1), -1)
+    n = np.float32(rows.shape[-1])
+    variance = np.maximum(total(rows * rows) / n - np.square(total(rows) / n), 0)
+    y = ((rows - total(rows) / n) / np.sqrt(variance + np.float32(params["eps"]))).reshape(x.shape)
+    along = (-1, *[1] * (x.ndim - 2)) if case.op == "group_norm" else (-1,)
+    y = y * inputs["weight"].values().reshape(along) + inputs["bias"].values().reshape(along)
+    causes = _named(case, inputs, {"y": y}, truth, honest, FLOAT32)
+    assert causes == ["variance as E[x^2] - E[x]^2 in float32"]
+
+
+def test_a_variance_that_is_off_by_more_than_one_pass_loses_has_another_cause():
+    case = CASES["layer_norm/f32/mean-x20x132"]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    x = inputs["x"].values()
+    n = x.shape[-1]
+    y = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) * n / (n - 20) + params["eps"])
+    y = y * inputs["weight"].values() + inputs["bias"].values()
+    assert "variance as E[x^2] - E[x]^2 in float32" not in _named(case, inputs, {"y": y}, truth, honest, FLOAT32)
+
+
+def _rotary(inputs, params):
+    ids = inputs["ids"].values()[..., [0, 2, 1]]
+    return run("rope", Arithmetic(FLOAT32), {**inputs, "ids": stored(ids)}, params)["y"]
+
+
+def _affine(at):
+    def affine(inputs, params):
+        C, G = inputs["x"].shape[1], params["num_groups"]
+        plain = {"weight": stored(np.ones(C, np.float32)), "bias": stored(np.zeros(C, np.float32))}
+        y = run("group_norm", Arithmetic(FLOAT32), {**inputs, **plain}, params)["y"]
+        weight, bias = (inputs[name].values()[at(np.arange(C), C // G)] for name in ("weight", "bias"))
+        return y * weight[:, None, None] + bias[:, None, None]
+
+    return affine
+
+
+def _sum_of_whole_blocks(inputs, params):
+    x = inputs["x"].values()
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e[..., : x.shape[-1] // 8 * 8].sum(axis=-1, keepdims=True)
+
+
+def _keys_of_whole_blocks(inputs, params):
+    q, k, v = (inputs[name].values().transpose(0, 2, 1, 3) for name in ("q", "k", "v"))
+    s = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    p = e / e[..., : s.shape[-1] // 8 * 8].sum(axis=-1, keepdims=True)
+    return (p @ v).transpose(0, 2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "cause"),
+    [
+        ("softmax/f32/plain-x33x77", _sum_of_whole_blocks, "the sum without its tail after whole blocks of 8"),
+        (
+            "attention/f32/cross-b2-l20-j77-h2-d40",
+            _keys_of_whole_blocks,
+            "the softmax's sum without its tail after whole blocks of 8",
+        ),
+        (
+            "group_norm/f32/plain-n2-c64-h9-w7-g32",
+            _affine(lambda c, size: c % size),
+            "weight and bias indexed within the group",
+        ),
+        (
+            "group_norm/f32/plain-n2-c64-h9-w7-g32",
+            _affine(lambda c, size: c // size),
+            "weight and bias indexed by the group",
+        ),
+        ("rope/f32/flux-n2-l20-h3-d128", _rotary, "rows and columns of positions exchanged"),
+    ],
+)
+def test_a_bug_that_engines_have_had_is_named(name, wrong, cause):
+    case = CASES[name]
+    inputs = case.realize()
+    params, truth, honest = _answers(case, inputs, FLOAT32)
+    found = {"y": wrong(inputs, params).astype(np.float32)}
+    assert _named(case, inputs, found, truth, honest, FLOAT32)[0] == cause

@@ -1,5 +1,7 @@
 """refsd.watch: a living module's calls are judged in place; an honest one is right, a broken layer is placed."""
 
+import copy
+
 import pytest
 import torch
 
@@ -158,3 +160,44 @@ def test_the_fixture_fails_the_test(pytester):
     )
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.stdout.fnmatch_lines(["*layer 7 is wrong*"])
+
+
+# case, the block whose forward is replaced, the reference's name of it
+BLOCKS = [
+    ("flux-dev/flux/between", "transformer_blocks.0", "double_blocks.0"),
+    ("flux-dev/flux/between", "single_transformer_blocks.0", "single_blocks.0"),
+    ("sd35-large/mmdit/last-step", "transformer_blocks.0", "joint_blocks.0"),
+    (
+        "sdxl/unet/between",
+        "down_blocks.1.attentions.0.transformer_blocks.0",
+        "input_blocks.3.1.transformer_blocks.0",
+    ),
+    ("clip-l/clip/ended", "encoder.layers.0", "text_model.encoder.layers.0"),
+]
+
+
+def _replaced(model, name, change):
+    """A forward that calls layers of its own, as a compiled or patched one does."""
+    block = model.get_submodule(name)
+    own = copy.deepcopy(block)
+
+    def forward(*arguments, **named):
+        y = own(*arguments, **named)
+        return tuple(map(change, y)) if isinstance(y, tuple) else change(y)
+
+    block.forward = forward
+
+
+@pytest.mark.parametrize(("name", "block", "place"), BLOCKS)
+def test_a_block_that_runs_without_its_layers_is_judged_by_its_output(engines, name, block, place):
+    model, call = living(engines["torch"], name)
+    _replaced(model, block, lambda y: y)
+    with refsd.watch(model, show=None) as report:
+        call()
+    assert report.passed and f"not seen: {block} ran without its " in str(report), str(report)
+    assert "its output is judged" in str(report)
+    _replaced(model, block, lambda y: 1.1 * y)
+    with refsd.watch(model, show=None) as report:
+        call()
+    assert report.first is not None and report.first.module == block, str(report)
+    assert report.first.place == place or report.first.place.startswith(f"{place}.")

@@ -219,8 +219,55 @@ def test_a_dump_without_a_tap_must_have_every_output(model_files, engine, golden
     assert renamed.examined.verdict.passed and not renamed.examined.trace.taps
     typo = {**golden, "model.layer.1": engine[0]["model.layers.1"]}
     compared = with_case(CASE, typo, golden, FLOAT32, model_files)
-    assert "'model.layer.1': not asked for" in compared.examined.verdict.reason
-    assert compared.meant["model.layer.1"] == ' (did you mean "model.layers.1"?)'
+    assert compared.examined.verdict.passed and compared.notes == [
+        'not judged, for the golden has no such name: 1 tensor: model.layer.1 (did you mean "model.layers.1"?); '
+        "say --names MINE=THEIRS"
+    ]
+    nothing = with_case(CASE, {"model.layer.1": typo["model.layer.1"]}, golden, FLOAT32, model_files)
+    assert "is missing" in nothing.examined.verdict.reason and len(nothing.notes) == 1
+
+
+def test_own_names_are_given_the_reference_s(tmp_path, model_files, engine, golden):
+    """A right port with names of its own: by pairs, by a pattern, by a file."""
+    taps, outputs = engine
+    mine = {name.replace("model.layers.", "blk.").replace(".mlp.", ".ff."): y for name, y in taps.items()}
+    dump = _save(tmp_path / "mine.safetensors", {**mine, **outputs})
+    (tmp_path / "names.txt").write_text("# mine\nblk.*.ff.* = model.layers.*.mlp.*\n\nblk.*=model.layers.*\n")
+    _, plain = _call(dump, CASE.name)
+    assert "not asked for" not in plain and "not judged, for the golden has no such name: " in plain
+    code, said = _call(dump, CASE.name, "--names", tmp_path / "names.txt")
+    assert code == 1 and f"at {PLACE}" in said and "no such name" not in said
+    one = _save(tmp_path / "one.safetensors", {"second": taps["model.layers.0"]})
+    code, said = _call(one, CASE.name, "--names", "second=model.layers.0")
+    assert code == 0 and "1 of 1 tap right" in said
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        (["blk"], "--names blk: neither MINE=THEIRS nor a file"),
+        (["a=x", "a=y"], "'a': named 'x' and 'y'"),
+        (["b.*=y"], "with as many * as the other"),
+        (["c=x"], "--names 'c': no tensor of the dump has this name"),
+        (["a=x", "b=x"], "'a' and 'b' both become 'x'"),
+    ],
+)
+def test_names_that_make_no_sense_are_bad_input(tmp_path, pairs, says):
+    dump = _save(tmp_path / "dump.safetensors", {"a": np.ones(2, np.float32), "b": np.ones(2, np.float32)})
+    arguments = [text for pair in pairs for text in ("--names", pair)]
+    code, said = _call(dump, "silu/f32/bend-x33x77", *arguments)
+    assert code and says in said
+
+
+def test_an_output_of_the_right_size_is_reshaped_and_that_is_noted(tmp_path):
+    case = CASES["silu/f32/bend-x33x77"]
+    y = Reference(FLOAT32).run(case, case.realize())["y"]
+    code, said = _call(_save(tmp_path / "flat.safetensors", {"y": y.reshape(-1)}), case.name)
+    assert code == 0 and "y: reshaped from [2541] to [33, 77]" in said
+    code, said = _call(_save(tmp_path / "wrong.safetensors", {"y": 2 * y.reshape(3, 11, 77)}), case.name)
+    assert code == 1 and "y: reshaped from [3, 11, 77] to [33, 77]" in said and "multiplied by 2" in said
+    code, said = _call(_save(tmp_path / "turned.safetensors", {"y": y.T}), case.name)
+    assert code == 1 and "has shape [77, 33], expected [33, 77]" in said and "agrees after transpose" in said
 
 
 def test_a_tap_without_a_witness_is_not_judged_and_hides_nothing():

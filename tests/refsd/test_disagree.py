@@ -6,7 +6,7 @@ import sys
 import msgspec
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from refsd.cases import CASES
@@ -237,6 +237,17 @@ def test_a_model_is_followed_tap_by_tap(folder, monkeypatch):
     foreign = compared("right", "foreign wrong")
     assert foreign.wrong == ["foreign wrong"] and foreign.parting.at == case.parting.at
     assert compared("right", "foreign right").outcome == "both conform"
+    # Names that are told by nothing are left out; those that the user gives are judged.
+    own = dict(load_file(folder / "right.safetensors"))
+    noise = np.random.default_rng(1).standard_normal((2, 9)).astype(np.float32)
+    own |= {"own": 9 * own.pop(case.parting.at), "noise": noise}
+    _dump(folder / "own.safetensors", own)
+    assert compared("right", "own").outcome == "both conform"
+    engine = find(f"{folder}/own.safetensors", kind.model_files)[0].engine
+    engine.names = {"own": case.parting.at}
+    wrong = Runner(judges(kind.model_files), lambda case: truth)
+    given = compare_case(wrong, find(f"{folder}/right.safetensors", kind.model_files)[0].engine, engine, _CLIP)
+    assert given.parting.at == case.parting.at and engine.unknown == ["noise"]
     # A part of the taps, without the outputs, is judged as far as it goes.
     assert compared("right", "part of right").outcome == "both conform"
     case = compared("right", "part of wrong")

@@ -15,9 +15,11 @@ import numpy as np
 
 from refsd.components import COMPONENTS
 from refsd.engines.dump.matching import Match, match
+from refsd.engines.dump.names import Names, renamed
 from refsd.golden import dumps
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
+from refsd.golden.examination import once_more
 from refsd.golden.input_file import note_input
 from refsd.golden.operations import OPERATIONS
 from refsd.judges.model import ModelJudge
@@ -46,6 +48,8 @@ class DumpEngine:
     path:     a dump, or a folder with a dump for each case
     numerics: the rounding of the engine that wrote the dump
     matches:  tensors of the last case that were recognised as taps despite another name or layout
+    unknown:  names of those that were not, which are not judged
+    names:    tensor of the dump -> its name in the reference
     """
 
     version = "a dump"
@@ -54,6 +58,8 @@ class DumpEngine:
     def __init__(self, path: Path, numerics: Numerics, model_files: ModelFiles | None = None):
         self.name = path.stem
         self.matches: list[Match] = []
+        self.unknown: list[str] = []
+        self.names: Names = {}
         self._judge = ModelJudge(model_files)
         self._path, self._numerics = path, numerics
         self.of_one_case = not path.is_dir() or any(path.glob("*.npy"))
@@ -76,7 +82,7 @@ class DumpEngine:
         file = self._file(case)
         assert file is not None
         try:
-            found = read_dump(file)
+            found = renamed(read_dump(file), self.names)
         except BadInput as error:
             raise EngineFailure(str(error)) from None
         if not case.op.startswith(_MODEL):
@@ -98,12 +104,14 @@ class DumpEngine:
         outputs: Mapping[str, str],
     ) -> dict[str, np.ndarray]:
         """Rename the dump's tensors to the reference's tap names, where shape and content identify them."""
-        self.matches = []
+        self.matches, self.unknown = [], []
         reference = {**self._judge.reference_taps(case, inputs)} if found.keys() - outputs.keys() else {}
         foreign = {name: y for name, y in found.items() if name not in outputs and name not in reference}
         if foreign:
             self.matches = match(foreign, {name: y for name, y in reference.items() if name not in found})
-        own = {name: y for name, y in found.items() if name not in {one.name for one in self.matches}}
+        matched = {one.name for one in self.matches}
+        self.unknown = [name for name in foreign if name not in matched and not once_more(name, [*reference])]
+        own = {name: y for name, y in found.items() if name not in {*matched, *self.unknown}}
         return own | {tap: y for one in self.matches for tap, y in one.taps.items()}
 
     def _file(self, case: Case) -> Path | None:

@@ -48,16 +48,72 @@ def modules_of_taps(model, sources: Mapping[str, Source]) -> dict[str, tuple[str
     return {tap.name: tap.modules for tap in _taps(sources, dict(model.named_modules()))}
 
 
+class Bypassed(NamedTuple):
+    """A block that was called and called none of its layers, as where its forward was replaced.
+
+    block:   the reference's name of it; "" if the reference has no block of the same layers
+    layers:  their number
+    outputs: its tensors
+    """
+
+    block: str
+    layers: int
+    outputs: list[Any]
+
+
+class _Blocks:
+    """Find the blocks that run without their layers, by counting the calls of layers during each block's."""
+
+    def __init__(self, wanted: list[_Tap], model):
+        self.bypassed: dict[str, Bypassed] = {}
+        self._wanted, self._calls, self._before = wanted, 0, []
+        self._inside = {
+            name: [tap for tap in wanted if any(module.startswith(f"{name}.") for module in tap.modules)]
+            for name, _ in model.named_modules()
+            if name
+        }
+
+    def count(self, *_) -> None:
+        self._calls += 1
+
+    def hooks(self, model) -> Iterator[Any]:
+        for name, module in model.named_modules():
+            if self._inside.get(name):
+                yield module.register_forward_pre_hook(lambda *_: self._before.append(self._calls))
+                yield module.register_forward_hook(lambda m, x, y, name=name: self._end(name, y))
+
+    def _end(self, name: str, y: Any) -> None:
+        # A block that had begun when the hooks were set ends with an empty stack.
+        if not self._before or self._before.pop() != self._calls:
+            return
+        self._calls += 1  # for the blocks around it, which did call what is in them
+        inside = self._inside[name]
+        outputs = [t.detach().clone() for t in (y if isinstance(y, tuple) else (y,)) if hasattr(t, "detach")]
+        self.bypassed[name] = Bypassed(self._of_the_reference(inside), len(inside), outputs)
+
+    def _of_the_reference(self, inside: list[_Tap]) -> str:
+        """Return the longest prefix of the reference's names of these taps, if no other tap has it."""
+        parts = [tap.name.split(".") for tap in inside]
+        same = [names[0] for names in zip(*parts, strict=False) if len({*names}) == 1]
+        block = ".".join(same[: min(map(len, parts)) - 1])
+        alone = [tap for tap in self._wanted if tap.name.startswith(f"{block}.")]
+        return block if block and len(alone) == len(inside) else ""
+
+
 @contextlib.contextmanager
-def listening(model, sources: Mapping[str, Source]) -> Iterator[dict[str, Any]]:
+def listening(
+    model, sources: Mapping[str, Source], bypassed: dict[str, Bypassed] | None = None
+) -> Iterator[dict[str, Any]]:
     """Record the taps of the calls inside the block. Yields a dict that is filled when the block ends.
 
-    sources: refsd's name of a weight -> its sources in the model's folder
+    sources:  refsd's name of a weight -> its sources in the model's folder
+    bypassed: filled with the blocks that ran without their layers, by the module's names; None: not looked for
     """
     import torch
 
     layers = dict(model.named_modules())
     wanted = list(_taps(sources, layers))
+    blocks = _Blocks(wanted, model) if bypassed is not None else None
     outputs: dict[str, list] = defaultdict(list)
     hooks = [
         # Copy: later layers may write into the output.
@@ -66,12 +122,18 @@ def listening(model, sources: Mapping[str, Source]) -> Iterator[dict[str, Any]]:
         )
         for module in dict.fromkeys(module for tap in wanted for module in tap.modules)
     ]
+    if blocks is not None:
+        names = dict.fromkeys(module for tap in wanted for module in tap.modules)
+        hooks += [layers[name].register_forward_hook(blocks.count) for name in names]
+        hooks += blocks.hooks(model)
     taps: dict[str, Any] = {}
     try:
         yield taps
     finally:
         for hook in hooks:
             hook.remove()
+    if blocks is not None and bypassed is not None:
+        bypassed |= blocks.bypassed
     for tap in wanted:
         for again, parts in enumerate(zip(*(outputs[module] for module in tap.modules), strict=False)):
             axis = 1 if parts[0].ndim in (4, 5) else -1

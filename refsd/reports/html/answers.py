@@ -5,6 +5,7 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, tostring
 
 from refsd.golden import verdict
+from refsd.golden.repeated_requests import OF_REQUESTS
 from refsd.golden.report import Pair, Report, Result
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT32, PROFILES
@@ -90,7 +91,9 @@ def _facts(r: Result) -> Element:
     if r.place:
         fact("first wrong place", element("code", r.place))
     if r.causes:
-        fact("the reference agrees if", listed(list(r.causes[:_CRITERIA])))
+        fact(
+            "cause" if r.causes[0] in OF_REQUESTS else "the reference agrees if", listed(list(r.causes[:_CRITERIA]))
+        )
     if r.deviations:
         fact("deviations", ", ".join(r.deviations))
     if r.nearest is not None:

@@ -18,8 +18,8 @@ from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure
-from refsd.golden.leftovers import LEFT_OVER
 from refsd.golden.recipe import Recipe
+from refsd.golden.repeated_requests import CHANGING, LEFT_OVER
 from refsd.judges import judges
 from refsd.numerics.profiles import FLOAT64
 
@@ -287,7 +287,7 @@ def test_the_last_request_is_the_first_one_again(engine):
         verdict.FAIL, (LEFT_OVER,), [verdict.PASS] * 2,
     )  # fmt: skip
     assert first.reason.startswith(
-        "y: asked again as the last request of the process, 6 of 6 elements differ, first"
+        "asked again as the last request of the process, 6 of 6 elements of y differ, first"
     )
 
 
@@ -304,9 +304,29 @@ def test_the_last_request_may_not_fail_either(engine):
 def test_what_fails_in_company_and_conforms_alone_has_that_cause(engine):
     served = engine("save(right if n == 1 else [v + n for v in right]); done()")
     first, second, third = conformed(served)
-    assert second.causes == third.causes == (LEFT_OVER,)
+    assert second.causes == third.causes == (CHANGING, LEFT_OVER)
+    assert second.reason.startswith(CHANGING) and second.reason.endswith(
+        f"the engine conforms each time: {LEFT_OVER}"
+    )
+    assert first.causes == (CHANGING, LEFT_OVER)  # asked again at the end
+
+
+def test_what_fails_alike_in_company_and_conforms_alone_has_that_cause_alone(engine):
+    first, second, third = conformed(engine("save(right if n == 1 else [v + 1 for v in right]); done()"))
+    assert first.causes == second.causes == third.causes == (LEFT_OVER,)
     assert "asked alone, in a process of its own, the engine conforms" in second.reason
-    assert first.causes == (LEFT_OVER,)  # asked again at the end
+
+
+def test_a_race_is_not_what_earlier_requests_leave_behind(engine):
+    """Every process has its own noise, so that some fresh one fails too."""
+    race = "import random; save([v + (random.random() < 0.8) * random.random() for v in right]); done()"
+    assert {r.causes for r in conformed(engine(race))} == {(CHANGING,)}
+
+
+def test_a_race_that_shows_when_asked_last_is_no_leftover(engine):
+    race = "import random; save([v + (n > 3) * random.random() for v in right] if n > 3 else right); done()"
+    first, *others = conformed(engine(race))
+    assert first.causes[0] == CHANGING and [r.status for r in others] == [verdict.PASS] * 2
 
 
 def test_what_is_wrong_alone_too_keeps_its_own_cause(engine):

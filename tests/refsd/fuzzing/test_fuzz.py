@@ -93,6 +93,58 @@ def test_an_honest_engine_is_not_accused():
     assert len(fuzzer.asked) == len(OPERATIONS)
 
 
+def _serial(x):
+    return np.add.accumulate(np.asarray(x, np.float32), axis=-1)[..., -1:]
+
+
+def _rows(x, weight, bias, eps, centred=True):
+    n = np.float32(x.shape[-1])
+    x = np.asarray(x, np.float32)
+    c = x - _serial(x) / n if centred else x
+    y = c / np.sqrt(_serial(c * c) / n + np.float32(eps))
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _groups(self, right, x, w, b, g=32, eps=1e-5):
+    along = (-1, *[1] * (x.ndim - 2))
+    y = _rows(np.reshape(x, (len(x), g, -1)), None, None, eps).reshape(x.shape)
+    return y * np.reshape(w, along) + np.reshape(b, along)
+
+
+def _softmax(self, right, x, scale=1.0, mask=None, sinks=None):
+    s = np.asarray(x, np.float32) * np.float32(scale) + (0 if mask is None else np.asarray(mask, np.float32))
+    top = s.max(axis=-1, keepdims=True)
+    sink = -np.inf if sinks is None else np.asarray(sinks, np.float32)[:, None, None]
+    top = np.maximum(top, sink)
+    top = np.where(np.isneginf(top), np.float32(0), top)
+    e = np.exp(s - top)
+    total = _serial(e) + np.exp(sink - top)
+    return np.where(total > 0, e / np.where(total > 0, total, 1), 0).astype(np.float32)
+
+
+# Sums in float32, one number after another.
+SERIAL = wrong_operation(
+    layer_norm=lambda self, right, x, w=None, b=None, eps=1e-5: _rows(x, w, b, eps),
+    adaptive_layer_norm=lambda self, right, x, shift, scale, eps=1e-6: (
+        _rows(x, None, None, eps) * (1 + scale[:, None]) + shift[:, None]
+    ),
+    rms_norm=lambda self, right, x, w, eps=1e-6: _rows(x, w, None, eps, False),
+    l2_norm=lambda self, right, x, eps=1e-12: x / np.maximum(np.sqrt(_serial(x * x)), np.float32(eps)),
+    group_norm=_groups,
+    group_norm_silu=lambda self, right, x, w, b, g=32, eps=1e-5: self.silu(_groups(self, None, x, w, b, g, eps)),
+    softmax=_softmax,
+)
+SUMMING = ("layer_norm", "adaptive_layer_norm", "rms_norm", "l2_norm", "group_norm", "group_norm_silu", "softmax")
+
+
+@pytest.mark.jitted
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 8])
+def test_an_engine_that_sums_one_after_another_is_honest(seed):
+    fuzzer = fuzzed(SERIAL, SUMMING, 420, seed)
+    assert [(find.case, find.title, find.reason) for find in fuzzer.finds] == []
+
+
 def test_a_bug_is_found_reduced_and_counted():
     def one_group(self, right, x, w, b, g, eps):
         return right(x, w, b, 1, eps)

@@ -116,6 +116,20 @@ def test_an_engine_that_dies_is_reduced_to_where_it_dies(runner):
     assert found.result.status == "error" and shapes(found) == {"x": (21,)}
 
 
+def test_a_race_is_not_reduced_and_its_issue_says_so(runner, tmp_path):
+    rng = np.random.default_rng(1)
+    engine = Injected(
+        Bug(answer=lambda case, i, y: {"y": y["y"] - (rng.random((len(y["y"]), 1)) < 0.4)}), FLOAT32, None
+    )
+    case = CASES["layer_norm/f32/awkward-x33x77"]
+    found = shrink(lambda smaller: ask(runner, engine, smaller), case, ask(runner, engine, case))
+    assert found.questions == 0 and shapes(found)["x"] == (33, 77)
+    folder.write(tmp_path / "out", found, engine, "injected")
+    issue = (tmp_path / "out" / folder.ISSUE).read_text()
+    assert issue.startswith("# layer_norm: not the same answer twice\n") and "Not reduced: " in issue
+    assert "the reference gives the same answer" not in issue and "Ask several times" in issue
+
+
 def test_another_failure_is_not_followed(runner):
     """Below 4 columns the engine has another bug, which is not the one that was found."""
 
