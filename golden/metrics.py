@@ -54,7 +54,7 @@ class Metrics(msgspec.Struct, frozen=True):
     not_finite:  elements that are NaN or infinite where the truth is not (or the reverse); not_finite_at: the first
     overflowed:  elements that are finite in the truth and not in the honest run; 0 with a bound, which covers them
     bounded:     True if z is in units of a derived bound, False if of the honest run's RMS
-    groups:      the least number of independent errors: of rows or of channels, whichever are fewer, equal ones once
+    groups:      the least number of independent errors: of unequal rows or of unequal channels, the fewer of both
     engine, honest: errors of the engine, and of the reference under the engine's numerics
     typical:     the same statistics of the bound's spread: what independent roundings give
     error, truth, found_value, limit: at the worst element
