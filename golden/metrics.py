@@ -51,6 +51,7 @@ class Metrics(msgspec.Struct, frozen=True):
     output:      its name
     shape:       of the truth; found: of the engine's answer, None if the engine gave no such output
     unwanted:    True for an output that the case does not ask for
+    whole:       the dtype of an answer in whole numbers where the case asks for floating-point ones; else ""
     not_finite:  elements that are NaN or infinite where the truth is not (or the reverse); not_finite_at: the first
     overflowed:  elements that are finite in the truth and not in the honest run; 0 with a bound, which covers them
     bounded:     True if z is in units of a derived bound, False if of the honest run's RMS
@@ -67,6 +68,7 @@ class Metrics(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     found: tuple[int, ...] | None
     unwanted: bool = False
+    whole: str = ""
     not_finite: int = 0
     not_finite_at: tuple[int, ...] = ()
     overflowed: int = 0
@@ -94,13 +96,15 @@ def measure(
     channel: int,
     least: float = 2.0**-50,
     spread: np.ndarray | None = None,
+    floating: bool = False,
 ) -> Metrics:
     """Measure one output.
 
-    found:   the engine's answer, any floating dtype; None if it is missing
+    found:   the engine's answer, any dtype; None if it is missing
     truth:   float64; honest: the reference under the engine's numerics; the same shape
     bound:   None for a model
     channel: the axis of channels
+    floating: refuse an answer in whole numbers
     least:   without a bound: the least RMS error to assume for the honest run, as a share of the truth's RMS
     spread:  without a bound: the standard deviation that independent roundings give each element, if it is known;
              elements where it is large are measured in units of it
@@ -108,6 +112,8 @@ def measure(
     name = printable(name, _LONGEST)
     if found is None or found.shape != truth.shape:
         return Metrics(name, truth.shape, None if found is None else found.shape)
+    if floating and found.dtype.kind in "iub":
+        return Metrics(name, truth.shape, found.shape, whole=found.dtype.name)
     if truth.ndim == 0:
         bound = bound and bound._replace(limit=np.atleast_1d(bound.limit), spread=np.atleast_1d(bound.spread))
         each = None if spread is None else spread[None]

@@ -45,7 +45,7 @@ class OperationJudge(Judge):
 
     def measure(self, standard: Standard, found: Answer) -> list[Metrics]:
         channel, limits = OPERATIONS[standard.case.op].channel, _bound(standard)
-        y = measure("y", found.get("y"), standard.truth["y"], standard.honest["y"], limits, channel)
+        y = measure("y", found.get("y"), standard.truth["y"], standard.honest["y"], limits, channel, floating=True)
         return [y, *not_asked_for(found, standard.truth)]
 
     def limits(self, standard: Standard) -> Answer:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from refsd.golden.input_file import open_input
 from refsd.golden.output_file import whole_file
+from refsd.golden.wording import how_to_install
 from refsd.numerics.errors import BadInput
 
 SUMS = "SHA256SUMS"
@@ -157,12 +158,13 @@ def _filesystem(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise BadInput(f"{url}: fsspec reads URLs: pip install 'refsd[remote]'") from None
+        raise BadInput(f"{url}: fsspec reads URLs: {how_to_install('remote')}") from None
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
         package = " ".join(str(error).split()) or "a package of fsspec"
-        raise BadInput(f"{url}: {package}; refsd[remote] has what http needs, refsd[s3] what s3 needs") from None
+        which = f"the extra remote has what http needs, s3 what s3 needs: {how_to_install('s3')}"
+        raise BadInput(f"{url}: {package}; {which}") from None
     except ValueError as error:
         raise BadInput(f"{url}: {' '.join(str(error).split())}") from None
 

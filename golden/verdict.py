@@ -100,6 +100,9 @@ def judge_output(m: Metrics) -> Judgement:
         reason = f"output {m.output!r} has shape {list(m.found)}, expected {list(m.shape)}"
         reason += f"; {m.place}" if m.place else ""
         return Judgement(False, INFINITE, "output", reason)
+    if m.whole:
+        reason = f"output {m.output!r} is {m.whole}, expected floating-point numbers: it was cast, or is another"
+        return Judgement(False, INFINITE, "output", reason)
     if m.overflowed:
         reason = (
             f"{m.output}: {counted(m.overflowed, 'element')} beyond the range of these numerics in the honest run "

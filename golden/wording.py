@@ -14,3 +14,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, n=1)
     return f' (did you mean "{names[near[0]]}"?)' if near else ""
+
+
+def how_to_install(extra: str) -> str:
+    """Return how to install an extra of refsd, which is in no package index: from its clone."""
+    return f"in refsd's clone: uv sync --extra {extra}, or pip install -e '.[{extra}]'"

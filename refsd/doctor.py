@@ -19,6 +19,7 @@ import msgspec
 
 from refsd import __version__
 from refsd.caches import CACHES, size
+from refsd.golden.wording import how_to_install
 from refsd.numerics.processor import CPU_FEATURES, cpu_features, processor
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "safetensors", "gguf", "torch", "diffusers", "transformers")
@@ -146,7 +147,7 @@ def _blas(pools: list[dict], environment: Mapping[str, str]) -> list[Fact]:
 def engines(environment: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str, str]]:
     """Yield each engine: its name, where it is ("" if it is not found), and what installs it. None is loaded."""
     yield "gguf-py", _packaged("gguf"), "pip install gguf"
-    yield "torch", _packaged("torch", "diffusers", "transformers"), "pip install 'refsd[torch]'"
+    yield "torch", _packaged("torch", "diffusers", "transformers"), how_to_install("torch")
     given = environment.get("REFSD_GGML", "")
     yield (
         "ggml",

@@ -11,11 +11,12 @@ import numpy as np
 from refsd import __version__
 from refsd.components import COMPONENTS, check, forward, load, offered, resolve
 from refsd.golden.output_file import Outputs
+from refsd.golden.wording import did_you_mean
 from refsd.loras import open_loras
 from refsd.module import Module, Taps
+from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
-from refsd.numerics.named import named
 from refsd.numerics.tensor import SCALAR_TYPES, stored
 from refsd.progress import compile_progress
 from refsd.tap_progress import ShownTaps
@@ -45,7 +46,8 @@ class ForwardRequest(NamedTuple):
 def run(request: ForwardRequest) -> None:
     """Run the component, write its outputs. Raises BadInput, in one line, before computing or writing anything."""
     if request.component not in offered():
-        raise BadInput(f"--component {request.component}: expected one of {', '.join(offered())}")
+        meant = did_you_mean(request.component, offered())
+        raise BadInput(f"--component {request.component}{meant}: expected one of {', '.join(offered())}")
     arithmetic = named(request.numerics, request.deviations)
     checkpoint = open_checkpoint(request.model, request.parts)
     request = request._replace(component=resolve(checkpoint, request.component))

@@ -51,12 +51,19 @@ def select(*patterns: str) -> list[Case]:
         hidden = tuple(prefix for prefix in ASKED_FOR if not pattern.startswith(prefix))
         matched = {n for n in CASES if fnmatch.fnmatchcase(n, pattern) and not n.startswith(hidden)}
         if not matched:
-            meant = did_you_mean(pattern, CASES)
             usual = sum(not name.startswith(ASKED_FOR) for name in CASES)
             more = ", ".join(f"--cases '{prefix}*'" for prefix in ASKED_FOR)
             raise BadInput(
-                f"no case matches {pattern!r}{meant}: `refsd golden list` shows {usual} cases, with {more} "
+                f"no case matches {pattern!r}{_meant(pattern)}: `refsd golden list` shows {usual} cases, with {more} "
                 "the others"
             )
         chosen |= matched
     return [case for name, case in CASES.items() if name in chosen]
+
+
+def _meant(pattern: str) -> str:
+    """Return ' (did you mean "conv2d/*"?)' for a glob of no case: a name that is like it, or its first part."""
+    head, slash, rest = pattern.partition("/")
+    heads = dict.fromkeys(name.partition("/")[0] for name in CASES)
+    like_head = did_you_mean(f"{head}/{rest or '*'}", [f"{one}/{rest or '*'}" for one in heads])
+    return did_you_mean(pattern, CASES) or (like_head if head not in heads or not slash else "")

@@ -41,11 +41,13 @@ def show(context: typer.Context, json: bool = _JSON) -> None:
 def clear(caches: list[str] = _CACHES, json: bool = _JSON) -> None:
     """Delete the content of caches. refsd makes it again when needed."""
     from refsd.caches import CACHES
+    from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
 
     unknown = [name for name in caches or () if name not in CACHES]
     if unknown:
-        raise BadInput(f"no cache {unknown[0]!r}; there are {', '.join(CACHES)}")
+        meant = did_you_mean(unknown[0], CACHES)
+        raise BadInput(f"no cache {unknown[0]!r}{meant}; there are {', '.join(CACHES)}")
     freed = {name: CACHES[name].clear() for name in caches or CACHES}
     if json:
         _print_json({"freed": freed})

@@ -189,6 +189,7 @@ def conform(
     if submission is not None and not partial:
         pack(submission, outcome, collector, accepted, statement, dict.fromkeys(versions, driver) if driver else {})
     print_report(outcome, report)
+    _say_next(groups, results)
     if profile and not partial:
         for engine in outcome.engines:
             typer.echo(f"{engine} {verdict_of(outcome.of(engine), profile, [case.name for case in asked])}")
@@ -196,6 +197,19 @@ def conform(
         raise typer.Exit(INTERRUPTED)
     if not outcome.conforms or not found:
         raise typer.Exit(1)
+
+
+def _say_next(groups, results) -> None:
+    """Print the command that reduces the first failure. groups: argument -> engines"""
+    import shlex
+
+    from refsd.golden import verdict
+    from refsd.golden.engine import PartialEngine
+
+    asked = {e.name: name for name, group in groups.items() for e in group if not isinstance(e, PartialEngine)}
+    failing = next((r for r in results if r.status == verdict.FAIL and r.engine in asked), None)
+    if failing is not None:
+        typer.echo(f"next: refsd shrink {shlex.quote(asked[failing.engine])} {failing.case}")
 
 
 def _cases(globs: list[str], profile: str | None, again) -> list:

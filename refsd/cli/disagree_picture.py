@@ -40,9 +40,9 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
     from refsd.engines.sdcpp.program import Program
     from refsd.golden.engine import EngineFailure
     from refsd.golden.input_file import note_input
+    from refsd.named_numerics import named
     from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
-    from refsd.numerics.named import named
     from refsd.numerics.profiles import PROFILES
     from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
     from refsd.pipelines.pipeline import open_pipeline

@@ -108,7 +108,9 @@ def _writer(form: Form, cases):
     if form is not Form.onnx:
         return cases, Export, {}
     if find_spec("onnx") is None:
-        raise BadInput("--format onnx needs onnx: pip install 'refsd[onnx]'")
+        from refsd.golden.wording import how_to_install
+
+        raise BadInput(f"--format onnx needs onnx: {how_to_install('onnx')}")
     from refsd.onnx.export import OnnxExport, sayable
 
     cases, refused = sayable(cases)

@@ -27,7 +27,7 @@ DASK = typer.Option(
     "--dask",
     metavar="tcp://HOST:PORT | local | N",
     help="Spread the work over a Dask cluster: a scheduler's address, a worker for each core of this machine, or N "
-    "workers (docs/cluster.md). Needs refsd[dask].",
+    "workers (docs/cluster.md). Needs the extra refsd[dask].",
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -111,7 +111,11 @@ def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> 
 
 
 def show(
-    name: str = typer.Argument(None, help="The name of a case or of an operation.", autocompletion=complete_case),
+    name: str = typer.Argument(
+        None,
+        help="The name of a case, of an operation or of a model's component (model/unet).",
+        autocompletion=complete_case,
+    ),
     store: str = _STORE_OPTION,
     mutants: bool = typer.Option(
         False, "--mutants", help="Show which known bugs each case detects, for all operations or one."
@@ -135,8 +139,12 @@ def show(
     if name in OPERATIONS or name in STAGES:
         _show_operation(name, json)
         return
+    models = sorted({case.op for case in corpus.CASES.values() if case.op.startswith("model/")})
+    if name in models:
+        _show_component(name, json)
+        return
     if name not in corpus.CASES:
-        raise BadInput(unknown_case(name, [*corpus.CASES, *OPERATIONS, *STAGES]))
+        raise BadInput(unknown_case(name, [*corpus.CASES, *OPERATIONS, *STAGES, *models]))
     case, place = corpus.CASES[name], open_store(store)
     manifest = place.get(name).manifest if place.has(case) else None
     if json:
@@ -180,6 +188,29 @@ def _show_operation(name: str, json: bool) -> None:
         typer.echo(f"  {parameter} = {default}")
     for output, shape in outputs.items():
         typer.echo(f"  -> {output:5} {shape}")
+
+
+def _show_component(name: str, json: bool) -> None:
+    """Print the arguments of a model's component, and its cases. name: "model/tae-decoder"."""
+    from refsd import cases as corpus
+    from refsd.components import COMPONENTS
+
+    of = COMPONENTS[name.removeprefix("model/")]
+    inputs = {argument: each.shape for argument, each in of.arguments.items()}
+    cases = [case.name for case in corpus.CASES.values() if case.op == name]
+    if json:
+        _print_json(
+            {"op": name, "inputs": inputs, "params": [*of.params], "outputs": [*of.outputs], "cases": cases}
+        )
+        return
+    typer.echo(
+        f"{name}: one component of a model; `refsd forward --component {name.removeprefix('model/')}` runs it"
+    )
+    for argument, shape in inputs.items():
+        typer.echo(f"  {argument:8} {shape}")
+    for output, shape in of.outputs.items():
+        typer.echo(f"  -> {output:5} {shape}")
+    typer.echo(f"{counted(len(cases), 'case')}: {', '.join(cases)}")
 
 
 def verify(

@@ -1,10 +1,15 @@
 """The list of commands: their modules are imported when a command is run, and not to print `refsd --help`."""
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import HAS_RICH, TyperCommand, TyperGroup
+
+# The beginning of what Rich takes for a tag.
+_TAG = re.compile(r"\[(?=[a-z#/@])")
+_CHOICE = re.compile(r"'([^']*)' is not one of '(.*)'")
 
 # Panel of --help -> command -> the first paragraph of its help. The command verify-submission is in
 # verify_submission.py, which defines `register(app)`; so are all.
@@ -76,6 +81,8 @@ class _Commands(Mapping):
             alone = typer.Typer()
             importlib.import_module(f"refsd.cli.{name.replace('-', '_')}").register(alone)
             self._read[name] = typer.main.get_group(alone).commands[name]
+            if HAS_RICH:
+                _escape(self._read[name])
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -83,6 +90,15 @@ class _Commands(Mapping):
 
     def __len__(self) -> int:
         return len(SUMMARIES)
+
+
+def _escape(command) -> None:
+    """Keep "refsd[dask]" and "torch[@DEVICE]" in a command's help, which Rich would read as its own tags."""
+    for one in (command, *command.params):
+        if getattr(one, "help", None):
+            one.help = _TAG.sub(r"\\[", one.help)
+    for below in getattr(command, "commands", {}).values():
+        _escape(below)
 
 
 class Listing(TyperGroup):
@@ -94,6 +110,18 @@ class Listing(TyperGroup):
 
     def list_commands(self, ctx) -> list[str]:
         return list(SUMMARIES)
+
+    def invoke(self, ctx):
+        """Run a command; a choice that there is not is refused with the one that was probably meant."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            match = _CHOICE.search(error.message)
+            if match is not None:
+                from refsd.golden.wording import did_you_mean
+
+                error.message = error.message.rstrip(".") + did_you_mean(match[1], match[2].split("', '"))
+            raise
 
     def format_help(self, ctx, formatter) -> None:
         commands = self.commands

@@ -90,7 +90,7 @@ def _of_one(checkpoint, component: str, inputs: Path | None) -> list:
 
     from refsd.components import forward, load, resolve
     from refsd.diagnosis.ranges import Ranges, drawn_inputs
-    from refsd.numerics.named import named
+    from refsd.named_numerics import named
     from refsd.progress import compile_progress
     from refsd.weights import open_weights
 
@@ -106,7 +106,7 @@ def _of_one(checkpoint, component: str, inputs: Path | None) -> list:
 def _of_prompt(checkpoint, prompt: str, side: int, steps: int, vocabularies) -> list:
     """Draw a picture -> the ranges of the encoders, the denoiser and the decoder."""
     from refsd.diagnosis.sampling_run import prompt_ranges
-    from refsd.numerics.named import named
+    from refsd.named_numerics import named
     from refsd.pipelines.pipeline import open_pipeline
     from refsd.pipelines.prompts import Tokenizers
     from refsd.pipelines.settings import Settings

@@ -56,6 +56,7 @@ def run_onnx(
 
     Exit code 0: done. 2: bad input, a damaged file, an operator that refsd does not run.
     """
+    from refsd.golden.wording import how_to_install
     from refsd.numerics.errors import BadInput
 
     try:
@@ -63,7 +64,7 @@ def run_onnx(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("onnx", "google"):
             raise
-        raise BadInput("run-onnx needs the package onnx: pip install 'refsd[onnx]'") from None
+        raise BadInput(f"run-onnx needs the package onnx: {how_to_install('onnx')}") from None
 
     if operators:
         typer.echo("\n".join(run_files.operators()))

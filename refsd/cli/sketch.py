@@ -38,7 +38,7 @@ def sketch(
     from refsd.golden.output_file import write_file
     from refsd.golden.sketches import encode
     from refsd.golden.sketches import sketch as sketched
-    from refsd.golden.wording import counted
+    from refsd.golden.wording import counted, did_you_mean
     from refsd.model_files import model_files, open_store, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
@@ -47,7 +47,8 @@ def sketch(
 
     unknown = [name for name in numerics if name not in PROFILES]
     if unknown:
-        raise BadInput(f"--numerics {unknown[0]}: no such profile; there are {', '.join(PROFILES)}")
+        meant = did_you_mean(unknown[0], PROFILES)
+        raise BadInput(f"--numerics {unknown[0]}: no such profile{meant}; there are {', '.join(PROFILES)}")
     place = open_store(store)
     chosen = [case for case in corpus.select(*cases) if place.has(case)]
     if not chosen:

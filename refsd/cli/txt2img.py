@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
 
 def txt2img(
     prompt: Annotated[
-        str, typer.Option("-p", "--prompt", help=r"What to draw. (x:1.2), \[x] and BREAK work as in A1111.")
+        str, typer.Option("-p", "--prompt", help="What to draw. (x:1.2), [x] and BREAK work as in A1111.")
     ],
     model: Annotated[
         Path | None, typer.Option("-m", "--model", help="A .safetensors or .gguf file, or a diffusers folder.")

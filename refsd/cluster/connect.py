@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from refsd.golden.wording import how_to_install
 from refsd.numerics.errors import BadInput
 
 # Of a cluster on this machine: how many workers a task may end before the scheduler gives it up, less one.
@@ -35,7 +36,7 @@ def connected(where: str, silent: str = _SILENT, **options: Any) -> Iterator[Any
         import dask
         import distributed
     except ImportError:
-        raise BadInput(f"--dask {where}: needs Dask: pip install 'refsd[dask]'") from None
+        raise BadInput(f"--dask {where}: needs Dask: {how_to_install('dask')}") from None
     if "://" in where:
         try:
             client = distributed.Client(where, timeout=_CONNECT, set_as_default=False)

@@ -19,6 +19,7 @@ import numpy as np
 from refsd.engines.worker import Worker, serve
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles, NotJudged
+from refsd.golden.wording import how_to_install
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import Numerics
@@ -196,7 +197,7 @@ def missing(name: str, extra: str, *packages: str) -> list[EngineSearch]:
     absent = [package for package in ("onnx", *packages) if find_spec(package) is None]
     if not absent:
         return []
-    return [EngineSearch(name, None, f"{absent[0]} is not installed: pip install 'refsd[{extra}]'")]
+    return [EngineSearch(name, None, f"{absent[0]} is not installed: {how_to_install(extra)}")]
 
 
 def _main(folder: str, settings: str) -> None:

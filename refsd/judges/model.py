@@ -105,7 +105,8 @@ class ModelJudge(Judge):
 
     def _output(self, standard: Standard, found: Answer, name: str, spread: np.ndarray | None = None) -> Metrics:
         y = standard.truth[name]
-        return measure(name, found.get(name), y, standard.honest[name], None, channel_axis(y), spread=spread)
+        honest, axis = standard.honest[name], channel_axis(y)
+        return measure(name, found.get(name), y, honest, None, axis, spread=spread, floating=True)
 
     def _scattered_outputs(self, standard: Standard) -> Answer:
         """Return the RMS error of each output element over runs with random roundings; for small models only."""

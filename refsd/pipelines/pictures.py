@@ -10,9 +10,9 @@ import numpy as np
 from refsd import __version__
 from refsd.golden.output_file import Outputs
 from refsd.loras import open_loras
+from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
-from refsd.numerics.named import named
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import IMAGE_FLAGS, ConditioningImages, read_image
 from refsd.pipelines.conventions import CONVENTIONS, DEFAULT

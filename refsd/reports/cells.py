@@ -61,6 +61,8 @@ def verdict_line(report: Report) -> str:
     if report.baseline is not None:
         new, fixed = len(report.baseline.new), len(report.baseline.fixed)
         line += f": {new} new, {len(report.baseline.known)} known from {report.baseline.file}; {fixed} fixed"
+    if report.shortage:
+        line += f"; too few: {report.shortage[0]}" + (", ..." if len(report.shortage) > 1 else "")
     if report.partial:
         return f"interrupted: {line}; {report.partial}"
     return f"{'conforms' if report.conforms and report.engines else 'does not conform'}: {line}"

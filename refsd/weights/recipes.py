@@ -63,7 +63,8 @@ MODELS: dict[str, RecipeModel] = {
 def model_of(recipe: ModelRecipe) -> RecipeModel:
     """Return the entry of MODELS for a recipe's family. Raises BadInput for an unknown name."""
     if recipe.family not in MODELS:
-        raise BadInput(f"no recipe for family {recipe.family!r}; there are {', '.join(MODELS)}")
+        meant = did_you_mean(recipe.family, MODELS)
+        raise BadInput(f"no recipe for family {recipe.family!r}{meant}; there are {', '.join(MODELS)}")
     return MODELS[recipe.family]
 
 
@@ -98,7 +99,8 @@ def shapes(model: ModelRecipe) -> dict[str, Shapes]:
     """Return component -> name in the file -> shape. Raises BadInput for an unknown family or type."""
     parts = model_of(model).parts
     if model.type not in TYPES:
-        raise BadInput(f"no recipe weights of type {model.type!r}; there are {', '.join(TYPES)}")
+        meant = did_you_mean(model.type, TYPES)
+        raise BadInput(f"no recipe weights of type {model.type!r}{meant}; there are {', '.join(TYPES)}")
     return {component: part_shapes(component, part, size_of(model, component)) for component, part in parts.items()}
 
 

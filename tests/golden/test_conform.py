@@ -122,6 +122,8 @@ def test_worse_than_declared_fails():
         (lambda y, i: {"y": y, "z": y}, verdict.FAIL, "not asked for"),
         (lambda y, i: y.T, verdict.FAIL, "shape"),
         (lambda y, i: y * np.nan, verdict.FAIL, "not finite"),
+        (lambda y, i: y.astype(np.int32), verdict.FAIL, "output 'y' is int32, expected floating-point numbers"),
+        (lambda y, i: y > 0, verdict.FAIL, "output 'y' is bool, expected floating-point numbers"),
         (_stale, verdict.FAIL, "first at [3, 4]"),
         (_spoil, verdict.FAIL, "wrote into its inputs: x"),
         (_crash, verdict.ERROR, "segmentation fault at 0x0"),

@@ -159,5 +159,5 @@ def test_a_missing_package_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match=r"Protocol not known: nosuch"):
         open_origin("nosuch://x", tmp_path)
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(BadInput, match=r"memory://x: fsspec reads URLs: pip install 'refsd\[remote\]'"):
+    with pytest.raises(BadInput, match=r"memory://x: fsspec reads URLs: in refsd's clone: uv sync --extra remote"):
         open_origin("memory://x", tmp_path)

@@ -9,6 +9,7 @@ from refsd.engines.arrays.devices import Device, list_devices, starts
 from refsd.engines.jax.ops import LIBRARY
 from refsd.engines.worker import Worker
 from refsd.golden.engine import EngineSearch
+from refsd.golden.wording import how_to_install
 from refsd.numerics.profiles import TORCH_BF16, TORCH_BF16_PRODUCTS, TORCH_F16, TORCH_F32, TORCH_TF32
 
 _F32 = replace(TORCH_F32, name="jax-f32")
@@ -32,7 +33,7 @@ def find(path: str | None = None, device: str | None = None, timeout: float = 30
     precision, device = path or "default", (device or "cpu").lower()
     name = "jax" + ("" if precision == "default" else f"-{precision}") + ("" if device == "cpu" else f"@{device}")
     if importlib.util.find_spec("jax") is None:
-        return [EngineSearch(name, None, "pip install 'refsd[jax]'")]
+        return [EngineSearch(name, None, how_to_install("jax"))]
     if precision not in _PRECISIONS:
         return [EngineSearch(name, None, f"no precision {path!r}: expected jax:default or jax:highest")]
     if device not in _DEVICES:

@@ -10,6 +10,7 @@ from refsd.engines.arrays.devices import Device, list_devices, starts
 from refsd.engines.mlx.ops import LIBRARY
 from refsd.engines.worker import Worker
 from refsd.golden.engine import EngineSearch
+from refsd.golden.wording import how_to_install
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32
 
 # What follows the engine's name -> dtype and rounding.
@@ -28,7 +29,7 @@ def find(path: str | None = None, device: str | None = None, timeout: float = 30
     if path is not None:
         return [EngineSearch(name, None, f"mlx has no {path!r}: expected mlx alone")]
     if importlib.util.find_spec("mlx") is None or importlib.util.find_spec("mlx.core") is None:
-        return [EngineSearch(name, None, "pip install 'refsd[mlx]'; on Linux it needs glibc 2.35")]
+        return [EngineSearch(name, None, f"{how_to_install('mlx')}; on Linux it needs glibc 2.35")]
     if device not in _DEVICES:
         return [EngineSearch(name, None, f"no device {device!r}: expected one of {', '.join(_DEVICES)}")]
     worker = Worker(["-m", "refsd.engines.mlx.worker", device], timeout)

@@ -10,6 +10,7 @@ from refsd.engines.tinygrad.compiler import MISSING, find_clang
 from refsd.engines.tinygrad_tensor.ops import LIBRARY
 from refsd.engines.worker import Worker
 from refsd.golden.engine import EngineSearch
+from refsd.golden.wording import how_to_install
 from refsd.numerics.profiles import TORCH_F32
 
 _F32 = replace(TORCH_F32, name="tinygrad-f32")
@@ -22,7 +23,7 @@ def find(path: str | None = None, device: str | None = None, timeout: float = 30
     if path is not None:
         return [EngineSearch(name, None, f"tinygrad has no {path!r}: expected tinygrad-tensor alone")]
     if importlib.util.find_spec("tinygrad") is None:
-        return [EngineSearch(name, None, "pip install 'refsd[tinygrad]'; on the CPU it needs clang")]
+        return [EngineSearch(name, None, f"{how_to_install('tinygrad')}; on the CPU it needs clang")]
     compiler = find_clang()
     if device == "CPU" and compiler is None:
         return [EngineSearch(name, None, MISSING)]

@@ -22,6 +22,7 @@ from refsd.golden import operations
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
 from refsd.golden.recipe import realize
+from refsd.golden.wording import how_to_install
 from refsd.networks.keymap import Source
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import (
@@ -49,7 +50,7 @@ _CHANNELS_LAST: dict[str, tuple[str, Numerics]] = {
     "-bf16": ("bfloat16", TORCH_BF16_CHANNELS_LAST),
 }
 _LAID_OUT = "channels_last"
-HOW_TO_GET = "pip install 'refsd[torch]'"
+HOW_TO_GET = how_to_install("torch")
 
 # Inputs that pipelines keep in float32, whatever the dtype of the model.
 _POSITIONS = ("timesteps", "guidance")

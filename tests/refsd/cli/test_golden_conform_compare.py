@@ -46,6 +46,9 @@ def test_make_list_show_verify(tmp_path):
     assert "2 cases, 2 of them in goldens" in _ok("golden", "list", "--cases", "silu/*")
     assert "sha256" in _ok("golden", "show", _CASE)
     assert "num_groups = 32" in _ok("golden", "show", "group_norm")
+    component = _ok("golden", "show", "model/tae-decoder")
+    assert "-> out   N C 8H 8W" in component and "taesd/tae-decoder/outliers" in component
+    assert 'did you mean "model/tae-decoder"' in _bad("golden", "show", "model/tae-decodr")
     assert "| silu | gelu | 2 | 2 |" in _ok("golden", "show", "silu", "--mutants")
     assert "2 of 2 goldens whole, 0 problems" in _ok("golden", "verify", "--cases", "silu/*", "--recompute")
     blob = next((tmp_path / "goldens" / "blobs").iterdir())
@@ -169,6 +172,9 @@ def test_each_glob_is_honoured(tmp_path):
     report = decode((tmp_path / "refsd-report" / "conform.json").read_bytes())
     assert {r.op for r in report.results} == {"silu", "quick_gelu"}
     typo = _bad("conform", "refsd", "--cases", "silu/*", "--cases", "sillu/f32/wide-x2x320")
+    for glob in ("con2d/*", "con2d"):
+        said = _bad("conform", "refsd", "--cases", glob)
+        assert f"no case matches '{glob}' (did you mean \"conv2d/*\"?)" in said
     assert "no case matches 'sillu/f32/wide-x2x320' (did you mean \"silu/f32/wide-x2x320\"?)" in typo
 
 
@@ -176,6 +182,13 @@ def test_the_terminal_says_why_cases_are_refused():
     said = _call("conform", "gguf-py", "refsd", "--cases", "silu/*").stdout
     assert "gguf-py does not take 2 cases: gguf-py only dequantizes" in said
     assert "refsd-float32 does not" not in said
+
+
+def test_a_verdict_by_too_few_cases_gives_that_reason():
+    said = _call("conform", "refsd", "--cases", _CASE, "--min-cases", "99")
+    few = "too few: refsd ran 1 case, expected at least 99"
+    line = f"does not conform: 1 answer of 1 engine, 0 not conforming; {few}\n"
+    assert said.exit_code == 1 and said.stdout.startswith(line)
 
 
 def test_one_is_singular():

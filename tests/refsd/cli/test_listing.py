@@ -1,5 +1,6 @@
 """`refsd --help` lists every command by its own first paragraph, and imports none."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,27 @@ def test_every_module_that_registers_a_command_is_listed():
     folder = Path(refsd.cli.__file__).parent
     modules = {path.stem for path in folder.glob("*.py") if "\ndef register(" in path.read_text()}
     assert modules == {name.replace("-", "_") for name in SUMMARIES}
+
+
+def _commands(command, path=()):
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands(below, (*path, name))
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_help_shows_every_bracket(name):
+    """Rich takes [dask] and [@DEVICE] for tags of its own, and leaves them out."""
+    for path, command in _commands(COMMANDS[name], (name,)):
+        texts = [command.help, *(getattr(one, "help", None) for one in command.params)]
+        bracketed = {match for text in texts if text for match in re.findall(r"\[[a-z#/@][^][]*\]", text)}
+        shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=10_000, env={"COLUMNS": "300"}).output
+        assert [text for text in bracketed if text not in " ".join(shown.split())] == []
+
+
+def test_an_unknown_choice_is_refused_with_the_nearest():
+    result = CliRunner().invoke(app, ["weights", "make", "sd15", "--type", "q4k", "-o", "x.gguf"])
+    assert result.exit_code == 2 and "did you mean" in result.output and '"q4_k"' in result.output
 
 
 def test_an_unknown_command_is_refused_with_the_nearest():

@@ -31,4 +31,5 @@ def test_no_dask_is_needed(tmp_path):
     run = [sys.executable, "-c", _SCRIPT, *commands]
     said = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [line.partition(" ")[0] for line in said[:2]] == ["0", "0"], said
-    assert len(said) == 5 and all("needs Dask: pip install 'refsd[dask]'" in line for line in said[2:]), said
+    advice = "needs Dask: in refsd's clone: uv sync --extra dask"
+    assert len(said) == 5 and all(advice in line for line in said[2:]), said

@@ -76,7 +76,7 @@ def test_a_case_reaches_the_worker_whole():
 def test_a_library_that_is_missing_says_how_to_get_it(name, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
     (found,) = ENGINES[name].find()
-    assert found.engine is None and f"refsd[{name}]" in found.why_not
+    assert found.engine is None and f"--extra {name}" in found.why_not
     assert ENGINES[name].devices() == []
 
 

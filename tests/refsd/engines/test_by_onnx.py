@@ -51,7 +51,9 @@ def test_blocks_that_onnx_lacks_are_refused(engines):
 def test_a_package_that_is_missing_is_named():
     (found,) = missing("onnxruntime", "onnx", "no_such_package")
     assert found.engine is None
-    assert found.why_not == "no_such_package is not installed: pip install 'refsd[onnx]'"
+    assert found.why_not == (
+        "no_such_package is not installed: in refsd's clone: uv sync --extra onnx, or pip install -e '.[onnx]'"
+    )
 
 
 def node(provider: str) -> dict:
