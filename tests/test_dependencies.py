@@ -15,8 +15,8 @@ PINS = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if 
 
 # The module that a package installs, where its name is another.
 MODULES = {"pillow": "PIL", "apache_tvm": "tvm", "iree_base_compiler": "iree", "iree_base_runtime": "iree"}
-# Numba's compiler, of the same project and always beside it.
-OF_NUMBA = {"llvmlite"}
+# Numba's compiler and the messages of onnx, always beside these.
+BESIDE = {"llvmlite", "google"}
 
 
 def package(requirement: str) -> str:
@@ -43,7 +43,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency():
     assert asked <= imported(), f"declared, never imported: {sorted(asked - imported())}"
     optional = {package(requirement) for extra in EXTRAS.keys() - {"dev"} for requirement in EXTRAS[extra]}
     optional = {MODULES.get(name, name) for name in optional}
-    undeclared = imported() - asked - optional - OF_NUMBA
+    undeclared = imported() - asked - optional - BESIDE
     assert not undeclared, f"imported, never declared: {sorted(undeclared)}"
 
 

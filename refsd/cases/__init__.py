@@ -54,8 +54,8 @@ def select(*patterns: str) -> list[Case]:
             usual = sum(not name.startswith(ASKED_FOR) for name in CASES)
             more = ", ".join(f"--cases '{prefix}*'" for prefix in ASKED_FOR)
             raise BadInput(
-                f"no case matches {pattern!r}{_meant(pattern)}: `refsd golden list` shows {usual} cases, with {more} "
-                "the others"
+                f"no case matches {pattern!r}{_meant(pattern)}: `refsd golden list` shows {usual} cases, "
+                f"with {more} the others"
             )
         chosen |= matched
     return [case for name, case in CASES.items() if name in chosen]

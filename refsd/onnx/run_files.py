@@ -158,7 +158,7 @@ def _drawn(one: Expected, dims: Mapping[str, int], dtype: np.dtype, budget: Budg
         raise BadInput(f"input {one.name!r} is {one.shown()}: say how long its axes are, with --dim NAME=N")
     recipe = Recipe(shape, "i32", "token_ids", 0, n=2 if kind.name == "bool" else 9)
     held = kind.held
-    if kind.is_float:
+    if held is None:
         recipe, held = Recipe(shape, "f32"), dtype
     try:
         budget.room(shape, 4 + held.itemsize)
