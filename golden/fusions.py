@@ -23,5 +23,6 @@ def wrong_fusion(engine: Engine, judge: Judge, standard: Standard, taps: Sequenc
             passed = examine(judge, standard, found, {}).verdict.passed
             few, many = (few, n) if passed else (n, many)
     except EngineFailure as error:
-        return f"with every tap it conforms, so a fusion is wrong; with some it fails: {error}"
-    return f"with every tap it conforms, so a fusion is wrong: {taps[many - 1]} ends it"
+        return f"conforms when all taps are requested, so a fused operation is wrong; with some it fails: {error}"
+    tap = taps[many - 1]
+    return f"conforms when all taps are requested, so a fused operation is wrong; requesting {tap} makes it right"

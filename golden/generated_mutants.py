@@ -38,7 +38,7 @@ _EXPANDS = ("dequantize", "embedding")
 # Of an input that hides by -inf.
 _MASKS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} of 1 (keep) and 0 (hide) added to the scores": lambda x: np.where(np.isneginf(x), 0.0, 1.0),
-    "{} turned round: what should be kept is hidden": lambda x: np.where(np.isneginf(x), 0.0, -np.inf),
+    "{} inverted: what should be kept is hidden": lambda x: np.where(np.isneginf(x), 0.0, -np.inf),
 }
 _WHOLE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "{} left out: zeros": np.zeros_like,

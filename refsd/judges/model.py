@@ -354,7 +354,7 @@ class ModelJudge(Judge):
         if scene.explained_by({name: size * y for name, y in honest.items()}) and agrees(
             {name: found[name] / size for name in truth}, truth, honest
         ):
-            return [f"all that it gives is {size:.6g} times as large"]
+            return [f"every output is multiplied by {size:.6g}"]
         for other in (profile for profile in _PRECISIONS if profile != numerics):
             rough = self.answer(case, inputs, Arithmetic(other))
             if scene.explained_by(rough, precision=True) and agrees(found, truth, rough):

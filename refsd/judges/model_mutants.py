@@ -339,7 +339,7 @@ MUTANTS: tuple[Mutant[Change], ...] = (
     Mutant("T5's distances have no direction", _buckets(lambda d, n, most: _BUCKET(-np.abs(d), n, most))),
     Mutant("T5's distances have the other direction", _buckets(lambda d, n, most: _BUCKET(-d, n, most))),
     Mutant("T5's distances have one direction alone, as a decoder's", _buckets(_buckets_of_a_decoder)),
-    Mutant("T5's distances are told apart half as far", _buckets(lambda d, n, most: _BUCKET(d, n, most // 2))),
+    Mutant("T5's relative-position max_distance is halved", _buckets(lambda d, n, most: _BUCKET(d, n, most // 2))),
     Mutant("T5's distances are told apart twice as far", _buckets(lambda d, n, most: _BUCKET(d, n, 2 * most))),
     Mutant("the pooled text is at the largest id", _ends(lambda ids, eos: ids.argmax(axis=1))),
     Mutant("the pooled text is at the last token", _ends(lambda ids, eos: np.full(len(ids), ids.shape[1] - 1))),

@@ -76,7 +76,7 @@ class Call(NamedTuple):
                     inputs = {**self.inputs, argument: stored(values)}
                     with np.errstate(all="ignore"):
                         wrong = op.answer(Arithmetic(FLOAT32), inputs, self.params)
-                    yield f"{argument} is read from {part}{name}: what lies between is left out", wrong
+                    yield f"{argument} is read from {part}{name}: the layers in between are skipped", wrong
 
     def with_input(self, name: str, values: np.ndarray) -> np.ndarray:
         """Return the result with other values of an input, in float32; they may have another number of rows."""

@@ -192,7 +192,7 @@ def _moves(y: np.ndarray) -> Iterator[tuple[str, Callable[[np.ndarray], np.ndarr
     yield "left out: zeros", np.zeros_like
     if y.dtype.kind in "iu":
         yield "all ones", np.ones_like
-        yield "turned round: 0 for 1", lambda x: 1 - np.minimum(x, 1)
+        yield "inverted: 0 for 1", lambda x: 1 - np.minimum(x, 1)
     else:
         yield "of the other sign", np.negative
         yield "all ones", np.ones_like

@@ -42,7 +42,7 @@ def _layers(by: int) -> Callable:
 
 # (name, change of the inputs)
 MASKS = (
-    ("the mask is turned round: padding for text", _masks(lambda mask: 1 - mask)),
+    ("the attention mask is inverted: padding for text", _masks(lambda mask: 1 - mask)),
     ("the mask has one token more", _masks(_one_more)),
     ("the mask has one token less", _masks(_one_less)),
 )

@@ -233,7 +233,7 @@ CONDITIONING = Stage(
         part("one token more seen", encoders=_mask_of(_moved_on)),
         part("one token less seen", mask=lambda mask: np.concatenate([mask[:, 1:], 0 * mask[:, :1]], axis=1)),
         part("the first item's mask for all", encoders=_first_item),
-        part("mask turned round", mask=lambda mask: 1 - mask),
+        part("mask inverted", mask=lambda mask: 1 - mask),
         param("the prompt for the negative prompt", negative=False),
     ),
     cases=(

@@ -173,7 +173,7 @@ _KNOWN = (
     part("mask widened twice", widened=lambda mask: widened(widened(mask))),
     part("a latent's pixels column by column", channels=_pixels_apart),
     part("mask left out", extra=_order(_no_mask)),
-    part("mask turned round", extra=_order(_mask_turned)),
+    part("mask inverted", extra=_order(_mask_turned)),
     part("latent before the mask, or behind it", extra=_order(lambda x: np.roll(x, 3, axis=1))),
     part("zeros without the prompt", extra=lambda cond, uncond: (cond, np.zeros_like(cond))),
     part("the same with the prompt and without", extra=lambda cond, uncond: (cond, cond)),

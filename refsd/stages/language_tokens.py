@@ -228,7 +228,7 @@ _KNOWN = (
     part("a mask where the encoder has none", mask=lambda seen, rule: seen),
     part("one token of padding seen", mask=_one_seen(1)),
     part("the last token not seen", mask=_one_seen(-1)),
-    part("mask turned round", mask=lambda seen, rule: 1 - RULE.mask(seen, rule)),
+    part("mask inverted", mask=lambda seen, rule: 1 - RULE.mask(seen, rule)),
 )
 
 

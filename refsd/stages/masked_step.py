@@ -195,7 +195,7 @@ _KNOWN = (
         "mask made black or white after it is made small",
         convention=_with(pooled=lambda own: lambda m, n: binary(own(m, n))),
     ),
-    part("mask turned round", convention=_with(pooled=lambda own: lambda m, n: 1 - own(m, n))),
+    part("mask inverted", convention=_with(pooled=lambda own: lambda m, n: 1 - own(m, n))),
     part("each mask for its share of the batch in a row", masks=_in_rows),
     part("the first mask for all", masks=lambda y, n: in_turn(y[:1], n)),
     part("masks of all pictures together", masks=lambda y, n: in_turn(y.max(axis=0, keepdims=True), n)),

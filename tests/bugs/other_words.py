@@ -7,7 +7,7 @@ right but says too little (`engine is comfyui for sdcpp`) counts as none.
 OTHER_WORDS = {
     "act-01": r"GELU \(erf\) for SiLU",
     "att-03": "mask left out, in items from 1 on",
-    "att-05": "v is read from .*attn_1.v: what lies between is left out",
+    "att-05": "v is read from .*attn_1.v: the layers in between are skipped",
     "att-08": "right slices stand at other places: axis 2",
     "att-10": "the last 3 of axis J of k and v not read",
     "cn-01": "control is x as it is given",

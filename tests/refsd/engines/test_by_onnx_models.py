@@ -75,7 +75,7 @@ def test_an_error_without_taps_is_a_fusion_and_the_tap_that_ends_it_is_named(onn
     monkeypatch.setattr(onnxruntime, "run_with", fused_wrongly)
     (result,) = conform.run(runner, [onnxruntime], [CASE])
     assert (result.status, result.place) == ("fail", "last_hidden_state")
-    assert result.reason.endswith(f"with every tap it conforms, so a fusion is wrong: {NORM} ends it")
+    assert result.reason.endswith(f"so a fused operation is wrong; requesting {NORM} makes it right")
 
 
 def test_a_run_without_cases_asks_few_models(onnxruntime):

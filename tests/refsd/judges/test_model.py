@@ -176,7 +176,7 @@ class Odd(Reference):
         (
             lambda y: np.float32(1.25) * y,
             FLOAT32,
-            "all that it gives is 1.25 times as large",
+            "every output is multiplied by 1.25",
         ),
         (lambda y: y, TORCH_BF16, "it computes as torch-bf16, and not as float32"),
         (lambda y: y + np.float32(0.01) * y**2, FLOAT32, ""),
