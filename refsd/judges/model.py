@@ -376,8 +376,7 @@ class ModelJudge(Judge):
             near = self._changed(case, inputs, change, numerics)
             if near is None or not scene.explained_by(near):
                 continue
-            right = self._changed(case, inputs, change, FLOAT64)
-            if right is not None:
+            if (right := self._changed(case, inputs, change, FLOAT64)) is not None:
                 changed = standard._replace(truth=right, honest=near)
                 if judge(self._beside_one_run(changed, found)).passed:
                     suspects[name] = near
