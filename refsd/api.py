@@ -172,7 +172,7 @@ def judge(case: str, arrays: Any, numerics: str = "float32", taps: Mapping[str, 
     found = as_arrays(arrays, list(truth), case) if arrays is not None or not taps else {}
     found |= {name: as_array(name, y) for name, y in (taps or {}).items()}
     with compile_progress():
-        compared = with_case(asked, found, truth, profile, model_files)
+        compared = with_case(asked, found, truth, profile, model_files, strict=True)
     judged, place = compared.examined.verdict, compared.examined.place
     verdict = "pass" if judged.passed else "not judged" if judged.criterion == NO_WITNESS else "fail"
     causes = tuple(compared.causes)

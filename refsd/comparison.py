@@ -14,6 +14,7 @@ from refsd.golden.wording import counted, did_you_mean
 from refsd.judges import judges
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
+from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT32, Numerics
 from refsd.storage_mistakes import storage_mistake
 
@@ -43,13 +44,14 @@ class Comparison(NamedTuple):
 
 
 def with_case(
-    case: Case, found: Tensors, truth: Tensors, numerics: Numerics, model_files: ModelFiles
+    case: Case, found: Tensors, truth: Tensors, numerics: Numerics, model_files: ModelFiles, strict=False
 ) -> Comparison:
     """Judge a dump of a case's outputs, of its taps, or of both.
 
     found:    tensors by the names of the case's outputs and the model's taps; a single tensor may have any name
     truth:    the case's outputs in float64
     numerics: the engine's rounding, for the honest run
+    strict:   True if unknown names and other shapes fail, as an engine's; False if they are noted, as a dump's
 
     This computes the honest run, and the reference's taps from the dump's own taps.
     """
@@ -59,10 +61,12 @@ def with_case(
     known = {*trace.names} & taps.keys()
     if not known and len(found) == len(truth) == 1:
         found, taps = dict(zip(truth, found.values(), strict=True)), {}
-    notes = _unknown([name for name in taps if name not in known], [*truth, *trace.names])
-    stored_as = {name: y for name, y in found.items() if name in truth}
-    given = {name: _shaped(y, truth[name]) for name, y in stored_as.items()}
-    notes += [_reshaped(name, y, given[name]) for name, y in stored_as.items() if y.shape != given[name].shape]
+    given = stored_as = {name: y for name, y in found.items() if name not in known and (strict or name in truth)}
+    notes = []
+    if not strict:
+        given = {name: _shaped(y, truth[name]) for name, y in stored_as.items()}
+        notes = _unknown([name for name in taps if name not in known], [*truth, *trace.names])
+        notes += [_reshaped(name, y, given[name]) for name, y in stored_as.items() if y.shape != given[name].shape]
     # Taps may come without the outputs; a dump without taps must have every output.
     asked = {name: y for name, y in truth.items() if name in given or not known}
     honest = kind.answer(case, inputs, Arithmetic(numerics)) if asked else {}
@@ -116,7 +120,7 @@ def _unknown(names: Sequence[str], known: Collection[str]) -> list[str]:
     """Return the line on tensors whose names the golden does not have."""
     if not names:
         return []
-    named = ", ".join(f"{name}{did_you_mean(name, known)}" for name in names[:_NAMED])
+    named = ", ".join(f"{printable(name)}{did_you_mean(name, known)}" for name in names[:_NAMED])
     more = ", ..." if len(names) > _NAMED else ""
     count = counted(len(names), "tensor")
     say = "say --names MINE=THEIRS"
@@ -131,7 +135,7 @@ def _shaped(y: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def _reshaped(name: str, y: np.ndarray, shaped: np.ndarray) -> str:
-    return f"{name}: reshaped from {list(y.shape)} to {list(shaped.shape)}"
+    return f"{printable(name)}: reshaped from {list(y.shape)} to {list(shaped.shape)}"
 
 
 def _some(tensors: Tensors) -> str:

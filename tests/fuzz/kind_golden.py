@@ -23,6 +23,7 @@ from refsd.golden.recipe import Recipe
 from refsd.golden.report import Step
 from refsd.golden.store import Manifest, Store
 from refsd.numerics.deviations import DEVIATIONS
+from refsd.numerics.processor import CPU_FEATURES
 from refsd.reports import stored
 
 # A store: two goldens of one blob's folder
@@ -157,10 +158,12 @@ def _second_waivers(folder: Path):
         raise ValueError(f"{set(table)}")
     found = []
     for entry in table.get("waiver", []):
-        plain = {"name": "", "engine": "*", "cases": "*", "cause": "*"}
+        plain = {"name": "", "engine": "*", "cases": "*", "cause": "*", "when": ""}
         if set(entry) - {*plain, "reason", "expires"} or type(entry["expires"]) is not datetime.date:
             raise ValueError(str(entry))
         whole = {**plain, **entry, "expires": str(entry["expires"])}
+        if whole["when"] not in ("", *CPU_FEATURES):
+            raise ValueError(str(entry))
         known = whole["name"] in DEVIATIONS and whole["cause"] == "*"
         of_cases = not whole["name"] and whole["cases"] != "*"
         if not (known or of_cases) or not entry["reason"].strip() or entry["expires"].year == 1:
