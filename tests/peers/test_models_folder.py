@@ -173,11 +173,12 @@ def test_heads_of_qwen_image_are_those_of_its_config(tmp_path):
 
 
 @pytest.mark.parametrize("head_dim", [12, 20, 64])
-def test_heads_of_wan_are_those_of_its_config(head_dim, tmp_path):
+@pytest.mark.parametrize("norms", [{}, {"eps": 0.02, "cross_attn_norm": False}])
+def test_heads_and_norms_of_wan_are_those_of_its_config(head_dim, norms, tmp_path):
     with float64_throughout():
         sizes = {"num_attention_heads": 2, "attention_head_dim": head_dim, "num_layers": 2, "rope_max_seq_len": 32}
         channels = {"in_channels": 4, "out_channels": 4, "text_dim": 40, "ffn_dim": 56}
-        peer = diffusers.WanTransformer3DModel(**sizes, **channels)
+        peer = diffusers.WanTransformer3DModel(**sizes, **channels, **norms)
         redraw(peer.eval(), 4)
     peer.save_pretrained(tmp_path / "transformer")
     inputs = {"x": draw((2, 4, 3, 6, 10), 1), "timesteps": np.array([31.25, 987.5]), "context": draw((2, 7, 40), 2)}

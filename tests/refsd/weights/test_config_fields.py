@@ -61,6 +61,7 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("gemma2", "query_pre_attn_scalar", [144, 224], [0]),
         ("gemma2", "attn_logit_softcapping", [30], [None, 0]),
         ("gemma2", "rope_theta", [1e6], ["1e6"]),
+        ("wan", "eps", [1e-5], [0, "1e-6", None]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
@@ -136,9 +137,20 @@ def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
         component_config("qwen-image", tmp_path, shapes, {"attention_head_dim": 24})
     shapes = wan_shapes(WanSize(96, 1, 56))
     assert component_config("wan", tmp_path, shapes, {"attention_head_dim": 32})["axes_dim"] == [12, 10, 10]
-    assert component_config("wan", tmp_path, shapes, {}) == {}
+    assert component_config("wan", tmp_path, shapes, {}) == {"eps": 1e-6}
     with pytest.raises(BadInput, match="attention_head_dim is 36; a whole number that divides 96 channels"):
         component_config("wan", tmp_path, shapes, {"attention_head_dim": 36})
+
+
+@pytest.mark.parametrize(("there", "other"), [(True, False), (False, True), (True, None)])
+def test_norms_of_wan_s_blocks_are_those_that_its_config_says(tmp_path, there, other):
+    shapes = wan_shapes(WanSize(96, 1, 56, cross_norm=there))
+    assert any("norm3" in name for name in shapes) == there
+    component_config("wan", tmp_path, shapes, {"cross_attn_norm": there})
+    with pytest.raises(
+        BadInput, match=f"cross_attn_norm is {other}, but the blocks have {'a' if there else 'no'} norm"
+    ):
+        component_config("wan", tmp_path, shapes, {"cross_attn_norm": other})
 
 
 def test_the_channels_of_sizes_and_crops_are_read(tmp_path):
