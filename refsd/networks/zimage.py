@@ -162,6 +162,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
     return {
         "axes_dim": rotary_axes(path, given, "axes_dims", [32, 48, 48]),
         "theta": positive(path, given, "rope_theta", 256.0),
+        "eps": positive(path, given, "norm_eps", 1e-5),
     }
 
 
@@ -179,7 +180,6 @@ ZIMAGE_NETWORK = Network(
     computed={
         "all_patch_size": ([2],),
         "all_f_patch_size": ([1],),
-        "norm_eps": (1e-5,),
         "qk_norm": (True,),
         "t_scale": (1000.0,),
         "siglip_feat_dim": (None,),

@@ -187,9 +187,9 @@ def test_heads_and_norms_of_wan_are_those_of_its_config(head_dim, norms, tmp_pat
     assert distance(answer(open_checkpoint(tmp_path), "wan", inputs)["out"], want) <= 1e-12
 
 
-def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
+def test_axes_and_eps_of_lumina2_are_those_of_its_config(tmp_path):
     with float64_throughout():
-        peer = peer_lumina2(4, 2, (4, 6, 6), 2, 1)
+        peer = peer_lumina2(4, 2, (4, 6, 6), 2, 1, norm_eps=0.02)
         redraw(peer.eval(), 4)
     peer.save_pretrained(tmp_path / "transformer")
     width = peer.config.cap_feat_dim
@@ -199,9 +199,9 @@ def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
     assert distance(answer(open_checkpoint(tmp_path), "lumina2", inputs)["out"], want) <= 1e-12
 
 
-def test_axes_and_theta_of_zimage_are_those_of_its_config(tmp_path):
+def test_axes_theta_and_eps_of_zimage_are_those_of_its_config(tmp_path):
     sizes = {"in_channels": 16, "dim": 48, "n_layers": 2, "n_refiner_layers": 1, "n_heads": 3, "n_kv_heads": 3}
-    turning = {"axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64], "rope_theta": 40.0}
+    turning = {"axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64], "rope_theta": 40.0, "norm_eps": 0.02}
     with float64_throughout():
         peer = diffusers.ZImageTransformer2DModel(**sizes, cap_feat_dim=40, **turning)
         redraw(peer.eval(), 4)

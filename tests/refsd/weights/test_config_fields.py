@@ -62,6 +62,8 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("gemma2", "attn_logit_softcapping", [30], [None, 0]),
         ("gemma2", "rope_theta", [1e6], ["1e6"]),
         ("wan", "eps", [1e-5], [0, "1e-6", None]),
+        ("lumina2", "norm_eps", [1e-6], [-1e-5]),
+        ("zimage", "norm_eps", [1e-6], ["1e-5"]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
