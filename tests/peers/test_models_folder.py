@@ -90,12 +90,13 @@ OTHER_NUMBERS = {
     "qwen3": ("Qwen3", {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3}),
     "mistral": (
         "Mistral",
-        {"head_dim": 128, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3, "sliding_window": None},
+        {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3, "sliding_window": None},
     ),
     "gemma2": (
         "Gemma2",
         {
-            "head_dim": 256,
+            "head_dim": 20,
+            "rms_norm_eps": 1e-3,
             "rope_parameters": _TURNED,
             "query_pre_attn_scalar": 12,
             "sliding_window": 20,

@@ -7,6 +7,8 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.networks import NETWORKS
+from refsd.networks.gemma2 import Gemma2Size
+from refsd.networks.mistral import MistralSize
 from refsd.networks.qwen_image import QwenImageSize, qwen_image_shapes
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.networks.wan import WanSize, wan_shapes
@@ -61,6 +63,7 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("gemma2", "query_pre_attn_scalar", [144, 224], [0]),
         ("gemma2", "attn_logit_softcapping", [30], [None, 0]),
         ("gemma2", "rope_theta", [1e6], ["1e6"]),
+        ("gemma2", "rms_norm_eps", [1e-5], [0]),
         ("wan", "eps", [1e-5], [0, "1e-6", None]),
         ("lumina2", "norm_eps", [1e-6], [-1e-5]),
         ("zimage", "norm_eps", [1e-6], ["1e-5"]),
@@ -73,6 +76,35 @@ def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, w
     for value in wrong:
         with pytest.raises(BadInput, match=f"{field} is "):
             component_config(component, tmp_path, SHAPES[component], {field: value})
+
+
+@pytest.mark.parametrize(
+    ("component", "size", "usual"), [("mistral", MistralSize, 128), ("gemma2", Gemma2Size, 256)]
+)
+def test_the_channels_of_a_head_are_read(tmp_path, component, size, usual):
+    def read(channels, heads, kv_heads, **given):
+        shapes = NETWORKS[component].shapes(size(64, 1, heads, kv_heads, channels, 96, 100))
+        assert NETWORKS[component].shapes(NETWORKS[component].size(shapes)) == shapes
+        return component_config(component, tmp_path, shapes, given).get("head_dim")
+
+    assert read(12, 4, 2, head_dim=12, num_attention_heads=4, num_key_value_heads=2) == 12
+    assert read(12, 4, 2, head_dim=None, num_attention_heads=4) == read(12, 4, 2, num_attention_heads=4) == 12
+    assert read(usual, 4, 2) == usual
+    assert read(12, 4, 2) is None
+    for given, told in (
+        ({"head_dim": 16}, "head_dim is 16; a whole number that divides 24 channels"),
+        (
+            {"head_dim": 6, "num_attention_heads": 4},
+            "num_attention_heads is 4 and head_dim is 6, but q_proj has 48",
+        ),
+        (
+            {"head_dim": 12, "num_key_value_heads": 4},
+            "num_key_value_heads is 4 and head_dim is 12, but k_proj has 24",
+        ),
+        ({"num_attention_heads": "4"}, "num_attention_heads is '4'; a whole number that divides 48"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            read(12, 4, 2, **given)
 
 
 def test_rope_parameters_without_rope_theta_are_refused(tmp_path):
