@@ -1,8 +1,10 @@
 """The transformer of FLUX.2 (dev and klein): sizes, tensors, names in files."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
 from refsd.networks.flux import AROUND, QUERY_NORMS, qk_norm, trunk_config
 from refsd.networks.flux_norm_names import ORIGINAL
@@ -159,6 +161,15 @@ _DIFFUSERS = counted(
     lambda size: (size.double_blocks, size.single_blocks),
 )
 
+
+def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
+        "theta": positive(path, given, "rope_theta", 2000.0),
+        "eps": positive(path, given, "eps", 1e-6),
+    }
+
+
 FLUX2 = Network(
     "flux2",
     "FLUX.2",
@@ -172,11 +183,8 @@ FLUX2 = Network(
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux2_config),
     computed={
         "patch_size": (1,),
-        "attention_head_dim": (128,),
-        "axes_dims_rope": ([32, 32, 32, 32],),
-        "rope_theta": (2000,),
-        "eps": (1e-6,),
     },
+    config=_read_config,
     adapters=DENOISER_NAMINGS,
     before=("flux",),
 )

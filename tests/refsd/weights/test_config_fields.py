@@ -1,5 +1,6 @@
 """config.json of every family: what its page does not compute is refused by the field's name."""
 
+import functools
 import json
 
 import pytest
@@ -19,7 +20,7 @@ from refsd.weights.config import component_config
 COMPUTED = {name: network.computed for name, network in NETWORKS.items() if network.computed}
 
 SIZES = {component: size for parts in small.FAMILIES.values() for component, size in parts.items()}
-SHAPES = {component: small.shapes(component, SIZES[component]) for component in COMPUTED}
+SHAPES = {component: small.shapes(component, size) for component, size in SIZES.items()}
 FIELDS = [(component, field) for component, of in COMPUTED.items() for field in of]
 
 
@@ -67,6 +68,10 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("wan", "eps", [1e-5], [0, "1e-6", None]),
         ("lumina2", "norm_eps", [1e-6], [-1e-5]),
         ("zimage", "norm_eps", [1e-6], ["1e-5"]),
+        ("flux2", "eps", [1e-5], [0]),
+        ("flux2", "rope_theta", [1e4, 500], [-2000]),
+        ("krea2", "norm_eps", [1e-6], [None]),
+        ("krea2", "rope_theta", [256.0], [True]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
@@ -159,13 +164,30 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
 
 
+@pytest.mark.parametrize("component", ["flux", "chroma", "flux2", "krea2", "qwen-image", "qwen-image-layered"])
+def test_axes_of_the_heads_are_read(tmp_path, component):
+    last = [8] if component == "flux2" else []
+    read = functools.partial(component_config, component, tmp_path, SHAPES[component])
+    assert read({"attention_head_dim": 24 + sum(last), "axes_dims_rope": [8, 10, 6, *last]})["axes_dim"] == [
+        8,
+        10,
+        6,
+        *last,
+    ]
+    for told in ({"attention_head_dim": 64}, {"axes_dims_rope": [8, 10, 6, *last]}, {"attention_head_dim": "128"}):
+        with pytest.raises(BadInput, match=r"attention_head_dim is .*, but axes_dims_rope \["):
+            read(told)
+    with pytest.raises(BadInput, match=r"axes_dims_rope is .*; [34] whole numbers above 0 expected"):
+        read({"axes_dims_rope": [64, 64]})
+
+
 def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
     shapes = qwen_image_shapes(QwenImageSize(96, 1, 24))
     given = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6]}
     assert component_config("qwen-image", tmp_path, shapes, given)["axes_dim"] == [8, 10, 6]
     for axes in ([8, 10, -6], [8, 16], 128, [8, 10, 6.0]):
         for component, field in (("qwen-image", "axes_dims_rope"), ("lumina2", "axes_dim_rope")):
-            with pytest.raises(BadInput, match=f"{field} is .*; three whole numbers above 0 expected"):
+            with pytest.raises(BadInput, match=f"{field} is .*; 3 whole numbers above 0 expected"):
                 component_config(component, tmp_path, SHAPES.get(component, shapes), {field: axes})
     with pytest.raises(BadInput, match=r"attention_head_dim is 24, but axes_dims_rope \[16, 56, 56\]"):
         component_config("qwen-image", tmp_path, shapes, {"attention_head_dim": 24})
