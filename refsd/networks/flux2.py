@@ -1,8 +1,7 @@
 """The transformer of FLUX.2 (dev and klein): sizes, tensors, names in files."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
@@ -162,14 +161,6 @@ _DIFFUSERS = counted(
 )
 
 
-def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
-        "theta": positive(path, given, "rope_theta", 2000.0),
-        "eps": positive(path, given, "eps", 1e-6),
-    }
-
-
 FLUX2 = Network(
     "flux2",
     "FLUX.2",
@@ -181,10 +172,12 @@ FLUX2 = Network(
         Location(ORIGINAL, DENOISER, ("double_stream_modulation_img.",)),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux2_config),
-    computed={
-        "patch_size": (1,),
+    computed={"patch_size": (1,)},
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
+        "theta": positive(path, given, "rope_theta", 2000.0),
+        "eps": positive(path, given, "eps", 1e-6),
     },
-    config=_read_config,
     adapters=DENOISER_NAMINGS,
     before=("flux",),
 )

@@ -6,8 +6,7 @@ row, and some exports write the weights of the hidden states without their axis 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
@@ -199,14 +198,6 @@ def _config(size: Krea2Size) -> dict:
     }
 
 
-def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "axes_dim": rotary_axes_of_heads(path, given, [32, 48, 48]),
-        "theta": positive(path, given, "rope_theta", 1000.0),
-        "eps": positive(path, given, "norm_eps", 1e-5),
-    }
-
-
 _NAMES = same("diffusers")
 _NATIVE = counted(
     "krea",
@@ -234,7 +225,11 @@ KREA2_NETWORK = Network(
         Location(_NATIVE, DENOISER, ("txtfusion.", "tproj.1.", "blocks.0.attn.gate.")),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
-    config=_read_config,
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 48, 48]),
+        "theta": positive(path, given, "rope_theta", 1000.0),
+        "eps": positive(path, given, "norm_eps", 1e-5),
+    },
     unread=("last.up.weight", "last.down.weight"),
     adapters=DENOISER_NAMINGS,
 )
