@@ -18,6 +18,7 @@ from test_models_vae import peer_vae
 from test_models_zimage import answer as answer_of_zimage
 
 from refsd.components import forward, load
+from refsd.engines.torch.state import living_component
 from refsd.models.flux import pack
 from refsd.models.krea2 import token_ids
 from refsd.networks.clip import CLIPSize
@@ -261,5 +262,6 @@ def test_axes_theta_and_eps_of_a_denoiser_are_those_of_its_config(component, tmp
         redraw(peer, 4)
         want = call(peer, **{"pooled_projections" if name == "y" else name: a for name, a in inputs.items()})
     peer.save_pretrained(tmp_path / "transformer")
-    found = answer(open_checkpoint(tmp_path), component, inputs)["out"]
-    assert distance(pack(found), want) <= 1e-12
+    checkpoint = open_checkpoint(tmp_path)
+    assert distance(pack(answer(checkpoint, component, inputs)["out"]), want) <= 1e-12
+    assert living_component(peer).config == checkpoint.components[component].config
