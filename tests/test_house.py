@@ -47,7 +47,7 @@ BUDGETS = {
     "refsd/fuzzing": 1_050,
     "refsd/judges": 4_550,
     "refsd/models": 3_600,
-    "refsd/networks": 5_750,
+    "refsd/networks": 5_800,
     "refsd/onnx": 4_000,
     "refsd/pipelines": 3_550,
     "refsd/profiling": 1_550,

@@ -12,6 +12,8 @@ from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.weights.stored import shown
 
+_ANY_SIGN = ("strength", "control_strength", "ip_scale")  # numbers that may be 0 or below
+
 
 def check(
     name: str,
@@ -74,6 +76,8 @@ def _check_params(name: str, component: Component, params: Mapping[str, Any], fi
             raise BadInput(f"{name}: param {param} is {str(value)[:40]}, the model takes {says}")
         if type(value) is float and not np.isfinite(value):
             raise BadInput(f"{name}: param {param} is {value}, expected a finite number")
+        if type(value) is float and value <= 0 and param not in _ANY_SIGN:
+            raise BadInput(f"{name}: param {param} is {value}, expected a number above 0")
     if params.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise BadInput(
             f"{name}: param hidden_act is {params['hidden_act'][:40]!r}; expected {' or '.join(ACTIVATIONS)}"

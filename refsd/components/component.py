@@ -85,19 +85,20 @@ def numbers(n: int, above_zero: bool = False) -> Fit:
     return Fit(n, f"a list of {n} numbers, each {least}", holds, alone=True)
 
 
-def rotary_axes(m: Module, outputs: str, norms: tuple[str, ...] = ()) -> Fit:
-    """Return the constraint of the rotary channels of a head for each of three axes; their sum is the head's width.
+def rotary_axes(m: Module, outputs: str, norms: tuple[str, ...] = (), axes: int = 3) -> Fit:
+    """Return the constraint of the rotary channels of a head for each axis; their sum is the head's width.
 
     outputs: weight whose rows are whole heads; norms: weights of queries and keys, of the head's width
     """
     rows, widths = m.shape(outputs)[0], {m.shape(norm)[0] for norm in norms if norm in m.weights}
 
-    def holds(axes) -> bool:
-        three = type(axes) is list and len(axes) == 3 and all(type(n) is int and n > 0 and n % 2 == 0 for n in axes)
-        return three and rows % sum(axes) == 0 and widths <= {sum(axes)}
+    def holds(dims) -> bool:
+        listed = type(dims) is list and len(dims) == axes
+        even = listed and all(type(n) is int and n > 0 and n % 2 == 0 for n in dims)
+        return even and rows % sum(dims) == 0 and widths <= {sum(dims)}
 
     of = f" and is {min(widths)}, the norms' width" if widths else ""
-    return Fit(rows, f"three even numbers whose sum divides {rows} channels{of}", holds, alone=True)
+    return Fit(rows, f"{axes} even numbers whose sum divides {rows} channels{of}", holds, alone=True)
 
 
 def whole_heads(m: Module, outputs: str, head_dim: int, norms: tuple[str, ...]) -> None:

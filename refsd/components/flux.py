@@ -14,6 +14,7 @@ from refsd.components.component import (
     multiple_of,
     needed,
     refused,
+    rotary_axes,
     whole_heads,
 )
 from refsd.models.chroma import chroma
@@ -39,18 +40,18 @@ def _flux_fits(m: Module) -> dict[str, Fit]:
 
 
 def _latent_fits(m: Module) -> dict[str, Fit]:
-    """Constrain latent sizes: a token is a 2x2 square, and positions use all 128 channels of a head."""
-    whole_heads(m, "txt_in.weight", sum(AXES_DIM), QUERY_NORMS)
+    """Constrain latent sizes: a token is a 2x2 square, and positions use all channels of a head."""
     for name, axis in (("img_in.weight", 1), ("final_layer.linear.weight", 0)):
         if m.shape(name)[axis] % 4:
             raise BadInput(f'"{name}" has the shape {list(m.shape(name))}: tokens of 4 pixels are expected')
     fits = {"C": exactly(m.shape("img_in.weight")[1] // 4), "E": exactly(m.shape("txt_in.weight")[1])}
+    fits["axes_dim"] = rotary_axes(m, "txt_in.weight", QUERY_NORMS)
     fits["K"] = exactly(m.shape("final_layer.linear.weight")[0] // 4)
     return fits | dict.fromkeys("HWhw", multiple_of(2))
 
 
-def _chroma(m: Module, x, timesteps, context, context_mask=None):
-    return chroma(m, x, timesteps, context, context_mask)
+def _chroma(m: Module, x, timesteps, context, context_mask=None, **given):
+    return chroma(m, x, timesteps, context, context_mask, **given)
 
 
 def _radiance(m: Module, x, timesteps, context, context_mask=None):
@@ -85,7 +86,7 @@ COMPONENTS = {
             "reference": Argument("N K h w", VALUE, "Kontext: the latent of the picture to edit", optional=True),
         },
         {"out": "N K H W"},
-        {"skip_layers": []},
+        {"skip_layers": [], "axes_dim": [*AXES_DIM]},
         _flux_fits,
     ),
     "chroma": Component(
@@ -98,7 +99,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "1 where a token of the text is seen", optional=True),
         },
         {"out": "N C H W"},
-        {},
+        {"axes_dim": [*AXES_DIM]},
         _latent_fits,
     ),
     "chroma-radiance": Component(

@@ -12,10 +12,10 @@ from refsd.components.component import (
     multiple_of,
     needed,
     refused,
-    whole_heads,
+    rotary_axes,
 )
 from refsd.models import vae_flux2
-from refsd.models.flux2 import AXES_DIM, flux2
+from refsd.models.flux2 import AXES_DIM, EPS, THETA, flux2
 from refsd.module import Module
 from refsd.networks.flux import QUERY_NORMS
 
@@ -29,7 +29,6 @@ REFERENCES = {
 
 
 def _flux2(m: Module, **given):
-    whole_heads(m, "txt_in.weight", sum(AXES_DIM), QUERY_NORMS)
     references = [given.pop(name) for name in REFERENCES if name in given]
     return flux2(m, **given, reference=references or None)
 
@@ -40,6 +39,7 @@ def _picture(name: str) -> str:
 
 def _flux2_fits(m: Module) -> dict[str, Fit]:
     fits = {"C": exactly(m.shape("img_in.weight")[1]), "E": exactly(m.shape("txt_in.weight")[1])}
+    fits["axes_dim"] = rotary_axes(m, "txt_in.weight", QUERY_NORMS, len(AXES_DIM))
     if "guidance_in" in m:
         return fits | {"guidance": needed("the weights embed one; 4 is usual")}
     return fits | {"guidance": refused("the weights do not embed it, as klein's")}
@@ -69,7 +69,7 @@ COMPONENTS = {
             **{name: Argument(shape, VALUE, _picture(name), optional=True) for name, shape in REFERENCES.items()},
         },
         {"out": "N C H W"},
-        {},
+        {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
         _flux2_fits,
     ),
     "flux2-vae-encoder": Component(

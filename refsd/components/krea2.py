@@ -9,24 +9,26 @@ from refsd.components.component import (
     Fit,
     exactly,
     multiple_of,
+    rotary_axes,
     whole_heads,
 )
-from refsd.models.krea2 import AXES_DIM, krea2
+from refsd.models.krea2 import AXES_DIM, EPS, THETA, krea2
 from refsd.module import Module
 from refsd.networks.krea2 import PROJECTOR
 
 PATCH = 2
-_FUSION = "text_fusion.layerwise_blocks", "text_fusion.refiner_blocks"
+_STACKS = "transformer_blocks", "text_fusion.layerwise_blocks", "text_fusion.refiner_blocks"
 
 
 def _fits(m: Module) -> dict[str, Fit]:
-    for stack, head_dim in (("transformer_blocks", sum(AXES_DIM)), *((stack, None) for stack in _FUSION)):
+    for stack in _STACKS:
         if stack in m:
             at = f"{stack}.0.attn"
             norms = f"{at}.norm_q.weight", f"{at}.norm_k.weight"
             for name in ("to_q", "to_k"):
-                whole_heads(m, f"{at}.{name}.weight", head_dim or m.shape(norms[0])[0], norms)
+                whole_heads(m, f"{at}.{name}.weight", m.shape(norms[0])[0], norms)
     return {
+        "axes_dim": rotary_axes(m, "img_in.weight", ("transformer_blocks.0.attn.norm_q.weight",)),
         "C": exactly(m.shape("img_in.weight")[1] // PATCH**2),
         "S": exactly(m.shape(PROJECTOR)[1]),
         "E": exactly(m.shape("txt_in.linear_1.weight")[1]),
@@ -45,7 +47,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "0 for tokens that the attention ignores", optional=True),
         },
         {"out": "N C H W"},
-        {},
+        {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
         _fits,
     ),
 }

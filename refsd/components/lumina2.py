@@ -12,7 +12,7 @@ from refsd.components.component import (
     rotary_axes,
 )
 from refsd.components.zimage import lengths_of
-from refsd.models.lumina2 import AXES_DIM, lumina2
+from refsd.models.lumina2 import AXES_DIM, EPS, lumina2
 from refsd.module import Module
 
 PATCH = 2
@@ -43,7 +43,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "ones, then zeros where the caption is over", optional=True),
         },
         {"out": "N C H W"},
-        {"axes_dim": [*AXES_DIM]},
+        {"axes_dim": [*AXES_DIM], "eps": EPS},
         _fits,
     ),
 }

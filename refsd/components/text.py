@@ -60,17 +60,11 @@ def _qwen_vl_fits(m: Module) -> dict[str, Fit]:
     return {"V": exactly(V), "D": exactly(D)}
 
 
-def _mistral_fits(m: Module) -> dict[str, Fit]:
+def _headed_fits(m: Module) -> dict[str, Fit]:
     attention = m["model"]["layers"][0]["self_attn"]
     rows = math.gcd(attention.shape("q_proj.weight")[0], attention.shape("k_proj.weight")[0])
     even = Fit(rows, f"an even divisor of {rows}", lambda size: size % 2 == 0 and rows % size == 0)
     return _llm_fits(m) | {"head_dim": even}
-
-
-def _gemma2_fits(m: Module) -> dict[str, Fit]:
-    for name in ("q", "k"):
-        whole_heads(m, f"model.layers.0.self_attn.{name}_proj.weight", HEAD_DIM, ())
-    return _llm_fits(m)
 
 
 def _clip(m: Module, input_ids, **params):
@@ -185,7 +179,7 @@ COMPONENTS = {
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
         {"head_dim": 128, "layers": [], "theta": 1e9, "eps": 1e-5},
-        _mistral_fits,
+        _headed_fits,
         also={"context": "N L 3D"},
     ),
     "gemma2": Component(
@@ -193,7 +187,15 @@ COMPONENTS = {
         _gemma2,
         {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK},
         {"last_hidden_state": "N L D", "penultimate": "N L D"},
-        {"layers": [], "theta": 1e4, "scalar": float(HEAD_DIM), "cap": CAP, "window": WINDOW},
-        _gemma2_fits,
+        {
+            "head_dim": HEAD_DIM,
+            "layers": [],
+            "theta": 1e4,
+            "eps": 1e-6,
+            "scalar": float(HEAD_DIM),
+            "cap": CAP,
+            "window": WINDOW,
+        },
+        _headed_fits,
     ),
 }

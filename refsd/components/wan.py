@@ -1,7 +1,7 @@
 """The component of Wan's transformer."""
 
 from refsd.components.component import POSITION, VALUE, Argument, Component, Fit, exactly, multiple_of, rotary_axes
-from refsd.models.wan import AXES_DIM, wan
+from refsd.models.wan import AXES_DIM, EPS, wan
 from refsd.module import Module
 
 
@@ -27,7 +27,7 @@ COMPONENTS = {
             "context": Argument("N J E", VALUE, "UMT5's hidden states"),
         },
         {"out": "N K T H W"},
-        {"axes_dim": [*AXES_DIM]},
+        {"axes_dim": [*AXES_DIM], "eps": EPS},
         _fits,
     ),
 }

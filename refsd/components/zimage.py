@@ -13,7 +13,7 @@ from refsd.components.component import (
     multiple_of,
     rotary_axes,
 )
-from refsd.models.zimage import AXES_DIM, THETA, zimage
+from refsd.models.zimage import AXES_DIM, EPS, THETA, zimage
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 
@@ -55,7 +55,7 @@ COMPONENTS = {
             "context_mask": Argument("N J", MASK, "ones, then zeros where the caption is over", optional=True),
         },
         {"out": "N C H W"},
-        {"axes_dim": [*AXES_DIM], "theta": THETA},
+        {"axes_dim": [*AXES_DIM], "theta": THETA, "eps": EPS},
         _fits,
     ),
 }

@@ -21,13 +21,13 @@ def _attention(**told: float) -> Callable[..., Any]:
     return attend
 
 
-def _as_stored(m, name, x):
+def _as_stored(m, name, x, eps):
     weight = m.weight(f"{name}.weight")
-    return m.apply(rms_norm, x.reshape(-1, x.shape[-1]), weight, eps=gemma2.EPS).reshape(x.shape)
+    return m.apply(rms_norm, x.reshape(-1, x.shape[-1]), weight, eps=eps).reshape(x.shape)
 
 
-def _last_as_stored(m, name, x):
-    return (_as_stored if name == "norm" else _NORM)(m, name, x)
+def _last_as_stored(m, name, x, eps):
+    return (_as_stored if name == "norm" else _NORM)(m, name, x, eps)
 
 
 # (name of the bug, function of models/gemma2.py, what stands in its place)

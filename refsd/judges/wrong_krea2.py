@@ -30,18 +30,18 @@ def _fusion_unmasked(context_mask, pictures):
     return _SEEN(context_mask, pictures) if pictures else None
 
 
-def _states_backwards(m: Module, context, context_mask):
-    return _FUSION(m, np.ascontiguousarray(context[:, :, ::-1]), context_mask)
+def _states_backwards(m: Module, context, context_mask, eps):
+    return _FUSION(m, np.ascontiguousarray(context[:, :, ::-1]), context_mask, eps)
 
 
-def _tokens_of_a_state_together(m: Module, context, context_mask):
+def _tokens_of_a_state_together(m: Module, context, context_mask, eps):
     """Read [N, J, S, E] as if it were [N, S, J, E]."""
     N, J, S, E = context.shape
-    return _FUSION(m, np.ascontiguousarray(context.reshape(N, S, J, E).swapaxes(1, 2)), context_mask)
+    return _FUSION(m, np.ascontiguousarray(context.reshape(N, S, J, E).swapaxes(1, 2)), context_mask, eps)
 
 
-def _weight_as_it_is(m: Module, name, x):
-    return m.rms_norm(f"{name}.weight", x, krea2.EPS)
+def _weight_as_it_is(m: Module, name, x, eps):
+    return m.rms_norm(f"{name}.weight", x, eps)
 
 
 @wraps(sigmoid)  # whose name its taps have
@@ -58,14 +58,14 @@ def _value_activated(m: Module, h):
     return m.linear("down", m.multiply(m.silu(m.linear("up", h)), m.linear("gate", h)))
 
 
-def _last_without_time(m: Module, h, temb):
-    return _LAST(m, h, np.zeros_like(temb))
+def _last_without_time(m: Module, h, temb, eps):
+    return _LAST(m, h, np.zeros_like(temb), eps)
 
 
-def _last_shift_first(m: Module, h, temb):
+def _last_shift_first(m: Module, h, temb, eps):
     own = m.add(temb[:, None], m.weight("scale_shift_table"))
     shift, scale = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
-    return m.linear("linear", m.modulate(krea2.norm(m, "norm", h), shift, scale))
+    return m.linear("linear", m.modulate(krea2.norm(m, "norm", h, eps), shift, scale))
 
 
 # (name of the bug, function of models/krea2.py, what stands in its place)

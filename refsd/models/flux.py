@@ -12,6 +12,7 @@ from refsd.numerics.errors import BadInput
 
 AXES_DIM = 16, 56, 56  # rotary channels of a head for the axes index (of the reference), row, column
 THETA = 10000.0
+EPS = 1e-6  # of every norm
 
 
 class Modulation(NamedTuple):
@@ -106,10 +107,10 @@ def mlp_embedder(m: Module, x):
 
 
 @block
-def final_layer(m: Module, x, vec):
+def final_layer(m: Module, x, vec, eps=EPS):
     """[N, L, D], vec [N, D] -> [N, L, 4K]"""
     shift, scale = np.split(m.linear("adaLN_modulation.1", m.silu(vec)), 2, axis=-1)
-    return m.linear("linear", m.modulate(norm(m, x), shift, scale))
+    return m.linear("linear", m.modulate(norm(m, x, eps), shift, scale))
 
 
 @block
@@ -180,21 +181,21 @@ def modulation(m: Module, vec, times):
     return [Modulation(*out[3 * i : 3 * i + 3]) for i in range(times)]
 
 
-def norm(m: Module, x):
+def norm(m: Module, x, eps=EPS):
     """LayerNorm without weights. [N, L, D] -> the same"""
-    return m.layer_norm(None, x, eps=1e-6)
+    return m.layer_norm(None, x, eps)
 
 
-def qkv(m: Module, x, num_heads):
+def qkv(m: Module, x, num_heads, eps=EPS):
     """[N, L, D] -> q, k, v, each [N, L, H, D / H]; q and k normalised"""
     N, L, _ = x.shape
     q, k, v = m.linear("qkv", x).reshape(N, L, 3, num_heads, -1).transpose(2, 0, 1, 3, 4)
-    return *qk_norm(m["norm"], q, k), v
+    return *qk_norm(m["norm"], q, k, eps), v
 
 
-def qk_norm(m: Module, q, k):
+def qk_norm(m: Module, q, k, eps=EPS):
     """[N, L, H, D] each -> the same"""
-    return m.rms_norm("query_norm.scale", q), m.rms_norm("key_norm.scale", k)
+    return m.rms_norm("query_norm.scale", q, eps), m.rms_norm("key_norm.scale", k, eps)
 
 
 def rotary_attention(m: Module, q, k, v, angle, mask=None):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from refsd.models.flux import final_layer, mlp_embedder, modulation, qk_norm, qkv, rotary_attention
+from refsd.models.flux import EPS, final_layer, mlp_embedder, modulation, qk_norm, qkv, rotary_attention
 from refsd.module import Module, block
 from refsd.numerics.errors import BadInput
 
@@ -22,7 +22,7 @@ QWEN3_LAYERS = 9, 18, 27  # klein's context
 
 
 @block
-def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_dim=AXES_DIM):
+def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_dim=AXES_DIM, theta=THETA, eps=EPS):
     """Predict the velocity, noise minus picture, of a noisy latent.
 
     x:         [N, C, H, W], packed and normalised by the autoencoder (vae_flux2.py): 128 channels; a token a pixel
@@ -31,6 +31,8 @@ def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_
     guidance:  [N], 4 or so; klein ignores it
     reference: latents of the pictures to edit: one [N, C, h, w], or a sequence of any sizes
     axes_dim:  rotary channels of a head for each axis; their sum is head_dim
+    theta:     base of the rotary frequencies
+    eps:       of every norm
     -> v:      [N, C, H, W]
 
     Positions (index, row, column, word) are (0, row, column, 0) for x, (0, 0, 0, j) for word j, and
@@ -53,16 +55,16 @@ def flux2(m: Module, x, timesteps, context, guidance=None, reference=None, axes_
     (mod,) = modulation(m["single_stream_modulation"], vec, 1)
     ids = [text_ids(context.shape[1])]
     ids += [picture_ids(picture, REFERENCES_APART * k) for k, picture in enumerate(pictures)]
-    angle = m.rope_angles(np.concatenate(ids)[None], axes_dim, THETA)
+    angle = m.rope_angles(np.concatenate(ids)[None], axes_dim, theta)
     num_heads = img.shape[2] // sum(axes_dim)
 
     for i in range(m.count("double_blocks")):
-        img, txt = double_stream_block(m["double_blocks"][i], img, txt, img_mod, txt_mod, angle, num_heads)
+        img, txt = double_stream_block(m["double_blocks"][i], img, txt, img_mod, txt_mod, angle, num_heads, eps)
     both = np.concatenate([txt, img], axis=1)
     for i in range(m.count("single_blocks")):
-        both = single_stream_block(m["single_blocks"][i], both, mod, angle, num_heads)
+        both = single_stream_block(m["single_blocks"][i], both, mod, angle, num_heads, eps)
     _, img, _ = np.split(both, [txt.shape[1], txt.shape[1] + H * W], axis=1)
-    return unpack(final_layer(m["final_layer"], img, vec), H, W)
+    return unpack(final_layer(m["final_layer"], img, vec, eps), H, W)
 
 
 def stacked(hidden_states: Sequence[np.ndarray], layers: Sequence[int] = MISTRAL_LAYERS):
@@ -125,7 +127,7 @@ def conditioning(m: Module, timesteps, guidance):
 
 
 @block
-def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=48):
+def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=48, eps=EPS):
     """Run a double block: img and txt streams have separate weights and attend jointly.
 
     img:     [N, L, D]
@@ -137,24 +139,24 @@ def double_stream_block(m: Module, img, txt, img_mod, txt_mod, angle, num_heads=
        txt:  [N, J, D]
     """
     (img_attn, img_mlp), (txt_attn, txt_mlp) = img_mod, txt_mod
-    img_qkv = qkv(m["img_attn"], m.adaptive_layer_norm(img, img_attn.shift, img_attn.scale), num_heads)
-    txt_qkv = qkv(m["txt_attn"], m.adaptive_layer_norm(txt, txt_attn.shift, txt_attn.scale), num_heads)
+    img_qkv = qkv(m["img_attn"], m.adaptive_layer_norm(img, img_attn.shift, img_attn.scale, eps), num_heads, eps)
+    txt_qkv = qkv(m["txt_attn"], m.adaptive_layer_norm(txt, txt_attn.shift, txt_attn.scale, eps), num_heads, eps)
     q, k, v = (np.concatenate([t, i], axis=1) for t, i in zip(txt_qkv, img_qkv, strict=True))
     txt_y, img_y = np.split(rotary_attention(m, q, k, v, angle), [txt.shape[1]], axis=1)
 
     img = m.gated_add(img, m.linear("img_attn.proj", img_y), img_attn.gate)
     txt = m.gated_add(txt, m.linear("txt_attn.proj", txt_y), txt_attn.gate)
     img = m.gated_add(
-        img, mlp(m["img_mlp"], m.adaptive_layer_norm(img, img_mlp.shift, img_mlp.scale)), img_mlp.gate
+        img, mlp(m["img_mlp"], m.adaptive_layer_norm(img, img_mlp.shift, img_mlp.scale, eps)), img_mlp.gate
     )
     txt = m.gated_add(
-        txt, mlp(m["txt_mlp"], m.adaptive_layer_norm(txt, txt_mlp.shift, txt_mlp.scale)), txt_mlp.gate
+        txt, mlp(m["txt_mlp"], m.adaptive_layer_norm(txt, txt_mlp.shift, txt_mlp.scale, eps)), txt_mlp.gate
     )
     return img, txt
 
 
 @block
-def single_stream_block(m: Module, x, mod, angle, num_heads=48):
+def single_stream_block(m: Module, x, mod, angle, num_heads=48, eps=EPS):
     """Run a single block: attention and MLP in parallel, on text and picture tokens together.
 
     x:     [N, L, D], text first
@@ -163,10 +165,10 @@ def single_stream_block(m: Module, x, mod, angle, num_heads=48):
     -> x:  [N, L, D]
     """
     N, L, D = x.shape
-    h = m.linear("linear1", m.adaptive_layer_norm(x, mod.shift, mod.scale))
+    h = m.linear("linear1", m.adaptive_layer_norm(x, mod.shift, mod.scale, eps))
     qkv, hidden = np.split(h, [3 * D], axis=-1)
     q, k, v = qkv.reshape(N, L, 3, num_heads, -1).transpose(2, 0, 1, 3, 4)
-    q, k = qk_norm(m["norm"], q, k)
+    q, k = qk_norm(m["norm"], q, k, eps)
     y = rotary_attention(m, q, k, v, angle)
     return m.gated_add(x, m.linear("linear2", np.concatenate([y, m.swiglu(hidden)], axis=-1)), mod.gate)
 

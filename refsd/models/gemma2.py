@@ -23,13 +23,23 @@ WINDOW = 4096
 
 @block
 def gemma2(
-    m: Module, input_ids, attention_mask=None, theta=10000.0, scalar=float(HEAD_DIM), cap=CAP, window=WINDOW
+    m: Module,
+    input_ids,
+    attention_mask=None,
+    head_dim=HEAD_DIM,
+    theta=10000.0,
+    eps=EPS,
+    scalar=float(HEAD_DIM),
+    cap=CAP,
+    window=WINDOW,
 ):
     """Encode token ids.
 
     input_ids:      [N, L], integers, at most `window` in a row
     attention_mask: [N, L], 0 for padding, which the attention ignores, else 1. None: no padding.
+    head_dim:       channels of a head; shapes do not reveal it
     theta:          base of the rotary frequencies
+    eps:            of every norm
     scalar:         query_pre_attn_scalar: scores are divided by its root
     cap:            the limit of scores
     window:         tokens that every second layer sees
@@ -45,25 +55,25 @@ def gemma2(
         raise BadInput(f"input_ids: {L} tokens in a row; refsd computes Gemma 2 within its window of {window}")
     x = m.embedding("embed_tokens", input_ids)
     x = m.multiply(x, np.full(1, math.sqrt(x.shape[-1]), x.dtype))
-    angle = m.rope_angles(np.arange(L)[None, :, None], (HEAD_DIM,), theta)
+    angle = m.rope_angles(np.arange(L)[None, :, None], (head_dim,), theta)
     mask = causal_mask(L, np.float64)
     if attention_mask is not None:
         mask = mask + boolean_mask(np.asarray(attention_mask)[:, None, None] != 0, np.float64)
     states = [x]
     for i in range(m.count("layers")):
-        x = layer(m["layers"][i], x, angle, mask, scalar**-0.5, cap)
+        x = layer(m["layers"][i], x, angle, mask, scalar**-0.5, cap, eps)
         states.append(x)
-    states[-1] = norm(m, "norm", x)
+    states[-1] = norm(m, "norm", x, eps)
     return tuple(states)
 
 
 @block
-def layer(m: Module, x, angle, mask, scale, cap):
+def layer(m: Module, x, angle, mask, scale, cap, eps):
     """Attention, then MLP, each between two norms. x [N, L, D] -> [N, L, D]"""
-    h = self_attention(m["self_attn"], norm(m, "input_layernorm", x), angle, mask, scale, cap)
-    x = m.add(x, norm(m, "post_attention_layernorm", h))
-    h = mlp(m["mlp"], norm(m, "pre_feedforward_layernorm", x))
-    return m.add(x, norm(m, "post_feedforward_layernorm", h))
+    h = self_attention(m["self_attn"], norm(m, "input_layernorm", x, eps), angle, mask, scale, cap)
+    x = m.add(x, norm(m, "post_attention_layernorm", h, eps))
+    h = mlp(m["mlp"], norm(m, "pre_feedforward_layernorm", x, eps))
+    return m.add(x, norm(m, "post_feedforward_layernorm", h, eps))
 
 
 @block
@@ -77,7 +87,7 @@ def self_attention(m: Module, x, angle, mask, scale, cap):
     -> y:  [N, L, D]
     """
     N, L, _ = x.shape
-    q, k, v = (m.linear(name, x).reshape(N, L, -1, HEAD_DIM) for name in ("q_proj", "k_proj", "v_proj"))
+    q, k, v = (m.linear(name, x).reshape(N, L, -1, 2 * angle.shape[-1]) for name in ("q_proj", "k_proj", "v_proj"))
     q, k = m.rope_halves(q, angle), m.rope_halves(k, angle)
     y = m.apply(attention_softcap, q, k, v, scale=scale, cap=cap, mask=mask)
     return m.linear("o_proj", y.reshape(N, L, -1))
@@ -89,7 +99,7 @@ def mlp(m: Module, x):
     return m.linear("down_proj", m.multiply(m.gelu_tanh(m.linear("gate_proj", x)), m.linear("up_proj", x)))
 
 
-def norm(m: Module, name, x):
+def norm(m: Module, name, x, eps):
     """RMSNorm by 1 + the stored weight. [..., D] -> the same"""
     weight = 1 + m.weight(f"{name}.weight")
-    return m.apply(rms_norm, x.reshape(-1, x.shape[-1]), weight, eps=EPS).reshape(x.shape)
+    return m.apply(rms_norm, x.reshape(-1, x.shape[-1]), weight, eps=eps).reshape(x.shape)

@@ -16,7 +16,7 @@ EPS = 1e-5  # of every norm
 
 
 @block
-def krea2(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM, theta=THETA):
+def krea2(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM, theta=THETA, eps=EPS):
     """Predict the velocity, noise minus picture, of a noisy latent.
 
     x:            [N, C, H, W], H and W even
@@ -24,6 +24,8 @@ def krea2(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM
     context:      [N, J, S, E], hidden states KREA2_LAYERS of Qwen3-VL (qwen_vl.py), without the template's start
     context_mask: [N, J], 0 for tokens that the attention ignores, at any place; None: all are seen
     axes_dim:     rotary channels of a head for each axis; their sum is head_dim
+    theta:        base of the rotary frequencies
+    eps:          of every norm
     -> v:         [N, C, H, W]
 
     Words stand at position 0 on all axes, the picture's tokens at (0, row, column).
@@ -34,13 +36,13 @@ def krea2(m: Module, x, timesteps, context, context_mask=None, axes_dim=AXES_DIM
     J = context.shape[1]
     temb = time_embed(m["time_embed"], timesteps)
     knobs = m.linear("time_mod_proj", m.gelu_tanh(temb)).reshape(len(temb), 6, -1)
-    txt = text_in(m["txt_in"], text_fusion(m["text_fusion"], context, context_mask))
+    txt = text_in(m["txt_in"], text_fusion(m["text_fusion"], context, context_mask, eps), eps)
     both = np.concatenate([txt, m.linear("img_in", pack(x))], axis=1)
     angle = m.rope_angles(token_ids(J, H, W)[None], axes_dim, theta)
     mask = seen(context_mask, H * W // 4)
     for i in range(m.count("transformer_blocks")):
-        both = transformer_block(m["transformer_blocks"][i], both, knobs, angle, mask)
-    return unpack(final_layer(m["final_layer"], both[:, J:], temb), H, W)
+        both = transformer_block(m["transformer_blocks"][i], both, knobs, angle, eps, mask)
+    return unpack(final_layer(m["final_layer"], both[:, J:], temb, eps), H, W)
 
 
 def token_ids(J, H, W):
@@ -58,7 +60,7 @@ def seen(context_mask, pictures):
 
 
 @block
-def text_fusion(m: Module, context, context_mask):
+def text_fusion(m: Module, context, context_mask, eps):
     """Attend over the S hidden states of each token, weigh them, then attend over the tokens.
 
     context [N, J, S, E] -> [N, J, E]
@@ -66,24 +68,24 @@ def text_fusion(m: Module, context, context_mask):
     N, J, S, E = context.shape
     h = context.reshape(N * J, S, E)
     for i in range(m.count("layerwise_blocks")):
-        h = fusion_block(m["layerwise_blocks"][i], h)
+        h = fusion_block(m["layerwise_blocks"][i], h, eps)
     h = np.copy(h.reshape(N, J, S, E).swapaxes(2, 3), order="C")
     h = m.linear("projector", h)[..., 0]
     mask = seen(context_mask, 0)
     for i in range(m.count("refiner_blocks")):
-        h = fusion_block(m["refiner_blocks"][i], h, mask)
+        h = fusion_block(m["refiner_blocks"][i], h, eps, mask)
     return h
 
 
 @block
-def fusion_block(m: Module, h, mask=None):
+def fusion_block(m: Module, h, eps, mask=None):
     """Pre-norm attention and SwiGLU, without positions or time. h [N, L, E] -> the same"""
-    h = m.add(h, attention(m["attn"], norm(m, "norm1", h), mask=mask))
-    return m.add(h, feed_forward(m["ff"], norm(m, "norm2", h)))
+    h = m.add(h, attention(m["attn"], norm(m, "norm1", h, eps), eps, mask=mask))
+    return m.add(h, feed_forward(m["ff"], norm(m, "norm2", h, eps)))
 
 
 @block
-def transformer_block(m: Module, h, knobs, angle, mask=None):
+def transformer_block(m: Module, h, knobs, angle, eps, mask=None):
     """Modulated attention and SwiGLU; each block adds a table of its own to the time's modulation.
 
     h:     [N, L, D]
@@ -94,18 +96,19 @@ def transformer_block(m: Module, h, knobs, angle, mask=None):
     """
     own = np.moveaxis(m.add(knobs, m.weight("scale_shift_table")), 1, 0)
     scale, shift, gate, mlp_scale, mlp_shift, mlp_gate = (np.copy(one, order="C") for one in own)
-    y = m.modulate(norm(m, "norm1", h), shift, scale)
-    h = m.gated_add(h, attention(m["attn"], y, angle, mask), gate)
-    return m.gated_add(h, feed_forward(m["ff"], m.modulate(norm(m, "norm2", h), mlp_shift, mlp_scale)), mlp_gate)
+    y = m.modulate(norm(m, "norm1", h, eps), shift, scale)
+    h = m.gated_add(h, attention(m["attn"], y, eps, angle, mask), gate)
+    y = m.modulate(norm(m, "norm2", h, eps), mlp_shift, mlp_scale)
+    return m.gated_add(h, feed_forward(m["ff"], y), mlp_gate)
 
 
 @block
-def attention(m: Module, h, angle=None, mask=None):
+def attention(m: Module, h, eps, angle=None, mask=None):
     """Grouped-query attention whose output a sigmoid gates. h [N, L, D] -> the same"""
     head_dim = m.shape("norm_q.weight")[0]
     q, k, v = (m.linear(name, h).reshape(*h.shape[:2], -1, head_dim) for name in ("to_q", "to_k", "to_v"))
     gate = m.linear("to_gate", h)
-    q, k = norm(m, "norm_q", q), norm(m, "norm_k", k)
+    q, k = norm(m, "norm_q", q, eps), norm(m, "norm_k", k, eps)
     if angle is not None:
         q, k = m.rope(q, angle), m.rope(k, angle)
     y = m.attention(q, k, v, mask=mask).reshape(h.shape)
@@ -128,19 +131,19 @@ def time_embed(m: Module, timesteps):
 
 
 @block
-def text_in(m: Module, h):
+def text_in(m: Module, h, eps):
     """[N, J, E] -> [N, J, D]"""
-    return m.linear("linear_2", m.gelu_tanh(m.linear("linear_1", norm(m, "norm", h))))
+    return m.linear("linear_2", m.gelu_tanh(m.linear("linear_1", norm(m, "norm", h, eps))))
 
 
 @block
-def final_layer(m: Module, h, temb):
+def final_layer(m: Module, h, temb, eps):
     """The time embedding itself, plus a table, is scale and shift. h [N, L, D], temb [N, D] -> [N, L, 4C]"""
     own = m.add(temb[:, None], m.weight("scale_shift_table"))
     scale, shift = np.copy(own[:, 0], order="C"), np.copy(own[:, 1], order="C")
-    return m.linear("linear", m.modulate(norm(m, "norm", h), shift, scale))
+    return m.linear("linear", m.modulate(norm(m, "norm", h, eps), shift, scale))
 
 
-def norm(m: Module, name, x):
+def norm(m: Module, name, x, eps):
     """RMSNorm of the last axis; the file's weight is less by 1."""
-    return m.rms_norm(f"{name}.weight", x, EPS, plus=1.0)
+    return m.rms_norm(f"{name}.weight", x, eps, plus=1.0)

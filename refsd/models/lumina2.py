@@ -12,14 +12,14 @@ import numpy as np
 
 from refsd.kernels.attention import boolean_mask
 from refsd.kernels.patchify import patchify_channels_last, unpatchify_channels_last
-from refsd.models.zimage import cap_embedder, caption_lengths, final_layer, transformer_block, whole_tokens
+from refsd.models.zimage import EPS, cap_embedder, caption_lengths, final_layer, transformer_block, whole_tokens
 from refsd.module import Module, block
 
 AXES_DIM = (32, 32, 32)
 
 
 @block
-def lumina2(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=10000.0):
+def lumina2(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=10000.0, eps=EPS):
     """Predict clean latent minus noise from a noisy latent.
 
     x:         [N, C, H, W], H and W multiples of the patch (2)
@@ -27,6 +27,7 @@ def lumina2(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, t
     context:   [N, J, E], Gemma 2's hidden states
     lengths:   [N], length of each caption in tokens; tokens after it are ignored; None: all J
     axes_dim:  rotary channels of a head for the axes (caption, row, column)
+    eps:       of the RMSNorms, except those of queries and keys
     -> y:      [N, C, H, W], an estimate of clean latent - noise, which is minus the velocity
 
     Raises BadInput if H or W is no multiple of the patch, or a length is not in 1..J.
@@ -39,20 +40,20 @@ def lumina2(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, t
 
     c = t_embedder(m["t_embedder"], timesteps)
 
-    txt = cap_embedder(m["cap_embedder"], context[:, :J])
+    txt = cap_embedder(m["cap_embedder"], context[:, :J], eps)
     txt_angle = m.rope_angles(caption_ids(len(x), J), axes_dim, theta)
     for i in range(m.count("context_refiner")):
-        txt = transformer_block(m["context_refiner"][i], txt, txt_angle, mask=own_tokens(lengths, J))
+        txt = transformer_block(m["context_refiner"][i], txt, txt_angle, eps, mask=own_tokens(lengths, J))
 
     img = m.linear("x_embedder", patchify_channels_last(x, patch))
     img_angle = m.rope_angles(picture_ids(lengths, tokens_high, tokens_wide), axes_dim, theta)
     for i in range(m.count("noise_refiner")):
-        img = transformer_block(m["noise_refiner"][i], img, img_angle, c)
+        img = transformer_block(m["noise_refiner"][i], img, img_angle, eps, c)
 
     both = np.concatenate([txt, img], axis=1)
     angle = np.concatenate([txt_angle, img_angle], axis=1)
     for i in range(m.count("layers")):
-        both = transformer_block(m["layers"][i], both, angle, c, mask=own_tokens(lengths, J, L))
+        both = transformer_block(m["layers"][i], both, angle, eps, c, mask=own_tokens(lengths, J, L))
 
     return unpatchify_channels_last(final_layer(m["final_layer"], both[:, J:], c), patch, tokens_high)
 

@@ -22,11 +22,11 @@ from refsd.numerics.errors import BadInput
 MULTIPLE = 32  # learned padding tokens fill a stream up to a multiple of this length
 AXES_DIM = (32, 48, 48)
 THETA = 256.0
-NORM_EPS = 1e-5  # eps of every RMSNorm, also of queries and keys
+EPS = 1e-5  # of the RMSNorms; of those of queries and keys in every model
 
 
 @block
-def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=THETA):
+def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, theta=THETA, eps=EPS):
     """Predict clean latent minus noise from a noisy latent.
 
     x:         [N, C, H, W], H and W multiples of the patch (2)
@@ -34,6 +34,7 @@ def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, th
     context:   [N, J, E], Qwen3's hidden states
     lengths:   [N], length of each caption in tokens; tokens after it are ignored; None: all J
     axes_dim:  rotary channels of a head for the axes (time, row, column)
+    eps:       of the RMSNorms, except those of queries and keys
     -> y:      [N, C, H, W], an estimate of clean latent - noise, which is minus the velocity
 
     Raises BadInput if H or W is no multiple of the patch, or a length is not in 1..J.
@@ -51,25 +52,25 @@ def zimage(m: Module, x, timesteps, context, lengths=None, axes_dim=AXES_DIM, th
     img = fill(m, "x_pad_token", img, np.full(len(img), img.shape[1]))
     img_angle = m.rope_angles(picture_ids(padded, tokens_high, tokens_wide), axes_dim, theta)
     for i in range(m.count("noise_refiner")):
-        img = transformer_block(m["noise_refiner"][i], img, img_angle, c)
+        img = transformer_block(m["noise_refiner"][i], img, img_angle, eps, c)
 
-    txt = cap_embedder(m["cap_embedder"], context[:, : lengths.max()])
+    txt = cap_embedder(m["cap_embedder"], context[:, : lengths.max()], eps)
     txt = fill(m, "cap_pad_token", txt, lengths)
     txt_angle = m.rope_angles(caption_ids(padded), axes_dim, theta)
     for i in range(m.count("context_refiner")):
-        txt = transformer_block(m["context_refiner"][i], txt, txt_angle, mask=own_tokens(padded))
+        txt = transformer_block(m["context_refiner"][i], txt, txt_angle, eps, mask=own_tokens(padded))
 
     both = np.concatenate([img, txt], axis=1)
     angle = np.concatenate([img_angle, txt_angle], axis=1)
     for i in range(m.count("layers")):
-        both = transformer_block(m["layers"][i], both, angle, c, mask=own_tokens(padded, img.shape[1]))
+        both = transformer_block(m["layers"][i], both, angle, eps, c, mask=own_tokens(padded, img.shape[1]))
 
     tokens = final_layer(m["final_layer"], both[:, : tokens_high * tokens_wide], c)
     return unpatchify_channels_last(tokens, patch, tokens_high)
 
 
 @block
-def transformer_block(m: Module, x, angle, c=None, mask=None):
+def transformer_block(m: Module, x, angle, eps, c=None, mask=None):
     """Attention, then MLP, each between two norms; the time embedding scales the inputs and gates the outputs.
 
         x = x + tanh(gate) * norm2(f(norm1(x) * (1 + scale)))
@@ -81,15 +82,16 @@ def transformer_block(m: Module, x, angle, c=None, mask=None):
     -> x:  [N, L, D]
     """
     if c is None:
-        h = attention(m["attention"], norm(m, "attention_norm1", x), angle, mask)
-        x = m.add(x, norm(m, "attention_norm2", h))
-        return m.add(x, norm(m, "ffn_norm2", feed_forward(m["feed_forward"], norm(m, "ffn_norm1", x))))
+        h = attention(m["attention"], norm(m, "attention_norm1", x, eps), angle, mask)
+        x = m.add(x, norm(m, "attention_norm2", h, eps))
+        h = feed_forward(m["feed_forward"], norm(m, "ffn_norm1", x, eps))
+        return m.add(x, norm(m, "ffn_norm2", h, eps))
 
     scale_msa, gate_msa, scale_mlp, gate_mlp = np.split(modulation(m, c), 4, axis=-1)
-    h = attention(m["attention"], scaled(m, norm(m, "attention_norm1", x), scale_msa), angle, mask)
-    x = m.gated_add(x, norm(m, "attention_norm2", h), m.apply(tanh, gate_msa))
-    h = feed_forward(m["feed_forward"], scaled(m, norm(m, "ffn_norm1", x), scale_mlp))
-    return m.gated_add(x, norm(m, "ffn_norm2", h), m.apply(tanh, gate_mlp))
+    h = attention(m["attention"], scaled(m, norm(m, "attention_norm1", x, eps), scale_msa), angle, mask)
+    x = m.gated_add(x, norm(m, "attention_norm2", h, eps), m.apply(tanh, gate_msa))
+    h = feed_forward(m["feed_forward"], scaled(m, norm(m, "ffn_norm1", x, eps), scale_mlp))
+    return m.gated_add(x, norm(m, "ffn_norm2", h, eps), m.apply(tanh, gate_mlp))
 
 
 def modulation(m: Module, c):
@@ -110,7 +112,7 @@ def attention(m: Module, x, angle, mask):
     queries, keys_and_values = np.split(m.linear("qkv", x), [D], axis=-1)
     parts = (queries, *np.split(keys_and_values, 2, axis=-1))
     q, k, v = (part.reshape(N, L, -1, head_dim) for part in parts)
-    q, k = m.rope(norm(m, "q_norm", q), angle), m.rope(norm(m, "k_norm", k), angle)
+    q, k = m.rope(norm(m, "q_norm", q, EPS), angle), m.rope(norm(m, "k_norm", k, EPS), angle)
     return m.linear("out", m.attention(q, k, v, mask=mask).reshape(N, L, -1))
 
 
@@ -128,9 +130,9 @@ def t_embedder(m: Module, timesteps):
 
 
 @block
-def cap_embedder(m: Module, context):
+def cap_embedder(m: Module, context, eps):
     """[N, J, E] -> [N, J, D]"""
-    return m.linear("1", norm(m, "0", context))
+    return m.linear("1", norm(m, "0", context, eps))
 
 
 @block
@@ -140,9 +142,9 @@ def final_layer(m: Module, x, c):
     return m.linear("linear", m.adaptive_layer_norm(x, np.zeros_like(scale), scale))
 
 
-def norm(m: Module, name, x):
+def norm(m: Module, name, x, eps):
     """RMSNorm. [..., D] -> the same"""
-    return m.rms_norm_apart(f"{name}.weight", x, eps=NORM_EPS)
+    return m.rms_norm_apart(f"{name}.weight", x, eps)
 
 
 def scaled(m: Module, x, scale):

@@ -13,6 +13,7 @@ from refsd.networks.flux import (
     FLUX_SINGLE,
     double_stream,
     embedder,
+    read_axes,
     single_linear1_rows,
     single_stream,
     trunk_config,
@@ -139,6 +140,7 @@ CHROMA_NETWORK = Network(
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _chroma_config, single_linear1_rows),
     computed=FLUX_FIELDS,
+    config=read_axes,
     adapters=DENOISER_NAMINGS,
     before=("flux",),
 )

@@ -26,10 +26,20 @@ def positive(path: Path, given: dict[str, Any], field: str, default: float) -> f
 
 
 def rotary_axes(path: Path, given: dict[str, Any], field: str, usual: list[int]) -> list[int]:
-    """Return the rotary channels of a head for each of three axes. The component holds them against the weights."""
+    """Return the rotary channels of a head for each axis. The component holds them against the weights."""
     axes = given.get(field, usual)
-    if type(axes) is not list or len(axes) != 3 or not all(type(n) is int and n > 0 for n in axes):
-        raise BadInput(f"{path}: {field} is {shown_value(axes)}; three whole numbers above 0 expected")
+    if type(axes) is not list or len(axes) != len(usual) or not all(type(n) is int and n > 0 for n in axes):
+        raise BadInput(f"{path}: {field} is {shown_value(axes)}; {len(usual)} whole numbers above 0 expected")
+    return axes
+
+
+def rotary_axes_of_heads(path: Path, given: dict[str, Any], usual: list[int]) -> list[int]:
+    """Return axes_dims_rope, as most transformers of diffusers have it: its sum must be attention_head_dim."""
+    axes, wide = rotary_axes(path, given, "axes_dims_rope", usual), given.get("attention_head_dim", sum(usual))
+    if type(wide) is not int or sum(axes) != wide:
+        raise BadInput(
+            f"{path}: attention_head_dim is {shown_value(wide)}, but axes_dims_rope {axes}, whose sum it should be"
+        )
     return axes
 
 

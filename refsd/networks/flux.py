@@ -1,8 +1,10 @@
 """The transformer of FLUX.1 (dev, schnell, Fill, Canny, Depth, Kontext): sizes, tensors, names in files."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from refsd.networks.config import rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
 from refsd.networks.flux_norm_names import ORIGINAL
 from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
@@ -205,7 +207,11 @@ def single_linear1_rows(size) -> Rows:
     return rows
 
 
-FLUX_FIELDS = {"patch_size": (1,), "attention_head_dim": (128,), "axes_dims_rope": ([16, 56, 56],)}
+def read_axes(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
+    return {"axes_dim": rotary_axes_of_heads(path, given, [16, 56, 56])}
+
+
+FLUX_FIELDS = {"patch_size": (1,)}
 BLOCKS = {"transformer_blocks.": 19, "single_transformer_blocks.": 38}
 _DIFFUSERS = counted("diffusers", flux_keymap, BLOCKS, lambda size: (size.double_blocks, size.single_blocks))
 
@@ -221,6 +227,7 @@ FLUX = Network(
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux_config, single_linear1_rows),
     computed=FLUX_FIELDS,
+    config=read_axes,
     adapters=DENOISER_NAMINGS,
 )
 NETWORKS = (FLUX,)

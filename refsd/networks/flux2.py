@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
 from refsd.networks.flux import AROUND, QUERY_NORMS, qk_norm, trunk_config
 from refsd.networks.flux_norm_names import ORIGINAL
@@ -159,6 +160,7 @@ _DIFFUSERS = counted(
     lambda size: (size.double_blocks, size.single_blocks),
 )
 
+
 FLUX2 = Network(
     "flux2",
     "FLUX.2",
@@ -170,12 +172,11 @@ FLUX2 = Network(
         Location(ORIGINAL, DENOISER, ("double_stream_modulation_img.",)),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux2_config),
-    computed={
-        "patch_size": (1,),
-        "attention_head_dim": (128,),
-        "axes_dims_rope": ([32, 32, 32, 32],),
-        "rope_theta": (2000,),
-        "eps": (1e-6,),
+    computed={"patch_size": (1,)},
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
+        "theta": positive(path, given, "rope_theta", 2000.0),
+        "eps": positive(path, given, "eps", 1e-6),
     },
     adapters=DENOISER_NAMINGS,
     before=("flux",),

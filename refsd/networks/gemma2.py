@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 from refsd.networks.config import positive, shown_value
 from refsd.networks.dimensions import Shape, Shapes, count, dim
-from refsd.networks.language_model import LLM_PREFIXES, NOT_TEXT, decoder_keymap, decoder_shapes, llm_config
+from refsd.networks.language_model import (
+    LLM_PREFIXES,
+    NOT_TEXT,
+    decoder_keymap,
+    decoder_shapes,
+    llm_config,
+    possible_head_dim,
+    read_head_dim,
+    turning,
+)
 from refsd.networks.network import TRANSFORMERS_FILE, Folder, Location, Network, fixed
 from refsd.networks.recipe import alone
 from refsd.numerics.errors import BadInput
@@ -33,12 +42,13 @@ def gemma2_shapes(size: Gemma2Size) -> Shapes:
     return decoder_shapes(size, _NORMS)
 
 
-def gemma2_size(shapes: Mapping[str, Shape], head_dim: int = 256) -> Gemma2Size:
-    """Infer the size from shapes under transformers' names. Shapes do not reveal head_dim; pass it.
+def gemma2_size(shapes: Mapping[str, Shape]) -> Gemma2Size:
+    """Infer the size from shapes under transformers' names; head_dim is a guess, which fits them.
 
     Dimensions of missing tensors are Gemma 2 2B's.
     """
     usual = Gemma2Size()
+    head_dim = possible_head_dim(shapes, usual.head_dim)
     tokens, layer = "model.embed_tokens.weight", "model.layers.0"
     queries = dim(shapes, f"{layer}.self_attn.q_proj.weight", 0, usual.heads * head_dim)
     values = dim(shapes, f"{layer}.self_attn.v_proj.weight", 0, usual.kv_heads * head_dim)
@@ -69,12 +79,16 @@ def _config(size: Gemma2Size) -> dict:
     }
 
 
+_TURNING = turning(theta=10000.0, eps=1e-6)
+
+
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     window = given.get("sliding_window", 4096)
     if type(window) is not int or window < 1:
         raise BadInput(f"{path}: sliding_window is {shown_value(window)}; a whole number above 0 expected")
     return {
-        "theta": positive(path, given, "rope_theta", 10000.0),
+        **read_head_dim(path, shapes, given, 256),
+        **_TURNING(path, shapes, given),
         "scalar": positive(path, given, "query_pre_attn_scalar", 256.0),
         "cap": positive(path, given, "attn_logit_softcapping", 50.0),
         "window": window,
@@ -99,8 +113,6 @@ GEMMA2 = Network(
     folder=Folder("text_encoder", TRANSFORMERS_FILE, _TRANSFORMERS, _config),
     computed={
         "hidden_activation": ("gelu_pytorch_tanh",),
-        "head_dim": (256,),
-        "rms_norm_eps": (1e-6,),
         "rope_type": ("default",),
         "rope_scaling": (None,),
         "attention_bias": (False,),

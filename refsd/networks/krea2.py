@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import SAME, Keymap, Row, Rule, reshaped
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -224,11 +225,10 @@ KREA2_NETWORK = Network(
         Location(_NATIVE, DENOISER, ("txtfusion.", "tproj.1.", "blocks.0.attn.gate.")),
     ),
     folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
-    computed={
-        "attention_head_dim": (128,),
-        "axes_dims_rope": ([32, 48, 48],),
-        "rope_theta": (1000.0,),
-        "norm_eps": (1e-5,),
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 48, 48]),
+        "theta": positive(path, given, "rope_theta", 1000.0),
+        "eps": positive(path, given, "norm_eps", 1e-5),
     },
     unread=("last.up.weight", "last.down.weight"),
     adapters=DENOISER_NAMINGS,

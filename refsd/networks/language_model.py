@@ -1,10 +1,18 @@
 """What Qwen3, Mistral and Gemma 2 share: tensors, prefixes in files, config.json, tensors that refsd ignores."""
 
-from refsd.networks.config import positive
-from refsd.networks.dimensions import Shapes
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from refsd.networks.config import divisor, positive, shown_value
+from refsd.networks.dimensions import Shape, Shapes, dim
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.llama_cpp_names import HEADLESS
 from refsd.networks.network import ReadConfig
+from refsd.numerics.errors import BadInput
+
+_ROWS = {"num_attention_heads": "q_proj", "num_key_value_heads": "k_proj"}
 
 
 def decoder_shapes(size, norms=("input", "post_attention"), head_norms=False, final_norm=True) -> Shapes:
@@ -65,6 +73,41 @@ def turning(theta: float, eps: float) -> ReadConfig:
         "theta": positive(path, given, "rope_theta", theta),
         "eps": positive(path, given, "rms_norm_eps", eps),
     }
+
+
+def possible_head_dim(shapes: Mapping[str, Shape], usual: int) -> int:
+    """Return channels of a head that fit queries and keys: `usual`, else the largest. Shapes do not reveal more."""
+    rows = math.gcd(*_rows(shapes).values())
+    return rows if rows % usual else usual
+
+
+def read_head_dim(path: Path, shapes: Shapes, given: dict[str, Any], usual: int) -> dict[str, int]:
+    """Return the channels of a head: the config's head_dim, else the queries' channels by its number of heads.
+
+    Return {} if the config has neither and `usual` does not fit the weights; the user must then give `--param`.
+    """
+    rows, told = _rows(shapes), {field: value for field, value in given.items() if value is not None}
+    if not all(rows.values()):
+        return {}  # missing tensors are reported later
+    if "head_dim" not in told and "num_attention_heads" in told:
+        queries = rows["num_attention_heads"]
+        told["head_dim"] = queries // divisor(path, told, "num_attention_heads", 1, queries)
+    both = math.gcd(*rows.values())
+    if "head_dim" not in told and both % usual:
+        return {}
+    wide = divisor(path, told, "head_dim", usual, both)
+    for field, n in rows.items():
+        if told.get(field, n // wide) != n // wide:
+            raise BadInput(
+                f"{path}: {field} is {shown_value(told[field])} and head_dim is {wide}, but {_ROWS[field]} has {n} "
+                f"channels: take the config.json of these weights"
+            )
+    return {"head_dim": wide}
+
+
+def _rows(shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the number of channels of queries and of keys, 0 if missing, by the config's field of their heads."""
+    return {field: dim(shapes, f"model.layers.0.self_attn.{name}.weight", 0, 0) for field, name in _ROWS.items()}
 
 
 LANGUAGE_MODEL_FIELDS = {

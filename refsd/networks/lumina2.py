@@ -7,7 +7,7 @@ and v, of which k and v have fewer rows, and names what follows the modulation a
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from refsd.networks.config import rotary_axes
+from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import CONCAT, SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
@@ -201,10 +201,12 @@ LUMINA2_NETWORK = Network(
     folder=Folder("transformer", DIFFUSERS_FILE, _FOLDER_NAMES, _config, _qkv_rows),
     computed={
         "patch_size": (2,),
-        "norm_eps": (1e-5,),
         "scaling_factor": (1.0,),
     },
-    config=lambda path, shapes, given: {"axes_dim": rotary_axes(path, given, "axes_dim_rope", [32, 32, 32])},
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes(path, given, "axes_dim_rope", [32, 32, 32]),
+        "eps": positive(path, given, "norm_eps", 1e-5),
+    },
     unread=("norm_final.weight",),
     before=("zimage",),
     adapters=DENOISER_NAMINGS,

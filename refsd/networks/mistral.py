@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.networks.config import divisor, rows_of
 from refsd.networks.dimensions import Shape, Shapes, count, dim
 from refsd.networks.keymap import SAME, Keymap, Row, Rule
 from refsd.networks.language_model import (
@@ -15,6 +14,8 @@ from refsd.networks.language_model import (
     NOT_TEXT,
     decoder_shapes,
     llm_config,
+    possible_head_dim,
+    read_head_dim,
     turning,
 )
 from refsd.networks.llama_cpp_names import GGUF_ENDS, GGUF_LAYER, HEADLESS
@@ -46,12 +47,13 @@ def mistral_shapes(size: MistralSize) -> Shapes:
     return decoder_shapes(size, final_norm=size.norm)
 
 
-def mistral_size(shapes: Mapping[str, Shape], head_dim: int = 128) -> MistralSize:
-    """Infer the size from shapes under transformers' names. Shapes do not reveal head_dim; pass it.
+def mistral_size(shapes: Mapping[str, Shape]) -> MistralSize:
+    """Infer the size from shapes under transformers' names; head_dim is a guess, which fits them.
 
     Complete checkpoints contain the final norm.
     """
     usual = MistralSize()
+    head_dim = possible_head_dim(shapes, usual.head_dim)
     layers = count(shapes, "model.layers.", usual.layers)
     attention = "model.layers.0.self_attn"
     return MistralSize(
@@ -120,8 +122,7 @@ _TURNING = turning(theta=1e9, eps=1e-5)
 
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    rows = rows_of(shapes, "model.layers.0.self_attn.q_proj.weight", 128)
-    return {"head_dim": divisor(path, given, "head_dim", 128, rows), **_TURNING(path, shapes, given)}
+    return {**read_head_dim(path, shapes, given, 128), **_TURNING(path, shapes, given)}
 
 
 _TRANSFORMERS = fixed("transformers", mistral_keymap)

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import rotary_axes, shown_value
+from refsd.networks.config import rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, Folder, Location, Network, same
-from refsd.numerics.errors import BadInput
 
 ZERO_COND_T = "__index_timestep_zero__"
 
@@ -125,12 +124,7 @@ def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str,
 
 
 def _read_axes(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    axes, wide = rotary_axes(path, given, "axes_dims_rope", [16, 56, 56]), given.get("attention_head_dim", 128)
-    if type(wide) is not int or sum(axes) != wide:
-        raise BadInput(
-            f"{path}: attention_head_dim is {shown_value(wide)}, but axes_dims_rope {axes}, whose sum it should be"
-        )
-    return {"axes_dim": axes}
+    return {"axes_dim": rotary_axes_of_heads(path, given, [16, 56, 56])}
 
 
 _NAMES = same("diffusers")

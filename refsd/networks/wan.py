@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks.config import divisor, rows_of
-from refsd.networks.dimensions import Shape, Shapes, blocks, dim, linear, norm
+from refsd.networks.config import divisor, positive, rows_of, shown_value
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear, norm
 from refsd.networks.keymap import SAME, Keymap, Row
 from refsd.networks.naming import DENOISER_NAMINGS
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
+from refsd.numerics.errors import BadInput
 
 
 class WanSize(NamedTuple):
@@ -17,6 +18,7 @@ class WanSize(NamedTuple):
     in_channels, out_channels: channels of a latent; image to video's input has a mask and the first frame besides
     context_dim: channels of UMT5's hidden states
     frequencies: channels of the sinusoidal time embedding
+    cross_norm:  True if the cross-attention's input is normalised, as in all released models
     """
 
     hidden: int = 5120
@@ -26,6 +28,7 @@ class WanSize(NamedTuple):
     out_channels: int = 16
     context_dim: int = 4096
     frequencies: int = 256
+    cross_norm: bool = True
 
 
 WAN_14B = WanSize()
@@ -48,7 +51,7 @@ def wan_shapes(size: WanSize) -> Shapes:
             for name in "qkvo":
                 shapes |= linear(f"{at}.{part}.{name}", D, D)
             shapes |= {f"{at}.{part}.norm_{name}.weight": (D,) for name in "qk"}
-        shapes |= norm(f"{at}.norm3", D)
+        shapes |= norm(f"{at}.norm3", D) if size.cross_norm else {}
         shapes |= linear(f"{at}.ffn.0", D, size.mlp) | linear(f"{at}.ffn.2", size.mlp, D)
     return shapes | linear("head.head", D, 4 * size.out_channels) | {"head.modulation": (1, 2, D)}
 
@@ -69,6 +72,7 @@ def wan_size(shapes: Mapping[str, Shape]) -> WanSize:
         out_channels=max(1, rows // 4),
         context_dim=dim(shapes, "text_embedding.0.weight", 1, usual.context_dim),
         frequencies=dim(shapes, "time_embedding.0.weight", 1, usual.frequencies),
+        cross_norm=not has(shapes, "blocks.") or any(".norm3." in name for name in shapes),
     )
 
 
@@ -114,7 +118,7 @@ def _config(size: WanSize) -> dict:
         "freq_dim": size.frequencies,
         "ffn_dim": size.mlp,
         "num_layers": size.layers,
-        "cross_attn_norm": True,
+        "cross_attn_norm": size.cross_norm,
         "qk_norm": "rms_norm_across_heads",
         "eps": 1e-06,
         "image_dim": None,
@@ -126,11 +130,19 @@ def _config(size: WanSize) -> dict:
 
 def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
     """Divide a head's channels among frame, row and column as diffusers' WanRotaryPosEmbed does."""
+    there = wan_size(shapes).cross_norm
+    if given.get("cross_attn_norm", there) != there:
+        raise BadInput(
+            f"{path}: cross_attn_norm is {shown_value(given['cross_attn_norm'])}, but the blocks have "
+            f"{'a' if there else 'no'} norm before cross-attention (norm2 in diffusers' files, norm3 in Wan's): "
+            f"write {there}, or take the config.json of these weights"
+        )
+    eps = {"eps": positive(path, given, "eps", 1e-6)}
     if "attention_head_dim" not in given:
-        return {}
+        return eps
     wide = divisor(path, given, "attention_head_dim", 128, rows_of(shapes, "patch_embedding.weight", 128))
     side = 2 * (wide // 6)
-    return {"axes_dim": [wide - 2 * side, side, side]}
+    return {"axes_dim": [wide - 2 * side, side, side], **eps}
 
 
 _NAMES = counted("diffusers", wan_keymap, {"blocks.": WAN_14B.layers}, lambda size: (size.layers,))
@@ -148,9 +160,7 @@ WAN_NETWORK = Network(
     folder=Folder("transformer", DIFFUSERS_FILE, _NAMES, _config),
     computed={
         "patch_size": (list(PATCH),),
-        "cross_attn_norm": (True,),
         "qk_norm": ("rms_norm_across_heads",),
-        "eps": (1e-6,),
         "image_dim": (None,),
         "added_kv_proj_dim": (None,),
         "pos_embed_seq_len": (None,),

@@ -5,8 +5,7 @@ splits q, k and v, and names the first and last layer after the patch size ("2-1
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from refsd.networks.config import positive, rotary_axes
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
@@ -158,13 +157,6 @@ _FOLDER_NAMES = counted(
 )
 
 
-def _read_config(path: Path, shapes: Shapes, given: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "axes_dim": rotary_axes(path, given, "axes_dims", [32, 48, 48]),
-        "theta": positive(path, given, "rope_theta", 256.0),
-    }
-
-
 ZIMAGE_NETWORK = Network(
     "zimage",
     "Z-Image",
@@ -179,12 +171,15 @@ ZIMAGE_NETWORK = Network(
     computed={
         "all_patch_size": ([2],),
         "all_f_patch_size": ([1],),
-        "norm_eps": (1e-5,),
         "qk_norm": (True,),
         "t_scale": (1000.0,),
         "siglip_feat_dim": (None,),
     },
-    config=_read_config,
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes(path, given, "axes_dims", [32, 48, 48]),
+        "theta": positive(path, given, "rope_theta", 256.0),
+        "eps": positive(path, given, "norm_eps", 1e-5),
+    },
     unread=("norm_final.weight",),
     adapters=DENOISER_NAMINGS,
 )

@@ -40,9 +40,9 @@ def _scale_of_the_width(q, k, v, scale, cap, mask=None):
 _NORM = gemma2.norm
 
 
-def _last_weight_as_stored(m, name, x):
+def _last_weight_as_stored(m, name, x, eps):
     """Of the last norm the weight is taken as it is stored, without 1."""
-    y = _NORM(m, name, x)
+    y = _NORM(m, name, x, eps)
     weight = m.weight(f"{name}.weight")
     return (y / (1 + weight) * weight).astype(y.dtype) if name == "norm" else y
 

@@ -49,7 +49,7 @@ CONFIGS = {
 C, E = 12, 11
 
 
-def peer_flux2(heads, axes, guidance, channels=C, context=E, doubles=2, singles=3):
+def peer_flux2(heads, axes, guidance, channels=C, context=E, doubles=2, singles=3, **more):
     return Flux2Transformer2DModel(
         in_channels=channels,
         num_layers=doubles,
@@ -59,6 +59,7 @@ def peer_flux2(heads, axes, guidance, channels=C, context=E, doubles=2, singles=
         joint_attention_dim=context,
         guidance_embeds=guidance,
         axes_dims_rope=axes,
+        **more,
     )
 
 

@@ -6,13 +6,21 @@ import pytest
 import torch
 import transformers
 from float64_peers import distance, draw, float64_throughout, redraw
+from test_models_chroma import peer_chroma
 from test_models_clip import peer_clip, prompts
+from test_models_flux2 import answer as answer_of_flux2
+from test_models_flux2 import peer_flux2
+from test_models_flux_whole import image_ids, packed, peer_flux
+from test_models_krea2 import STATES, TEXT_HEAD, peer_krea2
 from test_models_lumina2 import peer_lumina2
 from test_models_unet import peer_unet
 from test_models_vae import peer_vae
 from test_models_zimage import answer as answer_of_zimage
 
 from refsd.components import forward, load
+from refsd.engines.torch.state import living_component
+from refsd.models.flux import pack
+from refsd.models.krea2 import token_ids
 from refsd.networks.clip import CLIPSize
 from refsd.networks.unet_tensors import UNetSize
 from refsd.networks.vae import VAESize
@@ -20,7 +28,7 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:.FluxPosEmbed. is deprecated:FutureWarning")]
 
 UNET = UNetSize(48, (48, 96, 144), attention=(1, 2), res_blocks=2, context_dim=24)
 VAE = VAESize(24, (24, 72), res_blocks=1)
@@ -90,12 +98,13 @@ OTHER_NUMBERS = {
     "qwen3": ("Qwen3", {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3}),
     "mistral": (
         "Mistral",
-        {"head_dim": 128, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3, "sliding_window": None},
+        {"head_dim": 12, "rope_parameters": _TURNED, "rms_norm_eps": 1e-3, "sliding_window": None},
     ),
     "gemma2": (
         "Gemma2",
         {
-            "head_dim": 256,
+            "head_dim": 20,
+            "rms_norm_eps": 1e-3,
             "rope_parameters": _TURNED,
             "query_pre_attn_scalar": 12,
             "sliding_window": 20,
@@ -173,11 +182,12 @@ def test_heads_of_qwen_image_are_those_of_its_config(tmp_path):
 
 
 @pytest.mark.parametrize("head_dim", [12, 20, 64])
-def test_heads_of_wan_are_those_of_its_config(head_dim, tmp_path):
+@pytest.mark.parametrize("norms", [{}, {"eps": 0.02, "cross_attn_norm": False}])
+def test_heads_and_norms_of_wan_are_those_of_its_config(head_dim, norms, tmp_path):
     with float64_throughout():
         sizes = {"num_attention_heads": 2, "attention_head_dim": head_dim, "num_layers": 2, "rope_max_seq_len": 32}
         channels = {"in_channels": 4, "out_channels": 4, "text_dim": 40, "ffn_dim": 56}
-        peer = diffusers.WanTransformer3DModel(**sizes, **channels)
+        peer = diffusers.WanTransformer3DModel(**sizes, **channels, **norms)
         redraw(peer.eval(), 4)
     peer.save_pretrained(tmp_path / "transformer")
     inputs = {"x": draw((2, 4, 3, 6, 10), 1), "timesteps": np.array([31.25, 987.5]), "context": draw((2, 7, 40), 2)}
@@ -186,9 +196,9 @@ def test_heads_of_wan_are_those_of_its_config(head_dim, tmp_path):
     assert distance(answer(open_checkpoint(tmp_path), "wan", inputs)["out"], want) <= 1e-12
 
 
-def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
+def test_axes_and_eps_of_lumina2_are_those_of_its_config(tmp_path):
     with float64_throughout():
-        peer = peer_lumina2(4, 2, (4, 6, 6), 2, 1)
+        peer = peer_lumina2(4, 2, (4, 6, 6), 2, 1, norm_eps=0.02)
         redraw(peer.eval(), 4)
     peer.save_pretrained(tmp_path / "transformer")
     width = peer.config.cap_feat_dim
@@ -198,9 +208,9 @@ def test_axes_of_lumina2_are_those_of_its_config(tmp_path):
     assert distance(answer(open_checkpoint(tmp_path), "lumina2", inputs)["out"], want) <= 1e-12
 
 
-def test_axes_and_theta_of_zimage_are_those_of_its_config(tmp_path):
+def test_axes_theta_and_eps_of_zimage_are_those_of_its_config(tmp_path):
     sizes = {"in_channels": 16, "dim": 48, "n_layers": 2, "n_refiner_layers": 1, "n_heads": 3, "n_kv_heads": 3}
-    turning = {"axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64], "rope_theta": 40.0}
+    turning = {"axes_dims": [4, 6, 6], "axes_lens": [256, 64, 64], "rope_theta": 40.0, "norm_eps": 0.02}
     with float64_throughout():
         peer = diffusers.ZImageTransformer2DModel(**sizes, cap_feat_dim=40, **turning)
         redraw(peer.eval(), 4)
@@ -209,3 +219,49 @@ def test_axes_and_theta_of_zimage_are_those_of_its_config(tmp_path):
     with float64_throughout():
         want = answer_of_zimage(peer, *inputs.values())
     assert distance(answer(open_checkpoint(tmp_path), "zimage", inputs)["out"], want) <= 1e-12
+
+
+def _flux(peer, x, timesteps, context, **more):
+    """Chroma is called as FLUX.1, without pooled text and guidance."""
+    given = {"hidden_states": packed(x), "encoder_hidden_states": torch.from_numpy(context)}
+    given |= {"timestep": torch.from_numpy(timesteps), "img_ids": image_ids(*x.shape[2:])}
+    given |= {name: torch.from_numpy(array) for name, array in more.items()}
+    return peer(**given, txt_ids=torch.zeros(context.shape[1], 3)).sample
+
+
+def _flux2(peer, **given):
+    return torch.from_numpy(pack(answer_of_flux2(peer, **given).detach().numpy()))
+
+
+def _krea2(peer, x, timesteps, context):
+    ids = token_ids(context.shape[1], *x.shape[2:])
+    return peer(packed(x), *map(torch.from_numpy, (context, timesteps, ids))).sample
+
+
+_NOISY = {"x": draw((2, 4, 6, 10), 1), "timesteps": np.array([0.25, 0.8]), "context": draw((2, 7, 11), 2)}
+_STATES = {**_NOISY, "x": draw((2, 16, 6, 10), 1), "context": draw((2, 7, STATES, 2 * TEXT_HEAD), 2)}
+_GUIDANCE = {"guidance": np.array([3.5, 1.25])}
+# Component -> the original, its call, its inputs
+DENOISERS = {
+    "flux": (lambda: peer_flux(3, (4, 6, 2), True), _flux, {**_NOISY, "y": draw((2, 13), 3), **_GUIDANCE}),
+    "chroma": (lambda: peer_chroma(3, (4, 6, 2)), _flux, _NOISY),
+    "flux2": (
+        lambda: peer_flux2(3, (4, 6, 2, 8), True, 4, rope_theta=40, eps=0.02),
+        _flux2,
+        {**_NOISY, **_GUIDANCE},
+    ),
+    "krea2": (lambda: peer_krea2(2, 1, 2, (4, 6, 2), rope_theta=40.0, norm_eps=0.02), _krea2, _STATES),
+}
+
+
+@pytest.mark.parametrize("component", DENOISERS)
+def test_axes_theta_and_eps_of_a_denoiser_are_those_of_its_config(component, tmp_path):
+    make, call, inputs = DENOISERS[component]
+    with float64_throughout():
+        peer = make().eval()
+        redraw(peer, 4)
+        want = call(peer, **{"pooled_projections" if name == "y" else name: a for name, a in inputs.items()})
+    peer.save_pretrained(tmp_path / "transformer")
+    checkpoint = open_checkpoint(tmp_path)
+    assert distance(pack(answer(checkpoint, component, inputs)["out"]), want) <= 1e-12
+    assert living_component(peer).config == checkpoint.components[component].config

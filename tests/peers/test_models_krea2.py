@@ -23,7 +23,7 @@ CONFIGS = {
 TEXT_HEAD, STATES = 16, 3
 
 
-def peer_krea2(heads, kv_heads, text_heads, axes, states=STATES) -> Krea2Transformer2DModel:
+def peer_krea2(heads, kv_heads, text_heads, axes, states=STATES, **more) -> Krea2Transformer2DModel:
     return Krea2Transformer2DModel(
         num_layers=2,
         attention_head_dim=sum(axes),
@@ -39,6 +39,7 @@ def peer_krea2(heads, kv_heads, text_heads, axes, states=STATES) -> Krea2Transfo
         num_layerwise_text_blocks=2,
         num_refiner_text_blocks=1,
         axes_dims_rope=axes,
+        **more,
     )
 
 

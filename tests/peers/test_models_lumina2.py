@@ -25,7 +25,7 @@ CONFIGS = {
 
 
 def peer_lumina2(
-    heads, kv, axes, layers, refiners, caption=CAPTION, channels=16, mlp=0
+    heads, kv, axes, layers, refiners, caption=CAPTION, channels=16, mlp=0, norm_eps=1e-5
 ) -> Lumina2Transformer2DModel:
     return Lumina2Transformer2DModel(
         in_channels=channels,
@@ -38,6 +38,7 @@ def peer_lumina2(
         ffn_dim_multiplier=(mlp + 0.5) / (4 * heads * sum(axes)) if mlp else None,
         axes_dim_rope=axes,
         cap_feat_dim=caption,
+        norm_eps=norm_eps,
     )
 
 

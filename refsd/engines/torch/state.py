@@ -64,8 +64,15 @@ def living_component(module) -> Component:
     first: BadInput | None = None
     for prefix in _PREFIXES:
         try:
-            return component_of(StateDict(title, state, prefix), given)
+            return component_of(StateDict(title, state, prefix), _as_json(given))
         except BadInput as error:
             first = first or error
     assert first is not None
     raise first
+
+
+def _as_json(value: Any) -> Any:
+    """Return a config as config.json has it: a class's defaults are tuples, a file's are lists."""
+    if isinstance(value, Mapping):
+        return {name: _as_json(of) for name, of in value.items()}
+    return [_as_json(of) for of in value] if isinstance(value, tuple | list) else value

@@ -56,6 +56,14 @@ def test_what_does_not_fit_is_named(changed, says):
         told(**changed)
 
 
+@pytest.mark.parametrize("value", [0.0, -1e-6])
+def test_numbers_that_no_norm_or_angle_can_take_are_refused(value):
+    net = NET._replace(params={"eps": 1e-6, "strength": 1.0})
+    check("net", net, Module({}), GIVEN, {"strength": value}, "inputs")
+    with pytest.raises(BadInput, match=f"net: param eps is {value}, expected a number above 0"):
+        check("net", net, Module({}), GIVEN, {"eps": value}, "inputs")
+
+
 @pytest.mark.parametrize("mask", [[[1, 0, 1], [1, 1, 1]], [[0, 1, 1], [1, 1, 1]]])
 def test_z_image_s_captions_stand_first(mask):
     with pytest.raises(BadInput, match="ones, then zeros"):

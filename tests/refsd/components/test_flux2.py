@@ -18,9 +18,10 @@ from refsd.numerics.tensor import stored
 IDS = {"input_ids": tiny.IDS, "attention_mask": tiny.MASK}
 GIVEN = {name: x for name, x in tiny.inputs().items() if not name.startswith("more")}
 VAE_GIVEN = tiny.inputs_vae()
+AXES = {"axes_dim": [*tiny.AXES]}
 HEAD = {"head_dim": tiny.MISTRAL.head_dim}
 CASES = {
-    "flux2": ("klein", {name: x for name, x in GIVEN.items() if name != "guidance"}, {}),
+    "flux2": ("klein", {name: x for name, x in GIVEN.items() if name != "guidance"}, AXES),
     "flux2-vae-encoder": ("vae", {"x": VAE_GIVEN["picture"]}, {"num_groups": tiny.GROUPS}),
     "flux2-vae-decoder": ("vae", {"z": VAE_GIVEN["x"]}, {"num_groups": tiny.GROUPS}),
     "mistral": ("mistral", IDS, HEAD),
@@ -44,9 +45,9 @@ def test_what_fits_is_taken(name):
 
 
 def test_dev_needs_a_guidance_and_klein_refuses_it():
-    check("flux2", COMPONENTS["flux2"], module("dev"), GIVEN, {}, "inputs")
-    refuse("flux2", "dev", CASES["flux2"][1], {}, "guidance .*needed: the weights embed one; 4 is usual")
-    refuse("flux2", "klein", GIVEN, {}, "guidance .*of no use: the weights do not embed it, as klein's")
+    check("flux2", COMPONENTS["flux2"], module("dev"), GIVEN, AXES, "inputs")
+    refuse("flux2", "dev", CASES["flux2"][1], AXES, "guidance .*needed: the weights embed one; 4 is usual")
+    refuse("flux2", "klein", GIVEN, AXES, "guidance .*of no use: the weights do not embed it, as klein's")
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ TABLES = {
         ZIMAGE,
         sizes(ZImageSize, layers=few, noise_refiners=few, context_refiners=few),
     ),
-    "wan": Table(wan_shapes, wan_size, WAN_14B, sizes(WanSize, layers=few)),
+    "wan": Table(wan_shapes, wan_size, WAN_14B, sizes(WanSize, layers=few, cross_norm=st.booleans())),
     "lumina2": Table(
         lumina2_shapes,
         lumina2_size,

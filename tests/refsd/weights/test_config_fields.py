@@ -1,5 +1,6 @@
 """config.json of every family: what its page does not compute is refused by the field's name."""
 
+import functools
 import json
 
 import pytest
@@ -7,6 +8,8 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.networks import NETWORKS
+from refsd.networks.gemma2 import Gemma2Size
+from refsd.networks.mistral import MistralSize
 from refsd.networks.qwen_image import QwenImageSize, qwen_image_shapes
 from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.networks.wan import WanSize, wan_shapes
@@ -17,7 +20,7 @@ from refsd.weights.config import component_config
 COMPUTED = {name: network.computed for name, network in NETWORKS.items() if network.computed}
 
 SIZES = {component: size for parts in small.FAMILIES.values() for component, size in parts.items()}
-SHAPES = {component: small.shapes(component, SIZES[component]) for component in COMPUTED}
+SHAPES = {component: small.shapes(component, size) for component, size in SIZES.items()}
 FIELDS = [(component, field) for component, of in COMPUTED.items() for field in of]
 
 
@@ -61,6 +64,14 @@ def test_what_stands_in_an_inner_object_is_read(tmp_path, inner):
         ("gemma2", "query_pre_attn_scalar", [144, 224], [0]),
         ("gemma2", "attn_logit_softcapping", [30], [None, 0]),
         ("gemma2", "rope_theta", [1e6], ["1e6"]),
+        ("gemma2", "rms_norm_eps", [1e-5], [0]),
+        ("wan", "eps", [1e-5], [0, "1e-6", None]),
+        ("lumina2", "norm_eps", [1e-6], [-1e-5]),
+        ("zimage", "norm_eps", [1e-6], ["1e-5"]),
+        ("flux2", "eps", [1e-5], [0]),
+        ("flux2", "rope_theta", [1e4, 500], [-2000]),
+        ("krea2", "norm_eps", [1e-6], [None]),
+        ("krea2", "rope_theta", [256.0], [True]),
     ],
 )
 def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, wrong):
@@ -70,6 +81,35 @@ def test_numbers_are_read_and_not_compared(tmp_path, component, field, values, w
     for value in wrong:
         with pytest.raises(BadInput, match=f"{field} is "):
             component_config(component, tmp_path, SHAPES[component], {field: value})
+
+
+@pytest.mark.parametrize(
+    ("component", "size", "usual"), [("mistral", MistralSize, 128), ("gemma2", Gemma2Size, 256)]
+)
+def test_the_channels_of_a_head_are_read(tmp_path, component, size, usual):
+    def read(channels, heads, kv_heads, **given):
+        shapes = NETWORKS[component].shapes(size(64, 1, heads, kv_heads, channels, 96, 100))
+        assert NETWORKS[component].shapes(NETWORKS[component].size(shapes)) == shapes
+        return component_config(component, tmp_path, shapes, given).get("head_dim")
+
+    assert read(12, 4, 2, head_dim=12, num_attention_heads=4, num_key_value_heads=2) == 12
+    assert read(12, 4, 2, head_dim=None, num_attention_heads=4) == read(12, 4, 2, num_attention_heads=4) == 12
+    assert read(usual, 4, 2) == usual
+    assert read(12, 4, 2) is None
+    for given, told in (
+        ({"head_dim": 16}, "head_dim is 16; a whole number that divides 24 channels"),
+        (
+            {"head_dim": 6, "num_attention_heads": 4},
+            "num_attention_heads is 4 and head_dim is 6, but q_proj has 48",
+        ),
+        (
+            {"head_dim": 12, "num_key_value_heads": 4},
+            "num_key_value_heads is 4 and head_dim is 12, but k_proj has 24",
+        ),
+        ({"num_attention_heads": "4"}, "num_attention_heads is '4'; a whole number that divides 48"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            read(12, 4, 2, **given)
 
 
 def test_rope_parameters_without_rope_theta_are_refused(tmp_path):
@@ -124,21 +164,49 @@ def test_latents_of_a_tiny_autoencoder_are_not_scaled(tmp_path, component, field
         component_config(component, tmp_path / "config.json", SHAPES[component], {field: 0.5})
 
 
+@pytest.mark.parametrize("component", ["flux", "chroma", "flux2", "krea2", "qwen-image", "qwen-image-layered"])
+def test_axes_of_the_heads_are_read(tmp_path, component):
+    last = [8] if component == "flux2" else []
+    read = functools.partial(component_config, component, tmp_path, SHAPES[component])
+    assert read({"attention_head_dim": 24 + sum(last), "axes_dims_rope": [8, 10, 6, *last]})["axes_dim"] == [
+        8,
+        10,
+        6,
+        *last,
+    ]
+    for told in ({"attention_head_dim": 64}, {"axes_dims_rope": [8, 10, 6, *last]}, {"attention_head_dim": "128"}):
+        with pytest.raises(BadInput, match=r"attention_head_dim is .*, but axes_dims_rope \["):
+            read(told)
+    with pytest.raises(BadInput, match=r"axes_dims_rope is .*; [34] whole numbers above 0 expected"):
+        read({"axes_dims_rope": [64, 64]})
+
+
 def test_heads_of_qwen_image_and_wan_are_read(tmp_path):
     shapes = qwen_image_shapes(QwenImageSize(96, 1, 24))
     given = {"attention_head_dim": 24, "axes_dims_rope": [8, 10, 6]}
     assert component_config("qwen-image", tmp_path, shapes, given)["axes_dim"] == [8, 10, 6]
     for axes in ([8, 10, -6], [8, 16], 128, [8, 10, 6.0]):
         for component, field in (("qwen-image", "axes_dims_rope"), ("lumina2", "axes_dim_rope")):
-            with pytest.raises(BadInput, match=f"{field} is .*; three whole numbers above 0 expected"):
+            with pytest.raises(BadInput, match=f"{field} is .*; 3 whole numbers above 0 expected"):
                 component_config(component, tmp_path, SHAPES.get(component, shapes), {field: axes})
     with pytest.raises(BadInput, match=r"attention_head_dim is 24, but axes_dims_rope \[16, 56, 56\]"):
         component_config("qwen-image", tmp_path, shapes, {"attention_head_dim": 24})
     shapes = wan_shapes(WanSize(96, 1, 56))
     assert component_config("wan", tmp_path, shapes, {"attention_head_dim": 32})["axes_dim"] == [12, 10, 10]
-    assert component_config("wan", tmp_path, shapes, {}) == {}
+    assert component_config("wan", tmp_path, shapes, {}) == {"eps": 1e-6}
     with pytest.raises(BadInput, match="attention_head_dim is 36; a whole number that divides 96 channels"):
         component_config("wan", tmp_path, shapes, {"attention_head_dim": 36})
+
+
+@pytest.mark.parametrize(("there", "other"), [(True, False), (False, True), (True, None)])
+def test_norms_of_wan_s_blocks_are_those_that_its_config_says(tmp_path, there, other):
+    shapes = wan_shapes(WanSize(96, 1, 56, cross_norm=there))
+    assert any("norm3" in name for name in shapes) == there
+    component_config("wan", tmp_path, shapes, {"cross_attn_norm": there})
+    with pytest.raises(
+        BadInput, match=f"cross_attn_norm is {other}, but the blocks have {'a' if there else 'no'} norm"
+    ):
+        component_config("wan", tmp_path, shapes, {"cross_attn_norm": other})
 
 
 def test_the_channels_of_sizes_and_crops_are_read(tmp_path):
