@@ -13,12 +13,22 @@ def test_a_random_configuration_agrees(family, tmp_path):
     assert word == "agrees", said
 
 
-@pytest.mark.parametrize(("family", "field"), [("zimage", "norm_eps"), ("qwen3", "rms_norm_eps")])
-def test_what_refsd_does_not_compute_is_refused_by_name(family, field, tmp_path):
+def drawn_with(family: str, field: str) -> int:
+    """Return the seed of a configuration whose field is not the usual one."""
     usual = FAMILIES[family](Draw(0), False).fields.get(field)
-    seed = next(s for s in range(2, 300, 3) if FAMILIES[family](Draw(s), True).fields.get(field) != usual)
-    word, said = verdict(family, seed, tmp_path)
+    return next(s for s in range(2, 300, 3) if FAMILIES[family](Draw(s), True).fields.get(field) != usual)
+
+
+@pytest.mark.parametrize(("family", "field"), [("zimage", "t_scale"), ("qwen3", "attention_bias")])
+def test_what_refsd_does_not_compute_is_refused_by_name(family, field, tmp_path):
+    word, said = verdict(family, drawn_with(family, field), tmp_path)
     assert word == "refused" and f"config.json: {field} is " in said
+
+
+@pytest.mark.parametrize(("family", "field"), [("zimage", "norm_eps"), ("qwen3", "rms_norm_eps")])
+def test_other_numbers_are_computed_with(family, field, tmp_path):
+    word, said = verdict(family, drawn_with(family, field), tmp_path)
+    assert word == "agrees", said
 
 
 def test_waves_of_another_number(tmp_path):
