@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.components import load
-from refsd.engines.torch.calls import READERS, Arguments, Reader
-from refsd.engines.torch.models import MODELS
+from refsd.engines.torch.models import MODELS, READERS
 from refsd.engines.torch.state import array, living_component
 from refsd.engines.torch.taps import Bypassed, listening, modules_of_taps
 from refsd.golden.case import Case
@@ -31,6 +30,7 @@ from refsd.golden.verdict import judge_output
 from refsd.golden.wording import counted
 from refsd.judges.model import ModelJudge
 from refsd.module import WeightCache
+from refsd.networks.original import Arguments, Reader
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import stored

@@ -16,19 +16,19 @@ from refsd.components import COMPONENTS, forward, load
 from refsd.families import FAMILIES
 from refsd.golden.wording import counted
 from refsd.model_files import model_files
+from refsd.models.catalogue import NETWORKS
 from refsd.module import Module, Taps
-from refsd.networks import NETWORKS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import PROFILES
 from refsd.weights.checkpoint import open_checkpoint
 
 # Page, heading, a case that runs the model, and the file of its code.
 MODELS = (
-    ("unet", "UNet of Stable Diffusion 1", "sd15/unet/between", "refsd/models/unet.py"),
-    ("vae", "Decoder of the autoencoder", "sd15/vae-decoder/wide", "refsd/models/vae.py"),
-    ("mmdit", "MMDiT of Stable Diffusion 3", "sd3-medium/mmdit/between", "refsd/models/mmdit.py"),
-    ("flux", "FLUX.1", "flux-dev/flux/between", "refsd/models/flux.py"),
-    ("zimage", "Z-Image", "zimage/zimage/whole", "refsd/models/zimage.py"),
+    ("unet", "UNet of Stable Diffusion 1", "sd15/unet/between", "refsd/models/unet/__init__.py"),
+    ("vae", "Decoder of the autoencoder", "sd15/vae-decoder/wide", "refsd/models/vae/__init__.py"),
+    ("mmdit", "MMDiT of Stable Diffusion 3", "sd3-medium/mmdit/between", "refsd/models/mmdit/__init__.py"),
+    ("flux", "FLUX.1", "flux-dev/flux/between", "refsd/models/flux/__init__.py"),
+    ("zimage", "Z-Image", "zimage/zimage/whole", "refsd/models/zimage/__init__.py"),
 )
 _KINDS = {
     "product": ("linear", "conv2d", "embedding", "text_projection"),

@@ -14,7 +14,7 @@ from refsd.components import COMPONENTS
 from refsd.families import FAMILIES, VARIANTS
 from refsd.golden.case import Case
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 
 
 def pages() -> dict[str, str]:

@@ -99,10 +99,10 @@ def blocks_rows(side: int, tokens: int) -> list[str]:
 
 def refsd_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """Prepare refsd's Flux blocks with recipe weights in f16. -> (row -> function that runs the block, facts)"""
+    from refsd.models.catalogue import NETWORKS
     from refsd.models.flux import double_stream_block, single_stream_block
+    from refsd.models.flux.network import FLUX_DEV
     from refsd.module import Module
-    from refsd.networks import NETWORKS
-    from refsd.networks.flux import FLUX_DEV
     from refsd.weights.recipes import tensor_recipe
 
     tokens = request.tokens or 512

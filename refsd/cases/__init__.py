@@ -1,4 +1,4 @@
-"""Collect all test cases in CASES, by name: those of each operation and stage, and the tables in this folder."""
+"""Collect all cases in CASES, by name: those of each operation, stage and model, and the tables in this folder."""
 
 import fnmatch
 import importlib
@@ -6,6 +6,7 @@ import importlib
 from refsd.golden.case import Case
 from refsd.golden.operations import OPERATIONS
 from refsd.golden.wording import did_you_mean
+from refsd.models.catalogue import pages
 from refsd.numerics.errors import BadInput
 from refsd.stages import STAGES
 
@@ -19,7 +20,6 @@ _MODULES = (
     "sd15",
     "families",
     "texts",
-    "models",
     "unets",
     "pictures",
 )
@@ -30,6 +30,7 @@ def _collect() -> dict[str, Case]:
     found += [case for stage in STAGES.values() for case in stage.cases]
     for module in _MODULES:
         found += importlib.import_module(f"refsd.cases.{module}").CASES
+    found += [case for page in pages("cases") for case in page.CASES]
     cases = {case.name: case for case in found}
     if len(cases) < len(found):
         names = [case.name for case in found]

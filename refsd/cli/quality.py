@@ -50,8 +50,8 @@ def quality(
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
     from refsd.loras import open_loras
+    from refsd.models.catalogue import DENOISERS
     from refsd.named_numerics import named
-    from refsd.networks import DENOISERS
     from refsd.numerics.machine import memory
     from refsd.pipelines.loaded_component import load_component
     from refsd.progress import compile_progress

@@ -5,18 +5,16 @@ and hint that it uses, and returns out; a text encoder takes input_ids and atten
 units of the original's forward.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from refsd.components.checks import check as check_inputs
-from refsd.components.component import IDS, MASK, VALUE, Argument, Component
 from refsd.loras import load as load_adapters
+from refsd.models.catalogue import DENOISERS, NETWORKS, pages
 from refsd.module import Module, WeightCache
-from refsd.networks import DENOISERS, NETWORKS
+from refsd.networks.component import IDS, MASK, VALUE, Argument, Component
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
@@ -25,11 +23,9 @@ from refsd.weights.checkpoint import Checkpoint
 
 
 def _collect() -> dict[str, Component]:
-    """Collect COMPONENTS of every module of this folder, in the order of their networks; those without one last."""
-    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
-    pages = [getattr(importlib.import_module(module.name), "COMPONENTS", {}) for module in modules]
+    """Collect COMPONENTS of every model's folder, in the order of their networks; those without one last."""
     order = [*NETWORKS, None]
-    rows = [(name, component) for page in pages for name, component in page.items()]
+    rows = [row for page in pages("component") for row in getattr(page, "COMPONENTS", {}).items()]
     return dict(sorted(rows, key=lambda row: order.index(row[1].part)))
 
 

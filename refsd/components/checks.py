@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from refsd.components.component import IDS, MASK, Argument, Component, Fit
 from refsd.models.clip import ACTIVATIONS
 from refsd.module import Module
+from refsd.networks.component import IDS, MASK, Argument, Component, Fit
 from refsd.numerics.errors import BadInput
 from refsd.weights.stored import shown
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.components import COMPONENTS
-from refsd.components.component import IDS, MASK, Fit
 from refsd.golden.recipe import Recipe, realize
 from refsd.module import Module, Taps
+from refsd.networks.component import IDS, MASK, Fit
 from refsd.numerics.errors import BadInput
 
 FLOAT16 = 65504.0  # largest finite float16

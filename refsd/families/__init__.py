@@ -7,7 +7,8 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 
-from refsd.families.family import Family, Identity, LatentScale
+from refsd.families.family import Family, Identity
+from refsd.models.vae.latents import LATENT_SCALES, LatentScale
 from refsd.networks.dimensions import Shape
 
 
@@ -22,9 +23,6 @@ def _collect() -> dict[str, Family]:
 FAMILIES = _collect()
 
 VARIANTS = {variant.name: variant for family in FAMILIES.values() for variant in family.variants}
-
-# Latent scale of each family whose autoencoder is AutoencoderKL.
-LATENT_SCALES = {name: family.latents for name, family in FAMILIES.items() if family.latents is not None}
 
 
 def identify(shapes: Mapping[str, Mapping[str, Shape]]) -> Identity:
@@ -42,5 +40,5 @@ def identify(shapes: Mapping[str, Mapping[str, Shape]]) -> Identity:
 
 def latents_of(variant: str) -> LatentScale | None:
     """Return the scale of AutoencoderKL's latents for a variant; None if it has another autoencoder, or none."""
-    of = (family for family in FAMILIES.values() if any(variant == one.name for one in family.variants))
-    return next((family.latents for family in of), None)
+    of = next((family for family in FAMILIES.values() if any(variant == one.name for one in family.variants)), None)
+    return None if of is None else LATENT_SCALES.get(of.name)

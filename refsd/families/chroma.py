@@ -3,12 +3,12 @@
 import numpy as np
 
 from refsd.families.family import Condition, EncodedPrompt, Family, TextEncoder, Variant
-from refsd.families.flux import LATENTS, SCHEDULE, UNSHIFTED
+from refsd.families.flux import SCHEDULE, UNSHIFTED
 from refsd.families.text_encoders import DIFFUSERS, SDCPP, T5, T5_CHUNKS
-from refsd.networks.chroma import CHROMA as CHROMA_SIZE
-from refsd.networks.chroma import ChromaSize
+from refsd.models.chroma.network import CHROMA as CHROMA_SIZE
+from refsd.models.chroma.network import ChromaSize
+from refsd.models.t5.network import T5_XXL
 from refsd.networks.recipe import alone
-from refsd.networks.t5 import T5_XXL
 
 
 def join(prompt: EncodedPrompt) -> Condition:
@@ -49,7 +49,6 @@ FAMILIES = (
         "chroma",
         lambda shapes: ("chroma", "it has a distilled_guidance_layer"),
         (CHROMA,),
-        LATENTS,
         {"Chroma": {"chroma": CHROMA_SIZE, "t5": T5_XXL}},
         {
             "chroma": alone("chroma", CHROMA_SIZE, TINY, "flux"),

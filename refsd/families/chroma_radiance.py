@@ -2,10 +2,10 @@
 
 from refsd.families.chroma import CHROMA, NARROW, TINY
 from refsd.families.family import Family
-from refsd.networks.chroma_radiance import RADIANCE as RADIANCE_SIZE
-from refsd.networks.chroma_radiance import RADIANCE_X0_32, RadianceSize
+from refsd.models.chroma_radiance.network import RADIANCE as RADIANCE_SIZE
+from refsd.models.chroma_radiance.network import RADIANCE_X0_32, RadianceSize
+from refsd.models.t5.network import T5_XXL
 from refsd.networks.recipe import alone
-from refsd.networks.t5 import T5_XXL
 
 RADIANCE = CHROMA._replace(
     name="chroma-radiance", title="Chroma-Radiance", pixel_space=True, rounds_size_down=False

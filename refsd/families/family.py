@@ -19,22 +19,6 @@ from refsd.tokenizers.text_rules import TextRule
 ENGINES: tuple[str, ...] = "sdcpp", "diffusers"
 
 
-class LatentScale(NamedTuple):
-    """Scale between an autoencoder's latents and the denoiser's: diffusers' scaling_factor and shift_factor."""
-
-    factor: float
-    shift: float
-    source: str
-
-    def to_denoiser(self, z):
-        """Convert the encoder's output to the denoiser's latent: (z - shift) * factor."""
-        return (z - self.shift) * self.factor
-
-    def to_vae(self, x):
-        """Convert the sampled latent to the decoder's input: x / factor + shift."""
-        return x / self.factor + self.shift
-
-
 # (image tokens, steps) -> shift of the flow's times towards noise
 Shift = Callable[[int, int], float]
 
@@ -193,10 +177,9 @@ class Family(NamedTuple):
 
     name:     as "flux"; for --param latents=NAME, and refsd tokenize --family NAME
     released: year and month of its first model; families are listed in this order
-    network:  name of its denoiser in refsd.networks
+    network:  name of its denoiser network
     identify: finds the variant from the denoiser's tensors
     variants: its models; the text encoders of the first stand for the family
-    latents:  scale of AutoencoderKL's latents; None: it has another autoencoder, or none
     sizes:    title of a released model -> component -> size, to find the models that an adapter file fits
     recipes:  recipe models by name; the names differ from the variants'
     """
@@ -206,7 +189,6 @@ class Family(NamedTuple):
     network: str
     identify: Identify
     variants: tuple[Variant, ...]
-    latents: LatentScale | None = None
     sizes: Mapping[str, Mapping[str, Any]] = {}
     recipes: Mapping[str, RecipeModel] = {}
 

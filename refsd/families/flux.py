@@ -9,18 +9,17 @@ from refsd.families.family import (
     EncodedPrompt,
     Family,
     Flow,
-    LatentScale,
     TextEncoder,
     Variant,
     unit_time,
 )
 from refsd.families.text_encoders import CLIP, T5, T5_CHUNKS
-from refsd.networks.clip import CLIP_L
+from refsd.models.clip.network import CLIP_L
+from refsd.models.flux.network import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
+from refsd.models.t5.network import T5_XXL
+from refsd.models.vae.network import FLUX_VAE, VAESize
 from refsd.networks.dimensions import Shape, dim
-from refsd.networks.flux import FLUX_CONTROL, FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize
 from refsd.networks.recipe import alone
-from refsd.networks.t5 import T5_XXL
-from refsd.networks.vae import FLUX_VAE, VAESize
 from refsd.samplers.schedules.flow import flux_mu
 
 
@@ -47,7 +46,6 @@ def shift_by_tokens(tokens: int, steps: int) -> float:
     return math.exp(flux_mu(tokens))
 
 
-LATENTS = LatentScale(0.3611, 0.1159, "black-forest-labs/flux, util.py, AutoEncoderParams")
 SCHEDULE = dict.fromkeys(ENGINES, "flow_uniform")
 FLOW = Flow(dict.fromkeys(ENGINES, shift_by_tokens), math.exp, unit_time)
 # schnell and Chroma were trained without a shift, but stable-diffusion.cpp's schedule `flux` shifts their times.
@@ -89,7 +87,6 @@ FAMILIES = (
         "flux",
         identify,
         (DEV, SCHNELL, FILL, CONTROL),
-        LATENTS,
         {"FLUX.1": {"flux": FLUX_DEV, "clip": CLIP_L, "t5": T5_XXL}},
         RECIPES,
     ),

@@ -16,10 +16,10 @@ from refsd.families.family import (
     unit_time,
 )
 from refsd.families.text_encoders import ASSISTANT, DIFFUSERS, QWEN3, QWEN3_SDCPP, SDCPP, USER
+from refsd.models.flux2.network import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size
+from refsd.models.mistral.network import MistralSize
+from refsd.models.qwen3.network import QWEN3_4B
 from refsd.networks.dimensions import Shape
-from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size
-from refsd.networks.mistral import MistralSize
-from refsd.networks.qwen3 import QWEN3_4B
 from refsd.networks.recipe import alone
 from refsd.samplers.schedules.flow import flux2_mu
 from refsd.tokenizers.text_rules import TextRule, as_long_as_it_is, cut_off

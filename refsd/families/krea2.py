@@ -7,8 +7,8 @@ import math
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
 from refsd.families.text_encoders import KREA2 as RULE
-from refsd.networks.krea2 import KREA2 as SIZE
-from refsd.networks.krea2 import PROJECTOR, file_names
+from refsd.models.krea2.network import KREA2 as SIZE
+from refsd.models.krea2.network import PROJECTOR, file_names
 from refsd.networks.recipe import alone
 from refsd.samplers.schedules.flow import krea2_mu
 

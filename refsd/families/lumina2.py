@@ -3,10 +3,9 @@
 import numpy as np
 
 from refsd.families.family import Family, Flow, TextEncoder, Variant, constant_shift
-from refsd.families.flux import LATENTS
 from refsd.families.text_encoders import GEMMA2, GEMMA2_NEGATIVE
 from refsd.families.zimage import TO_DATA, TimeFromNoise, join
-from refsd.networks.lumina2 import LUMINA2 as SIZE
+from refsd.models.lumina2.network import LUMINA2 as SIZE
 from refsd.networks.recipe import alone
 from refsd.samplers.guidance import guide, rescale_rows
 
@@ -43,7 +42,6 @@ FAMILIES = (
         "lumina2",
         lambda shapes: ("lumina2", "it has a cap_embedder, and a SiLU before each modulation"),
         (LUMINA2,),
-        LATENTS,
         {"Lumina-Image 2.0": {"lumina2": SIZE}},
         {"lumina2": alone("lumina2", SIZE, _TINY, "lumina2")},
     ),

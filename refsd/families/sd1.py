@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from refsd.families.family import Condition, EncodedPrompt, Family, LatentScale, Variant
+from refsd.families.family import Condition, EncodedPrompt, Family, Variant
 from refsd.families.text_encoders import CLIP_L
 from refsd.families.unets import (
     SCHEDULE,
@@ -13,14 +13,14 @@ from refsd.families.unets import (
     unet_alone,
     with_extra_channels,
 )
-from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
-from refsd.networks.clip import CLIPSize
-from refsd.networks.controlnet import CONTROLNET_SD15, ControlNetSize
+from refsd.models.clip.network import CLIP_L as CLIP_L_SIZE
+from refsd.models.clip.network import CLIPSize
+from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize
+from refsd.models.ip_adapter.network import IP_ADAPTER_SD15, TINY_IP_ADAPTER
+from refsd.models.unet.tensors import PIX2PIX, SD15, SD15_INPAINT, SDXS_512, TINY_SD, UNetSize
+from refsd.models.vae.network import VAESize
 from refsd.networks.dimensions import Shape
-from refsd.networks.ip_adapter import IP_ADAPTER_SD15, TINY_IP_ADAPTER
 from refsd.networks.recipe import RecipeModel, RecipePart
-from refsd.networks.unet_tensors import PIX2PIX, SD15, SD15_INPAINT, SDXS_512, TINY_SD, UNetSize
-from refsd.networks.vae import VAESize
 
 
 def identify(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:
@@ -104,7 +104,6 @@ FAMILIES = (
         "unet",
         identify,
         with_extra_channels(SD1, drawn=("inpaint", "edit")),
-        LatentScale(0.18215, 0.0, "CompVis/stable-diffusion, v1-inference.yaml, scale_factor"),
         {"Stable Diffusion 1.x": {"unet": SD15, "clip": CLIP_L_SIZE}},
         RECIPES,
     ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from refsd.families.family import Family, LatentScale
+from refsd.families.family import Family
 from refsd.families.sd1 import SD1, TINY_TINY_SD
 from refsd.families.text_encoders import OPEN_CLIP
 from refsd.families.unets import (
@@ -15,11 +15,11 @@ from refsd.families.unets import (
     unet_alone,
     with_extra_channels,
 )
-from refsd.networks.clip import CLIP_H, CLIPSize
+from refsd.models.clip.network import CLIP_H, CLIPSize
+from refsd.models.clip.openclip_names import OpenCLIP
+from refsd.models.unet.tensors import SD21, SDXS_09, UNetSize
 from refsd.networks.dimensions import Shape
-from refsd.networks.openclip_names import OpenCLIP
 from refsd.networks.recipe import RecipeModel, RecipePart
-from refsd.networks.unet_tensors import SD21, SDXS_09, UNetSize
 
 # Channels of the context. They distinguish stable-diffusion-2-1-unclip, whose label_emb takes an image embedding,
 # from SDXL, whose context is wider.
@@ -70,7 +70,6 @@ FAMILIES = (
         "unet",
         identify,
         (*with_extra_channels(SD2, drawn=("inpaint",)), UNCLIP),
-        LatentScale(0.18215, 0.0, "Stability-AI/stablediffusion, v2-inference.yaml, scale_factor"),
         {"Stable Diffusion 2.x": {"unet": SD21, "clip": CLIP_H}},
         RECIPES,
     ),

@@ -9,20 +9,19 @@ from refsd.families.family import (
     EncodedPrompt,
     Family,
     Flow,
-    LatentScale,
     TextEncoder,
     Variant,
     constant_shift,
 )
 from refsd.families.text_encoders import CLIP_L, DIFFUSERS, OPEN_CLIP, SDCPP, T5, T5_CHUNKS, side_by_side
-from refsd.networks.clip import CLIP_G
-from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
+from refsd.models.clip.network import CLIP_G
+from refsd.models.clip.network import CLIP_L as CLIP_L_SIZE
+from refsd.models.mmdit.network import SD3_MEDIUM, MMDiTSize
+from refsd.models.mmdit.network import SD35_LARGE as LARGE
+from refsd.models.mmdit.network import SD35_MEDIUM as MEDIUM
+from refsd.models.t5.network import T5_XXL
 from refsd.networks.dimensions import Shape
-from refsd.networks.mmdit import SD3_MEDIUM, MMDiTSize
-from refsd.networks.mmdit import SD35_LARGE as LARGE
-from refsd.networks.mmdit import SD35_MEDIUM as MEDIUM
 from refsd.networks.recipe import alone
-from refsd.networks.t5 import T5_XXL
 from refsd.numerics.errors import BadInput
 
 # Engine -> number of zero tokens that replace T5's hidden states.
@@ -103,7 +102,6 @@ FAMILIES = (
         "mmdit",
         identify,
         (SD3, SD35_MEDIUM, SD35_LARGE),
-        LatentScale(1.5305, 0.0609, "Stability-AI/sd3-ref, sd3_impls.py, SD3LatentFormat"),
         SIZES,
         RECIPES,
     ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from refsd.families.family import Condition, EncodedPrompt, Family, LatentScale
+from refsd.families.family import Condition, EncodedPrompt, Family
 from refsd.families.sd1 import SD1
 from refsd.families.sd2 import CONTEXT as SD2_CONTEXT
 from refsd.families.text_encoders import CLIP_L, OPEN_CLIP, side_by_side
@@ -17,15 +17,15 @@ from refsd.families.unets import (
     unet_alone,
     with_extra_channels,
 )
+from refsd.models.clip.network import CLIP_G, CLIPSize
+from refsd.models.clip.network import CLIP_L as CLIP_L_SIZE
+from refsd.models.clip.openclip_names import OpenCLIP
 from refsd.models.unet import size_condition
+from refsd.models.unet.tensors import SDXL as SDXL_SIZE
+from refsd.models.unet.tensors import SDXL_INPAINT, SSD_1B, VEGA
 from refsd.module import Module
-from refsd.networks.clip import CLIP_G, CLIPSize
-from refsd.networks.clip import CLIP_L as CLIP_L_SIZE
 from refsd.networks.dimensions import Shape
-from refsd.networks.openclip_names import OpenCLIP
 from refsd.networks.recipe import RecipeModel, RecipePart
-from refsd.networks.unet_tensors import SDXL as SDXL_SIZE
-from refsd.networks.unet_tensors import SDXL_INPAINT, SSD_1B, VEGA
 
 REFINER_LABEL = 2560
 # The refiner's aesthetic scores: with the prompt, with the negative prompt.
@@ -124,7 +124,6 @@ FAMILIES = (
         "unet",
         identify,
         (*with_extra_channels(SDXL, drawn=("inpaint", "edit")), REFINER),
-        LatentScale(0.13025, 0.0, "Stability-AI/generative-models, sd_xl_base.yaml, scale_factor"),
         {"SDXL": {"unet": SDXL_SIZE, "clip": CLIP_L_SIZE, "clip_g": CLIP_G}},
         RECIPES,
     ),

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from refsd.families.family import Variant
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.unet.tiny_names import tiny_unet_keymap
+from refsd.models.vae.network import VAESize
 from refsd.networks.dimensions import Shape, dim
 from refsd.networks.recipe import RecipeModel, RecipePart, alone
-from refsd.networks.tiny_unet_names import tiny_unet_keymap
-from refsd.networks.unet_tensors import UNetSize
-from refsd.networks.vae import VAESize
 
 SCHEDULE = {"sdcpp": "discrete", "diffusers": "leading"}
 

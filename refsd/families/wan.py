@@ -1,8 +1,8 @@
 """Wan 2.1 and 2.2: transformers of videos, conditioned on UMT5. Only the network: txt2img draws no videos."""
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, Variant, constant_shift
+from refsd.models.wan.network import WAN_1_3B, WAN_14B, WAN_I2V_14B
 from refsd.networks.recipe import alone
-from refsd.networks.wan import WAN_1_3B, WAN_14B, WAN_I2V_14B
 
 
 def join(prompt: EncodedPrompt) -> Condition:

@@ -3,11 +3,10 @@
 import numpy as np
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, constant_shift
-from refsd.families.flux import LATENTS
 from refsd.families.text_encoders import QWEN3, QWEN3_SDCPP
-from refsd.networks.qwen3 import QWEN3_4B
+from refsd.models.qwen3.network import QWEN3_4B
+from refsd.models.zimage.network import ZIMAGE as SIZE
 from refsd.networks.recipe import alone
-from refsd.networks.zimage import ZIMAGE as SIZE
 from refsd.samplers.levels import FlowLevels
 from refsd.samplers.parameterization import Prediction
 
@@ -56,7 +55,6 @@ FAMILIES = (
         "zimage",
         lambda shapes: ("zimage", "it has a cap_embedder"),
         (ZIMAGE,),
-        LATENTS,
         {"Z-Image": {"zimage": SIZE, "qwen3": QWEN3_4B}},
         {"zimage": alone("zimage", SIZE, _TINY, "lumina2")},
     ),

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.circular import CircularAxes
-from refsd.families import LatentScale
+from refsd.models.vae.latents import LatentScale
+from refsd.models.vae.tiling import Tiling, tiled_sdcpp
 from refsd.models.vae_flux2 import pack, unpack
-from refsd.models.vae_tiling import Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.loaded_component import LoadedComponent, file_flag, load_component

@@ -10,7 +10,7 @@ import numpy as np
 from refsd.kernels.interpolate import resize_bicubic, resize_bilinear, weighted
 from refsd.kernels.interpolation_taps import lanczos
 from refsd.kernels.resample import resize_nearest
-from refsd.models.vae_tiling import tiled_sdcpp
+from refsd.models.vae.tiling import tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.guided_network import Conditioning, Listener

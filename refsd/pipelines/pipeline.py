@@ -7,9 +7,9 @@ import numpy as np
 
 from refsd.families import VARIANTS
 from refsd.families.family import Variant
+from refsd.models.catalogue import DENOISERS, NETWORKS
+from refsd.models.ip_adapter.network import reads_embedding
 from refsd.module import WeightCache
-from refsd.networks import DENOISERS, NETWORKS
-from refsd.networks.ip_adapter import reads_embedding
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import KINDS, PIXELS, Autoencoder, open_autoencoder

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refsd.circular import CircularAxes
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import sampling
 from refsd.pipelines.conditioning_images import ConditioningImages

@@ -8,7 +8,7 @@ import numpy as np
 from refsd import __version__
 from refsd.circular import CircularAxes
 from refsd.golden.output_file import whole_file
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.plan import Plan

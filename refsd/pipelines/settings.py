@@ -5,7 +5,7 @@ import re
 from typing import NamedTuple
 
 from refsd.circular import CircularAxes
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DEFAULT
 from refsd.pipelines.guidance_rule import GuidanceRule

@@ -4,7 +4,7 @@ import numpy as np
 
 from refsd.circular import CircularAxes
 from refsd.families.family import Condition, EncodedPrompt
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import prompts
 from refsd.pipelines.guided_network import Conditioning, GuidedNetwork, Listener

@@ -1,6 +1,6 @@
 """Columns of the board: families of operations, and the operations of each."""
 
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 
 
 def _models(kind: str) -> tuple[str, ...]:

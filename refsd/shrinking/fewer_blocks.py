@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from refsd.components import COMPONENTS
 from refsd.golden.case import Case, Dimension
-from refsd.networks.unet_tensors import unet_depths
+from refsd.models.unet.tensors import unet_depths
 from refsd.numerics.errors import BadInput
 from refsd.shrinking.named_axes import sizes_of, with_sizes
 from refsd.weights.hollow import fits_of

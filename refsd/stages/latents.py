@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refsd.families import LATENT_SCALES, LatentScale
 from refsd.golden.recipe import Recipe
+from refsd.models.vae.latents import LATENT_SCALES, LatentScale
 from refsd.models.vae_flux2 import pack
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.autoencoders import Autoencoder

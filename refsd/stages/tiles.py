@@ -7,7 +7,7 @@ import numpy as np
 
 from refsd.circular import CircularAxes
 from refsd.golden.recipe import Recipe
-from refsd.models.vae_tiling import Run, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
+from refsd.models.vae.tiling import Run, places, shared, smootherstep, tiled_diffusers, tiled_sdcpp
 from refsd.numerics.errors import BadInput
 from refsd.stages.stage import REQUIRED, NoDifference, Output, Params, Stage, StageInputs, case, param, part
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from refsd.families import FAMILIES
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.networks.dimensions import Shape
 from refsd.weights.adapter_kinds import KINDS, kind_of
 from refsd.weights.adapter_names import PARTS, Target, aliases, bundled_embedding, split

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from refsd.adapters import Target
-from refsd.networks import DENOISERS, NETWORKS
+from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.networks.dimensions import Shape
 from refsd.networks.keymap import SWAP, Keymap
 from refsd.networks.network import Rows

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from refsd.networks import DENOISERS
+from refsd.models.catalogue import DENOISERS
 from refsd.numerics.errors import BadInput
 from refsd.weights.files import read_json
 from refsd.weights.stored import Weights

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.families import Identity, identify, latents_of
-from refsd.networks import DENOISERS, NETWORKS
+from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.textual_inversion import InversionSurvey, survey_inversion
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.networks.config import shown_value
 from refsd.networks.dimensions import Shapes
 from refsd.networks.network import Network

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from refsd.golden.wording import counted
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.networks.dimensions import Shape
 from refsd.networks.network import Layout
 from refsd.numerics.printable import printable

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from refsd.families import LATENT_SCALES
 from refsd.kernels.quant import BLOCK_TYPES
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES
 from refsd.tokenizers import vocabulary
 from refsd.weights.adapter_models import AdapterSurvey

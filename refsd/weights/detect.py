@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from refsd.networks import DENOISERS, NETWORKS
+from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.networks.dimensions import Shape, count
 from refsd.networks.network import Layout
 from refsd.numerics.errors import BadInput

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from refsd.components import COMPONENTS
-from refsd.components.component import Fit
 from refsd.golden.case import Case, ModelRecipe
+from refsd.models.catalogue import NETWORKS
 from refsd.module import Module
-from refsd.networks import NETWORKS
+from refsd.networks.component import Fit
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.weights.recipes import model_of, size_of
 

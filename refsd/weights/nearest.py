@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.networks.dimensions import Shapes
 from refsd.weights.component import Component
 from refsd.weights.size_vote import block, published, same_shape, tail

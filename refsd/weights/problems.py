@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from refsd.golden.wording import counted
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput

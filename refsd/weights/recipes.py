@@ -14,7 +14,8 @@ from refsd.golden.output_file import whole_folder, write_file
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
 from refsd.golden.wording import did_you_mean
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.keymap import SAME, Source
 from refsd.networks.recipe import RecipeModel, RecipePart
@@ -234,8 +235,7 @@ def _write_part(folder: Path, model: ModelRecipe, component: str, part: RecipePa
 
 
 def _latent_scale(family: str) -> dict[str, float]:
-    scale = next(page.latents for page in FAMILIES.values() if family in page.recipes)
-    assert scale is not None
+    scale = LATENT_SCALES[next(name for name, page in FAMILIES.items() if family in page.recipes)]
     return {"scaling_factor": scale.factor, "shift_factor": scale.shift}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from refsd.families import FAMILIES
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.networks.dimensions import Shape, Shapes
 from refsd.networks.network import Network
 

@@ -8,7 +8,7 @@ from injected_files import alpha_of, modules_of, product_of
 from injected_steps import sampled
 from injection import Injection, other_result, wrong_answer, wrong_method, wrong_parts
 
-from refsd.families import LATENT_SCALES
+from refsd.models.vae.latents import LATENT_SCALES
 
 # --- operations --------------------------------------------------------------------------------------------------
 

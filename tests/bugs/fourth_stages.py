@@ -6,7 +6,7 @@ from held_out import HeldOut
 from injected_files import alpha_of, modules_of, product_of
 from injection import wrong_answer, wrong_parts
 
-from refsd.families.family import LatentScale
+from refsd.models.vae.latents import LatentScale
 from refsd.samplers.levels import FlowLevels, shift_snr
 from refsd.stages.guidance import RULE as GUIDANCE
 from refsd.stages.prediction import RULE as PREDICTION

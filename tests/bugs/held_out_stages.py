@@ -216,7 +216,7 @@ def _known_divided(case, values, y):
 
 
 def _unscaled_twice(case, values, y):
-    from refsd.families import LATENT_SCALES
+    from refsd.models.vae.latents import LATENT_SCALES
 
     if case.params.get("kind") == "tae" or "channel_mean" in values:
         return None

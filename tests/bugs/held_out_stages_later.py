@@ -8,7 +8,7 @@ from injected_files import alpha_of, modules_of, product_of
 from injected_steps import sampled
 from injection import other_question, wrong_answer
 
-from refsd.families import LATENT_SCALES
+from refsd.models.vae.latents import LATENT_SCALES
 
 
 def _cube_roots(model, x, sigmas, draws, case):

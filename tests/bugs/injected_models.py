@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 from injection import Bug, Injection, wrong_operation
 
-from refsd.components import unet as components_unet
 from refsd.models import clip, t5, unet
+from refsd.models.unet import component as components_unet
 from refsd.numerics.tensor import stored
 
 

@@ -8,7 +8,7 @@ import re
 import numpy as np
 from injection import Bug, Injection, other_question, wrong_answer, wrong_parts
 
-from refsd.families.family import LatentScale
+from refsd.models.vae.latents import LatentScale
 from refsd.samplers.parameterization import Prediction
 
 # --- prompts -----------------------------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ def _with_ends(tokenizer, text):
 
 
 def _unshifted(family, kind):
-    from refsd.families import LATENT_SCALES
+    from refsd.models.vae.latents import LATENT_SCALES
 
     scale = None if kind == "tae" else LATENT_SCALES.get(family)
     return scale and LatentScale(scale.factor, 0.0, "")
 
 
 def _of_sd3(family, kind):
-    from refsd.families import LATENT_SCALES
+    from refsd.models.vae.latents import LATENT_SCALES
 
     if kind == "tae":
         return None
@@ -83,7 +83,7 @@ def _of_sd3(family, kind):
 
 
 def _tiny_too(family, kind):
-    from refsd.families import LATENT_SCALES
+    from refsd.models.vae.latents import LATENT_SCALES
 
     return LATENT_SCALES.get(family)
 

@@ -17,8 +17,8 @@ from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.loras import open_loras
 from refsd.model_files import model_files
+from refsd.models.unet.network import unet_keymap
 from refsd.module import WeightCache
-from refsd.networks.unet import unet_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT32

@@ -24,8 +24,8 @@ from transformers.models.t5.modeling_t5 import T5EncoderModel
 from transformers.models.umt5.configuration_umt5 import UMT5Config
 from transformers.models.umt5.modeling_umt5 import UMT5EncoderModel
 
-from refsd.networks.chroma import CHROMA, chroma_keymap, chroma_shapes, chroma_size
-from refsd.networks.clip import (
+from refsd.models.chroma.network import CHROMA, chroma_keymap, chroma_shapes, chroma_size
+from refsd.models.clip.network import (
     CLIP_G,
     CLIP_H_23,
     CLIP_L,
@@ -35,7 +35,7 @@ from refsd.networks.clip import (
     clip_shapes,
     clip_size,
 )
-from refsd.networks.controlnet import (
+from refsd.models.controlnet.network import (
     CONTROLNET_SD15,
     CONTROLNET_SD21,
     CONTROLNET_SDXL,
@@ -44,7 +44,7 @@ from refsd.networks.controlnet import (
     controlnet_shapes,
     controlnet_size,
 )
-from refsd.networks.esrgan import (
+from refsd.models.esrgan.network import (
     ESRGAN_ANIME_6B,
     ESRGAN_X4,
     ESRGANSize,
@@ -52,7 +52,7 @@ from refsd.networks.esrgan import (
     esrgan_shapes,
     esrgan_size,
 )
-from refsd.networks.flux import (
+from refsd.models.flux.network import (
     FLUX_CONTROL,
     FLUX_DEV,
     FLUX_FILL,
@@ -62,9 +62,8 @@ from refsd.networks.flux import (
     flux_shapes,
     flux_size,
 )
-from refsd.networks.keymap import Keymap
-from refsd.networks.language_model import decoder_keymap
-from refsd.networks.mmdit import (
+from refsd.models.language_model.network import decoder_keymap
+from refsd.models.mmdit.network import (
     SD3_MEDIUM,
     SD35_LARGE,
     SD35_MEDIUM,
@@ -73,13 +72,14 @@ from refsd.networks.mmdit import (
     mmdit_shapes,
     mmdit_size,
 )
-from refsd.networks.qwen3 import QWEN3_4B, qwen3_shapes, qwen3_size
-from refsd.networks.t5 import T5_XXL, UMT5_XXL, t5_keymap, t5_shapes, t5_size
-from refsd.networks.tae import TAESD, TAESD3, TAESDSize, taesd_keymap, taesd_shapes, taesd_size
-from refsd.networks.unet import unet_keymap
-from refsd.networks.unet_tensors import UNETS, unet_shapes, unet_size
-from refsd.networks.vae import FLUX_VAE, SD3_VAE, SD_VAE, VAESize, vae_keymap, vae_shapes, vae_size
-from refsd.networks.zimage import ZIMAGE, zimage_keymap, zimage_shapes, zimage_size
+from refsd.models.qwen3.network import QWEN3_4B, qwen3_shapes, qwen3_size
+from refsd.models.t5.network import T5_XXL, UMT5_XXL, t5_keymap, t5_shapes, t5_size
+from refsd.models.taesd.network import TAESD, TAESD3, TAESDSize, taesd_keymap, taesd_shapes, taesd_size
+from refsd.models.unet.network import unet_keymap
+from refsd.models.unet.tensors import UNETS, unet_shapes, unet_size
+from refsd.models.vae.network import FLUX_VAE, SD3_VAE, SD_VAE, VAESize, vae_keymap, vae_shapes, vae_size
+from refsd.models.zimage.network import ZIMAGE, zimage_keymap, zimage_shapes, zimage_size
+from refsd.networks.keymap import Keymap
 
 pytestmark = [
     pytest.mark.peer,

@@ -17,8 +17,8 @@ from test_pictures import BIGG, NO_QUANT, SD1, _lifted, agree, answer, euler, of
 from test_tokenizers import MERGES
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from refsd.networks.clip import CLIPSize
-from refsd.networks.unet_tensors import UNetSize
+from refsd.models.clip.network import CLIPSize
+from refsd.models.unet.tensors import UNetSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img

@@ -46,16 +46,16 @@ from refsd.families import FAMILIES, VARIANTS
 from refsd.families.family import Encoded, EncodedPrompt
 from refsd.families.text_encoders import QWEN_IMAGE, QWEN_IMAGE_EDIT
 from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.clip.network import CLIPSize
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, stacked
 from refsd.models.mistral import mistral
+from refsd.models.mistral.network import MistralSize
 from refsd.models.qwen3 import qwen3
+from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import qwen2_5_vl
 from refsd.models.t5 import t5_encoder
+from refsd.models.t5.network import T5Size
 from refsd.module import Module
-from refsd.networks.clip import CLIPSize
-from refsd.networks.mistral import MistralSize
-from refsd.networks.qwen3 import Qwen3Size
-from refsd.networks.t5 import T5Size
 from refsd.numerics.tensor import stored
 from refsd.pipelines.conventions import DIFFUSERS
 from refsd.tokenizers.clip_bpe import byte_characters

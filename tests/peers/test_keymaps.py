@@ -7,10 +7,10 @@ import torch
 import transformers
 from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
 
-from refsd.networks.flux import flux_keymap
-from refsd.networks.unet import unet_keymap
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.vae import VAESize, vae_keymap, vae_shapes
+from refsd.models.flux.network import flux_keymap
+from refsd.models.unet.network import unet_keymap
+from refsd.models.unet.tensors import UNetSize, unet_shapes
+from refsd.models.vae.network import VAESize, vae_keymap, vae_shapes
 from refsd.numerics.tensor import stored
 from refsd.weights import open_checkpoint
 

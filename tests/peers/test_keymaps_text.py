@@ -3,8 +3,8 @@
 import gguf
 import pytest
 
-from refsd.networks.qwen3 import Qwen3Size, qwen3_gguf_keymap, qwen3_shapes
-from refsd.networks.t5 import UMT5_XXL, T5Size, t5_gguf_keymap, t5_shapes
+from refsd.models.qwen3.network import Qwen3Size, qwen3_gguf_keymap, qwen3_shapes
+from refsd.models.t5.network import UMT5_XXL, T5Size, t5_gguf_keymap, t5_shapes
 
 pytestmark = pytest.mark.peer
 

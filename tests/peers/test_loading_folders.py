@@ -30,13 +30,13 @@ from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
 from refsd.components import forward, load
+from refsd.models.clip.network import CLIPSize
+from refsd.models.mistral.network import MistralSize
+from refsd.models.qwen3.network import Qwen3Size
+from refsd.models.t5.network import T5Size
 from refsd.models.unet import size_condition
+from refsd.models.vae_flux2.network import Flux2VAESize
 from refsd.module import Module
-from refsd.networks.clip import CLIPSize
-from refsd.networks.flux2_vae import Flux2VAESize
-from refsd.networks.mistral import MistralSize
-from refsd.networks.qwen3 import Qwen3Size
-from refsd.networks.t5 import T5Size
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint

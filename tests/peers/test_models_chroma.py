@@ -9,8 +9,8 @@ from test_models_flux_whole import C, E, image_ids, packed, weights_of
 from test_models_flux_whole import FluxPipeline as Pipeline
 
 from refsd.models.chroma import chroma, seen
+from refsd.models.chroma.network import chroma_keymap
 from refsd.module import Module, Taps
-from refsd.networks.chroma import chroma_keymap
 
 # diffusers imports its own FluxPosEmbed from where it deprecates it.
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:.FluxPosEmbed. is deprecated:FutureWarning")]

@@ -7,8 +7,8 @@ from float64_peers import distance, draw_weights, float64_throughout
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from refsd.models.clip import clip_text
+from refsd.models.clip.network import CLIPSize, clip_shapes
 from refsd.module import Module, Taps
-from refsd.networks.clip import CLIPSize, clip_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -11,10 +11,10 @@ from test_models_unet import peer_unet
 from tiny_side_models import controlnet_shapes
 
 from refsd.models.controlnet import controlnet
+from refsd.models.controlnet.network import controlnet_keymap
 from refsd.models.unet import unet
+from refsd.models.unet.tensors import UNetSize, unet_shapes
 from refsd.module import Module, Taps
-from refsd.networks.controlnet import controlnet_keymap
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

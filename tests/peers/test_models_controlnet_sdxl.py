@@ -12,10 +12,10 @@ from test_models_sdxl import Config, deeper, is_block, peer_unet, read, unet_key
 from test_models_unet import block_names
 
 from refsd.models.controlnet import controlnet
+from refsd.models.controlnet.network import controlnet_keymap as controlnet_keymap
 from refsd.models.unet import size_condition, unet
+from refsd.models.unet.tensors import UNetSize
 from refsd.module import Module, Taps
-from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
-from refsd.networks.unet_tensors import UNetSize
 from refsd.numerics.errors import BadInput
 
 pytestmark = pytest.mark.peer

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from refsd.models.esrgan import rrdbnet
+from refsd.models.esrgan.network import esrgan_named, esrgan_numbered
 from refsd.module import Module, Taps
-from refsd.networks.esrgan import esrgan_named, esrgan_numbered
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -7,8 +7,8 @@ from spandrel_alone import load_esrgan
 from tiny_side_models import esrgan_shapes
 
 from refsd.models.esrgan import rrdbnet
+from refsd.models.esrgan.network import esrgan_named, esrgan_numbered
 from refsd.module import Module, Taps
-from refsd.networks.esrgan import esrgan_named, esrgan_numbered
 from refsd.networks.keymap import Keymap
 from refsd.numerics.tensor import stored
 

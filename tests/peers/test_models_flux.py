@@ -9,8 +9,8 @@ from float64_peers import distance, draw, float64_throughout, redraw
 
 from refsd.kernels.rope import rope_angles
 from refsd.models.flux import double_stream_block, single_stream_block
+from refsd.models.flux.network import flux_keymap
 from refsd.module import Module
-from refsd.networks.flux import flux_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

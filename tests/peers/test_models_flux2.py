@@ -19,15 +19,15 @@ from test_models_vae import assert_blocks_agree, block_names
 from transformers import Qwen3Model
 
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, stacked
+from refsd.models.flux2.network import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, flux2_keymap, flux2_shapes
 from refsd.models.mistral import mistral
+from refsd.models.mistral.network import MistralSize
 from refsd.models.qwen3 import qwen3
+from refsd.models.qwen3.network import Qwen3Size
+from refsd.models.vae.network import VAESize
 from refsd.models.vae_flux2 import decode, encode
+from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_keymap, flux2_vae_shapes
 from refsd.module import Module, Taps
-from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, flux2_keymap, flux2_shapes
-from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_keymap, flux2_vae_shapes
-from refsd.networks.mistral import MistralSize
-from refsd.networks.qwen3 import Qwen3Size
-from refsd.networks.vae import VAESize
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -8,8 +8,8 @@ from diffusers.pipelines.flux.pipeline_flux import FluxPipeline
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
 from refsd.models.flux import flux
+from refsd.models.flux.network import flux_keymap
 from refsd.module import Module, Taps
-from refsd.networks.flux import flux_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -19,11 +19,11 @@ from test_models_zimage import answer as answer_of_zimage
 
 from refsd.components import forward, load
 from refsd.engines.torch.state import living_component
+from refsd.models.clip.network import CLIPSize
 from refsd.models.flux import pack
 from refsd.models.krea2 import token_ids
-from refsd.networks.clip import CLIPSize
-from refsd.networks.unet_tensors import UNetSize
-from refsd.networks.vae import VAESize
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.vae.network import VAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint

@@ -15,9 +15,9 @@ from test_models_vae import peer_vae
 
 from refsd.components import forward, load
 from refsd.golden.case import ModelRecipe
-from refsd.networks.clip import CLIPSize
-from refsd.networks.unet_tensors import UNetSize
-from refsd.networks.vae import VAESize
+from refsd.models.clip.network import CLIPSize
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.vae.network import VAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint

@@ -7,9 +7,9 @@ from float64_peers import distance, float64_throughout, outputs_of, redraw
 from transformers import Gemma2Config, Gemma2Model
 
 from refsd.models.gemma2 import gemma2
+from refsd.models.gemma2.network import Gemma2Size, gemma2_shapes
+from refsd.models.language_model.network import decoder_keymap
 from refsd.module import Module, Taps
-from refsd.networks.gemma2 import Gemma2Size, gemma2_shapes
-from refsd.networks.language_model import decoder_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

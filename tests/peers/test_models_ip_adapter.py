@@ -11,9 +11,9 @@ from test_models_unet import CONFIGS as SD1
 from test_models_unet import peer_unet
 from test_odd_widths import answered
 
+from refsd.models.ip_adapter.network import IPAdapterSize, ip_adapter_shapes, ip_adapter_size
 from refsd.models.unet import size_condition
 from refsd.module import Module
-from refsd.networks.ip_adapter import IPAdapterSize, ip_adapter_shapes, ip_adapter_size
 from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.peer

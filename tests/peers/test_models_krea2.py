@@ -9,8 +9,8 @@ from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
 from refsd.models.flux import pack
 from refsd.models.krea2 import krea2, token_ids
+from refsd.models.krea2.network import krea2_keymap
 from refsd.module import Module, Taps
-from refsd.networks.krea2 import krea2_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -9,8 +9,8 @@ from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 from test_models_zimage import weights_of
 
 from refsd.models.lumina2 import lumina2
+from refsd.models.lumina2.network import LUMINA2, lumina2_keymap, lumina2_shapes
 from refsd.module import Module, Taps
-from refsd.networks.lumina2 import LUMINA2, lumina2_keymap, lumina2_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

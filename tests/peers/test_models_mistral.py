@@ -16,8 +16,8 @@ from transformers import (
 from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
 
 from refsd.models.mistral import mistral
+from refsd.models.mistral.network import MistralSize, mistral_gguf_keymap, mistral_keymap, mistral_shapes
 from refsd.module import Module, Taps
-from refsd.networks.mistral import MistralSize, mistral_gguf_keymap, mistral_keymap, mistral_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

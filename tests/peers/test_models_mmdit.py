@@ -12,8 +12,8 @@ from tiny_mmdit import MMDiTSize, mmdit_shapes
 
 from refsd.kernels.sincos_positions import sincos_positions
 from refsd.models.mmdit import mmdit
+from refsd.models.mmdit.network import mmdit_keymap
 from refsd.module import Module, Taps
-from refsd.networks.mmdit import mmdit_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

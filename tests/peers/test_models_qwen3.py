@@ -7,10 +7,10 @@ from float64_peers import distance, float64_throughout, outputs_of, redraw
 from test_models_t5 import PADDED, padding
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 
+from refsd.models.language_model.network import decoder_keymap
 from refsd.models.qwen3 import qwen3
+from refsd.models.qwen3.network import Qwen3Size, qwen3_shapes
 from refsd.module import Module, Taps
-from refsd.networks.language_model import decoder_keymap
-from refsd.networks.qwen3 import Qwen3Size, qwen3_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -11,8 +11,8 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTra
 
 from refsd.models.qwen_vision import patches, qwen2_5_vision
 from refsd.models.qwen_vl import qwen2_5_vl, text_and_image_positions
+from refsd.models.qwen_vl.network import Qwen25Size
 from refsd.module import Module, Taps
-from refsd.networks.qwen_vl import Qwen25Size
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

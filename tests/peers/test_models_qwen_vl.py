@@ -15,6 +15,7 @@ from transformers import (
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLTextModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
+from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import (
     QWEN2_5_SECTIONS,
     QWEN3_SECTIONS,
@@ -22,9 +23,7 @@ from refsd.models.qwen_vl import (
     qwen3_vl,
     text_and_image_positions,
 )
-from refsd.module import Module, Taps
-from refsd.networks.qwen3 import Qwen3Size
-from refsd.networks.qwen_vl import (
+from refsd.models.qwen_vl.network import (
     QWEN2_5_VL_7B,
     QWEN3_VL_4B,
     Qwen25Size,
@@ -35,6 +34,7 @@ from refsd.networks.qwen_vl import (
     qwen3_vl_keymap,
     qwen3_vl_shapes,
 )
+from refsd.module import Module, Taps
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from refsd.models.chroma import seen
+from refsd.models.chroma.network import chroma_keymap
 from refsd.models.chroma_radiance import chroma_radiance
 from refsd.module import Module, Taps
-from refsd.networks.chroma import chroma_keymap
 from refsd.numerics.tensor import stored
 
 # diffusers imports its own FluxPosEmbed from where it deprecates it.

@@ -15,13 +15,13 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from refsd.families.sdxl import with_sizes
 from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.clip.network import CLIPSize, clip_keymap
+from refsd.models.clip.openclip_names import OpenCLIP
 from refsd.models.unet import unet
+from refsd.models.unet.network import unet_keymap
+from refsd.models.unet.tensors import UNetSize, unet_size
 from refsd.module import Module, Taps
-from refsd.networks.clip import CLIPSize, clip_keymap
 from refsd.networks.keymap import Keymap
-from refsd.networks.openclip_names import OpenCLIP
-from refsd.networks.unet import unet_keymap
-from refsd.networks.unet_tensors import UNetSize, unet_size
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 

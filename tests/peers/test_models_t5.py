@@ -8,8 +8,8 @@ from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from refsd.models.t5 import relative_position_bucket, t5_encoder
+from refsd.models.t5.network import UMT5_XXL, T5Size, t5_keymap, t5_shapes
 from refsd.module import Module, Taps
-from refsd.networks.t5 import UMT5_XXL, T5Size, t5_keymap, t5_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -9,8 +9,8 @@ from tiny_side_models import taesd_shapes
 from torch import nn
 
 from refsd.models.taesd import decode, encode
+from refsd.models.taesd.network import taesd_keymap
 from refsd.module import Module, Taps
-from refsd.networks.tae import taesd_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

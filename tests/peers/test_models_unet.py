@@ -8,8 +8,8 @@ from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
 from float64_peers import distance, draw, draw_weights, float64_throughout, outputs_of
 
 from refsd.models.unet import unet
+from refsd.models.unet.tensors import UNetSize, unet_shapes
 from refsd.module import Module, Taps
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -8,9 +8,9 @@ from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from float64_peers import distance, draw, draw_weights, float64_throughout, outputs_of
 
 from refsd.models.vae import decode, encode
+from refsd.models.vae.network import VAESize, vae_shapes
 from refsd.module import Module, Taps
 from refsd.networks.dimensions import Shapes
-from refsd.networks.vae import VAESize, vae_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

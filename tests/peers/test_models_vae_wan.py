@@ -8,8 +8,7 @@ from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
 from refsd.models.vae_wan import decode, encode
-from refsd.module import Module, Taps
-from refsd.networks.wan_vae import (
+from refsd.models.vae_wan.network import (
     LATENTS_MEAN,
     LATENTS_STD,
     WanVAESize,
@@ -17,6 +16,7 @@ from refsd.networks.wan_vae import (
     wan_vae_shapes,
     wan_vae_size,
 )
+from refsd.module import Module, Taps
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -12,8 +12,8 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 
 from refsd.models.redux import redux
 from refsd.models.vision import clip_vision, siglip_vision
+from refsd.models.vision.network import ReduxSize, VisionSize, redux_shapes, siglip_keymap, vision_shapes
 from refsd.module import Module, Taps
-from refsd.networks.vision import ReduxSize, VisionSize, redux_shapes, siglip_keymap, vision_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -9,8 +9,8 @@ from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 from test_models_zimage import weights_of
 
 from refsd.models.wan import wan
+from refsd.models.wan.network import WAN_1_3B, WAN_14B, wan_keymap, wan_shapes
 from refsd.module import Module, Taps
-from refsd.networks.wan import WAN_1_3B, WAN_14B, wan_keymap, wan_shapes
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -8,8 +8,8 @@ from diffusers.loaders.single_file_utils import convert_z_image_transformer_chec
 from float64_peers import distance, draw, float64_throughout, outputs_of, redraw
 
 from refsd.models.zimage import zimage
+from refsd.models.zimage.network import zimage_keymap
 from refsd.module import Module, Taps
-from refsd.networks.zimage import zimage_keymap
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -15,8 +15,8 @@ from test_models_flux2 import answers_vae, redraw_statistics
 
 from refsd.components import forward, load
 from refsd.models.unet import size_condition
+from refsd.models.unet.tensors import UNetSize
 from refsd.module import Module
-from refsd.networks.unet_tensors import UNetSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64

@@ -49,16 +49,16 @@ from test_models_zimage import peer_zimage
 from transformers import CLIPTextModelWithProjection, Qwen3Model
 
 from refsd.families.family import Condition, Encoded, EncodedPrompt
+from refsd.models.clip.network import CLIPSize
+from refsd.models.mistral.network import MistralSize
+from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
-from refsd.networks.clip import CLIPSize
-from refsd.networks.flux2_vae import Flux2VAESize
-from refsd.networks.mistral import MistralSize
-from refsd.networks.qwen3 import Qwen3Size
-from refsd.networks.qwen_vl import Qwen25Size
-from refsd.networks.t5 import T5Size
-from refsd.networks.unet_tensors import UNetSize
-from refsd.networks.vae import VAESize
-from refsd.networks.wan_vae import WanVAESize
+from refsd.models.qwen_vl.network import Qwen25Size
+from refsd.models.t5.network import T5Size
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.vae.network import VAESize
+from refsd.models.vae_flux2.network import Flux2VAESize
+from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img

@@ -25,8 +25,8 @@ from transformers import BatchFeature, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from refsd.models.qwen_vl import QWEN2_5_SECTIONS, qwen2_5_vl
-from refsd.networks.qwen_vl import Qwen25Size
-from refsd.networks.wan_vae import WanVAESize
+from refsd.models.qwen_vl.network import Qwen25Size
+from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import editing, txt2img

@@ -29,12 +29,12 @@ from test_pictures import FLUX_VAE, NO_QUANT, _lifted, agree, answer, of, unpack
 from tokenizers.processors import TemplateProcessing
 from transformers import GemmaTokenizer, Qwen2_5_VLForConditionalGeneration, Qwen3VLModel
 
+from refsd.models.gemma2.network import Gemma2Size
+from refsd.models.qwen3.network import Qwen3Size
 from refsd.models.qwen_vl import KREA2_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
-from refsd.networks.flux2_vae import Flux2VAESize
-from refsd.networks.gemma2 import Gemma2Size
-from refsd.networks.qwen3 import Qwen3Size
-from refsd.networks.qwen_vl import Qwen25Size
-from refsd.networks.wan_vae import WanVAESize
+from refsd.models.qwen_vl.network import Qwen25Size
+from refsd.models.vae_flux2.network import Flux2VAESize
+from refsd.models.vae_wan.network import WanVAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img

@@ -29,8 +29,8 @@ from test_models_vae import peer_vae
 from test_pictures import NO_QUANT, agree, answer, encoders, euler, of
 
 from refsd.families.family import Condition
-from refsd.networks.unet_tensors import UNetSize
-from refsd.networks.vae import VAESize
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.vae.network import VAESize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img

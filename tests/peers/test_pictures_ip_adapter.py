@@ -14,7 +14,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from refsd.families.family import Condition
-from refsd.networks.ip_adapter import ip_adapter_shapes
+from refsd.models.ip_adapter.network import ip_adapter_shapes
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines.conditioning_images import ConditioningImages

@@ -32,7 +32,7 @@ from test_models_unet import peer_unet as peer_unet_sd1
 from test_pictures import BIGG, SD1, encoders, of, vae_of
 
 from refsd.families.family import Condition, Encoded, EncodedPrompt
-from refsd.networks.unet_tensors import UNetSize
+from refsd.models.unet.tensors import UNetSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
 from refsd.pipelines import txt2img

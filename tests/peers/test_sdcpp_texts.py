@@ -16,9 +16,9 @@ from refsd.engines.sdcpp.engine import SdcppEngine
 from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.stand_ins import clip_g, clip_l, mmdit
 from refsd.engines.sdcpp.tap import signature
-from refsd.families import LATENT_SCALES
 from refsd.golden.case import ModelRecipe
 from refsd.model_files import model_files
+from refsd.models.vae.latents import LATENT_SCALES
 
 pytestmark = pytest.mark.peer
 

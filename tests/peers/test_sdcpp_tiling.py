@@ -16,7 +16,7 @@ from refsd.components import forward, load
 from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
 from refsd.model_files import model_files
-from refsd.models.vae_tiling import ENCODE_FACTOR, Tiling, tiled_sdcpp
+from refsd.models.vae.tiling import ENCODE_FACTOR, Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import PROFILES

@@ -19,10 +19,10 @@ from torch.nn.functional import pad
 
 from refsd.circular import CircularAxes
 from refsd.models.unet import unet
+from refsd.models.unet.tensors import UNetSize, unet_shapes
 from refsd.models.vae import decode, encode
+from refsd.models.vae.network import VAESize
 from refsd.module import Module
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.vae import VAESize
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

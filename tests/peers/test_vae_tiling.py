@@ -7,9 +7,9 @@ from float64_peers import distance, draw, draw_weights, float64_throughout
 from test_models_vae import QUANT, load, peer_vae, shapes_without
 
 from refsd.models.vae import decode, encode
-from refsd.models.vae_tiling import tiled_diffusers
+from refsd.models.vae.network import VAESize
+from refsd.models.vae.tiling import tiled_diffusers
 from refsd.module import Module
-from refsd.networks.vae import VAESize
 from refsd.numerics.tensor import stored
 
 pytestmark = pytest.mark.peer

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.components import ALIASES, COMPONENTS, forward, load
-from refsd.components.component import IDS, MASK, POSITION
 from refsd.models import (
     chroma,
     chroma_radiance,
@@ -40,8 +39,9 @@ from refsd.models import (
     wan,
     zimage,
 )
+from refsd.models.vae_wan.network import LATENTS_MEAN, LATENTS_STD
 from refsd.module import Module
-from refsd.networks.wan_vae import LATENTS_MEAN, LATENTS_STD
+from refsd.networks.component import IDS, MASK, POSITION
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64

@@ -9,10 +9,10 @@ import pytest
 from refsd.components import forward
 from refsd.golden.case import ModelRecipe
 from refsd.golden.recipe import Recipe, realize
+from refsd.models.catalogue import NETWORKS
+from refsd.models.flux.network import FluxSize
 from refsd.models.mmdit import positions
 from refsd.module import Module, WeightCache
-from refsd.networks import NETWORKS
-from refsd.networks.flux import FluxSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import StoredTensor

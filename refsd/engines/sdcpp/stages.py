@@ -14,9 +14,9 @@ from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.reach import scratch
 from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH
 from refsd.engines.sdcpp.tap import Graph
-from refsd.families import LATENT_SCALES
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure, ModelFiles
+from refsd.models.vae.latents import LATENT_SCALES
 
 _MODEL = ModelRecipe("sd15", "f16")
 _LENGTH, _SIDE = 77, 64

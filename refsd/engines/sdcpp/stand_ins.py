@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from refsd.networks.wan_vae import WanVAESize, wan_vae_shapes
+from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes
 
 # The tap's signature of CLIP-L's graph (causal mask and ids), so that the graph can be skipped.
 CLIP_L_GRAPH = "f32:77x77x1x1,i32:77x1x1x1"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.engines.sdcpp.tap import Graph
-from refsd.families import LATENT_SCALES
 from refsd.golden.rounding import gamma
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.pipelines import sampling
 from refsd.samplers.guidance import guide
 from refsd.samplers.levels import DiscreteLevels

@@ -1,8 +1,15 @@
-"""All components that the torch engine can run, by operation."""
+"""All components that the torch engine can run, by operation, and the classes whose calls can be watched."""
 
-from refsd.engines.torch import denoisers as torch_denoisers
-from refsd.engines.torch import pictures as torch_pictures
-from refsd.engines.torch import texts as torch_texts
-from refsd.engines.torch.model import TorchModel
+from refsd.models.catalogue import pages
+from refsd.networks.original import Original, Reader
 
-MODELS: dict[str, TorchModel] = {**torch_denoisers.MODELS, **torch_pictures.MODELS, **torch_texts.MODELS}
+_PAGES = pages("original")
+MODELS: dict[str, Original] = {
+    f"model/{component}": original
+    for page in _PAGES
+    for component, original in getattr(page, "ORIGINALS", {}).items()
+}
+# Name of the module's class -> readers of its calls.
+READERS: dict[str, tuple[Reader, ...]] = {
+    name: readers for page in _PAGES for name, readers in getattr(page, "READERS", {}).items()
+}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from refsd.components import COMPONENTS, load
-from refsd.components.component import MASK
 from refsd.golden.case import Case
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Inputs
+from refsd.models.catalogue import NETWORKS
 from refsd.module import WeightCache
-from refsd.networks import NETWORKS
+from refsd.networks.component import MASK
 from refsd.onnx.case_model import CaseModel
 from refsd.onnx.trace.arithmetic import TracingArithmetic
 from refsd.onnx.trace.array import Graph, Traced

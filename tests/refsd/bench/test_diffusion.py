@@ -11,8 +11,8 @@ from refsd.bench import BenchRequest, diffusion, worker
 from refsd.cli import app
 from refsd.components import COMPONENTS, check
 from refsd.golden.case import ModelRecipe
+from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.module import Module
-from refsd.networks import DENOISERS, NETWORKS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32

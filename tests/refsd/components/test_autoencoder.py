@@ -6,7 +6,7 @@ import small_families as small
 from safetensors.numpy import save_file
 
 from refsd.components import forward
-from refsd.families import LATENT_SCALES
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput

@@ -5,12 +5,13 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.components import forward, load, zimage
+from refsd.components import forward, load
 from refsd.components.checks import check
-from refsd.components.component import MASK, VALUE, Argument, Component
 from refsd.models.controlnet import controlnet
 from refsd.models.unet import unet
+from refsd.models.zimage import component as zimage
 from refsd.module import Module
+from refsd.networks.component import MASK, VALUE, Argument, Component
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64

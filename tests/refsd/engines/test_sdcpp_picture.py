@@ -7,8 +7,8 @@ import pytest
 
 from refsd.engines.sdcpp.picture import flags, tensors
 from refsd.engines.sdcpp.tap import Graph, signature
-from refsd.families import LatentScale
 from refsd.golden.engine import EngineFailure
+from refsd.models.vae.latents import LatentScale
 from refsd.pipelines.settings import Settings
 
 PIPE = SimpleNamespace(autoencoder=SimpleNamespace(scale=LatentScale(0.5, 0.0, "here")))

@@ -11,8 +11,8 @@ from refsd.cases import CASES
 from refsd.engines.sdcpp import stages
 from refsd.engines.sdcpp.stand_ins import CLIP_L_GRAPH
 from refsd.engines.sdcpp.tap import Graph
-from refsd.families import LATENT_SCALES
 from refsd.golden.engine import EngineFailure
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.stages import STAGES
 
 RNG = np.random.default_rng(3)

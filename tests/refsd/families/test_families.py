@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from refsd.components import COMPONENTS
-from refsd.families import FAMILIES, LATENT_SCALES, VARIANTS, identify, latents_of
+from refsd.families import FAMILIES, VARIANTS, identify, latents_of
 from refsd.families.family import ENGINES
-from refsd.networks import DENOISERS, NETWORKS
+from refsd.models.catalogue import DENOISERS, NETWORKS
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.pipelines.initial_latent import EXTRA_CHANNELS
 from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import FLOW_SCHEDULES

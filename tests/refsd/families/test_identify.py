@@ -8,7 +8,7 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.networks import DENOISERS
+from refsd.models.catalogue import DENOISERS
 from refsd.numerics.errors import BadInput
 from refsd.weights import detect, open_checkpoint
 

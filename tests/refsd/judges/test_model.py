@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES, select
-from refsd.cases.models import CASES as FAMILIES
 from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.case import Case
@@ -16,6 +15,7 @@ from refsd.judges import judges
 from refsd.judges import model as model_judge
 from refsd.judges.model import ModelJudge
 from refsd.judges.model_mutants import MUTANTS, Change
+from refsd.models.catalogue import pages
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64, TORCH_BF16
@@ -59,6 +59,8 @@ EVERYWHERE = {
     "norms have no scale",
 }
 
+TINY = [case for page in pages("cases") for case in page.CASES]
+
 
 @pytest.fixture(scope="module")
 def model_files(tmp_path_factory):
@@ -84,7 +86,7 @@ class Broken(Reference):
         return dict(y)
 
 
-@pytest.mark.parametrize("name", [case.name for case in FAMILIES])
+@pytest.mark.parametrize("name", [case.name for case in TINY])
 def test_float32_is_within_its_bound(model_files, name):
     truth = Reference(FLOAT64, model_files=model_files)
     runner = conform.Runner(judges(model_files), lambda case: truth.run(case, case.realize()))
@@ -131,7 +133,7 @@ def test_every_bug_is_killed_by_some_case(model_files):
     assert {mutant.name for mutant in MUTANTS} - killed == set()
 
 
-@pytest.mark.parametrize("name", [case.name for case in FAMILIES if case.model.quiet > 0])
+@pytest.mark.parametrize("name", [case.name for case in TINY if case.model.quiet > 0])
 def test_quiet_weights_show_a_wrong_eps(model_files, name):
     assert "eps is ten times too large" in _killed(model_files, name, ("eps is ten times too large",))
 
@@ -216,7 +218,7 @@ def test_cases_without_a_peer_are_asked_for_by_name():
 def test_pictures_are_pictures():
     """0..1 in 16ths, from black to white: what an encoder makes of 2 x - 1 is exact in every type."""
     pictures = 0
-    for case in FAMILIES:
+    for case in TINY:
         for name, recipe in case.inputs.items():
             if recipe.data == "integers" and recipe.offset == 0.5:
                 values = case.realize()[name].values()

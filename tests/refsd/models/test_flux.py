@@ -8,10 +8,10 @@ import tiny_flux
 import tiny_models as tiny
 
 from refsd.models.chroma import chroma, seen
+from refsd.models.chroma.network import chroma_keymap
 from refsd.models.flux import flux, grid_ids, pack, unpack
+from refsd.models.flux.network import flux_keymap
 from refsd.module import Module, Taps
-from refsd.networks.chroma import chroma_keymap
-from refsd.networks.flux import flux_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

@@ -9,12 +9,12 @@ from tiny_models import sampled
 
 from refsd.golden.recipe import realize
 from refsd.models.flux2 import MISTRAL_LAYERS, QWEN3_LAYERS, flux2, pack, picture_ids, stacked, text_ids, unpack
+from refsd.models.flux2.network import flux2_keymap
 from refsd.models.vae_flux2 import decode, encode, to_denoiser, to_vae
 from refsd.models.vae_flux2 import pack as pack_squares
 from refsd.models.vae_flux2 import unpack as unpack_squares
+from refsd.models.vae_flux2.network import flux2_vae_keymap, flux2_vae_original_keymap
 from refsd.module import Module, Taps
-from refsd.networks.flux2 import flux2_keymap
-from refsd.networks.flux2_vae import flux2_vae_keymap, flux2_vae_original_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

@@ -9,8 +9,8 @@ from tiny_models import sampled
 
 from refsd.golden.recipe import Recipe, realize
 from refsd.models.mistral import mistral
+from refsd.models.mistral.network import _PREFIXES, mistral_gguf_keymap, mistral_keymap, neighbours
 from refsd.module import Module, Taps
-from refsd.networks.mistral import _PREFIXES, mistral_gguf_keymap, mistral_keymap, neighbours
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

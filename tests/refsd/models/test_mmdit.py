@@ -9,8 +9,8 @@ from tiny_models import sampled
 
 from refsd.golden.recipe import Recipe, realize
 from refsd.models.mmdit import mmdit
+from refsd.models.mmdit.network import mmdit_keymap
 from refsd.module import Module, Taps
-from refsd.networks.mmdit import mmdit_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

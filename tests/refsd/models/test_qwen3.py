@@ -7,10 +7,10 @@ import pytest
 import tiny_text_encoders as tiny
 from tiny_models import sampled
 
+from refsd.models.language_model.network import decoder_keymap
 from refsd.models.qwen3 import qwen3
+from refsd.models.qwen3.network import qwen3_gguf_keymap
 from refsd.module import Module, Taps
-from refsd.networks.language_model import decoder_keymap
-from refsd.networks.qwen3 import qwen3_gguf_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

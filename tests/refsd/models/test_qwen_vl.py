@@ -18,8 +18,8 @@ from refsd.models.qwen_vl import (
     qwen3_vl,
     text_and_image_positions,
 )
+from refsd.models.qwen_vl.network import QWEN3_VL_4B, qwen2_5_vl_gguf_keymap, qwen2_5_vl_keymap, qwen3_vl_keymap
 from refsd.module import Module, Taps
-from refsd.networks.qwen_vl import QWEN3_VL_4B, qwen2_5_vl_gguf_keymap, qwen2_5_vl_keymap, qwen3_vl_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

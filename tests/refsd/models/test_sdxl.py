@@ -6,13 +6,13 @@ import tiny_sdxl as tiny
 from tiny_models import sampled
 
 from refsd.models.clip import clip_text, clip_text_with_projection
+from refsd.models.clip.openclip_names import OpenCLIP
 from refsd.models.controlnet import controlnet
+from refsd.models.controlnet.network import controlnet_keymap as controlnet_keymap
 from refsd.models.ip_adapter import Prompt
 from refsd.models.unet import size_condition, spatial_transformer, unet
+from refsd.models.unet.network import unet_keymap as unet_keymap
 from refsd.module import Module, Taps
-from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
-from refsd.networks.openclip_names import OpenCLIP
-from refsd.networks.unet import unet_keymap as unet_keymap
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 

@@ -7,13 +7,13 @@ import pytest
 import tiny_side_models as tiny
 
 from refsd.models.controlnet import controlnet
+from refsd.models.controlnet.network import controlnet_keymap as controlnet_keymap
 from refsd.models.esrgan import rrdbnet
+from refsd.models.esrgan.network import esrgan_named, esrgan_numbered
 from refsd.models.taesd import decode, encode
+from refsd.models.taesd.network import taesd_keymap
 from refsd.models.unet import unet
 from refsd.module import Module, Taps
-from refsd.networks.controlnet import controlnet_keymap as controlnet_keymap
-from refsd.networks.esrgan import esrgan_named, esrgan_numbered
-from refsd.networks.tae import taesd_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

@@ -8,8 +8,8 @@ import tiny_text_encoders as tiny
 from tiny_models import sampled
 
 from refsd.models.t5 import relative_position_bucket, t5_encoder
+from refsd.models.t5.network import t5_gguf_keymap, t5_keymap
 from refsd.module import Module, Taps
-from refsd.networks.t5 import t5_gguf_keymap, t5_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

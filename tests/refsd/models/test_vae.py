@@ -9,7 +9,7 @@ from tiny_models import sampled
 
 from refsd.circular import CircularAxes
 from refsd.models.vae import decode, encode
-from refsd.models.vae_tiling import tiled_diffusers
+from refsd.models.vae.tiling import tiled_diffusers
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 

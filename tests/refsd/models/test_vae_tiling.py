@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from naive import vae_tiling as naive
 
 from refsd.circular import CircularAxes
-from refsd.models import vae_tiling
-from refsd.models.vae_tiling import Tile, Tiling, places, shared, tiled_diffusers, tiled_sdcpp
+from refsd.models.vae import tiling as vae_tiling
+from refsd.models.vae.tiling import Tile, Tiling, places, shared, tiled_diffusers, tiled_sdcpp
 from refsd.numerics.errors import BadInput
 
 

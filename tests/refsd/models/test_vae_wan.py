@@ -10,8 +10,8 @@ from tiny_models import sampled
 from refsd.circular import CircularAxes
 from refsd.golden.case import ModelRecipe
 from refsd.models.vae_wan import decode, encode
+from refsd.models.vae_wan.network import wan_vae_keymap, wan_vae_size
 from refsd.module import Module
-from refsd.networks.wan_vae import wan_vae_keymap, wan_vae_size
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

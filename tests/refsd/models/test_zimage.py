@@ -8,8 +8,8 @@ import tiny_models as tiny
 import tiny_zimage as model
 
 from refsd.models.zimage import zimage
+from refsd.models.zimage.network import zimage_keymap
 from refsd.module import Module, Taps
-from refsd.networks.zimage import zimage_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES

@@ -6,8 +6,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from refsd.families import LatentScale
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.latents import LatentScale
+from refsd.models.vae.tiling import Tiling
 from refsd.pipelines.autoencoders import Autoencoder
 
 MEAN = np.array([[[[0.5, -2.0], [1.0, 3.0]]]])

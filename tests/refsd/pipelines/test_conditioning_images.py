@@ -9,7 +9,7 @@ import small_pictures as small
 from PIL import Image
 from small_pictures import call, pipeline
 
-from refsd.networks.controlnet import ControlNetSize
+from refsd.models.controlnet.network import ControlNetSize
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages, read_image

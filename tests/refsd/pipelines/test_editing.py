@@ -6,8 +6,8 @@ import small_pictures
 from PIL import Image
 from small_pictures import VOCAB, call, files, pipeline
 
+from refsd.models.qwen_vision.network import QwenVisionSize
 from refsd.models.qwen_vl import qwen2_5_vl
-from refsd.networks.qwen_vision import QwenVisionSize
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import editing, txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages
@@ -84,7 +84,7 @@ def test_the_prompt_holds_the_pictures(qwen, monkeypatch, like):
     """Their tokens, in their places; only diffusers gives them rows and columns."""
     given = []
     monkeypatch.setattr(
-        "refsd.components.text.qwen2_5_vl",
+        "refsd.models.language_model.component.qwen2_5_vl",
         lambda m, ids, mask, positions, **more: (
             given.append((ids, positions, more)) or qwen2_5_vl(m, ids, mask, positions, **more)
         ),

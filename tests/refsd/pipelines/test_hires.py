@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 from small_pictures import call, files, pipeline
 
 from refsd.kernels.interpolation_taps import lanczos
-from refsd.models.vae_tiling import tiled_sdcpp
+from refsd.models.vae.tiling import tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64

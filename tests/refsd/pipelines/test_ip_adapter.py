@@ -9,7 +9,7 @@ from small_pictures import call, files, pipeline
 
 from refsd.models.ip_adapter import image_prompt
 from refsd.models.vision import clip_vision
-from refsd.networks.vision import VisionSize
+from refsd.models.vision.network import VisionSize
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages

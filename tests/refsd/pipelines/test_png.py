@@ -7,7 +7,7 @@ from PIL import Image
 
 from refsd import __version__
 from refsd.circular import CircularAxes
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import DIFFUSERS, SDCPP
 from refsd.pipelines.plan import check_ranges

@@ -7,7 +7,7 @@ from small_pictures import call, files, pipeline
 
 from refsd.models.redux import redux
 from refsd.models.vision import siglip_vision
-from refsd.networks.vision import ReduxSize, VisionSize
+from refsd.models.vision.network import ReduxSize, VisionSize
 from refsd.numerics.errors import BadInput
 from refsd.pipelines import txt2img
 from refsd.pipelines.conditioning_images import ConditioningImages

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from refsd.circular import CircularAxes
 from refsd.cli import app
-from refsd.models.vae_tiling import Tiling
+from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings, read_tiling

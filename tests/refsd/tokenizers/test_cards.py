@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.families import LATENT_SCALES
+from refsd.models.vae.latents import LATENT_SCALES
 from refsd.samplers.conventions import CARDS
 from refsd.samplers.levels import SD_LEVELS
 from refsd.tokenizers.cards import PROMPT_CARDS

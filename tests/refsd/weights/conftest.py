@@ -7,10 +7,10 @@ import pytest
 from gguf import GGUFWriter
 from safetensors.numpy import save_file
 
-from refsd.networks.clip import CLIPSize, clip_keymap, clip_shapes
-from refsd.networks.unet import unet_keymap
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.vae import VAESize, vae_keymap, vae_shapes
+from refsd.models.clip.network import CLIPSize, clip_keymap, clip_shapes
+from refsd.models.unet.network import unet_keymap
+from refsd.models.unet.tensors import UNetSize, unet_shapes
+from refsd.models.vae.network import VAESize, vae_keymap, vae_shapes
 from refsd.numerics.tensor import stored
 
 PREFIXES = {"unet": "model.diffusion_model.", "vae": "first_stage_model.", "clip": "cond_stage_model.transformer."}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint, recipes
 from refsd.weights.adapter_kinds import KINDS

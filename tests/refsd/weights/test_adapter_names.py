@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from refsd.networks import NETWORKS
-from refsd.networks.clip import CLIP_G
-from refsd.networks.qwen_image import QWEN_IMAGE_LAYERED
+from refsd.models.catalogue import NETWORKS
+from refsd.models.clip.network import CLIP_G
+from refsd.models.qwen_image.network import QWEN_IMAGE_LAYERED
 from refsd.weights.adapter_names import ADAPTED, Target, aliases, split
 
 PUBLISHED = np.load(Path(__file__).parents[2] / "fixtures" / "published_layouts.npz")

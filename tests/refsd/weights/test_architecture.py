@@ -5,9 +5,9 @@ import math
 import pytest
 from sd15_shapes import sd15_shapes
 
-from refsd.networks.clip import CLIPSize, clip_shapes
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.vae import VAESize, vae_shapes
+from refsd.models.clip.network import CLIPSize, clip_shapes
+from refsd.models.unet.tensors import UNetSize, unet_shapes
+from refsd.models.vae.network import VAESize, vae_shapes
 
 
 @pytest.mark.parametrize(

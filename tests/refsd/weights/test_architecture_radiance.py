@@ -9,8 +9,14 @@ import tiny_radiance as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.networks.chroma import ChromaSize
-from refsd.networks.chroma_radiance import RADIANCE, RADIANCE_X0_32, RadianceSize, radiance_shapes, radiance_size
+from refsd.models.chroma.network import ChromaSize
+from refsd.models.chroma_radiance.network import (
+    RADIANCE,
+    RADIANCE_X0_32,
+    RadianceSize,
+    radiance_shapes,
+    radiance_size,
+)
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
 

@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.networks.chroma import CHROMA, ChromaSize, chroma_shapes, chroma_size
-from refsd.networks.controlnet import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
-from refsd.networks.esrgan import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
-from refsd.networks.flux import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flux_shapes, flux_size
-from refsd.networks.flux2 import FLUX2_DEV, FLUX2_KLEIN_4B, FLUX2_KLEIN_9B, Flux2Size, flux2_shapes, flux2_size
-from refsd.networks.flux2_vae import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
-from refsd.networks.gemma2 import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
-from refsd.networks.ip_adapter import (
+from refsd.models.chroma.network import CHROMA, ChromaSize, chroma_shapes, chroma_size
+from refsd.models.controlnet.network import CONTROLNET_SD15, ControlNetSize, controlnet_shapes, controlnet_size
+from refsd.models.esrgan.network import ESRGAN_ANIME_6B, ESRGAN_X4, ESRGANSize, esrgan_shapes, esrgan_size
+from refsd.models.flux.network import FLUX_DEV, FLUX_FILL, FLUX_SCHNELL, FluxSize, flux_shapes, flux_size
+from refsd.models.flux2.network import (
+    FLUX2_DEV,
+    FLUX2_KLEIN_4B,
+    FLUX2_KLEIN_9B,
+    Flux2Size,
+    flux2_shapes,
+    flux2_size,
+)
+from refsd.models.gemma2.network import GEMMA2_2B, Gemma2Size, gemma2_shapes, gemma2_size
+from refsd.models.ip_adapter.network import (
     IP_ADAPTER_FULL_FACE_SD15,
     IP_ADAPTER_PLUS_SD15,
     IP_ADAPTER_PLUS_SDXL,
@@ -25,19 +31,19 @@ from refsd.networks.ip_adapter import (
     ip_adapter_shapes,
     ip_adapter_size,
 )
-from refsd.networks.krea2 import KREA2, Krea2Size, krea2_shapes, krea2_size
-from refsd.networks.lumina2 import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
-from refsd.networks.mistral import MistralSize, mistral_shapes, mistral_size
-from refsd.networks.mmdit import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
-from refsd.networks.qwen3 import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
-from refsd.networks.qwen_image import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
-from refsd.networks.qwen_vision import (
+from refsd.models.krea2.network import KREA2, Krea2Size, krea2_shapes, krea2_size
+from refsd.models.lumina2.network import LUMINA2, Lumina2Size, lumina2_shapes, lumina2_size
+from refsd.models.mistral.network import MistralSize, mistral_shapes, mistral_size
+from refsd.models.mmdit.network import SD3_MEDIUM, SD35_LARGE, MMDiTSize, mmdit_shapes, mmdit_size
+from refsd.models.qwen3.network import QWEN3_4B, Qwen3Size, qwen3_shapes, qwen3_size
+from refsd.models.qwen_image.network import QWEN_IMAGE, QwenImageSize, qwen_image_shapes, qwen_image_size
+from refsd.models.qwen_vision.network import (
     QWEN2_5_VISION,
     QwenVisionSize,
     qwen_vision_shapes,
     qwen_vision_size,
 )
-from refsd.networks.qwen_vl import (
+from refsd.models.qwen_vl.network import (
     QWEN2_5_VL_7B,
     QWEN3_VL_4B,
     QWEN3_VL_8B,
@@ -47,10 +53,12 @@ from refsd.networks.qwen_vl import (
     qwen3_vl_shapes,
     qwen3_vl_size,
 )
-from refsd.networks.t5 import T5_XXL, T5Size, t5_shapes, t5_size
-from refsd.networks.tae import TAESD, TAESDSize, taesd_shapes, taesd_size
-from refsd.networks.unet_tensors import UNetSize
-from refsd.networks.vision import (
+from refsd.models.t5.network import T5_XXL, T5Size, t5_shapes, t5_size
+from refsd.models.taesd.network import TAESD, TAESDSize, taesd_shapes, taesd_size
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.vae_flux2.network import Flux2VAESize, flux2_vae_shapes, flux2_vae_size
+from refsd.models.vae_wan.network import WanVAESize, wan_vae_shapes, wan_vae_size
+from refsd.models.vision.network import (
     CLIP_VIT_H,
     CLIP_VIT_L,
     REDUX_DEV,
@@ -63,9 +71,8 @@ from refsd.networks.vision import (
     siglip_size,
     vision_shapes,
 )
-from refsd.networks.wan import WAN_14B, WanSize, wan_shapes, wan_size
-from refsd.networks.wan_vae import WanVAESize, wan_vae_shapes, wan_vae_size
-from refsd.networks.zimage import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
+from refsd.models.wan.network import WAN_14B, WanSize, wan_shapes, wan_size
+from refsd.models.zimage.network import ZIMAGE, ZImageSize, zimage_shapes, zimage_size
 
 few, dims = st.integers(1, 3), st.integers(1, 40)
 

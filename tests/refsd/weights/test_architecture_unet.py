@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refsd.networks.unet_tensors import UNETS, UNetSize, unet_shapes, unet_size
+from refsd.models.unet.tensors import UNETS, UNetSize, unet_shapes, unet_size
 
 COUNTS = {
     "sd15": 859_520_964,

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from refsd.cli.parts import FLAGS
-from refsd.networks.unet_tensors import UNetSize
+from refsd.models.unet.tensors import UNetSize
 from refsd.numerics.errors import BadInput
 from refsd.weights import check, open_checkpoint
 from refsd.weights.checkpoint import PART_FLAGS, survey

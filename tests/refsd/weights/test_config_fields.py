@@ -7,12 +7,12 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.networks import NETWORKS
-from refsd.networks.gemma2 import Gemma2Size
-from refsd.networks.mistral import MistralSize
-from refsd.networks.qwen_image import QwenImageSize, qwen_image_shapes
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.wan import WanSize, wan_shapes
+from refsd.models.catalogue import NETWORKS
+from refsd.models.gemma2.network import Gemma2Size
+from refsd.models.mistral.network import MistralSize
+from refsd.models.qwen_image.network import QwenImageSize, qwen_image_shapes
+from refsd.models.unet.tensors import UNetSize, unet_shapes
+from refsd.models.wan.network import WanSize, wan_shapes
 from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 from refsd.weights.config import component_config

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from refsd.diagnosis.health import examine
 from refsd.kernels.quant import grouped
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES
 from refsd.weights import open_checkpoint, open_weights

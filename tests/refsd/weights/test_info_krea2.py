@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.weights import open_checkpoint
 
 SIZE = small.FAMILIES["krea2"]["krea2"]

@@ -9,8 +9,8 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
-from refsd.networks import NETWORKS
-from refsd.networks.wan_vae import WanVAESize
+from refsd.models.catalogue import NETWORKS
+from refsd.models.vae_wan.network import WanVAESize
 
 SIZES = {component: size for parts in small.FAMILIES.values() for component, size in parts.items()}
 MARK = {"__index_timestep_zero__": np.zeros(0, np.float32)}

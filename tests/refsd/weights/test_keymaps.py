@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from sd15_shapes import sd15_shapes
 
-from refsd.networks.clip import CLIPSize, clip_keymap, clip_shapes
-from refsd.networks.flux import flux_keymap
+from refsd.models.clip.network import CLIPSize, clip_keymap, clip_shapes
+from refsd.models.flux.network import flux_keymap
+from refsd.models.unet.network import unet_keymap
+from refsd.models.unet.tensors import UNetSize, unet_shapes
+from refsd.models.vae.network import VAESize, vae_keymap, vae_original_keymap, vae_shapes
 from refsd.networks.keymap import CONCAT
-from refsd.networks.unet import unet_keymap
-from refsd.networks.unet_tensors import UNetSize, unet_shapes
-from refsd.networks.vae import VAESize, vae_keymap, vae_original_keymap, vae_shapes
 from refsd.numerics.tensor import StoredTensor, stored
 
 

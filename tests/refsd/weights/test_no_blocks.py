@@ -7,7 +7,7 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.weights import open_checkpoint
 

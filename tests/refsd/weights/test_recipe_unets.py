@@ -3,7 +3,7 @@
 import pytest
 
 from refsd.golden.case import ModelRecipe
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.weights import open_checkpoint, recipes
 from refsd.weights.recipes import MODELS
 

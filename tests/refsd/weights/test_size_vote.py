@@ -7,7 +7,7 @@ import pytest
 from damaged_files import save
 
 from refsd.diagnosis.health import examine
-from refsd.networks import NETWORKS
+from refsd.models.catalogue import NETWORKS
 from refsd.numerics.tensor import stored
 from refsd.weights.checkpoint import survey
 from refsd.weights.recipes import MODELS

@@ -3,10 +3,10 @@
 import pytest
 from sd15_shapes import sd15_shapes
 
-from refsd.networks.clip import CLIP_G, CLIP_H, CLIP_H_23, CLIP_L_PROJECTED, CLIPSize, clip_shapes, clip_size
+from refsd.models.clip.network import CLIP_G, CLIP_H, CLIP_H_23, CLIP_L_PROJECTED, CLIPSize, clip_shapes, clip_size
+from refsd.models.unet.tensors import UNetSize, unet_shapes, unet_size
+from refsd.models.vae.network import FLUX_VAE, VAESize, vae_shapes, vae_size
 from refsd.networks.dimensions import count
-from refsd.networks.unet_tensors import UNetSize, unet_shapes, unet_size
-from refsd.networks.vae import FLUX_VAE, VAESize, vae_shapes, vae_size
 
 READ = {"unet": unet_size, "vae": vae_size, "clip": clip_size}
 

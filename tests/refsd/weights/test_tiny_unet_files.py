@@ -10,10 +10,10 @@ from safetensors.numpy import save_file
 from refsd.components import forward, load
 from refsd.models.ip_adapter import Prompt
 from refsd.models.unet import transformer_block
+from refsd.models.unet.network import unet_keymap
+from refsd.models.unet.tensors import UNetSize
+from refsd.models.unet.tiny_names import tiny_unet_keymap
 from refsd.module import Module
-from refsd.networks.tiny_unet_names import tiny_unet_keymap
-from refsd.networks.unet import unet_keymap
-from refsd.networks.unet_tensors import UNetSize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64

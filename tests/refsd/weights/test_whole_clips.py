@@ -5,9 +5,9 @@ import pytest
 import small_families as small
 from safetensors.numpy import save_file
 
-from refsd.networks.clip import CLIPSize, clip_shapes
-from refsd.networks.openclip_names import OpenCLIP
-from refsd.networks.vision import vision_shapes
+from refsd.models.clip.network import CLIPSize, clip_shapes
+from refsd.models.clip.openclip_names import OpenCLIP
+from refsd.models.vision.network import vision_shapes
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.weights import detect, open_checkpoint

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from refsd.engines.torch.stages.torch_stage import Params, TorchStage
-from refsd.families import LATENT_SCALES
+from refsd.models.vae.latents import LATENT_SCALES
 
 
 def _refuses(p: Params, inputs: Set[str]) -> str | None:

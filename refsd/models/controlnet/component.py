@@ -1,0 +1,28 @@
+"""The component of ControlNet."""
+
+from refsd.models.controlnet import controlnet
+from refsd.models.unet.component import CONTEXT, HINT, TIMESTEPS, X, Y, shared_fits
+from refsd.module import Module
+from refsd.networks.component import Component
+
+
+def _control(m: Module, **arguments) -> dict:
+    return {f"control.{i}": part for i, part in enumerate(controlnet(m, **arguments))}
+
+
+COMPONENTS = {
+    "controlnet": Component(
+        "controlnet",
+        _control,
+        {
+            "x": X,
+            "hint": HINT._replace(optional=False),
+            "timesteps": TIMESTEPS,
+            "context": CONTEXT,
+            "y": Y,
+        },
+        {"control.0": "N D H W", "control.1": "one for each skip, and last the middle"},
+        {"num_heads": 8, "num_groups": 32, "strength": 1.0},
+        shared_fits,
+    ),
+}

@@ -1,0 +1,13 @@
+"""Cases of FLUX.2, on tiny models of the same architecture."""
+
+from refsd.networks.cases import SHARE, denoiser_case, every, latent, quiet
+
+CASES = [
+    denoiser_case("flux2-dev", "flux2", "first-step", latent(128, 3, 5), every(1), 7, guidance=every(4)),
+    denoiser_case(
+        "flux2-dev", "flux2", "reference", latent(128, 2, 3), SHARE, 13,
+        guidance=every(2.5), reference=latent(128, 4, 1),
+    ),
+    denoiser_case("flux2-klein", "flux2", "between", latent(128, 5, 2), every(0.25), 5),
+    quiet(denoiser_case("flux2-klein", "flux2", "quiet", latent(128, 2, 3), every(0.5), 7)),
+]  # fmt: skip

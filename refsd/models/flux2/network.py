@@ -1,0 +1,184 @@
+"""The transformer of FLUX.2 (dev and klein): sizes, tensors, names in files."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from refsd.models.flux.network import AROUND, QUERY_NORMS, qk_norm, trunk_config
+from refsd.models.flux.norm_names import ORIGINAL
+from refsd.networks.config import positive, rotary_axes_of_heads
+from refsd.networks.dimensions import Shape, Shapes, blocks, dim, has, linear
+from refsd.networks.keymap import CONCAT, SAME, SWAP, Keymap, Row
+from refsd.networks.naming import DENOISER_NAMINGS
+from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted
+
+
+class Flux2Size(NamedTuple):
+    """Dimensions of the transformer; the defaults are FLUX.2 dev's.
+
+    in_channels: channels of a token, which is one position of the packed latent
+    context_dim: channels of three concatenated hidden states
+    frequencies: channels of the sinusoidal time embedding
+    """
+
+    hidden: int = 6144
+    double_blocks: int = 8
+    single_blocks: int = 48
+    head_dim: int = 128
+    mlp: int = 3 * 6144
+    in_channels: int = 128
+    context_dim: int = 3 * 5120
+    guidance: bool = True
+    frequencies: int = 256
+
+
+FLUX2_DEV = Flux2Size()
+FLUX2_KLEIN_4B = Flux2Size(3072, 5, 20, mlp=3 * 3072, context_dim=3 * 2560, guidance=False)
+FLUX2_KLEIN_9B = Flux2Size(4096, 8, 24, mlp=3 * 4096, context_dim=3 * 4096, guidance=False)
+
+
+def flux2_shapes(size: Flux2Size) -> Shapes:
+    """Return the shapes of all tensors. Source: black-forest-labs/flux2, model.py: Flux2."""
+    D = size.hidden
+    shapes = _bare("img_in", size.in_channels, D) | _embedder("time_in", size.frequencies, D)
+    if size.guidance:
+        shapes |= _embedder("guidance_in", size.frequencies, D)
+    shapes |= _bare("txt_in", size.context_dim, D)
+    for i in range(size.double_blocks):
+        for stream in ("img", "txt"):
+            at = f"double_blocks.{i}.{stream}"
+            shapes |= _bare(f"{at}_attn.qkv", D, 3 * D) | qk_norm(f"{at}_attn.norm", size.head_dim)
+            shapes |= _bare(f"{at}_attn.proj", D, D)
+            shapes |= _bare(f"{at}_mlp.0", D, 2 * size.mlp) | _bare(f"{at}_mlp.2", size.mlp, D)
+    for i in range(size.single_blocks):
+        at = f"single_blocks.{i}"
+        shapes |= _bare(f"{at}.linear1", D, 3 * D + 2 * size.mlp) | _bare(f"{at}.linear2", D + size.mlp, D)
+        shapes |= qk_norm(f"{at}.norm", size.head_dim)
+    for stream in ("img", "txt"):
+        shapes |= _bare(f"double_stream_modulation_{stream}.lin", D, 6 * D)
+    shapes |= _bare("single_stream_modulation.lin", D, 3 * D) | _bare("final_layer.linear", D, size.in_channels)
+    return shapes | _bare("final_layer.adaLN_modulation.1", D, 2 * D)
+
+
+def _bare(name: str, inputs: int, outputs: int) -> Shapes:
+    return linear(name, inputs, outputs, bias=False)
+
+
+def _embedder(name: str, frequencies: int, hidden: int) -> Shapes:
+    return _bare(f"{name}.in_layer", frequencies, hidden) | _bare(f"{name}.out_layer", hidden, hidden)
+
+
+def flux2_size(shapes: Mapping[str, Shape]) -> Flux2Size:
+    """Infer the size from shapes under the original's names; guidance is True if guidance_in exists.
+
+    Dimensions of missing tensors are dev's.
+    """
+    usual = FLUX2_DEV
+    hidden = dim(shapes, "img_in.weight", 0, dim(shapes, "final_layer.linear.weight", 1, usual.hidden))
+    mlp = dim(shapes, "single_blocks.0.linear2.weight", 1, 4 * hidden) - hidden
+    double, single = QUERY_NORMS
+    return Flux2Size(
+        hidden=hidden,
+        double_blocks=blocks(shapes, "double_blocks.", usual.double_blocks, AROUND),
+        single_blocks=blocks(shapes, "single_blocks.", usual.single_blocks, AROUND),
+        head_dim=dim(shapes, double, 0, dim(shapes, single, 0, usual.head_dim)),
+        mlp=dim(shapes, "double_blocks.0.img_mlp.2.weight", 1, mlp if mlp > 0 else 3 * hidden),
+        in_channels=dim(shapes, "img_in.weight", 1, usual.in_channels),
+        context_dim=dim(shapes, "txt_in.weight", 1, usual.context_dim),
+        guidance=has(shapes, "guidance_in.") or not shapes,
+        frequencies=dim(shapes, "time_in.in_layer.weight", 1, usual.frequencies),
+    )
+
+
+# (original's name, diffusers' names, rule); several names of diffusers are concatenated.
+_ENDS = (
+    ("img_in", ("x_embedder",), SAME),
+    ("txt_in", ("context_embedder",), SAME),
+    ("time_in.in_layer", ("time_guidance_embed.timestep_embedder.linear_1",), SAME),
+    ("time_in.out_layer", ("time_guidance_embed.timestep_embedder.linear_2",), SAME),
+    ("guidance_in.in_layer", ("time_guidance_embed.guidance_embedder.linear_1",), SAME),
+    ("guidance_in.out_layer", ("time_guidance_embed.guidance_embedder.linear_2",), SAME),
+    ("double_stream_modulation_img.lin", ("double_stream_modulation_img.linear",), SAME),
+    ("double_stream_modulation_txt.lin", ("double_stream_modulation_txt.linear",), SAME),
+    ("single_stream_modulation.lin", ("single_stream_modulation.linear",), SAME),
+    ("final_layer.linear", ("proj_out",), SAME),
+    ("final_layer.adaLN_modulation.1", ("norm_out.linear",), SWAP),
+)
+_DOUBLE = (
+    ("img_attn.qkv", ("attn.to_q", "attn.to_k", "attn.to_v"), CONCAT),
+    ("txt_attn.qkv", ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), CONCAT),
+    ("img_attn.norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
+    ("img_attn.norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
+    ("txt_attn.norm.query_norm.scale", ("attn.norm_added_q.weight",), SAME),
+    ("txt_attn.norm.key_norm.scale", ("attn.norm_added_k.weight",), SAME),
+    ("img_attn.proj", ("attn.to_out.0",), SAME),
+    ("txt_attn.proj", ("attn.to_add_out",), SAME),
+    ("img_mlp.0", ("ff.linear_in",), SAME),
+    ("img_mlp.2", ("ff.linear_out",), SAME),
+    ("txt_mlp.0", ("ff_context.linear_in",), SAME),
+    ("txt_mlp.2", ("ff_context.linear_out",), SAME),
+)
+_SINGLE = (
+    ("linear1", ("attn.to_qkv_mlp_proj",), SAME),
+    ("linear2", ("attn.to_out",), SAME),
+    ("norm.query_norm.scale", ("attn.norm_q.weight",), SAME),
+    ("norm.key_norm.scale", ("attn.norm_k.weight",), SAME),
+)
+
+
+def flux2_keymap(double_blocks: int = 8, single_blocks: int = 48) -> Keymap:
+    """Map FLUX.2's names to and from diffusers' Flux2Transformer2DModel.
+
+    diffusers splits q, k, v of the double blocks, and swaps scale and shift of the last modulation.
+    """
+    rows = [Row(*row) for row in _ENDS]
+    for table, n, ours, theirs in (
+        (_DOUBLE, double_blocks, "double_blocks", "transformer_blocks"),
+        (_SINGLE, single_blocks, "single_blocks", "single_transformer_blocks"),
+    ):
+        for i in range(n):
+            for name, parts, rule in table:
+                rows.append(Row(f"{ours}.{i}.{name}", tuple(f"{theirs}.{i}.{part}" for part in parts), rule))
+    return Keymap(rows)
+
+
+def _flux2_config(size) -> dict:
+    return {
+        "_class_name": "Flux2Transformer2DModel",
+        **trunk_config(size),
+        "mlp_ratio": size.mlp / size.hidden,
+        "timestep_guidance_channels": size.frequencies,
+        "guidance_embeds": size.guidance,
+        "axes_dims_rope": [32, 32, 32, 32],
+        "rope_theta": 2000,
+    }
+
+
+_DIFFUSERS = counted(
+    "diffusers",
+    flux2_keymap,
+    {"transformer_blocks.": 8, "single_transformer_blocks.": 48},
+    lambda size: (size.double_blocks, size.single_blocks),
+)
+
+
+FLUX2 = Network(
+    "flux2",
+    "FLUX.2",
+    "denoiser",
+    flux2_size,
+    flux2_shapes,
+    places=(
+        Location(_DIFFUSERS, FOLDER, ("double_stream_modulation_img.linear.",)),
+        Location(ORIGINAL, DENOISER, ("double_stream_modulation_img.",)),
+    ),
+    folder=Folder("transformer", DIFFUSERS_FILE, _DIFFUSERS, _flux2_config),
+    computed={"patch_size": (1,)},
+    config=lambda path, shapes, given: {
+        "axes_dim": rotary_axes_of_heads(path, given, [32, 32, 32, 32]),
+        "theta": positive(path, given, "rope_theta", 2000.0),
+        "eps": positive(path, given, "eps", 1e-6),
+    },
+    adapters=DENOISER_NAMINGS,
+    before=("flux",),
+)
+NETWORKS = (FLUX2,)

@@ -1,0 +1,68 @@
+"""Diffusers' transformer of FLUX.2."""
+
+from typing import Any
+
+from refsd.models.flux.original import one_item, picture_sizes, same_positions
+from refsd.networks.original import Arguments, Given, Reader, diffusers, per_mille, refuse, sample, timesteps
+from refsd.networks.torch_tokens import first_tokens, grid, joined
+
+_REFERENCES_APART = 10  # FLUX.2's index of the first picture to edit; FLUX.1's is 1
+
+
+def _run(model, x, params):
+    pictures = [x["x"], *([x["reference"]] if "reference" in x else [])]
+    tokens = joined([picture.flatten(2).transpose(1, 2) for picture in pictures], 1)
+    ids = [grid(picture, 1, (_REFERENCES_APART * k,), (0,)) for k, picture in enumerate(pictures)]
+    text = ids[0].new_zeros(x["context"].shape[1], 4)
+    text[:, 3] += _count_up(text, len(text))
+    y = model(tokens, x["context"], x["timesteps"], joined(ids, 0), text, x.get("guidance")).sample
+    return {"out": y[:, : x["x"][0, 0].numel()].transpose(1, 2).reshape(x["x"].shape)}
+
+
+def _count_up(like, n):
+    import torch
+
+    return torch.arange(n, device=like.device)
+
+
+def _taps(taps, x):
+    return first_tokens(taps, "final_layer.linear", x["x"][0, 0].numel())
+
+
+def _read(model, given: Given) -> Arguments:
+    refuse(given, "joint_attention_kwargs")
+    tokens, ids, text = given["hidden_states"], one_item(given["img_ids"]), one_item(given["txt_ids"])
+    places = ids.new_zeros(len(text), 4)
+    places[:, 3] = ids.new_tensor(range(len(text)))
+    same_positions(text, [places], "txt_ids are not 0, 1, 2, ... in the last column")
+    sizes = picture_sizes(ids)
+    inputs: dict[str, Any] = {"context": given["encoder_hidden_states"]}
+    expected, begin = [], 0
+    for name, (index, high, wide) in zip(("x", "reference"), sizes, strict=False):
+        part = tokens[:, begin : begin + high * wide]
+        if part.shape[1] != high * wide:
+            break
+        inputs[name] = _as_picture(part, high, wide)
+        expected.append(grid(ids.new_zeros((0, 1, high, wide)), 1, (index,), (0,)))
+        begin += high * wide
+    same_positions(ids, expected)
+    _, high, wide = sizes[0]
+    N, dtype = len(tokens), tokens.dtype
+    inputs["timesteps"] = per_mille(timesteps(given, "timestep", N), dtype)
+    if given.get("guidance") is not None and model.config.guidance_embeds:
+        inputs["guidance"] = per_mille(timesteps(given, "guidance", N), dtype)
+    return Arguments(inputs, {}, lambda y: {"out": _as_picture(sample(y)[:, : high * wide], high, wide)})
+
+
+def _as_picture(tokens, high, wide):
+    """[N, H * W, C] -> [N, C, H, W]"""
+    return tokens.transpose(1, 2).reshape(len(tokens), -1, high, wide)
+
+
+ORIGINALS = {
+    "flux2": diffusers("transformer", "Flux2Transformer2DModel", _run, rounds_time=True, laid_out=_taps),
+}
+# Name of the module's class -> readers of its calls.
+READERS = {
+    "Flux2Transformer2DModel": (Reader("flux2", _read),),
+}

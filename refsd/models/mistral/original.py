@@ -1,0 +1,12 @@
+"""Transformers' Mistral."""
+
+from refsd.models.language_model.original import read, run
+from refsd.networks.original import Reader, transformers
+
+ORIGINALS = {
+    "mistral": transformers("text_encoder", "MistralModel", run),
+}
+# Name of the module's class -> readers of its calls.
+READERS = {
+    "MistralModel": (Reader("mistral", read),),
+}

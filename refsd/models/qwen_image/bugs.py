@@ -1,0 +1,51 @@
+"""Functions of Qwen-Image's model with bugs that its ports have had, or may have."""
+
+import numpy as np
+
+from refsd.models import qwen_image
+from refsd.networks.bugs import replacing
+
+_IDS, _TEXT_IDS = qwen_image.centred_ids, qwen_image.text_ids
+_JOINT, _TRANSFORMER = qwen_image.attention, qwen_image.transformer
+
+
+def _from_the_corner(H, W, index=0):
+    ids = _IDS(H, W, index)
+    return np.concatenate([ids[:, :1], ids[:, 1:] - ids[:, 1:].min(axis=0)], axis=1)
+
+
+def _odd_on_the_positive_side(H, W, index=0):
+    return _IDS(H, W, index) + np.array([0, H // 2 % 2, W // 2 % 2])
+
+
+def _after_the_whole_picture(J, first):
+    return _TEXT_IDS(J, 2 * first)
+
+
+def _spread(J, first):
+    """Space J positions over 0..J, both ends included. Source: stable-diffusion.cpp gen_qwen_image_ids."""
+    return np.repeat(first + np.linspace(0, J, J)[:, None], 3, axis=1)
+
+
+def _picture_first(m, img, txt, angle, *rest):
+    """Order the angles picture, text, and the streams text, picture."""
+    J = txt.shape[1]
+    return _JOINT(m, img, txt, np.concatenate([angle[:, J:], angle[:, :J]], axis=1), *rest)
+
+
+def _no_zero_time(*told, **named):
+    return _TRANSFORMER(*told[:8], **named)
+
+
+BUGS = replacing(
+    qwen_image,
+    ("Qwen-Image's rows and columns count from the corner", "centred_ids", _from_the_corner),
+    ("Qwen-Image's odd row is on the positive side", "centred_ids", _odd_on_the_positive_side),
+    ("Qwen-Image's pictures have one position", "centred_ids", lambda H, W, index=0: _IDS(H, W)),
+    ("Qwen-Image's text begins at 0", "text_ids", lambda J, first: _TEXT_IDS(J, 0)),
+    ("Qwen-Image's text follows the whole picture, not half", "text_ids", _after_the_whole_picture),
+    ("Qwen-Image's text is spread over one position more", "text_ids", _spread),
+    ("Qwen-Image's text is on one axis", "text_ids", lambda J, first: _TEXT_IDS(J, first) * np.array([1, 0, 0])),
+    ("Qwen-Image's positions of text and picture are swapped", "attention", _picture_first),
+    ("Qwen-Image's references have the sampler's time", "transformer", _no_zero_time),
+)

@@ -1,0 +1,62 @@
+"""The components of Qwen2.5-VL and Qwen3-VL."""
+
+from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, context
+from refsd.models.qwen_vl import IMAGE_PAD, KREA2_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
+from refsd.module import Module
+from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, exactly, whole_heads
+
+PICTURES = Argument("T D", VALUE, "tokens of all pictures in turn, by qwen2_5_vision", optional=True)
+POSITIONS = Argument(
+    "N L 3", POSITION, "time, row and column of each token; left out: its number", True, fixed=True
+)
+
+
+def _fits(m: Module) -> dict[str, Fit]:
+    root = "model.language_model" if "model.language_model" in m else "model"
+    attention = f"{root}.layers.0.self_attn"
+    for name in ("q", "k"):
+        norms = (f"{attention}.{name}_norm.weight",)
+        whole_heads(m, f"{attention}.{name}_proj.weight", 2 * sum(QWEN3_SECTIONS), norms)
+    V, D = m.shape(f"{root}.embed_tokens.weight")
+    return {"V": exactly(V), "D": exactly(D)}
+
+
+def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
+    return context(qwen2_5_vl(m, input_ids, attention_mask, positions, **given), layers)
+
+
+def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
+    return context(qwen3_vl(m, input_ids, attention_mask, positions, **given), layers, KREA2_LAYERS)
+
+
+COMPONENTS = {
+    "qwen2_5_vl": Component(
+        "qwen2_5_vl",
+        _qwen2_5_vl,
+        {
+            "input_ids": INPUT_IDS,
+            "attention_mask": ATTENTION_MASK,
+            "positions": POSITIONS,
+            "pictures": PICTURES,
+        },
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {
+            "layers": [],
+            "final_norm": True,
+            "image_token": IMAGE_PAD,
+            "sections": [*QWEN2_5_SECTIONS],
+            "theta": 1e6,
+            "eps": 1e-6,
+        },
+        _fits,
+    ),
+    "qwen3_vl": Component(
+        "qwen3_vl",
+        _qwen3_vl,
+        {"input_ids": INPUT_IDS, "attention_mask": ATTENTION_MASK, "positions": POSITIONS},
+        {"last_hidden_state": "N L D", "penultimate": "N L D"},
+        {"layers": [], "final_norm": True, "sections": [*QWEN3_SECTIONS], "theta": 5e6, "eps": 1e-6},
+        _fits,
+        also={"context": "N L 12D"},
+    ),
+}

@@ -1,0 +1,23 @@
+"""Transformers' T5 encoder."""
+
+from refsd.networks.original import Arguments, Given, Reader, refuse, transformers
+
+
+def _run(model, x, params):
+    return {"last_hidden_state": model(x["input_ids"], x.get("attention_mask")).last_hidden_state}
+
+
+def read(model, given: Given) -> Arguments:
+    refuse(given, "inputs_embeds")
+    mask = given.get("attention_mask")
+    inputs = {"input_ids": given["input_ids"]} | ({} if mask is None else {"attention_mask": mask})
+    return Arguments(inputs, {}, lambda y: {"last_hidden_state": y[0]})
+
+
+ORIGINALS = {
+    "t5": transformers("text_encoder_2", "T5EncoderModel", _run),
+}
+# Name of the module's class -> readers of its calls.
+READERS = {
+    "T5EncoderModel": (Reader("t5", read),),
+}

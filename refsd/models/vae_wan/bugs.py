@@ -1,0 +1,133 @@
+"""Bugs of networks over frames: which frames a convolution sees, how frames are made, how latents are scaled."""
+
+import numpy as np
+
+from refsd.golden.judge import Mutant
+from refsd.models import vae_wan
+from refsd.models.vae_wan import CAUSAL_IN_TIME, in_turn, pictures, video
+from refsd.networks.bugs import Change, replacing
+from refsd.numerics.arithmetic import Arithmetic
+
+
+def _changed_conv3d(change):
+    """Return an Arithmetic whose causal convolutions over frames are changed. change: x, weight, padding -> same"""
+
+    class Changed(Arithmetic):
+        def conv3d(self, x, weight, bias, stride=1, padding=(0,) * 6, dilation=1, groups=1):
+            if padding[0] > padding[1]:
+                x, weight, padding = change(x, weight, tuple(padding))
+            return super().conv3d(x, weight, bias, stride, padding, dilation, groups)
+
+    return Changed
+
+
+def _without(weight, taps):
+    weight = weight.copy()
+    weight[:, :, taps] = 0
+    return weight
+
+
+def _first_again(x, weight, padding):
+    front, *rest = padding
+    return np.concatenate([*[x[:, :, :1]] * front, x], axis=2), weight, (0, *rest)
+
+
+LaterFrames = _changed_conv3d(lambda x, w, p: (x, w, (p[1], p[0], *p[2:])))
+BothSidesInTime = _changed_conv3d(lambda x, w, p: (x, w, (p[0] // 2, p[0] - p[0] // 2, *p[2:])))
+FramesApart = _changed_conv3d(lambda x, w, p: (x, _without(w, slice(0, -1)), p))
+OneFrameKept = _changed_conv3d(lambda x, w, p: (x, _without(w, 0), p))
+FirstFrameRepeated = _changed_conv3d(_first_again)
+
+
+class NormsOfUnitLength(Arithmetic):
+    """RMS norms of channels without their factor sqrt(C)."""
+
+    def rms_norm_channels(self, x, weight, eps=1e-12):
+        return super().rms_norm_channels(x, weight / len(weight) ** 0.5, eps)
+
+    def rms_norm_channels_silu(self, x, weight, eps=1e-12):
+        return self.silu(self.rms_norm_channels(x, weight, eps))
+
+
+def _flip_in_time(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values[:, :, ::-1] if values.ndim == 5 and values.shape[2] > 1 else None
+
+
+def left_as_it_is(m, x, latents_mean, latents_std):
+    return x
+
+
+def with_exchanged_statistics(function):
+    return lambda m, x, latents_mean, latents_std: function(m, x, latents_std, latents_mean)
+
+
+def over_all_frames(m, x):
+    """Attention over the pixels of all frames at once."""
+    N, C, F, H, W = x.shape
+    return ATTENTION(m, x.reshape(N, C, 1, F * H, W)).reshape(x.shape)
+
+
+def _resampled(m, x):
+    return video(m.conv2d("resample.1", m.upsample_nearest(pictures(x)), padding=1), len(x))
+
+
+def doubles_the_first_frame(m, x):
+    """An upsampling whose convolution also makes the first frame, of which the second half is kept."""
+    if "time_conv" in m and x.shape[2] > 1:
+        x = in_turn(m.conv3d("time_conv", x, padding=CAUSAL_IN_TIME))[:, :, 1:]
+    return _resampled(m, x)
+
+
+def sees_the_first_frame(m, x):
+    """An upsampling in which the first frame is the past of the second, where the original has zeros."""
+    if "time_conv" in m and x.shape[2] > 1:
+        pairs = m.conv3d("time_conv", x, padding=CAUSAL_IN_TIME)[:, :, 1:]
+        x = np.concatenate([x[:, :, :1], in_turn(pairs)], axis=2)
+    return _resampled(m, x)
+
+
+def one_after_another(pairs):
+    """The first frames of all pairs, then the second ones."""
+    N, C, F, H, W = pairs.shape
+    halves = pairs.reshape(N, 2, C // 2, F, H, W).transpose(0, 2, 1, 3, 4, 5)
+    return halves.reshape(N, C // 2, 2 * F, H, W)
+
+
+def every_other_frame(m, x):
+    """A downsampling that leaves out frames instead of joining them."""
+    h = video(m.conv2d("resample.1", pictures(x), stride=2, padding=(0, 1, 0, 1)), len(x))
+    return h[:, :, ::2] if "time_conv" in m else h
+
+
+ATTENTION = vae_wan.attention
+
+BUGS = (
+    Mutant("convolutions over frames are flipped in time", Change(revalue=_flip_in_time)),
+    Mutant("convolutions over frames see the later frames, not the earlier", Change(LaterFrames)),
+    Mutant("convolutions over frames see a frame on each side", Change(BothSidesInTime)),
+    Mutant("convolutions over frames see each frame alone", Change(FramesApart)),
+    Mutant("convolutions over frames see one earlier frame, not two", Change(OneFrameKept)),
+    Mutant("before the first frame stands the first again, not zeros", Change(FirstFrameRepeated)),
+    Mutant("RMS norms of channels lack the factor sqrt(C)", Change(NormsOfUnitLength)),
+    Mutant(
+        "latents are not normalised",
+        Change(replaced=((vae_wan, "to_denoiser", left_as_it_is), (vae_wan, "to_vae", left_as_it_is))),
+    ),
+    Mutant(
+        "mean and deviation of latents are exchanged",
+        Change(
+            replaced=(
+                (vae_wan, "to_denoiser", with_exchanged_statistics(vae_wan.to_denoiser)),
+                (vae_wan, "to_vae", with_exchanged_statistics(vae_wan.to_vae)),
+            )
+        ),
+    ),
+    *replacing(
+        vae_wan,
+        ("attention sees the pixels of all frames", "attention", over_all_frames),
+        ("the first frame is doubled as the others", "upsample", doubles_the_first_frame),
+        ("doubling frames sees the first frame", "upsample", sees_the_first_frame),
+        ("doubled frames stand one after another", "in_turn", one_after_another),
+        ("halving frames leaves out every other", "downsample", every_other_frame),
+    ),
+)
