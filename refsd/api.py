@@ -23,7 +23,6 @@ from refsd.golden.verdict import NO_WITNESS
 from refsd.golden.wording import did_you_mean
 from refsd.goldens import make_into
 from refsd.judges import judges
-from refsd.model_files import model_files, open_store
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -32,6 +31,7 @@ from refsd.numerics.profiles import PROFILES, Numerics
 from refsd.progress import compile_progress
 from refsd.reports.comparison_lines import comparison_lines, headline
 from refsd.weights import open_checkpoint
+from refsd.weights.model_files import model_files, open_store
 
 STORE = "REFSD_GOLDENS"
 _RECIPE = "recipe:"

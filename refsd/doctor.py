@@ -263,7 +263,7 @@ def _missing(environment: Mapping[str, str]) -> Iterator[Problem]:
 def try_engines() -> Iterator[Fact]:
     """Load every engine as `refsd engines` does: its version and device, or why it cannot be judged."""
     from refsd.engines.inventory import inventory
-    from refsd.model_files import model_files
+    from refsd.weights.model_files import model_files
 
     for one in inventory(model_files):
         there = ", ".join(filter(None, (one.version, one.device)))

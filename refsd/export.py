@@ -15,6 +15,8 @@ import numpy as np
 
 from refsd import __version__
 from refsd.export_formats import FORMATS, Entry, Format
+from refsd.files.formats import open_weights
+from refsd.files.writers import Advance, Spec
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Judges, Standard
@@ -25,8 +27,7 @@ from refsd.judges.taps_in_memory import bytes_of_taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor, stored
-from refsd.weights import open_weights, recipes
-from refsd.weights.writers import Advance, Spec
+from refsd.weights import recipes
 
 INDEX = "index.json"
 

@@ -9,11 +9,11 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
+from refsd.files.tensor_files import write_tensors
+from refsd.files.writers import Advance, Spec, write_gguf
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
-from refsd.weights.tensor_files import write_tensors
-from refsd.weights.writers import Advance, Spec, write_gguf
 
 # ggml's GGML_MAX_NAME, less the zero at the end; GGML_MAX_DIMS.
 _GGUF_NAME, _GGUF_AXES = 63, 4

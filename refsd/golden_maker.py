@@ -10,7 +10,7 @@ import msgspec
 from refsd.engines.reference import Reference
 from refsd.golden.case import Case
 from refsd.golden.store import make
-from refsd.model_files import model_files, open_store, trim_model_files
+from refsd.weights.model_files import model_files, open_store, trim_model_files
 
 
 def main() -> None:

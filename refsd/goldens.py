@@ -13,9 +13,9 @@ from refsd.golden.case import Case
 from refsd.golden.judge import Answer
 from refsd.golden.publishing import publish
 from refsd.golden.store import Store, make
-from refsd.model_files import model_files, trim_model_files
 from refsd.progress import compile_progress
 from refsd.step_progress import steps
+from refsd.weights.model_files import model_files, trim_model_files
 
 # Fewer missing goldens are made in this process: another takes two seconds to start.
 _MANY = 64

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import typer
 
 from refsd.families import FAMILIES
+from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.output_file import Outputs
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.conventions import CONVENTIONS
@@ -15,7 +16,6 @@ from refsd.tokenizers.text_rules import token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.tokenizers.vocabulary import find_tokenizer
-from refsd.weights.tensor_files import check_name, write_arrays
 
 CLIP = "clip", "clip_g"
 # Text encoder -> default of --family.

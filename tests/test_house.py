@@ -33,17 +33,18 @@ BUDGETS = {
     "golden": 15_800,
     "kernels": 10_850,
     "numerics": 1_450,
-    "refsd": 3_300,
+    "refsd": 3_100,
     "refsd/bench": 2_500,
     "refsd/cases": 520,
     "refsd/cli": 4_700,
     "refsd/cluster": 1_050,
-    "refsd/components": 300,
+    "refsd/components": 350,
     "refsd/corpus": 400,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 900,
     "refsd/engines": 11_050,
     "refsd/families": 1_500,
+    "refsd/files": 2_850,
     "refsd/fuzzing": 1_050,
     "refsd/judges": 3_850,
     "refsd/models": 12_050,
@@ -58,7 +59,7 @@ BUDGETS = {
     "refsd/submissions": 1_000,
     "refsd/tokenizers": 1_700,
     "refsd/trajectory": 1_750,
-    "refsd/weights": 6_200,
+    "refsd/weights": 3_450,
     "samplers": 5_850,
 }
 
@@ -116,7 +117,11 @@ def test_a_model_loads_no_loader():
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "refsd.module" in loaded
-    assert not [m for m in loaded if m.startswith(("refsd.weights", "refsd.golden", "refsd.networks", "refsd.models.catalogue"))]
+    assert not [
+        m
+        for m in loaded
+        if m.startswith(("refsd.weights", "refsd.golden", "refsd.networks", "refsd.models.catalogue"))
+    ]
 
 
 @pytest.mark.parametrize("floor", BARE)

@@ -126,7 +126,7 @@ def _named(dump: Path, names: list[str] | None):
 def _golden(case, store: str):
     """Return the case's answer, computed if the store lacks it, and the function that makes model weights."""
     from refsd.goldens import make_into
-    from refsd.model_files import model_files, open_store
+    from refsd.weights.model_files import model_files, open_store
 
     place = open_store(store)
     make_into(place, [case])

@@ -26,8 +26,8 @@ def dequant(
     Names and shapes stay the same; tensors that are not quantized are copied.
     """
     from refsd.cli.bar import bar
+    from refsd.files.dequantize import Expansion
     from refsd.golden.output_file import Outputs
-    from refsd.weights.dequantize import Expansion
 
     expansion = Expansion(file, type.value)
     expansion.check_name(output)

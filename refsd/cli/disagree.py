@@ -149,10 +149,10 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
     from refsd.golden.conform import Runner
     from refsd.goldens import make_into
     from refsd.judges import judges
-    from refsd.model_files import model_files, open_store, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.progress import compile_progress
     from refsd.step_progress import steps
+    from refsd.weights.model_files import model_files, open_store, trim_model_files
 
     chosen = answerable(corpus.select(*(cases or ("*",))))
     engines = [one_engine(a), one_engine(b)]

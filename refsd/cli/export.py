@@ -62,10 +62,10 @@ def export(
     from refsd.golden.output_file import check_replaceable, replaced_folder
     from refsd.golden.wording import counted
     from refsd.goldens import make_into
-    from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
     from refsd.progress import compile_progress
+    from refsd.weights.model_files import model_files, open_store
 
     if numerics not in PROFILES:
         raise BadInput(f"--numerics {numerics}: expected one of {', '.join(PROFILES)}")

@@ -44,7 +44,7 @@ def noise(
     digest = hashlib.sha256(y.tobytes()).hexdigest()
     first = [float(v) for v in y.reshape(-1)[:6]]
     if output:
-        from refsd.weights.tensor_files import write_arrays
+        from refsd.files.tensor_files import write_arrays
 
         write_arrays(output, {"noise": y}, {"seed": str(seed), "like": like.value})
     if json:

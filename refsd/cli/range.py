@@ -90,9 +90,9 @@ def _of_one(checkpoint, component: str, inputs: Path | None) -> list:
 
     from refsd.components import forward, load, resolve
     from refsd.diagnosis.ranges import Ranges, drawn_inputs
+    from refsd.files.formats import open_weights
     from refsd.named_numerics import named
     from refsd.progress import compile_progress
-    from refsd.weights import open_weights
 
     part = resolve(checkpoint, component)
     m, params = load(checkpoint, part, named("float32", []))

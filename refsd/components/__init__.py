@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from refsd.components.checks import check as check_inputs
-from refsd.loras import load as load_adapters
 from refsd.models.catalogue import DENOISERS, NETWORKS, pages
 from refsd.module import Module, WeightCache
 from refsd.networks.component import IDS, MASK, VALUE, Argument, Component
@@ -20,6 +19,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
 from refsd.weights.adapters import AdapterFile
 from refsd.weights.checkpoint import Checkpoint
+from refsd.weights.loras import load as load_adapters
 
 
 def _collect() -> dict[str, Component]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from refsd.files.stored import shown
 from refsd.models.clip import ACTIVATIONS
 from refsd.module import Module
 from refsd.networks.component import IDS, MASK, Argument, Component, Fit
 from refsd.numerics.errors import BadInput
-from refsd.weights.stored import shown
 
 _ANY_SIGN = ("strength", "control_strength", "ip_scale")  # numbers that may be 0 or below
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.diagnosis.requantising import PIECE, deviation, rotation_between
+from refsd.files.stored import enough_memory
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.networks.dimensions import Shape
 from refsd.numerics.tensor import Grouping, StoredTensor, stored
 from refsd.weights.checkpoint import Checkpoint, survey
 from refsd.weights.size_vote import same_shape
-from refsd.weights.stored import enough_memory
 
 _FLOATS = ("f64", "f32", "f16", "bf16")
 _SIGNATURE = 256  # values of a tensor by which an exchanged one is recognised

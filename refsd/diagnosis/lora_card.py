@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refsd.diagnosis.statistics import Statistics
+from refsd.files.stored import Weights
 from refsd.golden.wording import counted
 from refsd.kernels.adapters.scales import alpha_over_rank, alpha_over_root
 from refsd.networks.dimensions import Shape
@@ -19,7 +20,6 @@ from refsd.weights.adapter_settings import PREFIX, of_module, read_settings
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.culprits import Finding
 from refsd.weights.name_groups import few
-from refsd.weights.stored import Weights
 
 # alpha / rank beyond which nobody trains. kohya's default alpha of 1 at rank 128 is 0.008, PEFT's 2 rank is 2.
 _LARGEST, _SMALLEST = 32.0, 1 / 2048

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd.diagnosis.statistics import Statistics, statistics
+from refsd.files.stored import Weights, enough_memory
 from refsd.golden.wording import counted
 from refsd.networks.dimensions import Shape
 from refsd.numerics.printable import printable
@@ -20,7 +21,6 @@ from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.culprits import NO_WEIGHTS, Finding
 from refsd.weights.name_groups import few
 from refsd.weights.size_vote import block, tail
-from refsd.weights.stored import Weights, enough_memory
 
 # A layer is an outlier if log2 of its deviation is so far from its siblings' median.
 _BITS = 5.0

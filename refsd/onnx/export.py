@@ -15,13 +15,13 @@ from onnx import numpy_helper
 
 from refsd.export import Export
 from refsd.export_formats import Entry
+from refsd.files.writers import Advance
 from refsd.golden.case import Case
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
 from refsd.onnx import case_model as operations
 from refsd.onnx.case_model import CaseModel
 from refsd.onnx.trace import model_graph as models
-from refsd.weights.writers import Advance
 
 # Bytes of a model from which its weights stand in a file of their own. protobuf holds no message of 2 GiB.
 EXTERNAL_FROM = 64 << 20

@@ -11,6 +11,7 @@ import onnx
 
 from refsd import __version__
 from refsd.engines.dump.engine import read_dump
+from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.output_file import Outputs
 from refsd.golden.recipe import Recipe, realize
 from refsd.golden.wording import did_you_mean
@@ -22,7 +23,6 @@ from refsd.onnx.evaluate.check import body_schema
 from refsd.onnx.evaluate.file import Model, parse
 from refsd.progress import compile_progress
 from refsd.tap_progress import ShownTaps
-from refsd.weights.tensor_files import check_name, write_arrays
 
 _RECIPE = "recipe"
 

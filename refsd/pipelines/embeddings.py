@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.files.formats import open_weights
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor, stored
@@ -13,7 +14,6 @@ from refsd.pipelines.loaded_component import LoadedComponent
 from refsd.pipelines.pipeline import Pipeline
 from refsd.pipelines.prompts import CLIP
 from refsd.tokenizers.textual_inversion import FIRST, SUFFIXES, Embedding, read_embedding, rows
-from refsd.weights import open_weights
 
 TABLE = "text_model.embeddings.token_embedding.weight"
 _FEW = 20  # tensors; a file of more is no embedding

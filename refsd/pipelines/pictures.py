@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from refsd import __version__
+from refsd.files.tensor_files import check_name, write_arrays
 from refsd.golden.output_file import Outputs
-from refsd.loras import open_loras
 from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
@@ -28,7 +28,7 @@ from refsd.pipelines.report import Report
 from refsd.pipelines.settings import Settings
 from refsd.progress import compile_progress
 from refsd.weights import open_checkpoint
-from refsd.weights.tensor_files import check_name, write_arrays
+from refsd.weights.loras import open_loras
 
 
 class Files(NamedTuple):

@@ -7,6 +7,7 @@ import numpy as np
 
 from refsd.families import VARIANTS
 from refsd.families.family import Variant
+from refsd.files.formats import read_json
 from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.models.ip_adapter.network import reads_embedding
 from refsd.module import WeightCache
@@ -18,7 +19,6 @@ from refsd.pipelines.editing import Editing
 from refsd.pipelines.loaded_component import LoadedComponent, Loras, check_present, load_component
 from refsd.pipelines.prompts import Tokenizers
 from refsd.weights import Checkpoint
-from refsd.weights.files import read_json
 
 
 class Pipeline(NamedTuple):

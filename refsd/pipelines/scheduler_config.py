@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.files.formats import read_json
 from refsd.golden.wording import did_you_mean
 from refsd.numerics.errors import BadInput
 from refsd.samplers.betas import BETAS
@@ -26,7 +27,6 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.samplers.schedules.flow import TERMINAL
 from refsd.samplers.schedules.timesteps import leading, leading_multistep, linspace, linspace_multistep, trailing
 from refsd.weights import Checkpoint
-from refsd.weights.files import read_json
 
 _MAX_STEPS = 100_000
 # Replaces alphas_cumprod 0, so that the largest sigma is 4096. Source: diffusers EulerDiscreteScheduler.

@@ -6,11 +6,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from refsd.components import COMPONENTS
+from refsd.components.hollow import fits_of
 from refsd.golden.case import Case, Dimension
 from refsd.models.unet.tensors import unet_depths
 from refsd.numerics.errors import BadInput
 from refsd.shrinking.named_axes import sizes_of, with_sizes
-from refsd.weights.hollow import fits_of
 from refsd.weights.recipes import size_of
 
 _MODEL = "model/"

@@ -21,6 +21,7 @@ import safetensors.numpy
 
 from refsd import __version__
 from refsd.engines.reference import Reference
+from refsd.files.safetensors import open_safetensors
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.random_case import LAYOUTS
 from refsd.golden import operations
@@ -40,7 +41,6 @@ from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
 from refsd.shrinking import ggml_program, issue
 from refsd.shrinking.failure import Cut, ask, runner_of
 from refsd.shrinking.shrink import Shrunk
-from refsd.weights.safetensors import open_safetensors
 
 CASE, INPUTS, EXPECTED = "case.json", "inputs.safetensors", "expected.safetensors"
 PLACE = "place.safetensors"
@@ -80,7 +80,7 @@ import sys
 from pathlib import Path
 
 from refsd.cli.engines import one_engine
-from refsd.model_files import model_files
+from refsd.weights.model_files import model_files
 from refsd.shrinking.folder import judge, read
 
 case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{engine!r}])

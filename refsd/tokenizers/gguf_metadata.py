@@ -5,12 +5,12 @@ Keys as in llama.cpp, gguf-py/gguf/constants.py, Keys.Tokenizer.
 
 import numpy as np
 
+from refsd.files.gguf_arrays import numbers, texts
+from refsd.files.stored import Weights
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.byte_level import CUTS, byte_level
 from refsd.tokenizers.sentence_pieces import SPECIAL, Pieces, merged_by_score, unigram
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, numbered
-from refsd.weights.gguf_arrays import numbers, texts
-from refsd.weights.stored import Weights
 
 KEY = "tokenizer.ggml."
 ENDS = "bos_token_id", "eos_token_id", "padding_token_id"

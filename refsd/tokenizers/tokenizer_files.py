@@ -5,6 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as HuggingFace
 
+from refsd.files.formats import open_weights, read_json
 from refsd.golden.input_file import read_input
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.byte_level import QWEN2, TEKKEN, byte_level
@@ -12,8 +13,6 @@ from refsd.tokenizers.gguf_metadata import from_gguf
 from refsd.tokenizers.sentence_pieces import LONGEST_PIECE
 from refsd.tokenizers.spiece import read_spiece
 from refsd.tokenizers.text_tokenizer import Ends, TextTokenizer, in_one_line
-from refsd.weights import open_weights
-from refsd.weights.files import read_json
 
 LIMIT = 2**26  # bytes of a file
 MAX_ID = 2**20

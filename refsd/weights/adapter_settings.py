@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.files.formats import read_json
+from refsd.files.stored import Weights
 from refsd.models.catalogue import DENOISERS
 from refsd.numerics.errors import BadInput
-from refsd.weights.files import read_json
-from refsd.weights.stored import Weights
 
 CONFIG = "adapter_config.json"
 METADATA = "lora_adapter_metadata"

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.files.finite import not_finite
+from refsd.files.formats import open_weights
+from refsd.files.stored import Weights, shown
 from refsd.kernels.adapters import Adapter
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
@@ -16,9 +19,6 @@ from refsd.weights.adapter_rules import TRAINER
 from refsd.weights.adapter_settings import of_component, of_module, read_settings
 from refsd.weights.checkpoint import Checkpoint
 from refsd.weights.culprits import NO_WEIGHTS
-from refsd.weights.files import open_weights
-from refsd.weights.finite import not_finite
-from refsd.weights.stored import Weights, shown
 
 _INTEGERS = ("on_input", "alpha", "scaled_oft")
 

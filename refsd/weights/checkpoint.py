@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refsd.families import Identity, identify, latents_of
+from refsd.files.formats import open_weights, read_json
+from refsd.files.stored import Weights, shown
 from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.textual_inversion import InversionSurvey, survey_inversion
@@ -14,10 +16,8 @@ from refsd.weights.component import Component, ComponentWeights
 from refsd.weights.config import component_config
 from refsd.weights.culprits import Finding, culprits
 from refsd.weights.detect import FoundComponent, find_components, foreign_family, is_known_extra
-from refsd.weights.files import open_weights, read_json
 from refsd.weights.problems import Problems, check_order, check_storage, problems, raise_problems
 from refsd.weights.size_vote import believed_shapes, voted_size
-from refsd.weights.stored import Weights, shown
 
 FOLDERS = (
     *("unet", "transformer", "vae", "text_encoder", "text_encoder_2", "text_encoder_3", "controlnet"),

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from refsd.files.finite import not_finite
+from refsd.files.stored import Weights, shown
 from refsd.networks.dimensions import Shapes
 from refsd.networks.keymap import Source
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
-from refsd.weights.finite import not_finite
 from refsd.weights.size_vote import voted_size
-from refsd.weights.stored import Weights, shown
 
 
 class ComponentWeights(Mapping[str, StoredTensor]):

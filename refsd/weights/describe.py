@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from refsd.files.stored import Header, Weights
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.models.vae.latents import LATENT_SCALES
 from refsd.numerics.tensor import GROUPED_TYPES, SCALAR_TYPES
@@ -14,7 +15,6 @@ from refsd.weights.adapter_models import AdapterSurvey
 from refsd.weights.checkpoint import PREDICTION_KEY, Checkpoint
 from refsd.weights.component import Component
 from refsd.weights.problems import Problems, problems, storages
-from refsd.weights.stored import Header, Weights
 
 # Packages that contain CLIP's vocabulary or can download it -> where refsd then reads it.
 PACKAGES = {

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from refsd.files.stored import shown
 from refsd.models.catalogue import DENOISERS, NETWORKS
 from refsd.networks.dimensions import Shape, count
 from refsd.networks.network import Layout
 from refsd.numerics.errors import BadInput
-from refsd.weights.stored import shown
 
 # Width and depth of OpenCLIP bigG, which no other CLIP text encoder has.
 _BIGG, _BIGG_LAYERS = 1280, 32

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from refsd.files.stored import Weights, shown
 from refsd.golden.wording import counted
 from refsd.models.catalogue import NETWORKS
 from refsd.networks.dimensions import Shapes
@@ -13,7 +14,6 @@ from refsd.weights.component import Component
 from refsd.weights.culprits import NO_WEIGHTS, Finding, culprits
 from refsd.weights.name_groups import few
 from refsd.weights.size_vote import same_shape
-from refsd.weights.stored import Weights, shown
 
 
 class Problems(NamedTuple):

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from refsd.caches import MAKING
+from refsd.files import checksums
 from refsd.golden.case import ModelRecipe
 from refsd.golden.scratch import Scratch, locked, remove
 from refsd.numerics.errors import BadInput
-from refsd.weights import checksums, recipes
+from refsd.weights import recipes
 
 # Largest model in bytes that is made anew in each run: that takes half a second at most, and leaves no file on
 # disk that could be damaged later.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from refsd.families import FAMILIES
+from refsd.files.writers import Advance, Spec, write_gguf, write_safetensors
 from refsd.golden.case import ModelRecipe
 from refsd.golden.output_file import whole_folder, write_file
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
@@ -21,7 +22,6 @@ from refsd.networks.keymap import SAME, Source
 from refsd.networks.recipe import RecipeModel, RecipePart
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
-from refsd.weights.writers import Advance, Spec, write_gguf, write_safetensors
 
 FLOAT_TYPES = ("f32", "f16", "bf16")
 # nvfp4's scales span too few powers of two for a model's matrices; gguf-py does not write q2_0.

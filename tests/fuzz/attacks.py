@@ -24,7 +24,7 @@ from judgement import REFUSALS, Outcome, command_fault
 from torch_files import legacy, named, number, numbers, state, storage, tensor, text, zipped
 
 from refsd.diagnosis.health import examine
-from refsd.weights import open_weights
+from refsd.files.formats import open_weights
 from refsd.weights.checkpoint import survey
 
 SHORT = 200

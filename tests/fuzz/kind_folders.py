@@ -14,8 +14,8 @@ from mutations import json_changed, value
 from readings import checkpoint_read, tensors_read
 from safetensors.numpy import load_file, save_file
 
+from refsd.files.formats import open_weights
 from refsd.models.catalogue import NETWORKS
-from refsd.weights import open_weights
 
 # Every field of the classes of diffusers 0.42.1 and transformers 5.23.0, with its default.
 CONFIGS = json.loads((Path(__file__).parent / "configs.json").read_text())

@@ -12,9 +12,9 @@ from kind import Files, Kind, Mutation
 from mutations import TEXTS, bytes_changed, near, number
 from readings import raw, tensors_read
 
-from refsd.weights import open_weights
-from refsd.weights.gguf import NUMBERS, TYPES
-from refsd.weights.gguf_arrays import texts
+from refsd.files.formats import open_weights
+from refsd.files.gguf import NUMBERS, TYPES
+from refsd.files.gguf_arrays import texts
 
 FILE = "a.gguf"
 BLOCKS = ((8, 34), (2, 18), (12, 144))  # q8_0, q4_0, q4_k: number in the file, bytes of a block

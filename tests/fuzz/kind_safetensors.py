@@ -11,9 +11,9 @@ from mutations import bytes_changed, json_changed, near, number, tree_changed
 from readings import tensors_read, values_read
 from safetensors.numpy import save
 
+from refsd.files.formats import open_weights
+from refsd.files.safetensors import TYPES
 from refsd.numerics.tensor import GROUPED_TYPES
-from refsd.weights import open_weights
-from refsd.weights.safetensors import TYPES
 
 FILE = "a.safetensors"
 ARRAYS = {

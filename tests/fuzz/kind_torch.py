@@ -15,8 +15,8 @@ from readings import tensors_read
 from torch_by_pickle import read_legacy, read_zip
 from torch_files import FLOATS, LEGACY, MAGIC, ZIPPED, legacy, state, storage, tensor, zipped
 
-from refsd.weights import open_weights
-from refsd.weights.torch_objects import STORAGE_NAMES
+from refsd.files.formats import open_weights
+from refsd.files.torch_objects import STORAGE_NAMES
 
 FILE = "a.ckpt"
 INTS = struct.pack("<4q", *range(4))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.files.stored import Weights
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES
 from refsd.weights import open_checkpoint
 from refsd.weights.checkpoint import problems, survey
 from refsd.weights.describe import describe, list_tensors
-from refsd.weights.stored import Weights
 
 
 def tensors_read(weights: Weights) -> dict[str, list]:

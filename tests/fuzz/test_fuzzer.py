@@ -17,8 +17,8 @@ from readings import tensors_read
 from torch_by_pickle import read_legacy
 from torch_files import COUNTED, legacy, state, tensor
 
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
 
 
 def kind(read, second=None) -> Kind:

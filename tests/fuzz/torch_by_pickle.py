@@ -15,8 +15,8 @@ from unittest import mock
 import numpy as np
 from torch_files import MAGIC
 
-from refsd.weights.pickle_reader import WRAPPERS
-from refsd.weights.torch_objects import DICTS, DTYPES, OPAQUE, STORAGE_NAMES
+from refsd.files.pickle_reader import WRAPPERS
+from refsd.files.torch_objects import DICTS, DTYPES, OPAQUE, STORAGE_NAMES
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from test_loading_folders import FAMILIES, FOLDER
 
 from refsd.adapters import Merged
 from refsd.components import forward, load
-from refsd.loras import open_loras
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
+from refsd.weights.loras import open_loras
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")]
 SPLIT = ["to_q", "to_k", "to_v", "add_q_proj", "add_k_proj", "add_v_proj", "proj_mlp"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from refsd.weights import open_weights
+from refsd.files.formats import open_weights
 
 pytestmark = pytest.mark.peer
 

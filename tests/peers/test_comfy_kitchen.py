@@ -11,8 +11,8 @@ from comfy_kitchen.tensor.int8_utils import _build_hadamard
 from naive.quant import scaled as naive
 from safetensors.torch import save_file
 
+from refsd.files.formats import open_weights
 from refsd.kernels.quant import convrot, f8_e4m3, f8_e5m2, int8_scaled
-from refsd.weights import open_weights
 
 pytestmark = pytest.mark.peer
 

@@ -12,12 +12,13 @@ from record_torch_files import content, tensors
 from safetensors.numpy import save_file
 
 from refsd.components import forward, load
+from refsd.files.formats import open_weights
+from refsd.files.torch_objects import DTYPES
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.numerics.tensor import SCALAR_TYPES
-from refsd.weights import open_checkpoint, open_weights
-from refsd.weights.torch_objects import DTYPES
+from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.peer
 

@@ -17,8 +17,8 @@ from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.stand_ins import clip_g, clip_l, mmdit
 from refsd.engines.sdcpp.tap import signature
 from refsd.golden.case import ModelRecipe
-from refsd.model_files import model_files
 from refsd.models.vae.latents import LATENT_SCALES
+from refsd.weights.model_files import model_files
 
 pytestmark = pytest.mark.peer
 

@@ -9,17 +9,18 @@ from typer.testing import CliRunner
 from refsd.adapters import Adapters, Applied, Merged
 from refsd.cli import app
 from refsd.components import forward
+from refsd.files.formats import open_weights
 from refsd.kernels.adapters import DoRA, LoKr, LoRA
-from refsd.loras import load, open_loras, parse
 from refsd.module import Module, Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, GGML_CPU, TORCH_BF16, TORCH_F16
 from refsd.numerics.tensor import stored
-from refsd.weights import open_checkpoint, open_weights
+from refsd.weights import open_checkpoint
 from refsd.weights.adapter_kinds import KINDS, kind_of
 from refsd.weights.adapter_names import Target
+from refsd.weights.loras import load, open_loras, parse
 
 INPUTS = tiny.inputs()
 TO_Q = "input_blocks.1.1.transformer_blocks.0.attn1.to_q"

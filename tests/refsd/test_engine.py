@@ -10,6 +10,7 @@ import tiny_models as tiny
 
 from refsd.components import forward
 from refsd.engines.reference import Reference
+from refsd.files.writers import Spec, write_safetensors
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import Engine
 from refsd.golden.recipe import Recipe
@@ -21,7 +22,6 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import stored
-from refsd.weights.writers import Spec, write_safetensors
 
 # Plumbing: tests/refsd/models runs the same models unjitted.
 pytestmark = pytest.mark.jitted

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from refsd.cli import app
 from refsd.cli.numerics import PROFILES as OFFERED_PROFILES
 from refsd.components import ALIASES, COMPONENTS, forward, offered
+from refsd.files.formats import open_weights
+from refsd.files.writers import Spec, write_safetensors
 from refsd.module import Module
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import PROFILES
 from refsd.numerics.tensor import stored
-from refsd.weights import open_weights
-from refsd.weights.writers import Spec, write_safetensors
 
 # Plumbing: tests/refsd/models runs the same models unjitted.
 pytestmark = pytest.mark.jitted

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.components import ALIASES, COMPONENTS, forward, load
+from refsd.files.formats import open_weights
+from refsd.files.writers import Spec, write_gguf, write_safetensors
 from refsd.models import (
     chroma,
     chroma_radiance,
@@ -46,8 +48,7 @@ from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
-from refsd.weights import detect, open_checkpoint, open_weights
-from refsd.weights.writers import Spec, write_gguf, write_safetensors
+from refsd.weights import detect, open_checkpoint
 
 pytestmark = pytest.mark.jitted
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from refsd.components import forward
+from refsd.files import stored
 from refsd.golden.case import ModelRecipe
 from refsd.golden.recipe import Recipe, realize
 from refsd.models.catalogue import NETWORKS
@@ -16,7 +17,7 @@ from refsd.module import Module, WeightCache
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
 from refsd.numerics.tensor import StoredTensor
-from refsd.weights import open_checkpoint, recipes, stored
+from refsd.weights import open_checkpoint, recipes
 
 pytestmark = pytest.mark.jitted
 

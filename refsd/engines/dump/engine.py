@@ -16,6 +16,7 @@ import numpy as np
 from refsd.components import COMPONENTS
 from refsd.engines.dump.matching import Match, match
 from refsd.engines.dump.names import Names, renamed
+from refsd.files.formats import open_weights
 from refsd.golden import dumps
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, EngineSearch, ModelFiles
@@ -27,7 +28,6 @@ from refsd.numerics.deviations import Deviation
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, PROFILES, Numerics
 from refsd.numerics.tensor import StoredTensor
-from refsd.weights.files import open_weights
 
 _SUFFIXES = (".safetensors", ".gguf", *dumps.SUFFIXES)
 _MODEL = "model/"

@@ -7,11 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from refsd.files.stored import Header, Weights, shown
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import StoredTensor
 from refsd.weights.checkpoint import component_of
 from refsd.weights.component import Component
-from refsd.weights.stored import Header, Weights, shown
 
 _TYPES = {
     "torch.float64": "f64",

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from refsd import caches
 from refsd.cli import app
+from refsd.files import checksums
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.store import Store
 from refsd.numerics.errors import BadInput
-from refsd.weights import checksums, recipe_files
+from refsd.weights import recipe_files
 
 _CASE = "clip-l/clip/ended"
 
@@ -36,7 +37,7 @@ def kept(tmp_path, monkeypatch):
 def _call(*arguments: str):
     result = CliRunner().invoke(app, list(arguments))
     # What a run has read is forgotten with it.
-    from refsd import model_files
+    from refsd.weights import model_files
 
     model_files._files_in.cache_clear()
     return result

@@ -139,7 +139,7 @@ def _interrupt(monkeypatch, goldens, answers):
         if len(done) == goldens + answers:
             raise KeyboardInterrupt
 
-    for module in ("refsd.model_files", "refsd.goldens"):
+    for module in ("refsd.weights.model_files", "refsd.goldens"):
         monkeypatch.setattr(f"{module}.trim_model_files", count)
 
 

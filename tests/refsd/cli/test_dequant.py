@@ -5,10 +5,10 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.files.writers import Spec, write_gguf
 from refsd.golden.recipe import SCALE_FIELDS, Recipe, realize
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.weights.writers import Spec, write_gguf
 
 
 @pytest.fixture

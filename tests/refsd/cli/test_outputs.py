@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from refsd.cli import app, main
+from refsd.files.writers import Spec, write_gguf, write_safetensors
 from refsd.golden import dumps
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.weights.writers import Spec, write_gguf, write_safetensors
 
 
 def call(*args):

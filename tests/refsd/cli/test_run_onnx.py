@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
 
 
 def run(*arguments):

@@ -9,13 +9,13 @@ from damaged_files import DAMAGES, lora, save
 
 from refsd.cli import main
 from refsd.diagnosis.health import examine
+from refsd.files.formats import open_weights
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.weights import open_checkpoint, recipes
 from refsd.weights.checkpoint import survey
 from refsd.weights.describe import describe
-from refsd.weights.files import open_weights
 
 
 def info(monkeypatch, capsys, path):

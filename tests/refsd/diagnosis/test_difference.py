@@ -8,11 +8,11 @@ from damaged_files import save
 
 from refsd.cli import main
 from refsd.diagnosis.difference import compare
+from refsd.files.formats import open_weights
 from refsd.golden.case import ModelRecipe
 from refsd.kernels.quant import BLOCK_TYPES, convrot, int8_scaled
 from refsd.numerics.tensor import StoredTensor, stored
 from refsd.weights import recipes
-from refsd.weights.files import open_weights
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from refsd.diagnosis.ranges import drawn_inputs
 from refsd.diagnosis.sampling_run import drawn_run
 from refsd.golden.case import ModelRecipe
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.loras import open_loras
 from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.pipelines.loaded_component import load_component
 from refsd.weights import open_checkpoint, recipes
+from refsd.weights.loras import open_loras
 
 
 @pytest.fixture(scope="module")

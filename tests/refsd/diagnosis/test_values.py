@@ -5,9 +5,10 @@ import pytest
 from damaged_files import save
 
 from refsd.diagnosis.values import judge, read_values
+from refsd.files.formats import open_weights
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.tensor import stored
-from refsd.weights import open_weights, recipes
+from refsd.weights import recipes
 from refsd.weights.checkpoint import survey
 
 BLOCKS = ("layers.0", "layers.1", "noise_refiner.0", "noise_refiner.1", "context_refiner.0", "context_refiner.1")

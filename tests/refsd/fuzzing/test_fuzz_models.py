@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.cli.find_case import find_case
+from refsd.components.hollow import hollow_module
 from refsd.fuzzing import fuzz
 from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.draw_blocks import blocks, draw_block
@@ -17,7 +18,6 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking.failure import runner_of
 from refsd.shrinking.named_axes import sizes_of
-from refsd.weights.hollow import hollow_module
 from refsd.weights.recipe_files import RecipeFiles
 
 

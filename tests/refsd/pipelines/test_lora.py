@@ -7,8 +7,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_checkpoint, open_weights
+from refsd.weights import open_checkpoint
 
 pytestmark = pytest.mark.jitted  # whole models
 

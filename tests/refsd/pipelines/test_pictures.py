@@ -6,10 +6,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from refsd.cli import app, main
+from refsd.files.formats import open_weights
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.errors import BadInput
 from refsd.samplers.noise import Philox
-from refsd.weights import open_weights, recipes
+from refsd.weights import recipes
 
 pytestmark = pytest.mark.jitted  # whole models
 

@@ -7,12 +7,12 @@ from typer.testing import CliRunner
 
 from refsd.circular import CircularAxes
 from refsd.cli import app
+from refsd.files.formats import open_weights
 from refsd.models.vae.tiling import Tiling
 from refsd.numerics.errors import BadInput
 from refsd.pipelines.plan import resolve
 from refsd.pipelines.settings import Settings, read_tiling
 from refsd.pipelines.txt2img import decode, encode, sample
-from refsd.weights import open_weights
 
 LATENT = np.random.default_rng(5).standard_normal((1, 4, 5, 9))
 

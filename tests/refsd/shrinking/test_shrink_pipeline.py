@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
+from refsd.components.hollow import fits_of, hollow_module
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.profiles import FLOAT32
 from refsd.shrinking import folder
@@ -19,7 +20,6 @@ from refsd.shrinking.fewer_blocks import fewer_blocks
 from refsd.shrinking.named_axes import sizes_of, with_sizes
 from refsd.shrinking.shrink import shrink
 from refsd.weights.checkpoint import open_checkpoint
-from refsd.weights.hollow import fits_of, hollow_module
 from refsd.weights.recipe_files import RecipeFiles
 
 CLIP = "clip-l/clip/ended"

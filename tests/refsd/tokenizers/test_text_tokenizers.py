@@ -13,14 +13,14 @@ from refsd.cli import app
 from refsd.families import FAMILIES, VARIANTS
 from refsd.families.flux2 import NOT_THINKING
 from refsd.families.text_encoders import USER
+from refsd.files.formats import open_weights
+from refsd.files.gguf_arrays import numbers, texts
 from refsd.numerics.errors import BadInput
 from refsd.tokenize import DEFAULT_FAMILY
 from refsd.tokenizers.byte_level import TEKKEN, byte_level
 from refsd.tokenizers.text_rules import counted_positions, token_rows
 from refsd.tokenizers.text_tokenizer import Ends
 from refsd.tokenizers.tokenizer_files import open_tokenizer
-from refsd.weights import open_weights
-from refsd.weights.gguf_arrays import numbers, texts
 
 RECORDED = json.loads((Path(__file__).parents[2] / "fixtures" / "tokenizers.json").read_text())
 TOKENS, MERGES, _ = RECORDED["bytes"]
@@ -202,10 +202,10 @@ def test_arrays_are_read_when_asked_for(tmp_path, monkeypatch):
             read(weights, key, kind)
     with pytest.raises(BadInput, match="another type found"):
         texts(weights, "floats")
-    monkeypatch.setattr("refsd.weights.gguf_arrays.MAX_BYTES", 50)
+    monkeypatch.setattr("refsd.files.gguf_arrays.MAX_BYTES", 50)
     with pytest.raises(BadInput, match="more than 50 bytes of text"):
         texts(weights, "tokenizer.ggml.tokens")
-    monkeypatch.setattr("refsd.weights.gguf_arrays.MAX_ELEMENTS", 39)
+    monkeypatch.setattr("refsd.files.gguf_arrays.MAX_ELEMENTS", 39)
     with pytest.raises(BadInput, match="40 elements, at most 39"):
         texts(weights, "tokenizer.ggml.tokens")
 

@@ -112,7 +112,8 @@ def tiny(tmp_path_factory):
 
 @pytest.mark.jitted  # a whole model
 def test_txt2img_draws_with_embeddings_of_a_folder(tiny, tmp_path):
-    from refsd.weights import open_checkpoint, open_weights
+    from refsd.files.formats import open_weights
+    from refsd.weights import open_checkpoint
 
     table = open_checkpoint(tiny).components["clip"].weights["text_model.embeddings.token_embedding.weight"]
     if table.shape[0] != FIRST:

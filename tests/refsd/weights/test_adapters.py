@@ -9,13 +9,13 @@ from safetensors.numpy import save_file
 
 from refsd.adapters import Merged
 from refsd.kernels.adapters import DoRA, InputRotation, LoKr, LoRA
-from refsd.loras import load
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64
 from refsd.weights import open_checkpoint
 from refsd.weights.adapter_names import PARTS, split
 from refsd.weights.adapters import build_adapters, open_adapters
+from refsd.weights.loras import load
 
 TO_Q = "input_blocks.1.1.transformer_blocks.0.attn1.to_q"
 SHAPE = (32, 32)

@@ -13,10 +13,10 @@ from hypothesis import given
 from safetensors.numpy import save
 
 from refsd.diagnosis.health import examine
+from refsd.files.finite import not_finite
 from refsd.numerics.errors import BadInput
 from refsd.weights.checkpoint import open_checkpoint, problems, survey
 from refsd.weights.describe import describe, list_tensors
-from refsd.weights.finite import not_finite
 
 ARRAYS = {
     "model.diffusion_model.input_blocks.0.0.weight": np.ones((32, 4, 3, 3), np.float16),

@@ -12,11 +12,12 @@ from hypothesis import given
 from safetensors.numpy import save_file
 
 from refsd.diagnosis.health import examine
+from refsd.files.formats import open_weights
 from refsd.kernels.quant import grouped
 from refsd.models.catalogue import NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES
-from refsd.weights import open_checkpoint, open_weights
+from refsd.weights import open_checkpoint
 from refsd.weights.describe import describe
 
 PARTS = {name: network.folder for name, network in NETWORKS.items() if network.folder is not None}

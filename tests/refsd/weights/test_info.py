@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from refsd.cli import main
+from refsd.files.formats import open_weights
+from refsd.files.writers import Spec, write_safetensors
 from refsd.numerics.tensor import stored
-from refsd.weights.files import open_weights
-from refsd.weights.writers import Spec, write_safetensors
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from refsd import caches
+from refsd.files import checksums
 from refsd.golden.case import ModelRecipe
 from refsd.numerics.errors import BadInput
-from refsd.weights import checksums, recipe_files, recipes
+from refsd.weights import recipe_files, recipes
 from refsd.weights.recipe_files import RecipeFiles
 
 TINY = ModelRecipe("clip-l", "f16", tiny=True)

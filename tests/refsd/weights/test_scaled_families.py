@@ -8,9 +8,9 @@ import pytest
 import small_families as small
 from naive.quant import grouped as naive
 
+from refsd.files.writers import Spec, write_safetensors
 from refsd.numerics.tensor import GROUPED_TYPES, stored
 from refsd.weights import open_checkpoint
-from refsd.weights.writers import Spec, write_safetensors
 
 pytestmark = pytest.mark.jitted
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from refsd.files.scaled import find_scalings
+from refsd.files.stored import Content, Header, Weights, read_content, shown
+from refsd.files.torch_legacy import read_legacy
+from refsd.files.torch_objects import ByteRange, Tensor, kind
+from refsd.files.torch_zip import MAGIC, check_crc, read_zip
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, shape_problem
-from refsd.weights.scaled import find_scalings
-from refsd.weights.stored import Content, Header, Weights, read_content, shown
-from refsd.weights.torch_legacy import read_legacy
-from refsd.weights.torch_objects import ByteRange, Tensor, kind
-from refsd.weights.torch_zip import MAGIC, check_crc, read_zip
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 # Keys under which trainers store the state dict; the first that holds tensors is taken (ESRGAN: averaged weights).

@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.files.stored import Content, shown
+from refsd.files.torch_objects import ByteRange, Storage
+from refsd.files.unpickle import MAX_PICKLE, unpickle
 from refsd.numerics.errors import BadInput
-from refsd.weights.stored import Content, shown
-from refsd.weights.torch_objects import ByteRange, Storage
-from refsd.weights.unpickle import MAX_PICKLE, unpickle
 
 MAGIC = b"PK\x03\x04"
 MAX_ENTRIES = 2**17

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from naive.quant import scaled as naive
 
+from refsd.files.dequantize import Expansion
+from refsd.files.finite import not_finite
+from refsd.files.formats import open_weights
+from refsd.files.writers import Spec, write_safetensors
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.weights import open_weights
-from refsd.weights.dequantize import Expansion
-from refsd.weights.finite import not_finite
-from refsd.weights.writers import Spec, write_safetensors
 
 RNG = np.random.default_rng(0)
 F8 = RNG.standard_normal((3, 8)).astype(ml_dtypes.float8_e4m3fn)

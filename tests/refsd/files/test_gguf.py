@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFWriter
 
+from refsd.files.formats import open_weights
+from refsd.files.gguf import TYPES
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES
-from refsd.weights import open_weights
-from refsd.weights.gguf import TYPES
 
 
 @pytest.fixture
@@ -240,14 +240,14 @@ def test_hostile(path, case):
 
 
 def test_a_long_metadata_is_bounded(path, monkeypatch):
-    monkeypatch.setattr("refsd.weights.gguf.MAX_HEADER", 64)
+    monkeypatch.setattr("refsd.files.gguf.MAX_HEADER", 64)
     path.write_bytes(made(kvs=[kv("a", 8, text("x" * 100))]))
     with pytest.raises(BadInput, match="longer than 64"):
         open_weights(path)
 
 
 def test_many_texts_are_bounded(path, monkeypatch):
-    monkeypatch.setattr("refsd.weights.gguf.MAX_ARRAY", 4)
+    monkeypatch.setattr("refsd.files.gguf.MAX_ARRAY", 4)
     path.write_bytes(made(kvs=[kv("a", 9, array(8, 2, text("") * 2)), kv("b", 9, array(8, 3, text("") * 3))]))
     with pytest.raises(BadInput, match='"b": an array claims 3 elements'):
         open_weights(path)

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from refsd.files.gguf import open_gguf
+from refsd.files.pickle_reader import is_pickle, open_pickle
+from refsd.files.safetensors import open_safetensors
+from refsd.files.stored import EXPECTED, Shards, Weights, shown
 from refsd.golden.file_kinds import GGUF, JSON, PICKLE, SAFETENSORS, START, TEXT, ZIP, kind
 from refsd.golden.input_file import open_input, read_input
 from refsd.numerics.errors import BadInput
-from refsd.weights.gguf import open_gguf
-from refsd.weights.pickle_reader import is_pickle, open_pickle
-from refsd.weights.safetensors import open_safetensors
-from refsd.weights.stored import EXPECTED, Shards, Weights, shown
 
 SHARDS = (".safetensors", ".bin")
 MAX_JSON = 2**24  # bytes

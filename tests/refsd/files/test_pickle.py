@@ -10,9 +10,10 @@ import torch_files as files
 from safetensors.numpy import save_file
 from torch_files import V2, legacy, named, numbers, state, storage, tensor, text, zipped
 
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES
-from refsd.weights import open_checkpoint, open_weights
+from refsd.weights import open_checkpoint
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 

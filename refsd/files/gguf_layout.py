@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from refsd.files.gguf_types import TYPES
+from refsd.files.stored import Header, shown
 from refsd.numerics.errors import BadInput
-from refsd.weights.gguf_types import TYPES
-from refsd.weights.stored import Header, shown
 
 
 def align(at: int, alignment: int) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from refsd.files.stored import shown
 from refsd.numerics.tensor import MAX_RANK
-from refsd.weights.stored import shown
 
 
 class Refused(Exception):

@@ -9,12 +9,12 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from refsd.files.gguf_layout import align, check_layout
+from refsd.files.gguf_types import TYPES
+from refsd.files.stored import Content, Header, Weights, read_content, shown
 from refsd.golden.file_kinds import START, kind
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import shape_problem
-from refsd.weights.gguf_layout import align, check_layout
-from refsd.weights.gguf_types import TYPES
-from refsd.weights.stored import Content, Header, Weights, read_content, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.files import safetensors
+from refsd.files.gguf import MAX_DIMS
+from refsd.files.gguf_types import TYPES
 from refsd.golden.output_file import whole_file
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor
-from refsd.weights import safetensors
-from refsd.weights.gguf import MAX_DIMS
-from refsd.weights.gguf_types import TYPES
 
 SAFETENSORS_NAMES = {ours: theirs for theirs, (ours, _) in safetensors.TYPES.items()}
 GGUF_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}

@@ -8,10 +8,10 @@ import pytest
 from naive.quant import grouped as naive
 from naive.quant.scaled import float8
 
+from refsd.files.formats import open_weights
+from refsd.files.writers import Spec, write_safetensors
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
-from refsd.weights import open_weights
-from refsd.weights.writers import Spec, write_safetensors
 
 RNG = np.random.default_rng(0)
 ROWS, COLUMNS = 160, 96

@@ -7,9 +7,9 @@ import struct
 
 import numpy as np
 
+from refsd.files.gguf import NUMBERS, TEXT, Skipped
+from refsd.files.stored import Weights
 from refsd.numerics.errors import BadInput
-from refsd.weights.gguf import NUMBERS, TEXT, Skipped
-from refsd.weights.stored import Weights
 
 MAX_ELEMENTS = 2**20
 MAX_BYTES = 2**26  # of all texts of an array

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
 
 ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -154,7 +154,7 @@ def test_too_short(path, content):
 
 
 def test_a_header_of_too_many_values(path, monkeypatch):
-    monkeypatch.setattr("refsd.weights.safetensors.MAX_VALUES", 5)
+    monkeypatch.setattr("refsd.files.safetensors.MAX_VALUES", 5)
     with pytest.raises(BadInput, match="JSON values"):
         open_weights(file_of(path, {"w": ONE}))
 

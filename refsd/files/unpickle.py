@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from refsd.numerics.errors import BadInput
-from refsd.weights.stored import Content, shown
-from refsd.weights.torch_objects import (
+from refsd.files.stored import Content, shown
+from refsd.files.torch_objects import (
     CALLS,
     OPAQUE,
     Damaged,
@@ -30,6 +29,7 @@ from refsd.weights.torch_objects import (
     put,
     storage,
 )
+from refsd.numerics.errors import BadInput
 
 MAX_PICKLE = 2**24  # bytes; the pickle of a large model is a tenth of this
 MAX_OPCODES = 2**20  # limits the memory that the values take

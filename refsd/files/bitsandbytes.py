@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from refsd.files.scaled_groups import Joined, Read
+from refsd.files.stored import Header, shown
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES, Grouping, Scaling
-from refsd.weights.scaled_groups import Joined, Read
-from refsd.weights.stored import Header, shown
 
 ROWS, FORMAT = "SCB", "weight_format"
 _OF_127 = 7.874015718698502e-3  # their 1/127

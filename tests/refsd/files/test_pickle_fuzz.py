@@ -10,8 +10,8 @@ import torch_files as files
 from hypothesis import given
 from torch_files import legacy, state, storage, tensor, zipped
 
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
 
 SMALL = state(a=tensor(), b=tensor((3, 2), (1, 3)), c=tensor((2,), (2,), 1), d=tensor((), (), 5))
 GOOD = {

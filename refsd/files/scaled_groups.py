@@ -18,10 +18,10 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from refsd.files.stored import Header, shown
 from refsd.kernels.quant import grouped
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import Grouping
-from refsd.weights.stored import Header, shown
 
 Read = Callable[[Header], np.ndarray]
 SMOOTHED = "pre_quant_scale"  # of a matrix with smoothed columns, which refsd does not expand

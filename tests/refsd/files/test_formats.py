@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save, save_file
 
+from refsd.files.formats import open_weights, read_json
+from refsd.files.writers import Spec, write_safetensors
 from refsd.golden import dumps, waivers
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.pipelines.conditioning_images import read_image
 from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.tokenizers.vocabulary import read_merges
-from refsd.weights import open_checkpoint, open_weights
-from refsd.weights.files import read_json
-from refsd.weights.writers import Spec, write_safetensors
+from refsd.weights import open_checkpoint
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 4265380512\n"
 PAGE = b"<!DOCTYPE html><html><body>Sign in</body></html>"
@@ -139,7 +139,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from refsd.cli import ending
-from refsd.weights import open_weights
+from refsd.files.formats import open_weights
 
 def app():
     one, other = (open_weights(path) for path in sys.argv[1:3])
@@ -178,7 +178,7 @@ def test_a_file_that_is_cut_while_it_is_used(tmp_path):
 import sys
 import numpy as np
 from safetensors.numpy import save_file
-from refsd.weights import open_weights
+from refsd.files.formats import open_weights
 path = sys.argv[1]
 save_file({"w": np.ones(1_000_000, np.float32)}, path)
 weights = open_weights(path, mapped=sys.argv[2] == "mapped")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from torch_files import FLOATS, state, storage, tensor, zipped
 
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
 
 PLAIN = state(w=tensor())
 GOOD = zipped(PLAIN)

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy
 
+from refsd.files.stored import shown
+from refsd.files.writers import Advance, Spec, write_safetensors
 from refsd.golden.output_file import whole_file
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
-from refsd.weights.stored import shown
-from refsd.weights.writers import Advance, Spec, write_safetensors
 
 # Types that NumPy can write: those whose dtype does not come from ml_dtypes.
 _NUMPY = {name for name, dtype in SCALAR_TYPES.items() if dtype.type.__module__ != ml_dtypes.__name__}

@@ -7,11 +7,11 @@ import pytest
 from naive.quant import grouped as naive
 from safetensors.numpy import save_file
 
+from refsd.files.dequantize import Expansion
+from refsd.files.finite import not_finite
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import GROUPED_TYPES
-from refsd.weights import open_weights
-from refsd.weights.dequantize import Expansion
-from refsd.weights.finite import not_finite
 
 RNG = np.random.default_rng(0)
 SHAPE, GROUP = (6, 160), 64

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.files.scaled import find_scalings
+from refsd.files.stored import Content, Header, Weights, read_content, shown
 from refsd.golden.wording import counted
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import shape_problem
-from refsd.weights.scaled import find_scalings
-from refsd.weights.stored import Content, Header, Weights, read_content, shown
 
 MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 MAX_VALUES = 4_000_000  # JSON values in a header; limits the memory that they take

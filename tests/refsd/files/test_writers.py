@@ -3,11 +3,11 @@ import pytest
 from gguf import GGUFReader
 from safetensors import deserialize
 
+from refsd.files.formats import open_weights
+from refsd.files.writers import Spec, write_gguf, write_safetensors
 from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
-from refsd.weights import open_weights
-from refsd.weights.writers import Spec, write_gguf, write_safetensors
 
 
 def specs_of(tensors):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
+from refsd.files.formats import open_weights
+from refsd.files.stored import enough_memory, shown
+from refsd.files.tensor_files import check_name, write_tensors
+from refsd.files.writers import Advance, Spec
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
-from refsd.weights.files import open_weights
-from refsd.weights.stored import enough_memory, shown
-from refsd.weights.tensor_files import check_name, write_tensors
-from refsd.weights.writers import Advance, Spec
 
 
 class Expansion:

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refsd.files import bitsandbytes, scaled_groups
+from refsd.files.scaled_groups import GROUP_FORMATS, Joined, Read
+from refsd.files.stored import Header, shown
 from refsd.kernels.quant import convrot
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.tensor import SCALAR_TYPES, Grouping, Scaling
-from refsd.weights import bitsandbytes, scaled_groups
-from refsd.weights.scaled_groups import GROUP_FORMATS, Joined, Read
-from refsd.weights.stored import Header, shown
 
 SCALES = ("weight_scale", "scale_weight", "weight_scale_inv")
 UNUSED = ("input_scale", "scale_input")  # refsd ignores them: only engines that multiply in 8 bits need them

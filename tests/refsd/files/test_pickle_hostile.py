@@ -15,8 +15,8 @@ import pytest
 from torch_files import FLOATS, V2, legacy, named, numbers, state, storage, tensor, text, zipped
 
 from refsd.cli import main
+from refsd.files.formats import open_weights
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
 
 SYSTEM = named("os", "system")
 ARGUMENTS = b"(" + text("touch executed") + b"t"
@@ -390,9 +390,9 @@ BOMBS = {
 
 @pytest.mark.parametrize("case", BOMBS)
 def test_bombs(refusal, monkeypatch, case):
-    monkeypatch.setattr("refsd.weights.unpickle.MAX_OPCODES", 2**14)
-    monkeypatch.setattr("refsd.weights.pickle_reader.MAX_TENSORS", 2**10)
-    monkeypatch.setattr("refsd.weights.pickle_reader.MAX_ENTRIES", 2**12)
+    monkeypatch.setattr("refsd.files.unpickle.MAX_OPCODES", 2**14)
+    monkeypatch.setattr("refsd.files.pickle_reader.MAX_TENSORS", 2**10)
+    monkeypatch.setattr("refsd.files.pickle_reader.MAX_ENTRIES", 2**12)
     content, says = BOMBS[case]
     assert says in refusal(zipped(content))
 
@@ -400,7 +400,7 @@ def test_bombs(refusal, monkeypatch, case):
 IN_LITTLE_MEMORY = """
 import resource, sys
 from refsd.numerics.errors import BadInput
-from refsd.weights import open_weights
+from refsd.files.formats import open_weights
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 192 * 2**20,) * 2)
 for path in sys.argv[1:]:

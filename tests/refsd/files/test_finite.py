@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from refsd.files import finite
+from refsd.files.finite import CHUNK, HALVES, not_finite
 from refsd.kernels.quant import BLOCK_TYPES
 from refsd.numerics.tensor import SCALAR_TYPES, Scaling, StoredTensor, stored
-from refsd.weights import finite
-from refsd.weights.finite import CHUNK, HALVES, not_finite
 
 
 @pytest.mark.parametrize("type", ["f16", "bf16", "f32", "f64"])

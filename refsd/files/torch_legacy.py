@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from refsd.files.stored import Content, shown
+from refsd.files.torch_objects import ByteRange, Storage, kind
+from refsd.files.unpickle import unpickle
 from refsd.numerics.errors import BadInput
-from refsd.weights.stored import Content, shown
-from refsd.weights.torch_objects import ByteRange, Storage, kind
-from refsd.weights.unpickle import unpickle
 
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
