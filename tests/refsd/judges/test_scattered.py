@@ -14,9 +14,16 @@ N, C, K = 1, 64, 48
 rng = np.random.default_rng(18)
 X = rng.standard_normal((N, K, 1, 2)).astype(np.float32)
 X[..., 1] = X[..., 0] + np.float32(1e-5) * X[..., 1]
-WEIGHT = rng.standard_normal((C, K, 1, 1)).astype(np.float32)
-# The 4 numbers of the first group are nearly the same: the norm multiplies what the convolution lost by 300.
-WEIGHT[1] = WEIGHT[0] + np.float32(1e-5) * WEIGHT[1]
+
+
+def drawn(rng):
+    """Draw weights. The 4 numbers of the first group are nearly the same: the norm multiplies their errors by 300."""
+    weight = rng.standard_normal((C, K, 1, 1)).astype(np.float32)
+    weight[1] = weight[0] + np.float32(1e-5) * weight[1]
+    return weight
+
+
+WEIGHT = drawn(rng)
 ONES, ZEROS = np.ones(C, np.float32), np.zeros(C, np.float32)
 
 
@@ -27,11 +34,11 @@ def normed(a: Arithmetic, eps=1e-5, weight=WEIGHT):
     return a.group_norm(y, ONES.astype(weight.dtype), ZEROS.astype(weight.dtype), 32, eps)
 
 
-def judged(found, numerics, scattered: bool):
-    truth, honest = {"y": normed(Arithmetic(FLOAT64))}, Observed(numerics)
-    near = {"y": normed(honest)}
+def judged(found, numerics, scattered: bool, weight=WEIGHT):
+    truth, honest = {"y": normed(Arithmetic(FLOAT64), weight=weight)}, Observed(numerics)
+    near = {"y": normed(honest, weight=weight)}
     of_calls = []
-    runs = [normed(Scattered(numerics, np.random.default_rng(seed), of_calls)) for seed in range(8)]
+    runs = [normed(Scattered(numerics, np.random.default_rng(s), of_calls), weight=weight) for s in range(8)]
     spread = np.sqrt(np.mean([(y.astype(np.float64) - truth["y"]) ** 2 for y in runs], axis=0))
     (m,) = measure_taps(
         {"y": found}, truth, near, numerics, {"y": max(honest.losses)}, {"y": spread} if scattered else {}
@@ -55,8 +62,12 @@ def test_another_order_of_sums_is_honest(numerics):
 
 
 def test_one_rms_for_all_elements_would_be_a_false_alarm():
-    """Nearly all that an honest engine loses, it loses in one group: the honest run may be lucky there."""
-    assert judged(normed(Backwards(FLOAT32)), FLOAT32, False).margin > 3
+    """Nearly all that an honest engine loses, it loses in one group: the honest run may be lucky there.
+
+    In which draw it is lucky depends on the order in which this CPU's BLAS sums.
+    """
+    weights = (drawn(np.random.default_rng(seed)) for seed in range(200))
+    assert not all(judged(normed(Backwards(FLOAT32), weight=w), FLOAT32, False, w).passed for w in weights)
 
 
 WRONG = {
