@@ -19,12 +19,12 @@ from refsd.engines.reference import Reference
 from refsd.engines.sdcpp.engine import REACHES, SdcppEngine
 from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.tap import Graph
-from refsd.model_files import model_files
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT64, GGML_CPU, Numerics
+from refsd.weights.model_files import model_files
 
 EPS = {"GROUP_NORM": 1, "NORM": 0, "RMS_NORM": 0}  # where a node keeps it among its parameters
 OTHERS = (1e-5, 1e-6)

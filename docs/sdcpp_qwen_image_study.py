@@ -16,11 +16,11 @@ from refsd.engines.sdcpp.program import Program
 from refsd.engines.sdcpp.reach import f32, one_step, size
 from refsd.engines.sdcpp.tap import Feed, signature
 from refsd.golden.case import ModelRecipe
-from refsd.model_files import model_files
 from refsd.models import qwen_image
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import PROFILES
 from refsd.weights import open_checkpoint
+from refsd.weights.model_files import model_files
 
 CASE = CASES["full/qwen-image/13-tokens"]
 MODEL = ModelRecipe("qwen-image-block", "q8_0")

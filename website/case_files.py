@@ -22,8 +22,8 @@ from matplotlib import pyplot
 
 from refsd.cases import CASES
 from refsd.engines.reference import Reference
-from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.weights.model_files import model_files
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "cases"

@@ -15,12 +15,12 @@ from refsd.cases import CASES
 from refsd.components import COMPONENTS, forward, load
 from refsd.families import FAMILIES
 from refsd.golden.wording import counted
-from refsd.model_files import model_files
 from refsd.module import Module, Taps
 from refsd.networks import NETWORKS
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import PROFILES
 from refsd.weights.checkpoint import open_checkpoint
+from refsd.weights.model_files import model_files
 
 # Page, heading, a case that runs the model, and the file of its code.
 MODELS = (

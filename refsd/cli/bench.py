@@ -145,7 +145,7 @@ def bench(
             raise BadInput("bench diffusion: no model: name one with --model or --diffusion-model")
         with progress.status("recipe weights") as status:
             if model is None and what in ("unet", "vae"):
-                from refsd.model_files import model_files
+                from refsd.weights.model_files import model_files
 
                 model = model_files(ModelRecipe("sd15", "f16"), "ldm")
             chosen = tuple(contender or USUAL), sd_cli_llamafile

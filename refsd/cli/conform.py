@@ -101,7 +101,6 @@ def conform(
     from refsd.golden.shortages import shortages
     from refsd.golden.usual_cases import notes
     from refsd.judges import judges
-    from refsd.model_files import model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.processor import cpu_features
     from refsd.reports import changes, files
@@ -112,6 +111,7 @@ def conform(
     from refsd.reports.terminal import print_report
     from refsd.submissions.collect import Collector
     from refsd.submissions.packing import pack
+    from refsd.weights.model_files import model_files, open_store
 
     again = LastFailed.read(report / files.JSON, cases) if last_failed else None
     if profile and shard:
@@ -287,9 +287,9 @@ def _judge(place, runner, found, chosen, again, total: int):
     """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
     from refsd.cli.ending import interruptible
     from refsd.cluster.spread import NoWorkers
-    from refsd.model_files import trim_model_files
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
+    from refsd.weights.model_files import trim_model_files
 
     results = []
     try:

@@ -21,8 +21,8 @@ def engines(json: bool = _JSON) -> None:
 
     from refsd.engines import registry
     from refsd.engines.inventory import inventory
-    from refsd.model_files import model_files
-    from refsd.step_progress import steps
+    from refsd.progress.steps import steps
+    from refsd.weights.model_files import model_files
 
     with steps("engines", len(registry.FOLDERS)) as advance:
         found = inventory(model_files, advance)
@@ -45,8 +45,8 @@ def one_engine(argument: str, **options):
     from refsd.engines import registry
     from refsd.engines.chosen import reference_engine
     from refsd.golden.input_file import note_input
-    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
+    from refsd.weights.model_files import model_files
 
     given = registry.Argument.of(argument)
     if given.name == "refsd":

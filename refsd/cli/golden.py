@@ -59,11 +59,11 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
     from refsd.cluster.connect import connected
     from refsd.cluster.goldens import make_on
     from refsd.cluster.spread import Spread
-    from refsd.estimate import estimate
     from refsd.golden.cache_folder import cache_folder
     from refsd.golden.publishing import can_publish
-    from refsd.goldens import make_into
-    from refsd.model_files import open_store
+    from refsd.goldens.estimate import estimate
+    from refsd.goldens.making import make_into
+    from refsd.weights.model_files import open_store
 
     chosen = answerable(corpus.select(*cases))
     place = open_store(store)
@@ -85,7 +85,7 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
 def answerable(chosen: list) -> list:
     """Return the cases that the reference can answer on this machine; print how many it leaves out, and why."""
     from refsd.engines.reference import Reference
-    from refsd.model_files import model_files
+    from refsd.weights.model_files import model_files
 
     reference = Reference(model_files=model_files)
     refused = {case.name: reference.refuses(case) for case in chosen}
@@ -98,7 +98,7 @@ def answerable(chosen: list) -> list:
 def list_(store: str = _STORE, cases: list[str] = CASES, json: bool = _JSON) -> None:
     """List every case, its operation, and whether the store has its answer."""
     from refsd import cases as corpus
-    from refsd.model_files import open_store
+    from refsd.weights.model_files import open_store
 
     place = open_store(store)
     rows = [(case, place.has(case)) for case in corpus.select(*cases)]
@@ -128,10 +128,10 @@ def show(
     from refsd import cases as corpus
     from refsd.golden.operations import OPERATIONS
     from refsd.judges import judges
-    from refsd.model_files import open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
     from refsd.stages import STAGES
+    from refsd.weights.model_files import open_store
 
     if mutants:
         show_mutants(name, json)
@@ -230,11 +230,11 @@ def verify(
     from refsd import cases as corpus
     from refsd.engines.reference import Reference
     from refsd.golden.store import recompute
-    from refsd.model_files import fresh_model_files, open_store
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
+    from refsd.weights.model_files import fresh_model_files, open_store
 
     chosen = {case.name: case for case in corpus.select(*cases)}
     place = open_store(store)
@@ -281,8 +281,8 @@ def pack(
     from refsd.cli.bar import bar
     from refsd.golden.output_file import Outputs
     from refsd.golden.packing import pack as write
-    from refsd.model_files import open_store
     from refsd.numerics.errors import BadInput
+    from refsd.weights.model_files import open_store
 
     place = open_store(store)
     names = [name for name in place.names() if any(fnmatch.fnmatchcase(name, glob) for glob in cases)]

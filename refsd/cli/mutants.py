@@ -19,10 +19,10 @@ def tried(name: str | None) -> tuple[list[Trial], dict[str, float]]:
     from refsd import cases as corpus
     from refsd.golden.mutants import try_all
     from refsd.judges import judges
-    from refsd.model_files import model_files
     from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
+    from refsd.weights.model_files import model_files
 
     chosen = [case for case in corpus.select() if case.op == name or (name is None and case.model is None)]
     chosen += [corpus.CASES[name]] if name in corpus.CASES else []

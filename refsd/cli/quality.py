@@ -49,12 +49,12 @@ def quality(
     from refsd.diagnosis.quality import decibels, measure
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
+    from refsd.golden.named_numerics import named
     from refsd.loras import open_loras
-    from refsd.named_numerics import named
     from refsd.networks import DENOISERS
     from refsd.numerics.machine import memory
     from refsd.pipelines.loaded_component import load_component
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
     from refsd.weights import open_checkpoint, open_weights
 
     checkpoint = open_checkpoint(model)

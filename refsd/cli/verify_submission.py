@@ -29,15 +29,15 @@ def verify_submission(file: Path = _FILE, golden: str = _GOLDEN, json: bool = _J
 
     from refsd import cases
     from refsd.golden.wording import counted
-    from refsd.goldens import make_into
+    from refsd.goldens.making import make_into
     from refsd.judges import judges
-    from refsd.model_files import model_files, open_store, trim_model_files
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.submissions.packing import read
     from refsd.submissions.verify import Bench, verify
+    from refsd.weights.model_files import model_files, open_store, trim_model_files
 
     parts = read(file)
     names = list(dict.fromkeys(one.case for one in parts.evidence if one.case in cases.CASES))

@@ -24,9 +24,9 @@ from refsd.golden.judge import Answer
 from refsd.golden.report import Result
 from refsd.golden.waivers import Waiver, applicable
 from refsd.judges import judges
-from refsd.model_files import model_files, open_store, trim_model_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.processor import cpu_features
+from refsd.weights.model_files import model_files, open_store, trim_model_files
 
 
 class Plan(NamedTuple):

@@ -18,10 +18,10 @@ from refsd.fuzzing.asked import AskedEngine
 from refsd.fuzzing.fuzz import Asked, Find, Fuzzer, New, Tally, drawn_case, kind_of, operations_of
 from refsd.golden import verdict
 from refsd.golden.report import Result
-from refsd.model_files import model_files, trim_model_files
 from refsd.numerics.errors import BadInput
 from refsd.shrinking import folder
 from refsd.shrinking.failure import runner_of
+from refsd.weights.model_files import model_files, trim_model_files
 
 _DIED = "ended by it: every worker that asked this case"
 

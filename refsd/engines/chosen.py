@@ -7,9 +7,9 @@ from refsd.engines.reference import Reference
 from refsd.golden.engine import Engine
 from refsd.golden.report import Missing
 from refsd.golden.wording import did_you_mean
-from refsd.model_files import model_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import PROFILES
+from refsd.weights.model_files import model_files
 
 
 def reference_engine(profile: str) -> Reference:

@@ -12,8 +12,8 @@ from refsd.engines.worker import serve
 from refsd.fuzzing.asked import laid_out
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineFailure, TappedEngine
-from refsd.model_files import model_files, trim_model_files
 from refsd.numerics.tensor import StoredTensor, stored
+from refsd.weights.model_files import model_files, trim_model_files
 
 
 def main(argument: str, name: str) -> None:

@@ -80,7 +80,7 @@ import sys
 from pathlib import Path
 
 from refsd.cli.engines import one_engine
-from refsd.model_files import model_files
+from refsd.weights.model_files import model_files
 from refsd.shrinking.folder import judge, read
 
 case, engine = read(Path(__file__).parent), one_engine(*sys.argv[1:] or [{engine!r}])

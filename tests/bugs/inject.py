@@ -65,9 +65,9 @@ from refsd.golden.conform import Runner, run
 from refsd.golden.engine import ModelFiles
 from refsd.golden.report import Result
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT64, PROFILES
+from refsd.weights.model_files import model_files
 
 HELD_OUT: dict[str, HeldOut] = {
     **HELD_OUT_OPERATIONS,

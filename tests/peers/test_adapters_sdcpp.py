@@ -16,13 +16,13 @@ from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.loras import open_loras
-from refsd.model_files import model_files
 from refsd.module import WeightCache
 from refsd.networks.unet import unet_keymap
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT32
 from refsd.weights import open_checkpoint
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from refsd.cli import app
 from refsd.golden.case import ModelRecipe
-from refsd.model_files import model_files
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

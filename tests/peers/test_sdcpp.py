@@ -19,8 +19,8 @@ from refsd.golden import conform
 from refsd.golden.case import ModelRecipe
 from refsd.judges import judges
 from refsd.kernels.activations import gelu, gelu_tanh
-from refsd.model_files import model_files
 from refsd.numerics.deviations import DEVIATIONS
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

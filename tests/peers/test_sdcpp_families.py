@@ -18,12 +18,12 @@ from refsd.golden import conform
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.models.flux import AXES_DIM, angles, grid_ids
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT64
+from refsd.weights.model_files import model_files
 
 pytestmark = pytest.mark.peer
 

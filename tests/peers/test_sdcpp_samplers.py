@@ -12,9 +12,9 @@ from refsd.engines.sdcpp.server import Server
 from refsd.engines.sdcpp.trajectories import SamplerRun, compare, float32_levels, seen
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
-from refsd.model_files import model_files
 from refsd.pipelines import sampling
 from refsd.samplers.schedules import SCHEDULES
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

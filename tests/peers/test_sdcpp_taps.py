@@ -12,8 +12,8 @@ from refsd.engines.sdcpp.engine import find
 from refsd.golden import verdict
 from refsd.golden.conform import Runner, run
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64
+from refsd.weights.model_files import model_files
 
 pytestmark = pytest.mark.peer
 (CASE,) = select("flux/schnell/256-tokens")

@@ -18,7 +18,7 @@ from refsd.engines.sdcpp.stand_ins import clip_g, clip_l, mmdit
 from refsd.engines.sdcpp.tap import signature
 from refsd.families import LATENT_SCALES
 from refsd.golden.case import ModelRecipe
-from refsd.model_files import model_files
+from refsd.weights.model_files import model_files
 
 pytestmark = pytest.mark.peer
 

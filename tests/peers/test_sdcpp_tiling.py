@@ -15,7 +15,6 @@ from refsd.circular import CircularAxes
 from refsd.components import forward, load
 from refsd.engines.sdcpp.program import Program
 from refsd.golden.case import ModelRecipe
-from refsd.model_files import model_files
 from refsd.models.vae_tiling import ENCODE_FACTOR, Tiling, tiled_sdcpp
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
@@ -23,6 +22,7 @@ from refsd.numerics.profiles import PROFILES
 from refsd.pipelines.png import to_bytes
 from refsd.pipelines.settings import read_tiling
 from refsd.weights import open_checkpoint
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

@@ -22,13 +22,13 @@ from refsd.golden.case import Case
 from refsd.golden.metrics import measure
 from refsd.golden.verdict import judge_output
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.models.unet import size_condition
 from refsd.module import Module
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT64, GGML_CPU
 from refsd.samplers.parameterization import EPS, V
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

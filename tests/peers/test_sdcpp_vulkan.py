@@ -14,8 +14,8 @@ from refsd.engines.reference import Reference
 from refsd.golden import conform, verdict
 from refsd.golden.engine import EngineFailure
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64
+from refsd.weights.model_files import model_files
 
 PROGRAM = os.environ.get("REFSD_SD_CLI_VULKAN", "")
 pytestmark = [

@@ -21,8 +21,8 @@ from refsd.golden import conform, verdict
 from refsd.golden.case import ModelRecipe
 from refsd.golden.report import Result
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.numerics.profiles import FLOAT64
+from refsd.weights.model_files import model_files
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 

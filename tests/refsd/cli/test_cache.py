@@ -7,8 +7,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from refsd import caches
 from refsd.cli import app
+from refsd.commands import caches
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.store import Store
 from refsd.numerics.errors import BadInput
@@ -36,7 +36,7 @@ def kept(tmp_path, monkeypatch):
 def _call(*arguments: str):
     result = CliRunner().invoke(app, list(arguments))
     # What a run has read is forgotten with it.
-    from refsd import model_files
+    from refsd.weights import model_files
 
     model_files._files_in.cache_clear()
     return result
@@ -146,13 +146,13 @@ def test_kernels_are_cleared(tmp_path):
 
 
 def test_what_a_running_process_makes_is_left(tmp_path):
-    from refsd.golden.scratch import Scratch
+    from refsd.golden.scratch import MAKING, Scratch
 
     folder = tmp_path / "cache" / "models"
-    with Scratch(folder, caches.MAKING) as making:
+    with Scratch(folder, MAKING) as making:
         _ok("cache", "clear")
         assert making.exists()
-    left = folder / f"{caches.MAKING}x"
+    left = folder / f"{MAKING}x"
     left.mkdir()
     (left / "half").write_bytes(bytes(1_000_000))
     assert "1.0 MB" in _ok("cache").stdout

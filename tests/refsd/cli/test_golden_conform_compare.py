@@ -61,7 +61,7 @@ def test_make_list_show_verify(tmp_path):
 
 def test_a_golden_that_was_asked_for_by_name_is_nothing_extra(tmp_path):
     """`verify` without a glob looks at full-size goldens too where the store has them, and misses none."""
-    from refsd.model_files import open_store
+    from refsd.weights.model_files import open_store
 
     class Answer:
         version = "0"

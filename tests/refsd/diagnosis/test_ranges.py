@@ -10,8 +10,8 @@ from refsd.cli import main
 from refsd.components import forward, load, resolve
 from refsd.diagnosis.ranges import FLOAT16, Ranges, drawn_inputs, in_order
 from refsd.golden.case import ModelRecipe
+from refsd.golden.named_numerics import named
 from refsd.module import Taps
-from refsd.named_numerics import named
 from refsd.numerics.tensor import stored
 from refsd.weights import open_checkpoint, open_weights, recipes
 

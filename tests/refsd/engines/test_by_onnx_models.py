@@ -9,8 +9,8 @@ from refsd.engines.reference import Reference
 from refsd.golden import conform
 from refsd.golden.usual_cases import notes, unusual
 from refsd.judges import judges
-from refsd.model_files import model_files
 from refsd.onnx.trace import model_graph as tracing
+from refsd.weights.model_files import model_files
 
 pytestmark = pytest.mark.jitted  # a whole model
 

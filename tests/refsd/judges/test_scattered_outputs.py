@@ -8,9 +8,9 @@ from refsd.golden.metrics import channel_axis, measure
 from refsd.golden.verdict import judge, judge_output
 from refsd.judges import judges
 from refsd.judges.model import ModelJudge
-from refsd.model_files import model_files
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT32, FLOAT64
+from refsd.weights.model_files import model_files
 
 pytestmark = pytest.mark.jitted  # a whole model
 

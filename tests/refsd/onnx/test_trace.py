@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from refsd.cases import CASES
 from refsd.cli import app
 from refsd.judges.model import ModelJudge
-from refsd.model_files import model_files
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.profiles import FLOAT64
@@ -19,6 +18,7 @@ from refsd.onnx.evaluate.check import check
 from refsd.onnx.evaluate.file import Model
 from refsd.onnx.trace.array import Graph, Traced
 from refsd.onnx.trace.model_graph import model_graph, refuses
+from refsd.weights.model_files import model_files
 
 
 class EpsInFloat32(Arithmetic):

@@ -1,4 +1,4 @@
-"""A process that makes goldens beside another that judges: `python -m refsd.golden_maker STORE < cases.json`.
+"""A process that makes goldens beside another that judges: `python -m refsd.goldens.maker STORE < cases.json`.
 
 It prints the name of each case when its golden is stored, in the given order.
 """
@@ -10,7 +10,7 @@ import msgspec
 from refsd.engines.reference import Reference
 from refsd.golden.case import Case
 from refsd.golden.store import make
-from refsd.model_files import model_files, open_store, trim_model_files
+from refsd.weights.model_files import model_files, open_store, trim_model_files
 
 
 def main() -> None:

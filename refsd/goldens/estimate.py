@@ -11,7 +11,7 @@ import numpy as np
 
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.wording import counted
-from refsd.model_files import kept_size
+from refsd.weights.model_files import kept_size
 from refsd.weights.recipes import shapes, size
 
 # Bytes of weights that are drawn and written in a second, by one core of 2023.

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from refsd import __version__
-from refsd.caches import CACHES, size
+from refsd.commands.caches import CACHES, size
 from refsd.golden.wording import how_to_install
 from refsd.numerics.processor import CPU_FEATURES, cpu_features, processor
 
@@ -263,7 +263,7 @@ def _missing(environment: Mapping[str, str]) -> Iterator[Problem]:
 def try_engines() -> Iterator[Fact]:
     """Load every engine as `refsd engines` does: its version and device, or why it cannot be judged."""
     from refsd.engines.inventory import inventory
-    from refsd.model_files import model_files
+    from refsd.weights.model_files import model_files
 
     for one in inventory(model_files):
         there = ", ".join(filter(None, (one.version, one.device)))

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from refsd import __version__
-from refsd.export_formats import FORMATS, Entry, Format
+from refsd.export.formats import FORMATS, Entry, Format
 from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.engine import ModelFiles
 from refsd.golden.judge import Judges, Standard
