@@ -34,7 +34,7 @@ BUDGETS = {
     "kernels": 10_850,
     "numerics": 1_450,
     "refsd": 1_600,
-    "refsd/bench": 2_500,
+    "refsd/bench": 2_050,
     "refsd/cases": 750,
     "refsd/cli": 4_700,
     "refsd/cluster": 1_050,
