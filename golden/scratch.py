@@ -13,6 +13,8 @@ try:
 except ImportError:  # Windows: nothing is locked there, so nothing is known to be abandoned
     fcntl = None
 
+MAKING = ".making-"  # prefix of a folder in which an entry of a cache is being made
+
 
 class Scratch:
     """A new folder in `parent`, locked while this object lives and removed when it ends.

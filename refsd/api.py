@@ -13,7 +13,6 @@ import numpy as np
 
 from refsd.arrays import as_array, as_arrays
 from refsd.cases import CASES
-from refsd.comparison import with_case
 from refsd.components import COMPONENTS, load, offered, resolve
 from refsd.components import forward as run_component
 from refsd.golden.cache_folder import cache_folder
@@ -21,14 +20,15 @@ from refsd.golden.case import Case, ModelRecipe
 from refsd.golden.judge import Standard
 from refsd.golden.verdict import NO_WITNESS
 from refsd.golden.wording import did_you_mean
-from refsd.goldens import make_into
+from refsd.goldens.making import make_into
 from refsd.judges import judges
+from refsd.judges.comparison import with_case
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import PROFILES, Numerics
-from refsd.progress import compile_progress
+from refsd.progress.compiling import compile_progress
 from refsd.reports.comparison_lines import comparison_lines, headline
 from refsd.weights import open_checkpoint
 from refsd.weights.model_files import model_files, open_store

@@ -39,14 +39,14 @@ USUAL = ("refsd", "limit", "torch", "onnxruntime", "openvino", "sd-cli")
 class BenchRequest(NamedTuple):
     """What to measure.
 
-    what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels), "diffusion" (a step of any
-            denoiser) or "flux-blocks" (one double and one single block)
+    what:   "unet" (a step at 64x64 latents), "vae" (a decode at 256x256 pixels) or "diffusion" (a step of any
+            denoiser)
     model:  a checkpoint; SD 1.x for "unet" and "vae"
     sd_cli: the program; None: $REFSD_SD_CLI, then PATH
     runs:   turns of each contender
     parts:  "diffusion": sd-cli's flag -> file of a model part
-    side:   "diffusion", "flux-blocks": side of the square picture, in pixels
-    tokens: "diffusion", "flux-blocks": number of text tokens; 0: the family's usual number
+    side:   "diffusion": side of the square picture, in pixels
+    tokens: "diffusion": number of text tokens; 0: the family's usual number
     threads:    threads of every contender
     avx2:       True keeps every contender that can be kept from AVX-512
     contenders: globs of CONTENDERS; refsd always takes part

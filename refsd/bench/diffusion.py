@@ -1,4 +1,4 @@
-"""Measure one step of any family's denoiser, and Flux's two kinds of block at full width.
+"""Measure one step of any family's denoiser.
 
 No weights are cached between steps: they stay in the file and are expanded layer by layer, so that the process's
 peak memory is what a single step needs.
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from refsd.bench import BenchRequest
-from refsd.bench.row import Absent
 from refsd.golden.recipe import Recipe, realize
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
@@ -74,77 +73,3 @@ def sd_cli_files(request: BenchRequest) -> list[str]:
         return named
     alone = len(survey(request.model).components) == 1
     return ["--diffusion-model" if alone else "-m", str(request.model), *named]
-
-
-def blocks_inputs(side: int, tokens: int, width: int = 3072, head: int = 128) -> dict[str, np.ndarray]:
-    """Make recipe inputs of Flux's blocks for a picture: img, txt, both (joined), vec and RoPE's angle."""
-    from refsd.kernels.rope import rope_angles
-    from refsd.models.flux import AXES_DIM, THETA, grid_ids
-
-    assert sum(AXES_DIM) == head
-    L = (side // 16) ** 2
-    shapes = {"img": (1, L, width), "txt": (1, tokens, width), "vec": (1, width)}
-    drawn = {name: realize(Recipe(shape), f"bench {name}").values() for name, shape in shapes.items()}
-    ids = np.pad(grid_ids(side // 8, side // 8), ((tokens, 0), (0, 0)))[None]
-    return drawn | {
-        "both": np.concatenate([drawn["txt"], drawn["img"]], axis=1),
-        "angle": rope_angles(ids, AXES_DIM, THETA),
-    }
-
-
-def blocks_rows(side: int, tokens: int) -> list[str]:
-    L = (side // 16) ** 2
-    return [f"Flux, {kind} block, {L} + {tokens} tokens" for kind in ("double", "single")]
-
-
-def refsd_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
-    """Prepare refsd's Flux blocks with recipe weights in f16. -> (row -> function that runs the block, facts)"""
-    from refsd.models.catalogue import NETWORKS
-    from refsd.models.flux import double_stream_block, single_stream_block
-    from refsd.models.flux.network import FLUX_DEV
-    from refsd.module import Module
-    from refsd.weights.recipes import tensor_recipe
-
-    tokens = request.tokens or 512
-    shapes = NETWORKS["flux"].shapes(FLUX_DEV._replace(double_blocks=1, single_blocks=1))
-    weights = {
-        name: realize(tensor_recipe(name, shape, "f16"), name)
-        for name, shape in shapes.items()
-        if "_blocks." in name
-    }
-    m, x = Module(weights, Arithmetic(FLOAT32)), blocks_inputs(request.side, tokens)
-    double, single = blocks_rows(request.side, tokens)
-    return {
-        double: lambda: double_stream_block(m["double_blocks.0"], x["img"], x["txt"], x["vec"], x["angle"]),
-        single: lambda: single_stream_block(m["single_blocks.0"], x["both"], x["vec"], x["angle"]),
-    }, {"weights": "f16"}
-
-
-def torch_blocks(request: BenchRequest) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
-    """Prepare diffusers' Flux blocks with their own random weights; values do not affect the time."""
-    try:
-        import diffusers
-        import torch
-        from diffusers.models.transformers.transformer_flux import (
-            FluxSingleTransformerBlock,
-            FluxTransformerBlock,
-        )
-    except ImportError as error:
-        raise Absent(f"{error.name} is not installed") from None
-
-    torch.set_grad_enabled(False)
-    tokens = request.tokens or 512
-    x = {name: torch.from_numpy(value) for name, value in blocks_inputs(request.side, tokens).items()}
-    angle = x["angle"][0].repeat_interleave(2, dim=1).float()
-    turn = angle.cos(), angle.sin()
-    two, one = FluxTransformerBlock(3072, 24, 128).eval(), FluxSingleTransformerBlock(3072, 24, 128).eval()
-    double, single = blocks_rows(request.side, tokens)
-    return {
-        double: lambda: two(x["img"], x["txt"], x["vec"], turn),
-        single: lambda: one(x["img"], x["txt"], x["vec"], turn),
-    }, {
-        "version": torch.__version__,
-        "diffusers": diffusers.__version__,
-        "threads": torch.get_num_threads(),
-        "weights": "f32",
-    }

@@ -33,10 +33,10 @@ def refsd_rows(what: str, model: str, _: str, request: BenchRequest = USUAL) -> 
     from refsd.numerics.profiles import FLOAT32
     from refsd.weights.checkpoint import open_checkpoint
 
-    if what in ("diffusion", "flux-blocks"):
-        from refsd.bench.diffusion import refsd_blocks, refsd_step
+    if what == "diffusion":
+        from refsd.bench.diffusion import refsd_step
 
-        rows, about = {"diffusion": refsd_step, "flux-blocks": refsd_blocks}[what](request)
+        rows, about = refsd_step(request)
         return rows, refsd_setup() | about
     component = COMPONENTS[what]
     m, params = load(open_checkpoint(model), component, Arithmetic(FLOAT32), WeightCache(2**40))
@@ -83,12 +83,8 @@ def refsd_setup() -> dict[str, Any]:
     }
 
 
-def torch_rows(what: str, kind: str, request: BenchRequest = USUAL) -> tuple[Rows, dict[str, Any]]:
+def torch_rows(what: str, kind: str) -> tuple[Rows, dict[str, Any]]:
     """Prepare diffusers' UNet or decoder of SD 1.5. kind: "eager", "channels_last" or "compile" """
-    if what == "flux-blocks" and kind == "eager":
-        from refsd.bench.diffusion import torch_blocks
-
-        return torch_blocks(request)
     if what not in COMPONENTS:
         raise Absent("not asked: it reads no GGUF, and in float32 it would hold four bytes for every weight")
     from refsd.bench.graphs import module
@@ -134,8 +130,6 @@ def sd_cli_rows(what: str, model: str, program: str, request: BenchRequest = USU
     from refsd.bench.sd_cli import seconds_of
     from refsd.engines.sdcpp.program import Program
 
-    if what == "flux-blocks":
-        raise Absent("not asked: it runs whole models")
     if not program:
         raise Absent("no sd-cli: give --sd-cli (--sd-cli-llamafile), or set REFSD_SD_CLI (REFSD_SD_CLI_LLAMAFILE)")
     _switchable(request)
@@ -160,7 +154,7 @@ Prepare = Callable[[str, str, str, BenchRequest], tuple[Rows, dict[str, Any]]]
 
 
 def _torch(kind: str) -> Prepare:
-    return lambda what, _, __, request: torch_rows(what, kind, request)
+    return lambda what, *_: torch_rows(what, kind)
 
 
 CONTENDERS: dict[str, Prepare] = {
@@ -207,8 +201,12 @@ def main(contender: str, what: str, model: str, program: str, more: str = "{}") 
                 say({"absent": str(error)})
                 return
             seconds[row] = own if isinstance(own, float) else time.perf_counter() - begun
-        peak = resource.getrusage(whose).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        say({"seconds": seconds, "peak": peak})
+        say({"seconds": seconds, "peak": peak_memory(whose)})
+
+
+def peak_memory(whose: int = resource.RUSAGE_SELF) -> int:
+    """Return the peak resident memory of this process, or of its children, in bytes."""
+    return resource.getrusage(whose).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 if __name__ == "__main__":

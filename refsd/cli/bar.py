@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from refsd.step_progress import PATIENCE
+from refsd.progress.steps import PATIENCE
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import typer
 
 from refsd.cli.parts import T5XXL, ClipG, ClipL, DiffusionModel, Llm, Vae, part_files
 
-WHAT = ("unet", "vae", "diffusion", "flux-blocks", "kernels", "samplers")
+WHAT = ("unet", "vae", "diffusion", "kernels")
 
 
 def register(app: typer.Typer) -> None:
@@ -22,9 +22,8 @@ def bench(
         str,
         typer.Argument(
             help="unet (a step at 64x64 latents) or vae (a decode at 256x256 pixels), beside peers and the limit;"
-            " diffusion: a step of any model's denoiser beside sd-cli; flux-blocks: Flux's two kinds beside torch;"
-            " kernels: single operations beside torch, ggml and gguf-py; samplers: what a solver's step costs"
-            " beside its model."
+            " diffusion: a step of any model's denoiser beside sd-cli; kernels: single operations beside"
+            " torch, ggml and gguf-py."
         ),
     ] = "unet",
     model: Annotated[
@@ -35,7 +34,7 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 3,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="kernels, samplers: only rows that match a glob: 'convolution/*', 'dpm++*'. Repeatable."),
+        typer.Option(help="kernels: only rows that match a glob: 'convolution/*'. Repeatable."),
     ] = None,
     contender: Annotated[
         list[str] | None,
@@ -64,12 +63,8 @@ def bench(
         bool,
         typer.Option("--presets", help="kernels: also time refsd with the OPENBLAS_* variables that are set."),
     ] = False,
-    side: Annotated[
-        int, typer.Option(min=16, help="diffusion, flux-blocks: side of the square picture, in pixels.")
-    ] = 256,
-    tokens: Annotated[
-        int, typer.Option(min=0, help="diffusion, flux-blocks: text tokens; 0: the model's usual number.")
-    ] = 0,
+    side: Annotated[int, typer.Option(min=16, help="diffusion: side of the square picture, in pixels.")] = 256,
+    tokens: Annotated[int, typer.Option(min=0, help="diffusion: text tokens; 0: the model's usual number.")] = 0,
     diffusion_model: DiffusionModel = None,
     vae: Vae = None,
     clip_l: ClipL = None,
@@ -116,23 +111,6 @@ def bench(
                 name: {column: cell._asdict() for column, cell in cells.items()}
                 for name, cells in result.cells.items()
             },
-        }
-    elif what == "samplers":
-        from refsd.bench import samplers
-        from refsd.bench.sampler_tables import notes, tables
-
-        with progress.status("samplers") as status:
-            costs = samplers.bench(tuple(only or ["*"]), runs, progress=status.update)
-            beside = samplers.beside()
-        for one in tables(costs, beside):
-            console.print(one)
-        for line in notes():
-            console.print(printable(line), highlight=False, markup=False)
-        written = {
-            "steps": {
-                dtype: {name: cost._asdict() for name, cost in rows.items()} for dtype, rows in costs.items()
-            },
-            "beside": beside,
         }
     else:
         from refsd.bench import USUAL, BenchRequest

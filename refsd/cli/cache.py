@@ -21,7 +21,7 @@ def show(context: typer.Context, json: bool = _JSON) -> None:
     """List each cache: its size, its folder and its content."""
     if context.invoked_subcommand is not None:
         return
-    from refsd.caches import CACHES, size
+    from refsd.commands.caches import CACHES, size
 
     rows = []
     for name, cache in CACHES.items():
@@ -40,7 +40,7 @@ def show(context: typer.Context, json: bool = _JSON) -> None:
 
 def clear(caches: list[str] = _CACHES, json: bool = _JSON) -> None:
     """Delete the content of caches. refsd makes it again when needed."""
-    from refsd.caches import CACHES
+    from refsd.commands.caches import CACHES
     from refsd.golden.wording import did_you_mean
     from refsd.numerics.errors import BadInput
 

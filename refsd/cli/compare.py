@@ -62,11 +62,11 @@ def compare(
     import msgspec
 
     from refsd.cases import CASES
-    from refsd.comparison import with_case, with_files
     from refsd.engines.dump.engine import read_dump
+    from refsd.judges.comparison import with_case, with_files
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
     from refsd.reports.comparison_lines import comparison_lines, headline
 
     if numerics is not None and numerics not in PROFILES:
@@ -125,7 +125,7 @@ def _named(dump: Path, names: list[str] | None):
 
 def _golden(case, store: str):
     """Return the case's answer, computed if the store lacks it, and the function that makes model weights."""
-    from refsd.goldens import make_into
+    from refsd.goldens.making import make_into
     from refsd.weights.model_files import model_files, open_store
 
     place = open_store(store)

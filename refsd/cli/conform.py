@@ -287,8 +287,8 @@ def _judge(place, runner, found, chosen, again, total: int):
     """Judge all cases. -> (results, how many answers were judged if the run was interrupted, otherwise "")"""
     from refsd.cli.ending import interruptible
     from refsd.cluster.spread import NoWorkers
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import trim_model_files
 
     results = []

@@ -147,11 +147,11 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
     from refsd.engines.dump.engine import DumpEngine
     from refsd.engines.dump.names import read_names
     from refsd.golden.conform import Runner
-    from refsd.goldens import make_into
+    from refsd.goldens.making import make_into
     from refsd.judges import judges
     from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import model_files, open_store, trim_model_files
 
     chosen = answerable(corpus.select(*(cases or ("*",))))

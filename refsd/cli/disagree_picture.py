@@ -40,7 +40,7 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
     from refsd.engines.sdcpp.program import Program
     from refsd.golden.engine import EngineFailure
     from refsd.golden.input_file import note_input
-    from refsd.named_numerics import named
+    from refsd.golden.named_numerics import named
     from refsd.numerics.errors import BadInput
     from refsd.numerics.machine import memory
     from refsd.numerics.profiles import PROFILES
@@ -49,7 +49,7 @@ def run(a: str, b: str, model: Model, settings, image_files: Mapping[str, Path] 
     from refsd.pipelines.plan import check_ranges, resolve
     from refsd.pipelines.prompts import Tokenizers
     from refsd.pipelines.report import Report
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
     from refsd.weights import open_checkpoint
 
     sides = Side.of(a), Side.of(b)

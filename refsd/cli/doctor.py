@@ -20,7 +20,7 @@ def doctor(full: bool = _FULL, json: bool = _JSON) -> None:
     """
     import msgspec
 
-    from refsd import doctor as examination
+    from refsd.commands import doctor as examination
 
     report = examination.examine()
     if full:

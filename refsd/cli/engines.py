@@ -21,7 +21,7 @@ def engines(json: bool = _JSON) -> None:
 
     from refsd.engines import registry
     from refsd.engines.inventory import inventory
-    from refsd.step_progress import steps
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import model_files
 
     with steps("engines", len(registry.FOLDERS)) as advance:

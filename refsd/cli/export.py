@@ -58,13 +58,13 @@ def export(
     from refsd import cases as corpus
     from refsd.cli.bar import bar
     from refsd.cli.golden import answerable
-    from refsd.export import INDEX, bytes_to_write, check_inputs
+    from refsd.export.cases import INDEX, bytes_to_write, check_inputs
     from refsd.golden.output_file import check_replaceable, replaced_folder
     from refsd.golden.wording import counted
-    from refsd.goldens import make_into
+    from refsd.goldens.making import make_into
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
     from refsd.weights.model_files import model_files, open_store
 
     if numerics not in PROFILES:
@@ -102,7 +102,7 @@ def _writer(form: Form, cases):
     """-> the cases that the format can say, the class that writes, why others are left out. Raises BadInput."""
     from importlib.util import find_spec
 
-    from refsd.export import Export
+    from refsd.export.cases import Export
     from refsd.numerics.errors import BadInput
 
     if form is not Form.onnx:

@@ -71,7 +71,7 @@ def forward(
     json: Annotated[bool, typer.Option("--json", help="Print the outputs' shapes and statistics as JSON.")] = False,
 ) -> None:
     """Run one component of a model once on the tensors of a file."""
-    from refsd.forward_files import ForwardRequest, run
+    from refsd.commands.forward import ForwardRequest, run
 
     settings = (numerics, deviation or [], param or [], taps, tap, tap_ops, json, lora or [], lora_rule)
     parts = part_files(diffusion_model, vae, taesd, clip_l, clip_g, t5xxl, llm, control_net, ip_adapter)

@@ -134,10 +134,10 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
     from refsd.cli.engines import one_engine
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.fuzzing.asked import AskedEngine
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import found_so_far
     from refsd.shrinking import folder
     from refsd.shrinking.failure import runner_of
-    from refsd.step_progress import found_so_far
     from refsd.weights.model_files import model_files, trim_model_files
 
     asked = AskedEngine(one_engine(wanted.engine, timeout=wanted.timeout), wanted.engine, wanted.timeout)
@@ -171,7 +171,7 @@ def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
     from refsd.cluster.fuzz import ask_all, find_engine, reduce_all
     from refsd.cluster.spread import NoWorkers, Spread
     from refsd.fuzzing import fuzz as fuzzing
-    from refsd.step_progress import found_so_far
+    from refsd.progress.steps import found_so_far
 
     def keep(reduced, number: int) -> str:
         name = _folder_name(reduced.op, number)

@@ -59,10 +59,10 @@ def make(store: str = _STORE, cases: list[str] = CASES, dask: str = DASK, json: 
     from refsd.cluster.connect import connected
     from refsd.cluster.goldens import make_on
     from refsd.cluster.spread import Spread
-    from refsd.estimate import estimate
     from refsd.golden.cache_folder import cache_folder
     from refsd.golden.publishing import can_publish
-    from refsd.goldens import make_into
+    from refsd.goldens.estimate import estimate
+    from refsd.goldens.making import make_into
     from refsd.weights.model_files import open_store
 
     chosen = answerable(corpus.select(*cases))
@@ -232,8 +232,8 @@ def verify(
     from refsd.golden.store import recompute
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import fresh_model_files, open_store
 
     chosen = {case.name: case for case in corpus.select(*cases)}

@@ -20,8 +20,8 @@ def tried(name: str | None) -> tuple[list[Trial], dict[str, float]]:
     from refsd.golden.mutants import try_all
     from refsd.judges import judges
     from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import model_files
 
     chosen = [case for case in corpus.select() if case.op == name or (name is None and case.model is None)]

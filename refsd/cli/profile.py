@@ -35,8 +35,8 @@ def profile(
     from refsd.profiling.pages import OPS, PROBES
     from refsd.profiling.profile import ask_all
     from refsd.profiling.report import as_lines, conclude
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
 
     chosen = [op for op in ops.split(",") if op]
     for op in chosen:

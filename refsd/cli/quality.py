@@ -50,11 +50,11 @@ def quality(
     from refsd.diagnosis.ranges import drawn_inputs
     from refsd.diagnosis.sampling_run import drawn_run
     from refsd.files.formats import open_weights
+    from refsd.golden.named_numerics import named
     from refsd.models.catalogue import DENOISERS
-    from refsd.named_numerics import named
     from refsd.numerics.machine import memory
     from refsd.pipelines.loaded_component import load_component
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
     from refsd.weights import open_checkpoint
     from refsd.weights.loras import open_loras
 

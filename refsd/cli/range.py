@@ -91,8 +91,8 @@ def _of_one(checkpoint, component: str, inputs: Path | None) -> list:
     from refsd.components import forward, load, resolve
     from refsd.diagnosis.ranges import Ranges, drawn_inputs
     from refsd.files.formats import open_weights
-    from refsd.named_numerics import named
-    from refsd.progress import compile_progress
+    from refsd.golden.named_numerics import named
+    from refsd.progress.compiling import compile_progress
 
     part = resolve(checkpoint, component)
     m, params = load(checkpoint, part, named("float32", []))
@@ -106,11 +106,11 @@ def _of_one(checkpoint, component: str, inputs: Path | None) -> list:
 def _of_prompt(checkpoint, prompt: str, side: int, steps: int, vocabularies) -> list:
     """Draw a picture -> the ranges of the encoders, the denoiser and the decoder."""
     from refsd.diagnosis.sampling_run import prompt_ranges
-    from refsd.named_numerics import named
+    from refsd.golden.named_numerics import named
     from refsd.pipelines.pipeline import open_pipeline
     from refsd.pipelines.prompts import Tokenizers
     from refsd.pipelines.settings import Settings
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
 
     pipe = open_pipeline(checkpoint, Tokenizers(*vocabularies), named("float32", []))
     with compile_progress():

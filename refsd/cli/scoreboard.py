@@ -27,9 +27,9 @@ def scoreboard(folder: Path = _FOLDER, out: Path = _OUT, json: bool = _JSON) -> 
     from refsd.golden.wording import counted
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
+    from refsd.progress.steps import steps
     from refsd.scoreboard.runs import find, read
     from refsd.scoreboard.site import gathered, write
-    from refsd.step_progress import steps
 
     paths, runs, left_out = find(folder), [], []
     with steps("scoreboard", len(paths)) as advance:

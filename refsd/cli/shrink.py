@@ -50,11 +50,11 @@ def shrink(
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.output_file import check_replaceable
     from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import found_so_far
     from refsd.shrinking import folder
     from refsd.shrinking.failure import ask, cut, failure_of, runner_of
     from refsd.shrinking.shrink import shrink as reduce
-    from refsd.step_progress import found_so_far
     from refsd.weights.model_files import model_files
 
     asked, judged = find_case(case), one_engine(engine)

@@ -41,8 +41,8 @@ def sketch(
     from refsd.golden.wording import counted, did_you_mean
     from refsd.numerics.errors import BadInput
     from refsd.numerics.profiles import PROFILES
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import model_files, open_store, trim_model_files
 
     unknown = [name for name in numerics if name not in PROFILES]

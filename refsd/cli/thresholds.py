@@ -29,8 +29,8 @@ def thresholds(name: str = _CASE, numerics: list[str] = _PROFILES, json: bool = 
     from refsd.judges.thresholds import thresholds as measured
     from refsd.numerics import profiles
     from refsd.numerics.errors import BadInput
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.weights.model_files import model_files
 
     if name not in corpus.CASES:

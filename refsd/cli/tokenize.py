@@ -45,7 +45,7 @@ def tokenize(
     Writes input_ids, and attention_mask if the family's encoder masks padding. Prompt weights such as (x:1.2) are
     not interpreted.
     """
-    from refsd.tokenize import Options, run
+    from refsd.commands.tokenize import Options, run
 
     run(
         Options(

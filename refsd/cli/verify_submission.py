@@ -29,12 +29,12 @@ def verify_submission(file: Path = _FILE, golden: str = _GOLDEN, json: bool = _J
 
     from refsd import cases
     from refsd.golden.wording import counted
-    from refsd.goldens import make_into
+    from refsd.goldens.making import make_into
     from refsd.judges import judges
     from refsd.numerics.errors import BadInput
     from refsd.numerics.printable import printable
-    from refsd.progress import compile_progress
-    from refsd.step_progress import steps
+    from refsd.progress.compiling import compile_progress
+    from refsd.progress.steps import steps
     from refsd.submissions.packing import read
     from refsd.submissions.verify import Bench, verify
     from refsd.weights.model_files import model_files, open_store, trim_model_files

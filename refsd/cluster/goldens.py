@@ -10,7 +10,7 @@ from refsd.golden.publishing import publish
 from refsd.golden.store import Manifest, Store, prepare
 from refsd.golden.wording import counted
 from refsd.numerics.errors import BadInput
-from refsd.step_progress import steps
+from refsd.progress.steps import steps
 from refsd.weights.model_files import model_files, trim_model_files
 from refsd.weights.recipe_files import fingerprint
 

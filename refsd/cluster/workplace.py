@@ -19,7 +19,7 @@ from refsd.golden.origins import is_remote
 from refsd.golden.report import Missing, Result
 from refsd.golden.store import Store
 from refsd.golden.usual_cases import unusual
-from refsd.goldens import truths
+from refsd.goldens.making import truths
 from refsd.numerics.errors import BadInput
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from refsd.judges.observed import Observed
 from refsd.module import Module
-from refsd.tap_progress import ShownTaps
+from refsd.progress.taps import ShownTaps
 
 Answer = Mapping[str, np.ndarray]
 

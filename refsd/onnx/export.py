@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from refsd.export import Export
-from refsd.export_formats import Entry
+from refsd.export.cases import Export
+from refsd.export.formats import Entry
 from refsd.files.writers import Advance
 from refsd.golden.case import Case
 from refsd.numerics.errors import BadInput

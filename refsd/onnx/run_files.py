@@ -21,8 +21,8 @@ from refsd.onnx.evaluate import ELEMENT_TYPES, NUMERICS, OPERATORS, Expected, ev
 from refsd.onnx.evaluate.budget import Budget
 from refsd.onnx.evaluate.check import body_schema
 from refsd.onnx.evaluate.file import Model, parse
-from refsd.progress import compile_progress
-from refsd.tap_progress import ShownTaps
+from refsd.progress.compiling import compile_progress
+from refsd.progress.taps import ShownTaps
 
 _RECIPE = "recipe"
 

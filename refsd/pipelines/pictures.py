@@ -9,8 +9,8 @@ import numpy as np
 
 from refsd import __version__
 from refsd.files.tensor_files import check_name, write_arrays
+from refsd.golden.named_numerics import named
 from refsd.golden.output_file import Outputs
-from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import memory, one_answer
 from refsd.pipelines import txt2img
@@ -26,7 +26,7 @@ from refsd.pipelines.preview import PreviewSettings, preview
 from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.report import Report
 from refsd.pipelines.settings import Settings
-from refsd.progress import compile_progress
+from refsd.progress.compiling import compile_progress
 from refsd.weights import open_checkpoint
 from refsd.weights.loras import open_loras
 

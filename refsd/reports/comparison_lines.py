@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from refsd.comparison import Comparison
 from refsd.golden.metrics import Metrics
 from refsd.golden.verdict import NO_WITNESS, judge_output
 from refsd.golden.wording import counted
+from refsd.judges.comparison import Comparison
 
 # With more taps than this, only the first wrong ones have a line.
 _LINES = 20

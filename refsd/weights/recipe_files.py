@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from refsd.caches import MAKING
 from refsd.files import checksums
 from refsd.golden.case import ModelRecipe
-from refsd.golden.scratch import Scratch, locked, remove
+from refsd.golden.scratch import MAKING, Scratch, locked, remove
 from refsd.numerics.errors import BadInput
 from refsd.weights import recipes
 

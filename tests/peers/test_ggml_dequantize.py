@@ -1,6 +1,7 @@
 """Every block type against the newest ggml's own C: every value of every byte, every float16 scale.
 
-$REFSD_GGML_NEWEST is a folder with libggml-base and libggml-cpu. The blocks are those of docs/quants_study.py.
+$REFSD_GGML_NEWEST is a folder with libggml-base and libggml-cpu. The blocks:
+benchmarks/quants_study.py.
 """
 
 import importlib.util
@@ -16,7 +17,7 @@ from refsd.kernels.quant import BLOCK_TYPES
 pytestmark = pytest.mark.peer
 
 spec = importlib.util.spec_from_file_location(
-    "quants_study", Path(__file__).parents[2] / "docs" / "quants_study.py"
+    "quants_study", Path(__file__).parents[2] / "benchmarks" / "quants_study.py"
 )
 study = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(study)

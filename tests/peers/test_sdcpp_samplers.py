@@ -1,6 +1,6 @@
 """sd-server beside REFSD_SD_CLI, looked into: its samplers, schedules and noise, step by step.
 
-Full-size weights, as for test_sdcpp.py. The whole matrix is docs/sdcpp_samplers_study.py's.
+Full-size weights, as for test_sdcpp.py. The whole matrix is benchmarks/sdcpp_samplers_study.py's.
 """
 
 import os

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from refsd import caches
 from refsd.cli import app
+from refsd.commands import caches
 from refsd.files import checksums
 from refsd.golden.cache_folder import cache_folder
 from refsd.golden.store import Store
@@ -147,13 +147,13 @@ def test_kernels_are_cleared(tmp_path):
 
 
 def test_what_a_running_process_makes_is_left(tmp_path):
-    from refsd.golden.scratch import Scratch
+    from refsd.golden.scratch import MAKING, Scratch
 
     folder = tmp_path / "cache" / "models"
-    with Scratch(folder, caches.MAKING) as making:
+    with Scratch(folder, MAKING) as making:
         _ok("cache", "clear")
         assert making.exists()
-    left = folder / f"{caches.MAKING}x"
+    left = folder / f"{MAKING}x"
     left.mkdir()
     (left / "half").write_bytes(bytes(1_000_000))
     assert "1.0 MB" in _ok("cache").stdout

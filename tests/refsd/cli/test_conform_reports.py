@@ -18,8 +18,8 @@ from refsd.corpus import versions
 from refsd.golden import verdict
 from refsd.numerics import processor
 from refsd.numerics.errors import BadInput
+from refsd.progress.steps import steps
 from refsd.reports.stored import read
-from refsd.step_progress import steps
 
 # Softplus for SiLU in one case, right in the other; SLEEP makes it slow.
 _ENGINE = """
@@ -139,7 +139,7 @@ def _interrupt(monkeypatch, goldens, answers):
         if len(done) == goldens + answers:
             raise KeyboardInterrupt
 
-    for module in ("refsd.weights.model_files", "refsd.goldens"):
+    for module in ("refsd.weights.model_files", "refsd.goldens.making"):
         monkeypatch.setattr(f"{module}.trim_model_files", count)
 
 
@@ -188,7 +188,7 @@ def test_sigterm_interrupts_a_block():
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr("refsd.step_progress.EVERY", 0.0)
+    monkeypatch.setattr("refsd.progress.steps.EVERY", 0.0)
     with steps("conform", 2) as advance:
         advance("silu\x1b[2J")
         advance("gelu")

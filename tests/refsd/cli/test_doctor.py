@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from refsd import caches, doctor
 from refsd.cli import app
+from refsd.commands import caches, doctor
 from refsd.kernels._jit import cache_dir
 
 
@@ -85,7 +85,7 @@ def test_engines_are_found_without_being_loaded(tmp_path):
         name: where for name, where, _ in doctor.engines({"REFSD_SD_CLI": str(program), "REFSD_GGML": "/nowhere"})
     }
     assert found["sdcpp"] == str(program) and found["gguf-py"].startswith("gguf ")
-    script = "import sys; from refsd import doctor; doctor.examine(); print(*sys.modules)"
+    script = "import sys; from refsd.commands import doctor; doctor.examine(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     assert not {"numba", "torch", "gguf", "scipy", "refsd.engines"} & {*done.stdout.split()}
 

@@ -60,7 +60,7 @@ def test_devices_that_cannot_be_listed(some, monkeypatch):
 
 
 def test_doctor_reads_the_same_list(some):
-    from refsd import doctor
+    from refsd.commands import doctor
 
     facts = {fact.name: fact.found for fact in doctor.try_engines()}
     assert facts["ggml"] == "1.2, CPU (a processor)" and facts["torch"] == "not judged: pip install it"

@@ -114,7 +114,7 @@ def test_nothing_is_overwritten_unasked(tmp_path):
 
 
 def test_what_a_format_cannot_hold_is_said_before_anything_is_computed(monkeypatch):
-    monkeypatch.setattr("refsd.goldens.make_into", None)
+    monkeypatch.setattr("refsd.goldens.making.make_into", None)
     five = next(name for name, case in CASES.items() if any(len(r.shape) == 5 for r in case.inputs.values()))
     done = _call(five, "-o", "out", "--format", "gguf")
     assert "has 5 axes, ggml reads 4; write --format safetensors" in str(done.exception)

@@ -13,8 +13,8 @@ from refsd.diagnosis.quality import Quantized, decibels, measure
 from refsd.diagnosis.ranges import drawn_inputs
 from refsd.diagnosis.sampling_run import drawn_run
 from refsd.golden.case import ModelRecipe
+from refsd.golden.named_numerics import named
 from refsd.kernels.quant import BLOCK_TYPES
-from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.tensor import stored
 from refsd.pipelines.loaded_component import load_component

@@ -11,8 +11,8 @@ from refsd.components import forward, load, resolve
 from refsd.diagnosis.ranges import FLOAT16, Ranges, drawn_inputs, in_order
 from refsd.files.formats import open_weights
 from refsd.golden.case import ModelRecipe
+from refsd.golden.named_numerics import named
 from refsd.module import Taps
-from refsd.named_numerics import named
 from refsd.numerics.tensor import stored
 from refsd.weights import open_checkpoint, recipes
 

@@ -1,6 +1,6 @@
 """refsd's samplers, schedules and noise against runs of stable-diffusion.cpp: fixtures/sdcpp_trajectories.npz.
 
-Recorded by docs/sdcpp_samplers_study.py; the peers suite runs the program itself.
+Recorded by benchmarks/sdcpp_samplers_study.py; the peers suite runs the program itself.
 """
 
 from pathlib import Path

@@ -17,7 +17,7 @@ X[..., 1] = X[..., 0] + np.float32(1e-5) * X[..., 1]
 
 
 def drawn(rng):
-    """Draw weights. The 4 numbers of the first group are nearly the same: the norm multiplies their errors by 300."""
+    """Draw weights. The first group has 4 numbers that are nearly the same: the norm multiplies errors by 300."""
     weight = rng.standard_normal((C, K, 1, 1)).astype(np.float32)
     weight[1] = weight[0] + np.float32(1e-5) * weight[1]
     return weight

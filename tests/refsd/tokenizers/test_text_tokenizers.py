@@ -10,13 +10,13 @@ from tiny_tokenizers import SPECIAL, bytes_gguf, llama_gguf, llama_pieces, spiec
 from typer.testing import CliRunner
 
 from refsd.cli import app
+from refsd.commands.tokenize import DEFAULT_FAMILY
 from refsd.families import FAMILIES, VARIANTS
 from refsd.families.flux2 import NOT_THINKING
 from refsd.families.text_encoders import USER
 from refsd.files.formats import open_weights
 from refsd.files.gguf_arrays import numbers, texts
 from refsd.numerics.errors import BadInput
-from refsd.tokenize import DEFAULT_FAMILY
 from refsd.tokenizers.byte_level import TEKKEN, byte_level
 from refsd.tokenizers.text_rules import counted_positions, token_rows
 from refsd.tokenizers.text_tokenizer import Ends

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from refsd import caches
 from refsd.files import checksums
 from refsd.golden.case import ModelRecipe
+from refsd.golden.scratch import MAKING
 from refsd.numerics.errors import BadInput
 from refsd.weights import recipe_files, recipes
 from refsd.weights.recipe_files import RecipeFiles
@@ -242,7 +242,7 @@ def test_killed_while_it_is_made(kept):
         run = _maker(kept)
         assert run.stdout is not None and run.stdout.readline() == "begins\n"
         for _ in range(2000):
-            parts = kept.glob(f"{caches.MAKING}*/.refsd-part-*/*")
+            parts = kept.glob(f"{MAKING}*/.refsd-part-*/*")
             with contextlib.suppress(FileNotFoundError):  # it has just got its final name
                 if any(part.stat().st_size > share * recipes.size(SD15) for part in parts):
                     break

@@ -1,4 +1,4 @@
-"""A process that makes goldens beside another that judges: `python -m refsd.golden_maker STORE < cases.json`.
+"""A process that makes goldens beside another that judges: `python -m refsd.goldens.maker STORE < cases.json`.
 
 It prints the name of each case when its golden is stored, in the given order.
 """

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from refsd.cases import CASES
 from refsd.cli import app
-from refsd.comparison import with_case, with_files
 from refsd.engines.reference import Reference
 from refsd.golden.taps import measure_taps
 from refsd.golden.verdict import judge, judge_output
+from refsd.judges.comparison import with_case, with_files
 from refsd.judges.model import ModelJudge
 from refsd.module import Taps
 from refsd.numerics.arithmetic import Arithmetic

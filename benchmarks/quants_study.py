@@ -1,4 +1,4 @@
-"""The tables of docs/quants.md: `python -P docs/quants_study.py LIBGGML`, the folder of the newest shared libggml.
+"""The tables of docs/quants.md: `python -P benchmarks/quants_study.py FOLDER`, of the newest shared libggml.
 
 Every scale code and random blocks, expanded; rows of several kinds, packed: refsd against ggml's C and gguf-py.
 """
@@ -66,11 +66,14 @@ class C:
         self.function("ggml_quantize_chunk").restype = ctypes.c_size_t
 
     def function(self, name: str):
-        return next((getattr(lib, name) for lib in self.libraries if hasattr(lib, name)), None)
+        """Return a function of ggml. Raises AttributeError if it has none of that name."""
+        library = next((lib for lib in self.libraries if hasattr(lib, name)), self.libraries[0])
+        return getattr(library, name)
 
     def dequantize(self, kind: BlockType, blocks: np.ndarray) -> np.ndarray | None:
-        function = self.function(f"dequantize_row_{_in_c(kind)}")
-        if function is None:
+        try:
+            function = self.function(f"dequantize_row_{_in_c(kind)}")
+        except AttributeError:
             return None
         out = np.empty((len(blocks), kind.block), np.float32)
         function(_pointer(blocks), _pointer(out), ctypes.c_int64(out.size))

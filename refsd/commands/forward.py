@@ -12,15 +12,15 @@ from refsd import __version__
 from refsd.components import COMPONENTS, check, forward, load, offered, resolve
 from refsd.files.formats import open_weights
 from refsd.files.tensor_files import check_name, write_arrays
+from refsd.golden.named_numerics import named
 from refsd.golden.output_file import Outputs
 from refsd.golden.wording import did_you_mean
 from refsd.module import Module, Taps
-from refsd.named_numerics import named
 from refsd.numerics.errors import BadInput
 from refsd.numerics.machine import one_answer
 from refsd.numerics.tensor import SCALAR_TYPES, stored
-from refsd.progress import compile_progress
-from refsd.tap_progress import ShownTaps
+from refsd.progress.compiling import compile_progress
+from refsd.progress.taps import ShownTaps
 from refsd.weights import Checkpoint, open_checkpoint
 from refsd.weights.loras import open_loras
 

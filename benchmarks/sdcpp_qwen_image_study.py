@@ -1,6 +1,6 @@
 """Where stable-diffusion.cpp puts Qwen-Image's text: its own table of rotations against the reference's.
 
-python -P docs/sdcpp_qwen_image_study.py SD_CLI
+python -P benchmarks/sdcpp_qwen_image_study.py SD_CLI
 """
 
 import sys

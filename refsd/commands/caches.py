@@ -10,11 +10,10 @@ from typing import NamedTuple
 import platformdirs
 
 from refsd.golden.cache_folder import cache_folder
-from refsd.golden.scratch import abandoned, remove
+from refsd.golden.scratch import MAKING, abandoned, remove
 from refsd.numerics.errors import BadInput
 
 KEPT = r"[a-z0-9-]+-(full|tiny)-[a-z0-9_]+-[0-9a-f]{16}"  # names of folders of kept models
-MAKING = ".making-"  # prefix of a folder in which a model is being made
 
 
 def kernel_folder() -> Path | None:

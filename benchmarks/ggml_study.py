@@ -1,4 +1,4 @@
-"""The findings of docs/ggml.md on the libggml at hand: `python -P docs/ggml_study.py [LIBRARY]`."""
+"""The findings of docs/ggml.md on the libggml at hand: `python -P benchmarks/ggml_study.py [LIBRARY]`."""
 
 import sys
 
@@ -33,9 +33,10 @@ def flash_accuracy(library):
         for J in (77, 1024, 4096):
             inputs = qkv(64, J, D)
             q, k, v = (inputs[name].data for name in "qkv")
-            truth = attention(*(t.astype(np.float64) for t in (q, k, v)), D**-0.5)
-            half = (t.astype(np.float16).astype(np.float32) for t in (q, k, v))
-            emulated = attention_online_f16(*half, D**-0.5, np.zeros((1, 1, 1, 1), np.float32))
+            truth = attention(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64), D**-0.5)
+            q16, k16, v16 = (t.astype(np.float16).astype(np.float32) for t in (q, k, v))
+            mask, no_sinks = np.zeros((1, 1, 1, 1), np.float32), np.full(q.shape[2], -np.inf, np.float32)
+            emulated = attention_online_f16(q16, k16, v16, D**-0.5, mask, no_sinks)
             y = library.compute("attention", PLAIN, inputs, flash=True)
             row.append(f"J {J}: {away(y, truth):.1e} ({away(emulated, truth):.1e})")
         print(f"   D {D}  " + "  ".join(row))
@@ -75,6 +76,8 @@ def ties(library):
 
 def main():
     place = ggml._place(sys.argv[1] if sys.argv[1:] else None)
+    if place is None:
+        sys.exit("no libggml: give the path of one")
     library = GgmlLibrary(place, 2, 300)
     print(f"ggml {library.version}")
     flash_accuracy(library)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from numba.core import event
 
-from refsd import progress
+from refsd.progress import compiling
 
 
 def of(name):
@@ -21,17 +21,17 @@ def compile_for(seconds, name="group_norm"):
 
 @pytest.fixture
 def patience(monkeypatch):
-    monkeypatch.setattr(progress, "_PATIENCE", 0.1)
+    monkeypatch.setattr(compiling, "_PATIENCE", 0.1)
 
 
 def test_a_short_compilation_says_nothing(capsys, patience):
-    with progress.compile_progress():
+    with compiling.compile_progress():
         compile_for(0.01)
     assert capsys.readouterr() == ("", "")
 
 
 def test_many_short_compilations_add_up(capsys, patience):
-    with progress.compile_progress():
+    with compiling.compile_progress():
         for _ in range(8):
             compile_for(0.03)
     out, err = capsys.readouterr()
@@ -43,10 +43,10 @@ def test_many_short_compilations_add_up(capsys, patience):
 
 def test_a_second_command_goes_on_from_the_count(capsys, patience, monkeypatch):
     """An operation that comes later is no first run; callees count too, and the one that called them is named."""
-    monkeypatch.setattr(progress._Compilations, "count", 0)
-    with progress.compile_progress():
+    monkeypatch.setattr(compiling._Compilations, "count", 0)
+    with compiling.compile_progress():
         compile_for(0.2)
-    with progress.compile_progress(), event.trigger_event("numba:compile", data=of("layer_norm")):
+    with compiling.compile_progress(), event.trigger_event("numba:compile", data=of("layer_norm")):
         compile_for(0.01, "moments")
         compile_for(0.2, "scratch")
     assert re.sub(r"in \d s", "in 0 s", capsys.readouterr().err).splitlines() == [
@@ -60,13 +60,13 @@ def test_a_second_command_goes_on_from_the_count(capsys, patience, monkeypatch):
 def test_a_terminal_sees_the_kernels_name(capsys, monkeypatch, patience):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with progress.compile_progress():
+    with compiling.compile_progress():
         compile_for(0.4)
     assert "so far, now group_norm ..." in capsys.readouterr().err
 
 
 def test_an_exception_passes_and_the_listener_goes(capsys, patience):
-    with pytest.raises(KeyError), progress.compile_progress():
+    with pytest.raises(KeyError), compiling.compile_progress():
         raise KeyError("a kernel's own")
     compile_for(0.3)
     assert capsys.readouterr().err == ""

@@ -1,9 +1,9 @@
 """Every sampler on every schedule of stable-diffusion.cpp, in an unmodified sd-server. Results: sdcpp_samplers.md.
 
-    python -P docs/sdcpp_samplers_study.py record  SD_SERVER MODEL RUNS.npz [--only GLOB]
-    python -P docs/sdcpp_samplers_study.py matrix  RUNS.npz
-    python -P docs/sdcpp_samplers_study.py fixture RUNS.npz OUT.npz
-    python -P docs/sdcpp_samplers_study.py free    RUNS.npz MODEL
+    python -P benchmarks/sdcpp_samplers_study.py record  SD_SERVER MODEL RUNS.npz [--only GLOB]
+    python -P benchmarks/sdcpp_samplers_study.py matrix  RUNS.npz
+    python -P benchmarks/sdcpp_samplers_study.py fixture RUNS.npz OUT.npz
+    python -P benchmarks/sdcpp_samplers_study.py free    RUNS.npz MODEL
 
 SD_SERVER is built with shared ggml libraries; MODEL is a full-size SD 1.5 in one file, as
 `refsd weights make sd15 --type f16` writes it. GLOB chooses runs by name: '*|discrete|4|64|64|1.0|None|42' are the
@@ -61,7 +61,7 @@ def record(server: Path, model: Path, path: Path, only: str) -> None:
             graphs = program.picture(PROMPT, *size, asked.cfg_scale, asked.seed, **asked.sampling())
             runs |= {f"{asked.key}/{name}": a for name, a in seen(graphs, asked.cfg_scale)._asdict().items()}
             print(asked.key, flush=True)
-    np.savez(path, **runs)
+    np.savez(path, **runs)  # pyright: ignore[reportArgumentType]
 
 
 def read(path: Path) -> dict[SamplerRun, Seen]:

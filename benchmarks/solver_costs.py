@@ -1,21 +1,30 @@
 """Measure a solver's own time for a step, and compare it with one pass over the arrays that the step must touch.
 
+    python benchmarks/solver_costs.py ['dpm++2m*' ...] [--runs 6] [--json COSTS.json]
+
 Model and noise source return prepared arrays; their time is measured separately and subtracted. A step's time is
 that of a run of 40 steps, divided by 40, including the tables computed at the start. Caches are as a run leaves
 them. All work runs in one thread and is measured in CPU time, so that other load on the machine matters little.
 Solver, pass and copy take turns; the fastest of each counts.
 """
 
+import argparse
 import fnmatch
 import itertools
+import json
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+from state_passes import state_passes
 
-from refsd.bench.state_passes import state_passes
+from refsd.bench.kernel_tables import geometric_mean
 from refsd.numerics.errors import BadInput
 from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.brownian import brownian_noise
@@ -182,7 +191,7 @@ def bench(
     """Measure the solvers that match a glob of `only`. -> dtype -> name -> Cost. Raises BadInput if none match."""
     names = [name for name in STATE if any(fnmatch.fnmatch(name, glob) for glob in only)]
     if not names:
-        raise BadInput(f"--only {' '.join(only)}: no solver; there are {', '.join(STATE)}")
+        raise BadInput(f"{' '.join(only)}: no solver; there are {', '.join(STATE)}")
     runs = [_Run(name, dtype, shape) for dtype in ("float32", "float64") for name in names]
     for turn in range(turns):
         for run in runs:
@@ -210,3 +219,60 @@ def beside(shape: tuple[int, ...] = SHAPE, calls: int = 50) -> dict[str, float]:
         "noise: Brownian tree": lambda: tree(*next(ends)),
     }
     return {name: min(_each(call, 1, time.perf_counter) for _ in range(calls)) for name, call in rows.items()}
+
+
+def tables(costs: Mapping[str, Mapping[str, Cost]], beside: Mapping[str, float]) -> Iterator[Table]:
+    """Show each step's microseconds and ratio to one pass over its state; then what `beside` measures."""
+    table = Table(title="a step beyond the model's calls, its ratio to one pass over its state, and to a copy")
+    table.add_column("latents " + " x ".join(map(str, SHAPE)))
+    for dtype in costs:
+        for column in (dtype, "one pass", "ratio", "to copy"):
+            table.add_column(column, justify="right")
+    names = dict.fromkeys(name for rows in costs.values() for name in rows)
+    for name in names:
+        cells = []
+        for rows in costs.values():
+            cost = rows[name]
+            cells += microseconds(cost.step), microseconds(cost.once), f"{cost.ratio:.2f}x"
+            cells.append(f"{cost.step / cost.copy:.2f}x")
+        table.add_row(name, *cells)
+    means = []
+    for rows in costs.values():
+        means += "", "", f"{geometric_mean(cost.ratio for cost in rows.values()):.2f}x"
+        means.append(f"{geometric_mean(cost.step / cost.copy for cost in rows.values()):.2f}x")
+    table.add_section()
+    table.add_row("geometric mean", *means)
+    yield table
+    other = Table(title="beside the solver, in float32")
+    other.add_column("")
+    other.add_column("a call", justify="right")
+    for name, seconds in beside.items():
+        other.add_row(name, microseconds(seconds))
+    yield other
+
+
+def microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+
+
+def main(args: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description="Measure what a solver's step costs beside its model.")
+    parser.add_argument("only", nargs="*", default=["*"], metavar="GLOB", help="solvers; default: all")
+    parser.add_argument("--runs", type=int, default=3, help="turns of each solver; the best counts")
+    parser.add_argument("--json", type=Path, help="write every time to this file")
+    given = parser.parse_args(args)
+    with Console(stderr=True).status("samplers") as status:
+        costs = bench(given.only, given.runs, progress=status.update)
+        others = beside()
+    console = Console(width=None if sys.stdout.isatty() else 160, emoji=False)
+    for table in tables(costs, others):
+        console.print(table)
+    note = f"runs of {STEPS} steps on one thread; one pass: a compiled loop that reads and writes the state once"
+    console.print(note, highlight=False, markup=False)
+    if given.json is not None:
+        steps = {dtype: {name: cost._asdict() for name, cost in rows.items()} for dtype, rows in costs.items()}
+        given.json.write_text(json.dumps({"steps": steps, "beside": others}, indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

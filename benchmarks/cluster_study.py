@@ -1,6 +1,6 @@
 """Simulate a corpus on 100 Dask workers and print what limits it, from the scheduler's own numbers.
 
-    python docs/cluster_study.py [--jobs 10000] [--workers 100] [--seconds 0.2] [--slow 1]
+    python benchmarks/cluster_study.py [--jobs 10000] [--workers 100] [--seconds 0.2] [--slow 1]
 
 The scheduler and the workers are real, each worker with its own connection; a job sleeps as long as a case takes:
 exponentially distributed with the mean --seconds, so that a few take long. --slow workers need ten times as long.
@@ -58,6 +58,7 @@ def study(jobs: int, workers: int, seconds: float, slow: int) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert scheduler.stderr is not None
     lines = iter(scheduler.stderr.readline, "")
     address = next(line.split()[-1] for line in lines if "Scheduler at:" in line)
     threading.Thread(target=lambda: [*lines], daemon=True).start()  # a full pipe would stop the scheduler

@@ -13,8 +13,8 @@ from refsd.golden.case import Case
 from refsd.golden.judge import Answer
 from refsd.golden.publishing import publish
 from refsd.golden.store import Store, make
-from refsd.progress import compile_progress
-from refsd.step_progress import steps
+from refsd.progress.compiling import compile_progress
+from refsd.progress.steps import steps
 from refsd.weights.model_files import model_files, trim_model_files
 
 # Fewer missing goldens are made in this process: another takes two seconds to start.
@@ -74,7 +74,7 @@ def truths(store: Store, chosen: Sequence[Case]) -> Iterator[Callable[[Case], An
 @contextmanager
 def _maker(store: Store, chosen: Sequence[Case]) -> Iterator[IO[str]]:
     """Start the process that makes goldens, and end it. Yields the names of those that are stored, a line each."""
-    command = [sys.executable, "-P", "-m", "refsd.golden_maker", str(store.root.absolute())]
+    command = [sys.executable, "-P", "-m", "refsd.goldens.maker", str(store.root.absolute())]
     cases = msgspec.json.encode(chosen).decode()
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as maker:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from refsd import __version__
-from refsd.export_formats import FORMATS, Entry, Format
+from refsd.export.formats import FORMATS, Entry, Format
 from refsd.files.formats import open_weights
 from refsd.files.writers import Advance, Spec
 from refsd.golden.case import Case, ModelRecipe

@@ -2,7 +2,7 @@
 
 import pytest
 
-from refsd.step_progress import steps
+from refsd.progress.steps import steps
 
 
 def test_quick_work_prints_nothing(capsys):

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from refsd import goldens
 from refsd.cases import CASES
 from refsd.engines.reference import Reference
 from refsd.golden.store import Store, make
+from refsd.goldens import making
 
 CHOSEN = [case for case in CASES.values() if case.op in ("silu", "gelu")][:3]
 
@@ -20,10 +20,10 @@ def files(store):
 
 @pytest.mark.jitted
 def test_a_process_beside_makes_the_same_goldens(tmp_path, monkeypatch):
-    monkeypatch.setattr(goldens, "_MANY", 1)
+    monkeypatch.setattr(making, "_MANY", 1)
     beside, here = Store(tmp_path / "beside"), Store(tmp_path / "here")
     make(here, CHOSEN, Reference())
-    with goldens.truths(beside, CHOSEN) as truth:
+    with making.truths(beside, CHOSEN) as truth:
         found = truth(CHOSEN[2])  # not in order
         assert found["y"].tobytes() == here.get(CHOSEN[2].name).outputs["y"].tobytes()
     assert len(CHOSEN) == 3 and files(beside) == files(here)
@@ -34,30 +34,30 @@ def test_where_that_process_ends_early_this_one_makes_them(tmp_path, monkeypatch
     def ended(store, chosen):
         yield io.StringIO(f"{CHOSEN[0].name}\n")
 
-    monkeypatch.setattr(goldens, "_MANY", 1)
-    monkeypatch.setattr(goldens, "_maker", ended)
+    monkeypatch.setattr(making, "_MANY", 1)
+    monkeypatch.setattr(making, "_maker", ended)
     store = Store(tmp_path)
     make(store, CHOSEN[:1], Reference())
-    with goldens.truths(store, CHOSEN) as truth:
+    with making.truths(store, CHOSEN) as truth:
         assert truth(CHOSEN[0]).keys() == {"y"} and store.names() == [CHOSEN[0].name]
         assert truth(CHOSEN[2]).keys() == {"y"} and len(store.names()) == 3
 
 
 def test_few_goldens_need_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(goldens, "_maker", None)
+    monkeypatch.setattr(making, "_maker", None)
     store = Store(tmp_path)
-    with goldens.truths(store, CHOSEN) as truth:
+    with making.truths(store, CHOSEN) as truth:
         assert len(store.names()) == 3 and truth(CHOSEN[0])["y"].dtype == "float64"
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, None])
 def test_a_run_that_is_cut_off_ends_the_process(how, tmp_path, monkeypatch):
     """Also where the command has caught the interruption, to write what was judged until then."""
-    monkeypatch.setattr(goldens, "_MANY", 1)
+    monkeypatch.setattr(making, "_MANY", 1)
     started = []
-    popen = goldens.subprocess.Popen
-    monkeypatch.setattr(goldens.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[0])
-    with contextlib.suppress(KeyboardInterrupt), goldens.truths(Store(tmp_path), CHOSEN):
+    popen = making.subprocess.Popen
+    monkeypatch.setattr(making.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[0])
+    with contextlib.suppress(KeyboardInterrupt), making.truths(Store(tmp_path), CHOSEN):
         if how is not None:
             raise how
     assert started[0].returncode == -9

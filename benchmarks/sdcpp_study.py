@@ -1,9 +1,9 @@
 """What stable-diffusion.cpp does differently, measured inside an unmodified sd-cli. Results: sdcpp.md.
 
-    python -P docs/sdcpp_study.py functions  SD_CLI MODEL
-    python -P docs/sdcpp_study.py between    SD_CLI MODEL
-    python -P docs/sdcpp_study.py components SD_CLI MODEL
-    python -P docs/sdcpp_study.py picture    SD_CLI MODEL OUT_FOLDER
+    python -P benchmarks/sdcpp_study.py functions  SD_CLI MODEL
+    python -P benchmarks/sdcpp_study.py between    SD_CLI MODEL
+    python -P benchmarks/sdcpp_study.py components SD_CLI MODEL
+    python -P benchmarks/sdcpp_study.py picture    SD_CLI MODEL OUT_FOLDER
 
 SD_CLI is built with shared ggml libraries; MODEL is a full-size SD 1.5 in one file, as
 `refsd weights make sd15 --type f16` writes it. Nothing here passes or fails: that is `refsd conform`.
@@ -237,6 +237,7 @@ def between(program: Program, model: Path) -> None:
         (ids, _), *_ = chunks(tokenizer, prompt)
         print(f"token ids of {prompt!r} equal: {np.array_equal(inputs_of(graph)['input_ids'][0], ids)}")
     levels = SCHEDULES["discrete"](4, SD_LEVELS)
+    assert SETTINGS.rng is not None and SETTINGS.cfg_scale is not None
     x = (
         RNGS[SETTINGS.rng](42).randn((1, 4, SETTINGS.height // 8, SETTINGS.width // 8)).astype(np.float64)
         * levels[0]

@@ -1,9 +1,9 @@
 """Distances between stable-diffusion.cpp and refsd, network by network. Results: sdcpp_families.md.
 
-    python -P docs/sdcpp_families_study.py distances SD_CLI 'flux/*'
-    python -P docs/sdcpp_families_study.py norms     SD_CLI 'flux/*'
-    python -P docs/sdcpp_families_study.py tables    SD_CLI 'flux/*'
-    python -P docs/sdcpp_families_study.py waves     SD_CLI 'full/chroma/*'
+    python -P benchmarks/sdcpp_families_study.py distances SD_CLI 'flux/*'
+    python -P benchmarks/sdcpp_families_study.py norms     SD_CLI 'flux/*'
+    python -P benchmarks/sdcpp_families_study.py tables    SD_CLI 'flux/*'
+    python -P benchmarks/sdcpp_families_study.py waves     SD_CLI 'full/chroma/*'
 
 SD_CLI is built with shared ggml libraries; the weights are the cases' own recipes, made at first use in the user's
 cache ("full/..." ones have gigabytes). Nothing here passes or fails: that is `refsd conform sdcpp:SD_CLI`.

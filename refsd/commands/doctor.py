@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from refsd import __version__
-from refsd.caches import CACHES, size
+from refsd.commands.caches import CACHES, size
 from refsd.golden.wording import how_to_install
 from refsd.numerics.processor import CPU_FEATURES, cpu_features, processor
 

@@ -1,8 +1,8 @@
 """How costs grow with the number of cases, goldens and results; first_minute.md tells what came out.
 
-    python docs/scale_study.py cases 100 1000          judging: what a case costs that computes next to nothing
-    python docs/scale_study.py store 1000 10000 100000 goldens on disk: make, list, read, verify
-    python docs/scale_study.py report 10000 1000000    the four files of a report; one answer in a hundred fails
+    python benchmarks/scale_study.py cases 100 1000           judging: what a case costs that computes little
+    python benchmarks/scale_study.py store 1000 10000 100000  goldens on disk: make, list, read
+    python benchmarks/scale_study.py report 10000 1000000     the files of a report; one answer in a hundred fails
 
 CPU seconds of this process, and its largest memory until then, a line for each size.
 """

@@ -12,11 +12,11 @@ from refsd.golden.judge import Standard, Trace
 from refsd.golden.taps import measure_taps
 from refsd.golden.wording import counted, did_you_mean
 from refsd.judges import judges
+from refsd.judges.storage_mistakes import storage_mistake
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.errors import BadInput
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import FLOAT32, Numerics
-from refsd.storage_mistakes import storage_mistake
 
 # Name at most this many unknown tensors.
 _NAMED = 5

@@ -1,0 +1,1 @@
+"""The work behind commands."""

@@ -1,0 +1,1 @@
+"""Cases as files: `refsd export`."""

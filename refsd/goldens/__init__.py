@@ -1,0 +1,1 @@
+"""The answers of a store of goldens: estimated, and made."""

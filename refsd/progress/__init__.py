@@ -1,0 +1,1 @@
+"""Progress on stderr: compiling, steps, taps."""
