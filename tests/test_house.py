@@ -43,7 +43,7 @@ BUDGETS = {
     "refsd/corpus": 400,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 900,
-    "refsd/engines": 11_950,
+    "refsd/engines": 11_700,
     "refsd/export": 350,
     "refsd/families": 1_500,
     "refsd/fuzzing": 1_050,
@@ -61,9 +61,9 @@ BUDGETS = {
     "refsd/stages": 6_800,
     "refsd/submissions": 1_000,
     "refsd/tokenizers": 1_700,
-    "refsd/trajectory": 1_750,
+    "refsd/trajectory": 1_500,
     "refsd/weights": 6_250,
-    "samplers": 5_850,
+    "samplers": 5_750,
 }
 
 
