@@ -1,9 +1,9 @@
 """Every sampler on every schedule of stable-diffusion.cpp, in an unmodified sd-server. Results: sdcpp_samplers.md.
 
-    python -P benchmarks/sdcpp_samplers_study.py record  SD_SERVER MODEL RUNS.npz [--only GLOB]
-    python -P benchmarks/sdcpp_samplers_study.py matrix  RUNS.npz
-    python -P benchmarks/sdcpp_samplers_study.py fixture RUNS.npz OUT.npz
-    python -P benchmarks/sdcpp_samplers_study.py free    RUNS.npz MODEL
+    python benchmarks/sdcpp_samplers_study.py record  SD_SERVER MODEL RUNS.npz [--only GLOB]
+    python benchmarks/sdcpp_samplers_study.py matrix  RUNS.npz
+    python benchmarks/sdcpp_samplers_study.py fixture RUNS.npz OUT.npz
+    python benchmarks/sdcpp_samplers_study.py free    RUNS.npz MODEL
 
 SD_SERVER is built with shared ggml libraries; MODEL is a full-size SD 1.5 in one file, as
 `refsd weights make sd15 --type f16` writes it. GLOB chooses runs by name: '*|discrete|4|64|64|1.0|None|42' are the
@@ -15,9 +15,10 @@ import fnmatch
 from pathlib import Path
 
 import numpy as np
+import sdcpp_float32
+from sdcpp_server import Server
+from sdcpp_trajectories import SamplerRun, Seen, compare, float32_levels, seen
 
-from refsd.engines.sdcpp.server import Server
-from refsd.engines.sdcpp.trajectories import SamplerRun, Seen, compare, float32_levels, seen
 from refsd.numerics.arithmetic import Arithmetic
 from refsd.numerics.deviations import DEVIATIONS
 from refsd.numerics.profiles import FLOAT32
@@ -28,7 +29,6 @@ from refsd.pipelines.prompts import Tokenizers
 from refsd.pipelines.settings import Settings
 from refsd.samplers import noise
 from refsd.samplers.levels import SD_LEVELS
-from refsd.trajectory import sdcpp_float32
 from refsd.weights import open_checkpoint
 
 SAMPLERS = (

@@ -28,18 +28,6 @@ def sincos_positions(dim, rows, columns):
     return y.reshape(-1, dim)
 
 
-def grid_coordinates(size, base_size, interpolation_scale=1.0):
-    """Compute the coordinates of a grid in units of the grid that a model was trained on.
-
-        c_i = i / (size / base_size) / interpolation_scale
-
-    -> c: [size], float64
-
-    Source: diffusers embeddings.py, get_2d_sincos_pos_embed; SD3 has base_size = size / 1 patch, scale 1.
-    """
-    return np.arange(size) / (size / base_size) / interpolation_scale
-
-
 def crop_positions(table, height, width):
     """Crop the centre of a square table for a smaller picture.
 

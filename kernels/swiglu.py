@@ -36,17 +36,6 @@ def swiglu_second_gates(x):
     return _gate_parts(x, x, D, 0, D)
 
 
-def swiglu_split(gate, value):
-    """Compute silu(gate) * value, where gate and value come from separate linear layers.
-
-    gate, value: [M, D], contiguous
-    -> y:        [M, D], their dtype
-
-    Source: Shazeer 2020, eq. 6; ggml_swiglu_split.
-    """
-    return _gate_parts(gate, value, 0, 0, gate.shape[1])
-
-
 def swiglu_oai(gate, value, alpha, limit):
     """Compute gpt-oss's SwiGLU: both inputs are clipped, the gate is steeper, and 1 is added to the value.
 

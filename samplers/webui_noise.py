@@ -1,12 +1,11 @@
-"""The noise of A1111 and Forge: variation seeds, noise resized from another size, and the noise of the steps."""
+"""The noise of A1111 and Forge: variation seeds and noise resized from another size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from refsd.samplers.noise import Noise, Philox
-from refsd.samplers.step import StepNoise
 
 
 class Shortcuts(NamedTuple):
@@ -80,23 +79,3 @@ def first_noise(
     if subseed is not None and strength:
         noise = slerp(strength, noise, rng(subseed).randn(inner))
     return noise if inner == shape else placed(noise, rng(seed).randn(shape))
-
-
-def later_noise(
-    seeds: Sequence[int],
-    shape: tuple[int, int, int],
-    seed_delta: int = 0,
-    rng: Callable[[int], Noise] = Philox,
-) -> StepNoise:
-    """Make the noise source of the steps after the first noise: each picture continues its own generator.
-
-    shape:      shape of one picture's latent; -> [len(seeds), C, H, W], float32
-    seed_delta: ENSD, "eta noise seed delta": if it is not 0, start new generators with seed + seed_delta
-    Variation seeds and resize_from do not affect this noise.
-    Source: A1111 modules/rng.py, ImageRNG.next.
-    """
-    streams = [rng(seed + seed_delta) for seed in seeds]
-    if not seed_delta:
-        for stream in streams:
-            stream.randn(shape)  # the first noise
-    return lambda sigma, sigma_next: np.stack([stream.randn(shape) for stream in streams])

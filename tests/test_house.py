@@ -31,7 +31,7 @@ BARE = {
 # with a reason in the commit.
 BUDGETS = {
     "golden": 15_800,
-    "kernels": 10_850,
+    "kernels": 10_800,
     "numerics": 1_450,
     "refsd": 1_500,
     "refsd/bench": 2_050,
@@ -43,7 +43,7 @@ BUDGETS = {
     "refsd/corpus": 350,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 850,
-    "refsd/engines": 11_050,
+    "refsd/engines": 10_800,
     "refsd/export": 350,
     "refsd/families": 1_450,
     "refsd/files": 2_850,
@@ -54,7 +54,7 @@ BUDGETS = {
     "refsd/networks": 1_050,
     "refsd/onnx": 3_950,
     "refsd/pipelines": 3_550,
-    "refsd/profiling": 1_550,
+    "refsd/profiling": 1_500,
     "refsd/progress": 250,
     "refsd/reports": 1_800,
     "refsd/scoreboard": 700,
@@ -62,9 +62,9 @@ BUDGETS = {
     "refsd/stages": 6_750,
     "refsd/submissions": 950,
     "refsd/tokenizers": 1_650,
-    "refsd/trajectory": 1_700,
+    "refsd/trajectory": 1_500,
     "refsd/weights": 3_450,
-    "samplers": 5_800,
+    "samplers": 5_700,
 }
 
 

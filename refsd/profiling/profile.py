@@ -1,7 +1,7 @@
 """Profile an engine: ask every question, find the profile that answers alike, check what the engine declares."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,6 @@ from refsd.golden.engine import Engine, EngineFailure
 from refsd.numerics.machine import one_answer
 from refsd.numerics.profiles import FLOAT64, PROFILES, Numerics
 from refsd.numerics.tensor import StoredTensor
-from refsd.profiling.pages import PROBES
 from refsd.profiling.question import Finding, Probe, Questioner, Refused
 
 # What an engine may round to its storage type, and the reference does not.
@@ -90,11 +89,6 @@ def ask_all(engine: Engine, probes: Sequence[Probe], done: Callable[[str], None]
             answers.failed.append(Unasked(probe.op, probe.name, str(error)))
         done(f"{probe.op}: {probe.name}")
     return answers
-
-
-def of_operations(ops: Collection[str]) -> list[Probe]:
-    """The questions about these operations; all for none."""
-    return [probe for probe in PROBES if not ops or probe.op in ops]
 
 
 class _Honest:

@@ -3,7 +3,6 @@
 tokens: number of tokens of the packed latent: (height / 16) (width / 16) for Flux
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -137,23 +136,6 @@ def ltx2(n: int, tokens: int = 4096, terminal: float | None = 0.1) -> np.ndarray
     mu = line_through(tokens, (1024, 0.95), (4096, 2.05))
     sigmas = _shifted(n, lambda t: shift_exponential(t, mu))
     return sigmas if terminal is None else _stretched(sigmas, terminal)
-
-
-def logit_normal(
-    n: int, tokens: int = 1024, mean: float = 0.0, std: float = 1.75, logsnr: tuple[float, float] = (-15.0, 18.0)
-) -> np.ndarray:
-    """Compute quantiles of a logit-normal distribution, within a range of log SNR.
-
-        sigma_i = sigmoid(mean + ln(tokens / 1024) / 2 - std Phi^-1(i / n)), clipped to sigmoid(logsnr / 2)
-
-    Source: ideogram4 scheduler.py; stable-diffusion.cpp LogitNormalScheduler (Acklam's quantile: 1e-9).
-    """
-    from scipy import special  # imported here: it takes half a second, and only these schedules need it
-
-    low, high = special.expit(0.5 * np.asarray(logsnr))
-    z = special.ndtri(np.arange(n) / n)
-    y = special.expit(mean + 0.5 * math.log(tokens / 1024) - std * z)
-    return np.append(np.clip(y, low, high), 0.0)
 
 
 # Schedules that only need the model's shift; for Flux and Flux.2 it is e^mu.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from naive.sincos_positions import sincos_positions as naive
 
-from refsd.kernels.sincos_positions import crop_positions, grid_coordinates, sincos_positions
+from refsd.kernels.sincos_positions import crop_positions, sincos_positions
 
 
 def test_values_and_order():
@@ -12,11 +12,6 @@ def test_values_and_order():
     y = sincos_positions(12, rows, columns)
     np.testing.assert_allclose(y, naive(12, rows, columns), atol=1e-15)
     np.testing.assert_allclose(y[1, :3], np.sin(2 * 10000.0 ** (-np.arange(3) / 3)), atol=1e-15)
-
-
-def test_a_larger_grid_spans_the_base():
-    np.testing.assert_allclose(grid_coordinates(4, 2), [0, 0.5, 1, 1.5])
-    np.testing.assert_allclose(grid_coordinates(4, 4, 2.0), [0, 0.5, 1, 1.5])
 
 
 @pytest.mark.parametrize(("height", "width"), [(5, 5), (2, 3), (1, 4), (3, 2)])

@@ -17,7 +17,6 @@ def test_shapes(M, D):
         for name, arguments in (
             ("swiglu", (x,)),
             ("swiglu_second_gates", (x,)),
-            ("swiglu_split", (gate, value)),
             ("swiglu_oai", (gate, value, 1.702, 7.0)),
         ):
             single = [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments]

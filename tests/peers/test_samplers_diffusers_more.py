@@ -1,20 +1,19 @@
-"""Schedulers of diffusers with few options or none, stepping in float64: SCM, iPNDM; EDM's range."""
+"""Schedulers of diffusers with few options or none, stepping in float64: iPNDM; EDM's range."""
 
 import importlib
 
 import numpy as np
 import pytest
 import torch
-from diffusers import EDMEulerScheduler, IPNDMScheduler, SCMScheduler, StableDiffusionPipeline
+from diffusers import EDMEulerScheduler, IPNDMScheduler, StableDiffusionPipeline
 from diffusers_steps import set_to
 from float64_peers import float64_throughout
 
 from refsd.samplers import SAMPLERS
 from refsd.samplers.levels import EdmLevels
-from refsd.samplers.noise import Philox, independent
+from refsd.samplers.noise import Philox
 from refsd.samplers.parameterization import V, denoiser
 from refsd.samplers.schedules import SCHEDULES
-from refsd.samplers.scm import scm, scm_angles
 from refsd.tokenizers.cards import PROMPT_CARDS
 
 pytestmark = [
@@ -56,25 +55,6 @@ class Told:
 
     def to_t(self, sigma):
         return self.times[sigma]
-
-
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_scm(n, monkeypatch):
-    with float64_throughout():
-        scheduler = SCMScheduler(sigma_data=0.5)
-        scheduler.set_timesteps(n, intermediate_timesteps=1.3 if n == 2 else None)
-        scheduler.timesteps = scheduler.timesteps.double()
-        angles = scheduler.timesteps.numpy()
-        np.testing.assert_allclose(angles, scm_angles(n), rtol=1e-7)
-        rng, x = Philox(7), Philox(42).randn(SHAPE).astype(np.float64) * 0.5
-        draw = lambda shape, **_: torch.from_numpy(rng.randn(tuple(shape))).double()
-        monkeypatch.setattr(importlib.import_module(type(scheduler).__module__), "randn_tensor", draw)
-        y = torch.from_numpy(x)
-        for t in scheduler.timesteps[:-1]:
-            y = scheduler.step(network(y, t), t, y, return_dict=False)[0]
-        trig = lambda x, t: np.cos(t) * x - np.sin(t) * network(x, t)
-        mine = scm(trig, x, angles, independent(Philox(7), SHAPE))
-    close(mine, y.numpy(), 1e-12)
 
 
 def test_ipndm():

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from sdcpp_server import Server
+from sdcpp_trajectories import SamplerRun, compare, float32_levels, seen
 
-from refsd.engines.sdcpp.server import Server
-from refsd.engines.sdcpp.trajectories import SamplerRun, compare, float32_levels, seen
 from refsd.golden.case import ModelRecipe
 from refsd.golden.engine import EngineFailure
 from refsd.pipelines import sampling

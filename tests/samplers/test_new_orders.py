@@ -13,7 +13,6 @@ from refsd.samplers.lms import adams_bashforth
 from refsd.samplers.lms_shifted import lms_shifted
 from refsd.samplers.noise import Philox, independent
 from refsd.samplers.sa_solver import adams_weights, tau_between, two_weights
-from refsd.samplers.scm import scm, scm_angles
 from refsd.samplers.seeds import midpoint, refined, seeds_2
 
 MEAN, SPREAD = 0.7, 0.5
@@ -194,15 +193,6 @@ def test_published_ipndm_weights():
     np.testing.assert_allclose(published_weights([-1.0] * 4), np.array([57, -65, 43, -11]) / 24, rtol=1e-13)
     assert abs(sum(published_weights([1.0, 2.0, 1.5])) - 1) < 1e-15
     assert abs(sum(published_weights([1.0, 2.0, 1.5, 3.0])) - 1) > 0.01
-
-
-def test_scm_by_hand():
-    angles, n, x = scm_angles(2), np.array([0.3, -0.2]), np.array([1.0, 2.0])
-    np.testing.assert_array_equal(angles, [1.5708, 1.3, 0])
-    np.testing.assert_allclose(scm_angles(4), 1.5708 * np.array([1, 0.75, 0.5, 0.25, 0]))
-    model = lambda x, t: np.tanh(x) * np.cos(t)
-    x1 = np.cos(1.3) * model(x, 1.5708) + np.sin(1.3) * 0.5 * n
-    np.testing.assert_allclose(scm(model, x, angles, lambda *_: n), model(x1, 1.3), rtol=1e-14)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("dpm++2s", 2), ("dpm++3s", 3)])

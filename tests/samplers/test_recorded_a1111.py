@@ -10,7 +10,7 @@ import pytest
 from refsd.samplers.conventions import CARDS, from_the_end_whole
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.noise import Philox, PhiloxNv, TorchAvx2
-from refsd.samplers.webui_noise import first_noise, later_noise
+from refsd.samplers.webui_noise import first_noise
 
 RECORD = json.loads((Path(__file__).parents[1] / "fixtures" / "a1111.json").read_text())
 SOURCES = {"NV": PhiloxNv, "CPU": TorchAvx2}
@@ -42,10 +42,10 @@ def test_the_float32_normals_are_others():
 
 @pytest.mark.parametrize("name", RECORD["image_rng"]["noises"])
 def test_image_rng(name):
-    """The first noise of each picture, to the bit but for the float32 of slerp; and the next two."""
+    """The first noise of each picture, to the bit but for the float32 of slerp."""
     source, asked = name.split(" ", 1)
     told, rng = RECORD["image_rng"]["asked"][asked], SOURCES[source]
-    first, *later = RECORD["image_rng"]["noises"][name]
+    first, *_ = RECORD["image_rng"]["noises"][name]
     height = told.get("seed_resize_from_h")
     mine = np.stack(
         [
@@ -66,8 +66,6 @@ def test_image_rng(name):
         np.testing.assert_allclose(mine, expected, rtol=2e-6, atol=2e-6)
     else:
         np.testing.assert_array_equal(mine, expected)
-    step = later_noise(told["seeds"], SHAPE, told.get("eta_noise_seed_delta", 0), rng)
-    assert [sha256(step(1.0, 0.5)) for _ in later] == later
 
 
 @pytest.mark.parametrize("name", RECORD["schedules"])

@@ -11,7 +11,6 @@ from refsd.samplers import CFG_PP_SAMPLERS, FLOW_SAMPLERS, SAMPLERS
 from refsd.samplers.cfg_pp_multistep import dpmpp_2s_ancestral_cfg_pp_first
 from refsd.samplers.churn import Churn
 from refsd.samplers.flow_time import OPENING, exploding, in_flow_time
-from refsd.samplers.lcm_scaled import lcm_scaled
 from refsd.samplers.levels import shift_snr
 from refsd.samplers.noise import Philox, independent
 from refsd.samplers.sa_solver import tau_between, two_weights
@@ -37,7 +36,6 @@ OPTIONS = {
 }
 OTHERS = {
     "dpm++2s_a_cfg_pp": dpmpp_2s_ancestral_cfg_pp_first,
-    "lcm scaled": functools.partial(lcm_scaled, scales=(1.1, 0.7), clip=1.2),
     "seeds_2 r": functools.partial(seeds_2, r=0.7, weights=refined),
 }
 

@@ -154,7 +154,6 @@ def test_flow_schedules():
         flow.flux(5, 1024),
         flow.flux2(5, 1024),
         flow.ltx2(5),
-        flow.logit_normal(5),
     ):
         assert sigmas[-1] == 0 and (np.diff(sigmas) < 0).all() and abs(sigmas[0] - 1) < 1e-3
     assert abs(flow.ltx2(5)[-2] - 0.1) < 1e-15

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sdcpp_server
+from sdcpp_server import Server
 
-from refsd.engines.sdcpp import server as sdcpp_server
-from refsd.engines.sdcpp.server import Server
 from refsd.golden.engine import EngineFailure
 
 PROGRAM = """#!{python}

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sdcpp_float32
+import sdcpp_trajectories
+from sdcpp_float32 import DEVIATIONS
+from sdcpp_trajectories import SamplerRun, Seen, compare, float32_levels, seen
 
-from refsd.engines.sdcpp import trajectories
 from refsd.engines.sdcpp.tap import Graph
-from refsd.engines.sdcpp.trajectories import SamplerRun, Seen, compare, float32_levels, seen
 from refsd.pipelines import sampling
 from refsd.samplers import SAMPLERS
 from refsd.samplers.levels import SD_LEVELS
 from refsd.samplers.schedules import SCHEDULES
-from refsd.trajectory import sdcpp_float32
-from refsd.trajectory.sdcpp_float32 import DEVIATIONS
 
-RECORDED = np.load(Path(__file__).parents[2] / "fixtures" / "sdcpp_trajectories.npz")
+RECORDED = np.load(Path(__file__).parents[1] / "fixtures" / "sdcpp_trajectories.npz")
 LEVELS = float32_levels()
 
 
@@ -114,7 +114,7 @@ def half_the_noise(*given, s_noise):
 )
 def test_another_engines_sampler_is_not_the_same(asked, wrong, monkeypatch):
     """What is sdcpp's own in refsd is needed."""
-    monkeypatch.setattr(trajectories.sampling, "_SDCPP_SAMPLERS", wrong)
+    monkeypatch.setattr(sdcpp_trajectories.sampling, "_SDCPP_SAMPLERS", wrong)
     assert compare(asked, RUNS[asked], LEVELS).steps.max() > 5e-5
 
 

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from sdcpp_float32 import DEVIATIONS, float32_sigmas
+from sdcpp_float32 import sizes as terms_sizes
 
 from refsd.engines.sdcpp.tap import Graph
 from refsd.golden.rounding import gamma
@@ -20,8 +22,6 @@ from refsd.samplers.schedules import SCHEDULES
 from refsd.trajectory.forms import Solver, forms, sensitivities
 from refsd.trajectory.measure import forced
 from refsd.trajectory.run import Dump
-from refsd.trajectory.sdcpp_float32 import DEVIATIONS, float32_sigmas
-from refsd.trajectory.sdcpp_float32 import sizes as terms_sizes
 
 _U = 2.0**-24
 
@@ -50,7 +50,7 @@ class SamplerRun(NamedTuple):
         return cls(sampler, schedule, *sizes, float(cfg_scale), None if eta == "None" else float(eta), int(seed))
 
     def sampling(self) -> dict[str, Any]:
-        """Return the `sampling` arguments of refsd.engines.sdcpp.server.Server.picture."""
+        """Return the `sampling` arguments of sdcpp_server.Server.picture."""
         fields: dict[str, Any] = {"sample_method": self.sampler, "scheduler": self.schedule}
         fields["sample_steps"] = self.steps
         return fields if self.eta is None else {**fields, "eta": self.eta}
