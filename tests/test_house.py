@@ -42,7 +42,7 @@ BUDGETS = {
     "refsd/corpus": 400,
     "refsd/diagnosis": 1_950,
     "refsd/disagreement": 900,
-    "refsd/engines": 11_950,
+    "refsd/engines": 11_800,
     "refsd/families": 1_500,
     "refsd/fuzzing": 1_050,
     "refsd/judges": 4_550,
