@@ -24,7 +24,7 @@ def engines(json: bool = _JSON) -> None:
     from refsd.progress.steps import steps
     from refsd.weights.model_files import model_files
 
-    with steps("engines", len(registry.FOLDERS)) as advance:
+    with steps("engines", len(registry.modules())) as advance:
         found = inventory(model_files, advance)
     if json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())

@@ -60,18 +60,18 @@ def run_onnx(
     from refsd.numerics.errors import BadInput
 
     try:
-        from refsd.onnx import run_files
+        from refsd import run_onnx_files
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("onnx", "google"):
             raise
         raise BadInput(f"run-onnx needs the package onnx: {how_to_install('onnx')}") from None
 
     if operators:
-        typer.echo("\n".join(run_files.operators()))
+        typer.echo("\n".join(run_onnx_files.operators()))
         return
     if model is None:
         raise BadInput("name an .onnx file")
-    request = run_files.Request(
+    request = run_onnx_files.Request(
         model, inputs or [], out, taps, tap, numerics, exact, dim or [], memory, seconds, as_json
     )
-    run_files.run(request)
+    run_onnx_files.run(request)

@@ -1,6 +1,6 @@
 """Engines that read ONNX: a case of an operation or of a model goes to them as a graph, in a process of their own.
 
-Such an engine is a folder whose engine.py has, beside find():
+The file of such an engine has, beside find():
 
     execute(model, feeds, settings) -> outputs by name
         model: serialized; feeds: arrays by name. Called in the engine's own process; an exception becomes the
@@ -54,7 +54,7 @@ class OnnxEngine:
     """Answer cases of operations and of models through their graphs.
 
     name:        of the engine
-    folder:      of refsd/engines, whose engine.py executes
+    module:      of refsd/engines, which executes
     version:     of the package that computes
     numerics:    what it declares for a case
     settings:    what `execute` is given
@@ -67,7 +67,7 @@ class OnnxEngine:
     def __init__(
         self,
         name: str,
-        folder: str,
+        module: str,
         version: str,
         numerics: Callable[[Case], Numerics],
         settings: Settings,
@@ -78,7 +78,7 @@ class OnnxEngine:
     ):
         self.name, self.version, self.device = name, version, device
         self._numerics, self._refusal, self._model_files = numerics, refusal, model_files
-        self._worker = Worker(["-m", "refsd.engines.by_onnx", folder, json.dumps(dict(settings))], timeout)
+        self._worker = Worker(["-m", "refsd.engines.by_onnx", module, json.dumps(dict(settings))], timeout)
         self._traced: tuple[Any, CaseModel] | None = None
 
     def refuses(self, case: Case) -> str | None:
@@ -200,8 +200,8 @@ def missing(name: str, extra: str, *packages: str) -> list[EngineSearch]:
     return [EngineSearch(name, None, f"{absent[0]} is not installed: {how_to_install(extra)}")]
 
 
-def _main(folder: str, settings: str) -> None:
-    execute = importlib.import_module(f"refsd.engines.{folder}.engine").execute
+def _main(module: str, settings: str) -> None:
+    execute = importlib.import_module(f"refsd.engines.{module}").execute
     how = json.loads(settings)
 
     def answer(header, tensors):

@@ -24,7 +24,7 @@ def reference_engine(profile: str) -> Reference:
 
 def asked_for(arguments: Sequence[str] | None) -> Sequence[str]:
     """The arguments; where there are none, the reference in float32 and every engine that needs no path."""
-    return arguments or ("refsd:float32", *registry.DEFAULT)
+    return arguments or ("refsd:float32", *registry.default())
 
 
 def look_for(argument: str, taps: str) -> tuple[list[Engine], list[Missing]]:

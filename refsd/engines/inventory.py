@@ -30,9 +30,9 @@ def inventory(
 ) -> list[Entry]:
     """Load every engine that `refsd conform` would look for by itself, and list it with its devices."""
     entries = []
-    for kind in registry.FOLDERS:
-        if kind in registry.NEED_A_PATH:
-            entries.append(Entry(kind, missing=f"name it: {registry.NEED_A_PATH[kind]}"))
+    for kind in registry.modules():
+        if example := registry.example(kind):
+            entries.append(Entry(kind, missing=f"name it: {example}"))
         else:
             looked = registry.find(kind, model_files=model_files)
             entries += [_entry(one) for one in looked]
@@ -50,7 +50,7 @@ def _entry(one: EngineSearch) -> Entry:
 
 def _elsewhere(kind: str) -> list[Entry]:
     """List the devices of an engine but the processor, on which it is listed already."""
-    if kind not in registry.WITH_DEVICES:
+    if not registry.has_devices(kind):
         return []
     try:
         found = registry.load(kind).devices()

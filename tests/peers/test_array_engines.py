@@ -7,8 +7,8 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.engines import registry
-from refsd.engines.jax.ops import LIBRARY as JAX
-from refsd.engines.mlx.ops import LIBRARY as MLX
+from refsd.engines.jax import LIBRARY as JAX
+from refsd.engines.mlx import LIBRARY as MLX
 from refsd.engines.reference import Reference
 from refsd.golden import conform, operations
 from refsd.judges import judges

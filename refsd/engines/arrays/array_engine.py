@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from refsd.engines.arrays.devices import starts
 from refsd.engines.arrays.function import Function, Refusal
 from refsd.engines.worker import Worker
 from refsd.golden import operations
 from refsd.golden.case import Case
+from refsd.golden.engine import EngineSearch
 from refsd.numerics.deviations import Deviation
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import StoredTensor
@@ -71,3 +73,25 @@ class ArrayEngine:
         params = operations.complete(case.op, inputs, case.params)
         _, results = self._worker.ask({"op": case.op, "params": dict(params), "dtype": self._dtype}, inputs)
         return {"y": results["y"].data}
+
+
+def array_engines(
+    library: Library,
+    name: str,
+    version: str,
+    variants: Mapping[str, tuple[str, Numerics]],
+    worker: Worker,
+    on_cpu: bool,
+) -> list[EngineSearch]:
+    """Make an engine of each variant; where a device other than the CPU does not start, say why.
+
+    name:     of the variant "": "jax", "jax@cuda"
+    variants: what follows the library's name -> dtype, and how the library rounds
+    """
+    if not on_cpu and (why := starts(worker)):
+        return [EngineSearch(name, None, why)]
+    found = []
+    for end, (dtype, numerics) in variants.items():
+        variant = name.replace(library.name, f"{library.name}{end}", 1)
+        found.append(EngineSearch(variant, ArrayEngine(library, variant, version, dtype, numerics, worker)))
+    return found

@@ -29,6 +29,7 @@ from refsd.numerics.errors import BadInput
 from refsd.numerics.profiles import FLOAT32, PROFILES, Numerics
 from refsd.numerics.tensor import StoredTensor
 
+EXAMPLE = "dump:FOLDER"
 _SUFFIXES = (".safetensors", ".gguf", *dumps.SUFFIXES)
 _MODEL = "model/"
 

@@ -28,6 +28,7 @@ from refsd.numerics.printable import printable
 from refsd.numerics.profiles import Numerics
 from refsd.numerics.tensor import SCALAR_TYPES, StoredTensor, stored
 
+EXAMPLE = "exec:PROGRAM"
 _MAX_DESCRIPTION = 1 << 20
 _OUTPUT, _TAPS = "output.safetensors", "taps.safetensors"
 

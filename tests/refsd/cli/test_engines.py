@@ -23,7 +23,8 @@ class Engine:
 @pytest.fixture
 def some(monkeypatch):
     """One engine that is there with two devices, one that is missing, one that needs a path."""
-    monkeypatch.setattr(registry, "FOLDERS", {name: name for name in ("exec", "ggml", "torch")})
+    three = {name: f"refsd.engines.{name}.engine" for name in ("exec", "ggml", "torch")}
+    monkeypatch.setattr(registry, "modules", lambda: three)
     found = {
         "ggml": [EngineSearch("ggml", Engine("ggml"))],
         "torch": [EngineSearch("torch", None, "pip install it")],

@@ -9,7 +9,7 @@ import pytest
 
 from refsd.cases import CASES
 from refsd.engines import registry
-from refsd.engines.a1111.engine import find
+from refsd.engines.a1111 import find
 from refsd.golden.engine import EngineFailure
 
 PICTURES = {name.rpartition("/")[2]: case for name, case in CASES.items() if case.op == "picture"}
@@ -106,7 +106,7 @@ def test_another_kind_of_server(places, said):
 
 def test_no_address():
     assert "give a1111:http" in registry.find("a1111")[0].why_not
-    assert "a1111" not in registry.DEFAULT and "comfyui" not in registry.DEFAULT
+    assert not {"a1111", "comfyui"} & {*registry.default()}
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
+from refsd.engines import jax as jax_engine
+from refsd.engines import mlx as mlx_engine
+from refsd.engines import tinygrad_tensor as tinygrad_engine
 from refsd.engines.arrays.array_engine import ArrayEngine
-from refsd.engines.jax import engine as jax_engine
-from refsd.engines.jax.ops import LIBRARY as JAX
-from refsd.engines.mlx import engine as mlx_engine
-from refsd.engines.mlx.ops import LIBRARY as MLX
-from refsd.engines.tinygrad_tensor import engine as tinygrad_engine
-from refsd.engines.tinygrad_tensor.ops import LIBRARY as TINYGRAD
+from refsd.engines.jax import LIBRARY as JAX
+from refsd.engines.mlx import LIBRARY as MLX
+from refsd.engines.tinygrad_tensor import LIBRARY as TINYGRAD
 from refsd.golden.operations import OPERATIONS
 from refsd.numerics.profiles import TORCH_BF16, TORCH_F32
 from refsd.numerics.tensor import stored

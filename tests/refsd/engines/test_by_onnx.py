@@ -4,7 +4,7 @@ import pytest
 
 from refsd.engines import registry
 from refsd.engines.by_onnx import Elsewhere, OnnxEngine, missing
-from refsd.engines.onnxruntime.engine import ran_elsewhere
+from refsd.engines.onnxruntime import ran_elsewhere
 from refsd.engines.reference import Reference
 from refsd.golden import conform
 from refsd.golden.operations import OPERATIONS

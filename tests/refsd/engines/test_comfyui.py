@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.engines.comfyui import engine as comfyui
-from refsd.engines.comfyui.workflow import NODES, workflow
+from refsd.engines import comfyui
+from refsd.engines.comfyui import NODES, workflow
 from refsd.engines.registry import find
 from refsd.golden.engine import EngineFailure
 from refsd.judges.picture import settings_of

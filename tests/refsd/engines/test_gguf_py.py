@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from refsd.cases import CASES
-from refsd.engines.gguf_py import engine as gguf_py
+from refsd.engines import gguf_py
 from refsd.golden.case import Case
 from refsd.golden.recipe import Recipe
 

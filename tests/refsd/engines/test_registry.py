@@ -1,7 +1,12 @@
 """Engines as the command line calls them: a name, a path, a device."""
 
-import pytest
+import inspect
 
+import pytest
+from typer.testing import CliRunner
+
+from refsd import engines
+from refsd.cli import app
 from refsd.engines import registry
 from refsd.engines.registry import Argument
 from refsd.numerics.errors import BadInput
@@ -42,13 +47,43 @@ def test_devices_of_an_engine_that_has_none():
         registry.find("gguf-py@cuda")
 
 
-def test_every_engine_with_devices_lists_them():
-    for kind in registry.WITH_DEVICES:
-        assert callable(registry.load(kind).devices)
-
-
-@pytest.mark.parametrize("kind", registry.FOLDERS)
+@pytest.mark.parametrize("kind", registry.modules())
 def test_every_engine_can_be_looked_for(kind):
     page = registry.load(kind)
     assert callable(page.find)
-    assert callable(getattr(page, "devices", None)) == (kind in registry.WITH_DEVICES)
+    assert ("device" in inspect.signature(page.find).parameters) == registry.has_devices(kind)
+    assert not registry.has_devices(kind) or callable(page.devices)
+    assert registry.example(kind) == "" or registry.example(kind).startswith(f"{kind}:")
+
+
+def test_what_engines_share_is_no_engine():
+    assert not {"registry", "worker", "by-onnx", "arrays", "reference"} & registry.modules().keys()
+    assert registry.modules()["tinygrad-tensor"] == "refsd.engines.tinygrad_tensor"
+    assert registry.modules()["ggml"] == "refsd.engines.ggml.engine"
+
+
+ONE_FILE = """
+from refsd.golden.engine import EngineSearch
+
+def find(path=None, **_):
+    return [EngineSearch("half-a", None, "it is half there")]
+"""
+
+
+def test_an_engine_is_one_file(tmp_path, monkeypatch):
+    """A file, or a folder with an engine.py, dropped beside the others is listed and looked for."""
+    (tmp_path / "half_a.py").write_text(ONE_FILE)
+    (tmp_path / "half_b").mkdir()
+    (tmp_path / "half_b" / "engine.py").write_text('EXAMPLE = "half-b:PATH"\n' + ONE_FILE)
+    (tmp_path / "tables.py").write_text("FIND = 1\n")
+    monkeypatch.setattr(engines, "__path__", [str(tmp_path)])
+    registry.modules.cache_clear()
+    try:
+        done = CliRunner().invoke(app, ["engines"])
+        assert registry.default() == ("half-a",)
+    finally:
+        registry.modules.cache_clear()
+    assert done.stdout.splitlines() == [
+        "half-a  missing: it is half there",
+        "half-b  missing: name it: half-b:PATH",
+    ]

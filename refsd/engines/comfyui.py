@@ -3,7 +3,7 @@
     comfyui:URL[:PROFILE]   as comfyui:http://127.0.0.1:8188, or ...:8188:torch-bf16
 
 PROFILE names the numerics under which the server computes; the default is torch-f32 on a CPU, else torch-f16. The
-workflow is built from ComfyUI's own nodes (workflow.py). Latents and layers: examples/comfyui.
+workflow is built from ComfyUI's own nodes. Latents and layers: examples/comfyui.
 """
 
 import time
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from refsd.engines.comfyui.workflow import NODES, PICTURE, SAMPLERS, SIGMAS_NODE, scheduler_of, workflow
 from refsd.engines.http_client import HttpClient
 from refsd.engines.served_pictures import PROBE, how_to_load, pixels_of, request_of, split_argument, weights_name
 from refsd.golden.case import Case, ModelRecipe
@@ -23,10 +22,30 @@ from refsd.numerics.deviations import Deviation
 from refsd.numerics.printable import printable
 from refsd.numerics.profiles import PROFILES, TORCH_F16, TORCH_F32, Numerics
 from refsd.numerics.tensor import StoredTensor
+from refsd.pipelines.settings import Settings
 from refsd.samplers.conventions import CARDS
+from refsd.samplers.schedules import SCHEDULES
 
+EXAMPLE = "comfyui:http://127.0.0.1:8188"
 _CARD = CARDS["comfyui"]
 _PAUSES = 0.1, 2.0  # seconds between two looks at the history, at first and at most
+# refsd's sampler -> ComfyUI's; those that draw noise take it from a generator of their own.
+SAMPLERS = {
+    "euler": "euler",
+    "heun": "heun",
+    "heunpp2": "heunpp2",
+    "lms": "lms",
+    "dpm++2m": "dpmpp_2m",
+    "ipndm": "ipndm",
+    "ipndm_v": "ipndm_v",
+    "deis": "deis",
+    "res_multistep": "res_multistep",
+    "euler_ge": "gradient_estimation",
+}
+SIGMAS_NODE = "ManualSigmas"
+PICTURE = "picture"
+# Nodes that every workflow has.
+NODES = ("CheckpointLoaderSimple", "CLIPTextEncode", "EmptyLatentImage", "KSampler", "VAEDecode", "PreviewImage")
 
 
 class ComfyuiEngine:
@@ -128,10 +147,57 @@ def _picture(entry: dict[str, Any], address: str) -> dict[str, Any]:
     return images[0]
 
 
+def scheduler_of(schedule: str) -> str | None:
+    """Return ComfyUI's name of a schedule; None if it has none that is refsd's."""
+    rule = SCHEDULES.get(schedule)
+    return next((name for name, other in CARDS["comfyui"].schedules.items() if other is rule), None)
+
+
+def workflow(settings: Settings, checkpoint: str) -> dict[str, Any]:
+    """Build the graph: node id -> class_type and inputs. A pair [id, n] is the nth output of another node.
+
+    checkpoint: ComfyUI's name of the file with the weights
+    """
+    clip = ["skip", 0] if settings.clip_skip is not None else ["weights", 1]
+    graph = {
+        "weights": _node("CheckpointLoaderSimple", ckpt_name=checkpoint),
+        "cond": _node("CLIPTextEncode", text=settings.prompt, clip=clip),
+        "uncond": _node("CLIPTextEncode", text=settings.negative_prompt, clip=clip),
+        "empty": _node("EmptyLatentImage", width=settings.width, height=settings.height, batch_size=1),
+        "image": _node("VAEDecode", samples=["latent", 0], vae=["weights", 2]),
+        # PreviewImage writes to a folder that ComfyUI empties, SaveImage to the user's.
+        PICTURE: _node("PreviewImage", images=["image", 0]),
+    }
+    common = {
+        "model": ["weights", 0],
+        "cfg": settings.cfg_scale,
+        "positive": ["cond", 0],
+        "negative": ["uncond", 0],
+        "latent_image": ["empty", 0],
+    }
+    sampler = SAMPLERS[settings.sampler or ""]
+    if settings.clip_skip is not None:
+        graph["skip"] = _node("CLIPSetLastLayer", clip=["weights", 1], stop_at_clip_layer=-settings.clip_skip)
+    if settings.sigmas is None:
+        schedule = {"scheduler": scheduler_of(settings.schedule or ""), "steps": settings.steps, "denoise": 1.0}
+        graph["latent"] = _node("KSampler", seed=settings.seed, sampler_name=sampler, **schedule, **common)
+    else:
+        text = ", ".join(repr(sigma) for sigma in settings.sigmas)
+        graph["sigmas"] = _node(SIGMAS_NODE, sigmas=text)
+        graph["sampler"] = _node("KSamplerSelect", sampler_name=sampler)
+        chosen = {"sampler": ["sampler", 0], "sigmas": ["sigmas", 0], "noise_seed": settings.seed}
+        graph["latent"] = _node("SamplerCustom", add_noise=True, **chosen, **common)
+    return graph
+
+
+def _node(kind: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": kind, "inputs": inputs}
+
+
 def find(path: str | None = None, timeout: float = 1800.0, **_) -> list[EngineSearch]:
     """Look for the server at URL[:PROFILE]."""
     if not path:
-        return [EngineSearch("comfyui", None, "give comfyui:http://127.0.0.1:8188, the address of a server")]
+        return [EngineSearch("comfyui", None, f"give {EXAMPLE}, the address of a server")]
     url, profile = split_argument(path, "")
     try:
         return [EngineSearch("comfyui", ComfyuiEngine(HttpClient(url, timeout), profile))]

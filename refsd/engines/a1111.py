@@ -28,6 +28,8 @@ from refsd.pipelines.settings import Settings
 from refsd.samplers.conventions import CARDS
 from refsd.samplers.schedules import SCHEDULES
 
+EXAMPLE = "a1111:http://127.0.0.1:7860"
+
 
 class Dialect(NamedTuple):
     """How one kind of server differs.
@@ -206,7 +208,7 @@ def _extra_arguments(settings: Settings) -> str:
 def find(path: str | None = None, timeout: float = 1800.0, **_) -> list[EngineSearch]:
     """Look for the server at URL[:PROFILE]."""
     if not path:
-        return [EngineSearch("a1111", None, "give a1111:http://127.0.0.1:7860, the address of a server")]
+        return [EngineSearch("a1111", None, f"give {EXAMPLE}, the address of a server")]
     url, profile = split_argument(path, "")
     try:
         engine = A1111Engine(HttpClient(url, timeout), profile)

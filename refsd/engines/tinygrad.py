@@ -1,6 +1,7 @@
 """tinygrad: its ONNX front end, on the CPU; it calls clang, or what $CC names."""
 
 import os
+import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -8,10 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from refsd.engines.by_onnx import OnnxEngine, Settings, missing
-from refsd.engines.tinygrad.compiler import MISSING, find_clang
 from refsd.golden.case import Case
 from refsd.golden.engine import EngineSearch, ModelFiles
 from refsd.numerics.profiles import ONNX_F32
+
+MISSING = "its CPU needs clang: install it, or name it in $CC"
+_UNREAD = ("f8_e4m3", "f8_e5m2", "q4_0")
+
+
+def find_clang() -> str | None:
+    """Return the path of $CC if it is a clang, else of the plain or the newest clang; None without one."""
+    named = os.environ.get("CC", "")
+    candidates = (named if "clang" in named else "", "clang", *(f"clang-{n}" for n in range(22, 13, -1)))
+    return next((found for name in candidates if name and (found := shutil.which(name))), None)
 
 
 def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> dict[str, np.ndarray]:
@@ -24,9 +34,6 @@ def execute(model: bytes, feeds: dict[str, np.ndarray], settings: Settings) -> d
         path.write_bytes(model)
         answers = OnnxRunner(path)({name: Tensor(x) for name, x in feeds.items()})
         return {"y": answers["y"].numpy()}
-
-
-_UNREAD = ("f8_e4m3", "f8_e5m2", "q4_0")
 
 
 def _refusal(case: Case) -> str | None:

@@ -1,1 +1,0 @@
-"""ComfyUI behind its own API."""

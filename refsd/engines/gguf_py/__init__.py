@@ -1,1 +1,0 @@
-"""Judge gguf-py's dequantization."""

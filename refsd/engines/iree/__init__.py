@@ -1,1 +1,0 @@
-"""IREE as an engine."""

@@ -1,1 +1,0 @@
-"""The engine jax: JAX and XLA, every operation as users jit it."""

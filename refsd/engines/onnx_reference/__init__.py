@@ -1,1 +1,0 @@
-"""ONNX's own reference, onnx.reference.ReferenceEvaluator, as an engine."""

@@ -1,1 +1,0 @@
-"""onnxruntime as an engine."""

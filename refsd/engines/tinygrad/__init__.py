@@ -1,1 +1,0 @@
-"""tinygrad as an engine."""

@@ -1,1 +1,0 @@
-"""Apache TVM as an engine."""
