@@ -21,7 +21,8 @@ def test_a_case_is_as_recorded(name):
     for bounds, expected in zip(found["bounds"], kept["bounds"], strict=True):
         assert bounds == pytest.approx(expected, rel=2e-3)
     assert found["bugs"].keys() == kept["bugs"].keys()
-    # The order of sums, which is the BLAS's, decides what is as small as float32's rounding.
-    (_, rounding), *_ = kept["bounds"]
+    # The order of sums, which is the BLAS's, decides what is as small as float32's rounding: the most of all elements.
+    (_, spread), *_ = kept["bounds"]
+    rounding = 4 * spread
     for bug, off in found["bugs"].items():
         assert off == (pytest.approx(kept["bugs"][bug], rel=2e-2, abs=rounding) if off else kept["bugs"][bug]), bug

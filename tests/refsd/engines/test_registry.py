@@ -1,5 +1,6 @@
 """Engines as the command line calls them: a name, a path, a device."""
 
+import importlib
 import inspect
 
 import pytest
@@ -76,6 +77,7 @@ def test_an_engine_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "half_b").mkdir()
     (tmp_path / "half_b" / "engine.py").write_text('EXAMPLE = "half-b:PATH"\n' + ONE_FILE)
     (tmp_path / "tables.py").write_text("FIND = 1\n")
+    importlib.import_module("refsd.engines.inventory")  # before the folder is another
     monkeypatch.setattr(engines, "__path__", [str(tmp_path)])
     registry.modules.cache_clear()
     try:

@@ -84,7 +84,7 @@ def test_the_prompt_holds_the_pictures(qwen, monkeypatch, like):
     """Their tokens, in their places; only diffusers gives them rows and columns."""
     given = []
     monkeypatch.setattr(
-        "refsd.models.language_model.component.qwen2_5_vl",
+        "refsd.models.qwen_vl.component.qwen2_5_vl",
         lambda m, ids, mask, positions, **more: (
             given.append((ids, positions, more)) or qwen2_5_vl(m, ids, mask, positions, **more)
         ),
