@@ -21,7 +21,7 @@ def test_a_case_is_as_recorded(name):
     for bounds, expected in zip(found["bounds"], kept["bounds"], strict=True):
         assert bounds == pytest.approx(expected, rel=2e-3)
     assert found["bugs"].keys() == kept["bugs"].keys()
-    # The order of sums, which is the BLAS's, decides what is as small as float32's rounding: the most of all elements.
+    # The order of sums, which is the BLAS's, decides what is as small as rounding: the most of all elements.
     (_, spread), *_ = kept["bounds"]
     rounding = 4 * spread
     for bug, off in found["bugs"].items():
