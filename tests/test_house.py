@@ -1,6 +1,7 @@
 """The house holds: imports run one way, every folder is packaged, the wheel has one name on top."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -139,6 +140,14 @@ def test_a_model_loads_no_loader():
         for m in loaded
         if m.startswith(("refsd.weights", "refsd.golden", "refsd.networks", "refsd.models.catalogue"))
     ]
+
+
+def test_a_model_is_known_to_its_folder_and_its_family_alone():
+    """Krea 2, by which the folders were cut: a new model has to touch each other file that names it."""
+    pages = [path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")]
+    named = [path.relative_to(ROOT) for path in pages if re.search(r"(?i)krea.?2(?!Pipeline)", path.read_text())]
+    outside = [str(path) for path in named if path.parts[:3] != ("refsd", "models", "krea2")]
+    assert outside == ["refsd/families/krea2.py"]
 
 
 @pytest.mark.parametrize("floor", BARE)

@@ -61,8 +61,8 @@ def sigmas(
     same name for different schedules: compare `--like comfyui --scheduler kl_optimal` with `--like forge`. With
     --like sdcpp, diffusers or k-diffusion, --strength drops the first entries of custom sigmas.
 
-    With --model they are those of `txt2img` for that model, in sdcpp or diffusers: FLUX.1, FLUX.2, Qwen-Image and
-    Krea 2 shift them by the number of tokens, which --width and --height give, and FLUX.2 by that of the steps too.
+    With --model they are those of `txt2img` for that model, in sdcpp or diffusers. Many flow models shift them by
+    the number of tokens, which --width and --height give, and FLUX.2 by that of the steps too.
     """
     if model is not None:
         if custom is not None or sdxl:
@@ -81,8 +81,8 @@ def sigmas(
     name = "custom" if custom is not None else scheduler or usual
     if custom is None and name not in card.rules(known):
         raise BadInput(
-            f"--scheduler {name}: {like.value} has {', '.join(card.rules(known))}; for the levels of FLUX, FLUX.2, "
-            "Qwen-Image or Krea 2 name one of them with --model"
+            f"--scheduler {name}: {like.value} has {', '.join(card.rules(known))}; for the levels of a model "
+            "that shifts them by its picture's size name it with --model"
         )
     try:
         if custom is not None:

@@ -4,16 +4,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
-COMPONENTS = ("clip", "clip_g", "t5", "qwen3", "qwen2_5_vl", "qwen3_vl", "mistral", "gemma2")
+
+class _TokenizeCommand(TyperCommand):
+    """Append a list of the families and their text encoders to --help; the table is imported only then."""
+
+    def format_help(self, ctx, formatter):
+        from refsd.families import FAMILIES
+
+        lists = [f"{name}: {', '.join(family.encoders)}" for name, family in FAMILIES.items()]
+        self.epilog = f"Families and their text encoders: {'; '.join(lists)}."
+        super().format_help(ctx, formatter)
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(tokenize)
+    app.command(cls=_TokenizeCommand)(tokenize)
 
 
 def tokenize(
-    component: Annotated[str, typer.Option(help=f"{', '.join(COMPONENTS)}.")],
+    component: Annotated[str, typer.Option(help="A text encoder: clip, t5, ...: see the list below.")],
     prompt: Annotated[list[str], typer.Option("-p", "--prompt", help="A prompt; repeat it for more rows.")],
     model: Annotated[
         Path | None,
@@ -28,8 +38,7 @@ def tokenize(
     family: Annotated[
         str | None,
         typer.Option(
-            help="Template and padding of: sd1, sd2, sdxl, sd3, flux, chroma, zimage, lumina2, qwen-image, krea2, "
-            "flux2-dev, flux2-klein."
+            help="Whose template and padding. Default: the first family below that cannot do without the encoder."
         ),
     ] = None,
     like: Annotated[str, typer.Option(help="The engine whose rules to follow: diffusers or sdcpp.")] = "diffusers",

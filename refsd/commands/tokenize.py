@@ -18,16 +18,12 @@ from refsd.tokenizers.tokenizer_files import open_tokenizer
 from refsd.tokenizers.vocabulary import find_tokenizer
 
 CLIP = "clip", "clip_g"
-# Text encoder -> default of --family.
+# Text encoder -> default of --family: the first that cannot do without it.
 DEFAULT_FAMILY = {
-    "clip": "sd1",
-    "clip_g": "sdxl",
-    "t5": "flux",
-    "qwen3": "zimage",
-    "qwen2_5_vl": "qwen-image",
-    "qwen3_vl": "krea2",
-    "mistral": "flux2-dev",
-    "gemma2": "lumina2",
+    component: family.name
+    for family in reversed(FAMILIES.values())
+    for component, encoder in family.encoders.items()
+    if not encoder.optional
 }
 
 

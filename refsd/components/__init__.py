@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refsd.components.checks import check as check_inputs
-from refsd.models.catalogue import DENOISERS, NETWORKS, pages
+from refsd.models.catalogue import AUTOENCODERS, DENOISERS, LANGUAGE_MODELS, NETWORKS, pages
 from refsd.module import Module, WeightCache
 from refsd.networks.component import IDS, MASK, VALUE, Argument, Component
 from refsd.numerics.arithmetic import Arithmetic
@@ -36,9 +36,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "diffusion": DENOISERS,
     "clip_l": ("clip",),
     "t5xxl": ("t5",),
-    "llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
-    "vae-encoder": ("vae-encoder", "flux2-vae-encoder", "wan-vae-encoder"),
-    "vae-decoder": ("vae-decoder", "flux2-vae-decoder", "wan-vae-decoder"),
+    "llm": LANGUAGE_MODELS,
+    "vae-encoder": tuple(f"{name}-encoder" for name in AUTOENCODERS),
+    "vae-decoder": tuple(f"{name}-decoder" for name in AUTOENCODERS),
 }
 
 
@@ -49,9 +49,14 @@ def offered() -> list[str]:
 
 
 def resolve(checkpoint: Checkpoint, name: str) -> str:
-    """Return the component that a name or alias stands for in this checkpoint."""
-    candidates = ALIASES.get(name, (name,))
-    return next((one for one in candidates if COMPONENTS[one].part in checkpoint.components), candidates[0])
+    """Return the component that a name or alias stands for in this checkpoint. Raises BadInput if it has none."""
+    if name not in ALIASES:
+        return name
+    held = next((one for one in ALIASES[name] if COMPONENTS[one].part in checkpoint.components), None)
+    if held is None:
+        needs, holds = " or ".join(ALIASES[name]), ", ".join(checkpoint.components)
+        raise BadInput(f"{checkpoint.path}: {name} needs {needs}; the file holds {holds}")
+    return held
 
 
 class _Beside(Mapping[str, StoredTensor]):

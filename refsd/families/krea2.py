@@ -6,11 +6,14 @@
 import math
 
 from refsd.families.family import Condition, EncodedPrompt, Family, Flow, TextEncoder, Variant, unit_time
-from refsd.families.text_encoders import KREA2 as RULE
+from refsd.families.text_encoders import DIFFUSERS, QWEN_IMAGE
 from refsd.models.krea2.network import KREA2 as SIZE
 from refsd.models.krea2.network import PROJECTOR, file_names
 from refsd.networks.recipe import alone
-from refsd.samplers.schedules.flow import krea2_mu
+from refsd.samplers.schedules.flow import line_through
+
+# The padding stands before the template's last 5 tokens, which are never cut.
+RULE = QWEN_IMAGE._replace(kept=5, fill=True, source=DIFFUSERS + "krea2, get_text_hidden_states")
 
 
 def join(prompt: EncodedPrompt) -> Condition:
@@ -24,7 +27,11 @@ def join(prompt: EncodedPrompt) -> Condition:
 
 
 def shift_by_tokens(tokens: int, steps: int) -> float:
-    return math.exp(krea2_mu(tokens))
+    """Return exp(mu): mu is a line in the tokens through (256, 0.5) and (6400, 1.15).
+
+    Source: diffusers Krea2Pipeline.__call__, calculate_shift.
+    """
+    return math.exp(line_through(tokens, (256, 0.5), (6400, 1.15)))
 
 
 # The released stable-diffusion.cpp has no Krea 2; its command line's conventions take diffusers' text and shift.

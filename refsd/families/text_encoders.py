@@ -35,8 +35,6 @@ QWEN_IMAGE = TextRule(
     source=DIFFUSERS + "qwenimage, _get_qwen_prompt_embeds",
 )
 QWEN_IMAGE_SDCPP = QWEN_IMAGE._replace(length=None, over=as_long_as_it_is, source=SDCPP + "LLMEmbedder")
-# Krea 2's padding stands before the template's last 5 tokens, which are never cut.
-KREA2 = QWEN_IMAGE._replace(kept=5, fill=True, source=DIFFUSERS + "krea2, get_text_hidden_states")
 # Edit and Edit Plus: the words of the images to edit stand before the prompt.
 CHANGE = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "

@@ -16,20 +16,25 @@ def namings(layouts: tuple[str, ...], flat: tuple[str, ...], dotted: tuple[str, 
     return tuple(Naming(prefix, layout, dot) for prefix, dot in prefixes for layout in layouts)
 
 
-DENOISER_NAMINGS = namings(
-    ("diffusers", "original", "krea"),
-    ("lora_unet_", "lora_transformer_", "lycoris_"),
-    (
-        "",
-        "unet.",
-        "transformer.",
-        "diffusion_model.",
-        "model.diffusion_model.",
-        "base_model.model.",
-        "base_model.model.unet.",
-        "base_model.model.transformer.",
-        "unet.base_model.model.",
-        "transformer.base_model.model.",
-    ),
+_FLAT = "lora_unet_", "lora_transformer_", "lycoris_"
+_DOTTED = (
+    "",
+    "unet.",
+    "transformer.",
+    "diffusion_model.",
+    "model.diffusion_model.",
+    "base_model.model.",
+    "base_model.model.unet.",
+    "base_model.model.transformer.",
+    "unet.base_model.model.",
+    "transformer.base_model.model.",
 )
+
+
+def denoiser_namings(*layouts: str) -> tuple[Naming, ...]:
+    """Return the names that trainers give a denoiser's modules, with those of further layouts."""
+    return namings(("diffusers", "original", *layouts), _FLAT, _DOTTED)
+
+
+DENOISER_NAMINGS = denoiser_namings()
 ENCODER_LAYOUTS = ("original", "headless")

@@ -17,7 +17,7 @@ Rows = Callable[[str, Shape], Sequence[int] | None]
 class Layout(NamedTuple):
     """A naming scheme of files, and how its names map to the original's.
 
-    name:     "ldm", "original", "krea", "diffusers", "transformers", "llama.cpp"
+    name:     "ldm", "original", "diffusers", "transformers", "llama.cpp", ...
     of_names: names in a file, without their prefix -> Keymap
     of_size:  the network's size -> Keymap
     """

@@ -1,10 +1,13 @@
 """Columns of the board: families of operations, and the operations of each."""
 
+from refsd.components import COMPONENTS
 from refsd.models.catalogue import NETWORKS
 
 
-def _models(kind: str) -> tuple[str, ...]:
-    return tuple(f"model/{network.name}" for network in NETWORKS.values() if network.kind == kind)
+def _models(*kinds: str) -> tuple[str, ...]:
+    """Return the operations of all components whose networks are of these kinds."""
+    kind = {name: network.kind for name, network in NETWORKS.items()}
+    return tuple(f"model/{name}" for name, one in COMPONENTS.items() if one.part and kind[one.part] in kinds)
 
 
 _TABLE = {
@@ -26,14 +29,10 @@ _TABLE = {
     "positions": ("rope", "sincos_positions", "timestep_embedding"),
     "adapters": ("lora", "lora_conv2d", "lokr", "lokr_conv2d", "stage/adapter"),
     "text encoders": _models("text encoder"),
-    "image encoders": ("model/clip-vision", "model/siglip", "model/redux", "model/ip-adapter"),
+    "image encoders": _models("image encoder"),
     "UNets": ("model/unet", "model/controlnet"),
     "transformers": tuple(op for op in _models("denoiser") if op != "model/unet"),
-    "autoencoders": (
-        *("model/vae-encoder", "model/vae-decoder", "model/tae-encoder", "model/tae-decoder"),
-        *("model/flux2-vae-encoder", "model/flux2-vae-decoder", "model/esrgan"),
-        *("model/wan-vae-encoder", "model/wan-vae-decoder"),
-    ),
+    "autoencoders": _models("autoencoder", "upscaler"),
     "samplers": ("trajectory", "stage/sigmas", "stage/step_noise", "stage/noising", "stage/steps", "stage/calls"),
 }
 # What is in no family: operations that move or resample numbers, and stages of a pipeline.

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from refsd.files.formats import read_json
 from refsd.files.stored import Weights
-from refsd.models.catalogue import DENOISERS
+from refsd.models.catalogue import DENOISERS, LANGUAGE_MODELS
 from refsd.numerics.errors import BadInput
 
 CONFIG = "adapter_config.json"
 METADATA = "lora_adapter_metadata"
 # diffusers' name of a text encoder -> the components that it may be; any other name is the denoiser's.
 _ENCODERS = {
-    "text_encoder": ("clip", "qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
+    "text_encoder": ("clip", *LANGUAGE_MODELS),
     "text_encoder_2": ("clip_g", "t5"),
     "text_encoder_3": ("t5",),
 }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from refsd.families import Identity, identify, latents_of
 from refsd.files.formats import open_weights, read_json
 from refsd.files.stored import Weights, shown
-from refsd.models.catalogue import DENOISERS, NETWORKS
+from refsd.models.catalogue import AUTOENCODERS, DENOISERS, LANGUAGE_MODELS, NETWORKS
 from refsd.numerics.errors import BadInput
 from refsd.tokenizers.textual_inversion import InversionSurvey, survey_inversion
 from refsd.weights.adapter_models import AdapterSurvey, survey_adapter
@@ -44,12 +44,12 @@ FILES = _files()
 # Command-line flag of a part -> components that its file may hold.
 PART_FLAGS = {
     "--diffusion-model": DENOISERS,
-    "--vae": ("vae", "flux2-vae", "wan-vae"),
+    "--vae": AUTOENCODERS,
     "--taesd": ("tae",),
     "--clip_l": ("clip",),
     "--clip_g": ("clip_g",),
     "--t5xxl": ("t5",),
-    "--llm": ("qwen3", "qwen3_vl", "qwen2_5_vl", "mistral", "gemma2"),
+    "--llm": LANGUAGE_MODELS,
     "--control-net": ("controlnet",),
     "--ip-adapter": ("ip-adapter",),
     "--clip_vision": ("siglip", "clip-vision"),

@@ -100,14 +100,6 @@ def qwen_image_mu(tokens: int) -> float:
     return line_through(tokens, (256, 0.5), (8192, 0.9))
 
 
-def krea2_mu(tokens: int) -> float:
-    """Compute Krea 2's mu: a line in the tokens through (256, 0.5) and (6400, 1.15).
-
-    Source: diffusers Krea2Pipeline.__call__, calculate_shift.
-    """
-    return line_through(tokens, (256, 0.5), (6400, 1.15))
-
-
 def _stretched(sigmas: np.ndarray, terminal: float) -> np.ndarray:
     """Stretch a schedule linearly so that its last sigma above 0 is `terminal`, and the first stays 1.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from refsd.networks.config import positive, rotary_axes_of_heads
 from refsd.networks.dimensions import Shape, Shapes, blocks, count, dim, has, linear
 from refsd.networks.keymap import SAME, Keymap, Row, Rule, reshaped
-from refsd.networks.naming import DENOISER_NAMINGS
+from refsd.networks.naming import denoiser_namings
 from refsd.networks.network import DENOISER, DIFFUSERS_FILE, FOLDER, Folder, Location, Network, counted, same
 
 
@@ -231,6 +231,6 @@ KREA2_NETWORK = Network(
         "eps": positive(path, given, "norm_eps", 1e-5),
     },
     unread=("last.up.weight", "last.down.weight"),
-    adapters=DENOISER_NAMINGS,
+    adapters=denoiser_namings("krea"),
 )
 NETWORKS = (KREA2_NETWORK,)

@@ -17,7 +17,7 @@ EPS = 1e-6
 QWEN2_5_SECTIONS = 16, 24, 24  # frequencies of a head that turn by time, row, column
 QWEN3_SECTIONS = 24, 20, 20
 IMAGE_PAD = 151655  # the id of <|image_pad|>
-KREA2_LAYERS = 2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35  # hidden states of Qwen3-VL 4B that Krea 2 takes
+CONTEXT_LAYERS = 2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35  # hidden states of Qwen3-VL that a denoiser takes
 
 
 @block
@@ -70,7 +70,7 @@ def qwen3_vl(
 ):
     """Encode token ids of words with Qwen3-VL; arguments and result as in `qwen2_5_vl`.
 
-    Krea 2 uses twelve hidden states, Qwen-Image 2.1 the last one without the final norm.
+    A denoiser takes twelve hidden states as its context, or the last one without the final norm.
     """
     m = m["model"]["language_model"]
     x = m.embedding("embed_tokens", input_ids)

@@ -1,7 +1,7 @@
 """The components of Qwen2.5-VL and Qwen3-VL."""
 
 from refsd.models.language_model.component import ATTENTION_MASK, INPUT_IDS, context
-from refsd.models.qwen_vl import IMAGE_PAD, KREA2_LAYERS, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
+from refsd.models.qwen_vl import CONTEXT_LAYERS, IMAGE_PAD, QWEN2_5_SECTIONS, QWEN3_SECTIONS, qwen2_5_vl, qwen3_vl
 from refsd.module import Module
 from refsd.networks.component import POSITION, VALUE, Argument, Component, Fit, exactly, whole_heads
 
@@ -26,7 +26,7 @@ def _qwen2_5_vl(m: Module, input_ids, attention_mask=None, positions=None, layer
 
 
 def _qwen3_vl(m: Module, input_ids, attention_mask=None, positions=None, layers=(), **given):
-    return context(qwen3_vl(m, input_ids, attention_mask, positions, **given), layers, KREA2_LAYERS)
+    return context(qwen3_vl(m, input_ids, attention_mask, positions, **given), layers, CONTEXT_LAYERS)
 
 
 COMPONENTS = {

@@ -1,6 +1,6 @@
 """The language models of Qwen2.5-VL and Qwen3-VL, as text encoders: sizes, tensors, names in files.
 
-Qwen2.5-VL 7B encodes Qwen-Image's prompts, Qwen3-VL 4B Krea 2's. Their vision towers, which
+Qwen2.5-VL 7B and Qwen3-VL 4B encode prompts. Their vision towers, which
 stand in the same files, are networks of their own (qwen_vision.py).
 """
 

@@ -97,7 +97,7 @@ def test_a_flag_and_a_strength_of_a_model():
         (["--model", "flux-dev", "--like", "comfyui"], "not of comfyui"),
         (["--model", "flux-dev", "--scheduler", "flux2"], "leave it out for the model's own"),
         (["--model", "flux-dev", "--sdxl"], "--sdxl does not go with it"),
-        (["--scheduler", "flux2"], "name one of them with --model"),
+        (["--scheduler", "flux2"], "size name it with --model"),
     ],
 )
 def test_refused_of_a_model(flags, says):
