@@ -141,9 +141,9 @@ def _end(outcome, show: Callable, json: bool) -> None:
 def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[str] | None):
     from refsd import __version__
     from refsd import cases as corpus
-    from refsd.cli.engines import one_engine
     from refsd.cli.golden import answerable
     from refsd.disagreement import cases as by_case
+    from refsd.engines.chosen import one_engine
     from refsd.engines.dump.engine import DumpEngine
     from refsd.engines.dump.names import read_names
     from refsd.golden.conform import Runner
