@@ -141,18 +141,16 @@ def _end(outcome, show: Callable, json: bool) -> None:
 def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[str] | None):
     from refsd import __version__
     from refsd import cases as corpus
-    from refsd.cli.golden import answerable
     from refsd.disagreement import cases as by_case
     from refsd.engines.chosen import one_engine
     from refsd.engines.dump.engine import DumpEngine
     from refsd.engines.dump.names import read_names
-    from refsd.golden.conform import Runner
-    from refsd.goldens.making import make_into
-    from refsd.judges import judges
+    from refsd.goldens.judging import runner
+    from refsd.goldens.making import answerable, make_into
     from refsd.numerics.errors import BadInput
     from refsd.progress.compiling import compile_progress
     from refsd.progress.steps import steps
-    from refsd.weights.model_files import model_files, open_store, trim_model_files
+    from refsd.weights.model_files import open_store, trim_model_files
 
     chosen = answerable(corpus.select(*(cases or ("*",))))
     engines = [one_engine(a), one_engine(b)]
@@ -173,14 +171,14 @@ def _by_case(a: str, b: str, cases: list[str] | None, store: str, names: list[st
         raise BadInput(f"no case that both take; {chosen[0].name}: {'; '.join(filter(None, refusals))}")
     place = open_store(store)
     make_into(place, taken)
-    runner = Runner(judges(model_files), lambda case: place.get(case.name).outputs)
+    judging = runner(lambda case: place.get(case.name).outputs)
     with compile_progress(), steps("disagree", len(chosen)) as advance:
 
         def done(compared) -> None:
             advance(compared.case)
             trim_model_files()
 
-        outcome = by_case.disagree(runner, engines[0], engines[1], chosen, __version__, done)
+        outcome = by_case.disagree(judging, engines[0], engines[1], chosen, __version__, done)
     for dump in dumps:
         found = (("told by content", [*map(str, dump.matches)]), ("not judged, of unknown name", dump.unknown))
         for what, lines in found:

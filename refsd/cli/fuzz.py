@@ -130,7 +130,7 @@ class _Wanted(NamedTuple):
 
 def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
     """Ask and reduce -> the outcome. part: the folder to write, which gets the name `out`"""
-    from refsd.cli.ending import interruptible
+    from refsd.commands.interruption import interruptible
     from refsd.engines.chosen import one_engine
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.progress.compiling import compile_progress
@@ -166,10 +166,10 @@ def _in_this_process(wanted: _Wanted, part: Path, out: Path, dask: None):
 
 def _on_cluster(wanted: _Wanted, part: Path, out: Path, dask: str):
     """The same on the workers of a cluster; after an interrupt what was found until then is reduced."""
-    from refsd.cli.ending import interruptible
     from refsd.cluster.connect import connected
     from refsd.cluster.fuzz import ask_all, find_engine, reduce_all
     from refsd.cluster.spread import NoWorkers, Spread
+    from refsd.commands.interruption import interruptible
     from refsd.fuzzing import fuzz as fuzzing
     from refsd.progress.steps import found_so_far
 

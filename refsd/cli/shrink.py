@@ -43,8 +43,8 @@ def shrink(
     Exit code 0: the engine conforms in this case, nothing is written. 1: it does not; the folder is written.
     2: bad usage or bad input.
     """
-    from refsd.cli.ending import interruptible
     from refsd.cli.find_case import find_case
+    from refsd.commands.interruption import interruptible
     from refsd.engines.chosen import one_engine
     from refsd.golden.operations import OPERATIONS
     from refsd.golden.output_file import check_replaceable
